@@ -1,0 +1,29 @@
+"""Proves that an installed aiozerocopy works, with nothing but its dependencies."""
+
+import os
+
+import anyio
+
+import aiozerocopy as azc
+
+DATA = bytes(range(256)) * 4096  # 1 MiB: more than a pipe holds
+
+
+async def send(fd: int) -> None:
+    """Send all of it, then end the stream."""
+    async with azc.open_writer(fd) as stream:
+        await stream.send(DATA)
+
+
+async def main() -> None:
+    """Send a message through a pipe and compare what arrives."""
+    reader, writer = os.pipe()
+    received = bytearray(len(DATA))
+    async with anyio.create_task_group() as tasks, azc.open_reader(reader) as stream:
+        tasks.start_soon(send, writer)
+        await stream.receive_exactly(received)
+    assert received == DATA
+    print(f"{len(received)} bytes arrived, from {azc.__file__}")
+
+
+anyio.run(main)

@@ -1,0 +1,74 @@
+# Two commands for users:
+#
+#   make demo     shows on this machine what the package does
+#   make test     lint, types and tests, after installing what they need
+#
+# Both work in a virtual environment of their own and are quick when nothing has
+# changed. Can be set: PYTHON=python3.12  VENV=.venv-3.12  AZC_PORTABLE=1  LINT=0
+# PYTEST_ARGS="-k pipe"  BENCH_ARGS="sockets"
+
+PYTHON ?=
+VENV ?= .venv$(if $(AZC_PORTABLE),-portable)$(if $(AZC_SABOTAGE),-sabotage)
+LINT ?= 1
+PYTEST_ARGS ?=
+BENCH_ARGS ?= sockets
+# Debian packages that some tests use, installed where that is possible.
+TEST_PACKAGES ?= strace
+
+override VENV := $(abspath $(VENV))
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+
+# Our own CI takes every warning for an error; a user's build must not break over
+# what a newer compiler happens to dislike.
+ifeq ($(CI),true)
+export CFLAGS := $(CFLAGS) -Wall -Wextra -Werror
+endif
+
+# Folders count too: they change when a file in them goes.
+SOURCES := setup.py pyproject.toml $(wildcard README.md) $(wildcard csrc/*) \
+    $(shell find aiozerocopy -name '*.py' -o -type d ! -name __pycache__)
+
+.PHONY: demo test portable-test bench check lint types venv clean
+
+demo: $(STAMPS)/demo
+	@cd $(VENV) && bin/python -m aiozerocopy demo
+
+test: $(STAMPS)/test $(if $(filter-out 0,$(LINT)),check)
+	cd tests && $(BIN)/pytest $(PYTEST_ARGS)
+
+portable-test:
+	$(MAKE) test AZC_PORTABLE=1
+
+bench: $(STAMPS)/bench
+	cd $(VENV) && bin/python -m aiozerocopy bench $(BENCH_ARGS)
+
+check: lint types
+
+lint: $(STAMPS)/test
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(STAMPS)/test
+	$(BIN)/mypy
+
+venv: $(STAMPS)/test
+
+clean:
+	rm -rf .venv* build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+$(STAMPS)/venv:
+	@.ci/prepare $(VENV) "$(PYTHON)" $(TEST_PACKAGES)
+	@touch $@
+
+# The package itself is installed, not linked to, so that one checkout can serve
+# several Pythons and both builds of the C part, and so that the tests see what a
+# user gets. (Whatever starts Python does so from a folder without an aiozerocopy/
+# in it, or the source tree would win.) The stamp's name is the extra: demo, test or bench.
+$(STAMPS)/demo $(STAMPS)/test $(STAMPS)/bench: $(STAMPS)/venv $(SOURCES)
+	@# Python files that are gone from the source must not come from an old build.
+	@find $(VENV)/build -path '*/lib*' -name '*.py' -delete
+	DIST_EXTRA_CONFIG=$(VENV)/build.cfg $(BIN)/python -m pip install -q \
+	    --disable-pip-version-check --no-build-isolation '.[$(@F)]'
+	@touch $@

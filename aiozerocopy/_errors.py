@@ -1,0 +1,98 @@
+"""What can go wrong with a stream, and errno -> exception: the only table.
+
+Closed means that *you* closed it; broken means that the world broke it, with the
+operating system's own error as ``__cause__``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import anyio
+
+
+class StreamClosed(anyio.ClosedResourceError):
+    """The stream was closed on this side, before or during the call."""
+
+
+class StreamBroken(anyio.BrokenResourceError, ConnectionError):
+    """The stream cannot go on: the peer left, or the operating system failed.
+
+    ``bytes_sent`` of the message's ``total`` bytes had gone out.  For a stream to a
+    child process ``returncode`` and ``stderr`` (its last lines) say why it left.
+    """
+
+    def __init__(self, message: str, bytes_sent: int = 0, total: int = 0) -> None:
+        super().__init__(message)
+        self.bytes_sent = bytes_sent
+        self.total = total
+        self.returncode: int | None = None
+        self.stderr = ""
+
+    def __str__(self) -> str:
+        text = str(self.args[0])
+        if self.returncode is not None:
+            text += f"; the child exited with code {self.returncode}"
+        if self.stderr:
+            text += f"; its last words:\n{self.stderr}"
+        return text
+
+
+class IncompleteReceive(anyio.IncompleteRead):
+    """The stream ended in the middle of what was to be received.
+
+    The first ``received`` of the ``total`` bytes are in the caller's buffer.
+    """
+
+    def __init__(self, received: int, total: int) -> None:
+        Exception.__init__(
+            self, f"the stream ended after {received:,} of {total:,} bytes"
+        )
+        self.received = received
+        self.total = total
+
+
+BAD_MEMORY = "the buffer's memory cannot be read (a mapping beyond its file's end?)"
+
+_CLOSED = {
+    errno.ESHUTDOWN: "the stream is closed",
+    errno.ECHILD: (
+        "the stream belongs to the parent process, and this is a forked child: "
+        "open a stream of its own here"
+    ),
+}
+
+_BROKEN = {
+    errno.EPIPE: "the reader is gone",
+    errno.ECONNRESET: "the peer reset the connection",
+    errno.EBADF: "the fd was closed, or given to another file, behind our back",
+    errno.EFAULT: BAD_MEMORY,
+    errno.ENOSPC: "the disk is full",
+    errno.ECANCELED: (
+        "a cancelled send left more unsent bytes than rescue_limit allows to copy"
+    ),
+}
+
+
+def error_of(
+    status: int, moved: int = 0, total: int = 0, broken: bool = True
+) -> Exception:
+    """The exception for a ``-errno`` of the C helper.
+
+    ``broken`` says that the stream itself failed, not only this call.
+    """
+    code = -status
+    if code in _CLOSED:
+        return StreamClosed(_CLOSED[code])
+    if code == errno.EFAULT and moved == 0:
+        return BufferError(f"{BAD_MEMORY}; nothing was sent")
+    if code == errno.ENOMEM and not broken:
+        return MemoryError("no memory to queue the operation")
+    cause = OSError(code, os.strerror(code))
+    text = _BROKEN.get(code) or os.strerror(code)
+    if total:
+        text = f"{text}: {moved:,} of {total:,} bytes of this message were sent"
+    error = StreamBroken(text, moved, total)
+    error.errno, error.__cause__ = code, cause
+    return error

@@ -1,0 +1,507 @@
+"""The only file that sees cffi: pin buffers, build vectors, call C, unpin.
+
+Who owns what.  An `Operation` pins the caller's buffers (a pinned bytearray cannot be
+resized) from before the call into C until C says that they are the caller's again:
+by the call's return value, by an event drained from the port, or by `cancel`.  Between
+those, `Port.operations` keeps it alive, whatever becomes of the task or the stream.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import itertools
+import mmap
+import os
+import select
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from aiozerocopy import _azc  # type: ignore[attr-defined]
+from aiozerocopy._errors import error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from typing_extensions import Buffer
+
+
+class _Lib(Protocol):
+    """The signatures of csrc/azc.h, for the type checker."""
+
+    AZC_IN: int
+    AZC_OUT: int
+    AZC_OWN: int
+    AZC_UNTRUSTED: int
+    AZC_DROPPED: int
+    AZC_RESCUED: int
+    AZC_LATER: int
+
+    def azc_portable(self) -> int: ...
+    def azc_port_open(self, out: Any) -> int: ...
+    def azc_port_fd(self, port: Any) -> int: ...
+    def azc_port_drain(self, port: Any, events: Any, most: int) -> int: ...
+    def azc_port_close(self, port: Any) -> None: ...
+    def azc_open(self, fd: int, flags: int, out: Any) -> int: ...
+    def azc_open_opposite(self, channel: Any, out: Any) -> int: ...
+    def azc_send(
+        self, channel: Any, port: Any, token: int, data: Any, n: int
+    ) -> int: ...
+    def azc_sendv(
+        self,
+        channel: Any,
+        port: Any,
+        token: int,
+        vec: Any,
+        count: int,
+        ends: Any,
+        nends: int,
+    ) -> int: ...
+    def azc_recv(
+        self, channel: Any, port: Any, token: int, data: Any, n: int, need: int
+    ) -> int: ...
+    def azc_cancel(self, channel: Any, token: int, limit: int, event: Any) -> int: ...
+    def azc_close(self, channel: Any, port: Any, token: int) -> int: ...
+    def azc_free(self, channel: Any) -> None: ...
+    def azc_fd(self, channel: Any) -> int: ...
+    def azc_shutdown(self, channel: Any) -> int: ...
+    def azc_get_stats(self, channel: Any, stats: Any) -> int: ...
+    def azc_stop(self, ms: int) -> int: ...
+    def azc_fork_prepare(self) -> None: ...
+    def azc_fork_parent(self) -> None: ...
+    def azc_fork_child(self) -> None: ...
+
+
+ffi = _azc.ffi
+lib = cast("_Lib", _azc.lib)
+
+IN, OUT, OWN, UNTRUSTED = lib.AZC_IN, lib.AZC_OUT, lib.AZC_OWN, lib.AZC_UNTRUSTED
+PORTABLE = bool(lib.azc_portable())
+
+_EVENTS = 64  # taken from a port in one call
+_IN_PROGRESS = -errno.EINPROGRESS
+_tokens = itertools.count(1)
+_from_buffer = ffi.from_buffer
+_azc_send = lib.azc_send
+_allocate = ffi.new_allocator(should_clear_after_alloc=False)
+
+
+# ---- pinning ------------------------------------------------------------------
+
+_STRIDED = (
+    "the memory is not C-contiguous (a strided, transposed or Fortran-ordered view): "
+    "send numpy.ascontiguousarray(...) or another contiguous copy"
+)
+
+# These can hold nothing but plain bytes.
+_PLAIN = frozenset((bytes, bytearray, mmap.mmap))
+
+
+def _refuse_objects(data: object) -> None:
+    """An array of Python objects is an array of addresses: never send those."""
+    if type(data) is memoryview:
+        holds_objects = "O" in data.format
+    else:
+        holds_objects = getattr(getattr(data, "dtype", None), "hasobject", False)
+    if holds_objects:
+        raise TypeError("an array of Python objects has no bytes to send")
+
+
+def pin(data: Buffer, writable: bool = False) -> Any:
+    """Borrow the memory of ``data`` until the result is released.
+
+    Raises:
+        TypeError: not a bytes-like object, or one that holds Python objects.
+        BufferError: its memory is not C-contiguous, or read-only where it must not.
+        ValueError: a released memoryview.
+    """
+    try:
+        view = _from_buffer(data, require_writable=writable)
+    except TypeError:
+        kind = type(data).__name__
+        hint = " (encode it first)" if isinstance(data, str) else ""
+        raise TypeError(
+            f"a bytes-like object is required, not {kind!r}{hint}"
+        ) from None
+    except ValueError as error:
+        if "contiguous" not in str(error):
+            raise
+        raise BufferError(_STRIDED) from None
+    except BufferError as error:
+        if "contiguous" not in str(error):
+            raise
+        raise BufferError(_STRIDED) from None
+    if type(data) not in _PLAIN:
+        _refuse_objects(data)
+    return view
+
+
+def nbytes(data: Buffer) -> int:
+    """The size of a bytes-like object; ``len`` would count rows or items."""
+    kind = type(data)
+    if kind is bytes or kind is bytearray:
+        return len(cast("bytes", data))
+    return memoryview(data).nbytes
+
+
+# ---- ports and operations -----------------------------------------------------
+
+
+class Operation:
+    """One message on its way, or one receive; ``done`` once its buffers are free."""
+
+    __slots__ = (
+        "done",
+        "moved",
+        "on_end",
+        "outcome",
+        "pins",
+        "status",
+        "token",
+        "total",
+    )
+
+    def __init__(self, token: int, pins: Sequence[Any], total: int) -> None:
+        self.token = token
+        self.pins = pins
+        self.total = total
+        self.done = False
+        self.moved = 0
+        self.status = 0
+        self.outcome = 0
+        self.on_end: list[Callable[[], None]] = []
+
+    def end(self, moved: int, status: int, outcome: int) -> None:
+        """The buffers are the caller's again: unpin first, then tell."""
+        if self.done:
+            return
+        self.moved, self.status, self.outcome = moved, status, outcome
+        self.unpin()
+        self.done = True
+        listeners, self.on_end = self.on_end, []
+        for tell in listeners:
+            tell()
+
+    def unpin(self) -> None:
+        for view in self.pins:
+            if type(view) is not bytes:
+                ffi.release(view)
+        self.pins = ()
+
+    def raise_if_failed(self) -> None:
+        if self.status < 0:
+            raise error_of(self.status, self.moved, self.total)
+
+
+class Reception(Operation):
+    """One receive.  What arrived is still wanted at the end: the caller unpins."""
+
+    __slots__ = ()
+
+    def unpin(self) -> None:
+        self.pins = ()
+
+
+class Pinned:
+    """``with Pinned(buffer) as view``: the memory of a writable buffer, borrowed."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self._view = pin(buffer, writable=True)
+
+    def __enter__(self) -> Any:
+        return self._view
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # A coroutine that is thrown away may leave a system call behind which still
+        # has the memory: then the operation keeps it until that call is over.
+        if kind is not GeneratorExit:
+            ffi.release(self._view)
+
+
+class Port:
+    """Where one event loop, or one waiting thread, hears of operations that ended."""
+
+    def __init__(self) -> None:
+        out = ffi.new("azc_port **")
+        _check(lib.azc_port_open(out))
+        self.c = out[0]
+        self.operations: dict[int, Any] = {}
+        self._events = ffi.new("azc_event[]", _EVENTS)
+
+    def fileno(self) -> int:
+        return lib.azc_port_fd(self.c)
+
+    def drain(self) -> None:
+        """End every operation whose event has come."""
+        if self.c is None:
+            return
+        count = _EVENTS
+        while count == _EVENTS:
+            count = lib.azc_port_drain(self.c, self._events, _EVENTS)
+            ended = [
+                (event.token, event.bytes, event.status, event.outcome)
+                for event in self._events[0:count]
+            ]
+            for token, moved, status, outcome in ended:
+                operation = self.operations.pop(token, None)
+                if isinstance(operation, Operation):
+                    operation.end(moved, status, outcome)
+
+    def wait(self, operation: Operation, seconds: float | None = None) -> bool:
+        """Block this thread until the operation is done, or the time is over."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        ready = select.poll()
+        ready.register(self.fileno(), select.POLLIN)
+        while True:
+            self.drain()
+            if operation.done:
+                return True
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            ready.poll(None if left is None else left * 1000)
+
+    def close(self) -> None:
+        c, self.c = self.c, None
+        if c is not None:
+            lib.azc_port_close(c)
+
+    def __del__(self) -> None:
+        if hasattr(self, "c"):
+            self.close()
+
+
+def _check(result: int) -> int:
+    if result < 0:
+        raise OSError(-result, os.strerror(-result))
+    return result
+
+
+# ---- channels -----------------------------------------------------------------
+
+
+class Stats(Protocol):
+    """The counters of a channel: azc_stats in csrc/azc.h."""
+
+    bytes: int
+    messages: int
+    calls: int
+    waits: int
+    immediate: int
+    rescued: int
+    queued_bytes: int
+    queued: int
+    error: int
+    threaded: int
+
+
+class Channel:
+    """One fd, one direction.  Owns the fd from here on, unless this raises."""
+
+    def __init__(self, fd: int, flags: int) -> None:
+        out = ffi.new("azc_channel **")
+        _check(lib.azc_open(fd, flags, out))
+        self._adopt(out[0])
+
+    def _adopt(self, c: Any) -> None:
+        self.c = c
+        self.last_size = 0  # of the message or receive that ended at once
+        self.generation = generation
+        self.closing = False
+        _alive.add(self)
+
+    def opposite(self) -> Channel:
+        """The channel of the other direction over the same fd."""
+        out = ffi.new("azc_channel **")
+        _check(lib.azc_open_opposite(self.c, out))
+        channel = Channel.__new__(Channel)
+        channel._adopt(out[0])
+        return channel
+
+    @property
+    def inherited(self) -> bool:
+        """True in a forked child: the channel is the parent's, and dead here."""
+        return self.generation != generation
+
+    def fileno(self) -> int:
+        return -1 if self.closing else lib.azc_fd(self.c)
+
+    def stats(self) -> Stats:
+        if not self.c:
+            return self._last
+        stats = ffi.new("azc_stats *")
+        lib.azc_get_stats(self.c, stats)
+        return cast("Stats", stats)
+
+    def refused(self, status: int, total: int) -> Exception:
+        """The exception for a call that was not even queued."""
+        return error_of(status, 0, total, broken=self.stats().error != 0)
+
+    # -- submitting: each returns None when it is over, else the operation --------
+
+    def send(self, port: Port, data: Buffer) -> Operation | None:
+        """Send one buffer as one message."""
+        view: Any = data if type(data) is bytes else pin(data)
+        token = next(_tokens)
+        # First into the table: a signal's exception may hit us after the call.
+        port.operations[token] = view
+        result = _azc_send(self.c, port.c, token, view, len(view))
+        if result >= 0:
+            del port.operations[token]
+            self.last_size = result
+            return None
+        return self._queued(port, Operation(token, [view], len(view)), result)
+
+    def send_pieces(
+        self, port: Port, pieces: Iterable[Buffer], ends: Any = ()
+    ) -> Operation | None:
+        """Send buffers as one message, or as messages that end at ``ends``."""
+        views: list[Any] = []
+        try:
+            views.extend(map(pin, pieces))
+        except BaseException:
+            for view in views:
+                ffi.release(view)
+            raise
+        vec = ffi.new("struct iovec[]", [(view, len(view)) for view in views])
+        total = sum(map(len, views))
+        token = next(_tokens)
+        port.operations[token] = views
+        marks = ffi.from_buffer("uint64_t[]", ends) if ends else ffi.NULL
+        result = lib.azc_sendv(self.c, port.c, token, vec, len(views), marks, len(ends))
+        if result < 0:
+            return self._queued(port, Operation(token, views, total), result)
+        del port.operations[token]
+        self.last_size = result
+        for view in views:
+            ffi.release(view)
+        return None
+
+    def send_joined(
+        self, port: Port, messages: Iterable[Buffer], ends: Any
+    ) -> Operation | None:
+        """Send messages that end at ``ends`` from one block, which is a copy."""
+        return self.send_pieces(port, (b"".join(messages),), ends)
+
+    def receive(self, port: Port, view: Any, start: int, need: int) -> Operation | int:
+        """Receive into a pinned view from ``start`` on, at least ``need`` bytes.
+
+        Returns their number if it is over, else the operation.
+        """
+        token = next(_tokens)
+        n = len(view) - start
+        port.operations[token] = view
+        result = lib.azc_recv(self.c, port.c, token, view + start, n, need)
+        if result >= 0:
+            del port.operations[token]
+            self.last_size = result
+            return result
+        operation = Reception(token, (view,), n)
+        return self._queued(port, operation, result)
+
+    def _queued(self, port: Port, operation: Operation, result: int) -> Operation:
+        if result == _IN_PROGRESS:
+            port.operations[operation.token] = operation
+            return operation
+        del port.operations[operation.token]
+        operation.unpin()
+        raise self.refused(result, operation.total)
+
+    # -- giving up ----------------------------------------------------------------
+
+    def cancel(self, port: Port, operation: Operation, limit: int) -> bool:
+        """Take the buffers back.  False: its event will come, and only then."""
+        if self.closing:
+            return False
+        event = ffi.new("azc_event *")
+        result = lib.azc_cancel(self.c, operation.token, limit, event)
+        if result in (lib.AZC_LATER, -errno.ENOENT):
+            return False
+        port.operations.pop(operation.token, None)
+        operation.end(event.bytes, event.status, event.outcome)
+        return True
+
+    def close(self, port: Port) -> Operation | None:
+        """Close the fd; what is queued fails.  None when it is closed."""
+        token = next(_tokens)
+        operation = Operation(token, (), 0)
+        port.operations[token] = operation
+        self.closing = True
+        if lib.azc_close(self.c, port.c, token) == _IN_PROGRESS:
+            return operation
+        del port.operations[token]
+        return None
+
+    def close_now(self) -> None:
+        """Close from anywhere, without a loop; wait a second for a busy thread."""
+        port = Port()
+        operation = self.close(port)
+        if operation is not None:
+            port.wait(operation, seconds=1)
+        port.close()
+        self.free()
+
+    def free(self) -> None:
+        """Free a closed channel."""
+        if self.c:
+            self._last = self.stats()
+            c, self.c = self.c, ffi.NULL
+            _alive.discard(self)
+            lib.azc_free(c)
+
+    def shutdown(self) -> None:
+        """End the sending side of a socket."""
+        result = lib.azc_shutdown(self.c)
+        if result < 0:
+            raise self.refused(result, 0)
+
+
+def scratch(n: int) -> Any:
+    """Memory of our own to receive into, not cleared."""
+    return _allocate("char[]", n)
+
+
+def content(view: Any, n: int) -> bytes:
+    """The first n bytes of a pinned view or of scratch memory."""
+    return bytes(ffi.buffer(view, n))
+
+
+def fill(view: Any, data: memoryview) -> None:
+    """Copy into a pinned view."""
+    ffi.memmove(view, data, len(data))
+
+
+def ends_of(sizes: Iterable[int]) -> array.array[int]:
+    """Where each message of a batch ends."""
+    return array.array("Q", itertools.accumulate(sizes))
+
+
+# ---- fork and exit ------------------------------------------------------------
+
+generation = 0  # how many forks lie between this process and the first
+_alive: weakref.WeakSet[Channel] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    global generation
+    generation += 1
+    lib.azc_fork_child()
+    _alive.clear()
+
+
+os.register_at_fork(
+    before=lib.azc_fork_prepare,
+    after_in_parent=lib.azc_fork_parent,
+    after_in_child=_after_fork,
+)
+
+
+def unsent() -> int:
+    """Bytes that are queued in all channels of this process."""
+    return sum(channel.stats().queued_bytes for channel in list(_alive))
+
+
+def stop(seconds: float = 1.0) -> None:
+    """Close every channel and wait until no thread reads borrowed memory."""
+    lib.azc_stop(int(seconds * 1000))

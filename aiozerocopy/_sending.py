@@ -1,0 +1,407 @@
+"""SendStream: `send`, `put`, `send_many`, and how they keep their promise.
+
+The way of one send
+    `SendStream.send` -> `_submit` -> `_native.Channel.send` -> `azc_send` in C, which
+    tries at once if nothing is queued.  All out: return.  Else the pump finishes it
+    without the loop or the GIL, and `_finish` awaits the `Operation`.
+
+The states of a message, and who owns its buffers
+    in line   (Python, `_Room`)   the caller: nothing of it has been submitted
+    queued    (C)                 borrowed; a cancel drops it without a trace
+    started   (C)                 borrowed; a cancel copies the rest (rescue)
+    done                          the caller
+Order is decided by the queue in C alone; the line before it is first in, first out,
+and nobody overtakes it.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Awaitable, Generator, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.abc import ByteSendStream
+
+from aiozerocopy import _native, _waiter
+from aiozerocopy._bound import Bound, Stats
+from aiozerocopy._errors import StreamBroken, StreamClosed
+from aiozerocopy._native import Channel, Operation, Port
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Buffer
+
+    from aiozerocopy._waiter import Waiter
+
+RESCUE_LIMIT = 64 << 20  # bytes that a cancelled send may copy
+QUEUE_LIMIT = 32 << 20  # bytes that put lets in before it waits
+LINGER = 1.0  # seconds for what was accepted, when a block ends by an exception
+
+# Messages up to this size on average are copied into one block: measured, pinning one
+# buffer costs as much as copying 8 KiB.
+_JOIN_BELOW = 8 << 10
+_GROUP_BYTES = 512 << 10
+_GROUP_MESSAGES = 512
+
+
+class Ticket(Awaitable[None]):
+    """A message that was put: awaitable, and done once its buffers are yours again.
+
+    Cancelling an ``await ticket`` leaves the message alone.  If the stream breaks,
+    awaiting raises `StreamBroken` with the bytes that had gone out.
+    """
+
+    __slots__ = ("_operation", "_stream", "_waiter")
+
+    def __init__(
+        self, stream: SendStream, waiter: Waiter, operation: Operation | None
+    ) -> None:
+        self._stream = stream
+        self._waiter = waiter
+        self._operation = operation
+
+    def done(self) -> bool:
+        """True once the buffers are the caller's (sent, or failed)."""
+        return self._operation is None or self._operation.done
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> None:
+        if self._operation is not None:
+            await self._waiter.wait(self._operation)
+            await self._stream._raise(self._operation)
+
+
+class _Room:
+    """How much is queued, and the line of those who wait for room.
+
+    Operations refer to this and not to the stream, so that a stream which nobody
+    holds any more is collected even while something is queued.
+    """
+
+    __slots__ = ("limit", "line", "queued")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.queued = 0
+        self.line: collections.deque[Operation] = collections.deque()
+
+    def is_full(self, n: int) -> bool:
+        return self.queued > 0 and self.queued + n > self.limit
+
+    def take(self, operation: Operation) -> None:
+        self.queued += operation.total
+
+        def give_back(n: int = operation.total) -> None:
+            self.queued -= n
+            self.wake()
+
+        operation.on_end.append(give_back)
+
+    def wake(self) -> None:
+        """Let the first in line look again."""
+        if self.line:
+            self.line[0].end(0, 0, 0)
+
+    def wake_all(self) -> None:
+        for place in list(self.line):
+            place.end(0, 0, 0)
+
+
+class SendStream(Bound, ByteSendStream):
+    """The sending end of a pipe, FIFO, file, tty or socket.
+
+    Any number of tasks and threads may send; each message goes out whole, in the
+    order of the calls.  A buffer is anything C-contiguous with the buffer protocol.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        *,
+        rescue_limit: int = RESCUE_LIMIT,
+        queue_limit: int = QUEUE_LIMIT,
+    ) -> None:
+        Bound.__init__(self)
+        self._out = channel
+        self._rescue_limit = rescue_limit
+        self._room = _Room(queue_limit)
+        self._eof = False
+
+    def _on_close(self) -> None:
+        self._room.wake_all()
+
+    def _channels(self) -> Sequence[Channel]:
+        return (self._out,)
+
+    # -- sending ------------------------------------------------------------------
+
+    async def send(self, *buffers: Buffer) -> None:
+        """Send the buffers as one message; when this returns they are yours again.
+
+        The buffers are borrowed until then: they must not be changed meanwhile, and
+        a bytearray cannot be resized.
+
+        Cancelled before the first byte was out, it leaves no trace.  Cancelled later,
+        the unsent rest is copied (up to ``rescue_limit``), the message completes, and
+        the buffers are yours at once.
+
+        Raises:
+            StreamBroken: the peer left; ``bytes_sent`` of this message were out.
+            StreamClosed: the stream is or was closed on this side.
+            TypeError, BufferError, ValueError: not a buffer that can be sent; nothing
+                of the message was, and the stream is as before.
+        """
+        waiter = self._enter()
+        if waiter.entry is not None:
+            await waiter.entry()
+        if self._room.line:
+            await self._wait_in_line(waiter, None)
+        operation = await self._submit(waiter, buffers)
+        if operation is not None:
+            await self._finish(waiter, operation)
+        elif self._turn_is_over(self._out.last_size):
+            await waiter.give_turn()
+
+    async def put(self, *buffers: Buffer) -> Ticket:
+        """Queue the buffers as one message, waiting for room only.
+
+        They stay borrowed until the ticket is done.  There is room while less than
+        ``queue_limit`` bytes are queued; one message of any size always fits.
+        A cancel while it waits leaves no trace; afterwards the message goes on.
+
+        Raises: as `send`, for what is known at once.
+        """
+        waiter = self._enter()
+        if waiter.entry is not None:
+            await waiter.entry()
+        size = sum(map(_native.nbytes, buffers))
+        if self._room.line or self._room.is_full(size):
+            await self._wait_in_line(waiter, size)
+        operation = await self._submit(waiter, buffers)
+        if operation is None and self._turn_is_over(size):
+            await waiter.give_turn()
+        return Ticket(self, waiter, operation)
+
+    async def send_many(self, messages: Iterable[Buffer]) -> None:
+        """Send messages in as few system calls as possible, each contiguous.
+
+        Small ones are copied into one block, which is cheaper than to borrow each.
+        Cancelled, those not begun leave no trace, and the one in progress completes.
+
+        Raises: as `send`; what came before the failing group was sent.
+        """
+        waiter = self._enter()
+        if waiter.entry is not None:
+            await waiter.entry()
+        for group, sizes in _groups(messages):
+            if self._room.line:
+                await self._wait_in_line(waiter, None)
+            operation = await self._submit(waiter, group, sizes)
+            if operation is not None:
+                await self._finish(waiter, operation)
+            elif self._turn_is_over(self._out.last_size):
+                await waiter.give_turn()
+
+    async def flush(self) -> None:
+        """Return once everything that was sent or put before this call is out.
+
+        Raises:
+            StreamBroken, StreamClosed: it is not and will not be.
+        """
+        waiter = self._enter()
+        if waiter.entry is not None:
+            await waiter.entry()
+        if self._room.line:
+            await self._wait_in_line(waiter, None)
+        # An empty message has its turn when all before it have had theirs.
+        operation = await self._submit(waiter, (b"",))
+        if operation is not None:
+            await self._finish(waiter, operation)
+
+    def send_from_thread(self, *buffers: Buffer) -> None:
+        """Send from a thread without an event loop, in one order with all others.
+
+        Blocks this thread until the buffers are yours again.
+
+        Raises: as `send`; RuntimeError in a thread whose event loop is running.
+        """
+        if _waiter.running_asyncio_loop() is not None:
+            raise RuntimeError("this thread runs an event loop: use await send(...)")
+        if self._closed or self._eof:
+            raise StreamClosed("the stream is closed")
+        port = Port()
+        try:
+            operation = self._send_now(port, buffers)
+            if operation is not None:
+                try:
+                    port.wait(operation)
+                except BaseException:
+                    self._take_back_now(port, operation)
+                    raise
+                operation.raise_if_failed()
+        finally:
+            port.close()
+
+    # -- how a message gets in, and how one gets out again ------------------------
+
+    async def _submit(
+        self, waiter: Waiter, buffers: Sequence[Buffer], sizes: list[int] | None = None
+    ) -> Operation | None:
+        """Hand a message (with sizes: a batch) to C; the operation if it must wait.
+
+        Awaits nothing unless it fails, so that the order of calls is kept.
+        """
+        try:
+            if self._eof:
+                raise StreamClosed("send_eof was called before")
+            if sizes is None:
+                operation = self._send_now(waiter.port, buffers)
+            else:
+                operation = self._send_batch(waiter.port, buffers, sizes)
+        except StreamBroken as error:
+            await self._explain(error)
+            raise
+        if operation is not None:
+            self._room.take(operation)
+        return operation
+
+    def _send_now(self, port: Port, buffers: Sequence[Buffer]) -> Operation | None:
+        if len(buffers) == 1:
+            return self._out.send(port, buffers[0])
+        return self._out.send_pieces(port, buffers)
+
+    def _send_batch(
+        self, port: Port, messages: Sequence[Buffer], sizes: list[int]
+    ) -> Operation | None:
+        ends = _native.ends_of(sizes)
+        if ends[-1] <= _JOIN_BELOW * len(messages):
+            return self._out.send_joined(port, messages, ends)
+        return self._out.send_pieces(port, messages, ends)
+
+    async def _wait_in_line(self, waiter: Waiter, size: int | None) -> None:
+        """Return when it is our turn and, unless size is None, when it has room.
+
+        The caller must submit without awaiting anything in between.
+        """
+        line = self._room.line
+        place = Operation(0, (), 0)
+        line.append(place)
+        try:
+            while line[0] is not place or (
+                size is not None and self._room.is_full(size)
+            ):
+                place.done = False
+                await waiter.wait(place)
+                if self._closed:
+                    raise StreamClosed("the stream was closed")
+        finally:
+            line.remove(place)
+            self._room.wake()
+
+    async def _finish(self, waiter: Waiter, operation: Operation) -> None:
+        """Wait for the end; if we are cancelled, take the buffers back first."""
+        try:
+            await waiter.wait(operation)
+        except GeneratorExit:  # nobody may await any more
+            self._take_back_now(waiter.port, operation)
+            raise
+        except BaseException:
+            if not self._out.cancel(waiter.port, operation, self._rescue_limit):
+                await waiter.wait_shielded(operation)
+            raise
+        if operation.status < 0:
+            await self._raise(operation)
+
+    def _take_back_now(self, port: Port, operation: Operation) -> None:
+        """The same where nothing can be awaited.  A system call that has the buffer
+        is waited for; if a peer holds it up, the buffer stays borrowed."""
+        if not operation.done and not self._out.cancel(
+            port, operation, self._rescue_limit
+        ):
+            port.wait(operation, seconds=1)
+
+    async def _raise(self, operation: Operation) -> None:
+        try:
+            operation.raise_if_failed()
+        except StreamBroken as error:
+            await self._explain(error)
+            raise
+
+    async def _explain(self, error: StreamBroken) -> None:
+        """For those who know more about the peer than its silence."""
+
+    # -- the end ------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """Send what was accepted, then close.  Cancelled, it closes at once.
+
+        Raises:
+            StreamBroken: something that was accepted could not be sent.
+        """
+        if self._closed:
+            return
+        try:
+            await self._drain()
+        finally:
+            await self._close()
+
+    async def _drain(self) -> None:
+        if self._room.line or self._out.stats().queued:
+            await self.flush()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        if exc_val is None:
+            await self.aclose()
+            return
+        # The body failed: no flush may hide that, or hang because of it.
+        with anyio.CancelScope(shield=True):
+            try:
+                with anyio.move_on_after(LINGER):
+                    await self._drain()
+            except (StreamBroken, StreamClosed):
+                pass
+            finally:
+                await self._close()
+
+    @property
+    def stats(self) -> Stats:
+        """Counters, as of now."""
+        out = self._out.stats()
+        return Stats(
+            bytes_sent=out.bytes,
+            messages_sent=out.messages,
+            sent_at_once=out.immediate,
+            send_calls=out.calls,
+            send_waits=out.waits,
+            bytes_rescued=out.rescued,
+            bytes_queued=out.queued_bytes,
+            messages_queued=out.queued,
+        )
+
+
+def _groups(
+    messages: Iterable[Buffer],
+) -> Iterator[tuple[list[Any], list[int]]]:
+    """Cut a batch into groups that are worth one system call."""
+    group: list[Any] = []
+    sizes: list[int] = []
+    total = 0
+    for message in messages:
+        size = _native.nbytes(message)
+        group.append(message)
+        sizes.append(size)
+        total += size
+        if total >= _GROUP_BYTES or len(group) == _GROUP_MESSAGES:
+            yield group, sizes
+            group, sizes, total = [], [], 0
+    if group:
+        yield group, sizes

@@ -1,0 +1,59 @@
+"""The command line: `aiozerocopy doctor`, `demo` and `bench`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COMMANDS = {
+    "doctor": "what this machine offers, what is missing and what that costs",
+    "demo": "what the package does, shown on this machine",
+    "bench": "how fast it is here, beside others (a first word says what: sockets)",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return its exit status."""
+    arguments = _parser().parse_args(argv)
+    try:
+        # Only the wanted module, so that doctor works where demo's extras lack.
+        command = importlib.import_module(f"aiozerocopy.{arguments.command}")
+        return int(command.main(arguments.arguments))
+    except ModuleNotFoundError as error:
+        return _report_missing(arguments.command, error)
+    except KeyboardInterrupt:
+        return 130  # what a shell reports for a program ended by Ctrl-C
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="aiozerocopy",
+        description="Memory to pipes, sockets and FFmpeg without a copy.",
+        epilog="\n".join(f"  {name:<8}{text}" for name, text in COMMANDS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"%(prog)s {version('aiozerocopy')}"
+    )
+    parser.add_argument("command", choices=COMMANDS, help="see below")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, help="for the command; try --help"
+    )
+    return parser
+
+
+def _report_missing(command: str, error: ModuleNotFoundError) -> int:
+    name = (error.name or "").partition(".")[0]
+    if name in ("", "aiozerocopy"):
+        raise error  # a module of our own: that is a bug, show all of it
+    print(
+        f"aiozerocopy {command} needs {name}: pip install 'aiozerocopy[{command}]'",
+        file=sys.stderr,
+    )
+    return 1

@@ -1,0 +1,63 @@
+"""Builds aiozerocopy._azc from the C files beside this one (cffi, API mode).
+
+cffi executes this file without importing the package, which does not exist yet.
+AZC_PORTABLE=1 in the environment selects the build for any Unix; AZC_SABOTAGE=1
+compiles deliberate faults in, for the tests that must catch them.
+"""
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+
+from cffi import FFI
+
+HERE = Path(__file__).parent
+SOURCE = Path("csrc")  # relative to setup.py, as setuptools wants it
+
+# The compiler fills in the layout, so nothing is written twice.
+IOVEC = "struct iovec { void *iov_base; size_t iov_len; ...; };\n"
+
+portable = os.environ.get("AZC_PORTABLE") == "1"
+sabotage = os.environ.get("AZC_SABOTAGE") == "1"
+
+
+def declarations() -> str:
+    """The C contract as cffi reads it: azc.h less the preprocessor's lines."""
+    lines = (HERE / "azc.h").read_text().splitlines()
+    return IOVEC + "\n".join(line for line in lines if not line.startswith("#"))
+
+
+def sources() -> list[str]:
+    poller = "poller_poll.c" if portable else "poller_epoll.c"
+    names = ["sys.c", "queue.c", "port.c", "registry.c", "lanes.c", "channel.c"]
+    return [str(SOURCE / name) for name in [*names, "pump.c", poller]]
+
+
+def macros() -> list[tuple[str, str]]:
+    wanted = {"_GNU_SOURCE": True, "AZC_PORTABLE": portable, "AZC_SABOTAGE": sabotage}
+    return [(name, "1") for name, on in wanted.items() if on]
+
+
+free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+ffibuilder = FFI()
+ffibuilder.cdef(declarations() + ("extern int azc_sabotage;" if sabotage else ""))
+ffibuilder.set_source(
+    "aiozerocopy._azc",
+    '#include "azc.h"' + ("\nextern int azc_sabotage;" if sabotage else ""),
+    sources=sources(),
+    include_dirs=[str(SOURCE)],
+    depends=sorted(
+        str(SOURCE / path.name)
+        for pattern in ("*.h", "*.c", "*.py")
+        for path in HERE.glob(pattern)
+    ),
+    define_macros=macros(),
+    extra_compile_args=["-std=c11", "-O2", "-Wall", "-Wextra"],
+    libraries=[] if sys.platform == "darwin" else ["pthread"],
+    py_limited_api=not free_threaded,
+)
+
+if __name__ == "__main__":
+    ffibuilder.compile(verbose=True)

@@ -1,0 +1,623 @@
+/* channel.c - one fd, one direction: submit, drive, cancel, close.
+ *
+ * The states and the rule of driving are in channel.h.  The short cut of a
+ * submitting thread (move at once, no pump) is allowed only when nothing is
+ * queued and nobody drives, so the queue alone decides the order.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "channel.h"
+
+enum {
+    PUMP_TURN = 1 << 20, /* bytes, before another socket has its turn */
+    STARVED_LIMIT = 400, /* tries, 5 ms apart, while the kernel has no memory */
+};
+
+static bool outward(const azc_channel *channel) {
+    return channel->flags & AZC_OUT;
+}
+
+/* ---- the life of a channel ------------------------------------------- */
+
+int azc_portable(void) {
+#ifdef AZC_PORTABLE
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+static int prepare_fd(azc_channel *channel) {
+    struct stat st;
+    int r = azc_sys.fstat(channel->fd, &st);
+    if (r < 0) return r;
+    channel->device = st.st_dev;
+    channel->inode = st.st_ino;
+    channel->lane = azc__lane_for(&st, channel->fd, channel->flags);
+#ifdef SO_NOSIGPIPE
+    int on = 1;
+    if (S_ISSOCK(st.st_mode))
+        setsockopt(channel->fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
+#endif
+    return 0;
+}
+
+/* The number may have been closed and given to another file behind our back. */
+static bool still_ours(const azc_channel *channel) {
+    struct stat st;
+    if (SABOTAGED(IDENTITY)) return true;
+    return azc_sys.fstat(channel->fd, &st) == 0 &&
+           st.st_dev == channel->device && st.st_ino == channel->inode;
+}
+
+/* The lane's copy buffer, or the error that there is none. */
+static int prepare_bounce(azc_channel *channel) {
+    if (!channel->lane->bounced || channel->bounce) return 0;
+    channel->bounce = azc_sys.allocate(azc__lane_bounce_size());
+    return channel->bounce ? 0 : -ENOMEM;
+}
+
+static int open_over(azc_file *file, int fd, int flags, azc_channel **out) {
+    azc_channel *channel = azc_sys.allocate(sizeof *channel);
+    if (!channel) return -ENOMEM;
+    memset(channel, 0, sizeof *channel);
+    channel->file = file;
+    channel->fd = fd;
+    channel->flags = flags;
+    channel->refs = 1;
+    int r = prepare_fd(channel);
+    if (r == 0) r = prepare_bounce(channel);
+    if (r < 0) {
+        azc_sys.release(channel);
+        return r;
+    }
+    file->refs++;
+    pthread_mutex_init(&channel->lock, NULL);
+    azc__register(REGISTERED_CHANNEL, &channel->registered, channel);
+    *out = channel;
+    return 0;
+}
+
+int azc_open(int fd, int flags, azc_channel **out) {
+    int direction = flags & (AZC_IN | AZC_OUT);
+    if (direction != AZC_IN && direction != AZC_OUT) return -EINVAL;
+    azc_file *file = azc_sys.allocate(sizeof *file);
+    if (!file) return -ENOMEM;
+    atomic_init(&file->refs, 0);
+    atomic_init(&file->lost, false);
+    int r = open_over(file, fd, flags, out);
+    if (r < 0) azc_sys.release(file);
+    return r;
+}
+
+int azc_open_opposite(azc_channel *channel, azc_channel **out) {
+    int fd = channel->fd;
+    if (fd < 0) return -EBADF;
+    return open_over(channel->file, fd, channel->flags ^ (AZC_IN | AZC_OUT),
+                     out);
+}
+
+/* The last channel over the fd closes it, unless the number is lost. */
+static void close_file(azc_file *file, int fd) {
+    if (--file->refs) return;
+    if (!file->lost) azc_sys.close(fd);
+    azc_sys.release(file);
+}
+
+/* False if the last holder is just letting go. */
+bool azc__channel_hold(azc_channel *channel) {
+    int refs = atomic_load(&channel->refs);
+    while (refs > 0) {
+        if (atomic_compare_exchange_weak(&channel->refs, &refs, refs + 1))
+            return true;
+    }
+    return false;
+}
+
+void azc__channel_unref(azc_channel *channel) {
+    if (--channel->refs) return;
+    azc__unregister(&channel->registered);
+    pthread_mutex_destroy(&channel->lock);
+    azc_sys.release(channel->bounce);
+    azc_sys.release(channel);
+}
+
+/* ---- how an operation ends ------------------------------------------- */
+
+/* Buffers are the caller's again when: the event is drained (or, for an
+ * operation whose submitting call still runs, when that returns). */
+static void end_op(azc_channel *channel, azc_op *op, int status) {
+    op->status = status;
+    op->ended = true;
+    if (op->in_flight) op->in_flight = false;
+    if (outward(channel)) channel->stats.messages += azc__op_messages(op);
+    if (!outward(channel) && status == 0) channel->stats.messages++;
+    if (op->submitting) return;
+    if (op->port)
+        azc__port_post(op->port, op);
+    else
+        azc__op_free(op);
+}
+
+static void end_list(azc_channel *channel, azc_op *op, int status) {
+    while (op) {
+        azc_op *next = op->next;
+        end_op(channel, op, status);
+        op = next;
+    }
+}
+
+/* Every operation hears of the end, in order. */
+static void end_all(azc_channel *channel, int status) {
+    azc_op *all = channel->queue.head;
+    channel->queue.head = channel->queue.tail = channel->queue.cursor = NULL;
+    channel->queue.bytes = channel->queue.ops = 0;
+    end_list(channel, all, status);
+}
+
+static void end_one(azc_channel *channel, azc_op *op, int status) {
+    azc__queue_remove(&channel->queue, op);
+    end_op(channel, op, status);
+}
+
+static void break_channel(azc_channel *channel, int error) {
+    if (channel->state != OPEN) return;
+    channel->state = BROKEN;
+    channel->error = error;
+    end_all(channel, error);
+}
+
+/* ---- cancelling ------------------------------------------------------ */
+
+/* Makes the message in progress the operation's own; the caller has asked for
+ * its memory back.  Returns AZC_RESCUED or -errno (the channel is broken). */
+static int rescue(azc_channel *channel, azc_op *op, uint64_t limit) {
+    uint64_t before = op->total;
+    if (!op->in_flight) azc__op_truncate(op);
+    channel->queue.bytes -= before - op->total;
+    if (op->done == op->total) {
+        azc__queue_accept(&channel->queue, 0);
+        end_list(channel,
+                 azc__queue_consume(&channel->queue, channel->queue.accepted),
+                 0);
+        return AZC_RESCUED;
+    }
+    ssize_t r = azc__op_rescue(op, limit);
+    if (r >= 0) {
+        channel->stats.rescued += (uint64_t)r;
+        return AZC_RESCUED;
+    }
+    break_channel(channel, -ECANCELED);
+    return -ENOBUFS;
+}
+
+/* Ends the caller's part in op, which no system call has.  The event tells
+ * what was done; op may live on, without a port, until its bytes are out. */
+static int cancel_now(azc_channel *channel, azc_op *op, uint64_t limit,
+                      azc_event *event) {
+    *event = (azc_event){.token = op->token,
+                         .bytes = op->done,
+                         .status = -ECANCELED,
+                         .outcome = AZC_DROPPED};
+    op->port = NULL;
+    if (!outward(channel) || (op->done == 0 && !op->in_flight)) {
+        end_one(channel, op, -ECANCELED);
+        return AZC_DROPPED;
+    }
+    event->outcome = rescue(channel, op, limit);
+    return event->outcome;
+}
+
+/* A cancel had to wait for the system call that is now over. */
+static void settle_cancelled(azc_channel *channel, azc_op *op) {
+    azc_op *notice = op->notice;
+    azc_port *port = op->port;
+    azc_event event;
+    op->notice = NULL;
+    op->cancelled = false;
+    cancel_now(channel, op, op->rescue_limit, &event);
+    notice->token = event.token;
+    notice->done = event.bytes;
+    notice->outcome = event.outcome;
+    notice->status = event.outcome < 0 ? event.outcome : -ECANCELED;
+    azc__port_post(port, notice);
+}
+
+static azc_op *next_cancelled(azc_queue *queue) {
+    azc_op *op = queue->cursor;
+    while (op && !op->cancelled) op = op->next;
+    return op;
+}
+
+/* After a system call: no operation is in flight any more. */
+static void settle(azc_channel *channel) {
+    bool any = false;
+    for (azc_op *op = channel->queue.head; op; op = op->next) {
+        if (!op->in_flight && op->done < op->need) break;
+        op->in_flight = false;
+        any = any || op->cancelled;
+    }
+    azc_op *op;
+    while (any && channel->state == OPEN &&
+           (op = next_cancelled(&channel->queue)))
+        settle_cancelled(channel, op);
+}
+
+int azc_cancel(azc_channel *channel, uint64_t token, uint64_t limit,
+               azc_event *event) {
+    azc_port *port = NULL;
+    int r = -ENOENT;
+    pthread_mutex_lock(&channel->lock);
+    azc_op *op = channel->state == DEAD
+                     ? NULL
+                     : azc__queue_find(&channel->queue, token);
+    if (op && op->in_flight && !channel->lane->bounced) {
+        if (!op->notice) op->notice = azc__op_new(NULL, 0, NULL, 0);
+        op->cancelled = op->notice != NULL;
+        op->rescue_limit = limit;
+        r = AZC_LATER;
+    } else if (op) {
+        port = op->port;
+        r = cancel_now(channel, op, limit, event);
+    }
+    pthread_mutex_unlock(&channel->lock);
+    if (port) azc__port_drop(port);
+    return r;
+}
+
+/* ---- closing --------------------------------------------------------- */
+
+/* The lock is let go of while the fd is closed: that can last (a pipe whose
+ * reader sits inside its own system call, a socket that lingers). */
+static void finish_close(azc_channel *channel) {
+    int fd = channel->fd;
+    azc_op *notice = channel->close_op;
+    channel->state = CLOSED;
+    channel->close_op = NULL;
+    end_all(channel, -ESHUTDOWN);
+    azc__pump_leave(channel);
+    channel->fd = -1;
+    pthread_mutex_unlock(&channel->lock);
+    close_file(channel->file, fd);
+    if (notice) azc__port_post(notice->port, notice);
+    pthread_mutex_lock(&channel->lock);
+}
+
+int azc_close(azc_channel *channel, azc_port *port, uint64_t token) {
+    azc_op *notice = NULL;
+    if (azc__is_dead(&channel->registered)) return 1;
+    if (port) {
+        notice = azc__op_new(NULL, 0, NULL, 0);
+        if (!notice) return -ENOMEM;
+        notice->token = token;
+        notice->port = port;
+        azc__port_hold(port);
+    }
+    pthread_mutex_lock(&channel->lock);
+    int r = -EALREADY;
+    if (channel->state == OPEN || channel->state == BROKEN) {
+        bool threaded = channel->pump && !channel->lane->shared;
+        channel->state = CLOSING;
+        if (channel->lane->bounced) end_all(channel, -ESHUTDOWN);
+        if (channel->driving || threaded) {
+            channel->close_op = notice;
+            notice = NULL;
+            r = -EINPROGRESS;
+            if (threaded) azc__pump_kick(channel);
+        } else {
+            finish_close(channel);
+            r = 1;
+        }
+    }
+    pthread_mutex_unlock(&channel->lock);
+    if (notice) {
+        azc__op_free(notice);
+        azc__port_drop(port);
+    }
+    return r;
+}
+
+void azc_free(azc_channel *channel) {
+    if (azc__is_dead(&channel->registered)) return;
+    pthread_mutex_lock(&channel->lock);
+    bool closed = channel->state == CLOSED;
+    pthread_mutex_unlock(&channel->lock);
+    azc__pump_detach(channel, closed);
+    azc__channel_unref(channel);
+}
+
+int azc_fd(azc_channel *channel) { return channel->fd; }
+
+int azc_shutdown(azc_channel *channel) {
+    pthread_mutex_lock(&channel->lock);
+    int r = channel->state == OPEN ? azc_sys.shutdown(channel->fd) : -ESHUTDOWN;
+    pthread_mutex_unlock(&channel->lock);
+    return r;
+}
+
+int azc_get_stats(azc_channel *channel, azc_stats *stats) {
+    if (azc__is_dead(&channel->registered)) return -ECHILD;
+    pthread_mutex_lock(&channel->lock);
+    *stats = channel->stats;
+    stats->queued = channel->queue.ops;
+    stats->queued_bytes = channel->queue.bytes;
+    stats->error = channel->error;
+    stats->threaded = channel->pump && !channel->lane->shared;
+    pthread_mutex_unlock(&channel->lock);
+    return 0;
+}
+
+/* ---- driving --------------------------------------------------------- */
+
+/* Hands what was received into the bounce to whoever asks for it. */
+static uint64_t deliver_kept(azc_channel *channel) {
+    uint64_t delivered = 0;
+    while (channel->kept && channel->queue.cursor) {
+        azc_op *op = channel->queue.cursor;
+        struct iovec *piece = &op->vec[op->at];
+        size_t n = op->at < op->count ? piece->iov_len : 0;
+        if (n > channel->kept) n = channel->kept;
+        if (n) memcpy(piece->iov_base, channel->bounce + channel->kept_at, n);
+        channel->kept_at += n;
+        channel->kept -= n;
+        delivered += n;
+        azc__queue_accept(&channel->queue, n);
+    }
+    return delivered;
+}
+
+/* One system call, without the lock.  Sets count to the pieces offered. */
+static ssize_t call_lane(azc_channel *channel, int max_ops, uint64_t max_bytes,
+                         int *count) {
+    struct iovec vec[VEC_MAX];
+    bool bounced_in = channel->lane->bounced && !outward(channel);
+    if (bounced_in) {
+        vec[0] = (struct iovec){channel->bounce, azc__lane_bounce_size()};
+        *count = 1;
+    } else {
+        *count =
+            azc__queue_gather(&channel->queue, vec, max_ops, max_bytes);
+    }
+    if (!*count) { /* empty messages only */
+        azc__queue_accept(&channel->queue, 0);
+        return 0;
+    }
+    const azc_lane *lane = channel->lane;
+    pthread_mutex_unlock(&channel->lock);
+    ssize_t r = lane->move(channel, vec, *count);
+    pthread_mutex_lock(&channel->lock);
+    channel->stats.calls++;
+    if (r > 0) channel->stats.bytes += (uint64_t)r;
+    if (r > 0 && bounced_in) {
+        channel->kept_at = 0;
+        channel->kept = (size_t)r;
+        r = (ssize_t)deliver_kept(channel);
+    } else if (r >= 0) {
+        azc__queue_accept(&channel->queue, (uint64_t)r);
+    }
+    return r;
+}
+
+/* One step.  Returns the bytes moved, or -errno when driving must stop. */
+static ssize_t step(azc_channel *channel, int max_ops, uint64_t max_bytes) {
+    int count = 0;
+    ssize_t r = channel->kept ? (ssize_t)deliver_kept(channel)
+                              : call_lane(channel, max_ops, max_bytes, &count);
+    bool end = r == 0 && count && !outward(channel) && !channel->kept;
+    settle(channel);
+    end_list(channel,
+             azc__queue_consume(&channel->queue, channel->queue.accepted), 0);
+    if (end && channel->queue.cursor)
+        end_one(channel, channel->queue.cursor, 0);
+    return r;
+}
+
+/* What to do about -errno from a lane.  Returns 0 to go on, else -errno. */
+static int weigh_error(azc_channel *channel, int error, int *max_ops) {
+    azc_op *op = channel->queue.cursor;
+    switch (-error) {
+    case EINTR:
+        return 0;
+    case EAGAIN:
+#if EWOULDBLOCK != EAGAIN
+    case EWOULDBLOCK:
+#endif
+        channel->stats.waits++;
+        return -EAGAIN;
+    case ENOMEM:
+    case ENOBUFS:
+        if (++channel->starved < STARVED_LIMIT) return -ENOMEM;
+        break;
+    case EOPNOTSUPP: /* a FIFO does not know RWF_NOWAIT */
+        if (channel->lane == azc__lane_waiting()) break;
+        channel->lane = azc__lane_waiting();
+        error = prepare_bounce(channel);
+        if (error == 0) return 0;
+        break;
+    case EFAULT: /* whose memory was it?  Ask with one message at a time. */
+        if (!op || op->done || !outward(channel)) break;
+        if (*max_ops > 1) {
+            *max_ops = 1;
+            return 0;
+        }
+        end_one(channel, op, -EFAULT);
+        return 0;
+    case EIO: /* a pty whose other side is closed has come to its end */
+        if (outward(channel) || channel->lane != azc__lane_waiting()) break;
+        if (op) end_one(channel, op, 0);
+        return 0;
+    }
+    break_channel(channel, error);
+    return error;
+}
+
+/* Moves bytes until nothing is left, the fd blocks or the budget is spent.
+ * The lock is held on entry and on return, but not throughout. */
+static int drive(azc_channel *channel, uint64_t budget, bool direct) {
+    uint64_t spent = 0;
+    int outcome = DROVE_DRY, max_ops = outward(channel) ? VEC_MAX : 1;
+    channel->driving = true;
+    while (channel->state == OPEN && channel->queue.cursor) {
+        if (spent >= budget || (direct && !channel->lane->direct)) {
+            outcome = DROVE_BUDGET;
+            break;
+        }
+        uint64_t most = channel->lane->chunk;
+        if (most > budget - spent) most = budget - spent;
+        ssize_t r = step(channel, max_ops, most);
+        if (r >= 0) {
+            spent += (uint64_t)r;
+            channel->starved = 0;
+            continue;
+        }
+        int error = weigh_error(channel, (int)r, &max_ops);
+        if (error == 0) continue;
+        outcome = error == -ENOMEM ? DROVE_STARVED : DROVE_BLOCKED;
+        break;
+    }
+    channel->driving = false;
+    if (channel->state == CLOSING) finish_close(channel);
+    return outcome;
+}
+
+/* Sees to it that what is left will be driven later. */
+static void hand_over(azc_channel *channel, int drove) {
+    if (channel->state != OPEN || !channel->queue.cursor || channel->armed)
+        return;
+    int r = azc__pump_arm(channel, drove);
+    if (r < 0) break_channel(channel, r);
+}
+
+/* Called by the pump when the fd is ready, or was kicked. */
+void azc__channel_resume(azc_channel *channel) {
+    pthread_mutex_lock(&channel->lock);
+    channel->armed = false;
+    if (!channel->driving) {
+        if (channel->state == CLOSING) {
+            finish_close(channel);
+        } else if (channel->state == OPEN && channel->queue.cursor) {
+            if (still_ours(channel)) {
+                hand_over(channel, drive(channel, PUMP_TURN, false));
+            } else {
+                channel->file->lost = true; /* not ours to close */
+                break_channel(channel, -EBADF);
+            }
+        }
+    }
+    pthread_mutex_unlock(&channel->lock);
+}
+
+/* ---- submitting ------------------------------------------------------ */
+
+static int refusal(const azc_channel *channel) {
+    switch (channel->state) {
+    case OPEN:
+        return 0;
+    case BROKEN:
+        return channel->error;
+    case DEAD:
+        return -ECHILD;
+    default:
+        return -ESHUTDOWN;
+    }
+}
+
+/* What the submitting call returns for an operation that has already ended. */
+static ssize_t report(azc_op *op) {
+    ssize_t r = op->status < 0 ? op->status : (ssize_t)op->done;
+    if (op->status < 0 && op->done) { /* exactness needs an event */
+        azc__port_post(op->port, op);
+        return -EINPROGRESS;
+    }
+    azc__port_drop(op->port);
+    azc__op_free(op);
+    return r;
+}
+
+static ssize_t submit(azc_channel *channel, azc_port *port, uint64_t token,
+                      azc_op *op) {
+    if (!op) return -ENOMEM;
+    if (azc__is_dead(&channel->registered)) {
+        azc__op_free(op);
+        return -ECHILD;
+    }
+    op->token = token;
+    op->port = port;
+    azc__port_hold(port);
+    pthread_mutex_lock(&channel->lock);
+    int refused = refusal(channel);
+    if (refused) {
+        op->status = refused;
+    } else {
+        int drove = DROVE_BUDGET;
+        bool alone = !channel->queue.cursor && !channel->driving;
+        op->submitting = true;
+        azc__queue_push(&channel->queue, op);
+        if (alone && channel->lane->direct)
+            drove = drive(channel, channel->lane->direct, true);
+        if (!channel->driving) hand_over(channel, drove);
+        op->submitting = false;
+        if (op->ended && op->status == 0) channel->stats.immediate++;
+    }
+    bool over = refused || op->ended;
+    pthread_mutex_unlock(&channel->lock);
+    return over ? report(op) : -EINPROGRESS;
+}
+
+ssize_t azc_sendv(azc_channel *channel, azc_port *port, uint64_t token,
+                  const struct iovec *vec, int count, const uint64_t *ends,
+                  int nends) {
+    return submit(channel, port, token,
+                  azc__op_new(vec, count, ends, nends));
+}
+
+ssize_t azc_send(azc_channel *channel, azc_port *port, uint64_t token,
+                 const void *data, size_t n) {
+    struct iovec vec = {(void *)(uintptr_t)data, n};
+    return azc_sendv(channel, port, token, &vec, 1, NULL, 0);
+}
+
+ssize_t azc_recv(azc_channel *channel, azc_port *port, uint64_t token,
+                 void *data, size_t n, size_t need) {
+    struct iovec vec = {data, n};
+    azc_op *op = azc__op_new(&vec, 1, NULL, 0);
+    if (op) op->need = need;
+    return submit(channel, port, token, op);
+}
+
+/* ---- exit and fork --------------------------------------------------- */
+
+/* Is a thread still inside a system call that has a caller's bytes? */
+static bool is_busy(azc_channel *channel) {
+    pthread_mutex_lock(&channel->lock);
+    bool busy = channel->driving && !channel->lane->bounced;
+    pthread_mutex_unlock(&channel->lock);
+    return busy;
+}
+
+int azc_stop(int ms) {
+    enum { MOST = 4096 };
+    static azc_channel *channels[MOST];
+    uint64_t deadline = azc_sys.now_ms() + (uint64_t)ms;
+    int count = azc__registry_channels(channels, MOST), busy = 0;
+    for (int i = 0; i < count; i++) azc_close(channels[i], NULL, 0);
+    do {
+        busy = 0;
+        for (int i = 0; i < count; i++) busy += is_busy(channels[i]);
+        if (busy) poll(NULL, 0, 1);
+    } while (busy && azc_sys.now_ms() < deadline);
+    for (int i = 0; i < count; i++) azc__channel_unref(channels[i]);
+    return busy ? -ETIMEDOUT : count;
+}
+
+/* In the child: the lock may be held by a thread that does not exist here. */
+void azc__channel_fork_child(azc_channel *channel) {
+    pthread_mutex_init(&channel->lock, NULL);
+    channel->state = DEAD;
+    if (channel->fd >= 0) azc_sys.close(channel->fd);
+    channel->fd = -1;
+}

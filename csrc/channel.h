@@ -1,0 +1,180 @@
+/* channel.h - what the C files share: operations, queues, channels, pumps.
+ *
+ * Who owns what
+ *   An operation (azc_op) belongs to its channel's queue until it ends, then to
+ *   its port's list until it is drained (or to the submitting call, if that
+ *   call still runs).  Exactly one of them frees it.
+ *   The bytes of an operation are the caller's, borrowed, unless op->rescue is
+ *   set: then they are the operation's own.
+ *   A channel's fd belongs to the channel; whoever drives it last closes it.
+ *
+ * Locks, always taken in this order
+ *   channel->lock  its queue and state        (never held in a system call
+ *                                              that moves bytes)
+ *   shared->lock   which pumps serve all sockets
+ *   pump->lock     its lists of channels
+ *   port->lock     its list of ended operations
+ *
+ * Driving.  At most one thread at a time makes system calls on a channel; it
+ * sets channel->driving under the lock, lets go of the lock for each call, and
+ * does what was asked for meanwhile (cancel, close) when it is back.
+ *
+ * The life of a channel
+ *
+ *   OPEN --(error)--> BROKEN --+
+ *     |                        +--(azc_close)--> CLOSING --> CLOSED
+ *     +------------------------+        at once, or when the driver is back
+ *   any --(fork, in the child)--> DEAD
+ */
+#ifndef AZC_CHANNEL_H
+#define AZC_CHANNEL_H
+#include <stdatomic.h>
+
+#include "azc.h"
+#include "registry.h"
+#include "sys.h"
+
+enum { VEC_INLINE = 4, VEC_MAX = 1024 };
+
+typedef struct azc_op azc_op;
+struct azc_op {
+    azc_op *next;
+    azc_port *port; /* who hears of the end; NULL: nobody */
+    uint64_t token;
+    uint64_t total; /* bytes in vec */
+    uint64_t need;  /* it is over once this many were moved */
+    uint64_t done;  /* moved so far */
+    uint64_t end;   /* the queue's accepted offset when it was all in */
+    int status;
+    int outcome;
+    bool submitting; /* the call that made it still runs and will free it */
+    bool ended;
+    bool in_flight; /* a system call has its bytes right now */
+    bool cancelled; /* ... and it is to be cancelled afterwards */
+    uint64_t rescue_limit;
+    azc_op *notice; /* the node that will tell of the cancelling */
+    void *rescue; /* the copied rest, to be freed */
+    struct iovec *vec, first[VEC_INLINE];
+    int count, at; /* vec[at] is the first with bytes left, advanced in place */
+    uint64_t *ends; /* of a batch: where each message ends */
+    int nends;
+};
+
+azc_op *azc__op_new(const struct iovec *vec, int count, const uint64_t *ends,
+                    int nends);
+void azc__op_free(azc_op *op);
+bool azc__op_truncate(azc_op *op);
+uint64_t azc__op_messages(const azc_op *op);
+ssize_t azc__op_rescue(azc_op *op, uint64_t limit);
+
+/* queue.c.  head..cursor: with the kernel; cursor..tail: still to be moved. */
+typedef struct azc_queue {
+    azc_op *head, *tail, *cursor;
+    uint64_t accepted; /* bytes the kernel has taken, ever */
+    uint64_t bytes;    /* still to be moved */
+    uint64_t ops;
+} azc_queue;
+
+void azc__queue_push(azc_queue *queue, azc_op *op);
+int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
+                      uint64_t max_bytes);
+void azc__queue_accept(azc_queue *queue, uint64_t n);
+azc_op *azc__queue_consume(azc_queue *queue, uint64_t upto);
+azc_op *azc__queue_find(azc_queue *queue, uint64_t token);
+void azc__queue_remove(azc_queue *queue, azc_op *op);
+
+/* port.c */
+void azc__port_hold(azc_port *port);
+void azc__port_drop(azc_port *port);
+void azc__port_post(azc_port *port, azc_op *op);
+
+/* lanes.c: one way to move bytes. */
+typedef struct azc_lane {
+    ssize_t (*move)(azc_channel *channel, const struct iovec *vec, int count);
+    uint64_t chunk;  /* bytes a call: small pieces let a pipe's reader overlap */
+    uint64_t direct; /* bytes that a submitting thread may move itself */
+    bool polled;     /* the fd tells when it is ready; else it always is */
+    bool bounced;    /* the call may last, so it gets a copy of the bytes */
+    bool shared;     /* many channels of this kind share one pump */
+} azc_lane;
+
+const azc_lane *azc__lane_for(const struct stat *st, int fd, int flags);
+const azc_lane *azc__lane_waiting(void);
+size_t azc__lane_bounce_size(void);
+
+typedef struct azc_pump azc_pump;
+
+/* An fd, closed when the last of its channels is. */
+typedef struct azc_file {
+    atomic_int refs;
+    atomic_bool lost; /* the number belongs to another file now */
+} azc_file;
+
+enum azc_state { OPEN, BROKEN, CLOSING, CLOSED, DEAD };
+
+struct azc_channel {
+    pthread_mutex_t lock;
+    azc_registered registered;
+    atomic_int refs; /* the caller's, and the pump's */
+    azc_file *file;
+    atomic_int fd; /* -1 once closed */
+    int flags;
+    dev_t device;
+    ino_t inode;
+    const azc_lane *lane;
+    char *bounce; /* of a lane that works on copies */
+    size_t kept_at, kept; /* received into the bounce, not yet asked for */
+    azc_queue queue;
+    enum azc_state state;
+    int error;     /* why it is BROKEN */
+    bool driving;
+    bool armed;    /* the pump will drive it once the fd is ready */
+    int starved;   /* times in a row that the kernel was out of memory */
+    bool known;    /* the pump's poller has heard of this fd */
+    azc_pump *pump;
+    azc_channel *pump_next, *leaving_next; /* in lists of the pump's */
+    bool pump_listed;
+    azc_op *close_op; /* the node that will tell of the closing */
+    azc_stats stats;
+};
+
+/* channel.c.  What made a drive stop: */
+enum {
+    DROVE_DRY,     /* nothing is left to be moved */
+    DROVE_BLOCKED, /* the fd is full, or empty */
+    DROVE_BUDGET,  /* others want their turn */
+    DROVE_STARVED, /* the kernel is out of memory: try again a little later */
+};
+void azc__channel_resume(azc_channel *channel);
+void azc__channel_unref(azc_channel *channel);
+
+/* pump.c */
+int azc__pump_arm(azc_channel *channel, int drove);
+void azc__pump_kick(azc_channel *channel);
+void azc__pump_leave(azc_channel *channel);
+void azc__pump_detach(azc_channel *channel, bool closed);
+
+/* registry.c */
+bool azc__channel_hold(azc_channel *channel);
+int azc__registry_channels(azc_channel **channels, int max);
+void azc__channel_fork_child(azc_channel *channel);
+void azc__pump_fork_child(azc_pump *pump);
+void azc__port_fork_child(azc_port *port);
+void azc__pump_fork_lock(void);
+void azc__pump_fork_unlock(void);
+
+/* Deliberate faults, compiled in only for the tests that must catch them. */
+#ifdef AZC_SABOTAGE
+enum {
+    SABOTAGE_ORDER = 1,
+    SABOTAGE_TAIL = 2,
+    SABOTAGE_RESCUE = 4,
+    SABOTAGE_IDENTITY = 8,
+};
+extern int azc_sabotage;
+#define SABOTAGED(what) (azc_sabotage & SABOTAGE_##what)
+#else
+#define SABOTAGED(what) 0
+#endif
+
+#endif

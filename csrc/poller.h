@@ -1,0 +1,36 @@
+/* poller.h - waiting for fds, and waking one who waits.
+ *
+ * Two implementations with the same names: poller_epoll.c (epoll and eventfd)
+ * and poller_poll.c (poll and a pipe, for the portable build).
+ *
+ * An fd is armed for one report: after it the poller is silent about that fd
+ * until it is armed again.  All may be called while another thread waits.
+ */
+#ifndef AZC_POLLER_H
+#define AZC_POLLER_H
+#include <stdbool.h>
+
+typedef struct azc_notifier {
+    int read_fd, write_fd; /* the same number for an eventfd */
+} azc_notifier;
+
+int azc__notifier_open(azc_notifier *notifier);
+void azc__notifier_close(azc_notifier *notifier);
+void azc__notifier_signal(azc_notifier *notifier);
+void azc__notifier_clear(azc_notifier *notifier);
+
+typedef struct azc_poller azc_poller;
+
+int azc__poller_open(azc_poller **poller);
+void azc__poller_close(azc_poller *poller);
+/* In a forked child: only closes the fds. */
+void azc__poller_abandon(azc_poller *poller);
+/* known says if this fd was armed before.  who comes back from a wait. */
+int azc__poller_arm(azc_poller *poller, int fd, bool out, bool known,
+                    void *who);
+void azc__poller_forget(azc_poller *poller, int fd);
+/* Up to max of those that are ready; 0 after a wake or the timeout. */
+int azc__poller_wait(azc_poller *poller, void **who, int max, int timeout_ms);
+void azc__poller_wake(azc_poller *poller);
+
+#endif

@@ -1,0 +1,178 @@
+/* poller_poll.c - any Unix: poll for the fds, a pipe for the wake.
+ *
+ * The armed fds stand in a table under a lock; a wait polls a copy of it, and
+ * is woken when another thread arms one.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "poller.h"
+#include "sys.h"
+
+int azc__notifier_open(azc_notifier *notifier) {
+    int fds[2];
+    if (pipe(fds) < 0) return -errno;
+    for (int i = 0; i < 2; i++) {
+        fcntl(fds[i], F_SETFD, FD_CLOEXEC);
+        fcntl(fds[i], F_SETFL, O_NONBLOCK);
+    }
+    notifier->read_fd = fds[0];
+    notifier->write_fd = fds[1];
+    return 0;
+}
+
+void azc__notifier_close(azc_notifier *notifier) {
+    close(notifier->read_fd);
+    close(notifier->write_fd);
+}
+
+void azc__notifier_signal(azc_notifier *notifier) {
+    while (write(notifier->write_fd, "", 1) < 0 && errno == EINTR) {
+    }
+}
+
+void azc__notifier_clear(azc_notifier *notifier) {
+    char ignored[64];
+    while (read(notifier->read_fd, ignored, sizeof ignored) > 0) {
+    }
+}
+
+typedef struct armed {
+    int fd;
+    short events;
+    void *who;
+} armed;
+
+struct azc_poller {
+    pthread_mutex_t lock;
+    azc_notifier wake;
+    armed *table; /* [0, count) */
+    struct pollfd *polled;
+    void **owners;
+    int count, room, polled_room;
+};
+
+int azc__poller_open(azc_poller **out) {
+    azc_poller *poller = azc_sys.allocate(sizeof *poller);
+    if (!poller) return -ENOMEM;
+    memset(poller, 0, sizeof *poller);
+    int r = azc__notifier_open(&poller->wake);
+    if (r < 0) {
+        azc_sys.release(poller);
+        return r;
+    }
+    pthread_mutex_init(&poller->lock, NULL);
+    *out = poller;
+    return 0;
+}
+
+void azc__poller_close(azc_poller *poller) {
+    azc__notifier_close(&poller->wake);
+    pthread_mutex_destroy(&poller->lock);
+    azc_sys.release(poller->table);
+    azc_sys.release(poller->polled);
+    azc_sys.release(poller->owners);
+    azc_sys.release(poller);
+}
+
+void azc__poller_abandon(azc_poller *poller) {
+    azc__notifier_close(&poller->wake);
+}
+
+static int make_room(azc_poller *poller) {
+    if (poller->count < poller->room) return 0;
+    int room = poller->room ? poller->room * 2 : 8;
+    armed *table = azc_sys.allocate((size_t)room * sizeof *table);
+    if (!table) return -ENOMEM;
+    if (poller->count)
+        memcpy(table, poller->table, (size_t)poller->count * sizeof *table);
+    azc_sys.release(poller->table);
+    poller->table = table;
+    poller->room = room;
+    return 0;
+}
+
+static void drop(azc_poller *poller, int fd) {
+    for (int i = 0; i < poller->count; i++) {
+        if (poller->table[i].fd != fd) continue;
+        poller->table[i] = poller->table[--poller->count];
+        return;
+    }
+}
+
+int azc__poller_arm(azc_poller *poller, int fd, bool out, bool known,
+                    void *who) {
+    (void)known;
+    pthread_mutex_lock(&poller->lock);
+    drop(poller, fd);
+    int r = make_room(poller);
+    if (r == 0)
+        poller->table[poller->count++] =
+            (armed){fd, out ? POLLOUT : POLLIN, who};
+    pthread_mutex_unlock(&poller->lock);
+    azc__poller_wake(poller);
+    return r;
+}
+
+void azc__poller_forget(azc_poller *poller, int fd) {
+    pthread_mutex_lock(&poller->lock);
+    drop(poller, fd);
+    pthread_mutex_unlock(&poller->lock);
+}
+
+/* Only the waiting thread uses polled and owners. */
+static int copy_table(azc_poller *poller) {
+    if (poller->polled_room < poller->room + 1) {
+        azc_sys.release(poller->polled);
+        azc_sys.release(poller->owners);
+        poller->polled_room = 0;
+        size_t room = (size_t)poller->room + 1;
+        poller->polled = azc_sys.allocate(room * sizeof *poller->polled);
+        poller->owners = azc_sys.allocate(room * sizeof *poller->owners);
+        if (!poller->polled || !poller->owners) return -ENOMEM;
+        poller->polled_room = (int)room;
+    }
+    poller->polled[0] = (struct pollfd){poller->wake.read_fd, POLLIN, 0};
+    for (int i = 0; i < poller->count; i++) {
+        armed *it = &poller->table[i];
+        poller->polled[i + 1] = (struct pollfd){it->fd, it->events, 0};
+        poller->owners[i + 1] = it->who;
+    }
+    return poller->count + 1;
+}
+
+/* Disarms what is still armed as it was when the wait began. */
+static bool disarm(azc_poller *poller, int fd, const void *who) {
+    for (int i = 0; i < poller->count; i++) {
+        armed *it = &poller->table[i];
+        if (it->fd != fd || it->who != who) continue;
+        *it = poller->table[--poller->count];
+        return true;
+    }
+    return false;
+}
+
+int azc__poller_wait(azc_poller *poller, void **who, int max, int timeout_ms) {
+    pthread_mutex_lock(&poller->lock);
+    int n = copy_table(poller), count = 0;
+    pthread_mutex_unlock(&poller->lock);
+    if (n < 0) return 0;
+    if (poll(poller->polled, (nfds_t)n, timeout_ms) <= 0) return 0;
+    if (poller->polled[0].revents) azc__notifier_clear(&poller->wake);
+    pthread_mutex_lock(&poller->lock);
+    for (int i = 1; i < n && count < max; i++) {
+        if (poller->polled[i].revents &&
+            disarm(poller, poller->polled[i].fd, poller->owners[i]))
+            who[count++] = poller->owners[i];
+    }
+    pthread_mutex_unlock(&poller->lock);
+    return count;
+}
+
+void azc__poller_wake(azc_poller *poller) {
+    azc__notifier_signal(&poller->wake);
+}

@@ -1,0 +1,200 @@
+/* queue.c - one fd's first-in-first-out of operations, by byte offsets.
+ *
+ * No system calls and no locks: the channel's lock is held by the caller.
+ *
+ *   head ............ cursor ............ tail
+ *    | with the kernel  | still to be moved |
+ *
+ * accept(n)      the kernel has taken n more bytes: operations are advanced in
+ *                place, and the cursor passes each that is all in
+ * consume(upto)  the kernel needs none of the bytes below this offset any more:
+ *                the operations before the cursor that end there are over
+ *
+ * A copying lane consumes what it has accepted at once, so there head is
+ * cursor.  A lane that lends its pages to the kernel lets head lag behind.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "channel.h"
+
+#ifdef AZC_SABOTAGE
+int azc_sabotage;
+#endif
+
+/* One block of memory holds the operation, its pieces and its ends. */
+azc_op *azc__op_new(const struct iovec *vec, int count, const uint64_t *ends,
+                    int nends) {
+    size_t pieces = count > VEC_INLINE ? (size_t)count * sizeof *vec : 0;
+    size_t marks = (size_t)nends * sizeof *ends;
+    azc_op *op = azc_sys.allocate(sizeof *op + pieces + marks);
+    if (!op) return NULL;
+    memset(op, 0, sizeof *op);
+    char *after = (char *)(op + 1);
+    op->vec = pieces ? (struct iovec *)(void *)after : op->first;
+    op->ends = nends ? (uint64_t *)(void *)(after + pieces) : NULL;
+    if (count) memcpy(op->vec, vec, (size_t)count * sizeof *vec);
+    if (nends) memcpy(op->ends, ends, marks);
+    op->count = count;
+    op->nends = nends;
+    for (int i = 0; i < count; i++) op->total += vec[i].iov_len;
+    op->need = op->total;
+    return op;
+}
+
+void azc__op_free(azc_op *op) {
+    if (op->rescue) azc_sys.release(op->rescue);
+    if (op->notice) azc_sys.release(op->notice);
+    azc_sys.release(op);
+}
+
+/* How many messages the operation has carried to their end. */
+uint64_t azc__op_messages(const azc_op *op) {
+    uint64_t messages = 0;
+    if (!op->nends) return op->done >= op->need;
+    for (int i = 0; i < op->nends; i++) messages += op->ends[i] <= op->done;
+    return messages;
+}
+
+/* Ends a batch after the message in progress; says if anything is left. */
+bool azc__op_truncate(azc_op *op) {
+    for (int i = 0; i < op->nends; i++) {
+        if (op->ends[i] < op->done) continue;
+        op->total = op->need = op->ends[i];
+        op->nends = i + 1;
+        break;
+    }
+    return op->done < op->total;
+}
+
+/* Copies the unsent rest, so that the caller's memory is needed no more. */
+ssize_t azc__op_rescue(azc_op *op, uint64_t limit) {
+    uint64_t rest = op->total - op->done, copied = 0;
+    if (rest > limit) return -ENOBUFS;
+    char *copy = azc_sys.allocate(rest);
+    if (!copy) return -ENOMEM;
+    for (int i = op->at; i < op->count && copied < rest; i++) {
+        uint64_t n = op->vec[i].iov_len;
+        if (n > rest - copied) n = rest - copied;
+        ssize_t r = azc_sys.copy(copy + copied, op->vec[i].iov_base, n);
+        if (r < 0) {
+            azc_sys.release(copy);
+            return r;
+        }
+        copied += n;
+    }
+    if (SABOTAGED(RESCUE)) {
+        azc_sys.release(copy);
+        return (ssize_t)rest;
+    }
+    op->rescue = copy;
+    op->vec = op->first;
+    op->vec[0] = (struct iovec){copy, rest};
+    op->count = 1;
+    op->at = 0;
+    return (ssize_t)rest;
+}
+
+void azc__queue_push(azc_queue *queue, azc_op *op) {
+    op->next = NULL;
+    if (SABOTAGED(ORDER) && queue->cursor && queue->cursor != queue->tail) {
+        op->next = queue->cursor->next; /* overtakes those not yet begun */
+        queue->cursor->next = op;
+    } else {
+        if (queue->tail)
+            queue->tail->next = op;
+        else
+            queue->head = op;
+        queue->tail = op;
+        if (!queue->cursor) queue->cursor = op;
+    }
+    queue->bytes += op->total;
+    queue->ops++;
+}
+
+/* Lists the next bytes to move, of at most max_ops operations, and marks those
+ * as in flight.  Returns the pieces; 0 if only empty messages come next. */
+int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
+                      uint64_t max_bytes) {
+    int count = 0;
+    for (azc_op *op = queue->cursor; op && max_ops-- > 0; op = op->next) {
+        for (int i = op->at; i < op->count; i++) {
+            if (count == VEC_MAX || !max_bytes) return count;
+            size_t n = op->vec[i].iov_len;
+            if (!n) continue;
+            if (n > max_bytes) n = max_bytes;
+            vec[count++] = (struct iovec){op->vec[i].iov_base, n};
+            max_bytes -= n;
+            op->in_flight = true;
+        }
+    }
+    return count;
+}
+
+/* Moves one operation on by up to n bytes; returns how many it took. */
+static uint64_t advance(azc_op *op, uint64_t n) {
+    uint64_t taken = 0;
+    while (op->at < op->count) {
+        struct iovec *piece = &op->vec[op->at];
+        uint64_t step = piece->iov_len < n - taken ? piece->iov_len : n - taken;
+        piece->iov_base = (char *)piece->iov_base + step;
+        piece->iov_len -= step;
+        taken += step;
+        if (piece->iov_len) break;
+        op->at++;
+    }
+    op->done += taken;
+    if (SABOTAGED(TAIL) && taken && op->done < op->need) op->done = op->need;
+    return taken;
+}
+
+void azc__queue_accept(azc_queue *queue, uint64_t n) {
+    while (queue->cursor) {
+        azc_op *op = queue->cursor;
+        uint64_t left = op->total - op->done;
+        uint64_t taken = advance(op, n);
+        n -= taken;
+        queue->accepted += taken;
+        if (op->done < op->need) {
+            queue->bytes -= taken;
+            return;
+        }
+        queue->bytes -= left;
+        op->end = queue->accepted;
+        queue->cursor = op->next;
+    }
+}
+
+/* Takes the operations out that are over, as a list in their order. */
+azc_op *azc__queue_consume(azc_queue *queue, uint64_t upto) {
+    azc_op *first = queue->head, *last = NULL;
+    while (queue->head != queue->cursor && queue->head->end <= upto) {
+        last = queue->head;
+        queue->head = last->next;
+        queue->ops--;
+    }
+    if (!last) return NULL;
+    last->next = NULL;
+    if (!queue->head) queue->tail = NULL;
+    return first;
+}
+
+azc_op *azc__queue_find(azc_queue *queue, uint64_t token) {
+    azc_op *op = queue->head;
+    while (op && (op->token != token || !op->port)) op = op->next;
+    return op;
+}
+
+void azc__queue_remove(azc_queue *queue, azc_op *op) {
+    azc_op *before = NULL;
+    for (azc_op *it = queue->head; it != op; it = it->next) before = it;
+    if (before)
+        before->next = op->next;
+    else
+        queue->head = op->next;
+    if (queue->tail == op) queue->tail = before;
+    if (queue->cursor == op) queue->cursor = op->next;
+    queue->bytes -= op->total - op->done;
+    queue->ops--;
+    op->next = NULL;
+}

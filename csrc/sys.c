@@ -1,0 +1,206 @@
+/* sys.c - the real kernel behind the table of sys.h. */
+#include "sys.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef MSG_NOSIGNAL
+#define MSG_NOSIGNAL 0 /* there, channel.c sets SO_NOSIGPIPE */
+#endif
+#ifndef RWF_NOSIGNAL
+#define RWF_NOSIGNAL 0x100 /* Linux 6.18 */
+#endif
+
+static ssize_t result(ssize_t r) { return r < 0 ? -errno : r; }
+
+/* Whether a write to a broken pipe would kill this process. */
+static bool sigpipe_is_ignored(void) {
+    struct sigaction action;
+    return sigaction(SIGPIPE, NULL, &action) == 0 &&
+           action.sa_handler == SIG_IGN;
+}
+
+/* Takes back the SIGPIPE that our own write has made pending. */
+static void consume_sigpipe(const sigset_t *only) {
+#ifdef AZC_PORTABLE
+    sigset_t pending;
+    int number;
+    if (sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE))
+        sigwait(only, &number);
+#else
+    const struct timespec now = {0, 0};
+    while (sigtimedwait(only, NULL, &now) < 0 && errno == EINTR) {
+    }
+#endif
+}
+
+static ssize_t plain_write(int fd, const struct iovec *vec, int count,
+                           int flags) {
+#ifndef AZC_PORTABLE
+    if (flags) return result(pwritev2(fd, vec, count, -1, flags));
+#endif
+    (void)flags;
+    return result(writev(fd, vec, count));
+}
+
+/* A write that leaves no SIGPIPE behind, whatever its disposition: a host
+ * program that never heard of SIGPIPE must live when a reader leaves.  In the
+ * pump's threads the signal is blocked anyway, and dies with the thread. */
+static ssize_t quiet_write(int fd, const struct iovec *vec, int count,
+                           int flags) {
+    sigset_t only, before, pending;
+    if (sigpipe_is_ignored()) return plain_write(fd, vec, count, flags);
+    sigemptyset(&only);
+    sigaddset(&only, SIGPIPE);
+    bool had_one =
+        sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &only, &before);
+    ssize_t r = plain_write(fd, vec, count, flags);
+    if (r == -EPIPE && !had_one) consume_sigpipe(&only);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return r;
+}
+
+static ssize_t sys_write_file(int fd, const struct iovec *vec, int count) {
+    return quiet_write(fd, vec, count, 0);
+}
+
+#ifdef AZC_PORTABLE
+
+static ssize_t sys_write_pipe(int fd, const struct iovec *vec, int count,
+                              int how) {
+    return how & SYS_NOWAIT ? -EOPNOTSUPP : quiet_write(fd, vec, count, 0);
+}
+
+static ssize_t sys_read_pipe(int fd, const struct iovec *vec, int count,
+                             int how) {
+    return how & SYS_NOWAIT ? -EOPNOTSUPP : result(readv(fd, vec, count));
+}
+
+static ssize_t sys_copy(void *to, const void *from, size_t n) {
+    memcpy(to, from, n);
+    return (ssize_t)n;
+}
+
+#else
+
+/* -EOPNOTSUPP says that one of the flags is not known here: RWF_NOSIGNAL to
+ * an older kernel, or RWF_NOWAIT to a FIFO.  Only the second leaves. */
+static ssize_t sys_write_pipe(int fd, const struct iovec *vec, int count,
+                              int how) {
+    static _Atomic bool no_nosignal;
+    int nowait = how & SYS_NOWAIT ? RWF_NOWAIT : 0;
+    if (!no_nosignal) {
+        ssize_t r = plain_write(fd, vec, count, nowait | RWF_NOSIGNAL);
+        if (r != -EOPNOTSUPP) return r;
+    }
+    ssize_t r = quiet_write(fd, vec, count, nowait);
+    if (r != -EOPNOTSUPP) no_nosignal = true;
+    return r;
+}
+
+static ssize_t sys_read_pipe(int fd, const struct iovec *vec, int count,
+                             int how) {
+    if (how & SYS_NOWAIT)
+        return result(preadv2(fd, vec, count, -1, RWF_NOWAIT));
+    return result(readv(fd, vec, count));
+}
+
+static ssize_t sys_copy(void *to, const void *from, size_t n) {
+    size_t done = 0;
+    while (done < n) {
+        struct iovec local = {(char *)to + done, n - done};
+        struct iovec remote = {(char *)(uintptr_t)from + done, n - done};
+        ssize_t r = result(process_vm_readv(getpid(), &local, 1, &remote, 1, 0));
+        if (r == -ENOSYS || r == -EPERM) { /* a sandbox forbids it */
+            memcpy((char *)to + done, (const char *)from + done, n - done);
+            break;
+        }
+        if (r <= 0) return r < 0 ? r : -EFAULT;
+        done += (size_t)r;
+    }
+    return (ssize_t)n;
+}
+
+#endif
+
+static ssize_t sys_read_file(int fd, const struct iovec *vec, int count) {
+    return result(readv(fd, vec, count));
+}
+
+static struct msghdr message_of(const struct iovec *vec, int count) {
+    struct msghdr message;
+    memset(&message, 0, sizeof message);
+    message.msg_iov = (struct iovec *)(uintptr_t)vec;
+    message.msg_iovlen = (size_t)count;
+    return message;
+}
+
+static ssize_t sys_send(int fd, const struct iovec *vec, int count) {
+    struct msghdr message = message_of(vec, count);
+    return result(sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL));
+}
+
+static ssize_t sys_recv(int fd, const struct iovec *vec, int count) {
+    struct msghdr message = message_of(vec, count);
+    return result(recvmsg(fd, &message, MSG_DONTWAIT));
+}
+
+static int sys_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
+    return (int)result(poll(fds, count, timeout_ms));
+}
+
+static int sys_fstat(int fd, struct stat *st) {
+    return (int)result(fstat(fd, st));
+}
+
+/* On Linux an interrupted close has closed: never try again. */
+static int sys_close(int fd) { return (int)result(close(fd)); }
+
+static int sys_shutdown(int fd) { return (int)result(shutdown(fd, SHUT_WR)); }
+
+/* Signals belong to the program's own threads, so ours block them all. */
+static int sys_thread_start(pthread_t *thread, void *(*run)(void *),
+                            void *arg) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(thread, NULL, run, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return -failed;
+}
+
+static void sys_thread_join(pthread_t thread) { pthread_join(thread, NULL); }
+
+static void sys_thread_detach(pthread_t thread) { pthread_detach(thread); }
+
+static uint64_t sys_now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+struct azc_sys azc_sys = {
+    .write_file = sys_write_file,
+    .read_file = sys_read_file,
+    .write_pipe = sys_write_pipe,
+    .read_pipe = sys_read_pipe,
+    .send = sys_send,
+    .recv = sys_recv,
+    .poll = sys_poll,
+    .fstat = sys_fstat,
+    .close = sys_close,
+    .shutdown = sys_shutdown,
+    .copy = sys_copy,
+    .allocate = malloc,
+    .release = free,
+    .thread_start = sys_thread_start,
+    .thread_join = sys_thread_join,
+    .thread_detach = sys_thread_detach,
+    .now_ms = sys_now_ms,
+};

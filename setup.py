@@ -1,0 +1,60 @@
+"""Builds the C part; all else about the package is in pyproject.toml."""
+
+from __future__ import annotations
+
+import shutil
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from setuptools import setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
+
+ADVICE = """\
+aiozerocopy has a part in C, and {missing}.
+
+    Debian, Ubuntu   sudo apt install gcc libc6-dev python3-dev
+    Fedora           sudo dnf install gcc python3-devel
+    macOS            xcode-select --install
+
+Then run the same command again."""
+
+
+def what_is_missing(compiler: str) -> str | None:
+    """Name what this machine lacks, or None if the C code itself is to blame."""
+    if shutil.which(compiler) is None:
+        return f"there is no C compiler here ({compiler} was not found)"
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return "the headers of this Python are not installed (no Python.h)"
+    return None
+
+
+class BuildExt(build_ext):
+    """A build that says in a few lines what to install when it cannot work.
+
+    cffi derives its own command from this one, see cffi/setuptools_ext.py.
+    """
+
+    def build_extensions(self) -> None:
+        """Build, and put advice in the place of a page of compiler output."""
+        try:
+            super().build_extensions()
+        except CompileError as error:
+            missing = what_is_missing(self.compiler.compiler_so[0])
+            if missing is None:
+                raise
+            raise CompileError(ADVICE.format(missing=missing)) from error
+
+
+# One wheel serves all Pythons from 3.10 on, except the free-threaded ones, which
+# have no limited API (cffi turns its own half of it off there).
+options: dict[str, Any] = {}
+if not sysconfig.get_config_var("Py_GIL_DISABLED"):
+    options["bdist_wheel"] = {"py_limited_api": "cp310"}
+
+setup(
+    cffi_modules=["csrc/build_azc.py:ffibuilder"],
+    cmdclass={"build_ext": BuildExt},
+    options=options,
+)

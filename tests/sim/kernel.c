@@ -1,0 +1,748 @@
+/* kernel.c - the simulated kernel: files, faults, memory; see kernel.h. */
+#include "kernel.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "locks.h"
+#include "poller.h"
+#include "sys.h"
+#include "threads.h"
+
+enum { PATTERN = 65521, BAD_RANGES = 64, FRUITLESS_MAX = 60 };
+
+uint64_t sim_faults[FAULTS], sim_bytes;
+const char *const sim_fault_names[FAULTS] = {
+    "short count",  "EAGAIN",     "EINTR",    "out of buffers", "broken",
+    "bad memory",   "no memory",  "no thread", "no fd",         "spurious",
+    "peer died",    "fd stolen",  "stalled",
+};
+sim_rates kernel_rates;
+sim_excuses kernel_excuses;
+bool (*kernel_is_caller)(int thread);
+void (*kernel_on_move)(sim_file *file, bool out);
+
+typedef struct range {
+    const char *from;
+    size_t n;
+} range;
+
+static struct {
+    sim_file files[SIM_FILES];
+    int count;
+    range bad[BAD_RANGES];
+    int64_t allocated;
+    bool faults_off;
+} kernel;
+
+/* ---- faults ---------------------------------------------------------- */
+
+static bool strikes(unsigned rate, int fault) {
+    if (kernel.faults_off || !sim_chance(rate)) return false;
+    sim_faults[fault]++;
+    return true;
+}
+
+void kernel_set_faults(bool on) { kernel.faults_off = !on; }
+
+static void *allocate(size_t n) {
+    if (strikes(kernel_rates.no_memory, FAULT_NO_MEMORY)) {
+        kernel_excuses.no_memory = true;
+        sim_trace("allocate(%ld) fails", (int64_t)n, 0, 0);
+        return NULL;
+    }
+    kernel.allocated++;
+    return malloc(n);
+}
+
+static void release(void *memory) {
+    if (memory) kernel.allocated--;
+    free(memory);
+}
+
+/* ---- patterns -------------------------------------------------------- */
+
+static const unsigned char *pattern(void) {
+    static unsigned char table[PATTERN];
+    if (!table[0]) {
+        uint64_t z = 1;
+        for (int i = 0; i < PATTERN; i++) {
+            z = z * 6364136223846793005u + 1442695040888963407u;
+            table[i] = (z >> 57) & 0x7f;
+        }
+        table[0] = 1;
+    }
+    return table;
+}
+
+static size_t pattern_start(uint64_t stream, uint64_t offset) {
+    uint64_t z = (stream + 1) * 0x9e3779b97f4a7c15;
+    return (size_t)(((z >> 20) + offset) % PATTERN);
+}
+
+void pattern_fill(void *to, uint64_t stream, uint64_t offset, size_t n) {
+    size_t at = pattern_start(stream, offset);
+    for (size_t done = 0; done < n; at = 0) {
+        size_t step = n - done < PATTERN - at ? n - done : PATTERN - at;
+        memcpy((char *)to + done, pattern() + at, step);
+        done += step;
+    }
+}
+
+bool pattern_equals(const void *data, uint64_t stream, uint64_t offset,
+                    size_t n) {
+    size_t at = pattern_start(stream, offset);
+    for (size_t done = 0; done < n; at = 0) {
+        size_t step = n - done < PATTERN - at ? n - done : PATTERN - at;
+        if (memcmp((const char *)data + done, pattern() + at, step))
+            return false;
+        done += step;
+    }
+    return true;
+}
+
+uint64_t kernel_stream_of(const sim_file *file) {
+    return 1000000 + (uint64_t)file->number;
+}
+
+/* ---- bad memory ------------------------------------------------------ */
+
+void kernel_mark_bad(const void *from, size_t n) {
+    for (int i = 0; i < BAD_RANGES; i++) {
+        if (kernel.bad[i].from) continue;
+        kernel.bad[i] = (range){from, n};
+        return;
+    }
+    sim_fail("too many bad ranges");
+}
+
+void kernel_unmark_bad(const void *from) {
+    for (int i = 0; i < BAD_RANGES; i++)
+        if (kernel.bad[i].from == from) kernel.bad[i].from = NULL;
+}
+
+/* How many of the n bytes can be read before the first bad one. */
+static size_t readable(const char *data, size_t n) {
+    for (int i = 0; i < BAD_RANGES; i++) {
+        const range *bad = &kernel.bad[i];
+        if (!bad->from || data >= bad->from + bad->n || data + n <= bad->from)
+            continue;
+        n = data >= bad->from ? 0 : (size_t)(bad->from - data);
+    }
+    return n;
+}
+
+static ssize_t copy(void *to, const void *from, size_t n) {
+    sim_yield();
+    if (readable(from, n) < n) {
+        sim_faults[FAULT_BAD_MEMORY]++;
+        return -EFAULT;
+    }
+    memcpy(to, from, n);
+    sim_yield();
+    return (ssize_t)n;
+}
+
+/* ---- files ----------------------------------------------------------- */
+
+sim_file *kernel_new_file(int kind, size_t capacity) {
+    SIM_CHECK(kernel.count < SIM_FILES, "too many files");
+    sim_file *file = &kernel.files[kernel.count];
+    memset(file, 0, sizeof *file);
+    file->kind = kind;
+    file->number = SIM_FIRST_FD + kernel.count++;
+    file->open = true;
+    file->flow[0].capacity = file->flow[1].capacity = capacity;
+    return file;
+}
+
+sim_file *kernel_file(int number) {
+    int i = number - SIM_FIRST_FD;
+    SIM_CHECK(i >= 0 && i < kernel.count, "no such fd: %d", number);
+    SIM_CHECK(kernel.files[i].open, "fd %d is closed", number);
+    return &kernel.files[i];
+}
+
+static bool always_ready(const sim_file *file) {
+    return file->kind == REGULAR || file->kind == DEVICE;
+}
+
+static bool is_ready(const sim_file *file, bool out) {
+    const sim_flow *flow = &file->flow[out];
+    if (always_ready(file) || file->stolen || flow->ended) return true;
+    if (out) return flow->capacity > flow->level;
+    return flow->level > 0;
+}
+
+int sim_isatty(int fd) { return kernel_file(fd)->kind == TTY; }
+
+static int fake_fstat(int fd, struct stat *st) {
+    static const mode_t modes[KINDS] = {S_IFSOCK, S_IFIFO, S_IFIFO,
+                                        S_IFCHR,  S_IFREG, S_IFCHR};
+    sim_file *file = kernel_file(fd);
+    sim_yield();
+    memset(st, 0, sizeof *st);
+    st->st_mode = modes[file->kind];
+    st->st_ino = (ino_t)fd + (file->stolen ? 5000 : 0);
+    st->st_dev = 7;
+    file->checked = true;
+    return 0;
+}
+
+static void forget_everywhere(int fd);
+
+static int fake_close(int fd) {
+    SIM_CHECK(!sim_holds_locks(), "close with a lock held");
+    sim_yield();
+    sim_file *file = kernel_file(fd);
+    SIM_CHECK(!file->stolen, "fd %d is closed, but it is a stranger's", fd);
+    SIM_CHECK(!file->flow[0].busy && !file->flow[1].busy,
+              "fd %d is closed during a call", fd);
+    sim_trace("close fd %ld", fd, 0, 0);
+    file->open = false;
+    forget_everywhere(fd);
+    sim_yield();
+    return 0;
+}
+
+static int fake_shutdown(int fd) { return kernel_file(fd)->number ? 0 : -1; }
+
+static int fake_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
+    SIM_CHECK(count == 1 && timeout_ms == 0, "an unexpected poll");
+    SIM_CHECK(!sim_holds_locks(), "poll with a lock held");
+    bool out = fds[0].events & POLLOUT;
+    sim_file *file = kernel_file(fds[0].fd);
+    sim_flow *flow = &file->flow[out];
+    SIM_CHECK(!flow->no_more, "a poll after the close");
+    if (kernel_on_move) kernel_on_move(file, out);
+    sim_yield();
+    if (strikes(kernel_rates.interrupted, FAULT_INTERRUPTED)) {
+        flow->calls++;
+        return -EINTR;
+    }
+    bool ready = is_ready(file, out);
+    if (!ready && strikes(kernel_rates.spurious / 4, FAULT_SPURIOUS))
+        ready = true;
+    fds[0].revents = ready ? fds[0].events : 0;
+    if (!ready) {
+        flow->calls++;
+        flow->waits++;
+    }
+    return ready;
+}
+
+/* ---- moving bytes ---------------------------------------------------- */
+
+static bool is_moving(void *flow) { return !((sim_flow *)flow)->stalled; }
+
+static bool has_room(void *arg) {
+    sim_flow *flow = arg;
+    return flow->ended || flow->level < flow->capacity;
+}
+
+static bool has_bytes(void *arg) {
+    sim_flow *flow = arg;
+    return flow->ended || flow->level > 0;
+}
+
+static int fatal(sim_flow *flow, int error) {
+    if (!flow->fatal) flow->fatal = error;
+    return error;
+}
+
+/* The faults that any call can meet; 0 if it meets none. */
+static int meets_fault(sim_file *file, sim_flow *flow) {
+    if (flow->starving) return file->kind == SOCKET ? -ENOBUFS : -ENOMEM;
+    if (strikes(kernel_rates.interrupted, FAULT_INTERRUPTED)) return -EINTR;
+    if (strikes(kernel_rates.again, FAULT_AGAIN)) return -EAGAIN;
+    if (strikes(kernel_rates.starved, FAULT_STARVED))
+        return sim_chance(512) ? -ENOBUFS : -ENOMEM;
+    if (strikes(kernel_rates.broken, FAULT_BROKEN))
+        return sim_chance(512) ? -EIO : -ECONNRESET;
+    return 0;
+}
+
+static void log_bytes(sim_flow *flow, const char *data, size_t n) {
+    if (flow->moved + n > flow->log_room) {
+        flow->log_room = 2 * (flow->log_room + n);
+        flow->log = realloc(flow->log, flow->log_room);
+        if (!flow->log) abort();
+    }
+    unsigned char *to = flow->log + flow->moved, all = 0;
+    memcpy(to, data, n);
+    for (size_t i = 0; i < n; i++) all |= to[i];
+    SIM_CHECK(all < 0x80, "the reader sees bytes that were stored later");
+    flow->moved += n;
+}
+
+static size_t total_of(const struct iovec *vec, int count) {
+    size_t total = 0;
+    for (int i = 0; i < count; i++) total += vec[i].iov_len;
+    return total;
+}
+
+/* The part of n bytes that is moved this time. */
+static size_t cut(size_t n) {
+    if (n > 1 && strikes(kernel_rates.cut, FAULT_CUT))
+        return 1 + sim_below(sim_chance(256) ? 3 : n - 1);
+    return n;
+}
+
+/* Checks all the memory that a socket is given, before it takes a byte. */
+static bool all_readable(const struct iovec *vec, int count, size_t n) {
+    for (int i = 0; i < count && n; i++) {
+        size_t step = vec[i].iov_len < n ? vec[i].iov_len : n;
+        if (readable(vec[i].iov_base, step) < step) return false;
+        n -= step;
+    }
+    return true;
+}
+
+static ssize_t accept_bytes(sim_file *file, const struct iovec *vec, int count,
+                            size_t n) {
+    sim_flow *flow = &file->flow[1];
+    size_t done = 0;
+    if (file->kind == SOCKET && !all_readable(vec, count, n)) {
+        sim_faults[FAULT_BAD_MEMORY]++;
+        return -EFAULT;
+    }
+    for (int i = 0; i < count && done < n; i++) {
+        size_t step = vec[i].iov_len < n - done ? vec[i].iov_len : n - done;
+        size_t good = readable(vec[i].iov_base, step);
+        log_bytes(flow, vec[i].iov_base, good);
+        done += good;
+        if (good < step) {
+            sim_faults[FAULT_BAD_MEMORY]++;
+            if (!done) return -EFAULT;
+            break;
+        }
+        if (i < 4) sim_yield();
+    }
+    return (ssize_t)done;
+}
+
+static ssize_t write_bytes(sim_file *file, const struct iovec *vec, int count,
+                           bool waits) {
+    sim_flow *flow = &file->flow[1];
+    int error = meets_fault(file, flow);
+    if (error == -EIO || error == -ECONNRESET) {
+        flow->ended = true;
+        return fatal(flow, error == -EIO ? -EIO : -EPIPE);
+    }
+    if (error) return error;
+    if (waits) sim_wait(has_room, flow, SIM_FOREVER);
+    if (flow->ended) return fatal(flow, flow->fatal ? flow->fatal : -EPIPE);
+    size_t room = always_ready(file) ? (size_t)1 << 40
+                                     : flow->capacity - flow->level;
+    size_t n = total_of(vec, count);
+    if (!room) return -EAGAIN;
+    ssize_t r = accept_bytes(file, vec, count, cut(n < room ? n : room));
+    if (r > 0 && !always_ready(file)) flow->level += (size_t)r;
+    return r;
+}
+
+/* Puts n bytes of the peer's stream into the pieces. */
+static void scatter(sim_file *file, const struct iovec *vec, int count,
+                    size_t n) {
+    sim_flow *flow = &file->flow[0];
+    for (int i = 0; i < count && n; i++) {
+        size_t step = vec[i].iov_len < n ? vec[i].iov_len : n;
+        pattern_fill(vec[i].iov_base, kernel_stream_of(file), flow->moved,
+                     step);
+        flow->moved += step;
+        n -= step;
+    }
+}
+
+static ssize_t read_bytes(sim_file *file, const struct iovec *vec, int count,
+                          bool waits) {
+    sim_flow *flow = &file->flow[0];
+    int error = meets_fault(file, flow);
+    if (error == -EIO && file->kind == TTY) { /* the end of a terminal */
+        flow->ended = flow->eof_told = true;
+        flow->level = 0;
+        return -EIO;
+    }
+    if (error == -EIO || error == -ECONNRESET) {
+        flow->ended = true;
+        flow->level = 0;
+        return fatal(flow, error);
+    }
+    if (error) return error;
+    if (waits) sim_wait(has_bytes, flow, SIM_FOREVER);
+    if (!flow->level && flow->ended) {
+        if (flow->fatal) return flow->fatal;
+        flow->eof_told = true;
+        return file->kind == TTY ? -EIO : 0;
+    }
+    if (!flow->level) return always_ready(file) ? 0 : -EAGAIN;
+    size_t n = total_of(vec, count);
+    n = cut(n < flow->level ? n : flow->level);
+    scatter(file, vec, count, n);
+    flow->level -= n;
+    return (ssize_t)n;
+}
+
+/* What must be true when a call begins. */
+static void check_call(sim_file *file, sim_flow *flow, bool out, int count) {
+    SIM_CHECK(!sim_holds_locks(), "a call with a lock held");
+    SIM_CHECK(!flow->busy, "two calls at once on fd %d", file->number);
+    SIM_CHECK(!flow->no_more, "a call after the close of fd %d", file->number);
+    SIM_CHECK(count > 0 && count <= 1024, "%d pieces in a call", count);
+    SIM_CHECK(!file->stolen || kernel_is_caller(sim_self()),
+              "bytes for fd %d, which is a stranger's", file->number);
+    if (kernel_on_move) kernel_on_move(file, out);
+}
+
+static void count_result(sim_flow *flow, ssize_t r, bool waits) {
+    flow->calls++;
+    if (r == -EAGAIN) flow->waits++;
+    if (r > 0) sim_bytes += (uint64_t)r;
+    if (r > 0 || flow->starving || waits) flow->fruitless = 0;
+}
+
+static ssize_t move(int fd, const struct iovec *vec, int count, bool out,
+                    bool waits) {
+    sim_file *file = kernel_file(fd);
+    sim_flow *flow = &file->flow[out];
+    check_call(file, flow, out, count);
+    flow->busy = true;
+    sim_yield();
+    if (flow->stalled) sim_wait(is_moving, flow, SIM_FOREVER);
+    ssize_t r = file->stolen ? -EBADF
+                : out        ? write_bytes(file, vec, count, waits)
+                             : read_bytes(file, vec, count, waits);
+    if (file->stolen && out) fatal(flow, -EBADF);
+    sim_yield();
+    flow->busy = false;
+    if (flow->no_more && r > 0) flow->slack += (int)r;
+    count_result(flow, r, waits);
+    sim_trace(out ? "write fd %ld, %ld bytes: %ld" : "read fd %ld, %ld: %ld",
+              fd, (int64_t)total_of(vec, count), r);
+    return r;
+}
+
+static bool call_waits(int fd) {
+    int kind = kernel_file(fd)->kind;
+    return kind == FIFO || kind == TTY || kind == PIPE;
+}
+
+static ssize_t fake_write_file(int fd, const struct iovec *vec, int count) {
+    return move(fd, vec, count, true, call_waits(fd));
+}
+
+static ssize_t fake_read_file(int fd, const struct iovec *vec, int count) {
+    return move(fd, vec, count, false, call_waits(fd));
+}
+
+/* A FIFO does not know how not to wait. */
+static bool refuses(int fd, int how, bool out) {
+    sim_file *file = kernel_file(fd);
+    SIM_CHECK(file->kind == PIPE || file->kind == FIFO, "not a pipe: %d", fd);
+    if (file->kind != FIFO || !(how & SYS_NOWAIT)) return false;
+    check_call(file, &file->flow[out], out, 1);
+    file->flow[out].calls++;
+    sim_yield();
+    return true;
+}
+
+static ssize_t fake_write_pipe(int fd, const struct iovec *vec, int count,
+                               int how) {
+    return refuses(fd, how, true) ? -EOPNOTSUPP
+                                  : move(fd, vec, count, true, false);
+}
+
+static ssize_t fake_read_pipe(int fd, const struct iovec *vec, int count,
+                              int how) {
+    return refuses(fd, how, false) ? -EOPNOTSUPP
+                                   : move(fd, vec, count, false, false);
+}
+
+static ssize_t fake_send(int fd, const struct iovec *vec, int count) {
+    SIM_CHECK(kernel_file(fd)->kind == SOCKET, "not a socket: %d", fd);
+    return move(fd, vec, count, true, false);
+}
+
+static ssize_t fake_recv(int fd, const struct iovec *vec, int count) {
+    SIM_CHECK(kernel_file(fd)->kind == SOCKET, "not a socket: %d", fd);
+    return move(fd, vec, count, false, false);
+}
+
+/* ---- the other side -------------------------------------------------- */
+
+void peer_read(sim_flow *flow, size_t n) {
+    flow->level -= n < flow->level ? n : flow->level;
+}
+
+void peer_feed(sim_flow *flow, size_t n) {
+    if (flow->ended) return;
+    flow->level += n;
+    flow->fed += n;
+}
+
+void peer_end(sim_flow *flow, int error) {
+    if (flow->ended) return;
+    sim_faults[FAULT_PEER_DIED]++;
+    flow->ended = true;
+    if (error) fatal(flow, error);
+    if (error) flow->level = 0;
+}
+
+/* Somebody has closed our number, and it names another file now.  (A copy of
+ * the old description lives on elsewhere, so its readiness is still told.) */
+void peer_steal(sim_file *file) {
+    sim_faults[FAULT_STOLEN]++;
+    file->stolen = true;
+}
+
+/* ---- threads, as csrc sees them -------------------------------------- */
+
+static int fake_thread_start(pthread_t *thread, void *(*run)(void *),
+                             void *arg) {
+    int number = -1;
+    if (!strikes(kernel_rates.no_thread, FAULT_NO_THREAD))
+        number = sim_spawn(run, arg);
+    if (number < 0) {
+        kernel_excuses.no_thread = true;
+        return -EAGAIN;
+    }
+    *thread = (pthread_t)(uintptr_t)(number + 1);
+    sim_trace("thread %ld starts", number, 0, 0);
+    return 0;
+}
+
+static int number_of(pthread_t thread) { return (int)(uintptr_t)thread - 1; }
+
+static void fake_thread_join(pthread_t thread) {
+    SIM_CHECK(!sim_holds_locks(), "a join with a lock held");
+    sim_join(number_of(thread));
+}
+
+static void fake_thread_detach(pthread_t thread) {
+    sim_detach(number_of(thread));
+}
+
+static uint64_t fake_now_ms(void) { return sim_now(); }
+
+/* ---- notifiers and pollers ------------------------------------------- */
+
+enum { NOTIFIERS = 64, ENTRIES = 32, POLLERS = 32, FIRST_NOTIFIER = 2000 };
+
+typedef struct entry {
+    int fd;
+    bool used, out, armed;
+    void *who;
+} entry;
+
+struct azc_poller {
+    entry entries[ENTRIES];
+    bool woken;
+};
+
+static struct {
+    bool open[NOTIFIERS], signalled[NOTIFIERS];
+    azc_poller *pollers[POLLERS];
+} polling;
+
+static int no_fd(void) {
+    if (!strikes(kernel_rates.no_fd, FAULT_NO_FD)) return 0;
+    kernel_excuses.no_fd = true;
+    return -EMFILE;
+}
+
+int azc__notifier_open(azc_notifier *notifier) {
+    int i = 0, r = no_fd();
+    if (r < 0) return r;
+    while (i < NOTIFIERS && polling.open[i]) i++;
+    SIM_CHECK(i < NOTIFIERS, "too many notifiers");
+    polling.open[i] = true;
+    polling.signalled[i] = false;
+    notifier->read_fd = notifier->write_fd = FIRST_NOTIFIER + i;
+    return 0;
+}
+
+static bool *signal_of(int number) {
+    int i = number - FIRST_NOTIFIER;
+    SIM_CHECK(i >= 0 && i < NOTIFIERS && polling.open[i], "not a notifier");
+    return &polling.signalled[i];
+}
+
+bool kernel_signalled(int number) { return *signal_of(number); }
+
+void azc__notifier_close(azc_notifier *notifier) {
+    signal_of(notifier->read_fd);
+    polling.open[notifier->read_fd - FIRST_NOTIFIER] = false;
+}
+
+void azc__notifier_signal(azc_notifier *notifier) {
+    *signal_of(notifier->write_fd) = true;
+    sim_yield();
+}
+
+void azc__notifier_clear(azc_notifier *notifier) {
+    *signal_of(notifier->read_fd) = false;
+    sim_yield();
+}
+
+int azc__poller_open(azc_poller **out) {
+    int i = 0, r = no_fd();
+    if (r < 0) return r;
+    azc_poller *poller = azc_sys.allocate(sizeof *poller);
+    if (!poller) return -ENOMEM;
+    memset(poller, 0, sizeof *poller);
+    while (i < POLLERS && polling.pollers[i]) i++;
+    SIM_CHECK(i < POLLERS, "too many pollers");
+    polling.pollers[i] = *out = poller;
+    return 0;
+}
+
+void azc__poller_abandon(azc_poller *poller) {
+    for (int i = 0; i < POLLERS; i++)
+        if (polling.pollers[i] == poller) polling.pollers[i] = NULL;
+}
+
+void azc__poller_close(azc_poller *poller) {
+    azc__poller_abandon(poller);
+    azc_sys.release(poller);
+}
+
+static entry *find(azc_poller *poller, int fd) {
+    for (int i = 0; i < ENTRIES; i++) {
+        entry *it = &poller->entries[i];
+        if (it->used && it->fd == fd) return it;
+    }
+    return NULL;
+}
+
+static entry *find_room(azc_poller *poller) {
+    int i = 0;
+    while (i < ENTRIES && poller->entries[i].used) i++;
+    SIM_CHECK(i < ENTRIES, "too many fds in a poller");
+    return &poller->entries[i];
+}
+
+int azc__poller_arm(azc_poller *poller, int fd, bool out, bool known,
+                    void *who) {
+    sim_yield();
+    SIM_CHECK(!always_ready(kernel_file(fd)), "fd %d cannot be polled", fd);
+    entry *it = find(poller, fd);
+    SIM_CHECK(known == (it != NULL), "fd %d is%s in the poller", fd,
+              known ? " not" : "");
+    if (no_fd() < 0) return -ENOMEM;
+    if (!it) it = find_room(poller);
+    *it = (entry){fd, true, out, true, who};
+    return 0;
+}
+
+void azc__poller_forget(azc_poller *poller, int fd) {
+    sim_yield();
+    entry *it = find(poller, fd);
+    if (it) it->used = false;
+}
+
+static void forget_everywhere(int fd) {
+    for (int i = 0; i < POLLERS; i++)
+        if (polling.pollers[i]) azc__poller_forget(polling.pollers[i], fd);
+}
+
+static bool has_report(void *arg) {
+    azc_poller *poller = arg;
+    if (poller->woken) return true;
+    for (int i = 0; i < ENTRIES; i++) {
+        const entry *it = &poller->entries[i];
+        if (it->used && it->armed && is_ready(kernel_file(it->fd), it->out))
+            return true;
+    }
+    return false;
+}
+
+/* A poller that never lets its thread sleep although nothing moves. */
+static void check_fruitless(azc_poller *poller, int timeout_ms) {
+    for (int i = 0; i < ENTRIES && timeout_ms == 0; i++) {
+        if (!poller->entries[i].used) continue;
+        sim_file *file = kernel_file(poller->entries[i].fd);
+        sim_flow *flow = &file->flow[poller->entries[i].out];
+        SIM_CHECK(++flow->fruitless < FRUITLESS_MAX, "fd %d: a busy loop",
+                  file->number);
+    }
+}
+
+static int collect(azc_poller *poller, void **who, int max) {
+    int count = 0, first = (int)sim_below(ENTRIES);
+    for (int i = 0; i < ENTRIES && count < max; i++) {
+        entry *it = &poller->entries[(first + i) % ENTRIES];
+        if (!it->used || !it->armed) continue;
+        bool ready = is_ready(kernel_file(it->fd), it->out);
+        if (ready && count && sim_chance(300)) continue; /* the next time */
+        if (!ready && !strikes(kernel_rates.spurious, FAULT_SPURIOUS))
+            continue;
+        it->armed = false;
+        who[count++] = it->who;
+    }
+    return count;
+}
+
+int azc__poller_wait(azc_poller *poller, void **who, int max, int timeout_ms) {
+    SIM_CHECK(!sim_holds_locks(), "a thread waits with a lock held");
+    check_fruitless(poller, timeout_ms);
+    if (timeout_ms == 0)
+        sim_pause();
+    else
+        sim_wait(has_report, poller, timeout_ms);
+    if (poller->woken) poller->woken = false;
+    int count = collect(poller, who, max);
+    sim_yield();
+    return count;
+}
+
+void azc__poller_wake(azc_poller *poller) {
+    poller->woken = true;
+    sim_yield();
+}
+
+/* ---- beginning and ending -------------------------------------------- */
+
+struct azc_sys azc_sys = {
+    .write_file = fake_write_file,
+    .read_file = fake_read_file,
+    .write_pipe = fake_write_pipe,
+    .read_pipe = fake_read_pipe,
+    .send = fake_send,
+    .recv = fake_recv,
+    .poll = fake_poll,
+    .fstat = fake_fstat,
+    .close = fake_close,
+    .shutdown = fake_shutdown,
+    .copy = copy,
+    .allocate = allocate,
+    .release = release,
+    .thread_start = fake_thread_start,
+    .thread_join = fake_thread_join,
+    .thread_detach = fake_thread_detach,
+    .now_ms = fake_now_ms,
+};
+
+void kernel_begin(void) {
+    for (int i = 0; i < kernel.count; i++) {
+        free(kernel.files[i].flow[1].log);
+        kernel.files[i].flow[1].log = NULL;
+    }
+    kernel.count = 0;
+    kernel.allocated = 0;
+    kernel.faults_off = false;
+    memset(kernel.bad, 0, sizeof kernel.bad);
+    kernel_excuses = (sim_excuses){0};
+}
+
+void kernel_end(void) {
+    for (int i = 0; i < kernel.count; i++)
+        SIM_CHECK(!kernel.files[i].open || kernel.files[i].stolen,
+                  "fd %d is left open", kernel.files[i].number);
+    for (int i = 0; i < NOTIFIERS; i++)
+        SIM_CHECK(!polling.open[i], "a notifier is left open");
+    for (int i = 0; i < POLLERS; i++)
+        SIM_CHECK(!polling.pollers[i], "a poller is left open");
+    SIM_CHECK(kernel.allocated == 0, "%ld allocations are left",
+              (long)kernel.allocated);
+}

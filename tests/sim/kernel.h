@@ -1,0 +1,119 @@
+/* kernel.h - a simulated kernel behind csrc/sys.h and csrc/poller.h.
+ *
+ * Simulated are pipes, FIFOs, ttys, sockets, regular files and devices, each
+ * with a small capacity, an end that a peer holds, and faults drawn from the
+ * seed.  It keeps the rules of the real one (an fd reports once and is then
+ * silent, a socket with a bad page takes nothing, ...) and checks that the
+ * helper keeps them too (no call on a closed or strange number, no two calls
+ * at once on one fd and direction, no lock held where a call may last).
+ */
+#ifndef SIM_KERNEL_H
+#define SIM_KERNEL_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum sim_kind { SOCKET, PIPE, FIFO, TTY, REGULAR, DEVICE, KINDS };
+
+/* Bytes on their way in one direction. */
+typedef struct sim_flow {
+    bool used;         /* a channel serves this direction */
+    size_t capacity;   /* out: of the pipe */
+    size_t level;      /* bytes in it that nobody has read */
+    uint64_t moved;    /* by the helper, ever */
+    unsigned char *log; /* out: all that was accepted */
+    size_t log_room;
+    uint64_t fed;      /* in: what the peer has written, ever */
+    bool ended;        /* in: the peer has closed; out: it is gone */
+    bool stalled;      /* calls do not return (a pipe that a peer holds) */
+    bool starving;     /* -ENOBUFS or -ENOMEM until the peer lets go */
+    bool no_more;      /* azc_close was called: no call may begin */
+    bool busy;         /* a call runs */
+    bool eof_told;
+    int fatal;         /* the first -errno that ends a channel */
+    uint64_t calls, waits;
+    unsigned fruitless; /* calls in a row that had no effect */
+    int slack;         /* bytes of a call that was running at the close */
+} sim_flow;
+
+typedef struct sim_file {
+    int kind, number;
+    bool open, stolen, nowait_unknown;
+    bool checked; /* since it was stolen, fstat has been asked */
+    sim_flow flow[2]; /* 0: in, 1: out */
+} sim_file;
+
+enum { SIM_FILES = 32, SIM_FIRST_FD = 1000 };
+
+/* How often a fault strikes, in 1024. */
+typedef struct sim_rates {
+    unsigned cut;      /* fewer bytes than there is room for */
+    unsigned again;    /* -EAGAIN though it was ready */
+    unsigned interrupted;
+    unsigned starved;  /* one -ENOBUFS or -ENOMEM */
+    unsigned broken;   /* -EPIPE, -ECONNRESET, -EIO */
+    unsigned no_memory; /* allocate fails */
+    unsigned no_thread;
+    unsigned no_fd;    /* for a poller or notifier; -ENOMEM when arming */
+    unsigned spurious; /* readiness that is none */
+} sim_rates;
+
+/* Faults that were injected, all seeds together. */
+enum sim_fault {
+    FAULT_CUT,
+    FAULT_AGAIN,
+    FAULT_INTERRUPTED,
+    FAULT_STARVED,
+    FAULT_BROKEN,
+    FAULT_BAD_MEMORY,
+    FAULT_NO_MEMORY,
+    FAULT_NO_THREAD,
+    FAULT_NO_FD,
+    FAULT_SPURIOUS,
+    FAULT_PEER_DIED,
+    FAULT_STOLEN,
+    FAULT_STALLED,
+    FAULTS,
+};
+extern uint64_t sim_faults[FAULTS];
+extern const char *const sim_fault_names[FAULTS];
+extern uint64_t sim_bytes; /* moved, all seeds together */
+
+/* Whether an error of this kind was injected since kernel_begin. */
+typedef struct sim_excuses {
+    bool no_memory, no_thread, no_fd;
+} sim_excuses;
+
+void kernel_begin(void);
+void kernel_end(void); /* fails if anything is left open or allocated */
+extern sim_rates kernel_rates;
+extern sim_excuses kernel_excuses;
+void kernel_set_faults(bool on);
+
+sim_file *kernel_new_file(int kind, size_t capacity);
+sim_file *kernel_file(int number);
+bool kernel_signalled(int number); /* of a notifier */
+
+/* Memory that no system call can read. */
+void kernel_mark_bad(const void *from, size_t n);
+void kernel_unmark_bad(const void *from);
+
+/* What a stream of this file carries: 7 bits, so that the poison stands out. */
+void pattern_fill(void *to, uint64_t stream, uint64_t offset, size_t n);
+bool pattern_equals(const void *data, uint64_t stream, uint64_t offset,
+                    size_t n);
+uint64_t kernel_stream_of(const sim_file *file);
+
+/* What the other side does. */
+void peer_read(sim_flow *flow, size_t n);
+void peer_feed(sim_flow *flow, size_t n);
+void peer_end(sim_flow *flow, int fatal); /* fatal of 0: an orderly end */
+void peer_steal(sim_file *file);
+
+/* True for the threads that play the helper's callers: a system call made in
+ * such a thread is a short cut, one made elsewhere is a pump's. */
+extern bool (*kernel_is_caller)(int thread);
+/* Told of each call that moves bytes, before it begins. */
+extern void (*kernel_on_move)(sim_file *file, bool out);
+
+#endif

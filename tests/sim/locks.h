@@ -1,0 +1,26 @@
+/* locks.h - read by the compiler before each file of csrc (with -include).
+ *
+ * It puts the simulated threads' locks in the place of the real ones, so that
+ * a simulated thread can be stopped wherever a real one can, and so that every
+ * lock is checked: its rank, its owner, its end.
+ */
+#ifndef SIM_LOCKS_H
+#define SIM_LOCKS_H
+#include <pthread.h>
+#include <unistd.h>
+
+int sim_mutex_init(pthread_mutex_t *mutex);
+int sim_mutex_destroy(pthread_mutex_t *mutex);
+int sim_mutex_lock(pthread_mutex_t *mutex, const char *name);
+int sim_mutex_unlock(pthread_mutex_t *mutex);
+pthread_t sim_thread_self(void);
+int sim_isatty(int fd);
+
+#define pthread_mutex_init(mutex, attributes) sim_mutex_init(mutex)
+#define pthread_mutex_destroy(mutex) sim_mutex_destroy(mutex)
+#define pthread_mutex_lock(mutex) sim_mutex_lock(mutex, #mutex)
+#define pthread_mutex_unlock(mutex) sim_mutex_unlock(mutex)
+#define pthread_self() sim_thread_self()
+#define isatty(fd) sim_isatty(fd)
+
+#endif

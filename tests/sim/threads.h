@@ -1,0 +1,52 @@
+/* threads.h - simulated threads: one real thread, many stacks, one seed.
+ *
+ * A simulated thread runs until it waits or until sim_yield, drawing from the
+ * seed, gives another its turn.  So every interleaving is one that real
+ * threads could show, and the same seed shows it again.  Time stands still
+ * while anyone can run.
+ */
+#ifndef SIM_THREADS_H
+#define SIM_THREADS_H
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { SIM_THREADS = 64, SIM_FOREVER = -1 };
+
+/* The seed's numbers: all that happens is drawn from them. */
+uint64_t sim_random(void);
+uint64_t sim_below(uint64_t n);
+bool sim_chance(unsigned in_1024);
+
+/* What happened last, printed when a seed fails. */
+void sim_trace(const char *format, int64_t a, int64_t b, int64_t c);
+_Noreturn void sim_fail(const char *format, ...)
+    __attribute__((format(printf, 1, 2)));
+#define SIM_CHECK(condition, ...)                                              \
+    do {                                                                       \
+        if (!(condition)) sim_fail(__VA_ARGS__);                               \
+    } while (0)
+
+void sim_begin(uint64_t seed, bool verbose);
+void sim_end(void); /* fails if a thread still lives */
+
+/* Starts a thread; returns its number, or -1 when there are too many. */
+int sim_spawn(void *(*run)(void *), void *arg);
+void sim_join(int thread);
+void sim_detach(int thread);
+int sim_self(void); /* 0 is who called sim_begin */
+
+void sim_yield(void); /* another may have its turn here */
+void sim_pause(void); /* another has its turn, if there is one */
+/* Waits for ready(arg), for ms at most; says if it became true. */
+bool sim_wait(bool (*ready)(void *), void *arg, int64_t ms);
+/* Waits until all others only wait for what nobody will do (thread 0 only). */
+void sim_idle(void);
+
+uint64_t sim_now(void);
+bool sim_holds_locks(void);
+
+/* Called when the running thread has taken a channel's lock. */
+extern void (*sim_on_channel_lock)(pthread_mutex_t *mutex);
+
+#endif

@@ -1,0 +1,95 @@
+"""The command line finds its commands and reports what is missing."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiozerocopy import cli, doctor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def fake_command(
+    monkeypatch: pytest.MonkeyPatch, name: str, main: Callable[[list[str]], int]
+) -> None:
+    module = ModuleType(f"aiozerocopy.{name}")
+    module.main = main  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+def test_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["--version"])
+    assert exit_.value.code == 0
+    assert capsys.readouterr().out == f"aiozerocopy {version('aiozerocopy')}\n"
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    text = capsys.readouterr().out
+    assert all(f"  {name}" in text for name in cli.COMMANDS)
+
+
+@pytest.mark.parametrize("argv", [[], ["juggle"]])
+def test_exit_status_is_2_without_a_known_command(argv: list[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(argv)
+    assert exit_.value.code == 2
+
+
+@pytest.mark.parametrize("command", ["doctor", "demo", "bench"])
+def test_command_gets_the_rest_and_gives_the_exit_status(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def main(argv: list[str]) -> int:
+        seen.extend(argv)
+        return 3
+
+    fake_command(monkeypatch, command, main)
+    assert cli.main([command, "sockets", "--json", "-h"]) == 3
+    assert seen == ["sockets", "--json", "-h"]
+
+
+def test_exit_status_is_130_after_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    def main(argv: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    fake_command(monkeypatch, "demo", main)
+    assert cli.main(["demo"]) == 130
+
+
+def test_missing_package_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def main(argv: list[str]) -> int:
+        raise ModuleNotFoundError("No module named 'numpy'", name="numpy.core")
+
+    fake_command(monkeypatch, "bench", main)
+    assert cli.main(["bench"]) == 1
+    assert capsys.readouterr().err == (
+        "aiozerocopy bench needs numpy: pip install 'aiozerocopy[bench]'\n"
+    )
+
+
+def test_missing_module_of_our_own_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    # None in sys.modules makes the import fail.
+    monkeypatch.setitem(sys.modules, "aiozerocopy.demo", None)
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["demo"])
+
+
+def test_doctor_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    # The cheapest probe stands for all of them; test_doctor.py has the rest.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(doctor, "PROBES", (doctor.python,))
+        assert cli.main(["doctor"]) == 0
+    assert capsys.readouterr().out.startswith("ok       python  ")

@@ -1,0 +1,133 @@
+"""What a user downloads: the source archive, the wheel, and the words on failure."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# All that a build reads; a build from these alone proves that nothing else counts.
+INPUTS = ("LICENSE", "README.md", "aiozerocopy", "csrc", "pyproject.toml", "setup.py")
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the source, to build in."""
+    folder = tmp_path_factory.mktemp("tree")
+    for name in INPUTS:
+        source = ROOT / name
+        if source.is_dir():
+            ignore = shutil.ignore_patterns("__pycache__", "*.so")
+            shutil.copytree(source, folder / name, ignore=ignore)
+        else:
+            shutil.copy(source, folder)
+    return folder
+
+
+def call_backend(
+    tree: Path, hook: str, output: Path, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Do what pip does for a build, with what is installed here."""
+    code = f"from setuptools import build_meta as b; b.{hook}({str(output)!r})"
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tree,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def archive(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("archive")
+    done = call_backend(tree, "build_sdist", output)
+    assert done.returncode == 0, done.stderr
+    (path,) = output.iterdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from nothing but the source archive."""
+    source = tmp_path_factory.mktemp("source")
+    with tarfile.open(archive) as tar:
+        if hasattr(tarfile, "data_filter"):  # not in the first 3.10 and 3.11
+            tar.extraction_filter = tarfile.data_filter
+        tar.extractall(source)
+    (folder,) = source.iterdir()
+    output = tmp_path_factory.mktemp("wheel")
+    done = call_backend(folder, "build_wheel", output)
+    assert done.returncode == 0, done.stderr
+    (path,) = output.iterdir()
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_source_archive_is_complete(tree: Path, archive: Path) -> None:
+    with tarfile.open(archive) as tar:
+        packed = {name.partition("/")[2] for name in tar.getnames()}
+    wanted = {
+        str(path.relative_to(tree))
+        for path in tree.rglob("*")
+        if path.is_file() and not {"build", "__pycache__"} & set(path.parts)
+    }
+    assert {name for name in wanted if ".egg-info" not in name} <= packed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_wheel_is_for_all_pythons_from_3_10(wheel: Path) -> None:
+    tag = wheel.name.split("-", 2)[2]
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        assert "abi3" not in tag
+    else:
+        assert tag.startswith("cp310-abi3-")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_wheel_holds_the_package_and_nothing_else(tree: Path, wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as file:
+        names = {name for name in file.namelist() if ".dist-info/" not in name}
+    binaries = {name for name in names if name.endswith(".so")}
+    assert len(binaries) == 1
+    assert binaries.pop().startswith("aiozerocopy/_azc.")
+    sources = {str(path.relative_to(tree)) for path in tree.glob("aiozerocopy/**/*.py")}
+    others = {name for name in names if not name.endswith(".so")}
+    assert others == sources | {"aiozerocopy/py.typed"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("compiler", ["/nonexistent", "no-such-compiler -O2"])
+def test_build_without_a_compiler_says_what_to_install(
+    compiler: str, tree: Path, tmp_path: Path
+) -> None:
+    done = call_backend(tree, "build_wheel", tmp_path, CC=compiler)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    said = done.stderr.partition("error: aiozerocopy")[2].strip().splitlines()
+    assert f"({compiler.split()[0]} was not found)" in said[0]
+    assert len(said) < 10
+    for system in ("Debian", "Fedora", "macOS"):
+        assert any(line.strip().startswith(system) for line in said)
+
+
+def test_import_needs_no_extra(tmp_path: Path) -> None:
+    extras = ["imageio_ffmpeg", "moderngl", "numpy", "rich", "trio", "uvloop"]
+    code = f"import sys, aiozerocopy; print({{*{extras}}} & {{*sys.modules}})"
+    printed = subprocess.check_output(
+        [sys.executable, "-c", code], cwd=tmp_path, text=True
+    )
+    assert printed == "set()\n"
