@@ -27,7 +27,7 @@ endif
 
 # Folders count too: they change when a file in them goes.
 SOURCES := setup.py pyproject.toml $(wildcard README.md) $(wildcard csrc/*) \
-    $(shell find aiozerocopy -name '*.py' -o -type d ! -name __pycache__)
+    $(shell find aiozerocopy -name __pycache__ -prune -o ! -name '*.so' -print)
 
 .PHONY: demo test portable-test bench check lint types venv clean
 
@@ -67,8 +67,8 @@ $(STAMPS)/venv:
 # user gets. (Whatever starts Python does so from a folder without an aiozerocopy/
 # in it, or the source tree would win.) The stamp's name is the extra: demo, test or bench.
 $(STAMPS)/demo $(STAMPS)/test $(STAMPS)/bench: $(STAMPS)/venv $(SOURCES)
-	@# Python files that are gone from the source must not come from an old build.
-	@find $(VENV)/build -path '*/lib*' -name '*.py' -delete
+	@# Files that are gone from the source must not come from an old build.
+	@find $(VENV)/build -path '*/lib*' -type f ! -name '*.so' -delete
 	DIST_EXTRA_CONFIG=$(VENV)/build.cfg $(BIN)/python -m pip install -q \
 	    --disable-pip-version-check --no-build-isolation '.[$(@F)]'
 	@touch $@

@@ -15,6 +15,8 @@ from anyio.streams.file import FileStreamAttribute
 
 from aiozerocopy import _waiter
 from aiozerocopy._errors import StreamClosed
+from aiozerocopy._native import CLOSING
+from aiozerocopy._waiter import running_asyncio_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from aiozerocopy._native import Channel
     from aiozerocopy._waiter import Waiter
 
-_UNBOUND = object()
+NOWHERE = object()
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,12 @@ class Bound:
 
     def __init__(self) -> None:
         self._waiter: Waiter | None = None
-        self._native: Any = _UNBOUND
+        # The running asyncio loop is compared with this at every call: it is ours
+        # only while the stream is open and bound there.
+        self._home: Any = NOWHERE
         self._closed = False
+        self._spent = 0  # of the turn that calls have which end at once
         self._turn = 0
-        self._spent = 0
 
     def _channels(self) -> Sequence[Channel]:
         raise NotImplementedError
@@ -58,17 +62,15 @@ class Bound:
     def _enter(self) -> Waiter:
         """Bind to the running loop at first use, and refuse any other."""
         waiter = self._waiter
-        if (
-            waiter is not None
-            and _waiter.running_asyncio_loop() is self._native
-            and (self._native is not None or _waiter.is_current(waiter))
-        ):
+        if waiter is not None and running_asyncio_loop() is self._home:
+            return waiter
+        if self._closed:
+            raise StreamClosed("the stream is closed")
+        if waiter is not None and _waiter.is_current(waiter):
             return waiter
         return self._bind()
 
     def _bind(self) -> Waiter:
-        if self._closed:
-            raise StreamClosed("the stream is closed")
         if self._channels()[0].inherited:
             raise StreamClosed(
                 "the stream belongs to the parent process, and this is a forked "
@@ -80,13 +82,14 @@ class Bound:
                 "send_from_thread, or anyio.from_thread.run"
             )
         self._waiter = _waiter.join()
-        self._native = None if self._waiter.is_trio else self._waiter.native
+        if not self._waiter.is_trio:
+            self._home = self._waiter.native
         self._turn = self._waiter.loop.turn
         return self._waiter
 
     def _turn_is_over(self, n: int) -> bool:
         """Calls that never wait must let others run once in a while."""
-        self._spent += 1 + (n >> 14)
+        self._spent += 1 + (n >> 12)
         if self._spent < self._turn:
             return False
         self._spent = 0
@@ -97,17 +100,18 @@ class Bound:
         waiter = self._waiter
         if self._closed:
             return
-        if waiter is None or not _waiter.is_current(waiter):
+        here = waiter is not None and _waiter.is_current(waiter)
+        if waiter is None or not here or self._channels()[0].inherited:
             self.abort()
             return
-        self._closed = True
+        self._closed, self._home = True, NOWHERE
         pending = [
             (channel, channel.close(waiter.port)) for channel in self._channels()
         ]
         self._on_close()
         for channel, operation in pending:
             if operation is not None:
-                await waiter.wait_shielded(operation)
+                await waiter.wait_shielded(operation, CLOSING)
             channel.free()
         self._waiter = None
         waiter.leave()
@@ -119,11 +123,12 @@ class Bound:
         """
         if self._closed:
             return
-        self._closed = True
-        for channel in self._channels():
-            if not channel.inherited:
-                channel.close_now()
+        self._closed, self._home = True, NOWHERE
         waiter, self._waiter = self._waiter, None
+        if self._channels()[0].inherited:
+            return  # the parent's: touch neither the fds nor the loop
+        for channel in self._channels():
+            channel.close_now()
         if waiter is not None:
             waiter.call_soon(self._on_close)
             waiter.leave()
@@ -147,8 +152,12 @@ class Bound:
     def __del__(self) -> None:
         if getattr(self, "_closed", True) or self._channels()[0].inherited:
             return
-        warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=1, source=self)
-        self.abort()
+        try:
+            warnings.warn(
+                f"unclosed {self!r}", ResourceWarning, stacklevel=1, source=self
+            )
+        finally:
+            self.abort()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"fd={self.fileno()}"

@@ -45,9 +45,8 @@ class _Lib(Protocol):
     def azc_port_close(self, port: Any) -> None: ...
     def azc_open(self, fd: int, flags: int, out: Any) -> int: ...
     def azc_open_opposite(self, channel: Any, out: Any) -> int: ...
-    def azc_send(
-        self, channel: Any, port: Any, token: int, data: Any, n: int
-    ) -> int: ...
+    def azc_send_home(self, channel: Any, data: Any, n: int) -> int: ...
+    def azc_set_home(self, channel: Any, port: Any, token: int) -> None: ...
     def azc_sendv(
         self,
         channel: Any,
@@ -80,10 +79,13 @@ IN, OUT, OWN, UNTRUSTED = lib.AZC_IN, lib.AZC_OUT, lib.AZC_OWN, lib.AZC_UNTRUSTE
 PORTABLE = bool(lib.azc_portable())
 
 _EVENTS = 64  # taken from a port in one call
+# Seconds that closing waits for a thread of ours.  It is back in microseconds, unless
+# a peer holds it up in a system call: then it closes the fd when it is back.
+CLOSING = 0.1
 _IN_PROGRESS = -errno.EINPROGRESS
 _tokens = itertools.count(1)
 _from_buffer = ffi.from_buffer
-_azc_send = lib.azc_send
+_azc_send_home = lib.azc_send_home
 _allocate = ffi.new_allocator(should_clear_after_alloc=False)
 
 
@@ -101,40 +103,53 @@ _PLAIN = frozenset((bytes, bytearray, mmap.mmap))
 def _refuse_objects(data: object) -> None:
     """An array of Python objects is an array of addresses: never send those."""
     if type(data) is memoryview:
-        holds_objects = "O" in data.format
+        holds_objects = data.itemsize > 1 and "O" in data.format
     else:
         holds_objects = getattr(getattr(data, "dtype", None), "hasobject", False)
     if holds_objects:
         raise TypeError("an array of Python objects has no bytes to send")
 
 
-def pin(data: Buffer, writable: bool = False) -> Any:
+def pin(data: Buffer) -> Any:
     """Borrow the memory of ``data`` until the result is released.
 
     Raises:
         TypeError: not a bytes-like object, or one that holds Python objects.
-        BufferError: its memory is not C-contiguous, or read-only where it must not.
+        BufferError: its memory is not C-contiguous.
         ValueError: a released memoryview.
     """
     try:
-        view = _from_buffer(data, require_writable=writable)
-    except TypeError:
-        kind = type(data).__name__
-        hint = " (encode it first)" if isinstance(data, str) else ""
-        raise TypeError(
-            f"a bytes-like object is required, not {kind!r}{hint}"
-        ) from None
-    except ValueError as error:
-        if "contiguous" not in str(error):
-            raise
-        raise BufferError(_STRIDED) from None
-    except BufferError as error:
-        if "contiguous" not in str(error):
-            raise
-        raise BufferError(_STRIDED) from None
-    if type(data) not in _PLAIN:
+        view = _from_buffer(data)
+    except (TypeError, ValueError, BufferError) as error:
+        raise _refusal(data, error) from None
+    kind = type(data)
+    if kind not in _PLAIN:
         _refuse_objects(data)
     return view
+
+
+def pin_writable(data: Buffer) -> Any:
+    """The same for memory to receive into.
+
+    Raises: as `pin`; BufferError for read-only memory too.
+    """
+    try:
+        view = _from_buffer(data, require_writable=True)
+    except (TypeError, ValueError, BufferError) as error:
+        raise _refusal(data, error) from None
+    _refuse_objects(data)
+    return view
+
+
+def _refusal(data: object, error: Exception) -> Exception:
+    """What a user can do about a buffer that cffi did not take."""
+    if "contiguous" in str(error):
+        return BufferError(_STRIDED)
+    if not isinstance(error, TypeError):
+        return error
+    hint = " (encode it first)" if isinstance(data, str) else ""
+    kind = type(data).__name__
+    return TypeError(f"a bytes-like object is required, not {kind!r}{hint}")
 
 
 def nbytes(data: Buffer) -> int:
@@ -207,7 +222,7 @@ class Pinned:
     """``with Pinned(buffer) as view``: the memory of a writable buffer, borrowed."""
 
     def __init__(self, buffer: Buffer) -> None:
-        self._view = pin(buffer, writable=True)
+        self._view = pin_writable(buffer)
 
     def __enter__(self) -> Any:
         return self._view
@@ -219,6 +234,9 @@ class Pinned:
             ffi.release(self._view)
 
 
+_stranded: set[Port] = set()
+
+
 class Port:
     """Where one event loop, or one waiting thread, hears of operations that ended."""
 
@@ -227,10 +245,25 @@ class Port:
         _check(lib.azc_port_open(out))
         self.c = out[0]
         self.operations: dict[int, Any] = {}
+        # What is just being handed to C, under the token that it will have if it
+        # must be queued.  It is here before the call and leaves after it, so that a
+        # signal's exception in between cannot lose it.
+        self.submitting: Any = None
+        self.token = next(_tokens)
         self._events = ffi.new("azc_event[]", _EVENTS)
 
     def fileno(self) -> int:
         return lib.azc_port_fd(self.c)
+
+    def recover(self) -> None:
+        """A signal's exception has hit an earlier call: its event may still come."""
+        self.queue(self.submitting)
+
+    def queue(self, operation: Any) -> None:
+        """Keep what was submitted until its event comes."""
+        self.operations[self.token] = operation
+        self.token = next(_tokens)
+        self.submitting = None
 
     def drain(self) -> None:
         """End every operation whose event has come."""
@@ -263,9 +296,15 @@ class Port:
             ready.poll(None if left is None else left * 1000)
 
     def close(self) -> None:
-        c, self.c = self.c, None
-        if c is not None:
+        """Close, unless a system call still has somebody's memory: then never."""
+        self.drain()
+        # (that of a close has nobody's)
+        if any(getattr(entry, "pins", True) for entry in self.operations.values()):
+            _stranded.add(self)
+        elif self.c is not None:
+            c, self.c = self.c, None
             lib.azc_port_close(c)
+            _stranded.discard(self)
 
     def __del__(self) -> None:
         if hasattr(self, "c"):
@@ -305,8 +344,9 @@ class Channel:
         self._adopt(out[0])
 
     def _adopt(self, c: Any) -> None:
-        self.c = c
-        self.last_size = 0  # of the message or receive that ended at once
+        # Freed when nobody refers to it: neither we nor a call in another thread.
+        self.c = ffi.gc(c, lib.azc_free)
+        self._submitting: Any = None
         self.generation = generation
         self.closing = False
         _alive.add(self)
@@ -328,7 +368,7 @@ class Channel:
         return -1 if self.closing else lib.azc_fd(self.c)
 
     def stats(self) -> Stats:
-        if not self.c:
+        if self.c is None:
             return self._last
         stats = ffi.new("azc_stats *")
         lib.azc_get_stats(self.c, stats)
@@ -338,24 +378,38 @@ class Channel:
         """The exception for a call that was not even queued."""
         return error_of(status, 0, total, broken=self.stats().error != 0)
 
-    # -- submitting: each returns None when it is over, else the operation --------
+    # -- submitting: each returns the bytes moved if it is over, else the operation --
 
-    def send(self, port: Port, data: Buffer) -> Operation | None:
-        """Send one buffer as one message."""
+    def settle(self, port: Port) -> None:
+        """Make this the port for `send`."""
+        self.home, self._token = port, next(_tokens)
+        lib.azc_set_home(self.c, port.c, self._token)
+
+    def send(self, data: Buffer) -> Operation | int:
+        """Send one buffer as one message, with as few steps as possible."""
         view: Any = data if type(data) is bytes else pin(data)
-        token = next(_tokens)
-        # First into the table: a signal's exception may hit us after the call.
-        port.operations[token] = view
-        result = _azc_send(self.c, port.c, token, view, len(view))
+        if self._submitting is not None:
+            self._requeue(self._submitting)
+        self._submitting = view  # for the same reason as in Port
+        result = _azc_send_home(self.c, view, len(view))
         if result >= 0:
-            del port.operations[token]
-            self.last_size = result
-            return None
-        return self._queued(port, Operation(token, [view], len(view)), result)
+            self._submitting = None
+            return result
+        operation = Operation(self._token, [view], len(view))
+        if result == _IN_PROGRESS:
+            self._requeue(operation)
+            return operation
+        self._submitting = None
+        raise self._refuse(operation, result)
+
+    def _requeue(self, operation: Any) -> None:
+        self.home.operations[self._token] = operation
+        self.settle(self.home)
+        self._submitting = None
 
     def send_pieces(
         self, port: Port, pieces: Iterable[Buffer], ends: Any = ()
-    ) -> Operation | None:
+    ) -> Operation | int:
         """Send buffers as one message, or as messages that end at ``ends``."""
         views: list[Any] = []
         try:
@@ -366,21 +420,23 @@ class Channel:
             raise
         vec = ffi.new("struct iovec[]", [(view, len(view)) for view in views])
         total = sum(map(len, views))
-        token = next(_tokens)
-        port.operations[token] = views
+        if port.submitting is not None:
+            port.recover()
+        port.submitting = views
         marks = ffi.from_buffer("uint64_t[]", ends) if ends else ffi.NULL
-        result = lib.azc_sendv(self.c, port.c, token, vec, len(views), marks, len(ends))
+        result = lib.azc_sendv(
+            self.c, port.c, port.token, vec, len(views), marks, len(ends)
+        )
         if result < 0:
-            return self._queued(port, Operation(token, views, total), result)
-        del port.operations[token]
-        self.last_size = result
+            return self._queued(port, Operation(port.token, views, total), result)
+        port.submitting = None
         for view in views:
             ffi.release(view)
-        return None
+        return result
 
     def send_joined(
         self, port: Port, messages: Iterable[Buffer], ends: Any
-    ) -> Operation | None:
+    ) -> Operation | int:
         """Send messages that end at ``ends`` from one block, which is a copy."""
         return self.send_pieces(port, (b"".join(messages),), ends)
 
@@ -389,24 +445,27 @@ class Channel:
 
         Returns their number if it is over, else the operation.
         """
-        token = next(_tokens)
+        if port.submitting is not None:
+            port.recover()
+        port.submitting = view
         n = len(view) - start
-        port.operations[token] = view
-        result = lib.azc_recv(self.c, port.c, token, view + start, n, need)
+        result = lib.azc_recv(self.c, port.c, port.token, view + start, n, need)
         if result >= 0:
-            del port.operations[token]
-            self.last_size = result
+            port.submitting = None
             return result
-        operation = Reception(token, (view,), n)
+        operation = Reception(port.token, (view,), n)
         return self._queued(port, operation, result)
 
     def _queued(self, port: Port, operation: Operation, result: int) -> Operation:
         if result == _IN_PROGRESS:
-            port.operations[operation.token] = operation
+            port.queue(operation)
             return operation
-        del port.operations[operation.token]
+        port.submitting = None
+        raise self._refuse(operation, result)
+
+    def _refuse(self, operation: Operation, status: int) -> Exception:
         operation.unpin()
-        raise self.refused(result, operation.total)
+        return self.refused(status, operation.total)
 
     # -- giving up ----------------------------------------------------------------
 
@@ -424,31 +483,31 @@ class Channel:
 
     def close(self, port: Port) -> Operation | None:
         """Close the fd; what is queued fails.  None when it is closed."""
-        token = next(_tokens)
-        operation = Operation(token, (), 0)
-        port.operations[token] = operation
+        if port.submitting is not None:
+            port.recover()
+        operation = port.submitting = Operation(port.token, (), 0)
         self.closing = True
-        if lib.azc_close(self.c, port.c, token) == _IN_PROGRESS:
+        if lib.azc_close(self.c, port.c, port.token) == _IN_PROGRESS:
+            port.queue(operation)
             return operation
-        del port.operations[token]
+        port.submitting = None
         return None
 
     def close_now(self) -> None:
-        """Close from anywhere, without a loop; wait a second for a busy thread."""
+        """Close from anywhere, without a loop; see CLOSING."""
         port = Port()
         operation = self.close(port)
-        if operation is not None:
-            port.wait(operation, seconds=1)
+        if operation is not None and not port.wait(operation, CLOSING):
+            del port.operations[operation.token]  # it has nobody's memory
         port.close()
         self.free()
 
     def free(self) -> None:
-        """Free a closed channel."""
-        if self.c:
+        """Let go of a closed channel; its thread ends here."""
+        if self.c is not None:
             self._last = self.stats()
-            c, self.c = self.c, ffi.NULL
+            self.c = None
             _alive.discard(self)
-            lib.azc_free(c)
 
     def shutdown(self) -> None:
         """End the sending side of a socket."""

@@ -95,8 +95,9 @@ class ReceiveStream(Bound, ByteReceiveStream):
         self._receiving = True
         try:
             # Before anything is taken, so that a cancel here loses nothing.
-            if self._turn_is_over(self._in.last_size):
+            if self._turn_is_over(len(view)):
                 await waiter.checkpoint()
+                self._enter()  # it may be closed by now
             got = self._take_unread(view)
             if got < need:
                 got += await self._receive_rest(waiter, view, got, need)

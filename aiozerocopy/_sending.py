@@ -1,8 +1,8 @@
 """SendStream: `send`, `put`, `send_many`, and how they keep their promise.
 
 The way of one send
-    `SendStream.send` -> `_submit` -> `_native.Channel.send` -> `azc_send` in C, which
-    tries at once if nothing is queued.  All out: return.  Else the pump finishes it
+    `SendStream.send` -> `_native.Channel.send` -> `azc_send` in C, which tries at once
+    if nothing is queued.  All out: return.  Else the pump finishes it
     without the loop or the GIL, and `_finish` awaits the `Operation`.
 
 The states of a message, and who owns its buffers
@@ -23,17 +23,17 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.abc import ByteSendStream
 
-from aiozerocopy import _native, _waiter
+from aiozerocopy import _native
 from aiozerocopy._bound import Bound, Stats
 from aiozerocopy._errors import StreamBroken, StreamClosed
 from aiozerocopy._native import Channel, Operation, Port
+from aiozerocopy._waiter import Waiter, running_asyncio_loop
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Buffer
 
-    from aiozerocopy._waiter import Waiter
 
 RESCUE_LIMIT = 64 << 20  # bytes that a cancelled send may copy
 QUEUE_LIMIT = 32 << 20  # bytes that put lets in before it waits
@@ -56,11 +56,11 @@ class Ticket(Awaitable[None]):
     __slots__ = ("_operation", "_stream", "_waiter")
 
     def __init__(
-        self, stream: SendStream, waiter: Waiter, operation: Operation | None
+        self, stream: SendStream, waiter: Waiter, result: Operation | int
     ) -> None:
         self._stream = stream
         self._waiter = waiter
-        self._operation = operation
+        self._operation = None if isinstance(result, int) else result
 
     def done(self) -> bool:
         """True once the buffers are the caller's (sent, or failed)."""
@@ -129,6 +129,7 @@ class SendStream(Bound, ByteSendStream):
         self._out = channel
         self._rescue_limit = rescue_limit
         self._room = _Room(queue_limit)
+        self._line = self._room.line
         self._eof = False
 
     def _on_close(self) -> None:
@@ -136,6 +137,11 @@ class SendStream(Bound, ByteSendStream):
 
     def _channels(self) -> Sequence[Channel]:
         return (self._out,)
+
+    def _bind(self) -> Waiter:
+        waiter = super()._bind()
+        self._out.settle(waiter.port)
+        return waiter
 
     # -- sending ------------------------------------------------------------------
 
@@ -155,15 +161,23 @@ class SendStream(Bound, ByteSendStream):
             TypeError, BufferError, ValueError: not a buffer that can be sent; nothing
                 of the message was, and the stream is as before.
         """
-        waiter = self._enter()
-        if waiter.entry is not None:
-            await waiter.entry()
-        if self._room.line:
-            await self._wait_in_line(waiter, None)
-        operation = await self._submit(waiter, buffers)
-        if operation is not None:
-            await self._finish(waiter, operation)
-        elif self._turn_is_over(self._out.last_size):
+        waiter = self._waiter
+        if waiter is None or running_asyncio_loop() is not self._home or self._line:
+            waiter = await self._admit()
+        try:
+            if len(buffers) == 1:
+                result = self._out.send(buffers[0])
+            else:
+                result = self._out.send_pieces(waiter.port, buffers)
+        except StreamBroken as error:
+            await self._explain(error)
+            raise
+        if not isinstance(result, int):
+            await self._finish(waiter, result)
+            return
+        self._spent += 1 + (result >> 12)
+        if self._spent >= self._turn:
+            self._spent = 0
             await waiter.give_turn()
 
     async def put(self, *buffers: Buffer) -> Ticket:
@@ -175,16 +189,14 @@ class SendStream(Bound, ByteSendStream):
 
         Raises: as `send`, for what is known at once.
         """
-        waiter = self._enter()
-        if waiter.entry is not None:
-            await waiter.entry()
         size = sum(map(_native.nbytes, buffers))
-        if self._room.line or self._room.is_full(size):
-            await self._wait_in_line(waiter, size)
-        operation = await self._submit(waiter, buffers)
-        if operation is None and self._turn_is_over(size):
+        waiter = await self._admit(size)
+        result = await self._submit(waiter, buffers)
+        if not isinstance(result, int):
+            self._room.take(result)
+        elif self._turn_is_over(size):
             await waiter.give_turn()
-        return Ticket(self, waiter, operation)
+        return Ticket(self, waiter, result)
 
     async def send_many(self, messages: Iterable[Buffer]) -> None:
         """Send messages in as few system calls as possible, each contiguous.
@@ -195,15 +207,12 @@ class SendStream(Bound, ByteSendStream):
         Raises: as `send`; what came before the failing group was sent.
         """
         waiter = self._enter()
-        if waiter.entry is not None:
-            await waiter.entry()
         for group, sizes in _groups(messages):
-            if self._room.line:
-                await self._wait_in_line(waiter, None)
-            operation = await self._submit(waiter, group, sizes)
-            if operation is not None:
-                await self._finish(waiter, operation)
-            elif self._turn_is_over(self._out.last_size):
+            waiter = await self._admit()
+            result = await self._submit(waiter, group, sizes)
+            if not isinstance(result, int):
+                await self._finish(waiter, result)
+            elif self._turn_is_over(result):
                 await waiter.give_turn()
 
     async def flush(self) -> None:
@@ -212,15 +221,13 @@ class SendStream(Bound, ByteSendStream):
         Raises:
             StreamBroken, StreamClosed: it is not and will not be.
         """
-        waiter = self._enter()
-        if waiter.entry is not None:
-            await waiter.entry()
-        if self._room.line:
-            await self._wait_in_line(waiter, None)
+        waiter = await self._admit()
         # An empty message has its turn when all before it have had theirs.
-        operation = await self._submit(waiter, (b"",))
-        if operation is not None:
-            await self._finish(waiter, operation)
+        result = await self._submit(waiter, (b"",))
+        if isinstance(result, int):
+            waiter.port.drain()  # all before it is over: let their tickets know
+        else:
+            await self._finish(waiter, result)
 
     def send_from_thread(self, *buffers: Buffer) -> None:
         """Send from a thread without an event loop, in one order with all others.
@@ -229,65 +236,57 @@ class SendStream(Bound, ByteSendStream):
 
         Raises: as `send`; RuntimeError in a thread whose event loop is running.
         """
-        if _waiter.running_asyncio_loop() is not None:
+        if running_asyncio_loop() is not None:
             raise RuntimeError("this thread runs an event loop: use await send(...)")
         if self._closed or self._eof:
             raise StreamClosed("the stream is closed")
         port = Port()
         try:
-            operation = self._send_now(port, buffers)
-            if operation is not None:
+            result = self._out.send_pieces(port, buffers)
+            if not isinstance(result, int):
                 try:
-                    port.wait(operation)
+                    port.wait(result)
                 except BaseException:
-                    self._take_back_now(port, operation)
+                    self._take_back_now(port, result)
                     raise
-                operation.raise_if_failed()
+                result.raise_if_failed()
         finally:
             port.close()
 
     # -- how a message gets in, and how one gets out again ------------------------
 
-    async def _submit(
-        self, waiter: Waiter, buffers: Sequence[Buffer], sizes: list[int] | None = None
-    ) -> Operation | None:
-        """Hand a message (with sizes: a batch) to C; the operation if it must wait.
-
-        Awaits nothing unless it fails, so that the order of calls is kept.
-        """
-        try:
-            if self._eof:
-                raise StreamClosed("send_eof was called before")
-            if sizes is None:
-                operation = self._send_now(waiter.port, buffers)
-            else:
-                operation = self._send_batch(waiter.port, buffers, sizes)
-        except StreamBroken as error:
-            await self._explain(error)
-            raise
-        if operation is not None:
-            self._room.take(operation)
-        return operation
-
-    def _send_now(self, port: Port, buffers: Sequence[Buffer]) -> Operation | None:
-        if len(buffers) == 1:
-            return self._out.send(port, buffers[0])
-        return self._out.send_pieces(port, buffers)
-
-    def _send_batch(
-        self, port: Port, messages: Sequence[Buffer], sizes: list[int]
-    ) -> Operation | None:
-        ends = _native.ends_of(sizes)
-        if ends[-1] <= _JOIN_BELOW * len(messages):
-            return self._out.send_joined(port, messages, ends)
-        return self._out.send_pieces(port, messages, ends)
-
-    async def _wait_in_line(self, waiter: Waiter, size: int | None) -> None:
-        """Return when it is our turn and, unless size is None, when it has room.
+    async def _admit(self, size: int | None = None) -> Waiter:
+        """Return when a message may be submitted: with a size, when it has room.
 
         The caller must submit without awaiting anything in between.
         """
-        line = self._room.line
+        waiter = self._enter()
+        if self._eof:
+            raise StreamClosed("send_eof was called before")
+        if waiter.entry is not None:
+            await waiter.entry()
+        if self._line or (size is not None and self._room.is_full(size)):
+            await self._wait_in_line(waiter, size)
+        return waiter
+
+    async def _submit(
+        self, waiter: Waiter, buffers: Sequence[Buffer], sizes: list[int] | None = None
+    ) -> Operation | int:
+        """Hand a message (with sizes: a batch) to C; it awaits only if that fails."""
+        try:
+            if sizes is None:
+                return self._out.send_pieces(waiter.port, buffers)
+            ends = _native.ends_of(sizes)
+            if ends[-1] <= _JOIN_BELOW * len(buffers):
+                return self._out.send_joined(waiter.port, buffers, ends)
+            return self._out.send_pieces(waiter.port, buffers, ends)
+        except StreamBroken as error:
+            await self._explain(error)
+            raise
+
+    async def _wait_in_line(self, waiter: Waiter, size: int | None) -> None:
+        """Return when it is our turn and, unless size is None, when it has room."""
+        line = self._line
         place = Operation(0, (), 0)
         line.append(place)
         try:
@@ -304,6 +303,7 @@ class SendStream(Bound, ByteSendStream):
 
     async def _finish(self, waiter: Waiter, operation: Operation) -> None:
         """Wait for the end; if we are cancelled, take the buffers back first."""
+        self._room.take(operation)
         try:
             await waiter.wait(operation)
         except GeneratorExit:  # nobody may await any more
@@ -350,7 +350,7 @@ class SendStream(Bound, ByteSendStream):
             await self._close()
 
     async def _drain(self) -> None:
-        if self._room.line or self._out.stats().queued:
+        if self._line or self._out.stats().queued:
             await self.flush()
 
     async def __aexit__(

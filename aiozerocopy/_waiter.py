@@ -18,6 +18,7 @@ import contextlib
 import os
 import sys
 import warnings
+import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
@@ -57,7 +58,7 @@ class _Loop(Protocol):
 
 
 class _AsyncioLoop:
-    turn = 64
+    turn = 256
     entry: Callable[[], Awaitable[None]] | None = None
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -109,16 +110,19 @@ class _TrioLoop:
         import trio
 
         async def wait_and_call() -> None:
+            # It may be closed, and its number be another's, between two waits.
             with contextlib.suppress(trio.ClosedResourceError):
-                while True:
+                while self._watching:
                     await trio.lowlevel.wait_readable(fd)
                     callback()
 
+        self._watching = True
         trio.lowlevel.spawn_system_task(wait_and_call)
 
     def unwatch(self, fd: int) -> None:
         import trio
 
+        self._watching = False
         with contextlib.suppress(RuntimeError):  # the run is over
             trio.lowlevel.notify_closing(fd)
 
@@ -176,14 +180,21 @@ class Waiter:
         while not operation.done:
             await self.loop.park(operation)
 
-    async def wait_shielded(self, operation: Operation) -> None:
-        """The same, and no cancel can interrupt it; it is delivered afterwards."""
+    async def wait_shielded(
+        self, operation: Operation, seconds: float | None = None
+    ) -> None:
+        """The same, and no cancel can interrupt it; it is delivered afterwards.
+
+        After so many seconds it gives up.
+        """
         cancelled: BaseException | None = None
-        with anyio.CancelScope(shield=True):
+        with anyio.move_on_after(seconds, shield=True) as scope:
             while not operation.done:
                 try:
                     await self.loop.park(operation)
-                except asyncio.CancelledError as error:  # noqa: PERF203
+                except asyncio.CancelledError as error:
+                    if scope.cancel_called:
+                        raise
                     cancelled = error
         if cancelled is not None:
             raise cancelled
@@ -211,7 +222,9 @@ class Waiter:
         self.port.close()
 
 
-_waiters: dict[Any, Waiter] = {}
+# Weak: when a loop was closed with sends pending, nothing but the streams and tasks
+# themselves may keep them, or they would never be collected.
+_waiters: weakref.WeakValueDictionary[Any, Waiter] = weakref.WeakValueDictionary()
 
 
 def _current_native() -> Any:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from anyio.abc import ByteStream, SocketAttribute
 from anyio.streams.file import FileStreamAttribute
 
+from aiozerocopy._bound import NOWHERE
 from aiozerocopy._errors import StreamClosed
 from aiozerocopy._receiving import ReceiveStream as ReceiveStream
 from aiozerocopy._sending import QUEUE_LIMIT, RESCUE_LIMIT
@@ -59,7 +60,7 @@ class Stream(SendStream, ReceiveStream, ByteStream):
         if self._eof:
             return
         await self.flush()
-        self._eof = True
+        self._eof, self._home = True, NOWHERE
         self._out.shutdown()
 
     async def aclose(self) -> None:

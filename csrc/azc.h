@@ -99,6 +99,11 @@ int azc_open_opposite(azc_channel *channel, azc_channel **opposite);
 ssize_t azc_send(azc_channel *channel, azc_port *port, uint64_t token,
                  const void *data, size_t n);
 
+/* The quickest way for small messages: azc_send to the port and under the token
+ * that azc_set_home has set.  After -EINPROGRESS set another token. */
+ssize_t azc_send_home(azc_channel *channel, const void *data, size_t n);
+void azc_set_home(azc_channel *channel, azc_port *port, uint64_t token);
+
 /* The same for count pieces.  ends holds the lengths, summed up, of the
  * messages in a batch: a cancelled batch ends after the message in progress.
  * nends of 0 means that all is one message.  vec and ends are copied. */

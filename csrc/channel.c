@@ -134,8 +134,10 @@ static void end_op(azc_channel *channel, azc_op *op, int status) {
     op->status = status;
     op->ended = true;
     if (op->in_flight) op->in_flight = false;
-    if (outward(channel)) channel->stats.messages += azc__op_messages(op);
-    if (!outward(channel) && status == 0) channel->stats.messages++;
+    if (!outward(channel))
+        channel->stats.messages += status == 0;
+    else if (status == 0 || op->done) /* not an empty one that was dropped */
+        channel->stats.messages += azc__op_messages(op);
     if (op->submitting) return;
     if (op->port)
         azc__port_post(op->port, op);
@@ -227,9 +229,10 @@ static void settle_cancelled(azc_channel *channel, azc_op *op) {
     azc__port_post(port, notice);
 }
 
+/* One that is still being submitted waits for the end of that call. */
 static azc_op *next_cancelled(azc_queue *queue) {
     azc_op *op = queue->cursor;
-    while (op && !op->cancelled) op = op->next;
+    while (op && (!op->cancelled || op->submitting)) op = op->next;
     return op;
 }
 
@@ -279,6 +282,8 @@ static void finish_close(azc_channel *channel) {
     channel->state = CLOSED;
     channel->close_op = NULL;
     end_all(channel, -ESHUTDOWN);
+    if (!channel->file->lost && !still_ours(channel))
+        channel->file->lost = true; /* not ours to close */
     azc__pump_leave(channel);
     channel->fd = -1;
     pthread_mutex_unlock(&channel->lock);
@@ -387,6 +392,12 @@ static ssize_t call_lane(azc_channel *channel, int max_ops, uint64_t max_bytes,
         return 0;
     }
     const azc_lane *lane = channel->lane;
+    if (lane->bounced && outward(channel)) {
+        ssize_t n = azc__lane_fill(channel, vec, *count);
+        if (n < 0) return n;
+        vec[0] = (struct iovec){channel->bounce, (size_t)n};
+        *count = 1;
+    }
     pthread_mutex_unlock(&channel->lock);
     ssize_t r = lane->move(channel, vec, *count);
     pthread_mutex_lock(&channel->lock);
@@ -408,7 +419,10 @@ static ssize_t step(azc_channel *channel, int max_ops, uint64_t max_bytes) {
     ssize_t r = channel->kept ? (ssize_t)deliver_kept(channel)
                               : call_lane(channel, max_ops, max_bytes, &count);
     bool end = r == 0 && count && !outward(channel) && !channel->kept;
+    const azc_op *blamed = channel->queue.cursor;
     settle(channel);
+    if (r == -EFAULT && blamed != channel->queue.cursor)
+        r = -EINTR; /* whose memory was bad was cancelled: ask again */
     end_list(channel,
              azc__queue_consume(&channel->queue, channel->queue.accepted), 0);
     if (end && channel->queue.cursor)
@@ -439,11 +453,12 @@ static int weigh_error(azc_channel *channel, int error, int *max_ops) {
         if (error == 0) return 0;
         break;
     case EFAULT: /* whose memory was it?  Ask with one message at a time. */
-        if (!op || op->done || !outward(channel)) break;
+        if (!op || !outward(channel)) break;
         if (*max_ops > 1) {
             *max_ops = 1;
             return 0;
         }
+        if (op->done) break;
         end_one(channel, op, -EFAULT);
         return 0;
     case EIO: /* a pty whose other side is closed has come to its end */
@@ -538,6 +553,38 @@ static ssize_t report(azc_op *op) {
     return r;
 }
 
+/* True if a submitting thread may go to the kernel at once. */
+static bool is_alone(const azc_channel *channel) {
+    return !channel->queue.cursor && !channel->driving && channel->lane->direct;
+}
+
+/* Queues op and moves what can be moved now; releases the lock. */
+static ssize_t enter(azc_channel *channel, azc_port *port, uint64_t token,
+                     azc_op *op) {
+    op->token = token;
+    op->port = port;
+    azc__port_hold(port);
+    int refused = refusal(channel);
+    bool over = refused != 0;
+    if (refused) {
+        op->status = refused;
+    } else {
+        int drove = DROVE_BUDGET;
+        bool alone = is_alone(channel);
+        op->submitting = true;
+        azc__queue_push(&channel->queue, op);
+        if (alone)
+            drove = drive(channel, channel->lane->direct, true);
+        if (!channel->driving) hand_over(channel, drove);
+        op->submitting = false;
+        over = op->ended;
+        if (over && op->status == 0) channel->stats.immediate++;
+        if (!over && op->cancelled) settle_cancelled(channel, op);
+    }
+    pthread_mutex_unlock(&channel->lock);
+    return over ? report(op) : -EINPROGRESS;
+}
+
 static ssize_t submit(azc_channel *channel, azc_port *port, uint64_t token,
                       azc_op *op) {
     if (!op) return -ENOMEM;
@@ -545,27 +592,74 @@ static ssize_t submit(azc_channel *channel, azc_port *port, uint64_t token,
         azc__op_free(op);
         return -ECHILD;
     }
-    op->token = token;
-    op->port = port;
-    azc__port_hold(port);
     pthread_mutex_lock(&channel->lock);
-    int refused = refusal(channel);
-    if (refused) {
-        op->status = refused;
-    } else {
-        int drove = DROVE_BUDGET;
-        bool alone = !channel->queue.cursor && !channel->driving;
-        op->submitting = true;
-        azc__queue_push(&channel->queue, op);
-        if (alone && channel->lane->direct)
-            drove = drive(channel, channel->lane->direct, true);
-        if (!channel->driving) hand_over(channel, drove);
-        op->submitting = false;
-        if (op->ended && op->status == 0) channel->stats.immediate++;
-    }
-    bool over = refused || op->ended;
+    return enter(channel, port, token, op);
+}
+
+/* One system call for a message that needs no operation if it goes out whole.
+ * The lock is let go of meanwhile; returns what the lane did. */
+static ssize_t attempt(azc_channel *channel, const void *data, size_t n) {
+    struct iovec vec = {(void *)(uintptr_t)data, n};
+    channel->driving = true;
     pthread_mutex_unlock(&channel->lock);
-    return over ? report(op) : -EINPROGRESS;
+    ssize_t r = channel->lane->move(channel, &vec, 1);
+    pthread_mutex_lock(&channel->lock);
+    channel->driving = false;
+    channel->stats.calls++;
+    if (r > 0) channel->stats.bytes += (uint64_t)r;
+    if (r == -EAGAIN) channel->stats.waits++;
+    if (r == (ssize_t)n) {
+        channel->stats.messages++;
+        channel->stats.immediate++;
+    }
+    if (channel->state == CLOSING) finish_close(channel);
+    return r;
+}
+
+/* What is left of a message after an attempt goes before all others: they were
+ * queued while it was in the kernel. */
+static ssize_t enter_begun(azc_channel *channel, const void *data, size_t n,
+                           size_t done) {
+    struct iovec vec = {(void *)(uintptr_t)data, n};
+    azc_op *op = azc__op_new(&vec, 1, NULL, 0);
+    int refused = refusal(channel);
+    if (op && (done || !refused)) {
+        op->token = channel->home_token;
+        op->port = channel->home;
+        azc__port_hold(op->port);
+        if (refused) { /* exactness needs an event */
+            op->done = done;
+            end_op(channel, op, refused);
+        } else {
+            azc__queue_push_first(&channel->queue, op);
+            azc__queue_accept(&channel->queue, done);
+        }
+        return -EINPROGRESS;
+    }
+    if (op) azc__op_free(op);
+    if (!refused && done) break_channel(channel, -ENOMEM); /* it is torn */
+    return refused ? refused : -ENOMEM;
+}
+
+ssize_t azc_send_home(azc_channel *channel, const void *data, size_t n) {
+    if (azc__is_dead(&channel->registered)) return -ECHILD;
+    pthread_mutex_lock(&channel->lock);
+    if (channel->state != OPEN || !is_alone(channel) || !n ||
+        n > channel->lane->chunk) {
+        pthread_mutex_unlock(&channel->lock);
+        return azc_send(channel, channel->home, channel->home_token, data, n);
+    }
+    ssize_t r = attempt(channel, data, n);
+    if (r != (ssize_t)n) /* whatever it was, the pump will meet it again */
+        r = enter_begun(channel, data, n, r > 0 ? (size_t)r : 0);
+    if (!channel->driving) hand_over(channel, DROVE_BLOCKED);
+    pthread_mutex_unlock(&channel->lock);
+    return r;
+}
+
+void azc_set_home(azc_channel *channel, azc_port *port, uint64_t token) {
+    channel->home = port;
+    channel->home_token = token;
 }
 
 ssize_t azc_sendv(azc_channel *channel, azc_port *port, uint64_t token,
@@ -618,6 +712,8 @@ int azc_stop(int ms) {
 void azc__channel_fork_child(azc_channel *channel) {
     pthread_mutex_init(&channel->lock, NULL);
     channel->state = DEAD;
-    if (channel->fd >= 0) azc_sys.close(channel->fd);
+    bool last = channel->fd >= 0 && --channel->file->refs == 0;
+    if (last && !channel->file->lost && still_ours(channel))
+        azc_sys.close(channel->fd);
     channel->fd = -1;
 }

@@ -76,6 +76,7 @@ typedef struct azc_queue {
 } azc_queue;
 
 void azc__queue_push(azc_queue *queue, azc_op *op);
+void azc__queue_push_first(azc_queue *queue, azc_op *op);
 int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
                       uint64_t max_bytes);
 void azc__queue_accept(azc_queue *queue, uint64_t n);
@@ -101,6 +102,8 @@ typedef struct azc_lane {
 const azc_lane *azc__lane_for(const struct stat *st, int fd, int flags);
 const azc_lane *azc__lane_waiting(void);
 size_t azc__lane_bounce_size(void);
+ssize_t azc__lane_fill(azc_channel *channel, const struct iovec *vec,
+                       int count);
 
 typedef struct azc_pump azc_pump;
 
@@ -131,6 +134,8 @@ struct azc_channel {
     bool armed;    /* the pump will drive it once the fd is ready */
     int starved;   /* times in a row that the kernel was out of memory */
     bool known;    /* the pump's poller has heard of this fd */
+    azc_port *home; /* of azc_send_home: the caller keeps it open */
+    uint64_t home_token;
     azc_pump *pump;
     azc_channel *pump_next, *leaving_next; /* in lists of the pump's */
     bool pump_listed;

@@ -55,9 +55,11 @@ static ssize_t move_file(azc_channel *channel, const struct iovec *vec,
                             : azc_sys.read_file(channel->fd, vec, count);
 }
 
-/* Fills the bounce buffer from the pieces; they add up to a chunk at most. */
-static ssize_t bounce_in(azc_channel *channel, const struct iovec *vec,
-                         int count) {
+/* Fills the bounce buffer from the pieces; they add up to a chunk at most.
+ * The channel's lock is held: an operation whose lane works on copies may be
+ * cancelled during the call, and then its memory must not be looked at. */
+ssize_t azc__lane_fill(azc_channel *channel, const struct iovec *vec,
+                       int count) {
     size_t n = 0;
     for (int i = 0; i < count; i++) {
         ssize_t r =
@@ -68,34 +70,12 @@ static ssize_t bounce_in(azc_channel *channel, const struct iovec *vec,
     return (ssize_t)n;
 }
 
-typedef ssize_t move_function(azc_channel *, const struct iovec *, int);
-
-/* Runs move on the bounce buffer.  (A receiving channel passes that in vec.) */
-static ssize_t move_bounced(azc_channel *channel, const struct iovec *vec,
-                            int count, move_function *move) {
-    if (!outward(channel)) return move(channel, vec, count);
-    ssize_t n = bounce_in(channel, vec, count);
-    if (n < 0) return n;
-    struct iovec copy = {channel->bounce, (size_t)n};
-    return move(channel, &copy, 1);
-}
-
 static ssize_t move_waiting(azc_channel *channel, const struct iovec *vec,
                             int count) {
     struct pollfd ready = {channel->fd, outward(channel) ? POLLOUT : POLLIN, 0};
     int r = azc_sys.poll(&ready, 1, 0);
     if (r <= 0) return r < 0 ? r : -EAGAIN;
-    return move_bounced(channel, vec, count, move_file);
-}
-
-static ssize_t move_device(azc_channel *channel, const struct iovec *vec,
-                           int count) {
-    return move_bounced(channel, vec, count, move_file);
-}
-
-static ssize_t move_untrusted(azc_channel *channel, const struct iovec *vec,
-                              int count) {
-    return move_bounced(channel, vec, count, move_pipe);
+    return move_file(channel, vec, count);
 }
 
 static const azc_lane socket_lane = {.move = move_socket,
@@ -111,7 +91,7 @@ static const azc_lane pipe_in = {.move = move_pipe,
                                  .chunk = READ_CHUNK,
                                  .direct = DIRECT,
                                  .polled = true};
-static const azc_lane untrusted_lane = {.move = move_untrusted,
+static const azc_lane untrusted_lane = {.move = move_pipe,
                                         .chunk = PIPE_CHUNK,
                                         .polled = true,
                                         .bounced = true};
@@ -120,7 +100,7 @@ static const azc_lane waiting_lane = {.move = move_waiting,
                                       .polled = true,
                                       .bounced = true};
 static const azc_lane file_lane = {.move = move_file, .chunk = FILE_CHUNK};
-static const azc_lane device_lane = {.move = move_device,
+static const azc_lane device_lane = {.move = move_file,
                                      .chunk = PIPE_CHUNK,
                                      .bounced = true};
 

@@ -17,8 +17,8 @@ struct azc_port {
     azc_registered registered;
     azc_notifier notifier;
     azc_op *head, *tail;
-    int refs;
-    bool signalled;
+    atomic_int refs;
+    bool signalled, closed;
 };
 
 int azc_port_open(azc_port **out) {
@@ -40,26 +40,28 @@ int azc_port_open(azc_port **out) {
 int azc_port_fd(azc_port *port) { return port->notifier.read_fd; }
 
 void azc__port_hold(azc_port *port) {
-    pthread_mutex_lock(&port->lock);
     port->refs++;
-    pthread_mutex_unlock(&port->lock);
 }
 
 void azc__port_drop(azc_port *port) {
-    pthread_mutex_lock(&port->lock);
-    int left = --port->refs;
-    pthread_mutex_unlock(&port->lock);
-    if (left) return;
+    if (--port->refs) return;
     azc__unregister(&port->registered);
     azc__notifier_close(&port->notifier);
     pthread_mutex_destroy(&port->lock);
     azc_sys.release(port);
 }
 
-/* The operation is the port's from here on, and the port stays for it. */
+/* The operation is the port's from here on, and the port stays for it.  Of a
+ * port that was closed nobody will ask. */
 void azc__port_post(azc_port *port, azc_op *op) {
     op->next = NULL;
     pthread_mutex_lock(&port->lock);
+    if (port->closed) {
+        pthread_mutex_unlock(&port->lock);
+        azc__op_free(op);
+        azc__port_drop(port);
+        return;
+    }
     if (port->tail)
         port->tail->next = op;
     else
@@ -96,6 +98,9 @@ int azc_port_drain(azc_port *port, azc_event *events, int max) {
 void azc_port_close(azc_port *port) {
     azc_event rest[16];
     if (azc__is_dead(&port->registered)) return; /* the parent's: let it be */
+    pthread_mutex_lock(&port->lock);
+    port->closed = true;
+    pthread_mutex_unlock(&port->lock);
     while (azc_port_drain(port, rest, 16) == 16) {
     }
     azc__port_drop(port);

@@ -94,11 +94,19 @@ static void drive_ready(azc_pump *pump) {
     pthread_mutex_unlock(&pump->lock);
 }
 
+/* One that was listed meanwhile stays until the next turn has looked at it. */
+static azc_channel *take_leaving(azc_pump *pump) {
+    azc_channel **place = &pump->leaving;
+    while (*place && (*place)->pump_listed) place = &(*place)->leaving_next;
+    azc_channel *channel = *place;
+    if (channel) *place = channel->leaving_next;
+    return channel;
+}
+
 static void let_go(azc_pump *pump) {
     for (;;) {
         pthread_mutex_lock(&pump->lock);
-        azc_channel *channel = pump->leaving;
-        if (channel) pump->leaving = channel->leaving_next;
+        azc_channel *channel = take_leaving(pump);
         pthread_mutex_unlock(&pump->lock);
         if (!channel) return;
         azc__channel_unref(channel);
@@ -207,17 +215,16 @@ int azc__pump_arm(azc_channel *channel, int drove) {
     if (r < 0) return r;
     azc_pump *pump = channel->pump;
     channel->armed = true;
-    if (drove == DROVE_STARVED) {
-        list_and_wake(pump, &pump->later, channel);
-        return 0;
-    }
-    if (channel->lane->polled && !channel->kept) {
+    if (channel->lane->polled && !channel->kept && drove != DROVE_STARVED) {
         r = azc__poller_arm(pump->poller, channel->fd,
                             channel->flags & AZC_OUT, channel->known, channel);
         channel->known = channel->known || r == 0;
         if (r != -EPERM) return r;
     }
-    list_and_wake(pump, &pump->ready, channel); /* it is always ready */
+    /* Nobody will tell when it is ready.  Mostly it always is; a device may
+     * have said that it is not. */
+    bool pause = drove == DROVE_STARVED || drove == DROVE_BLOCKED;
+    list_and_wake(pump, pause ? &pump->later : &pump->ready, channel);
     return 0;
 }
 
@@ -233,6 +240,8 @@ void azc__pump_leave(azc_channel *channel) {
     if (!pump) return;
     if (channel->known && channel->fd >= 0)
         azc__poller_forget(pump->poller, channel->fd);
+    if (pump->shared && channel->armed && channel->file->lost)
+        return; /* the poller may still report it: it stays for ever */
     pthread_mutex_lock(&pump->lock);
     channel->leaving_next = pump->leaving;
     pump->leaving = channel;

@@ -112,6 +112,18 @@ void azc__queue_push(azc_queue *queue, azc_op *op) {
     queue->ops++;
 }
 
+/* For one that began before all those which are still to be moved. */
+void azc__queue_push_first(azc_queue *queue, azc_op *op) {
+    azc_op **place = &queue->head;
+    while (*place != queue->cursor) place = &(*place)->next;
+    op->next = queue->cursor;
+    *place = op;
+    if (!op->next) queue->tail = op;
+    queue->cursor = op;
+    queue->bytes += op->total;
+    queue->ops++;
+}
+
 /* Lists the next bytes to move, of at most max_ops operations, and marks those
  * as in flight.  Returns the pieces; 0 if only empty messages come next. */
 int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,

@@ -17,29 +17,29 @@ enum sim_kind { SOCKET, PIPE, FIFO, TTY, REGULAR, DEVICE, KINDS };
 
 /* Bytes on their way in one direction. */
 typedef struct sim_flow {
-    bool used;         /* a channel serves this direction */
-    size_t capacity;   /* out: of the pipe */
-    size_t level;      /* bytes in it that nobody has read */
-    uint64_t moved;    /* by the helper, ever */
+    bool used;          /* a channel serves this direction */
+    size_t capacity;    /* out: of the pipe */
+    size_t level;       /* bytes in it that nobody has read */
+    uint64_t moved;     /* by the helper, ever */
     unsigned char *log; /* out: all that was accepted */
     size_t log_room;
     uint64_t fed;      /* in: what the peer has written, ever */
     bool ended;        /* in: the peer has closed; out: it is gone */
     bool stalled;      /* calls do not return (a pipe that a peer holds) */
     bool starving;     /* -ENOBUFS or -ENOMEM until the peer lets go */
-    bool no_more;      /* azc_close was called: no call may begin */
+    bool starved_long; /* ... it was, once */
+    bool no_more;      /* azc_close was called ... */
+    int late_calls;    /* ... and this many have begun since: one may */
     bool busy;         /* a call runs */
     bool eof_told;
-    int fatal;         /* the first -errno that ends a channel */
+    int fatal; /* the first -errno that ends a channel */
     uint64_t calls, waits;
-    unsigned fruitless; /* calls in a row that had no effect */
-    int slack;         /* bytes of a call that was running at the close */
 } sim_flow;
 
 typedef struct sim_file {
     int kind, number;
-    bool open, stolen, nowait_unknown;
-    bool checked; /* since it was stolen, fstat has been asked */
+    bool open, stolen;
+    bool unpollable;  /* the poller does not know such files */
     sim_flow flow[2]; /* 0: in, 1: out */
 } sim_file;
 
@@ -47,11 +47,11 @@ enum { SIM_FILES = 32, SIM_FIRST_FD = 1000 };
 
 /* How often a fault strikes, in 1024. */
 typedef struct sim_rates {
-    unsigned cut;      /* fewer bytes than there is room for */
-    unsigned again;    /* -EAGAIN though it was ready */
+    unsigned cut;   /* fewer bytes than there is room for */
+    unsigned again; /* -EAGAIN though it was ready */
     unsigned interrupted;
-    unsigned starved;  /* one -ENOBUFS or -ENOMEM */
-    unsigned broken;   /* -EPIPE, -ECONNRESET, -EIO */
+    unsigned starved;   /* one -ENOBUFS or -ENOMEM */
+    unsigned broken;    /* -EPIPE, -ECONNRESET, -EIO */
     unsigned no_memory; /* allocate fails */
     unsigned no_thread;
     unsigned no_fd;    /* for a poller or notifier; -ENOMEM when arming */
@@ -87,12 +87,21 @@ typedef struct sim_excuses {
 void kernel_begin(void);
 void kernel_end(void); /* fails if anything is left open or allocated */
 extern sim_rates kernel_rates;
+extern bool kernel_in_child; /* a fork's, which has one thread and no peer */
 extern sim_excuses kernel_excuses;
 void kernel_set_faults(bool on);
 
 sim_file *kernel_new_file(int kind, size_t capacity);
 sim_file *kernel_file(int number);
 bool kernel_signalled(int number); /* of a notifier */
+
+/* For poller.c.  Progress counts all that a call can be about. */
+extern uint64_t kernel_progress;
+bool kernel_strikes(unsigned rate, int fault);
+bool kernel_always_ready(const sim_file *file);
+bool kernel_is_ready(const sim_file *file, bool out);
+void poller_drop_closed(int fd);
+void poller_end(void); /* fails if one is left open */
 
 /* Memory that no system call can read. */
 void kernel_mark_bad(const void *from, size_t n);
@@ -109,6 +118,7 @@ void peer_read(sim_flow *flow, size_t n);
 void peer_feed(sim_flow *flow, size_t n);
 void peer_end(sim_flow *flow, int fatal); /* fatal of 0: an orderly end */
 void peer_steal(sim_file *file);
+void kernel_report_falsely(void);
 
 /* True for the threads that play the helper's callers: a system call made in
  * such a thread is a short cut, one made elsewhere is a pump's. */

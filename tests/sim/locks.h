@@ -17,10 +17,10 @@ pthread_t sim_thread_self(void);
 int sim_isatty(int fd);
 
 #define pthread_mutex_init(mutex, attributes) sim_mutex_init(mutex)
-#define pthread_mutex_destroy(mutex) sim_mutex_destroy(mutex)
-#define pthread_mutex_lock(mutex) sim_mutex_lock(mutex, #mutex)
-#define pthread_mutex_unlock(mutex) sim_mutex_unlock(mutex)
-#define pthread_self() sim_thread_self()
-#define isatty(fd) sim_isatty(fd)
+#define pthread_mutex_destroy(mutex)          sim_mutex_destroy(mutex)
+#define pthread_mutex_lock(mutex)             sim_mutex_lock(mutex, #mutex)
+#define pthread_mutex_unlock(mutex)           sim_mutex_unlock(mutex)
+#define pthread_self()                        sim_thread_self()
+#define isatty(fd)                            sim_isatty(fd)
 
 #endif

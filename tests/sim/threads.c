@@ -117,8 +117,7 @@ void __asan_on_error(void);
 void __asan_on_error(void) { print_failure(); }
 
 static void on_signal(int number) {
-    sim_fail(number == SIGALRM ? "it hangs" : "it crashed (signal %d)",
-             number);
+    sim_fail(number == SIGALRM ? "it hangs" : "it crashed (signal %d)", number);
 }
 
 static void watch(void) {
@@ -137,6 +136,8 @@ static thread *self(void) { return &sim.threads[sim.self]; }
 int sim_self(void) { return sim.self; }
 
 uint64_t sim_now(void) { return (uint64_t)sim.now; }
+
+void sim_pass_time(void) { sim.now++; }
 
 static void before_switch(thread *from, const thread *to) {
 #ifdef WITH_ASAN
@@ -254,12 +255,17 @@ static void entry(void) {
     setcontext(&sim.threads[next].context);
 }
 
+/* By itself, as getcontext might return twice. */
+static __attribute__((noinline)) void prepare(thread *it) {
+    getcontext(&it->context);
+    it->context.uc_stack.ss_sp = it->stack;
+    it->context.uc_stack.ss_size = STACK_SIZE;
+    it->context.uc_link = NULL;
+    makecontext(&it->context, entry, 0);
+}
+
 int sim_spawn(void *(*run)(void *), void *arg) {
-    int i = 1;
-    while (i < sim.count && sim.threads[i].alive) i++;
-    /* One that has ended may still be waited for, so numbers are not reused
-     * while a seed runs. */
-    i = sim.count;
+    int i = sim.count; /* numbers are not used again while a seed runs */
     if (i == SIM_THREADS) return -1;
     thread *it = &sim.threads[i];
     char *stack = it->stack ? it->stack : new_stack();
@@ -268,11 +274,7 @@ int sim_spawn(void *(*run)(void *), void *arg) {
     it->run = run;
     it->arg = arg;
     it->alive = true;
-    getcontext(&it->context);
-    it->context.uc_stack.ss_sp = stack;
-    it->context.uc_stack.ss_size = STACK_SIZE;
-    it->context.uc_link = NULL;
-    makecontext(&it->context, entry, 0);
+    prepare(it);
     sim.count = i + 1;
     return i;
 }
@@ -345,6 +347,10 @@ static void set(pthread_mutex_t *mutex, int owner, unsigned rank) {
 }
 
 static bool is_free(void *mutex) { return get(mutex).owner <= 0; }
+
+bool sim_mutex_is_held(const pthread_mutex_t *mutex) {
+    return get(mutex).owner > 0;
+}
 
 int sim_mutex_init(pthread_mutex_t *mutex) {
     memset(mutex, 0, sizeof *mutex);

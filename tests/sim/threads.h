@@ -44,7 +44,9 @@ bool sim_wait(bool (*ready)(void *), void *arg, int64_t ms);
 void sim_idle(void);
 
 uint64_t sim_now(void);
+void sim_pass_time(void);
 bool sim_holds_locks(void);
+bool sim_mutex_is_held(const pthread_mutex_t *mutex);
 
 /* Called when the running thread has taken a channel's lock. */
 extern void (*sim_on_channel_lock)(pthread_mutex_t *mutex);

@@ -1,0 +1,158 @@
+"""Listening sockets for `serving`, and the file that a Unix one leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from aiozerocopy.connecting import located
+
+PORTS = 20  # free ports to try until one is free on all addresses
+
+
+@dataclass
+class Listener:
+    """A listening socket, and what it leaves behind."""
+
+    sock: socket.socket
+    address: Any
+    file: str | bytes | None = None  # a Unix socket's, absolute
+    inode: tuple[int, int] | None = None
+
+    def close(self) -> None:
+        """Stop listening, and remove the file unless another server has put its own."""
+        if self.file is not None and self.sock.fileno() >= 0:
+            with contextlib.suppress(OSError):
+                if _inode(self.file) == self.inode:
+                    os.unlink(self.file)
+        self.sock.close()
+
+
+def _inode(path: str | bytes) -> tuple[int, int]:
+    status = os.lstat(path)
+    return status.st_dev, status.st_ino
+
+
+async def listen_tcp(
+    host: str | None, port: int, backlog: int, reuse_port: bool
+) -> list[Listener]:
+    """Listen on one port of all addresses of a host; port 0 is a free one.
+
+    Raises:
+        OSError: with host and port in its text.
+    """
+    try:
+        found = await anyio.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        places = list(dict.fromkeys((family, at[0]) for family, *_, at in found))
+        for _ in range(PORTS if port == 0 else 0):
+            with contextlib.suppress(OSError):
+                return _listen_on_all(places, port, backlog, reuse_port)
+        return _listen_on_all(places, port, backlog, reuse_port)
+    except OSError as error:
+        raise located(error, f"cannot listen on {host or '*'}:{port}") from error
+
+
+def _listen_on_all(
+    places: list[tuple[socket.AddressFamily, str]],
+    port: int,
+    backlog: int,
+    reuse_port: bool,
+) -> list[Listener]:
+    """Listen on one port of all addresses that this machine has."""
+    listeners: list[Listener] = []
+    missing: OSError | None = None
+    with contextlib.ExitStack() as undo:
+        for family, host in places:
+            try:
+                sock = _bound(family, (host, port), reuse_port)
+            except OSError as error:  # noqa: PERF203
+                if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                    raise
+                missing = error  # no IPv6 here, say
+            else:
+                undo.callback(sock.close)
+                sock.listen(backlog)
+                port = sock.getsockname()[1]
+                listeners.append(Listener(sock, sock.getsockname()[:2]))
+        if missing is not None and not listeners:
+            raise missing
+        undo.pop_all()
+    return listeners
+
+
+def _bound(
+    family: socket.AddressFamily, address: tuple[str, int], reuse_port: bool
+) -> socket.socket:
+    sock = socket.socket(family)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # What is accepted inherits it.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if reuse_port:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def listen_unix(path: str | bytes, mode: int | None, backlog: int) -> Listener:
+    """Listen at a path, or at a name in the abstract name space.
+
+    Raises:
+        OSError: with the path in its text.
+    """
+    sock = socket.socket(socket.AF_UNIX)
+    listener = Listener(sock, path)
+    try:
+        sock.setblocking(False)
+        _bind_unix(listener, path)
+        if mode is not None and listener.file is not None:
+            os.chmod(listener.file, mode)  # before anybody can connect
+        sock.listen(backlog)
+    except BaseException as error:
+        listener.close()
+        if isinstance(error, OSError):
+            raise located(error, f"cannot listen on {path!r}") from error
+        raise
+    return listener
+
+
+def _bind_unix(listener: Listener, path: str | bytes) -> None:
+    if path[:1] in ("\0", b"\0"):
+        listener.sock.bind(path)
+        return
+    _remove_stale(path)
+    listener.sock.bind(path)
+    listener.file = os.path.abspath(path)
+    listener.inode = _inode(listener.file)
+
+
+def _remove_stale(path: str | bytes) -> None:
+    """Remove a socket's file if nobody listens there."""
+    try:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            return
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+        except OSError:
+            pass  # somebody is there, busy perhaps: bind will say so

@@ -1,0 +1,92 @@
+"""A child's last words."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+
+_READ = 64 << 10
+_READS = 64  # at once, if the child never stops
+
+
+class Tail:
+    """The last bytes that come out of a pipe, drained by a thread of its own.
+
+    Owns the fd, even if it cannot start.  Why a thread: the event loop may be busy for
+    seconds (in GL calls, in a debugger), and a child whose stderr is full stops.
+    """
+
+    def __init__(self, fd: int, limit: int) -> None:
+        self._fd = fd
+        self._limit = limit
+        self._data = bytearray()
+        self._is_cut = False
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(
+            target=self._run, name="aiozerocopy stderr", daemon=True
+        )
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.close, fd)
+            os.set_blocking(fd, False)
+            self._wake_fd, self._stop_fd = os.pipe()
+            undo.callback(os.close, self._wake_fd)
+            undo.callback(os.close, self._stop_fd)
+            self._thread.start()
+            undo.pop_all()
+
+    def _run(self) -> None:
+        ready = select.poll()
+        ready.register(self._fd, select.POLLIN)
+        ready.register(self._wake_fd, select.POLLIN)
+        while not self._drain():
+            if self._wake_fd in dict(ready.poll()):
+                break
+        with self._lock:
+            os.close(self._fd)
+            os.close(self._wake_fd)
+            self._fd = -1
+
+    def _drain(self) -> bool:
+        """Take what is there; True at the end.
+
+        Any thread may call it: who asks for the text gets all that was written until
+        then, whether our thread had its turn or not.
+        """
+        with self._lock:
+            for _ in range(_READS):
+                if self._fd < 0:
+                    return True
+                try:
+                    data = os.read(self._fd, _READ)
+                except BlockingIOError:
+                    return False
+                if not data:
+                    return True
+                self._keep(data)
+        return False
+
+    def _keep(self, data: bytes) -> None:
+        self._data += data
+        excess = len(self._data) - self._limit
+        if excess > 0:
+            del self._data[:excess]
+            self._is_cut = True
+
+    def text(self) -> str:
+        """What was kept of all that was written until now, in whole lines."""
+        self._drain()
+        with self._lock:
+            data = bytes(self._data)
+        if self._is_cut:  # begin with a whole line, if there is one
+            data = data[data.find(b"\n") + 1 :]
+        return data.decode(errors="replace")
+
+    def stop(self) -> None:
+        """End the thread, although a grandchild may hold the pipe open."""
+        if self._stop_fd >= 0:
+            self._drain()
+            os.close(self._stop_fd)
+            self._stop_fd = -1
+            self._thread.join()

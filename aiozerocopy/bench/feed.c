@@ -1,0 +1,62 @@
+/* feed.c - a plain blocking write loop: what C reaches without any ado.
+ *
+ *   feed FD SIZE WARM COUNT CHUNK PATTERN
+ *
+ * Sends messages of SIZE bytes, which are the file PATTERN over and over, in pieces of
+ * CHUNK bytes (0: whole).  Prints the CPU seconds that the last COUNT of them took.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static double cpu(void) {
+    struct rusage use;
+    getrusage(RUSAGE_SELF, &use);
+    return (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
+           (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec) * 1e-6;
+}
+
+static long long calls;
+
+static int feed(int fd, int is_socket, const char *data, size_t n, size_t chunk) {
+    while (n) {
+        size_t most = chunk && chunk < n ? chunk : n;
+        ssize_t r = is_socket ? send(fd, data, most, 0) : write(fd, data, most);
+        if (r < 0) return -1;
+        data += r;
+        n -= (size_t)r;
+        calls++;
+    }
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc != 7) return 2;
+    int fd = atoi(argv[1]);
+    size_t size = (size_t)atoll(argv[2]), chunk = (size_t)atoll(argv[5]);
+    long long warm = atoll(argv[3]), count = atoll(argv[4]);
+    struct stat st;
+    FILE *file = fopen(argv[6], "rb");
+    if (!file || fstat(fileno(file), &st) || fstat(fd, &st) < 0) return 2;
+    int is_socket = S_ISSOCK(st.st_mode);
+    fstat(fileno(file), &st);
+    size_t period = (size_t)st.st_size;
+    char *data = malloc(period);
+    if (!data || fread(data, 1, period, file) != period) return 2;
+
+    double before = 0;
+    long long buffers = (long long)(period / size);
+    for (long long i = 0; i < warm + count; i++) {
+        if (i == warm) before = cpu(), calls = 0;
+        if (feed(fd, is_socket, data + (size_t)(i % buffers) * size, size, chunk)) {
+            perror("feed");
+            return 1;
+        }
+    }
+    printf("{\"who\": \"sender\", \"cpu\": %.6f, \"calls\": %lld}\n",
+           cpu() - before, calls);
+    return 0;
+}

@@ -1,0 +1,249 @@
+"""Contestants that feed the C sink: how they are connected, started and measured."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aiozerocopy.bench.kit import Run, Work, WrongBytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+HERE = Path(__file__).parent
+PATIENCE = 120.0  # seconds for one run; then something hangs
+COMPILER = os.environ.get("CC", "cc")
+TRACED_BYTES = 100_000_000  # at most, since strace makes every call slow
+TRACED_MESSAGES = 8192
+
+
+class Lab:
+    """A temporary folder for compiled programs and for what is sent."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="aiozerocopy-bench-")
+        self.path = Path(self._folder.name)
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
+
+    def program(self, name: str) -> str:
+        """The C program of that name, compiled."""
+        program = self.path / name
+        if not program.exists():
+            source = HERE / f"{name}.c"
+            subprocess.run([COMPILER, "-O2", "-o", program, source], check=True)
+        return str(program)
+
+    def pattern(self, work: Work) -> str:
+        """A file with the content of all buffers, one after the other."""
+        n = work.size * work.buffers
+        path = self.path / f"pattern-{n}"
+        if not path.exists():
+            path.write_bytes(random.Random(n).randbytes(n))
+        return str(path)
+
+
+# ---- links: (the sender's fd, the sink's fd), for the caller to close ---------------
+
+
+def unix_link() -> tuple[int, int]:
+    a, b = socket.socketpair()
+    return a.detach(), b.detach()
+
+
+def tcp_link() -> tuple[int, int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        a = socket.create_connection(server.getsockname())
+        b, _ = server.accept()
+    # asyncio and uvloop set it for themselves: so it is the same for all.
+    a.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return a.detach(), b.detach()
+
+
+def pipe_link(size: int) -> Callable[[], tuple[int, int]]:
+    def link() -> tuple[int, int]:
+        reader, writer = os.pipe()
+        if sys.platform == "linux":
+            fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, size)
+        return writer, reader
+
+    return link
+
+
+# ---- the two processes of a run -----------------------------------------------------
+
+
+class Crew:
+    """Processes that report in lines of JSON on their common stdout."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._running: list[subprocess.Popen[bytes]] = []
+        self._reports, self._stdout = os.pipe()
+
+    def start(
+        self, argv: Sequence[str], stdin: int | None = None, keep: Sequence[int] = ()
+    ) -> None:
+        with self._log.open("ab") as log:
+            self._running.append(
+                subprocess.Popen(
+                    argv,
+                    stdin=stdin,
+                    stdout=self._stdout,
+                    stderr=log,
+                    pass_fds=keep,
+                )
+            )
+
+    def finish(self) -> dict[str, dict[str, Any]]:
+        """Wait for all; what each has told, by its name."""
+        os.close(self._stdout)
+        watchdog = threading.Timer(PATIENCE, self._kill)
+        watchdog.start()
+        with open(self._reports, encoding="ascii") as reports:
+            told = {report["who"]: report for report in map(json.loads, reports)}
+        failed = [process.args for process in self._running if process.wait()]
+        watchdog.cancel()
+        if failed or not told:
+            raise ChildProcessError(f"{failed} failed:\n{self._log.read_text()}")
+        return told
+
+    def _kill(self) -> None:
+        for process in self._running:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+
+
+# ---- contestants ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Task:
+    """All that a sender is told."""
+
+    work: Work
+    fd: int  # -1: start the sink as a child
+    pattern: str
+    sink: list[str]
+
+
+@dataclass(frozen=True)
+class Feeder:
+    """A sender process that feeds the C sink, over a link or as its parent."""
+
+    name: str
+    lab: Lab
+    command: Callable[[Lab, Task], list[str]]
+    link: Callable[[], tuple[int, int]] | None
+    needs: Sequence[str] = ()
+    read_size: int = 1 << 20
+
+    def run(self, work: Work, check: bool) -> Run:
+        told = self._feed(work, check)
+        sink, sender = told["sink"], told["sender"]
+        return Run(sink["seconds"], sender["cpu"], sink["cpu"], sender["calls"])
+
+    def count_calls(self, work: Work) -> float | None:
+        """As strace counts them, else as we do."""
+        return self._traced(work) if shutil.which("strace") else self._counted(work)
+
+    def _counted(self, work: Work) -> float | None:
+        calls = self.run(work, check=False).calls
+        return None if calls is None else calls / work.messages
+
+    def _traced(self, work: Work) -> float | None:
+        """Twice the work, less the work, leaves what is not start-up."""
+        n = min(work.messages, TRACED_MESSAGES, TRACED_BYTES // work.size)
+        n -= n % work.buffers
+        try:
+            once, twice = (
+                self._trace(replace(work, messages=messages)) for messages in (n, 2 * n)
+            )
+        except ChildProcessError:  # strace is forbidden here, or too old
+            return self._counted(work)
+        return (twice - once) / n
+
+    def _trace(self, work: Work) -> int:
+        table = self.lab.path / "strace"
+        tracer = ["strace", "-f", "-c", "-U", "calls", "-o", str(table)]
+        told = self._feed(work, False, tracer)
+        total = int(table.read_text().split()[-2])  # before the word "total"
+        # Where the sink is the sender's child, strace has followed it.
+        return total if self.link else total - int(told["sink"]["reads"])
+
+    def _feed(
+        self, work: Work, check: bool, tracer: Sequence[str] = ()
+    ) -> dict[str, dict[str, Any]]:
+        """Start both processes; what they have told."""
+        pattern = self.lab.pattern(work)
+        warm, total = work.size * work.warm, work.size * (work.warm + work.messages)
+        sink = [self.lab.program("sink"), str(warm), str(total), str(self.read_size)]
+        sink += [pattern] if check else []
+        crew = Crew(self.lab.path / "stderr")
+        if self.link is None:
+            command = self.command(self.lab, Task(work, -1, pattern, sink))
+            crew.start([*tracer, *command])
+        else:
+            fd, sink_fd = self.link()
+            command = self.command(self.lab, Task(work, fd, pattern, sink))
+            crew.start(sink, stdin=sink_fd)
+            crew.start([*tracer, *command], keep=(fd,))
+            os.close(fd)
+            os.close(sink_fd)
+        told = crew.finish()
+        received, wrong = told["sink"]["bytes"], told["sink"]["wrong"]
+        if received != total or wrong >= 0:
+            raise WrongBytes(
+                f"{self.name}: {received:,} bytes came and not {total:,}, "
+                f"the first wrong one is number {wrong}"
+            )
+        return told
+
+
+def in_c(chunk: int = 0) -> Callable[[Lab, Task], list[str]]:
+    """The C loop, with so many bytes a call (0: the whole message)."""
+
+    def command(lab: Lab, task: Task) -> list[str]:
+        work = task.work
+        numbers = (task.fd, work.size, work.warm, work.messages, chunk)
+        return [lab.program("feed"), *map(str, numbers), task.pattern]
+
+    return command
+
+
+def in_python(
+    way: str, loop: str = "asyncio", **options: object
+) -> Callable[[Lab, Task], list[str]]:
+    """A function of `senders`, on that event loop."""
+
+    def command(lab: Lab, task: Task) -> list[str]:
+        job = {
+            "way": way,
+            "loop": loop,
+            "options": options,
+            "fd": task.fd,
+            "size": task.work.size,
+            "warm": task.work.warm,
+            "messages": task.work.messages,
+            "pattern": task.pattern,
+            "sink": task.sink,
+        }
+        return [sys.executable, "-m", "aiozerocopy.bench.senders", json.dumps(job)]
+
+    return command

@@ -1,0 +1,231 @@
+"""What all benches share: contestants in turn, rounds, ratios, goals.
+
+A bench is a list of races.  In a race all contestants do the same fixed work, one after
+the other (A B C, A B C, ...), so that what else the machine does hits all alike.  A
+ratio is taken inside each round; what counts is the median of the ratios.  Before them
+comes a round that does not count, in which the receiver checks every byte.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True)
+class Work:
+    """Fixed work: so many messages, after some to warm up."""
+
+    size: int  # bytes of a message
+    messages: int
+    warm: int
+    buffers: int  # that the sender sends in turn
+
+    @property
+    def bytes(self) -> int:
+        return self.size * self.messages
+
+    @property
+    def gigabytes(self) -> float:
+        return self.bytes / 1e9
+
+    @property
+    def title(self) -> str:
+        return f"{self.messages:,} messages of {self.size:,} bytes"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one contestant took for the work, once."""
+
+    seconds: float
+    sender_cpu: float  # CPU seconds
+    sink_cpu: float
+    calls: int | None  # system calls that the sender itself counted
+
+
+class Contestant(Protocol):
+    """Somebody who does the work in a process of its own."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def needs(self) -> Sequence[str]:
+        """Modules that must be installed."""
+
+    def run(self, work: Work, check: bool) -> Run:
+        """Do the work; with check, raise WrongBytes unless every byte is right."""
+
+    def count_calls(self, work: Work) -> float | None:
+        """System calls of the sender per message, or None if nobody can tell."""
+
+
+class WrongBytes(Exception):
+    """The receiver did not get what was sent."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Ours over the best of the rivals; without a factor, just to be known."""
+
+    name: str
+    ours: str
+    rivals: Sequence[str]
+    factor: float | None = None
+    at_lower_cpu: bool = False
+
+
+@dataclass(frozen=True)
+class Race:
+    title: str
+    work: Work
+    contestants: Sequence[Contestant]
+    goals: Sequence[Goal]
+    # Of these only the best (by its median over some rounds) is in the race.
+    candidates: Sequence[Contestant] = ()
+
+
+@dataclass(frozen=True)
+class Options:
+    rounds: int = 5
+    quick: bool = False  # only the round that checks, with little work
+
+
+@dataclass
+class Entry:
+    """A contestant and what it has done so far."""
+
+    contestant: Contestant
+    work: Work
+    runs: list[Run] = field(default_factory=list)
+    verified: bool = False
+    calls_per_message: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self.contestant.name
+
+    @property
+    def rates(self) -> list[float]:
+        """GB/s, round by round."""
+        return [self.work.gigabytes / run.seconds for run in self.runs]
+
+    @property
+    def rate(self) -> float:
+        return statistics.median(self.rates)
+
+    @property
+    def messages_per_second(self) -> float:
+        return self.rate * 1e9 / self.work.size
+
+    @property
+    def sender_cpus(self) -> list[float]:
+        """CPU seconds per GB, round by round."""
+        return [run.sender_cpu / self.work.gigabytes for run in self.runs]
+
+    @property
+    def sender_cpu(self) -> float:
+        return statistics.median(self.sender_cpus)
+
+    @property
+    def sink_cpu(self) -> float:
+        return statistics.median(run.sink_cpu for run in self.runs) / (
+            self.work.gigabytes
+        )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A goal, and what came of it."""
+
+    goal: Goal
+    rival: str  # the best of them
+    ratio: float
+    cpu_ratio: float | None  # None where too little was used to tell
+
+    @property
+    def met(self) -> bool | None:
+        if self.goal.factor is None:
+            return None
+        cheap = self.cpu_ratio is not None and self.cpu_ratio <= 1
+        return self.ratio >= self.goal.factor and (cheap or not self.goal.at_lower_cpu)
+
+
+@dataclass(frozen=True)
+class Result:
+    race: Race
+    entries: list[Entry]
+    verdicts: list[Verdict]
+    left_out: list[str]  # what is not installed
+
+
+def run_race(race: Race, options: Options) -> Result:
+    """Check, count, then race."""
+    present = [c for c in race.contestants if not missing(c)]
+    left_out = [c.name for c in race.contestants if missing(c)]
+    if race.candidates:
+        present.append(champion(race, options))
+    entries = [Entry(contestant, race.work) for contestant in present]
+    in_turn(race, entries, 1, check=True)
+    if not options.quick:
+        for entry in entries:
+            tell(f"{race.title}: counting calls, {entry.name}")
+            entry.calls_per_message = entry.contestant.count_calls(race.work)
+            entry.runs.clear()
+        in_turn(race, entries, options.rounds)
+    verdicts = [v for goal in race.goals if (v := judge(goal, entries)) is not None]
+    return Result(race, entries, verdicts, left_out)
+
+
+def in_turn(
+    race: Race, entries: Sequence[Entry], rounds: int, check: bool = False
+) -> None:
+    what = "checking" if check else "round"
+    for number in range(rounds):
+        for entry in entries:
+            tell(f"{race.title}: {what} {number + 1} of {rounds}, {entry.name}")
+            entry.runs.append(entry.contestant.run(race.work, check))
+            entry.verified = entry.verified or check
+    tell("")
+
+
+def champion(race: Race, options: Options) -> Contestant:
+    entries = [Entry(contestant, race.work) for contestant in race.candidates]
+    in_turn(race, entries, 1 if options.quick else 3)
+    return max(entries, key=lambda entry: entry.rate).contestant
+
+
+def judge(goal: Goal, entries: Sequence[Entry]) -> Verdict | None:
+    """None if we, or all rivals, are not in the race."""
+    ours = next((entry for entry in entries if entry.name == goal.ours), None)
+    rivals = [entry for entry in entries if entry.name in goal.rivals]
+    if ours is None or not rivals:
+        return None
+    best = max(rivals, key=lambda entry: entry.rate)
+    return Verdict(
+        goal,
+        best.name,
+        median_ratio(ours.rates, best.rates),
+        median_ratio(ours.sender_cpus, best.sender_cpus) if best.sender_cpu else None,
+    )
+
+
+def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True) if b)
+
+
+def missing(contestant: Contestant) -> bool:
+    return any(find_spec(name) is None for name in contestant.needs)
+
+
+def tell(line: str) -> None:
+    """Show on a terminal what goes on; an empty line wipes it."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{line[:100]}", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,173 @@
+"""Results as a table (rich, if it is there), as Markdown and as JSON."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiozerocopy.bench.kit import Entry, Result, Verdict
+
+HEADER = ("", "GB/s", "messages/s", "CPU s/GB", "sink s/GB", "calls/msg")
+
+
+def cells(entry: Entry) -> tuple[str, ...]:
+    calls = entry.calls_per_message
+    return (
+        entry.name,
+        f"{entry.rate:.2f}",
+        f"{entry.messages_per_second:,.0f}",
+        f"{entry.sender_cpu:.3f}",
+        f"{entry.sink_cpu:.3f}",
+        "" if calls is None else f"{calls:.2f}",
+    )
+
+
+def sentence(verdict: Verdict) -> str:
+    goal = verdict.goal
+    text = f"{goal.name}: {goal.ours} / {verdict.rival} = {verdict.ratio:.2f}x"
+    if verdict.cpu_ratio is not None:
+        text += f" at {verdict.cpu_ratio:.2f}x the CPU"
+    if goal.factor is None:
+        return text
+    wanted = f"{goal.factor:g}x" + (" at lower CPU" if goal.at_lower_cpu else "")
+    return f"{text} (goal {wanted}: {'met' if verdict.met else 'not met'})"
+
+
+def footnotes(result: Result) -> list[str]:
+    notes = [sentence(verdict) for verdict in result.verdicts]
+    if result.left_out:
+        notes.append(f"not installed: {', '.join(result.left_out)}")
+    return notes
+
+
+def heading(result: Result) -> str:
+    rounds = len(result.entries[0].runs)
+    return f"{result.race.title}: {result.race.work.title}, medians of {rounds} rounds"
+
+
+# ---- for a terminal ---------------------------------------------------------------
+
+
+def show(result: Result) -> None:
+    rows = [cells(entry) for entry in result.entries]
+    if find_spec("rich") is None:
+        print(f"\n{heading(result)}")
+        print("\n".join(plain_rows([HEADER, *rows])))
+    else:
+        show_rich(result, rows)
+    for note in footnotes(result):
+        print(f"  {note}", flush=True)
+
+
+def show_rich(result: Result, rows: Sequence[Sequence[str]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"\n{heading(result)}", title_justify="left", box=box.SIMPLE)
+    for number, name in enumerate(HEADER):
+        table.add_column(name, justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    # Into a file or a pipe, rich would squeeze it into 80 columns.
+    Console(width=None if sys.stdout.isatty() else 100).print(table)
+
+
+def plain_rows(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if number else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+
+
+# ---- for files --------------------------------------------------------------------
+
+
+def markdown(results: Sequence[Result]) -> str:
+    parts = [machine_sentence()]
+    for result in results:
+        rows = [HEADER, ("---",) + ("--:",) * (len(HEADER) - 1)]
+        rows += [cells(entry) for entry in result.entries]
+        table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        notes = "\n".join(f"- {note}" for note in footnotes(result))
+        parts.append(f"### {heading(result)}\n\n{table}\n\n{notes}")
+    return "\n\n".join(parts) + "\n"
+
+
+def machine() -> dict[str, Any]:
+    names = ("aiozerocopy", "uvloop")
+    return {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cpus": os.cpu_count(),
+        "versions": {name: number for name in names if (number := installed(name))},
+    }
+
+
+def installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:  # or run from where it was built
+        return None
+
+
+def machine_sentence() -> str:
+    facts = machine()
+    versions = ", ".join(
+        f"{name} {number}" for name, number in facts["versions"].items()
+    )
+    system = f"{facts['cpus']} CPUs, {facts['system']}, Python {facts['python']}"
+    return f"{system}, {versions}."
+
+
+def as_json(results: Sequence[Result]) -> dict[str, Any]:
+    return {
+        "machine": machine(),
+        "races": [
+            {
+                "title": result.race.title,
+                "size": result.race.work.size,
+                "messages": result.race.work.messages,
+                "contestants": [entry_as_json(entry) for entry in result.entries],
+                "goals": [verdict_as_json(verdict) for verdict in result.verdicts],
+                "not_installed": result.left_out,
+            }
+            for result in results
+        ],
+    }
+
+
+def entry_as_json(entry: Entry) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "verified": entry.verified,
+        "gb_per_s": entry.rates,
+        "median_gb_per_s": entry.rate,
+        "cpu_s_per_gb": entry.sender_cpu,
+        "sink_cpu_s_per_gb": entry.sink_cpu,
+        "calls_per_message": entry.calls_per_message,
+    }
+
+
+def verdict_as_json(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "goal": verdict.goal.name,
+        "ours": verdict.goal.ours,
+        "rival": verdict.rival,
+        "ratio": verdict.ratio,
+        "cpu_ratio": verdict.cpu_ratio,
+        "factor": verdict.goal.factor,
+        "at_lower_cpu": verdict.goal.at_lower_cpu,
+        "met": verdict.met,
+    }

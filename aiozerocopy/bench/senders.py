@@ -1,0 +1,215 @@
+"""What the senders written in Python do: one process each, started by `feeding`.
+
+Every function sends the same messages in the same order; `Job.phases` gives them, first
+those to warm up.  The buffers rotate and never change, so that a peer which returns
+before the bytes are out is not at a disadvantage here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import itertools
+import json
+import os
+import resource
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
+
+    from aiozerocopy import SendStream, Ticket
+
+
+@dataclass
+class Job:
+    way: str
+    loop: str
+    options: dict[str, Any]
+    fd: int
+    size: int
+    warm: int
+    messages: int
+    pattern: str
+    sink: list[str]
+    cpu_at_start: float = 0.0
+    calls: int | None = None
+
+    def buffers(self) -> list[bytes | memoryview]:
+        data = Path(self.pattern).read_bytes()
+        pieces = [data[at : at + self.size] for at in range(0, len(data), self.size)]
+        if self.options.get("kind") == "bytes":
+            return list(pieces)
+        return [memoryview(bytearray(piece)) for piece in pieces]
+
+    def phases(self) -> Iterator[Iterable[bytes | memoryview]]:
+        """The messages to warm up with, then those that count."""
+        buffers = self.buffers()
+        yield itertools.islice(itertools.cycle(buffers), self.warm)
+        self.mark()
+        yield itertools.islice(itertools.cycle(buffers), self.messages)
+
+    def batches(self) -> Iterator[Iterable[list[bytes | memoryview]]]:
+        """The same, all buffers at a time."""
+        buffers = self.buffers()
+        yield itertools.repeat(buffers, self.warm // len(buffers))
+        self.mark()
+        yield itertools.repeat(buffers, self.messages // len(buffers))
+
+    def mark(self) -> None:
+        self.cpu_at_start = cpu()
+
+    def report(self) -> None:
+        used = cpu() - self.cpu_at_start
+        report = {"who": "sender", "cpu": used, "calls": self.calls}
+        os.write(1, json.dumps(report).encode() + b"\n")
+
+    def socket(self) -> socket.socket:
+        sock = socket.socket(fileno=self.fd)
+        sock.setblocking(False)
+        return sock
+
+
+def cpu() -> float:
+    """CPU seconds so far, of all threads."""
+    use = resource.getrusage(resource.RUSAGE_SELF)
+    return use.ru_utime + use.ru_stime
+
+
+# ---- aiozerocopy ------------------------------------------------------------------
+
+
+async def send(job: Job) -> None:
+    async with await opened(job) as stream:
+        for messages in job.phases():
+            for message in messages:
+                await stream.send(message)
+        await finished(job, stream)
+
+
+async def put(job: Job) -> None:
+    most = job.options["in_flight"]
+    flying: collections.deque[Ticket] = collections.deque()
+    async with await opened(job) as stream:
+        for messages in job.phases():
+            for message in messages:
+                if len(flying) == most:
+                    await flying.popleft()
+                flying.append(await stream.put(message))
+        await finished(job, stream)
+
+
+async def send_many(job: Job) -> None:
+    async with await opened(job) as stream:
+        for batches in job.batches():
+            for batch in batches:
+                await stream.send_many(batch)
+        await finished(job, stream)
+
+
+async def opened(job: Job) -> SendStream:
+    from aiozerocopy import SendStream, Stream, _native
+
+    try:
+        sock = socket.socket(fileno=job.fd)
+    except OSError:  # a pipe
+        os.set_blocking(job.fd, False)
+        return SendStream(_native.Channel(job.fd, _native.OUT | _native.OWN))
+    return Stream(_native.Channel(sock.detach(), _native.OUT))
+
+
+async def finished(job: Job, stream: SendStream) -> None:
+    await stream.flush()
+    job.calls = stream.stats.send_calls
+
+
+# ---- StreamWriter, of asyncio and uvloop -------------------------------------------
+
+
+async def write_and_drain(job: Job) -> None:
+    writer = await stream_writer(job)
+    limit = job.options.get("limit")
+    if limit is not None:
+        writer.transport.set_write_buffer_limits(high=limit)
+    for messages in job.phases():
+        for message in messages:
+            writer.write(message)
+            await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+
+
+async def writelines_and_drain(job: Job) -> None:
+    writer = await stream_writer(job)
+    for batches in job.batches():
+        for batch in batches:
+            writer.writelines(batch)
+            await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+
+
+async def stream_writer(job: Job) -> asyncio.StreamWriter:
+    sock = job.socket()
+    if sock.family == socket.AF_UNIX:
+        return (await asyncio.open_unix_connection(sock=sock))[1]
+    return (await asyncio.open_connection(sock=sock))[1]
+
+
+async def child_write_and_drain(job: Job) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *job.sink, stdin=asyncio.subprocess.PIPE
+    )
+    writer = process.stdin
+    assert writer is not None
+    for messages in job.phases():
+        for message in messages:
+            writer.write(message)
+            await writer.drain()
+    writer.close()
+    await process.wait()
+
+
+async def sock_sendall(job: Job) -> None:
+    loop = asyncio.get_running_loop()
+    with job.socket() as sock:
+        for messages in job.phases():
+            for message in messages:
+                await loop.sock_sendall(sock, message)
+
+
+WAYS: dict[str, Callable[[Job], Awaitable[None]]] = {
+    function.__name__: function
+    for function in (
+        send,
+        put,
+        send_many,
+        write_and_drain,
+        writelines_and_drain,
+        child_write_and_drain,
+        sock_sendall,
+    )
+}
+
+
+def main() -> None:
+    job = Job(**json.loads(sys.argv[1]))
+
+    async def run() -> None:
+        await WAYS[job.way](job)
+        job.report()  # before the interpreter's own end, which is no part of the work
+
+    if job.loop == "uvloop":
+        import uvloop
+
+        uvloop.run(run())
+    else:
+        asyncio.run(run())
+
+
+if __name__ == "__main__":
+    main()

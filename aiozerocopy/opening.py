@@ -1,0 +1,310 @@
+"""Streams over pipes, files, terminals and sockets: those that exist, and new pairs.
+
+Who owns the fd.  `open_writer`, `open_reader` and `wrap_socket` take over what they are
+given: the stream has an fd of its own (a dup, 3 or higher, closed on exec), and the
+caller's fd or object is closed, so that the end of the stream is seen when the stream
+closes.  The numbers 0, 1 and 2 are not closed, since the next file to be opened would
+become the standard output: there is /dev/null behind them afterwards.  When anything
+is refused or fails, the caller's fd is as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import io
+import os
+import socket
+import stat
+import sys
+from typing import TYPE_CHECKING, Protocol
+
+from aiozerocopy import _native
+from aiozerocopy._native import Channel
+from aiozerocopy._sending import QUEUE_LIMIT, RESCUE_LIMIT
+from aiozerocopy.streams import ReceiveStream, SendStream, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PIPE_SIZE = 1 << 20
+
+# Python has no names for these, or only where its own build machine had them.
+_F_SETPIPE_SZ = 1031
+_F_GETPIPE_SZ = 1032
+_O_PATH = getattr(os, "O_PATH", 0)
+
+_PEERS = {"unknown": 0, "reads": 0, "untrusted": _native.UNTRUSTED}
+
+
+class HasFileno(Protocol):
+    """A file object, a socket, ``Popen.stdin``: an fd and somebody who closes it."""
+
+    def fileno(self) -> int: ...
+    def close(self) -> object: ...
+
+
+# ---- taking over what exists ---------------------------------------------------
+
+
+def open_writer(
+    fd_or_file: int | HasFileno,
+    peer: str = "unknown",
+    *,
+    rescue_limit: int = RESCUE_LIMIT,
+    queue_limit: int = QUEUE_LIMIT,
+) -> SendStream:
+    """Send to a pipe, FIFO, file, terminal, device or connected stream socket.
+
+    Takes over the fd, or the file object, which is flushed first; see the module for
+    what becomes of it.  Whether it is blocking is left as it is.
+
+    ``peer`` is what is known of the process at the other end of a pipe: "unknown",
+    "reads" (it only ever uses read), or "untrusted" (it may try to hold us up inside
+    a system call, so none is made in the event loop's thread).
+
+    Raises:
+        TypeError: neither an fd nor an object that stands for one.
+        ValueError: a negative fd, a closed file, an unknown ``peer``.
+        io.UnsupportedOperation: open for reading only, or not a stream of bytes.
+        OSError: the fd is not open, a directory, a socket that is not connected.
+    """
+    flags = _native.OUT | flags_for(peer)
+    with _taken(fd_or_file, os.O_WRONLY) as fd:
+        return SendStream(
+            Channel(fd, flags), rescue_limit=rescue_limit, queue_limit=queue_limit
+        )
+
+
+def open_reader(fd_or_file: int | HasFileno, peer: str = "unknown") -> ReceiveStream:
+    """Receive from a pipe, FIFO, file, terminal, device or connected stream socket.
+
+    Ownership, ``peer`` and errors are as for `open_writer`.  What a buffered file
+    object has read ahead of a pipe is lost: give one that nobody has read from.
+
+    Raises: also TypeError for a text file, which always reads ahead.
+    """
+    flags = _native.IN | flags_for(peer)
+    with _taken(fd_or_file, os.O_RDONLY) as fd:
+        return ReceiveStream(Channel(fd, flags))
+
+
+def wrap_socket(
+    sock: int | HasFileno,
+    *,
+    rescue_limit: int = RESCUE_LIMIT,
+    queue_limit: int = QUEUE_LIMIT,
+) -> Stream:
+    """Both directions of a connected stream socket, in whatever blocking mode.
+
+    Takes over the socket; ownership and errors are as for `open_writer`.
+    """
+    with _taken(sock, None) as fd:
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+            raise OSError(errno.ENOTSOCK, f"{sock!r} is not a socket")
+        return Stream(
+            Channel(fd, _native.OUT), rescue_limit=rescue_limit, queue_limit=queue_limit
+        )
+
+
+def flags_for(peer: str) -> int:
+    """The channel's flags for what is known of the peer."""
+    if peer not in _PEERS:
+        choices = ", ".join(map(repr, _PEERS))
+        raise ValueError(f"peer must be one of {choices}, not {peer!r}")
+    return _PEERS[peer]
+
+
+@contextlib.contextmanager
+def _taken(source: int | HasFileno, access: int | None) -> Iterator[int]:
+    """A dup of the caller's fd; if the block ends well, the caller's is closed."""
+    number = _number_of(source)
+    _check(number, access)
+    _settle(source, number, reading=access == os.O_RDONLY)
+    fd = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)
+    try:
+        yield fd
+    except BaseException:
+        os.close(fd)
+        raise
+    _give_up(source, number)
+
+
+def _number_of(source: int | HasFileno) -> int:
+    if not isinstance(source, int) or isinstance(source, bool):
+        return _number_in(source)
+    if source < 0:
+        raise ValueError(f"an fd is never negative, as {source} is")
+    return source
+
+
+def _number_in(source: bool | HasFileno) -> int:
+    methods = (getattr(source, name, None) for name in ("fileno", "close"))
+    if isinstance(source, (bool, type)) or not all(map(callable, methods)):
+        raise TypeError(
+            "an fd, or an object with fileno() and close() such as an open file or a "
+            f"socket, is required, not {type(source).__name__!r}"
+        )
+    try:
+        number = source.fileno()
+    except io.UnsupportedOperation:
+        raise io.UnsupportedOperation(f"{source!r} has no fd") from None
+    if number < 0:
+        raise ValueError(f"{source!r} is closed")
+    _check_transparent(source)
+    return number
+
+
+def _check_transparent(source: object) -> None:
+    """The bytes of the object and those of its fd must be the same."""
+    inner = getattr(source, "buffer", source)
+    if isinstance(inner, io.BufferedIOBase) and not isinstance(
+        inner, (io.BufferedReader, io.BufferedWriter, io.BufferedRandom)
+    ):
+        raise TypeError(
+            f"{type(inner).__name__} changes the bytes on their way: give the file "
+            "below it"
+        )
+    if hasattr(source, "getpeercert"):
+        raise TypeError("a TLS socket's bytes must go through TLS, not past it")
+
+
+def _check(number: int, access: int | None) -> None:
+    """Refuse what cannot be a stream of bytes in this direction (None: in both)."""
+    try:
+        mode = os.fstat(number).st_mode
+        status = fcntl.fcntl(number, fcntl.F_GETFL)
+    except (OSError, OverflowError):
+        raise OSError(errno.EBADF, f"fd {number} is not open") from None
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, f"fd {number} is a directory")
+    if status & _O_PATH:
+        raise io.UnsupportedOperation(f"fd {number} was opened with O_PATH")
+    if stat.S_ISSOCK(mode):
+        _check_socket(number)
+    elif not any(kind(mode) for kind in _STREAMS):
+        raise io.UnsupportedOperation(
+            f"fd {number} is neither a pipe, a file, a device nor a stream socket"
+        )
+    opened_for = status & (os.O_RDONLY | os.O_WRONLY | os.O_RDWR)
+    if access is not None and opened_for not in (access, os.O_RDWR):
+        purpose = "writing" if access == os.O_RDONLY else "reading"
+        raise io.UnsupportedOperation(f"fd {number} is open for {purpose} only")
+
+
+_STREAMS = (stat.S_ISFIFO, stat.S_ISREG, stat.S_ISCHR, stat.S_ISBLK)
+
+
+def _check_socket(number: int) -> None:
+    with _looked_at(number) as sock:
+        if sock.type != socket.SOCK_STREAM:
+            raise io.UnsupportedOperation(
+                f"fd {number} is a {sock.type.name} socket: a stream socket is required"
+            )
+        if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            raise io.UnsupportedOperation(
+                f"fd {number} is a listening socket: give one that it accepted"
+            )
+        try:
+            sock.getpeername()
+        except OSError as error:
+            text = f"the socket with fd {number} is not connected"
+            raise OSError(error.errno, text) from None
+
+
+@contextlib.contextmanager
+def _looked_at(number: int) -> Iterator[socket.socket]:
+    """Somebody's fd as a socket object, for questions only."""
+    blocking = os.get_blocking(number)
+    sock = socket.socket(fileno=number)
+    try:
+        if os.get_blocking(number) != blocking:  # socket.setdefaulttimeout was used
+            os.set_blocking(number, blocking)
+        yield sock
+    finally:
+        sock.detach()
+
+
+def _settle(source: int | HasFileno, number: int, *, reading: bool) -> None:
+    """Bring the fd to where the object over it believes to be."""
+    if reading and isinstance(source, io.TextIOBase):
+        raise TypeError("a text file reads ahead: open it in binary mode")
+    flush = getattr(source, "flush", None)
+    if flush is None and number in (1, 2):  # what was printed goes out before ours
+        flush = getattr((sys.stdout, sys.stderr)[number - 1], "flush", None)
+    if flush is not None:
+        flush()
+    if reading and isinstance(source, io.BufferedReader) and source.seekable():
+        os.lseek(number, source.tell(), os.SEEK_SET)
+
+
+def _give_up(source: int | HasFileno, number: int) -> None:
+    """Close what the caller gave."""
+    if number <= 2:
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, number)
+        os.close(null)
+    elif isinstance(source, int):
+        os.close(number)
+    else:
+        # It has nothing left to write; whatever it says, the fd is closed.
+        with contextlib.suppress(OSError):
+            source.close()
+
+
+# ---- pairs of our own ----------------------------------------------------------
+
+
+def pipe(size: int = PIPE_SIZE) -> tuple[ReceiveStream, SendStream]:
+    """A pipe: what is sent to the second is received from the first.
+
+    It holds ``size`` bytes, or what the system allows: see `pipe_capacity`.
+    """
+    read_fd, write_fd = os.pipe()  # closed on exec
+    with contextlib.ExitStack() as undo:
+        undo.callback(os.close, read_fd)
+        undo.callback(os.close, write_fd)
+        enlarge_pipe(write_fd, size)
+        os.set_blocking(read_fd, False)
+        os.set_blocking(write_fd, False)
+        reader = Channel(read_fd, _native.IN | _native.OWN)
+        writer = Channel(write_fd, _native.OUT | _native.OWN)
+        undo.pop_all()
+    return ReceiveStream(reader), SendStream(writer)
+
+
+def enlarge_pipe(fd: int, size: int) -> None:
+    """Let a pipe hold size bytes, or as many as the system allows.  Never fails."""
+    size = min(size, 1 << 30)
+    while size > (_capacity(fd) or size):
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(fd, _F_SETPIPE_SZ, size)
+            return
+        size //= 2  # above the limit of one pipe, or of all pipes of the user
+
+
+def pipe_capacity(stream: SendStream | ReceiveStream) -> int | None:
+    """How many bytes a stream's pipe holds; None if that is not a pipe or not known."""
+    return _capacity(stream.fileno())
+
+
+def _capacity(fd: int) -> int | None:
+    try:
+        return fcntl.fcntl(fd, _F_GETPIPE_SZ)
+    except (OSError, ValueError):
+        return None
+
+
+def socketpair() -> tuple[Stream, Stream]:
+    """Two streams that are connected to each other."""
+    one, other = socket.socketpair()
+    with one, other:
+        return stream_over(one), stream_over(other)
+
+
+def stream_over(sock: socket.socket) -> Stream:
+    """The stream of a connected socket that is ours already."""
+    channel = Channel(sock.fileno(), _native.OUT)
+    sock.detach()
+    return Stream(channel)

@@ -1,0 +1,250 @@
+"""TCP and Unix servers: a handler is called with the stream of every client.
+
+One task for each listening socket accepts, one for each client runs the handler.  They
+live in a task group of the ``async with`` block, so no client outlives the server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.lowlevel
+
+from aiozerocopy._errors import IncompleteReceive, StreamBroken, StreamClosed
+from aiozerocopy._listening import listen_tcp, listen_unix
+from aiozerocopy.opening import stream_over
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Awaitable, Callable, Generator
+    from types import TracebackType
+
+    from anyio.abc import TaskGroup, TaskStatus
+
+    from aiozerocopy._listening import Listener
+    from aiozerocopy.streams import Stream
+
+    Handler = Callable[[Stream], Awaitable[object]]
+
+GRACE = 5.0  # seconds that handlers have to finish when the server closes
+BACKLOG = 1024
+BURST = 64  # clients accepted before other tasks have their turn
+PAUSE = 0.1  # seconds without accepting, when there are no fds or no memory
+
+log = logging.getLogger("aiozerocopy")
+
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_PEER_LEFT = (StreamBroken, StreamClosed, IncompleteReceive, anyio.EndOfStream)
+
+
+def serve_tcp(
+    handler: Handler,
+    host: str | None = "127.0.0.1",
+    port: int = 0,
+    *,
+    backlog: int = BACKLOG,
+    reuse_port: bool = False,
+) -> Server:
+    """Serve TCP clients: ``await handler(stream)`` for each.
+
+    ``host`` of None or "" means all addresses, of IPv4 and IPv6; ``port`` of 0 means a
+    free one, the same for all of them.  See `Server`.
+
+    Raises (when it is awaited or entered):
+        OSError: it cannot listen there; host and port are in the text.
+    """
+
+    def listen() -> Awaitable[list[Listener]]:
+        return listen_tcp(host, port, backlog, reuse_port)
+
+    return Server(handler, listen)
+
+
+def serve_unix(
+    handler: Handler,
+    path: str | bytes | os.PathLike[str],
+    *,
+    mode: int | None = None,
+    backlog: int = BACKLOG,
+) -> Server:
+    """Serve clients of a Unix socket: ``await handler(stream)`` for each.
+
+    ``mode`` is the socket file's mode.  A file that a dead server left is replaced; the
+    file is removed at the end, if it is still ours.  A path that begins with a zero
+    byte is a name in Linux's abstract name space.  See `Server`.
+
+    Raises (when it is awaited or entered):
+        OSError: it cannot listen there, or somebody else does; the path is in the text.
+    """
+
+    async def listen() -> list[Listener]:
+        await anyio.lowlevel.checkpoint()
+        return [listen_unix(os.fspath(path), mode, backlog)]
+
+    return Server(handler, listen)
+
+
+class Server:
+    """What `serve_tcp` and `serve_unix` return.
+
+    ``async with`` serves inside of the block; awaiting it serves until cancelled.  At
+    the end of the block it stops accepting, and the handlers have `GRACE` seconds to
+    finish (see `aclose`); when the block fails, none.
+
+    A client's stream is closed when its handler returns.  If the handler raises, the
+    stream is aborted, the error is logged to "aiozerocopy" (for a client that merely
+    left, at debug level), and the server goes on.
+    """
+
+    def __init__(
+        self, handler: Handler, listen: Callable[[], Awaitable[list[Listener]]]
+    ) -> None:
+        self._handler = handler
+        self._listen = listen
+        self._listeners: list[Listener] = []
+        self._tasks: contextlib.AsyncExitStack | None = None
+        self._exhausted = False
+        self._connections = 0
+
+    @property
+    def addresses(self) -> list[Any]:
+        """What it listens on: (host, port) for TCP, the path for Unix."""
+        return [listener.address for listener in self._listeners]
+
+    @property
+    def port(self) -> int:
+        """The TCP port, which is the same for all addresses."""
+        for address in self.addresses:
+            if isinstance(address, tuple):
+                return int(address[1])
+        raise AttributeError("it listens on no TCP port")
+
+    @property
+    def connections(self) -> int:
+        """How many clients are being served now."""
+        return self._connections
+
+    # -- its life -----------------------------------------------------------------
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._serve_forever().__await__()
+
+    async def _serve_forever(self) -> None:
+        async with self:
+            await anyio.sleep_forever()
+
+    async def __aenter__(self) -> Server:
+        if self._listeners:
+            raise RuntimeError("a server serves once")
+        self._listeners = await self._listen()
+        self._accepting = anyio.CancelScope()
+        self._handling = anyio.CancelScope()
+        self._ended = anyio.Event()
+        async with contextlib.AsyncExitStack() as undo:
+            undo.callback(self._stop_listening)
+            tasks = await undo.enter_async_context(anyio.create_task_group())
+            await tasks.start(self._serve)
+            self._tasks = undo.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        try:
+            await self.aclose(GRACE if exc_val is None else 0)
+        finally:
+            # It does not hear of the block's own error, to wrap it in a group.
+            if self._tasks is not None:
+                await self._tasks.aclose()
+
+    async def aclose(self, grace: float | None = GRACE) -> None:
+        """Stop accepting; cancel the handlers that do not end in ``grace`` seconds.
+
+        With a ``grace`` of None they may take as long as they like.
+        """
+        if self._tasks is None:
+            return
+        self._accepting.cancel()
+        try:
+            with anyio.move_on_after(grace):
+                await self._ended.wait()
+        finally:
+            self._handling.cancel()
+        await self._ended.wait()
+
+    def _stop_listening(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+
+    # -- its tasks ----------------------------------------------------------------
+
+    async def _serve(self, *, task_status: TaskStatus[None]) -> None:
+        try:
+            with self._handling:
+                async with anyio.create_task_group() as clients:
+                    with self._accepting:
+                        async with anyio.create_task_group() as accepting:
+                            for listener in self._listeners:
+                                accepting.start_soon(self._accept, listener, clients)
+                            task_status.started()
+                    self._stop_listening()
+        finally:
+            self._ended.set()
+
+    async def _accept(self, listener: Listener, clients: TaskGroup) -> None:
+        while True:
+            await anyio.wait_readable(listener.sock)
+            for _ in range(BURST):
+                sock = await self._accept_one(listener.sock)
+                if sock is None:
+                    break
+                clients.start_soon(self._serve_client, sock)
+
+    async def _accept_one(self, listener: socket.socket) -> socket.socket | None:
+        """The next client; None if there is none now."""
+        try:
+            sock, _ = listener.accept()
+        except OSError as error:
+            # All but these mean that nobody waits, or that who waited left again.
+            if error.errno in _EXHAUSTED:
+                await self._pause(error)
+            return None
+        self._exhausted = False
+        return sock
+
+    async def _pause(self, error: OSError) -> None:
+        """Wait until somebody has given something back; say so once."""
+        if not self._exhausted:
+            self._exhausted = True
+            log.error("no clients are accepted for now: %s", error.strerror)
+        await anyio.sleep(PAUSE)
+
+    async def _serve_client(self, sock: socket.socket) -> None:
+        with sock:
+            stream = stream_over(sock)
+        self._connections += 1
+        try:
+            await self._handler(stream)
+            await stream.aclose()
+        except Exception as error:
+            level = logging.DEBUG if _has_left(error) else logging.ERROR
+            log.log(level, "the handler of a client failed", exc_info=True)
+        finally:
+            stream.abort()  # nothing is left to do if it was closed
+            self._connections -= 1
+
+
+def _has_left(error: BaseException) -> bool:
+    """Does the error, or do all in the group, mean no more than that the peer left?"""
+    errors = getattr(error, "exceptions", None)
+    if errors is None:
+        return isinstance(error, _PEER_LEFT)
+    return all(map(_has_left, errors))

@@ -1,0 +1,389 @@
+"""The links that every promise is tested on, and readers at their other end.
+
+    pipe      a pipe that the package made              unix   a socket pair
+    adopted   a pipe that it was given                  tcp4   127.0.0.1
+    fifo      a FIFO in the file system                 tcp6   ::1
+    file      a regular file                            cat    the stdin and stdout
+    pty       a terminal in raw mode                           of a child
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import pty
+import socket
+import struct
+import subprocess
+import termios
+import threading
+import tty
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.lowlevel
+import aiozerocopy as azc
+import pytest
+from aiozerocopy import ReceiveStream, SendStream, _native
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from anyio.abc import TaskGroup
+
+KINDS = ("pipe", "adopted", "fifo", "file", "pty", "unix", "tcp4", "tcp6", "cat")
+STALLING = tuple(kind for kind in KINDS if kind != "file")  # a reader holds these up
+SOCKETS = ("unix", "tcp4", "tcp6")
+
+# More than any clogged link takes by itself, in every buffer along the way.
+BIG = 1 << 20
+# What the kernel keeps for each direction of a socket here.
+_SOCKET_BUFFER = 64 << 10
+
+linux_only = pytest.mark.skipif(
+    _native.PORTABLE, reason="the portable build does not promise this"
+)
+
+Sink = Callable[[memoryview], object]
+
+
+class Link:
+    """A way for bytes from one fd to another; what nobody took, `close` closes."""
+
+    def __init__(
+        self,
+        kind: str,
+        write_fd: int,
+        read_fd: int,
+        child: subprocess.Popen[bytes] | None = None,
+    ) -> None:
+        self.kind = kind
+        self.child = child
+        self._write_fd = write_fd
+        self._read_fd = read_fd
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} link>"
+
+    def take_write_fd(self) -> int:
+        fd, self._write_fd = self._write_fd, -1
+        return fd
+
+    def take_read_fd(self) -> int:
+        fd, self._read_fd = self._read_fd, -1
+        return fd
+
+    def sender(self, **options: int) -> SendStream:
+        """Our stream over the sending end."""
+        fd = self.take_write_fd()
+        if self.kind == "pipe":  # as azc.pipe() does it
+            os.set_blocking(fd, False)
+            channel = _native.Channel(fd, _native.OUT | _native.OWN)
+            return SendStream(channel, **options)
+        opener = azc.wrap_socket if self.kind in SOCKETS else azc.open_writer
+        return opener(fd, **options)
+
+    def receiver(self) -> ReceiveStream:
+        """Our stream over the receiving end."""
+        fd = self.take_read_fd()
+        if self.kind == "pipe":
+            os.set_blocking(fd, False)
+            return ReceiveStream(_native.Channel(fd, _native.IN | _native.OWN))
+        return azc.wrap_socket(fd) if self.kind in SOCKETS else azc.open_reader(fd)
+
+    def kill_reader(self) -> None:
+        """Close the receiving end; of a child, kill it."""
+        if self.child is not None:
+            self.child.kill()
+            self.child.wait()
+        os.close(self.take_read_fd())
+
+    def unread(self) -> int:
+        """Bytes that the kernel holds for the reader."""
+        answer = fcntl.ioctl(self._read_fd, termios.FIONREAD, b"\0" * 4)
+        return int(struct.unpack("i", answer)[0])
+
+    def read(self, n: int) -> bytes:
+        """Read exactly n bytes, where the reader is not one of the below."""
+        data = b""
+        while len(data) < n:
+            piece = os.read(self._read_fd, n - len(data))
+            assert piece, "the stream ended"
+            data += piece
+        return data
+
+    def close(self) -> None:
+        for fd in (self.take_write_fd(), self.take_read_fd()):
+            if fd >= 0:
+                os.close(fd)
+        if self.child is not None:
+            try:
+                self.child.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                self.child.kill()
+                self.child.wait()
+
+
+# ---- makers -------------------------------------------------------------------------
+
+
+@contextmanager
+def open_link(kind: str, folder: Path) -> Iterator[Link]:
+    """A link of this kind, small enough that `BIG` clogs it."""
+    link = _MAKERS[kind](folder)
+    try:
+        yield link
+    finally:
+        link.close()
+
+
+def _pipe(kind: str) -> Link:
+    read_fd, write_fd = os.pipe()
+    return Link(kind, write_fd, read_fd)
+
+
+def _fifo(folder: Path) -> Link:
+    path = folder / "fifo"
+    os.mkfifo(path)
+    read_fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    os.set_blocking(read_fd, True)
+    return Link("fifo", os.open(path, os.O_WRONLY), read_fd)
+
+
+def _file(folder: Path) -> Link:
+    path = folder / "file"
+    write_fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    return Link("file", write_fd, os.open(path, os.O_RDONLY))
+
+
+def _pty(_folder: Path) -> Link:
+    master, slave = pty.openpty()
+    tty.setraw(slave)
+    return Link("pty", slave, master)
+
+
+def _shrink(*ends: socket.socket) -> None:
+    for end in ends:
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            end.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER)
+
+
+def _unix(_folder: Path) -> Link:
+    ours, theirs = socket.socketpair()
+    _shrink(ours, theirs)
+    return Link("unix", ours.detach(), theirs.detach())
+
+
+def _tcp(kind: str, family: int, host: str) -> Link:
+    with socket.socket(family) as listener, contextlib.ExitStack() as opened:
+        _shrink(listener)
+        try:
+            listener.bind((host, 0))
+        except OSError:
+            pytest.skip(f"no {kind} on this machine")
+        listener.listen(1)
+        ours = opened.enter_context(socket.socket(family))
+        _shrink(ours)
+        ours.connect(listener.getsockname())
+        theirs, _ = listener.accept()
+        opened.pop_all()
+    return Link(kind, ours.detach(), theirs.detach())
+
+
+def _cat(_folder: Path) -> Link:
+    child = subprocess.Popen(
+        ["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    ends = (os.dup(child.stdin.fileno()), os.dup(child.stdout.fileno()))
+    child.stdin.close()
+    child.stdout.close()
+    return Link("cat", *ends, child)
+
+
+_MAKERS: dict[str, Callable[[Path], Link]] = {
+    "pipe": lambda _: _pipe("pipe"),
+    "adopted": lambda _: _pipe("adopted"),
+    "fifo": _fifo,
+    "file": _file,
+    "pty": _pty,
+    "unix": _unix,
+    "tcp4": lambda _: _tcp("tcp4", socket.AF_INET, "127.0.0.1"),
+    "tcp6": lambda _: _tcp("tcp6", socket.AF_INET6, "::1"),
+    "cat": _cat,
+}
+
+
+# ---- readers ------------------------------------------------------------------------
+
+
+class PlainReader:
+    """A thread that reads with plain blocking calls, to the end."""
+
+    def __init__(self, link: Link, sink: Sink) -> None:
+        self._fd = link.take_read_fd()
+        self._sink = sink
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.started = False
+
+    def start(self) -> None:
+        if not self.started:
+            self.started = True
+            self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            os.set_blocking(self._fd, True)
+            memory = bytearray(256 << 10)
+            while n := _read_into(self._fd, memory):
+                self._sink(memoryview(memory)[:n])
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            self._error = error
+        finally:
+            os.close(self._fd)
+
+    async def finish(self) -> None:
+        """Wait for the end of the stream."""
+        self.start()
+        await until(lambda: not self._thread.is_alive())
+        if self._error is not None:
+            raise self._error
+
+
+def _read_into(fd: int, memory: bytearray) -> int:
+    """What was read; 0 at the end, be that a clean one or not."""
+    try:
+        return os.readv(fd, [memory])
+    except OSError as error:
+        if error.errno not in (errno.EIO, errno.ECONNRESET):  # EIO: a terminal's end
+            raise
+        return 0
+
+
+class OurReader:
+    """A task that reads with a stream of ours, to the end."""
+
+    def __init__(self, link: Link, sink: Sink, tasks: TaskGroup) -> None:
+        self._stream = link.receiver()
+        self._sink = sink
+        self._tasks = tasks
+        self._ended = anyio.Event()
+        self.started = False
+
+    def start(self) -> None:
+        if not self.started:
+            self.started = True
+            self._tasks.start_soon(self._run)
+
+    async def _run(self) -> None:
+        memory = bytearray(256 << 10)
+        async with self._stream:
+            with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                while n := await self._stream.receive_into(memory):
+                    self._sink(memoryview(memory)[:n])
+        self._ended.set()
+
+    async def finish(self) -> None:
+        self.start()
+        await self._ended.wait()
+
+
+Reader = PlainReader | OurReader
+
+
+@asynccontextmanager
+async def reading(
+    link: Link, sink: Sink, *, ours: bool = False, start: bool = True
+) -> AsyncIterator[Reader]:
+    """Feed all that arrives to sink; the end of the block waits for the end of it.
+
+    Close the sending stream inside of the block.  Without start, and for a file,
+    nothing is read before ``start()`` or the end of the block.
+    """
+    async with anyio.create_task_group() as tasks:
+        reader: Reader = OurReader(link, sink, tasks) if ours else PlainReader(link, sink)
+        if start and link.kind != "file":
+            reader.start()
+        yield reader
+        await reader.finish()
+
+
+# ---- waiting without sleeping -------------------------------------------------------
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let others run until the condition holds."""
+    while not condition():
+        await anyio.lowlevel.checkpoint()
+
+
+async def begun(stream: SendStream, messages: int = 1) -> None:
+    """Return once a first byte is out, and so many messages are queued."""
+
+    def has_begun() -> bool:
+        stats = stream.stats
+        return stats.messages_queued >= messages and stats.bytes_sent > 0
+
+    await until(has_begun)
+
+
+class Attempt:
+    """A call in a task of its own, and how it ended."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    async def run(self, call: Callable[..., Awaitable[Any]], *args: Any) -> None:  # noqa: ANN401
+        try:
+            self.result = await call(*args)
+        except BaseException as error:
+            self.error = error
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self.done = True
+
+
+def attempt(
+    tasks: TaskGroup,
+    call: Callable[..., Awaitable[Any]],
+    *args: Any,  # noqa: ANN401
+) -> Attempt:
+    """Start the call in a task of its own."""
+    started = Attempt()
+    tasks.start_soon(started.run, call, *args)
+    return started
+
+
+def is_trio() -> bool:
+    """Is this the loop that wakes tasks in no particular order?"""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return True
+    return False
+
+
+@asynccontextmanager
+async def stuck(stream: SendStream, *messages: Any) -> AsyncIterator[TaskGroup]:  # noqa: ANN401
+    """A task group in which these are being sent, the first of them halfway."""
+    async with anyio.create_task_group() as tasks:
+        for count, message in enumerate(messages, start=1):
+            tasks.start_soon(stream.send, message)
+            await begun(stream, count)
+        yield tasks
+
+
+async def let_others_run(turns: int = 30) -> None:
+    """Let others run as far as they can without a thread or a peer."""
+    for _ in range(turns):
+        await anyio.lowlevel.checkpoint()

@@ -1,0 +1,127 @@
+"""Bytes that prove what they are: messages to send, and a checker for what arrives.
+
+A message is a 32-byte header (stream, sequence, length, seed) and a payload that both
+sides know from (seed, offset).  No payload has the bytes of `POISON` and `CANARY`.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+POISON = 0xDB  # what a sender stores into its buffer once that is its own again
+CANARY = 0xCA  # what fills memory that was never sent
+
+HEADER = struct.Struct("<QQQQ")
+
+# Random bytes, twice over, so that every window of up to _PERIOD bytes is one slice.
+_PERIOD = 4 << 20
+_CLEAN = bytes(byte if byte not in (POISON, CANARY) else 0 for byte in range(256))
+_TABLE = random.Random(20).randbytes(_PERIOD).translate(_CLEAN) * 2
+_SEED_STEP = 7919
+
+
+def payload(seed: int, length: int) -> memoryview:
+    """A payload of up to 4 MiB."""
+    assert length <= _PERIOD
+    start = seed * _SEED_STEP % _PERIOD
+    return memoryview(_TABLE)[start : start + length]
+
+
+def _is_payload(seed: int, offset: int, piece: memoryview) -> bool:
+    return _TABLE.startswith(piece, (seed * _SEED_STEP + offset) % _PERIOD)
+
+
+def message(stream: int, sequence: int, length: int) -> bytearray:
+    """A message with a payload of length bytes."""
+    seed = stream * 1_000_003 + sequence
+    return bytearray(
+        b"".join(
+            (HEADER.pack(stream, sequence, length, seed), payload(seed, length))
+        )
+    )
+
+
+def poison(buffer: Buffer, value: int = POISON) -> None:
+    """Fill a buffer, as one does who believes that it is one's own."""
+    view = memoryview(buffer).cast("B")
+    view[:] = bytes([value]) * len(view)
+
+
+class Checker:
+    """Consumes a byte stream in pieces of any size and verifies every byte.
+
+    Each stream's messages must come in order, whole, and next to each other.
+    """
+
+    def __init__(self) -> None:
+        self.counts: defaultdict[int, int] = defaultdict(int)
+        self.received = 0
+        self._header = bytearray()
+        self._seed = self._length = self._offset = 0
+        self._inside = False
+
+    def feed(self, piece: Buffer) -> None:
+        rest = memoryview(piece).cast("B")
+        self.received += len(rest)
+        while rest:
+            rest = self._feed_payload(rest) if self._inside else self._feed_header(rest)
+
+    def _feed_header(self, rest: memoryview) -> memoryview:
+        n = HEADER.size - len(self._header)
+        self._header += rest[:n]
+        if len(self._header) == HEADER.size:
+            stream, sequence, self._length, self._seed = HEADER.unpack(self._header)
+            expected = self.counts.get(stream, 0)
+            assert self._seed == stream * 1_000_003 + sequence, self._where("no header")
+            assert sequence == expected, self._where(
+                f"stream {stream}: message {sequence} came where {expected} was due"
+            )
+            self.counts[stream] += 1
+            self._header.clear()
+            self._offset = 0
+            self._inside = self._length > 0
+        return rest[n:]
+
+    def _feed_payload(self, rest: memoryview) -> memoryview:
+        n = min(len(rest), self._length - self._offset)
+        if not _is_payload(self._seed, self._offset, rest[:n]):
+            wanted = payload(self._seed, self._offset + n)[self._offset :]
+            raise AssertionError(self._where(_difference(rest[:n], wanted)))
+        self._offset += n
+        self._inside = self._offset < self._length
+        return rest[n:]
+
+    def _where(self, text: str) -> str:
+        return f"{text} (in the piece that ends at byte {self.received:,})"
+
+    def finish(self) -> None:
+        """The stream ended: it must not have, in the middle of a message."""
+        assert not self._inside, f"ended {self._offset:,} bytes into a message"
+        assert not self._header, "ended inside a header"
+
+
+def _difference(got: memoryview, wanted: memoryview) -> str:
+    at = next(i for i in range(len(got)) if got[i] != wanted[i])
+    kind = {POISON: "poison", CANARY: "canary"}.get(got[at], "wrong")
+    return f"{kind} byte {got[at]:#04x} for {wanted[at]:#04x} at {at:,} of {len(got):,}"
+
+
+def assert_prefix(got: Buffer, sent: Buffer) -> None:
+    """A fault shortens a stream and does nothing else."""
+    received, wanted = memoryview(got).cast("B"), memoryview(sent).cast("B")
+    assert len(received) <= len(wanted), "more arrived than was sent"
+    if received.tobytes() != wanted[: len(received)].tobytes():
+        raise AssertionError(_difference(received, wanted))
+
+
+def assert_same(got: Buffer, sent: Buffer) -> None:
+    """All of it arrived."""
+    assert_prefix(got, sent)
+    arrived, expected = memoryview(got).nbytes, memoryview(sent).nbytes
+    assert arrived == expected, f"{arrived:,} of {expected:,} bytes arrived"

@@ -1,0 +1,39 @@
+"""Deliberate faults, to see that the tests catch them (test_negative_controls.py)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aiozerocopy import _azc, _native  # type: ignore[attr-defined]
+
+if TYPE_CHECKING:
+    from aiozerocopy._native import Channel, Operation, Port
+    from typing_extensions import Buffer
+
+VARIABLE = "AZC_TEST_SABOTAGE"
+
+# csrc/channel.h; compiled in with AZC_SABOTAGE=1 only
+IN_C = {"order": 1, "tail": 2, "rescue": 4, "identity": 8}
+
+
+def apply(fault: str) -> None:
+    """Break the package in this process; with "" or "none" leave it as it is."""
+    if fault in IN_C:
+        _azc.lib.azc_sabotage = IN_C[fault]
+    elif fault == "unpin":
+        _unpin_early()
+    elif fault not in ("", "none"):
+        raise ValueError(f"no such fault: {fault}")
+
+
+def _unpin_early() -> None:
+    """Give the export back when the message is queued, not when it is out."""
+    send = _native.Channel.send
+
+    def send_and_unpin(self: Channel, port: Port, data: Buffer) -> Operation | None:
+        operation: Any = send(self, port, data)
+        if operation is not None:
+            operation.unpin()
+        return operation
+
+    _native.Channel.send = send_and_unpin  # type: ignore[method-assign]

@@ -1,0 +1,391 @@
+/* oracle.c - what must hold; see oracle.h. */
+#include "oracle.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "threads.h"
+
+enum { POISON = 0xdb, UNTOUCHED = 0xee };
+
+op ops[OPS];
+int op_count;
+chan channels[CHANNELS];
+int channel_count;
+
+static op *entering[SIM_THREADS]; /* until it is in a queue */
+static op *inside[SIM_THREADS];   /* until its call returns */
+
+static void append(op *it) {
+    it->turn = ++it->channel->turns;
+    it->place = it->channel->count++;
+    it->channel->order[it->place] = it;
+}
+
+/* As azc_send_home had no short cut, it begins again. */
+static void remove_from_order(op *it) {
+    chan *channel = it->channel;
+    for (int i = it->place; i + 1 < channel->count; i++) {
+        channel->order[i] = channel->order[i + 1];
+        channel->order[i]->place = i;
+    }
+    channel->count--;
+}
+
+/* A submitting call has its turn when it first has the lock. */
+static void on_channel_lock(pthread_mutex_t *mutex) {
+    op *it = entering[sim_self()];
+    if (!it || mutex != &it->channel->azc->lock) return;
+    bool again = it->home && it->place < 0;
+    if (it->place >= 0) remove_from_order(it);
+    append(it);
+    if (!again) entering[sim_self()] = NULL;
+}
+
+static void on_move(sim_file *file, bool out) {
+    op *it = inside[sim_self()];
+    if (!it || it->channel->file != file || it->channel->out != out) return;
+    it->direct = true;
+    entering[sim_self()] = NULL;
+}
+
+void oracle_begin(void) {
+    op_count = channel_count = 0;
+    memset(entering, 0, sizeof entering);
+    memset(inside, 0, sizeof inside);
+    memset(channels, 0, sizeof channels);
+    sim_on_channel_lock = on_channel_lock;
+    kernel_on_move = on_move;
+}
+
+/* ---- operations ------------------------------------------------------ */
+
+op *op_new(chan *channel, int kind, size_t length) {
+    SIM_CHECK(op_count < OPS, "too many operations");
+    op *it = &ops[op_count++];
+    memset(it, 0, sizeof *it);
+    it->token = (uint64_t)op_count;
+    it->channel = channel;
+    it->kind = kind;
+    it->length = it->bad_from = length;
+    it->place = -1;
+    if (kind == CLOSE) return it;
+    it->data = malloc(length + 1);
+    if (!it->data) abort();
+    if (kind == SEND)
+        pattern_fill(it->data, it->token, 0, length);
+    else
+        memset(it->data, UNTOUCHED, length);
+    return it;
+}
+
+op *op_of(uint64_t token) {
+    SIM_CHECK(token >= 1 && token <= (uint64_t)op_count, "a strange token");
+    return &ops[token - 1];
+}
+
+void op_enters(op *it) {
+    it->calling = true;
+    it->channel->users++;
+    entering[sim_self()] = inside[sim_self()] = it;
+}
+
+void op_leaves(op *it) {
+    it->calling = false;
+    it->channel->users--;
+    entering[sim_self()] = inside[sim_self()] = NULL;
+}
+
+/* The memory is the caller's, who does the worst that a caller can do. */
+void op_give_back(op *it) {
+    if (!it->data) return;
+    if (it->bad_from < it->length) kernel_unmark_bad(it->data + it->bad_from);
+    memset(it->data, POISON, it->length);
+    if (!sim_chance(512)) return;
+    free(it->data);
+    it->data = NULL;
+}
+
+static bool is_full_of(const unsigned char *data, unsigned char byte,
+                       size_t n) {
+    return !n || (data[0] == byte && memcmp(data, data + 1, n - 1) == 0);
+}
+
+static void keep_received(op *it) {
+    SIM_CHECK(it->bytes <= it->length, "more was received than there is room");
+    SIM_CHECK(
+        is_full_of(it->data + it->bytes, UNTOUCHED, it->length - it->bytes),
+        "a byte beyond the received ones");
+    it->kept = malloc(it->bytes + 1);
+    if (!it->kept) abort();
+    memcpy(it->kept, it->data, it->bytes);
+}
+
+/* Ends are told in the order of submission.  Exempt are those that a cancel
+ * has ended, and those whose own call was moving bytes: it tells on return. */
+static void check_order(op *it) {
+    chan *channel = it->channel;
+    if (it->end != BY_EVENT || it->direct || it->status == -ECANCELED) return;
+    SIM_CHECK(it->turn > channel->last_end, "operation %ld ends too late",
+              (long)it->token);
+    channel->last_end = it->turn;
+}
+
+static void check_status(op *it) {
+    chan *channel = it->channel;
+    bool bad = it->bad_from < it->length;
+    switch (it->status) {
+    case 0:
+        if (it->kind == SEND)
+            SIM_CHECK(it->bytes == it->length, "%ld of %ld bytes are all",
+                      (long)it->bytes, (long)it->length);
+        else
+            SIM_CHECK(it->bytes >= it->need || channel->flow->eof_told,
+                      "received too little");
+        return;
+    case -ESHUTDOWN:
+        SIM_CHECK(channel->closing, "ESHUTDOWN without a close");
+        return;
+    case -ECANCELED: /* or the channel broke, as a rescue had failed */
+        if (it->cancelling && (it->kind == RECEIVE || it->bytes == 0 ||
+                               it->outcome == AZC_RESCUED))
+            return;
+        break;
+    case -ENOBUFS:
+        if (it->cancelling) return;
+        break;
+    case -EFAULT:
+        if (bad && it->bytes == 0) return;
+        break;
+    case -ENOMEM: /* of the call itself */
+        if (it->place < 0 || it->home) return;
+        break;
+    }
+    if (!channel->error) channel->error = it->status;
+    SIM_CHECK(channel->error == it->status, "error %d follows error %d",
+              it->status, channel->error);
+}
+
+void op_ends(op *it, int how, int status, uint64_t bytes, int outcome) {
+    SIM_CHECK(it->end == RUNNING, "operation %ld ends twice (%d, then %d)",
+              (long)it->token, it->end, how);
+    it->end = how;
+    it->status = status;
+    it->bytes = bytes;
+    it->outcome = outcome;
+    sim_trace("  operation %ld ends, status %ld, %ld bytes", (int64_t)it->token,
+              status, (int64_t)bytes);
+    if (it->kind == CLOSE) {
+        it->channel->closed = true;
+        return;
+    }
+    check_order(it);
+    check_status(it);
+    if (how != BY_RETURN && status == -ENOBUFS) it->channel->torn = true;
+    if (it->kind == RECEIVE) keep_received(it);
+    op_give_back(it);
+}
+
+/* ---- what the reader has --------------------------------------------- */
+
+uint64_t op_cut(const op *it, uint64_t bytes) {
+    for (int i = 0; i < it->nends; i++)
+        if (it->ends[i] >= bytes) return it->ends[i];
+    return it->length;
+}
+
+static uint64_t cut_of(const op *it) { return op_cut(it, it->bytes); }
+
+static bool was_rescued(const op *it) {
+    return it->status == -ECANCELED && it->outcome == AZC_RESCUED &&
+           it->cancelling;
+}
+
+/* How much of an operation the reader may have: the candidates, of which the
+ * first that fits the rest of the stream is the true one. */
+static int candidates(const op *it, uint64_t rest, uint64_t *most) {
+    const chan *channel = it->channel;
+    bool torn = channel->closing || channel->error || channel->torn;
+    int count = 0;
+    if (it->end == RUNNING) { /* nobody has drained its event */
+        most[count++] = rest < it->length ? rest : it->length;
+        for (int i = 0; i < it->nends && it->cancelling; i++)
+            most[count++] = it->ends[i];
+        if (it->cancelling || it->bad_from < it->length) most[count++] = 0;
+        return count;
+    }
+    if (was_rescued(it)) {
+        most[count++] = cut_of(it);
+        if (channel->bounced) most[count++] = it->length;
+        if (torn && rest < it->length) most[count++] = rest;
+        return count;
+    }
+    most[count++] = it->bytes;
+    /* Without memory for an event nobody can tell how much of it is out. */
+    if (it->home && it->end == BY_RETURN && it->status == -ENOMEM)
+        most[count++] = rest < it->length ? rest : it->length;
+    /* A call on a copy may end after the operation did. */
+    if (channel->bounced && torn && it->status < 0 && rest > it->bytes &&
+        rest - it->bytes <= azc__lane_bounce_size())
+        most[count++] = rest < it->length ? rest : it->length;
+    return count;
+}
+
+/* Is the rest of the stream made of the operations from the i-th on? */
+static bool fits(chan *channel, int i, uint64_t at, bool torn) {
+    uint64_t most[ENDS + 2], rest = channel->flow->moved - at;
+    if (i == channel->count) return rest == 0;
+    op *it = channel->order[i];
+    int count = candidates(it, rest, most);
+    for (int k = 0; k < count; k++) {
+        uint64_t n = most[k];
+        if (n > rest || (n && torn)) continue;
+        if (!pattern_equals(channel->flow->log + at, it->token, 0, n)) continue;
+        bool whole = n == 0 || n == it->length ||
+                     (was_rescued(it) && n == cut_of(it)) ||
+                     (it->end == RUNNING && k > 0);
+        if (!fits(channel, i + 1, at + n, torn || !whole)) continue;
+        it->final = n;
+        uint64_t end = channel->bounced && n == it->length ? n : cut_of(it);
+        it->copied = was_rescued(it) ? end - it->bytes : 0;
+        return true;
+    }
+    return false;
+}
+
+static void print_stream(chan *channel) {
+    for (int i = 0; i < channel->count; i++) {
+        op *it = channel->order[i];
+        sim_trace("operation %ld: status %ld, %ld bytes", (int64_t)it->token,
+                  it->status, (int64_t)it->bytes);
+    }
+    sim_trace("fd %ld: %ld bytes at the reader", channel->file->number,
+              (int64_t)channel->flow->moved, 0);
+}
+
+static void check_sent(chan *channel) {
+    if (fits(channel, 0, 0, false)) return;
+    print_stream(channel);
+    sim_fail("fd %d: the reader has something else", channel->file->number);
+}
+
+static void check_received(chan *channel) {
+    uint64_t at = 0, stream = kernel_stream_of(channel->file);
+    for (int i = 0; i < channel->count; i++) {
+        op *it = channel->order[i];
+        if (it->end == RUNNING) return;
+        SIM_CHECK(pattern_equals(it->kept, stream, at, it->bytes),
+                  "operation %ld received something else", (long)it->token);
+        at += it->bytes;
+    }
+    SIM_CHECK(at <= channel->flow->moved, "more was received than came");
+}
+
+/* Every error that broke a channel has a cause. */
+static void check_error(chan *channel) {
+    const sim_flow *flow = channel->flow;
+    bool cause = channel->error == flow->fatal;
+    switch (channel->error) {
+    case 0:
+        return;
+    case -EBADF:
+        cause |= channel->file->stolen;
+        break;
+    case -ENOMEM:
+    case -ENOBUFS:
+        cause |= kernel_excuses.no_memory || kernel_excuses.no_fd ||
+                 flow->starved_long;
+        break;
+    case -EAGAIN:
+        cause |= kernel_excuses.no_thread;
+        break;
+    case -EMFILE:
+        cause |= kernel_excuses.no_fd;
+        break;
+    }
+    for (int i = 0; i < channel->count; i++) {
+        const op *it = channel->order[i];
+        bool unknown = it->end == RUNNING;
+        if (channel->error == -ECANCELED)
+            cause |= it->cancelling && (unknown || it->status == -ENOBUFS);
+        if (channel->error == -EFAULT)
+            cause |= it->bad_from < it->length && (unknown || it->bytes > 0);
+    }
+    SIM_CHECK(cause, "fd %d: error %d has no cause", channel->file->number,
+              channel->error);
+}
+
+void channel_check(chan *channel, bool all_ended) {
+    /* It may have broken when nobody was left to hear of it. */
+    if (!channel->freed) channel->torn |= channel->azc->state != OPEN;
+    for (int i = 0; i < channel->count && all_ended; i++)
+        SIM_CHECK(channel->order[i]->end != RUNNING, "operation %ld is lost",
+                  (long)channel->order[i]->token);
+    if (channel->out)
+        check_sent(channel);
+    else
+        check_received(channel);
+    check_error(channel);
+}
+
+/* ---- counters -------------------------------------------------------- */
+
+static uint64_t messages_of(const op *it) {
+    uint64_t messages = 0;
+    if (it->kind == RECEIVE) return it->status == 0;
+    if (it->status < 0 && it->final == 0) return 0;
+    if (!it->nends) return it->final == it->length;
+    for (int i = 0; i < it->nends; i++) {
+        messages += it->ends[i] <= it->final;
+        /* A cancelled batch ends here; empty messages may follow. */
+        if (was_rescued(it) && it->ends[i] >= it->bytes &&
+            it->final == cut_of(it))
+            break;
+    }
+    return messages;
+}
+
+/* For a channel at rest, that nobody has closed. */
+void channel_check_stats(chan *channel) {
+    azc_stats stats;
+    const sim_flow *flow = channel->flow;
+    uint64_t messages = 0, rescued = 0;
+    bool exact = !((channel->error || channel->torn) && channel->bounced);
+    for (int i = 0; i < channel->count; i++) {
+        messages += messages_of(channel->order[i]);
+        rescued += channel->order[i]->copied;
+    }
+    int r = azc_get_stats(channel->azc, &stats);
+    SIM_CHECK(r == 0, "no stats");
+    SIM_CHECK(stats.bytes == flow->moved, "stats: %ld bytes",
+              (long)stats.bytes);
+    SIM_CHECK(stats.calls == flow->calls, "stats: %ld calls, not %ld",
+              (long)stats.calls, (long)flow->calls);
+    SIM_CHECK(stats.waits == flow->waits, "stats: %ld waits, not %ld",
+              (long)stats.waits, (long)flow->waits);
+    SIM_CHECK(stats.queued == 0 && stats.queued_bytes == 0,
+              "stats: %ld queued, %ld bytes", (long)stats.queued,
+              (long)stats.queued_bytes);
+    SIM_CHECK(stats.immediate == channel->immediate, "stats: %ld immediate",
+              (long)stats.immediate);
+    SIM_CHECK(!exact || stats.messages == messages,
+              "stats: %ld messages, not %ld", (long)stats.messages,
+              (long)messages);
+    SIM_CHECK(!exact || stats.rescued == rescued, "stats: %ld rescued, not %ld",
+              (long)stats.rescued, (long)rescued);
+    SIM_CHECK(!channel->error || stats.error == channel->error,
+              "stats: error %d, not %d", stats.error, channel->error);
+}
+
+void oracle_end(void) {
+    for (int i = 0; i < op_count; i++) {
+        op *it = &ops[i];
+        if (it->data && it->end)
+            SIM_CHECK(is_full_of(it->data, POISON, it->length),
+                      "memory is written to after its operation has ended");
+        free(it->data);
+        free(it->kept);
+        it->data = it->kept = NULL;
+    }
+}

@@ -1,0 +1,94 @@
+/* oracle.h - what the driver remembers of each operation, and what must hold.
+ *
+ * Each message carries bytes made from its token and the offset, so whatever
+ * reached a reader can be compared, byte by byte, with what should have.  The
+ * instant an operation is the caller's again by the rule of csrc/azc.h, its
+ * memory is poisoned and often freed: a later look at it is a poisoned byte at
+ * a reader, or an error of the address sanitizer.
+ *
+ * Checked when an operation ends
+ *   - it ends once: by return value, event or azc_cancel
+ *   - what is said of it fits: status, bytes, outcome, order of ends
+ *   - received bytes lie where they should, and nothing beyond them changed
+ * Checked of each channel at the end of a seed
+ *   - the reader has the messages in the order of submission, each contiguous;
+ *     those in part are the last, a cancelled batch ends with a message
+ *   - one that was dropped left no byte, one that was rescued is whole
+ *   - every error has a cause, and all operations of a channel hear the same
+ *   - the counters of azc_get_stats are those of the simulated kernel
+ *   - memory that was given back was not written to
+ */
+#ifndef SIM_ORACLE_H
+#define SIM_ORACLE_H
+#include "azc.h"
+#include "channel.h"
+#include "kernel.h"
+
+enum { OPS = 400, ENDS = 6, CHANNELS = 6, PORTS = 2 };
+
+enum op_kind { SEND, RECEIVE, CLOSE };
+enum op_end { RUNNING, BY_RETURN, BY_EVENT, BY_CANCEL };
+
+typedef struct chan chan;
+
+typedef struct op {
+    uint64_t token;
+    chan *channel;
+    int kind;
+    unsigned char *data;
+    size_t length, need;
+    uint64_t ends[ENDS];
+    int nends;
+    size_t bad_from; /* bytes from here on cannot be read; length: none */
+    int place;       /* in its channel's order, or -1 */
+    int turn;        /* the same, as a number that stays */
+    bool calling;    /* the submitting call has not returned */
+    bool direct;     /* that call has moved bytes itself */
+    bool home;       /* it is azc_send_home */
+    bool cancelling; /* azc_cancel was called for it */
+    int end;
+    int status, outcome;
+    uint64_t bytes;
+    uint64_t final;      /* bytes of it that the reader has */
+    uint64_t copied;     /* if it was rescued */
+    unsigned char *kept; /* what it had received */
+} op;
+
+struct chan {
+    azc_channel *azc;
+    sim_file *file;
+    sim_flow *flow;
+    azc_port *port;
+    bool out, opposite, bounced;
+    int users;        /* calls in progress */
+    bool at_home;     /* ... one of them is azc_send_home */
+    bool closing;     /* azc_close was called */
+    bool close_asked; /* ... and has said that it will be closed */
+    bool closed, freed;
+    op *order[OPS]; /* as they were submitted */
+    int count, turns, last_end;
+    int error;
+    bool torn; /* a message may have been cut off */
+    uint64_t immediate;
+};
+
+extern op ops[OPS];
+extern int op_count;
+extern chan channels[CHANNELS];
+extern int channel_count;
+
+void oracle_begin(void);
+op *op_new(chan *channel, int kind, size_t length);
+op *op_of(uint64_t token);
+/* The operation that this simulated thread submits now. */
+void op_enters(op *it);
+void op_leaves(op *it);
+void op_ends(op *it, int how, int status, uint64_t bytes, int outcome);
+void op_give_back(op *it);
+/* Where a batch ends that is cancelled after so many bytes. */
+uint64_t op_cut(const op *it, uint64_t bytes);
+void channel_check(chan *channel, bool all_ended);
+void channel_check_stats(chan *channel);
+void oracle_end(void);
+
+#endif

@@ -1,0 +1,219 @@
+/* poller.c - the simulated epoll and eventfd behind csrc/poller.h.
+ *
+ * An fd that was armed is reported once; of those that are ready a wait may
+ * report any part, in any order, and now and then one that is not.
+ */
+#include "poller.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "kernel.h"
+#include "sys.h"
+#include "threads.h"
+
+enum {
+    NOTIFIERS = 64,
+    ENTRIES = 32,
+    POLLERS = 32,
+    FIRST_NOTIFIER = 2000,
+    FRUITLESS_MAX = 60, /* turns without a rest or a result */
+};
+
+typedef struct entry {
+    int fd;
+    bool used, out, armed;
+    bool spurious; /* it will be reported, but nothing is there */
+    void *who;
+} entry;
+
+struct azc_poller {
+    entry entries[ENTRIES];
+    bool woken;
+    uint64_t progress; /* as it was when waits became fruitless */
+    int fruitless;
+};
+
+static struct {
+    bool open[NOTIFIERS], signalled[NOTIFIERS];
+    azc_poller *pollers[POLLERS];
+} polling;
+
+static int no_fd(void) {
+    if (!kernel_strikes(kernel_rates.no_fd, FAULT_NO_FD)) return 0;
+    kernel_excuses.no_fd = true;
+    return -EMFILE;
+}
+
+int azc__notifier_open(azc_notifier *notifier) {
+    int i = 0, r = no_fd();
+    if (r < 0) return r;
+    while (i < NOTIFIERS && polling.open[i]) i++;
+    SIM_CHECK(i < NOTIFIERS, "too many notifiers");
+    polling.open[i] = true;
+    polling.signalled[i] = false;
+    notifier->read_fd = notifier->write_fd = FIRST_NOTIFIER + i;
+    return 0;
+}
+
+static bool *signal_of(int number) {
+    int i = number - FIRST_NOTIFIER;
+    SIM_CHECK(i >= 0 && i < NOTIFIERS && polling.open[i], "not a notifier");
+    return &polling.signalled[i];
+}
+
+bool kernel_signalled(int number) { return *signal_of(number); }
+
+void azc__notifier_close(azc_notifier *notifier) {
+    signal_of(notifier->read_fd);
+    polling.open[notifier->read_fd - FIRST_NOTIFIER] = false;
+}
+
+void azc__notifier_signal(azc_notifier *notifier) {
+    *signal_of(notifier->write_fd) = true;
+    sim_yield();
+}
+
+void azc__notifier_clear(azc_notifier *notifier) {
+    *signal_of(notifier->read_fd) = false;
+    sim_yield();
+}
+
+int azc__poller_open(azc_poller **out) {
+    int i = 0, r = no_fd();
+    if (r < 0) return r;
+    azc_poller *poller = azc_sys.allocate(sizeof *poller);
+    if (!poller) return -ENOMEM;
+    memset(poller, 0, sizeof *poller);
+    while (i < POLLERS && polling.pollers[i]) i++;
+    SIM_CHECK(i < POLLERS, "too many pollers");
+    polling.pollers[i] = *out = poller;
+    return 0;
+}
+
+void azc__poller_abandon(azc_poller *poller) {
+    for (int i = 0; i < POLLERS; i++)
+        if (polling.pollers[i] == poller) polling.pollers[i] = NULL;
+}
+
+void azc__poller_close(azc_poller *poller) {
+    azc__poller_abandon(poller);
+    azc_sys.release(poller);
+}
+
+static entry *find(azc_poller *poller, int fd) {
+    for (int i = 0; i < ENTRIES; i++) {
+        entry *it = &poller->entries[i];
+        if (it->used && it->fd == fd) return it;
+    }
+    return NULL;
+}
+
+static entry *find_room(azc_poller *poller) {
+    int i = 0;
+    while (i < ENTRIES && poller->entries[i].used) i++;
+    SIM_CHECK(i < ENTRIES, "too many fds in a poller");
+    return &poller->entries[i];
+}
+
+int azc__poller_arm(azc_poller *poller, int fd, bool out, bool known,
+                    void *who) {
+    sim_yield();
+    SIM_CHECK(!kernel_always_ready(kernel_file(fd)), "fd %d cannot be polled",
+              fd);
+    entry *it = find(poller, fd);
+    SIM_CHECK(known == (it != NULL), "fd %d is%s in the poller", fd,
+              known ? " not" : "");
+    if (kernel_file(fd)->unpollable) return -EPERM;
+    if (no_fd() < 0) return -ENOMEM;
+    if (!it) it = find_room(poller);
+    *it = (entry){fd, true, out, true, false, who};
+    return 0;
+}
+
+void azc__poller_forget(azc_poller *poller, int fd) {
+    sim_yield();
+    entry *it = find(poller, fd);
+    /* A stranger's number does not name the description that is known here. */
+    if (it && !kernel_file(fd)->stolen) it->used = false;
+}
+
+/* The kernel itself forgets a description that nobody has open. */
+void poller_drop_closed(int fd) {
+    for (int i = 0; i < POLLERS; i++) {
+        entry *it = polling.pollers[i] ? find(polling.pollers[i], fd) : NULL;
+        if (it) it->used = false;
+    }
+}
+
+static bool is_reported(const entry *it) {
+    return it->used && it->armed &&
+           (it->spurious || kernel_is_ready(kernel_file(it->fd), it->out));
+}
+
+static bool has_report(void *arg) {
+    azc_poller *poller = arg;
+    if (poller->woken) return true;
+    for (int i = 0; i < ENTRIES; i++)
+        if (is_reported(&poller->entries[i])) return true;
+    return false;
+}
+
+/* One fd that was armed will be reported although it is not ready. */
+void kernel_report_falsely(void) {
+    for (int i = 0; i < POLLERS; i++) {
+        azc_poller *poller = polling.pollers[i];
+        for (int k = 0; poller && k < ENTRIES; k++) {
+            entry *it = &poller->entries[k];
+            if (!it->used || !it->armed || it->spurious) continue;
+            if (!kernel_strikes(kernel_rates.spurious, FAULT_SPURIOUS))
+                continue;
+            it->spurious = true;
+        }
+    }
+}
+
+/* A thread that never sleeps although nothing moves is a busy loop. */
+static void check_fruitless(azc_poller *poller, int timeout_ms) {
+    if (timeout_ms != 0 || poller->progress != kernel_progress)
+        poller->fruitless = 0;
+    poller->progress = kernel_progress;
+    SIM_CHECK(++poller->fruitless < FRUITLESS_MAX, "a busy loop");
+}
+
+static int collect(azc_poller *poller, void **who, int max) {
+    int count = 0, first = (int)sim_below(ENTRIES);
+    for (int i = 0; i < ENTRIES && count < max; i++) {
+        entry *it = &poller->entries[(first + i) % ENTRIES];
+        if (!is_reported(it)) continue;
+        if (count && sim_chance(300)) continue; /* the next time */
+        it->armed = it->spurious = false;
+        who[count++] = it->who;
+    }
+    return count;
+}
+
+int azc__poller_wait(azc_poller *poller, void **who, int max, int timeout_ms) {
+    SIM_CHECK(!sim_holds_locks(), "a thread waits with a lock held");
+    check_fruitless(poller, timeout_ms);
+    if (timeout_ms == 0)
+        sim_pause();
+    else
+        sim_wait(has_report, poller, timeout_ms);
+    if (poller->woken) poller->woken = false;
+    int count = collect(poller, who, max);
+    sim_yield();
+    return count;
+}
+
+void azc__poller_wake(azc_poller *poller) {
+    poller->woken = true;
+    sim_yield();
+}
+
+void poller_end(void) {
+    for (int i = 0; i < NOTIFIERS; i++)
+        SIM_CHECK(!polling.open[i], "a notifier is left open");
+    for (int i = 0; i < POLLERS; i++)
+        SIM_CHECK(!polling.pollers[i], "a poller is left open");
+}

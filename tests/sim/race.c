@@ -1,0 +1,395 @@
+/* race.c - real threads on real pipes and sockets, for the thread sanitizer.
+ *
+ * Usage: race [--operations N] [--seed S]
+ *
+ * In each round a few submitting threads send on a few links, one thread
+ * cancels and closes at random, one drains the port, and each link has a
+ * reader: half of them read(2), the others azc_recv.  Every message begins
+ * with a header, so that a reader can check it whatever was cancelled.
+ *
+ * Checked: each operation ends once and none is lost; messages arrive whole,
+ * in the order in which each thread sent them, and carry none of the poison
+ * that is stored the moment an operation ends; those that were dropped never
+ * arrive, those that are said to be out do.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "azc.h"
+
+enum {
+    LINKS = 4,
+    SENDERS = 3,
+    PER_SENDER = 60, /* messages in a round */
+    SLOTS = SENDERS * PER_SENDER,
+    CLOSE_TOKEN = 1 << 20,
+    READ_TOKEN = 1 << 21,
+    PATIENCE_MS = 10000,
+    POISON = 0xdb,
+    LONGEST = 150000,
+};
+
+#define CHECK(condition, ...)                                                  \
+    do {                                                                       \
+        if (!(condition)) {                                                    \
+            fprintf(stderr, "race: " __VA_ARGS__);                             \
+            fputc('\n', stderr);                                               \
+            _exit(1);                                                          \
+        }                                                                      \
+    } while (0)
+
+typedef struct header {
+    uint64_t slot, length; /* the length counts the header */
+} header;
+
+enum { RUNNING, OUT, DROPPED, RESCUED, FAILED };
+
+typedef struct slot {
+    atomic_bool ready; /* what follows may be looked at */
+    atomic_int end;
+    atomic_bool arrived;
+    int link, sender;
+    unsigned char *data;
+    size_t length;
+} slot;
+
+typedef struct wire {
+    azc_channel *out, *in;
+    azc_port *in_port;
+    int fd; /* the reader's, if it uses read(2) */
+    atomic_bool closing, closed;
+    bool early; /* its reader leaves early */
+    bool whole; /* its reader saw the end of the stream */
+    int64_t last[SENDERS];
+    pthread_t reader;
+    unsigned seed;
+} wire;
+
+static struct {
+    slot slots[SLOTS];
+    wire links[LINKS];
+    azc_port *port;
+    atomic_int begun[SENDERS], ended;
+    atomic_bool sent;
+    uint64_t operations, cancelled, rescued, failed;
+    unsigned seed;
+} race;
+
+static unsigned draw(unsigned *seed, unsigned n) {
+    *seed = *seed * 1664525u + 1013904223u;
+    return (*seed >> 8) % n;
+}
+
+static uint64_t now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* ---- operations ------------------------------------------------------ */
+
+static unsigned char byte_of(uint64_t slot, uint64_t offset) {
+    return (unsigned char)((slot * 37 + offset * 11 + offset / 251) % 128);
+}
+
+static void fill(slot *it, uint64_t number) {
+    header head = {number, it->length};
+    memcpy(it->data, &head, sizeof head);
+    for (size_t i = sizeof head; i < it->length; i++)
+        it->data[i] = byte_of(number, i);
+}
+
+/* The operation has ended; its memory is ours, so it is spoilt at once. */
+static void end(slot *it, int how) {
+    int before = atomic_exchange(&it->end, how);
+    CHECK(before == RUNNING, "an operation ends twice: %d, %d", before, how);
+    memset(it->data, POISON, it->length);
+    free(it->data);
+    atomic_fetch_add(&race.ended, 1);
+}
+
+static size_t draw_length(unsigned *seed) {
+    unsigned kind = draw(seed, 10);
+    size_t n = kind < 4 ? draw(seed, 100) : draw(seed, 9000);
+    if (kind > 7) n = draw(seed, LONGEST);
+    return n + sizeof(header);
+}
+
+static ssize_t submit(slot *it, uint64_t token, unsigned *seed) {
+    azc_channel *out = race.links[it->link].out;
+    if (draw(seed, 2))
+        return azc_send(out, race.port, token, it->data, it->length);
+    size_t half = draw(seed, (unsigned)it->length);
+    struct iovec vec[2] = {{it->data, half},
+                           {it->data + half, it->length - half}};
+    return azc_sendv(out, race.port, token, vec, 2, NULL, 0);
+}
+
+static void *send_some(void *arg) {
+    int sender = (int)(intptr_t)arg;
+    unsigned seed = race.seed * 31 + (unsigned)sender;
+    for (int i = 0; i < PER_SENDER; i++) {
+        int number = sender * PER_SENDER + i;
+        slot *it = &race.slots[number];
+        it->link = (int)draw(&seed, LINKS);
+        it->sender = sender;
+        it->length = draw_length(&seed);
+        it->data = malloc(it->length);
+        CHECK(it->data, "no memory");
+        fill(it, (uint64_t)number);
+        atomic_store(&it->ready, true);
+        atomic_store(&race.begun[sender], i + 1);
+        ssize_t r = submit(it, (uint64_t)number, &seed);
+        if (r == -EINPROGRESS) continue;
+        if (r >= 0) CHECK(r == (ssize_t)it->length, "%zd bytes are all", r);
+        end(it, r >= 0 ? OUT : FAILED);
+    }
+    return NULL;
+}
+
+static void cancel(slot *it, uint64_t token, unsigned *seed) {
+    azc_event event;
+    uint64_t limit = draw(seed, 8) ? 64 << 20 : 1000;
+    int r = azc_cancel(race.links[it->link].out, token, limit, &event);
+    if (r == AZC_LATER || r == -ENOENT) return;
+    end(it, r == AZC_DROPPED ? DROPPED : r == AZC_RESCUED ? RESCUED : FAILED);
+}
+
+static void close_link(wire *it, int number) {
+    bool before = false;
+    if (!atomic_compare_exchange_strong(&it->closing, &before, true)) return;
+    int r = azc_close(it->out, race.port, (uint64_t)(CLOSE_TOKEN + number));
+    CHECK(r == 1 || r == -EINPROGRESS, "azc_close: %d", r);
+    if (r == 1) atomic_store(&it->closed, true);
+}
+
+/* One of the latest operations of a sender. */
+static unsigned draw_recent(unsigned *seed) {
+    unsigned sender = draw(seed, SENDERS), back = draw(seed, 12);
+    unsigned begun = (unsigned)atomic_load(&race.begun[sender]);
+    return sender * PER_SENDER + (begun > back ? begun - back - 1 : 0);
+}
+
+static void *cancel_some(void *arg) {
+    unsigned seed = race.seed * 77 + 5;
+    (void)arg;
+    while (!atomic_load(&race.sent)) {
+        azc_stats stats;
+        unsigned number = draw_recent(&seed);
+        slot *it = &race.slots[number];
+        if (atomic_load(&it->ready)) cancel(it, number, &seed);
+        wire *any = &race.links[draw(&seed, LINKS)];
+        CHECK(azc_get_stats(any->out, &stats) == 0, "no stats");
+        CHECK(azc_fd(any->out) >= -1, "no fd");
+        if (draw(&seed, 10000) == 0) close_link(any, (int)(any - race.links));
+        if (draw(&seed, 4) == 0) sched_yield();
+    }
+    return NULL;
+}
+
+static void judge(const azc_event *event) {
+    if (event->token >= CLOSE_TOKEN) {
+        atomic_store(&race.links[event->token - CLOSE_TOKEN].closed, true);
+        return;
+    }
+    int how = event->status == 0              ? OUT
+              : event->status != -ECANCELED   ? FAILED
+              : event->outcome == AZC_RESCUED ? RESCUED
+              : event->bytes                  ? FAILED
+                                              : DROPPED;
+    end(&race.slots[event->token], how);
+}
+
+static bool all_closed(void) {
+    for (int i = 0; i < LINKS; i++)
+        if (!atomic_load(&race.links[i].closed)) return false;
+    return true;
+}
+
+static void *drain_all(void *arg) {
+    azc_event events[8];
+    uint64_t deadline = now_ms() + PATIENCE_MS;
+    (void)arg;
+    while (atomic_load(&race.ended) < SLOTS || !all_closed()) {
+        struct pollfd ready = {azc_port_fd(race.port), POLLIN, 0};
+        poll(&ready, 1, 20);
+        int count = 8;
+        while (count == 8) {
+            count = azc_port_drain(race.port, events, 8);
+            for (int i = 0; i < count; i++) judge(&events[i]);
+        }
+        CHECK(now_ms() < deadline, "operations are lost: %d of %d ended",
+              atomic_load(&race.ended), SLOTS);
+    }
+    return NULL;
+}
+
+/* ---- readers --------------------------------------------------------- */
+
+/* Up to n bytes; 0 at the end of the stream. */
+static ssize_t receive(wire *it, void *data, size_t n) {
+    if (!it->in) return read(it->fd, data, n);
+    ssize_t r = azc_recv(it->in, it->in_port, READ_TOKEN, data, n, 1);
+    if (r != -EINPROGRESS) return r;
+    struct pollfd ready = {azc_port_fd(it->in_port), POLLIN, 0};
+    azc_event event;
+    poll(&ready, 1, PATIENCE_MS);
+    CHECK(azc_port_drain(it->in_port, &event, 1) == 1, "a reader waits");
+    return event.status < 0 ? event.status : (ssize_t)event.bytes;
+}
+
+/* Fills data, or returns false at the end. */
+static bool receive_all(wire *it, unsigned char *data, size_t n) {
+    while (n) {
+        size_t most = 1 + draw(&it->seed, 8192);
+        ssize_t r = receive(it, data, n < most ? n : most);
+        if (r <= 0) return false;
+        data += r;
+        n -= (size_t)r;
+    }
+    return true;
+}
+
+static void check_message(wire *it, const header *head,
+                          const unsigned char *data) {
+    slot *sent = &race.slots[head->slot];
+    CHECK(atomic_load(&sent->ready), "a message from the future");
+    for (size_t i = sizeof *head; i < head->length; i++)
+        CHECK(data[i] == byte_of(head->slot, i), "byte %zu of message %d", i,
+              (int)head->slot);
+    CHECK(&race.links[sent->link] == it, "a message on another link");
+    CHECK((int64_t)head->slot > it->last[sent->sender], "out of order");
+    it->last[sent->sender] = (int64_t)head->slot;
+    CHECK(!atomic_exchange(&sent->arrived, true), "a message arrives twice");
+}
+
+static void *read_link(void *arg) {
+    static const size_t longest = LONGEST + sizeof(header);
+    wire *it = arg;
+    unsigned char *data = malloc(longest);
+    header head;
+    int left = it->early ? (int)draw(&it->seed, 30) : SLOTS + 1;
+    CHECK(data, "no memory");
+    while (left-- > 0) {
+        memcpy(data, "end", 4);
+        if (!receive_all(it, data, sizeof head)) break;
+        memcpy(&head, data, sizeof head);
+        CHECK(head.slot < SLOTS && head.length <= longest, "not a header");
+        if (!receive_all(it, data + sizeof head, head.length - sizeof head))
+            break;
+        check_message(it, &head, data);
+    }
+    it->whole = !it->early;
+    free(data);
+    if (it->in) {
+        while (azc_close(it->in, NULL, 0) == -ENOMEM) {
+        }
+        azc_free(it->in);
+        azc_port_close(it->in_port);
+    } else {
+        close(it->fd);
+    }
+    return NULL;
+}
+
+/* ---- rounds ---------------------------------------------------------- */
+
+static void open_fds(int kind, int fds[2]) {
+    if (kind % 2) {
+        int size = 4096;
+        CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0, "no sockets");
+        setsockopt(fds[1], SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+    } else {
+        CHECK(pipe(fds) == 0, "no pipe");
+#ifdef F_SETPIPE_SZ
+        fcntl(fds[1], F_SETPIPE_SZ, 4096);
+#endif
+    }
+}
+
+static void open_link(int number, unsigned *seed) {
+    wire *it = &race.links[number];
+    int fds[2], untrusted = draw(seed, 4) ? 0 : AZC_UNTRUSTED;
+    memset(it, 0, sizeof *it);
+    for (int i = 0; i < SENDERS; i++) it->last[i] = -1;
+    it->seed = draw(seed, 1 << 20);
+    it->early = draw(seed, 6) == 0;
+    open_fds(number, fds);
+    CHECK(azc_open(fds[1], AZC_OUT | untrusted, &it->out) == 0, "no channel");
+    it->fd = fds[0];
+    if (number >= LINKS / 2) {
+        CHECK(azc_open(fds[0], AZC_IN, &it->in) == 0, "no channel");
+        CHECK(azc_port_open(&it->in_port) == 0, "no port");
+    }
+    CHECK(pthread_create(&it->reader, NULL, read_link, it) == 0, "no thread");
+}
+
+/* What a link's reader has must fit to what was said of each message. */
+static void check_round(void) {
+    for (int i = 0; i < SLOTS; i++) {
+        slot *it = &race.slots[i];
+        int how = atomic_load(&it->end);
+        bool arrived = atomic_load(&it->arrived);
+        CHECK(!(arrived && how == DROPPED), "a dropped message arrives");
+        CHECK(arrived || how != OUT || !race.links[it->link].whole,
+              "a message that is out does not arrive");
+        race.operations++;
+        race.cancelled += how == DROPPED;
+        race.rescued += how == RESCUED;
+        race.failed += how == FAILED;
+    }
+}
+
+static void run_round(unsigned seed) {
+    pthread_t senders[SENDERS], canceller, drainer;
+    memset(race.slots, 0, sizeof race.slots);
+    race.seed = seed;
+    atomic_store(&race.ended, 0);
+    for (int i = 0; i < SENDERS; i++) atomic_store(&race.begun[i], 0);
+    atomic_store(&race.sent, false);
+    CHECK(azc_port_open(&race.port) == 0, "no port");
+    for (int i = 0; i < LINKS; i++) open_link(i, &seed);
+    pthread_create(&drainer, NULL, drain_all, NULL);
+    pthread_create(&canceller, NULL, cancel_some, NULL);
+    for (int i = 0; i < SENDERS; i++)
+        pthread_create(&senders[i], NULL, send_some, (void *)(intptr_t)i);
+    for (int i = 0; i < SENDERS; i++) pthread_join(senders[i], NULL);
+    atomic_store(&race.sent, true);
+    pthread_join(canceller, NULL);
+    unsigned ms = draw(&seed, 2) ? draw(&seed, 10) : 300; /* or all finish */
+    while (atomic_load(&race.ended) < SLOTS && ms--) poll(NULL, 0, 1);
+    for (int i = 0; i < LINKS; i++) close_link(&race.links[i], i);
+    pthread_join(drainer, NULL);
+    for (int i = 0; i < LINKS; i++) {
+        azc_free(race.links[i].out);
+        pthread_join(race.links[i].reader, NULL);
+    }
+    azc_port_close(race.port);
+    check_round();
+}
+
+int main(int argc, char **argv) {
+    uint64_t operations = 10000;
+    unsigned seed = 1;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        unsigned long value = strtoul(argv[i + 1], NULL, 10);
+        if (strcmp(argv[i], "--operations") == 0) operations = value;
+        if (strcmp(argv[i], "--seed") == 0) seed = (unsigned)value;
+    }
+    while (race.operations < operations) run_round(seed++);
+    printf("%llu operations, %llu dropped, %llu rescued, %llu cut off\n",
+           (unsigned long long)race.operations,
+           (unsigned long long)race.cancelled, (unsigned long long)race.rescued,
+           (unsigned long long)race.failed);
+    return 0;
+}

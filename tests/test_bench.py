@@ -1,0 +1,176 @@
+"""The benches run, their receiver sees every byte, and their numbers make sense."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aiozerocopy import bench
+from aiozerocopy.bench import feeding, kit, report
+from aiozerocopy.bench.feeding import Feeder, Lab, in_c, unix_link
+from aiozerocopy.bench.kit import Goal, Options, Race, Run, Work, WrongBytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which(feeding.COMPILER) is None, reason="no C compiler"
+)
+
+
+class Fake:
+    """A contestant whose runs are known beforehand: (seconds, CPU seconds)."""
+
+    def __init__(
+        self, name: str, *runs: tuple[float, float], needs: Sequence[str] = ()
+    ) -> None:
+        self.name = name
+        self.needs = needs
+        self.runs = list(runs)
+
+    def run(self, work: Work, check: bool) -> Run:
+        if check:
+            return Run(1, 1, 1, None)
+        seconds, cpu = self.runs.pop(0)
+        return Run(seconds, cpu, 1, None)
+
+    def count_calls(self, work: Work) -> float | None:
+        return 1.5
+
+
+WORK = Work(size=1_000_000, messages=1000, warm=0, buffers=1)  # 1 GB
+
+
+def fake_result(factor: float | None = 1.0, at_lower_cpu: bool = False) -> kit.Result:
+    contestants = [
+        Fake("ours", (1.0, 0.5), (2.0, 0.5), (10.0, 0.5)),
+        Fake("rival", (1.5, 1.0), (3.0, 1.0), (5.0, 1.0)),
+        Fake("slow", (9.0, 0.1), (9.0, 0.1), (9.0, 0.1)),
+        Fake("absent", needs=["no_such_module"]),
+    ]
+    goal = Goal("S0", "ours", ["rival", "slow", "absent"], factor, at_lower_cpu)
+    return kit.run_race(Race("fakes", WORK, contestants, [goal]), Options(rounds=3))
+
+
+def test_ratio_is_the_median_of_the_rounds_against_the_best_rival() -> None:
+    [verdict] = fake_result().verdicts
+    assert (verdict.rival, verdict.ratio, verdict.cpu_ratio) == ("rival", 1.5, 0.5)
+
+
+@pytest.mark.parametrize(("factor", "met"), [(1.5, True), (1.6, False), (None, None)])
+def test_goal_is_met_at_its_factor(factor: float | None, met: bool | None) -> None:
+    assert fake_result(factor, at_lower_cpu=True).verdicts[0].met is met
+
+
+def test_goal_at_lower_cpu_is_not_met_at_higher() -> None:
+    contestants = [Fake("ours", (1.0, 2.0)), Fake("rival", (2.0, 1.0))]
+    goal = Goal("S0", "ours", ["rival"], 1.0, at_lower_cpu=True)
+    race = Race("fakes", WORK, contestants, [goal])
+    [verdict] = kit.run_race(race, Options(rounds=1)).verdicts
+    assert (verdict.ratio, verdict.met) == (2.0, False)
+
+
+def test_only_the_best_candidate_is_in_the_race() -> None:
+    candidates = [
+        Fake("slow", *[(2.0, 1.0)] * 3),
+        Fake("fast", *[(1.0, 1.0)] * 4),
+    ]
+    race = Race("fakes", WORK, [Fake("ours", (1.0, 1.0))], [], candidates)
+    result = kit.run_race(race, Options(rounds=1))
+    assert [entry.name for entry in result.entries] == ["ours", "fast"]
+
+
+def test_what_is_not_installed_is_named() -> None:
+    assert "not installed: absent" in report.footnotes(fake_result())
+
+
+@pytest.mark.parametrize("rich_is_there", [True, False])
+def test_table_names_every_contestant(
+    rich_is_there: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if rich_is_there:
+        pytest.importorskip("rich")
+    else:
+        monkeypatch.setattr(report, "find_spec", lambda name: None)
+    report.show(fake_result())
+    text = capsys.readouterr().out
+    assert all(name in text for name in ("ours", "rival", "slow", "1.50"))
+    assert "S0: ours / rival = 1.50x at 0.50x the CPU (goal 1x: met)" in text
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "link",
+    [feeding.unix_link, feeding.tcp_link, feeding.pipe_link(65536)],
+    ids=["unix", "tcp", "pipe"],
+)
+def test_every_link_carries_every_byte(link: Callable[[], tuple[int, int]]) -> None:
+    work = Work(size=10_000, messages=30, warm=3, buffers=3)
+    with Lab() as lab:
+        run = Feeder("C", lab, in_c(4096), link, read_size=1000).run(work, check=True)
+    assert run.seconds > 0
+
+
+@needs_compiler
+def test_wrong_bytes_are_found() -> None:
+    work = Work(size=4096, messages=8, warm=8, buffers=4)
+    with Lab() as lab:
+        right = Feeder("right", lab, in_c(), unix_link, read_size=1000)
+        right.run(work, check=True)
+        wrong = lab.path / "wrong"
+        data = bytearray((lab.path / "pattern-16384").read_bytes())
+        data[5000] ^= 1
+        wrong.write_bytes(data)
+
+        def command(lab: Lab, task: feeding.Task) -> list[str]:
+            return [*in_c()(lab, task)[:-1], str(wrong)]
+
+        with pytest.raises(WrongBytes, match=r"the first wrong one is number 5000$"):
+            Feeder("wrong", lab, command, unix_link).run(work, check=True)
+
+
+@needs_compiler
+def test_sender_that_fails_is_reported() -> None:
+    def command(lab: Lab, task: feeding.Task) -> list[str]:
+        return ["sh", "-c", "echo no such luck >&2; exit 3"]
+
+    work = Work(size=1, messages=1, warm=0, buffers=1)
+    with Lab() as lab, pytest.raises(ChildProcessError, match="no such luck"):
+        Feeder("failing", lab, command, unix_link).run(work, check=False)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("name", "titles", "count"),
+    [("sockets", ["S4", "S5", "S6"], 21), ("pipes", ["1080p"], 5)],
+)
+def test_bench_runs_and_every_byte_is_right(
+    name: str,
+    titles: list[str],
+    count: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tables = tmp_path / "tables.md"
+    assert bench.main([name, "--quick", "--json", "--markdown", str(tables)]) == 0
+    races: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["races"]
+    assert [race["title"].split()[0] for race in races] == titles
+    entries = [entry for race in races for entry in race["contestants"]]
+    left_out = [name for race in races for name in race["not_installed"]]
+    assert len(entries) + len(left_out) == count
+    assert bool(left_out) == (find_spec("uvloop") is None)
+    for entry in entries:
+        assert entry["verified"]
+        assert 0 < entry["median_gb_per_s"] < 1000
+        assert 0 <= entry["cpu_s_per_gb"] < 1000
+    for race in races:
+        for goal in race["goals"]:
+            assert goal["ratio"] > 0
+    assert all(entry["name"] in tables.read_text() for entry in entries)

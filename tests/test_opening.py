@@ -1,0 +1,499 @@
+"""Taking over fds, files and sockets; pairs of our own."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import errno
+import fcntl
+import gzip
+import io
+import os
+import pty
+import select
+import socket
+import ssl
+import subprocess
+import sys
+import tty
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from anyio import EndOfStream
+from links import linux_only
+
+import aiozerocopy as azc
+from aiozerocopy import _native, opening
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[int, int]]:
+    """A pipe; what nobody takes is closed."""
+    fds = os.pipe()
+    identities = [os.fstat(fd).st_ino for fd in fds]
+    yield fds
+    for fd, inode in zip(fds, identities, strict=True):
+        with contextlib.suppress(OSError):
+            if os.fstat(fd).st_ino == inode:
+                os.close(fd)
+
+
+def is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+async def everything(stream: azc.ReceiveStream) -> bytes:
+    return b"".join([data async for data in stream])
+
+
+# ---- what can be taken over ----------------------------------------------------
+
+
+async def test_pipe_both_ends(ends: tuple[int, int]) -> None:
+    async with azc.open_reader(ends[0]) as reader:
+        async with azc.open_writer(ends[1]) as writer:
+            await writer.send(b"through ", b"a pipe")
+        assert await everything(reader) == b"through a pipe"
+
+
+async def test_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    async with azc.open_writer(path.open("wb")) as writer:
+        await writer.send(bytes(100_000))
+    async with azc.open_reader(path.open("rb")) as reader:
+        assert await everything(reader) == bytes(100_000)
+
+
+async def test_appending_file_opened_for_both(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old ")
+    async with azc.open_writer(path.open("a+b")) as writer:
+        await writer.send(b"new")
+    assert path.read_bytes() == b"old new"
+
+
+async def test_fifo(tmp_path: Path) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    async with azc.open_reader(os.open(path, os.O_RDONLY | os.O_NONBLOCK)) as reader:
+        async with azc.open_writer(os.open(path, os.O_WRONLY)) as writer:
+            await writer.send(b"fifo")
+        assert await everything(reader) == b"fifo"
+
+
+async def test_terminal() -> None:
+    master, slave = pty.openpty()
+    tty.setraw(slave)
+    async with azc.open_writer(slave) as writer, azc.open_reader(master) as reader:
+        await writer.send(b"typed")
+        assert await reader.receive() == b"typed"
+
+
+async def test_device() -> None:
+    async with azc.open_reader(os.open("/dev/zero", os.O_RDONLY)) as reader:
+        memory = bytearray(b"\1" * 10_000)
+        await reader.receive_exactly(memory)
+        assert memory == bytes(10_000)
+    async with azc.open_writer(os.open("/dev/null", os.O_WRONLY)) as writer:
+        await writer.send(memory)
+
+
+async def test_socket_in_one_direction() -> None:
+    one, other = socket.socketpair()
+    async with azc.open_writer(one) as writer, azc.open_reader(other) as reader:
+        await writer.send(b"socket")
+        assert await reader.receive() == b"socket"
+
+
+def cat() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+async def test_stdin_of_popen() -> None:
+    child = cat()
+    assert child.stdin
+    assert child.stdout
+    async with azc.open_reader(child.stdout) as reader:
+        async with azc.open_writer(child.stdin) as writer:
+            await writer.send(b"popen")
+        assert child.stdin.closed
+        assert await everything(reader) == b"popen"
+    child.wait()
+
+
+# ---- who owns what -------------------------------------------------------------
+
+
+async def test_the_stream_has_an_fd_of_its_own(ends: tuple[int, int]) -> None:
+    async with azc.open_writer(ends[1]) as writer:
+        assert not is_open(ends[1])
+        assert writer.fileno() >= 3
+        assert fcntl.fcntl(writer.fileno(), fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+
+
+@pytest.mark.parametrize("mode", ["wb", "w"])
+async def test_what_the_file_has_buffered_goes_first(tmp_path: Path, mode: str) -> None:
+    path = tmp_path / "file"
+    file: Any = path.open(mode)
+    file.write("first, " if mode == "w" else b"first, ")
+    async with azc.open_writer(file) as writer:
+        assert file.closed
+        await writer.send(b"second")
+    assert path.read_bytes() == b"first, second"
+
+
+@pytest.mark.parametrize("mode", ["rb", "r+b"])
+async def test_what_the_file_has_read_ahead_comes_again(
+    tmp_path: Path, mode: str
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"header\nbody")
+    file: Any = path.open(mode)
+    assert file.readline() == b"header\n"
+    async with azc.open_reader(file) as reader:
+        assert await everything(reader) == b"body"
+
+
+def test_flush_that_fails_leaves_the_file_alone(ends: tuple[int, int]) -> None:
+    os.close(ends[0])
+    file = os.fdopen(ends[1], "wb")
+    file.write(b"nobody reads this")
+    with pytest.raises(BrokenPipeError):
+        azc.open_writer(file)
+    assert is_open(ends[1])
+    with pytest.raises(BrokenPipeError):
+        file.close()
+
+
+async def test_failure_leaves_the_callers_fd_alone(
+    ends: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(opening, "Channel", fail)
+    with pytest.raises(MemoryError):
+        azc.open_writer(ends[1])
+    assert is_open(ends[1])
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_blocking_mode_is_left_as_it_is(
+    ends: tuple[int, int], blocking: bool
+) -> None:
+    os.set_blocking(ends[1], blocking)
+    witness = os.dup(ends[1])
+    async with azc.open_reader(ends[0]) as reader:
+        async with azc.open_writer(ends[1]) as writer:
+            await writer.send(b"data")
+            await reader.receive()
+            assert os.get_blocking(witness) is blocking
+        assert os.get_blocking(witness) is blocking
+    os.close(witness)
+
+
+async def test_default_timeout_of_sockets_changes_no_blocking_mode() -> None:
+    one, other = socket.socketpair()
+    socket.setdefaulttimeout(5)
+    try:
+        with other:
+            number = one.detach()
+            witness = os.dup(number)
+            async with azc.open_writer(number):
+                assert os.get_blocking(witness)
+            os.close(witness)
+    finally:
+        socket.setdefaulttimeout(None)
+
+
+# In a child: what is tried is a process's own standard output.
+_STANDARD_STREAMS = """
+import os, sys, anyio, aiozerocopy as azc
+
+async def main():
+    print("printed", end=" ")
+    print("noted", end=" ", file=sys.stderr)
+    async with azc.open_writer(sys.stdout.buffer) as out, azc.open_writer(2) as err:
+        fd = os.open("/dev/null", os.O_RDONLY)
+        assert fd > 2, fd
+        print("to nobody", flush=True)
+        await out.send(b"sent")
+        await err.send(b"complained")
+
+anyio.run(main)
+"""
+
+
+def test_standard_streams() -> None:
+    command = [sys.executable, "-c", _STANDARD_STREAMS]
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert (done.stdout, done.stderr) == (b"printed sent", b"noted complained")
+
+
+# ---- what is refused, at the call ----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "source",
+    [True, None, 1.5, "path", b"path", [1], object(), socket.socket],
+    ids=repr,
+)
+@pytest.mark.parametrize("open_it", [azc.open_writer, azc.open_reader, azc.wrap_socket])
+def test_neither_fd_nor_file(open_it: Callable[..., object], source: object) -> None:
+    with pytest.raises(TypeError, match="an fd, or an object with fileno"):
+        open_it(source)
+
+
+def test_negative_fd() -> None:
+    with pytest.raises(ValueError, match="never negative"):
+        azc.open_writer(-1)
+
+
+@pytest.mark.parametrize("number", [None, 1 << 40])
+def test_closed_fd(ends: tuple[int, int], number: int | None) -> None:
+    os.close(ends[1])
+    with pytest.raises(OSError, match="is not open") as caught:
+        azc.open_writer(number or ends[1])
+    assert caught.value.errno == errno.EBADF
+
+
+def test_closed_file(tmp_path: Path) -> None:
+    file = (tmp_path / "file").open("wb")
+    file.close()
+    with pytest.raises(ValueError, match="closed"):
+        azc.open_writer(file)
+
+
+def test_closed_socket() -> None:
+    sock = socket.socket()
+    sock.close()
+    with pytest.raises(ValueError, match="closed"):
+        azc.wrap_socket(sock)
+
+
+def test_file_without_fd() -> None:
+    with pytest.raises(io.UnsupportedOperation, match="has no fd"):
+        azc.open_writer(io.BytesIO())
+
+
+def test_directory() -> None:
+    fd = os.open("/", os.O_RDONLY)
+    for open_it in (azc.open_writer, azc.open_reader):
+        with pytest.raises(IsADirectoryError, match=f"fd {fd} is a directory"):
+            open_it(fd)
+    os.close(fd)
+
+
+def test_wrong_direction(ends: tuple[int, int]) -> None:
+    with pytest.raises(io.UnsupportedOperation, match="open for reading only"):
+        azc.open_writer(ends[0])
+    with pytest.raises(io.UnsupportedOperation, match="open for writing only"):
+        azc.open_reader(ends[1])
+    assert all(map(is_open, ends))
+
+
+@linux_only
+def test_o_path(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    fd = os.open(tmp_path / "file", os.O_PATH)
+    with pytest.raises(io.UnsupportedOperation, match="O_PATH"):
+        azc.open_reader(fd)
+    os.close(fd)
+
+
+@linux_only
+def test_what_is_no_stream_at_all() -> None:
+    with select.epoll() as epoll:
+        with pytest.raises(io.UnsupportedOperation, match="neither a pipe"):
+            azc.open_reader(epoll)
+        with pytest.raises(io.UnsupportedOperation, match="neither a pipe"):
+            azc.open_writer(epoll.fileno())
+
+
+def test_datagram_and_listening_and_unconnected_sockets() -> None:
+    with socket.socket(type=socket.SOCK_DGRAM) as sock:
+        with pytest.raises(io.UnsupportedOperation, match="SOCK_DGRAM"):
+            azc.wrap_socket(sock)
+        with pytest.raises(io.UnsupportedOperation, match="SOCK_DGRAM"):
+            azc.open_writer(sock.fileno())
+    with socket.socket() as sock:
+        with pytest.raises(OSError, match="not connected") as caught:
+            azc.wrap_socket(sock)
+        assert caught.value.errno == errno.ENOTCONN
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        with pytest.raises(io.UnsupportedOperation, match="listening"):
+            azc.wrap_socket(sock)
+        assert sock.fileno() >= 0
+
+
+@linux_only
+def test_seqpacket_socket() -> None:
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with one, other, pytest.raises(io.UnsupportedOperation, match="SEQPACKET"):
+        azc.wrap_socket(one)
+
+
+def test_tls_socket() -> None:
+    context = ssl.create_default_context()
+    one, other = socket.socketpair()
+    tls = context.wrap_socket(one, server_hostname="a", do_handshake_on_connect=False)
+    with tls, other, pytest.raises(TypeError, match="TLS"):
+        azc.wrap_socket(tls)
+
+
+def test_compressing_file(tmp_path: Path) -> None:
+    for open_file in (gzip.open, bz2.open):
+        for mode in ("wb", "wt"):
+            with (
+                open_file(tmp_path / "file", mode) as file,
+                pytest.raises(TypeError, match="changes the bytes"),
+            ):
+                azc.open_writer(file)  # type: ignore[arg-type]
+
+
+def test_text_file_for_reading(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    with path.open() as file, pytest.raises(TypeError, match="binary"):
+        azc.open_reader(file)
+
+
+def test_unknown_peer(ends: tuple[int, int]) -> None:
+    text = "one of 'unknown', 'reads', 'untrusted', not 'nice'"
+    with pytest.raises(ValueError, match=text):
+        azc.open_writer(ends[1], "nice")
+    with pytest.raises(ValueError, match=text):
+        azc.open_reader(ends[0], "nice")
+    assert all(map(is_open, ends))
+
+
+@pytest.mark.parametrize("peer", ["unknown", "reads", "untrusted"])
+async def test_known_peers(ends: tuple[int, int], peer: str) -> None:
+    async with azc.open_reader(ends[0], peer) as reader:
+        async with azc.open_writer(ends[1], peer) as writer:
+            await writer.send(b"hello")
+        assert await everything(reader) == b"hello"
+    # No system call of ours in the loop's thread, for a peer that is not trusted.
+    assert writer.stats.sent_at_once == (0 if peer == "untrusted" else 1)
+
+
+# ---- pairs of our own ----------------------------------------------------------
+
+
+async def test_pipe() -> None:
+    reader, writer = azc.pipe()
+    async with reader:
+        async with writer:
+            await writer.send(b"piped")
+            assert not os.get_blocking(writer.fileno())
+            assert not os.get_inheritable(writer.fileno())
+        assert await everything(reader) == b"piped"
+
+
+@linux_only
+@pytest.mark.parametrize(
+    ("size", "least"), [(1, 4096), (100_000, 100_000), (1 << 40, 4096)]
+)
+async def test_capacity_of_a_pipe(size: int, least: int) -> None:
+    reader, writer = azc.pipe(size)
+    async with reader, writer:
+        capacity = azc.pipe_capacity(writer)
+        assert capacity is not None
+        assert capacity >= least
+        assert azc.pipe_capacity(reader) == capacity
+    assert azc.pipe_capacity(writer) is None
+
+
+@linux_only
+async def test_pipe_takes_what_the_system_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = fcntl.fcntl
+    tried: list[int] = []
+
+    def stingy(fd: int, command: int, arg: int = 0) -> int:
+        if command == opening._F_SETPIPE_SZ:
+            tried.append(arg)
+            if arg > 1 << 17:
+                raise PermissionError(errno.EPERM, "not so much")
+        return real(fd, command, arg)
+
+    monkeypatch.setattr(fcntl, "fcntl", stingy)
+    reader, writer = azc.pipe(1 << 19)
+    async with reader, writer:
+        assert tried == [1 << 19, 1 << 18, 1 << 17]
+        assert azc.pipe_capacity(writer) == 1 << 17
+
+
+async def test_pipe_that_cannot_be_opened_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(opening, "Channel", fail)
+    with pytest.raises(MemoryError):
+        azc.pipe()
+
+
+async def test_socketpair() -> None:
+    one, other = azc.socketpair()
+    async with one, other:
+        await one.send(b"there")
+        assert await other.receive() == b"there"
+        await other.send(b"back")
+        assert await one.receive() == b"back"
+        await one.send_eof()
+        with pytest.raises(EndOfStream):
+            await other.receive()
+        assert azc.pipe_capacity(one) is None
+
+
+@pytest.mark.parametrize("seconds", [None, 0, 5])
+async def test_wrap_socket_in_any_mode(seconds: float | None) -> None:
+    one, other = socket.socketpair()
+    one.settimeout(seconds)
+    with other:
+        async with azc.wrap_socket(one) as stream:
+            assert one.fileno() == -1
+            await stream.send(b"there")
+            assert other.recv(10) == b"there"
+            other.send(b"back")
+            assert await stream.receive() == b"back"
+        assert other.recv(10) == b""
+
+
+async def test_wrap_fd_of_socket() -> None:
+    one, other = socket.socketpair()
+    with other:
+        async with azc.wrap_socket(one.detach()) as stream:
+            await stream.send(b"there")
+            assert other.recv(10) == b"there"
+
+
+def test_wrap_what_is_no_socket(ends: tuple[int, int]) -> None:
+    with pytest.raises(OSError, match="is not a socket") as caught:
+        azc.wrap_socket(ends[0])
+    assert caught.value.errno == errno.ENOTSOCK
+    assert is_open(ends[0])
+
+
+async def test_limits_are_passed_on(ends: tuple[int, int]) -> None:
+    async with azc.open_writer(ends[1], rescue_limit=1, queue_limit=2) as writer:
+        assert (writer._rescue_limit, writer._room.limit) == (1, 2)
+    one, other = socket.socketpair()
+    with other:
+        async with azc.wrap_socket(one, rescue_limit=1, queue_limit=2) as stream:
+            assert (stream._rescue_limit, stream._room.limit) == (1, 2)
+    assert _native.unsent() == 0

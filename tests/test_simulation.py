@@ -1,0 +1,133 @@
+"""The C helper over a simulated kernel, and under real threads with sanitizers.
+
+tests/sim/sim.c says what is simulated and what must hold; tests/sim/race.c has real
+threads on real pipes and sockets. A failure prints its seed: build the program as
+below, and ``sim --from SEED --seeds 1 --verbose`` shows it again, step by step.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+CSRC = TESTS.parent / "csrc"
+SIM = TESTS / "sim"
+HELPER = ("queue", "port", "registry", "lanes", "channel", "pump")
+KERNEL = ("sim", "oracle", "kernel", "poller", "threads")
+
+SEEDS = os.environ.get("AZC_SIM_SEEDS", "10000")
+CAUGHT_WITHIN = "300"  # seeds
+ADDRESS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+THREAD = ("-fsanitize=thread",)
+# The simulation counts leaks itself, and small quarantines are quicker.
+ENVIRONMENT = {
+    **os.environ,
+    "ASAN_OPTIONS": "detect_leaks=0:quarantine_size_mb=16:malloc_context_size=8",
+    "TSAN_OPTIONS": "halt_on_error=1",
+}
+
+Build = Callable[..., Path]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(
+        platform.libc_ver()[0] != "glibc" or not shutil.which("cc"),
+        reason="needs a C compiler and glibc's contexts",
+    ),
+]
+
+
+def compiled(target: Path, sources: list[Path], *flags: str) -> Path:
+    command = ["cc", "-std=c11", "-D_GNU_SOURCE=1", "-Wall", "-Wextra", "-g", "-O1"]
+    command += [f"-I{CSRC}", f"-I{SIM}", *flags, *map(str, sources)]
+    subprocess.run([*command, "-lpthread", "-o", str(target)], check=True)
+    return target
+
+
+def run(command: list[str | Path]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("simulation")
+
+
+@pytest.fixture(scope="module")
+def works(folder: Path) -> Callable[..., bool]:
+    """Whether this machine can build and run a program with these flags."""
+
+    def works(*flags: str, prefix: tuple[str, ...] = ()) -> bool:
+        source = folder / "empty.c"
+        source.write_text("int main(void) { return 0; }\n")
+        try:
+            program = compiled(folder / "empty", [source], *flags)
+            return run([*prefix, program]).returncode == 0
+        except (OSError, subprocess.CalledProcessError):
+            return False
+
+    return works
+
+
+@pytest.fixture(scope="module")
+def build_sim(folder: Path) -> Build:
+    """Build the simulation; its locks take the place of the real ones."""
+
+    def build(name: str, *flags: str) -> Path:
+        sources = [CSRC / f"{name}.c" for name in HELPER]
+        sources += [SIM / f"{name}.c" for name in KERNEL]
+        locks = ("-include", str(SIM / "locks.h"))
+        return compiled(folder / name, sources, *locks, *flags)
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def saboteur(build_sim: Build) -> Path:
+    return build_sim("saboteur", "-DAZC_SABOTAGE=1")
+
+
+def test_simulation(build_sim: Build, works: Callable[..., bool]) -> None:
+    sim = build_sim("sim", *(ADDRESS if works(*ADDRESS) else ()))
+    result = run([sim, "--seeds", SEEDS])
+    assert result.returncode == 0, result.stderr[-8000:]
+    assert result.stdout.startswith(f"{SEEDS} seeds,")
+
+
+def test_simulation_without_sabotage(saboteur: Path) -> None:
+    result = run([saboteur, "--seeds", CAUGHT_WITHIN])
+    assert result.returncode == 0, result.stderr[-8000:]
+
+
+@pytest.mark.parametrize("fault", ["order", "tail", "rescue", "identity"])
+def test_simulation_catches(fault: str, saboteur: Path) -> None:
+    result = run([saboteur, "--seeds", CAUGHT_WITHIN, "--sabotage", fault])
+    assert result.returncode == 1
+    assert "failed; its last steps" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "prefix"),
+    [(THREAD, ("setarch", "-R")), (ADDRESS, ())],
+    ids=["threads", "addresses"],
+)
+def test_race(
+    flags: tuple[str, ...],
+    prefix: tuple[str, ...],
+    works: Callable[..., bool],
+    folder: Path,
+) -> None:
+    if not works(*flags, prefix=prefix):
+        pytest.skip(f"{flags[0]} does not work here")
+    sources = [CSRC / f"{name}.c" for name in (*HELPER, "sys", "poller_epoll")]
+    race = compiled(folder / "race", [*sources, SIM / "race.c"], *flags)
+    result = run([*prefix, race, "--operations", "5000"])
+    assert result.returncode == 0, result.stderr[-8000:]
