@@ -105,16 +105,18 @@ class Bound:
             self.abort()
             return
         self._closed, self._home = True, NOWHERE
-        pending = [
-            (channel, channel.close(waiter.port)) for channel in self._channels()
-        ]
+        pending = [channel.close(waiter.port) for channel in self._channels()]
         self._on_close()
-        for channel, operation in pending:
-            if operation is not None:
-                await waiter.wait_shielded(operation, CLOSING)
-            channel.free()
-        self._waiter = None
-        waiter.leave()
+        try:
+            for operation in pending:
+                if operation is not None:
+                    await waiter.wait_shielded(operation, CLOSING)
+        finally:
+            for channel in self._channels():
+                channel.free()
+            waiter.port.drain()  # what was queued is the caller's again
+            self._waiter = None
+            waiter.leave()
 
     def abort(self) -> None:
         """Close at once; what is queued is lost, and its senders get StreamClosed.
@@ -130,6 +132,7 @@ class Bound:
         for channel in self._channels():
             channel.close_now()
         if waiter is not None:
+            waiter.call_soon(waiter.port.drain)
             waiter.call_soon(self._on_close)
             waiter.leave()
 

@@ -27,7 +27,7 @@ from aiozerocopy import _native
 from aiozerocopy._bound import Bound, Stats
 from aiozerocopy._errors import StreamBroken, StreamClosed
 from aiozerocopy._native import Channel, Operation, Port
-from aiozerocopy._waiter import Waiter, running_asyncio_loop
+from aiozerocopy._waiter import Waiter, has_loop, running_asyncio_loop
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -236,7 +236,7 @@ class SendStream(Bound, ByteSendStream):
 
         Raises: as `send`; RuntimeError in a thread whose event loop is running.
         """
-        if running_asyncio_loop() is not None:
+        if has_loop():
             raise RuntimeError("this thread runs an event loop: use await send(...)")
         if self._closed or self._eof:
             raise StreamClosed("the stream is closed")

@@ -146,13 +146,19 @@ class _TrioLoop:
         def wake() -> None:
             trio.lowlevel.reschedule(task)
 
-        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+        def forget() -> None:
             if wake in operation.on_end:
                 operation.on_end.remove(wake)
+
+        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+            forget()
             return trio.lowlevel.Abort.SUCCEEDED
 
         operation.on_end.append(wake)
-        await trio.lowlevel.wait_task_rescheduled(abort)
+        try:
+            await trio.lowlevel.wait_task_rescheduled(abort)
+        finally:  # a coroutine that is thrown away is no task's to wake
+            forget()
 
 
 class Waiter:
@@ -247,6 +253,11 @@ def join() -> Waiter:
         waiter = _waiters[native] = Waiter(native)
     waiter.users += 1
     return waiter
+
+
+def has_loop() -> bool:
+    """Does an event loop run in this thread?"""
+    return _current_native() is not None
 
 
 def is_current(waiter: Waiter) -> bool:

@@ -120,17 +120,21 @@ def _given(name: str, value: object) -> Any:  # noqa: ANN401
     """What Popen understands, for all that is not a pipe of ours."""
     if value is False:
         return subprocess.DEVNULL
-    if value is None or value is True or (name, value) == ("stderr", "tail"):
+    if value is None or (value is True and name != "stderr"):
         return None
-    special = {subprocess.DEVNULL, *([subprocess.STDOUT] if name == "stderr" else [])}
+    if name == "stderr" and value == "tail":
+        return None
     if isinstance(value, int):
-        usable = value >= 0 or value in special
+        special = [subprocess.DEVNULL]
+        if name == "stderr":
+            special.append(subprocess.STDOUT)
+        usable = (value >= 0 and value is not True) or value in special
     else:
         usable = hasattr(value, "fileno")
     if not usable:
+        kinds = "'tail', False" if name == "stderr" else "True, False"
         raise ValueError(
-            f"{name} is {'tail or ' if name == 'stderr' else ''}a bool, None, an fd or "
-            f"an open file, not {value!r}"
+            f"{name} is {kinds}, None, an fd or an open file, not {value!r}"
         )
     return value
 

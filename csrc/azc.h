@@ -122,7 +122,9 @@ ssize_t azc_recv(azc_channel *channel, azc_port *port, uint64_t token,
  *   AZC_DROPPED   a send: nothing of it is or will be out; a receive: it is
  *                 over, event->bytes bytes had arrived
  *   AZC_RESCUED   the rest was copied (up to limit bytes) and will be sent
- *   AZC_LATER     not yet: its event will say -ECANCELED and the outcome
+ *   AZC_LATER     not yet: its event will say -ECANCELED and the outcome, or 0
+ *                 if it all got out meanwhile.  If the call that submitted it
+ *                 still runs, that may return the end instead.
  *   -ENOENT       it has ended already: its event is in the port
  *   -ENOBUFS      more than limit bytes were left: the channel is broken now
  * Buffers are the caller's again when: on return, except after AZC_LATER and
@@ -137,7 +139,8 @@ int azc_cancel(azc_channel *channel, uint64_t token, uint64_t limit,
 int azc_close(azc_channel *channel, azc_port *port, uint64_t token);
 
 /* Frees a closed channel.  Waits for its thread, which has nothing to do any
- * more; one that a peer holds inside a system call is left behind. */
+ * more; one that a peer holds inside a system call is left behind.  No other
+ * call on the channel may be in progress, nor follow. */
 void azc_free(azc_channel *channel);
 
 int azc_fd(azc_channel *channel);

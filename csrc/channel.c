@@ -133,7 +133,7 @@ void azc__channel_unref(azc_channel *channel) {
 static void end_op(azc_channel *channel, azc_op *op, int status) {
     op->status = status;
     op->ended = true;
-    if (op->in_flight) op->in_flight = false;
+    op->in_flight = 0;
     if (!outward(channel))
         channel->stats.messages += status == 0;
     else if (status == 0 || op->done) /* not an empty one that was dropped */
@@ -179,7 +179,7 @@ static void break_channel(azc_channel *channel, int error) {
  * its memory back.  Returns AZC_RESCUED or -errno (the channel is broken). */
 static int rescue(azc_channel *channel, azc_op *op, uint64_t limit) {
     uint64_t before = op->total;
-    if (!op->in_flight) azc__op_truncate(op);
+    azc__op_truncate(op);
     channel->queue.bytes -= before - op->total;
     if (op->done == op->total) {
         azc__queue_accept(&channel->queue, 0);
@@ -241,7 +241,7 @@ static void settle(azc_channel *channel) {
     bool any = false;
     for (azc_op *op = channel->queue.head; op; op = op->next) {
         if (!op->in_flight && op->done < op->need) break;
-        op->in_flight = false;
+        op->in_flight = 0;
         any = any || op->cancelled;
     }
     azc_op *op;

@@ -49,7 +49,7 @@ struct azc_op {
     int outcome;
     bool submitting; /* the call that made it still runs and will free it */
     bool ended;
-    bool in_flight; /* a system call has its bytes right now */
+    uint64_t in_flight; /* bytes that a system call has right now */
     bool cancelled; /* ... and it is to be cancelled afterwards */
     uint64_t rescue_limit;
     azc_op *notice; /* the node that will tell of the cancelling */

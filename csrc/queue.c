@@ -59,7 +59,7 @@ uint64_t azc__op_messages(const azc_op *op) {
 /* Ends a batch after the message in progress; says if anything is left. */
 bool azc__op_truncate(azc_op *op) {
     for (int i = 0; i < op->nends; i++) {
-        if (op->ends[i] < op->done) continue;
+        if (op->ends[i] < op->done + op->in_flight) continue;
         op->total = op->need = op->ends[i];
         op->nends = i + 1;
         break;
@@ -137,7 +137,7 @@ int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
             if (n > max_bytes) n = max_bytes;
             vec[count++] = (struct iovec){op->vec[i].iov_base, n};
             max_bytes -= n;
-            op->in_flight = true;
+            op->in_flight += n;
         }
     }
     return count;

@@ -53,7 +53,9 @@ def warm_loops() -> None:
     """
     for backend, options in LOOPS.values():
         try:
-            anyio.run(anyio.lowlevel.checkpoint, backend=backend, backend_options=options)
+            anyio.run(
+                anyio.lowlevel.checkpoint, backend=backend, backend_options=options
+            )
         except ImportError:
             continue
     gc.collect()

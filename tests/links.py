@@ -1,10 +1,10 @@
 """The links that every promise is tested on, and readers at their other end.
 
-    pipe      a pipe that the package made              unix   a socket pair
-    adopted   a pipe that it was given                  tcp4   127.0.0.1
-    fifo      a FIFO in the file system                 tcp6   ::1
-    file      a regular file                            cat    the stdin and stdout
-    pty       a terminal in raw mode                           of a child
+pipe      a pipe that the package made              unix   a socket pair
+adopted   a pipe that it was given                  tcp4   127.0.0.1
+fifo      a FIFO in the file system                 tcp6   ::1
+file      a regular file                            cat    the stdin and stdout
+pty       a terminal in raw mode                           of a child
 """
 
 from __future__ import annotations
@@ -21,8 +21,16 @@ import subprocess
 import termios
 import threading
 import tty
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+)
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -35,9 +43,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from anyio.abc import TaskGroup
+    from typing_extensions import Buffer
 
 KINDS = ("pipe", "adopted", "fifo", "file", "pty", "unix", "tcp4", "tcp6", "cat")
 STALLING = tuple(kind for kind in KINDS if kind != "file")  # a reader holds these up
+EACH_WAY = ("adopted", "pty", "unix", "cat")  # one for each way in and out
 SOCKETS = ("unix", "tcp4", "tcp6")
 
 # More than any clogged link takes by itself, in every buffer along the way.
@@ -140,6 +150,35 @@ def open_link(kind: str, folder: Path) -> Iterator[Link]:
         yield link
     finally:
         link.close()
+
+
+@contextmanager
+def open_unread(kind: str, folder: Path, data: Buffer) -> Iterator[Link]:
+    """A link of which a thread writes data into the sending end, then closes it."""
+    with open_link(kind, folder) as link:
+        fd = link.take_write_fd()
+        thread = threading.Thread(target=_write_all, args=(fd, data), daemon=True)
+        thread.start()
+        yield link
+        link.close()  # whatever was not read: the writer must come to its end
+        thread.join()
+
+
+def wait_for_file(link: Link, size: int) -> None:
+    """Until the writer is done: a reader of a file does not wait for one."""
+    while os.fstat(link._read_fd).st_size < size:
+        pass
+
+
+def _write_all(fd: int, data: Buffer) -> None:
+    rest = memoryview(data)
+    try:
+        while rest:
+            rest = rest[os.write(fd, rest[: 1 << 14]) :]
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    finally:
+        os.close(fd)
 
 
 def _pipe(kind: str) -> Link:
@@ -308,7 +347,9 @@ async def reading(
     nothing is read before ``start()`` or the end of the block.
     """
     async with anyio.create_task_group() as tasks:
-        reader: Reader = OurReader(link, sink, tasks) if ours else PlainReader(link, sink)
+        reader: Reader = (
+            OurReader(link, sink, tasks) if ours else PlainReader(link, sink)
+        )
         if start and link.kind != "file":
             reader.start()
         yield reader
@@ -387,3 +428,45 @@ async def let_others_run(turns: int = 30) -> None:
     """Let others run as far as they can without a thread or a peer."""
     for _ in range(turns):
         await anyio.lowlevel.checkpoint()
+
+
+# ---- cancelling ---------------------------------------------------------------------
+
+
+class _CancelAt:
+    """Await a coroutine, and call cancel when it waits for the n-th time."""
+
+    def __init__(
+        self, call: Coroutine[Any, Any, Any], n: int, cancel: Callable[[], object]
+    ) -> None:
+        self._steps = call.__await__()
+        self._n = n
+        self._cancel = cancel
+        self.waits = 0
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        step: Callable[[], Any] = partial(next, self._steps)
+        while True:
+            try:
+                awaited = step()
+            except StopIteration as end:
+                return end.value
+            self.waits += 1
+            if self.waits == self._n:
+                self._cancel()
+            try:
+                value = yield awaited
+            except BaseException as error:  # noqa: BLE001 - it is the coroutine's
+                step = partial(self._steps.throw, error)
+            else:
+                step = partial(self._steps.send, value)
+
+
+async def cancelled_at(call: Coroutine[Any, Any, Any], n: int) -> tuple[bool, Any]:
+    """Cancel the call when it waits for the n-th time: (was it?, its result)."""
+    with anyio.CancelScope() as scope:
+        result = await _CancelAt(call, n, scope.cancel)
+    if scope.cancelled_caught:
+        return True, None
+    await anyio.lowlevel.checkpoint()
+    return False, result

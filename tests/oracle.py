@@ -41,9 +41,7 @@ def message(stream: int, sequence: int, length: int) -> bytearray:
     """A message with a payload of length bytes."""
     seed = stream * 1_000_003 + sequence
     return bytearray(
-        b"".join(
-            (HEADER.pack(stream, sequence, length, seed), payload(seed, length))
-        )
+        b"".join((HEADER.pack(stream, sequence, length, seed), payload(seed, length)))
     )
 
 

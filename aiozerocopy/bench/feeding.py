@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 PATIENCE = 120.0  # seconds for one run; then something hangs
 COMPILER = os.environ.get("CC", "cc")
-TRACED_BYTES = 100_000_000  # at most, since strace makes every call slow
+TRACED_BYTES = 1_000_000_000  # at most, since strace makes every call slow
 TRACED_MESSAGES = 8192
 
 

@@ -26,24 +26,18 @@ def races(lab: Lab, options: Options) -> list[Race]:
 
 def feed_child(lab: Lab, options: Options, read_size: int) -> Race:
     feeder = partial(Feeder, lab=lab, read_size=read_size)
-    ours = [
-        feeder(
-            f"send, {loop}",
-            command=in_python("send", loop),
-            link=pipe_link(MIB),
-            needs=needs,
+    ours, peers = (
+        [
+            feeder(
+                name.format(loop), command=in_python(way, loop), link=None, needs=needs
+            )
+            for loop, needs in (("asyncio", ()), ("uvloop", ("uvloop",)))
+        ]
+        for way, name in (
+            ("child_send", "open_process, send, {}"),
+            ("child_write_and_drain", "{} child stdin, write+drain"),
         )
-        for loop, needs in (("asyncio", ()), ("uvloop", ("uvloop",)))
-    ]
-    peers = [
-        feeder(
-            f"{loop} child stdin, write+drain",
-            command=in_python("child_write_and_drain", loop),
-            link=None,
-            needs=needs,
-        )
-        for loop, needs in (("asyncio", ()), ("uvloop", ("uvloop",)))
-    ]
+    )
     in_turn = [
         feeder(
             f"C write of {size_name(chunk)}, {size_name(pipe)} pipe",
@@ -56,7 +50,7 @@ def feed_child(lab: Lab, options: Options, read_size: int) -> Race:
     goals = [
         Goal("pipe", one.name, [rival.name for rival in in_turn], 0.9) for one in ours
     ] + [Goal("pipe", one.name, [peer.name for peer in peers]) for one in ours]
-    frames = 4 if options.quick else 400
+    frames = 4 if options.quick else 250
     work = Work(FRAME, frames, warm=4 if options.quick else 20, buffers=4)
     title = f"1080p rgb24 frames, read {size_name(read_size)} at a time"
     return Race(title, work, [*ours, *peers], goals, candidates=in_turn)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import itertools
 import json
 import os
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 
     from aiozerocopy import SendStream, Ticket
 
@@ -84,46 +85,48 @@ def cpu() -> float:
 
 
 async def send(job: Job) -> None:
-    async with await opened(job) as stream:
+    async with opened(job) as stream:
         for messages in job.phases():
             for message in messages:
                 await stream.send(message)
-        await finished(job, stream)
 
 
 async def put(job: Job) -> None:
     most = job.options["in_flight"]
     flying: collections.deque[Ticket] = collections.deque()
-    async with await opened(job) as stream:
+    async with opened(job) as stream:
         for messages in job.phases():
             for message in messages:
                 if len(flying) == most:
                     await flying.popleft()
                 flying.append(await stream.put(message))
-        await finished(job, stream)
 
 
 async def send_many(job: Job) -> None:
-    async with await opened(job) as stream:
+    async with opened(job) as stream:
         for batches in job.batches():
             for batch in batches:
                 await stream.send_many(batch)
-        await finished(job, stream)
 
 
-async def opened(job: Job) -> SendStream:
-    from aiozerocopy import SendStream, Stream, _native
+async def child_send(job: Job) -> None:
+    from aiozerocopy import open_process
 
-    try:
-        sock = socket.socket(fileno=job.fd)
-    except OSError:  # a pipe
-        os.set_blocking(job.fd, False)
-        return SendStream(_native.Channel(job.fd, _native.OUT | _native.OWN))
-    return Stream(_native.Channel(sock.detach(), _native.OUT))
+    async with open_process(job.sink, stdout=None) as process:
+        assert process.stdin is not None
+        async with process.stdin as stream:
+            for messages in job.phases():
+                for message in messages:
+                    await stream.send(message)
+        job.calls = stream.stats.send_calls
 
 
-async def finished(job: Job, stream: SendStream) -> None:
-    await stream.flush()
+@contextlib.asynccontextmanager
+async def opened(job: Job) -> AsyncIterator[SendStream]:
+    from aiozerocopy import wrap_socket
+
+    async with wrap_socket(job.fd) as stream:
+        yield stream
     job.calls = stream.stats.send_calls
 
 
@@ -188,6 +191,7 @@ WAYS: dict[str, Callable[[Job], Awaitable[None]]] = {
         send,
         put,
         send_many,
+        child_send,
         write_and_drain,
         writelines_and_drain,
         child_write_and_drain,

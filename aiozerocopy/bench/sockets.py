@@ -62,7 +62,7 @@ def big_messages(
         Goal("S4", one.name, [rival.name for rival in rivals], 1.0, at_lower_cpu=True)
         for one in ours
     ]
-    messages = round((8_000_000 if options.quick else 2_000_000_000) / size)
+    messages = round((8_000_000 if options.quick else 1_500_000_000) / size)
     work = Work(
         size, messages - messages % 4, warm=4 if options.quick else 40, buffers=4
     )
@@ -118,7 +118,7 @@ def small_batches(lab: Lab, options: Options) -> Race:
     goals += [Goal("S6", one.name, [lines.name]) for one in ours]
     contestants = [*ours, each, lines, joined]
     return Race(
-        "S6 1 KiB, UNIX, 64 at a time", kib(options, 1_500_000), contestants, goals
+        "S6 1 KiB, UNIX, 64 at a time", kib(options, 1_000_000), contestants, goals
     )
 
 

@@ -173,7 +173,7 @@ bool kernel_always_ready(const sim_file *file) {
 
 bool kernel_is_ready(const sim_file *file, bool out) {
     const sim_flow *flow = &file->flow[out];
-    if (kernel_always_ready(file) || file->stolen || flow->ended) return true;
+    if (kernel_always_ready(file) || flow->ended) return true;
     if (out) return flow->capacity > flow->level;
     return flow->level > 0;
 }

@@ -17,7 +17,6 @@ enum sim_kind { SOCKET, PIPE, FIFO, TTY, REGULAR, DEVICE, KINDS };
 
 /* Bytes on their way in one direction. */
 typedef struct sim_flow {
-    bool used;          /* a channel serves this direction */
     size_t capacity;    /* out: of the pipe */
     size_t level;       /* bytes in it that nobody has read */
     uint64_t moved;     /* by the helper, ever */

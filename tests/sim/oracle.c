@@ -202,53 +202,82 @@ static bool was_rescued(const op *it) {
            it->cancelling;
 }
 
-/* How much of an operation the reader may have: the candidates, of which the
- * first that fits the rest of the stream is the true one. */
-static int candidates(const op *it, uint64_t rest, uint64_t *most) {
-    const chan *channel = it->channel;
-    bool torn = channel->closing || channel->error || channel->torn;
-    int count = 0;
-    if (it->end == RUNNING) { /* nobody has drained its event */
-        most[count++] = rest < it->length ? rest : it->length;
-        for (int i = 0; i < it->nends && it->cancelling; i++)
-            most[count++] = it->ends[i];
-        if (it->cancelling || it->bad_from < it->length) most[count++] = 0;
-        return count;
+/* How much of an operation the reader may have: the first that fits the rest
+ * of the stream is the true one. */
+typedef struct guesses {
+    uint64_t n[ENDS + 3];
+    int count;
+    int whole; /* after the first so many another message may follow */
+} guesses;
+
+static void guess(guesses *it, uint64_t n) { it->n[it->count++] = n; }
+
+static void guess_rest(guesses *it, const op *of, uint64_t rest) {
+    guess(it, rest < of->length ? rest : of->length);
+}
+
+/* A batch goes on to the end of the message in progress.  If a call on a copy
+ * was in progress too, that is the message in which the copy ends. */
+static guesses guess_rescued(const op *it, uint64_t rest, bool torn) {
+    guesses all = {0};
+    uint64_t farthest = it->bytes;
+    if (it->channel->bounced) farthest += azc__lane_bounce_size();
+    for (int i = 0; i < it->nends; i++) {
+        if (it->ends[i] < it->bytes) continue;
+        guess(&all, it->ends[i]);
+        if (it->ends[i] >= farthest) break;
     }
-    if (was_rescued(it)) {
-        most[count++] = cut_of(it);
-        if (channel->bounced) most[count++] = it->length;
-        if (torn && rest < it->length) most[count++] = rest;
-        return count;
-    }
-    most[count++] = it->bytes;
+    if (!it->nends) guess(&all, it->length);
+    all.whole = all.count;
+    if (torn) guess_rest(&all, it, rest);
+    return all;
+}
+
+/* Nobody has drained its event. */
+static guesses guess_running(const op *it, uint64_t rest) {
+    guesses all = {0};
+    for (int i = 0; i < it->nends && it->cancelling; i++)
+        guess(&all, it->ends[i]);
+    all.whole = all.count;
+    guess_rest(&all, it, rest);
+    if (it->cancelling || it->bad_from < it->length) guess(&all, 0);
+    return all;
+}
+
+static guesses guess_ended(const op *it, uint64_t rest, bool torn) {
+    guesses all = {.n = {it->bytes}, .count = 1};
     /* Without memory for an event nobody can tell how much of it is out. */
     if (it->home && it->end == BY_RETURN && it->status == -ENOMEM)
-        most[count++] = rest < it->length ? rest : it->length;
+        guess_rest(&all, it, rest);
     /* A call on a copy may end after the operation did. */
-    if (channel->bounced && torn && it->status < 0 && rest > it->bytes &&
+    if (it->channel->bounced && torn && it->status < 0 && rest > it->bytes &&
         rest - it->bytes <= azc__lane_bounce_size())
-        most[count++] = rest < it->length ? rest : it->length;
-    return count;
+        guess_rest(&all, it, rest);
+    return all;
+}
+
+static guesses guess_all(const op *it, uint64_t rest) {
+    const chan *channel = it->channel;
+    bool torn = channel->closing || channel->error || channel->torn;
+    if (it->end == RUNNING) return guess_running(it, rest);
+    if (was_rescued(it)) return guess_rescued(it, rest, torn);
+    return guess_ended(it, rest, torn);
 }
 
 /* Is the rest of the stream made of the operations from the i-th on? */
 static bool fits(chan *channel, int i, uint64_t at, bool torn) {
-    uint64_t most[ENDS + 2], rest = channel->flow->moved - at;
+    uint64_t rest = channel->flow->moved - at;
     if (i == channel->count) return rest == 0;
     op *it = channel->order[i];
-    int count = candidates(it, rest, most);
-    for (int k = 0; k < count; k++) {
-        uint64_t n = most[k];
+    guesses all = guess_all(it, rest);
+    for (int k = 0; k < all.count; k++) {
+        uint64_t n = all.n[k];
         if (n > rest || (n && torn)) continue;
         if (!pattern_equals(channel->flow->log + at, it->token, 0, n)) continue;
-        bool whole = n == 0 || n == it->length ||
-                     (was_rescued(it) && n == cut_of(it)) ||
-                     (it->end == RUNNING && k > 0);
+        bool whole = n == 0 || n == it->length || k < all.whole;
         if (!fits(channel, i + 1, at + n, torn || !whole)) continue;
         it->final = n;
-        uint64_t end = channel->bounced && n == it->length ? n : cut_of(it);
-        it->copied = was_rescued(it) ? end - it->bytes : 0;
+        it->copied = was_rescued(it) ? (whole ? n : cut_of(it)) - it->bytes : 0;
         return true;
     }
     return false;
@@ -336,12 +365,10 @@ static uint64_t messages_of(const op *it) {
     if (it->kind == RECEIVE) return it->status == 0;
     if (it->status < 0 && it->final == 0) return 0;
     if (!it->nends) return it->final == it->length;
-    for (int i = 0; i < it->nends; i++) {
-        messages += it->ends[i] <= it->final;
-        /* A cancelled batch ends here; empty messages may follow. */
-        if (was_rescued(it) && it->ends[i] >= it->bytes &&
-            it->final == cut_of(it))
-            break;
+    for (int i = 0; i < it->nends && it->ends[i] <= it->final; i++) {
+        messages++;
+        /* A cancelled batch ends here, though empty messages may follow. */
+        if (was_rescued(it) && it->ends[i] == it->final) break;
     }
     return messages;
 }

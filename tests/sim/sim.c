@@ -30,6 +30,7 @@ static struct {
     bool draining[PORTS];
     int callers, busy_callers, first_caller;
     int steps_left;
+    chan *stolen;   /* to be closed at once */
     uint64_t steps; /* all seeds together */
 } world;
 
@@ -101,7 +102,6 @@ static chan *new_channel(sim_file *file, bool out) {
     it->file = file;
     it->out = out;
     it->flow = &file->flow[out];
-    it->flow->used = true;
     it->port = world.ports[sim_below(PORTS)];
     return it;
 }
@@ -147,6 +147,7 @@ static void begin_world(void) {
     while (channel_count < count) open_channel();
     world.steps_left = STEPS / 4 + (int)sim_below(STEPS * 3 / 4 + 1);
     world.callers = world.busy_callers = 1 + (int)sim_below(CALLERS);
+    world.stolen = NULL;
     memset(world.draining, 0, sizeof world.draining);
 }
 
@@ -328,7 +329,7 @@ static void check_closed(chan *channel) {
 static void close_channel(chan *channel) {
     bool again = channel->close_asked;
     op *it = op_new(channel, CLOSE, 0);
-    channel->bounced = bounced(channel);
+    bool on_copy = bounced(channel);
     channel->closing = true;
     channel->users++;
     int r = azc_close(channel->azc, channel->port, it->token);
@@ -341,7 +342,8 @@ static void close_channel(chan *channel) {
     }
     channel->flow->no_more = true;
     channel->close_asked = true;
-    SIM_CHECK(!channel->bounced || !channel->azc->queue.ops,
+    channel->bounced |= bounced(channel); /* a FIFO becomes it, once */
+    SIM_CHECK(!on_copy || !channel->azc->queue.ops,
               "operations wait for a call on a copy");
     if (r == -EINPROGRESS) return;
     it->end = BY_RETURN;
@@ -357,12 +359,16 @@ static void step_close(void) {
 
 /* A channel may be freed before its close has ended, if only its own thread
  * still works on it.  No other call may be in progress. */
-static void step_free(void) {
-    chan *channel = draw_channel(false);
-    if (!channel || channel->users || !channel->close_asked) return;
+static void free_channel(chan *channel) {
+    if (channel->freed || channel->users || !channel->close_asked) return;
     channel->freed = true;
     sim_trace("free channel %ld", channel - channels, 0, 0);
     azc_free(channel->azc);
+}
+
+static void step_free(void) {
+    chan *channel = draw_channel(false);
+    if (channel) free_channel(channel);
 }
 
 static void step_shutdown(chan *channel) {
@@ -387,9 +393,20 @@ static void step_look(void) {
     channel->users--;
 }
 
+/* A channel whose number was stolen goes before its pump has noticed. */
+static void step_hurry(void) {
+    chan *channel = world.stolen;
+    world.stolen = NULL;
+    if (op_count > OPS - 20 || channel->closing) return;
+    close_channel(channel);
+    free_channel(channel);
+}
+
 static void take_step(void) {
     uint64_t kind = sim_below(1000);
-    if (kind < 600)
+    if (world.stolen)
+        step_hurry();
+    else if (kind < 600)
         step_submit();
     else if (kind < 740)
         step_cancel();
@@ -432,6 +449,7 @@ static void steal(chan *channel) {
     if (sim_mutex_is_held(&azc->lock)) return;
     sim_trace("fd %ld is a stranger's now", channel->file->number, 0, 0);
     peer_steal(channel->file);
+    if (sim_chance(400)) world.stolen = channel;
 }
 
 static void stall(chan *channel) {

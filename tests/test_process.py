@@ -1,0 +1,527 @@
+"""Children: their pipes, their last words and their end."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from anyio import EndOfStream
+from links import begun, linux_only, until
+
+import aiozerocopy as azc
+from aiozerocopy import process as module
+from aiozerocopy._tail import Tail
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+MEBIBYTE = 1 << 20
+
+
+def python(script: str) -> list[str]:
+    """A Python child that starts in 15 ms."""
+    return [sys.executable, "-SIc", script]
+
+
+async def everything(stream: azc.ReceiveStream | None) -> bytes:
+    assert stream is not None
+    return b"".join([data async for data in stream])
+
+
+def is_gone(pid: int) -> bool:
+    """Ended and reaped: not even a zombie is left."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+# ---- pipes ---------------------------------------------------------------------
+
+
+async def test_through_a_child() -> None:
+    async with azc.open_process(["cat"], stdout=True) as child:
+        assert child.stdin
+        assert child.returncode is None
+        await child.stdin.send(b"hello")
+        await child.stdin.aclose()
+        assert await everything(child.stdout) == b"hello"
+        assert await child.wait() == 0
+    assert child.returncode == 0
+    assert is_gone(child.pid)
+
+
+async def test_awaited_and_closed() -> None:
+    child = await azc.open_process(["cat"])
+    assert child.stdin
+    await child.stdin.send(b"hello")
+    await child.aclose()
+    await child.aclose()
+    assert child.returncode == 0
+    with pytest.raises(azc.StreamClosed):
+        await child.stdin.send(b"more")
+
+
+async def test_what_was_put_is_sent_before_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with path.open("wb") as file:
+        async with azc.open_process(["cat"], stdout=file) as child:
+            assert child.stdin
+            assert child.stdout is None
+            await child.stdin.put(bytes(4 * MEBIBYTE))
+    assert path.stat().st_size == 4 * MEBIBYTE
+
+
+@linux_only
+async def test_size_of_the_pipes() -> None:
+    async with azc.open_process(["cat"], stdout=True, pipe_size=1 << 18) as child:
+        assert child.stdin
+        assert child.stdout
+        assert azc.pipe_capacity(child.stdin) == 1 << 18
+        assert azc.pipe_capacity(child.stdout) == 1 << 18
+
+
+_LOOK = """
+import json, os
+fds = [int(name) for name in os.listdir("/proc/self/fd")]
+print(json.dumps({
+    "files": {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in fds
+              if os.path.lexists(f"/proc/self/fd/{fd}")},
+    "blocking": [os.get_blocking(fd) for fd in (0, 1, 2)],
+}))
+"""
+
+
+async def look(**options: Any) -> Any:  # noqa: ANN401
+    async with azc.open_process(python(_LOOK), stdout=True, **options) as child:
+        return json.loads(await everything(child.stdout))
+
+
+@linux_only
+async def test_the_child_has_its_own_ends_and_nothing_else() -> None:
+    with open(os.devnull) as file:
+        os.set_inheritable(file.fileno(), True)  # even what is not ours to hide
+        seen = await look()
+    assert set(seen["files"]) == {"0", "1", "2"}
+    assert all(target.startswith("pipe:") for target in seen["files"].values())
+    assert seen["blocking"] == [True, True, True]
+
+
+@linux_only
+async def test_dev_null() -> None:
+    seen = await look(stdin=False, stderr=False)
+    assert seen["files"]["0"] == seen["files"]["2"] == "/dev/null"
+
+
+@linux_only
+async def test_inherited() -> None:
+    seen = await look(stdin=None, stderr=None)
+    for fd in "0", "2":
+        assert seen["files"][fd] == os.readlink(f"/proc/self/fd/{fd}")
+
+
+async def test_given_fd_stays_the_callers(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w+b") as file:
+        async with azc.open_process(
+            "echo out; echo err >&2",
+            stdin=False,
+            stdout=file.fileno(),
+            stderr=subprocess.STDOUT,
+        ) as child:
+            assert child.stdin is None
+        file.seek(0)
+        assert file.read() == b"out\nerr\n"
+
+
+async def test_environment_and_folder(tmp_path: Path) -> None:
+    async with azc.open_process(
+        'echo "$X in $PWD"', stdout=True, cwd=tmp_path, env={"X": "set"}
+    ) as child:
+        text = await everything(child.stdout)
+    assert text == f"set in {tmp_path.resolve()}\n".encode()
+
+
+async def test_session_of_its_own() -> None:
+    async with azc.open_process(["cat"], start_new_session=True) as child:
+        assert os.getsid(child.pid) == child.pid
+
+
+async def test_untrusted_peer() -> None:
+    async with azc.open_process(["cat"], peer="untrusted") as child:
+        assert child.stdin
+        await child.stdin.send(b"hello")
+        assert child.stdin.stats.sent_at_once == 0
+
+
+# ---- what is refused -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"command": []}, "command is empty"),
+        ({"stdin": "tail"}, "stdin is True, False, None, an fd"),
+        ({"stdin": subprocess.PIPE}, "stdin is True"),
+        ({"stdout": subprocess.STDOUT}, "stdout is True"),
+        ({"stdout": 1.5}, "stdout is True"),
+        ({"stderr": "head"}, "stderr is 'tail', False"),
+        ({"stderr": True}, "stderr is 'tail', False"),
+        ({"peer": "nice"}, "peer must be one of"),
+    ],
+)
+def test_arguments_that_mean_nothing(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        azc.open_process(**{"command": ["cat"], **options})
+
+
+def test_arguments_that_are_no_text() -> None:
+    with pytest.raises(TypeError, match="not int"):
+        azc.open_process(["head", "-c", 5])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "kind"),
+    [
+        (["nonesuch"], {}, FileNotFoundError),
+        (["cat"], {"cwd": "nonesuch"}, FileNotFoundError),
+        (["./nonesuch/cat"], {}, FileNotFoundError),
+        (["/nonesuch\0"], {}, ValueError),
+    ],
+)
+async def test_spawn_that_fails_leaves_nothing(
+    command: list[str], options: dict[str, Any], kind: type[Exception]
+) -> None:
+    with pytest.raises(kind, match="nonesuch|null byte"):
+        await azc.open_process(command, stdout=True, **options)
+
+
+@pytest.mark.parametrize("name", ["Channel", "Tail", "subprocess.Popen"])
+async def test_failure_on_the_way_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        if name == "Tail":
+            os.close(_[0])  # type: ignore[arg-type]
+        raise OSError(errno.EMFILE, "no more")
+
+    monkeypatch.setattr(f"aiozerocopy.process.{name}", fail)
+    with pytest.raises(OSError, match="no more"):
+        await azc.open_process(["cat"], stdout=True)
+
+
+async def test_cancelled_before_the_start() -> None:
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await azc.open_process(["cat"])
+    assert scope.cancelled_caught
+
+
+# ---- stderr --------------------------------------------------------------------
+
+
+async def test_last_words() -> None:
+    async with azc.open_process("echo words >&2") as child:
+        await child.wait()
+        # At once, and not when its thread has had its turn.
+        assert child.stderr_tail == "words\n"
+    assert child.stderr_tail == "words\n"
+
+
+async def test_tail_is_bounded_and_begins_with_a_line() -> None:
+    script = "import sys; [sys.stderr.write(f'line {i}\\n') for i in range(100_000)]"
+    async with azc.open_process(python(script), tail_bytes=100) as child:
+        await child.wait()
+        tail = child.stderr_tail
+    assert 50 < len(tail) <= 100
+    assert tail.startswith("line ")
+    assert tail.endswith("line 99999\n")
+
+
+async def test_stderr_is_drained_while_the_loop_is_busy() -> None:
+    script = "import sys; sys.stderr.write('x' * 1_000_000); print('done')"
+    async with azc.open_process(python(script), stdout=True) as child:
+        assert child.stdout
+        # This blocks the loop's thread until the child has written all.
+        os.set_blocking(child.stdout.fileno(), True)
+        assert os.read(child.stdout.fileno(), 10) == b"done\n"
+
+
+async def test_stderr_that_is_no_text() -> None:
+    async with azc.open_process("printf '\\377' >&2") as child:
+        await child.wait()
+        assert child.stderr_tail == "\ufffd"
+
+
+async def test_no_tail() -> None:
+    async with azc.open_process(["cat"], stderr=None) as child:
+        assert child.stderr_tail == ""
+
+
+async def test_grandchild_that_holds_stderr_open() -> None:
+    async with azc.open_process("sleep 60 <&- & echo $!", stdout=True) as child:
+        assert child.stdout
+        grandchild = int(await child.stdout.receive())
+        try:
+            await child.aclose()
+            assert child.returncode == 0
+        finally:
+            os.kill(grandchild, signal.SIGKILL)
+
+
+def test_tail_without_a_thread_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    read_fd, write_fd = os.pipe()
+    with pytest.raises(RuntimeError, match="new thread"):
+        Tail(read_fd, 100)
+    os.close(write_fd)
+
+
+# ---- a child that leaves -------------------------------------------------------
+
+
+async def test_broken_stream_tells_why() -> None:
+    async with azc.open_process("echo words >&2; exit 3") as child:
+        assert child.stdin
+        with pytest.raises(azc.StreamBroken) as caught:
+            await child.stdin.send(bytes(4 * MEBIBYTE))
+    assert caught.value.returncode == 3
+    assert caught.value.stderr == "words\n"
+    assert "exited with code 3" in str(caught.value)
+
+
+async def test_every_waiting_sender_is_told() -> None:
+    errors: list[azc.StreamBroken] = []
+
+    async def send(stream: azc.SendStream) -> None:
+        with pytest.raises(azc.StreamBroken) as caught:
+            await stream.send(bytes(4 * MEBIBYTE))
+        errors.append(caught.value)
+
+    async with azc.open_process(["sleep", "60"]) as child:
+        assert child.stdin
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(send, child.stdin)
+            await begun(child.stdin, 3)
+            child.kill()
+    assert [error.returncode for error in errors] == [-signal.SIGKILL] * 3
+
+
+async def test_child_that_closes_stdin_and_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "LAST_WORDS", 0.01)
+    script = "exec <&-; echo words >&2; echo ready; exec sleep 60"
+    async with azc.open_process(script, stdout=True) as child:
+        assert child.stdin
+        assert child.stdout
+        await child.stdout.receive()
+        with pytest.raises(azc.StreamBroken) as caught:
+            await child.stdin.send(b"hello")
+        assert caught.value.returncode is None
+        assert caught.value.stderr == "words\n"
+        child.kill()
+
+
+async def test_reader_of_a_part() -> None:
+    async with azc.open_process(["head", "-c", "5"], stdout=True) as child:
+        assert child.stdin
+        with pytest.raises(azc.StreamBroken) as caught:
+            await child.stdin.send(b"hello" * MEBIBYTE)
+        assert caught.value.returncode == 0
+        assert await everything(child.stdout) == b"hello"
+
+
+async def test_end_says_what_could_not_be_sent() -> None:
+    child = await azc.open_process("exec head -c 5", stdout=False)
+    assert child.stdin
+    await child.stdin.put(bytes(4 * MEBIBYTE))
+    with pytest.raises(azc.StreamBroken):
+        await child.aclose()
+    # It had its time to end by itself.
+    assert child.returncode == 0
+
+
+# ---- the end -------------------------------------------------------------------
+
+
+async def test_signals() -> None:
+    async with azc.open_process(["sleep", "60"]) as child:
+        child.terminate()
+        assert await child.wait() == -signal.SIGTERM
+        child.terminate()
+        child.kill()
+        child.send_signal(signal.SIGINT)
+        assert repr(child) == f"<Process {child.pid} exited with code -15>"
+
+
+async def test_many_may_wait() -> None:
+    codes: list[int] = []
+
+    async def wait(child: azc.Process) -> None:
+        codes.append(await child.wait())
+
+    async with azc.open_process(["cat"]) as child:
+        assert child.stdin
+        assert repr(child) == f"<Process {child.pid} running>"
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(wait, child)
+            await anyio.lowlevel.checkpoint()
+            await child.stdin.aclose()
+    assert codes == [0, 0, 0]
+
+
+@pytest.mark.parametrize("answer", [None, OSError(errno.ENOSYS, "forbidden")])
+async def test_wait_without_pidfd(
+    monkeypatch: pytest.MonkeyPatch, answer: OSError | None
+) -> None:
+    def refuse(_pid: int) -> int:
+        assert answer
+        raise answer
+
+    if answer is None:
+        monkeypatch.delattr(os, "pidfd_open", raising=False)
+    else:
+        monkeypatch.setattr(os, "pidfd_open", refuse, raising=False)
+    async with azc.open_process("exit 3") as child:
+        assert await child.wait() == 3
+    with anyio.move_on_after(0.01):
+        async with azc.open_process(["sleep", "60"]) as child:
+            await child.wait()
+    assert child.returncode == -signal.SIGTERM
+
+
+STUBBORN = python(
+    "import signal, time\n"
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "print('ready', flush=True)\n"
+    "time.sleep(60)\n"
+)
+
+
+async def test_child_that_does_not_end_is_terminated() -> None:
+    child = await azc.open_process(["sleep", "60"])
+    await child.aclose(grace=0.01)
+    assert child.returncode == -signal.SIGTERM
+    assert is_gone(child.pid)
+
+
+async def test_child_that_does_not_heed_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "AFTER_TERMINATE", 0.01)
+    child = await azc.open_process(STUBBORN, stdout=True)
+    assert child.stdout
+    await child.stdout.receive()
+    await child.aclose(grace=0.01)
+    assert child.returncode == -signal.SIGKILL
+    assert is_gone(child.pid)
+
+
+async def test_child_that_reads_nothing_is_terminated() -> None:
+    child = await azc.open_process(["sleep", "60"])
+    assert child.stdin
+    await child.stdin.put(bytes(4 * MEBIBYTE))
+    await child.aclose(grace=0.01)
+    assert child.returncode == -signal.SIGTERM
+
+
+async def test_block_that_fails_terminates() -> None:
+    children: list[azc.Process] = []
+
+    async def fail() -> None:
+        async with azc.open_process(["cat"], stdout=True) as child:
+            children.append(child)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    # Terminated before its stdin ended: it did not take a part for all.
+    assert children[0].returncode == -signal.SIGTERM
+    assert is_gone(children[0].pid)
+
+
+async def test_block_that_is_cancelled() -> None:
+    with anyio.CancelScope() as scope:
+        async with azc.open_process(["cat"], stdout=True) as child:
+            scope.cancel()
+            await everything(child.stdout)
+    assert scope.cancelled_caught
+    assert is_gone(child.pid)
+
+
+async def test_aclose_that_is_cancelled() -> None:
+    child = await azc.open_process(["sleep", "60"])
+    with anyio.move_on_after(0.01) as scope:
+        await child.aclose(grace=None)
+    assert scope.cancelled_caught
+    assert is_gone(child.pid)
+
+
+async def test_stopped_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AFTER_TERMINATE", 0.01)
+    child = await azc.open_process(["cat"])
+    child.send_signal(signal.SIGSTOP)
+    await child.aclose(grace=0.01)
+    assert child.returncode == -signal.SIGKILL
+
+
+async def test_forgotten_child_is_killed_and_reaped() -> None:
+    child = await azc.open_process(["sleep", "60"], stdin=False)
+    pid = child.pid
+    with pytest.warns(ResourceWarning, match=f"unclosed <Process {pid} running>"):
+        del child
+        gc.collect()
+    assert is_gone(pid)
+
+
+async def test_stdout_ends_with_the_child() -> None:
+    async with azc.open_process(["cat"], stdout=True) as child:
+        assert child.stdout
+        child.kill()
+        with pytest.raises(EndOfStream):
+            await child.stdout.receive()
+        await until(lambda: child.returncode is not None)
+    assert child.returncode == -signal.SIGKILL
+
+
+def test_native_cancel_during_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """asyncio's own cancel goes through anyio's shield; the child ends even so."""
+    import asyncio
+
+    monkeypatch.setattr(module, "AFTER_TERMINATE", 60)
+
+    async def main() -> azc.Process:
+        child = await azc.open_process(STUBBORN, stdout=True)
+        assert child.stdout
+        await child.stdout.receive()
+        task = asyncio.create_task(child.aclose(grace=0))
+        while child.stdin and child.stdin.fileno() >= 0:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return child
+
+    start = time.monotonic()
+    child = asyncio.run(main())
+    assert time.monotonic() - start < 5
+    assert is_gone(child.pid)

@@ -1,0 +1,402 @@
+"""TCP and Unix servers."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import logging
+import os
+import socket
+import stat
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from anyio import EndOfStream
+from links import let_others_run, linux_only, until
+
+import aiozerocopy as azc
+from aiozerocopy import _listening, serving
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm_resolver() -> None:
+    """uvloop looks names up in threads that it keeps: not to be taken for leaks."""
+    if importlib.util.find_spec("uvloop"):
+        options = {"use_uvloop": True}
+        anyio.run(anyio.getaddrinfo, "127.0.0.1", None, backend_options=options)
+
+
+async def echo(stream: azc.Stream) -> None:
+    async for data in stream:
+        await stream.send(data)
+
+
+async def nothing(_stream: azc.Stream) -> None:
+    pass
+
+
+async def ask(stream: azc.Stream, question: bytes) -> bytes:
+    await stream.send(question)
+    return await stream.receive()
+
+
+def logged(caplog: pytest.LogCaptureFixture, level: int) -> list[logging.LogRecord]:
+    return [
+        record
+        for record in caplog.records
+        if record.name == "aiozerocopy" and record.levelno == level
+    ]
+
+
+# ---- TCP -----------------------------------------------------------------------
+
+
+async def test_clients_are_served_side_by_side() -> None:
+    async with azc.serve_tcp(echo) as server:
+        assert server.addresses == [("127.0.0.1", server.port)]
+        async with (
+            azc.connect_tcp("127.0.0.1", server.port) as one,
+            azc.connect_tcp("127.0.0.1", server.port) as other,
+        ):
+            assert await ask(one, b"one") == b"one"
+            assert await ask(other, b"other") == b"other"
+            assert server.connections == 2
+        await until(lambda: server.connections == 0)
+
+
+@pytest.mark.parametrize("host", [None, ""])
+async def test_all_addresses(host: str | None) -> None:
+    async with azc.serve_tcp(echo, host) as server:
+        families = {family for family, _ in server.addresses}
+        assert {port for _, port in server.addresses} == {server.port}
+        for address in {"0.0.0.0": "127.0.0.1", "::": "::1"}.items():
+            if address[0] in families:
+                async with azc.connect_tcp(address[1], server.port) as stream:
+                    assert await ask(stream, b"hello") == b"hello"
+        assert "0.0.0.0" in families
+
+
+async def test_the_stream_is_closed_after_the_handler() -> None:
+    async def greet(stream: azc.Stream) -> None:
+        await stream.put(b"hello")
+
+    async with azc.serve_tcp(greet) as server:
+        async with azc.connect_tcp("127.0.0.1", server.port) as stream:
+            assert await stream.receive() == b"hello"
+            with pytest.raises(EndOfStream):
+                await stream.receive()
+
+
+async def test_clients_have_nodelay() -> None:
+    async def look(stream: azc.Stream) -> None:
+        option = stream._raw_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        await stream.send(bytes([bool(option)]))
+
+    async with azc.serve_tcp(look) as server:
+        async with azc.connect_tcp("127.0.0.1", server.port) as stream:
+            assert await stream.receive() == b"\1"
+
+
+async def test_port_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(OSError, match=f"listen on 127.0.0.1:{port}: ") as caught:
+            await azc.serve_tcp(echo, port=port)
+        assert caught.value.errno == errno.EADDRINUSE
+
+
+async def test_address_of_another_machine() -> None:
+    with pytest.raises(OSError, match=r"listen on 192\.0\.2\.1:0: ") as caught:
+        await azc.serve_tcp(echo, "192.0.2.1")
+    assert caught.value.errno == errno.EADDRNOTAVAIL
+
+
+async def test_another_free_port_if_one_address_has_it_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = _listening._bound
+    calls: list[int] = []
+
+    def bind(family: Any, address: tuple[str, int], reuse_port: bool) -> socket.socket:  # noqa: ANN401
+        calls.append(address[1])
+        if len(calls) == 2:
+            raise OSError(errno.EADDRINUSE, "in use")
+        return real(family, address, reuse_port)
+
+    monkeypatch.setattr(_listening, "_bound", bind)
+    async with azc.serve_tcp(nothing, None) as server:
+        assert len(calls) >= 3
+        assert calls[2] == 0
+        assert server.port
+
+
+@linux_only
+async def test_reuse_port() -> None:
+    async with azc.serve_tcp(echo, reuse_port=True) as one:
+        async with azc.serve_tcp(echo, port=one.port, reuse_port=True) as other:
+            assert one.port == other.port
+
+
+# ---- the end -------------------------------------------------------------------
+
+
+async def test_awaiting_serves_until_cancelled(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    async with anyio.create_task_group() as tasks:
+
+        async def serve() -> None:
+            await azc.serve_unix(echo, path)
+
+        tasks.start_soon(serve)
+        await until(path.exists)
+        async with azc.connect_unix(path) as stream:
+            assert await ask(stream, b"hello") == b"hello"
+        tasks.cancel_scope.cancel()
+    assert not path.exists()
+
+
+async def test_handlers_may_finish_within_the_grace() -> None:
+    going_on = anyio.Event()
+
+    async def slow(stream: azc.Stream) -> None:
+        await stream.send(b"hello")
+        await going_on.wait()
+        await stream.send(b"bye")
+
+    async with azc.serve_tcp(slow) as server:
+        async with azc.connect_tcp("127.0.0.1", server.port) as stream:
+            await stream.receive()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(server.aclose)
+                await let_others_run()
+                # It has stopped to accept, and waits.
+                with pytest.raises(ConnectionRefusedError):
+                    await azc.connect_tcp("127.0.0.1", server.port)
+                assert server.connections == 1
+                going_on.set()
+            assert server.connections == 0
+            assert await stream.receive() == b"bye"
+
+
+@pytest.mark.parametrize("grace", [0, 0.01])
+async def test_handlers_are_cancelled_after_the_grace(grace: float) -> None:
+    async with azc.serve_tcp(echo) as server:
+        async with azc.connect_tcp("127.0.0.1", server.port) as stream:
+            await ask(stream, b"hello")
+            await server.aclose(grace)
+            await server.aclose(grace)
+            assert server.connections == 0
+            with pytest.raises(EndOfStream):
+                await stream.receive()
+
+
+async def test_handler_may_close_the_server() -> None:
+    async def stop(_stream: azc.Stream) -> None:
+        await server.aclose(0)
+
+    async with azc.serve_tcp(stop) as server:
+        async with azc.connect_tcp("127.0.0.1", server.port) as stream:
+            with pytest.raises(EndOfStream):
+                await stream.receive()
+
+
+async def test_block_that_fails_cancels_the_handlers() -> None:
+    server = azc.serve_tcp(echo)
+
+    async def fail() -> None:
+        async with server, azc.connect_tcp("127.0.0.1", server.port) as stream:
+            await ask(stream, b"hello")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    assert server.connections == 0
+
+
+async def test_block_that_is_cancelled() -> None:
+    with anyio.CancelScope() as scope:
+        async with azc.serve_tcp(echo) as server:
+            stream = await azc.connect_tcp("127.0.0.1", server.port)
+            await ask(stream, b"hello")
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert scope.cancelled_caught
+    assert server.connections == 0
+    await stream.aclose()
+
+
+async def test_aclose_that_is_cancelled_cancels_the_handlers() -> None:
+    async with azc.serve_tcp(echo) as server:
+        async with azc.connect_tcp("127.0.0.1", server.port) as stream:
+            await ask(stream, b"hello")
+            with anyio.move_on_after(0.01):
+                await server.aclose(None)
+            await until(lambda: server.connections == 0)
+
+
+async def test_server_serves_once() -> None:
+    server = azc.serve_tcp(echo)
+    await server.aclose()  # not open yet: nothing happens
+    async with server:
+        pass
+    with pytest.raises(RuntimeError, match="once"):
+        await server
+
+
+async def test_start_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await azc.serve_unix(echo, path)
+    assert scope.cancelled_caught
+    assert not path.exists()
+
+
+# ---- what goes wrong -----------------------------------------------------------
+
+
+async def test_handler_that_raises(caplog: pytest.LogCaptureFixture) -> None:
+    async def divide(stream: azc.Stream) -> None:
+        data = await stream.receive()
+        if data == b"0":
+            raise ZeroDivisionError
+        await stream.send(data)
+
+    async with azc.serve_tcp(divide) as server:
+        async with azc.connect_tcp("127.0.0.1", server.port) as stream:
+            await stream.send(b"0")
+            with pytest.raises(EndOfStream):
+                await stream.receive()
+        async with azc.connect_tcp("127.0.0.1", server.port) as stream:
+            assert await ask(stream, b"1") == b"1"
+    (record,) = logged(caplog, logging.ERROR)
+    assert record.exc_info
+    assert record.exc_info[0] is ZeroDivisionError
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+async def test_client_that_leaves(
+    caplog: pytest.LogCaptureFixture, grouped: bool
+) -> None:
+    async def fill(stream: azc.Stream) -> None:
+        if grouped:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(stream.receive_exactly, bytearray(10))
+        else:
+            await stream.receive_exactly(bytearray(10))
+
+    caplog.set_level(logging.DEBUG, "aiozerocopy")
+    async with azc.serve_tcp(fill) as server:
+        async with azc.connect_tcp("127.0.0.1", server.port) as stream:
+            await stream.send(b"half")
+    assert len(logged(caplog, logging.DEBUG)) == 1
+    assert logged(caplog, logging.ERROR) == []
+
+
+class Faulty(socket.socket):
+    """A listening socket whose accept fails a few times."""
+
+    faults: list[int]
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.faults:
+            code = self.faults.pop(0)
+            raise OSError(code, os.strerror(code))
+        return super().accept()
+
+
+@pytest.mark.parametrize(
+    ("code", "pauses"),
+    [(errno.EMFILE, 3), (errno.ENOBUFS, 3), (errno.ECONNABORTED, 0), (errno.EPROTO, 0)],
+)
+async def test_accept_that_fails(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    code: int,
+    pauses: int,
+) -> None:
+    monkeypatch.setattr(serving, "PAUSE", 0.001)
+    server = azc.serve_tcp(echo)
+    listen = server._listen
+
+    async def faulty() -> list[_listening.Listener]:
+        (listener,) = await listen()
+        sock = Faulty(fileno=listener.sock.detach())
+        sock.faults = [code] * 3
+        listener.sock = sock
+        return [listener]
+
+    server._listen = faulty
+    async with server, azc.connect_tcp("127.0.0.1", server.port) as stream:
+        assert await ask(stream, b"hello") == b"hello"
+    assert len(logged(caplog, logging.ERROR)) == bool(pauses)
+
+
+# ---- Unix ----------------------------------------------------------------------
+
+
+async def test_serve_unix(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    async with azc.serve_unix(echo, path, mode=0o600) as server:
+        assert server.addresses == [str(path)]
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        with pytest.raises(AttributeError, match="port"):
+            _ = server.port
+        async with azc.connect_unix(path) as stream:
+            assert await ask(stream, b"hello") == b"hello"
+    assert not path.exists()
+
+
+@linux_only
+async def test_serve_abstract_name() -> None:
+    name = f"\0aiozerocopy-serve-{os.getpid()}"
+    async with azc.serve_unix(echo, name), azc.connect_unix(name) as stream:
+        assert await ask(stream, b"hello") == b"hello"
+
+
+async def test_stale_socket_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    async with azc.serve_unix(echo, path), azc.connect_unix(path) as stream:
+        assert await ask(stream, b"hello") == b"hello"
+
+
+async def test_live_socket_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    async with azc.serve_unix(echo, path):
+        with pytest.raises(OSError, match=f"{path}") as caught:
+            await azc.serve_unix(echo, path)
+        assert caught.value.errno == errno.EADDRINUSE
+        async with azc.connect_unix(path) as stream:
+            assert await ask(stream, b"hello") == b"hello"
+
+
+async def test_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("precious")
+    with pytest.raises(OSError, match=f"{path}") as caught:
+        await azc.serve_unix(echo, path)
+    assert caught.value.errno == errno.EADDRINUSE
+    assert path.read_text() == "precious"
+
+
+async def test_file_of_another_server_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    async with azc.serve_unix(echo, path) as old:
+        path.unlink()
+        async with azc.serve_unix(echo, path):
+            await old.aclose()
+            async with azc.connect_unix(path) as stream:
+                assert await ask(stream, b"hello") == b"hello"
+
+
+async def test_directory_that_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        await azc.serve_unix(echo, tmp_path / "no folder" / "socket")
