@@ -157,7 +157,10 @@ def nbytes(data: Buffer) -> int:
     kind = type(data)
     if kind is bytes or kind is bytearray:
         return len(cast("bytes", data))
-    return memoryview(data).nbytes
+    view = pin(data)  # memoryview would refuse an array of datetime64
+    size = len(view)
+    ffi.release(view)
+    return size
 
 
 # ---- ports and operations -----------------------------------------------------

@@ -8,7 +8,7 @@ import importlib.util
 import os
 import socket
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
@@ -131,11 +131,11 @@ async def test_no_byte_is_lost_that_anyio_had_read(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host, port, *_ = listener.getsockname()
-    real = anyio.connect_tcp
+    real: Any = anyio.connect_tcp
     peers: list[socket.socket] = []
 
     async def connect_and_read_ahead(*args: object, **options: object) -> object:
-        stream = await real(*args, **options)  # type: ignore[arg-type]
+        stream = await real(*args, **options)
         peers.append(listener.accept()[0])
         peers[0].send(b"first, ")
         if hasattr(stream, "_transport"):  # asyncio: let its transport read
@@ -229,7 +229,7 @@ async def test_no_fd_for_the_stream(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     host, port, *_ = listener.getsockname()
-    monkeypatch.setattr(connecting.fcntl, "fcntl", fail)
+    monkeypatch.setattr("fcntl.fcntl", fail)
     with pytest.raises(OSError, match="Too many open files"):
         await azc.connect_tcp(host, port)
 

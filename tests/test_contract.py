@@ -180,7 +180,7 @@ class TestIntegrity:
 
     @both_readers
     async def test_fifty_tasks_and_four_threads(self, link: Link, ours: bool) -> None:
-        largest = 20_000 if link.kind == "pty" else 3 << 20
+        largest = 20_000 if link.kind in ("pty", "fifo") else 3 << 20
         checker = Checker()
         rng = random.Random(50)
 

@@ -359,7 +359,7 @@ def test_compressing_file(tmp_path: Path) -> None:
                 open_file(tmp_path / "file", mode) as file,
                 pytest.raises(TypeError, match="changes the bytes"),
             ):
-                azc.open_writer(file)  # type: ignore[arg-type]
+                azc.open_writer(file)
 
 
 def test_text_file_for_reading(tmp_path: Path) -> None:

@@ -86,11 +86,13 @@ async def test_the_stream_is_closed_after_the_handler() -> None:
     async def greet(stream: azc.Stream) -> None:
         await stream.put(b"hello")
 
-    async with azc.serve_tcp(greet) as server:
-        async with azc.connect_tcp("127.0.0.1", server.port) as stream:
-            assert await stream.receive() == b"hello"
-            with pytest.raises(EndOfStream):
-                await stream.receive()
+    async with (
+        azc.serve_tcp(greet) as server,
+        azc.connect_tcp("127.0.0.1", server.port) as stream,
+    ):
+        assert await stream.receive() == b"hello"
+        with pytest.raises(EndOfStream):
+            await stream.receive()
 
 
 async def test_clients_have_nodelay() -> None:
@@ -98,9 +100,11 @@ async def test_clients_have_nodelay() -> None:
         option = stream._raw_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         await stream.send(bytes([bool(option)]))
 
-    async with azc.serve_tcp(look) as server:
-        async with azc.connect_tcp("127.0.0.1", server.port) as stream:
-            assert await stream.receive() == b"\1"
+    async with (
+        azc.serve_tcp(look) as server,
+        azc.connect_tcp("127.0.0.1", server.port) as stream,
+    ):
+        assert await stream.receive() == b"\1"
 
 
 async def test_port_in_use() -> None:
@@ -138,9 +142,11 @@ async def test_another_free_port_if_one_address_has_it_in_use(
 
 @linux_only
 async def test_reuse_port() -> None:
-    async with azc.serve_tcp(echo, reuse_port=True) as one:
-        async with azc.serve_tcp(echo, port=one.port, reuse_port=True) as other:
-            assert one.port == other.port
+    async with (
+        azc.serve_tcp(echo, reuse_port=True) as one,
+        azc.serve_tcp(echo, port=one.port, reuse_port=True) as other,
+    ):
+        assert one.port == other.port
 
 
 # ---- the end -------------------------------------------------------------------
@@ -169,41 +175,47 @@ async def test_handlers_may_finish_within_the_grace() -> None:
         await going_on.wait()
         await stream.send(b"bye")
 
-    async with azc.serve_tcp(slow) as server:
-        async with azc.connect_tcp("127.0.0.1", server.port) as stream:
-            await stream.receive()
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(server.aclose)
-                await let_others_run()
-                # It has stopped to accept, and waits.
-                with pytest.raises(ConnectionRefusedError):
-                    await azc.connect_tcp("127.0.0.1", server.port)
-                assert server.connections == 1
-                going_on.set()
-            assert server.connections == 0
-            assert await stream.receive() == b"bye"
+    async with (
+        azc.serve_tcp(slow) as server,
+        azc.connect_tcp("127.0.0.1", server.port) as stream,
+    ):
+        await stream.receive()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.aclose)
+            await let_others_run()
+            # It has stopped to accept, and waits.
+            with pytest.raises(ConnectionRefusedError):
+                await azc.connect_tcp("127.0.0.1", server.port)
+            assert server.connections == 1
+            going_on.set()
+        assert server.connections == 0
+        assert await stream.receive() == b"bye"
 
 
 @pytest.mark.parametrize("grace", [0, 0.01])
 async def test_handlers_are_cancelled_after_the_grace(grace: float) -> None:
-    async with azc.serve_tcp(echo) as server:
-        async with azc.connect_tcp("127.0.0.1", server.port) as stream:
-            await ask(stream, b"hello")
-            await server.aclose(grace)
-            await server.aclose(grace)
-            assert server.connections == 0
-            with pytest.raises(EndOfStream):
-                await stream.receive()
+    async with (
+        azc.serve_tcp(echo) as server,
+        azc.connect_tcp("127.0.0.1", server.port) as stream,
+    ):
+        await ask(stream, b"hello")
+        await server.aclose(grace)
+        await server.aclose(grace)
+        assert server.connections == 0
+        with pytest.raises(EndOfStream):
+            await stream.receive()
 
 
 async def test_handler_may_close_the_server() -> None:
     async def stop(_stream: azc.Stream) -> None:
         await server.aclose(0)
 
-    async with azc.serve_tcp(stop) as server:
-        async with azc.connect_tcp("127.0.0.1", server.port) as stream:
-            with pytest.raises(EndOfStream):
-                await stream.receive()
+    async with (
+        azc.serve_tcp(stop) as server,
+        azc.connect_tcp("127.0.0.1", server.port) as stream,
+    ):
+        with pytest.raises(EndOfStream):
+            await stream.receive()
 
 
 async def test_block_that_fails_cancels_the_handlers() -> None:
@@ -232,12 +244,14 @@ async def test_block_that_is_cancelled() -> None:
 
 
 async def test_aclose_that_is_cancelled_cancels_the_handlers() -> None:
-    async with azc.serve_tcp(echo) as server:
-        async with azc.connect_tcp("127.0.0.1", server.port) as stream:
-            await ask(stream, b"hello")
-            with anyio.move_on_after(0.01):
-                await server.aclose(None)
-            await until(lambda: server.connections == 0)
+    async with (
+        azc.serve_tcp(echo) as server,
+        azc.connect_tcp("127.0.0.1", server.port) as stream,
+    ):
+        await ask(stream, b"hello")
+        with anyio.move_on_after(0.01):
+            await server.aclose(None)
+        await until(lambda: server.connections == 0)
 
 
 async def test_server_serves_once() -> None:
@@ -292,9 +306,11 @@ async def test_client_that_leaves(
             await stream.receive_exactly(bytearray(10))
 
     caplog.set_level(logging.DEBUG, "aiozerocopy")
-    async with azc.serve_tcp(fill) as server:
-        async with azc.connect_tcp("127.0.0.1", server.port) as stream:
-            await stream.send(b"half")
+    async with (
+        azc.serve_tcp(fill) as server,
+        azc.connect_tcp("127.0.0.1", server.port) as stream,
+    ):
+        await stream.send(b"half")
     assert len(logged(caplog, logging.DEBUG)) == 1
     assert logged(caplog, logging.ERROR) == []
 

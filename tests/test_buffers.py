@@ -1,0 +1,466 @@
+"""What a buffer may be: anything C-contiguous; all else is refused at the call."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import mmap
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import numpy as np
+import pytest
+from aiozerocopy import SendStream, StreamBroken, open_writer, socketpair
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from links import BIG, Link, attempt, begun, linux_only, open_link, reading, stuck
+from oracle import Checker, assert_same, message, payload, poison
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+pytestmark = pytest.mark.anyio
+
+PLACES = ("adopted", "pty", "unix")  # one for each way that bytes are written
+
+
+@pytest.fixture(params=PLACES)
+def link(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Link]:
+    with open_link(request.param, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Iterator[Link]:
+    with open_link("pipe", tmp_path) as opened:
+        yield opened
+
+
+def _mapped() -> mmap.mmap:
+    memory = mmap.mmap(-1, 100_000)
+    memory[:] = bytes(payload(1, 100_000))
+    return memory
+
+
+def _structure() -> ctypes.Array[ctypes.c_uint16]:
+    return (ctypes.c_uint16 * 40_000)(*range(40_000))
+
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "bytes": lambda: bytes(payload(1, 100_000)),
+    "bytearray": lambda: bytearray(payload(1, 100_000)),
+    "slice of a memoryview": lambda: memoryview(bytearray(payload(1, 100_001)))[1:],
+    "memoryview of int32": lambda: memoryview(bytes(payload(1, 100_000))).cast("i"),
+    "2-d memoryview": lambda: memoryview(bytes(payload(1, 100_000))).cast(
+        "B", (100, 1000)
+    ),
+    "0-d memoryview": lambda: memoryview(bytes(8)).cast("d", ()),
+    "array of double": lambda: array.array("d", range(12_000)),
+    "mmap": _mapped,
+    "ctypes": _structure,
+}
+
+
+CALLS = ("send", "put", "pieces", "send_many")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_kinds(pipe: Link, kind: str) -> None:
+    data = KINDS[kind]()
+    received = bytearray()
+    async with reading(pipe, received.extend), pipe.sender() as stream:
+        for call in CALLS:
+            await _send(stream, call, data)
+    assert_same(received, memoryview(data).tobytes() * len(CALLS))
+
+
+async def _send(stream: SendStream, call: str, data: Any) -> None:  # noqa: ANN401
+    if call == "send":
+        await stream.send(data)
+    elif call == "put":
+        await (await stream.put(data))
+    elif call == "pieces":
+        await stream.send(b"", data, b"")
+    else:
+        await stream.send_many([data])
+
+
+def _arrays() -> dict[str, NDArray[Any]]:
+    rng = np.random.default_rng(1)
+    bits = rng.integers(0, 1 << 63, size=30_000, dtype=np.int64)
+    read_only = bits.copy()
+    read_only.flags.writeable = False
+    when = np.arange("2000-01-01", "2001-01-01", dtype="datetime64[D]")
+    records = np.zeros(700, dtype=[("a", "<u2"), ("b", ">f8", (3,)), ("c", "S5")])
+    records["a"] = np.arange(700)
+    return {
+        "float32": rng.random((100, 50, 3), dtype=np.float32),
+        "float16": rng.random(20_000).astype(np.float16),
+        "complex": rng.random(9_000) + 1j,
+        "bool": bits > 1 << 62,
+        "big-endian": bits.astype(">i4"),
+        "text": np.array(["ab", "cde"] * 1_000),
+        "datetime64": when,
+        "timedelta64": when - when[0],
+        "structured": records,
+        "0-d": np.array(3.5),
+        "scalar": np.float64(2.5),  # type: ignore[dict-item]
+        "zero in the shape": np.zeros((0, 100, 3)),
+        "also later": np.zeros((100, 0)),
+        "read-only": read_only,
+        "rows of a frame": rng.random((100, 60, 3), dtype=np.float32)[20:70],
+        "one element, any strides": np.ones((5, 1, 5))[2:3, :, 2:3],
+    }
+
+
+ARRAYS = _arrays()
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+async def test_arrays(pipe: Link, kind: str) -> None:
+    data = ARRAYS[kind]
+    received = bytearray()
+    async with reading(pipe, received.extend), pipe.sender() as stream:
+        for call in CALLS:
+            await _send(stream, call, data)
+    assert_same(received, data.tobytes() * len(CALLS))
+
+
+async def test_float_view_through_a_clogged_link(link: Link) -> None:
+    data = memoryview(np.arange(BIG // 4, dtype=np.float32))
+    received = bytearray()
+    async with reading(link, received.extend, start=False) as reader:
+        async with link.sender() as stream, stuck(stream, data):
+            reader.start()
+    assert_same(received, data.cast("B"))
+
+
+async def test_receive_into_an_array(pipe: Link) -> None:
+    frames = np.arange(60_000, dtype=np.float32).reshape(10, 20, 300)
+    copy = np.zeros_like(frames)
+    async with pipe.receiver() as receiver, pipe.sender() as stream:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stream.send, frames)
+            await receiver.receive_exactly(copy)
+        await stream.send(b"\0" * 8)
+        assert await receiver.receive_into(np.ones((5, 5))) == 8
+    assert np.array_equal(frames, copy)
+
+
+async def test_all_kinds_in_one_message(link: Link) -> None:
+    others = [make() for make in KINDS.values()]
+    expected = [memoryview(each).tobytes() for each in others]
+    expected += [each.tobytes() for each in ARRAYS.values()]
+    received = bytearray()
+    async with reading(link, received.extend), link.sender() as stream:
+        await stream.send(*others, *ARRAYS.values())
+    assert_same(received, b"".join(expected))
+
+
+@pytest.mark.parametrize("call", ["pieces", "send_many"])
+async def test_more_pieces_than_one_system_call_takes(link: Link, call: str) -> None:
+    pieces = [bytearray(payload(n, 1 + n % 50)) for n in range(5_000)]
+    pieces[100] = bytearray()
+    expected = b"".join(pieces)
+    received = bytearray()
+    async with reading(link, received.extend), link.sender() as stream:
+        if call == "pieces":
+            await stream.send(*pieces)
+        else:
+            await stream.send_many(pieces)
+        for piece in pieces:
+            poison(piece)
+            piece.clear()
+    assert_same(received, expected)
+
+
+async def test_more_pieces_while_clogged(link: Link) -> None:
+    pieces = [bytearray(payload(n, 600)) for n in range(3_000)]
+    expected = b"".join(pieces)
+    received = bytearray()
+    async with reading(link, received.extend, start=False) as reader:
+        async with link.sender() as stream:
+            async with anyio.create_task_group() as tasks:
+                sending = attempt(tasks, stream.send, *pieces)
+                await begun(stream)
+                for piece in (pieces[0], pieces[1_500], pieces[-1]):
+                    with pytest.raises(BufferError):
+                        piece.clear()
+                reader.start()
+            assert sending.error is None
+    assert_same(received, expected)
+
+
+# ---- refused ----------------------------------------------------------------------
+
+
+def _released() -> memoryview:
+    view = memoryview(b"abc")
+    view.release()
+    return view
+
+
+SQUARE = np.arange(60_000, dtype=np.int32).reshape(200, 300)
+STRIDED: dict[str, Any] = {
+    "every second byte": memoryview(bytes(1_000))[::2],
+    "backwards": memoryview(bytes(1_000))[::-1],
+    "transposed": SQUARE.T,
+    "Fortran order": np.asfortranarray(SQUARE),
+    "columns": SQUARE[:, 10:20],
+    "steps": SQUARE[::2],
+    "reversed": SQUARE[::-1],
+    "field of records": ARRAYS["structured"]["a"],
+    "memoryview of a transposed array": memoryview(SQUARE.T),
+}
+REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
+    **{name: (data, BufferError, "contiguous") for name, data in STRIDED.items()},
+    "array of objects": (np.array([{}, []], dtype=object), TypeError, "objects"),
+    "records with objects": (np.zeros(3, dtype=[("a", "O")]), TypeError, "objects"),
+    "memoryview of objects": (memoryview(np.array([{}])), TypeError, "objects"),
+    "str": ("text", TypeError, "'str'.*encode"),
+    "None": (None, TypeError, "'NoneType'"),
+    "int": (5, TypeError, "'int'"),
+    "list": ([1, 2], TypeError, "'list'"),
+    "list of bytes": ([b"a"], TypeError, "'list'"),
+    "released view": (_released(), ValueError, "released"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+async def test_refused_at_the_call(pipe: Link, kind: str) -> None:
+    data, error, text = REFUSED[kind]
+    checker = Checker()
+    async with reading(pipe, checker.feed), pipe.sender() as stream:
+        good = message(1, 0, 100)
+        await stream.send(good)
+        for call in CALLS:
+            with pytest.raises(error, match=text):
+                await _send(stream, call, data)
+        with pytest.raises(error, match=text):
+            await stream.send(good, data, good)
+        with pytest.raises(error, match=text):
+            await stream.send_many([good, data, good])
+        good.clear()
+        assert stream.stats.messages_queued == 0
+        await stream.send(message(1, 1, 100))
+    checker.finish()
+    assert checker.counts == {1: 2}
+
+
+async def test_refused_while_others_wait(link: Link) -> None:
+    checker = Checker()
+    async with reading(link, checker.feed, start=False) as reader:
+        async with link.sender() as stream:
+            async with stuck(stream, message(1, 0, BIG)):
+                for data, error, text in REFUSED.values():
+                    with pytest.raises(error, match=text):
+                        await stream.send(data)
+                reader.start()
+            await stream.send(message(1, 1, 100))
+    checker.finish()
+    assert checker.counts == {1: 2}
+
+
+@pytest.mark.parametrize(
+    ("target", "error"),
+    [
+        (b"read-only", BufferError),
+        (ARRAYS["read-only"], BufferError),
+        (memoryview(bytearray(100))[::2], BufferError),
+        (SQUARE.copy().T, BufferError),
+        (np.array([{}]), TypeError),
+        ("text", TypeError),
+        (_released(), ValueError),
+    ],
+    ids=["bytes", "array", "strided", "transposed", "objects", "str", "released"],
+)
+async def test_targets_that_are_refused(
+    pipe: Link,
+    target: Any,  # noqa: ANN401
+    error: type[Exception],
+) -> None:
+    async with pipe.receiver() as receiver, pipe.sender() as stream:
+        await stream.send(b"abc")
+        for call in (receiver.receive_into, receiver.receive_exactly):
+            with pytest.raises(error):
+                await call(target)
+        assert await receiver.receive() == b"abc"
+
+
+# ---- bad memory ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def beyond_the_end(tmp_path: Path) -> Iterator[mmap.mmap]:
+    """A mapping of 2 MiB of which the file has lost the last one."""
+    fd = os.open(tmp_path / "mapped", os.O_RDWR | os.O_CREAT)
+    os.ftruncate(fd, 2 * BIG)
+    with mmap.mmap(fd, 2 * BIG) as memory:
+        memory[:BIG] = payload(1, BIG)
+        os.ftruncate(fd, BIG)
+        yield memory
+        os.ftruncate(fd, 2 * BIG)
+    os.close(fd)
+
+
+@linux_only
+async def test_memory_without_a_file_is_refused(
+    link: Link, beyond_the_end: mmap.mmap
+) -> None:
+    checker = Checker()
+    async with reading(link, checker.feed), link.sender() as stream:
+        await stream.send(message(1, 0, 100))
+        with memoryview(beyond_the_end) as view, view[BIG + 5 :] as bad:
+            with pytest.raises(BufferError, match="nothing was sent"):
+                await stream.send(bad)
+        await stream.send(message(1, 1, 100))
+    checker.finish()
+    assert checker.counts == {1: 2}
+
+
+@linux_only
+async def test_memory_that_ends_halfway_breaks_the_stream(
+    link: Link, beyond_the_end: mmap.mmap
+) -> None:
+    received = bytearray()
+    async with reading(link, received.extend):
+        stream = link.sender()
+        with pytest.raises(StreamBroken) as caught:
+            await stream.send(beyond_the_end)
+        assert caught.value.bytes_sent <= BIG
+        stream.abort()
+    assert_same(received, payload(1, BIG)[: len(received)])
+    assert len(received) == caught.value.bytes_sent
+
+
+@linux_only
+async def test_rescue_of_memory_without_a_file(
+    link: Link, beyond_the_end: mmap.mmap
+) -> None:
+    received = bytearray()
+    async with reading(link, received.extend, start=False) as reader:
+        stream = link.sender()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stream.send, beyond_the_end)
+            await begun(stream)
+            tasks.cancel_scope.cancel()
+        with pytest.raises(StreamBroken):
+            await stream.send(b"more")
+        reader.start()
+        stream.abort()
+    assert_same(received, payload(1, BIG)[: len(received)])
+
+
+# ---- huge ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def huge() -> Iterator[mmap.mmap]:
+    """More bytes than one system call moves; they take no memory."""
+    with mmap.mmap(-1, (2 << 30) + 4_099, flags=mmap.MAP_PRIVATE | 0x4000) as memory:
+        memory[-1:] = b"!"
+        yield memory
+
+
+@linux_only
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_more_than_two_gib(huge: mmap.mmap) -> None:
+    size = len(huge)
+    ours, theirs = socketpair()
+    with memoryview(huge) as view:
+        thread, counted = _count(os.dup(theirs.fileno()))
+        async with ours, theirs:
+            await ours.send(view)
+            assert ours.stats.bytes_sent == size
+        thread.join()
+    assert counted == [size]
+
+
+@linux_only
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_more_than_two_gib_at_once(huge: mmap.mmap) -> None:
+    async with open_writer(os.open(os.devnull, os.O_WRONLY)) as null:
+        with memoryview(huge) as view:
+            await null.send(view)
+            assert null.stats.bytes_sent == len(huge)
+
+
+def _count(fd: int) -> tuple[threading.Thread, list[int]]:
+    """A reader that counts what it has thrown away."""
+    counted: list[int] = []
+
+    def run() -> None:
+        import socket
+
+        total = 0
+        with socket.socket(fileno=fd) as sock:
+            sock.setblocking(True)
+            memory = bytearray(1 << 20)
+            while n := sock.recv_into(memory):
+                total += n
+        counted.append(total)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, counted
+
+
+# ---- any dtype, any shape -------------------------------------------------------------
+
+
+@given(
+    data=npst.arrays(
+        dtype=npst.scalar_dtypes() | npst.array_dtypes(max_size=3),
+        shape=npst.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=12),
+        fill=st.nothing(),
+    )
+    | npst.arrays(np.uint16, st.tuples(st.integers(1, 300), st.integers(1, 300))),
+    cut=st.integers(0, 3),
+)
+@settings(
+    max_examples=60,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_any_array_through_tiny_buffers(
+    anyio_backend: tuple[str, dict[str, Any]], data: NDArray[Any], cut: int
+) -> None:
+    if data.ndim:
+        data = data[cut:]
+    sent: Any = data
+    if data.dtype.hasobject:
+        return
+
+    async def run() -> bytes:
+        ours, theirs = socketpair()
+        _make_tiny(ours.fileno())
+        received = bytearray()
+        async with theirs, anyio.create_task_group() as tasks:
+
+            async def read() -> None:
+                async for piece in theirs:
+                    received.extend(piece)
+
+            tasks.start_soon(read)
+            async with ours:
+                await ours.send(sent)
+        return bytes(received)
+
+    backend, options = anyio_backend
+    received = anyio.run(run, backend=backend, backend_options=options)
+    assert received == np.ascontiguousarray(data).tobytes()
+
+
+def _make_tiny(fd: int) -> None:
+    import socket
+
+    with socket.socket(fileno=os.dup(fd)) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
