@@ -75,8 +75,11 @@ class _Lib(Protocol):
 ffi = _azc.ffi
 lib = cast("_Lib", _azc.lib)
 
-IN, OUT, OWN, UNTRUSTED = lib.AZC_IN, lib.AZC_OUT, lib.AZC_OWN, lib.AZC_UNTRUSTED
-PORTABLE = bool(lib.azc_portable())
+IN: int = lib.AZC_IN
+OUT: int = lib.AZC_OUT
+OWN: int = lib.AZC_OWN
+UNTRUSTED: int = lib.AZC_UNTRUSTED
+PORTABLE: bool = bool(lib.azc_portable())
 
 _EVENTS = 64  # taken from a port in one call
 # Seconds that closing waits for a thread of ours.  It is back in microseconds, unless
@@ -118,14 +121,12 @@ def pin(data: Buffer) -> Any:
         BufferError: its memory is not C-contiguous.
         ValueError: a released memoryview.
     """
+    if type(data) not in _PLAIN:
+        _refuse_objects(data)
     try:
-        view = _from_buffer(data)
+        return _from_buffer(data)
     except (TypeError, ValueError, BufferError) as error:
         raise _refusal(data, error) from None
-    kind = type(data)
-    if kind not in _PLAIN:
-        _refuse_objects(data)
-    return view
 
 
 def pin_writable(data: Buffer) -> Any:
@@ -133,18 +134,19 @@ def pin_writable(data: Buffer) -> Any:
 
     Raises: as `pin`; BufferError for read-only memory too.
     """
+    _refuse_objects(data)
     try:
-        view = _from_buffer(data, require_writable=True)
+        return _from_buffer(data, require_writable=True)
     except (TypeError, ValueError, BufferError) as error:
         raise _refusal(data, error) from None
-    _refuse_objects(data)
-    return view
 
 
 def _refusal(data: object, error: Exception) -> Exception:
     """What a user can do about a buffer that cffi did not take."""
     if "contiguous" in str(error):
         return BufferError(_STRIDED)
+    if "read-only" in str(error):  # NumPy says ValueError
+        return BufferError("the memory is read-only: nothing can be received there")
     if not isinstance(error, TypeError):
         return error
     hint = " (encode it first)" if isinstance(data, str) else ""

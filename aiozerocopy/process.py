@@ -107,7 +107,7 @@ def open_process(
     return Opening(start())
 
 
-def _argv(command: str | bytes | Sequence[Argument]) -> Any:  # noqa: ANN401
+def _argv(command: str | bytes | Sequence[Argument]) -> Any:
     if isinstance(command, (str, bytes)):
         return command
     argv = [os.fspath(argument) for argument in command]
@@ -116,7 +116,7 @@ def _argv(command: str | bytes | Sequence[Argument]) -> Any:  # noqa: ANN401
     return argv
 
 
-def _given(name: str, value: object) -> Any:  # noqa: ANN401
+def _given(name: str, value: object) -> Any:
     """What Popen understands, for all that is not a pipe of ours."""
     if value is False:
         return subprocess.DEVNULL

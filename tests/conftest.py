@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 import sabotage
+
 from aiozerocopy import _native, _waiter
 
 if TYPE_CHECKING:
@@ -115,11 +116,11 @@ def _children() -> Iterator[int]:
 class Pins:
     """Every buffer that the package has borrowed and not given back."""
 
-    def __init__(self, borrow: Any) -> None:  # noqa: ANN401
+    def __init__(self, borrow: Any) -> None:
         self._borrow = borrow
         self._views: list[weakref.ref[Any]] = []
 
-    def __call__(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401
+    def __call__(self, *args: Any, **options: Any) -> Any:
         view = self._borrow(*args, **options)
         self._views.append(weakref.ref(view))
         return view
@@ -129,7 +130,7 @@ class Pins:
         return [repr(view) for view in views if view is not None and _is_held(view)]
 
 
-def _is_held(view: Any) -> bool:  # noqa: ANN401
+def _is_held(view: Any) -> bool:
     return "RELEASED" not in repr(view)
 
 

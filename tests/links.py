@@ -35,8 +35,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
-import aiozerocopy as azc
 import pytest
+
+import aiozerocopy as azc
 from aiozerocopy import ReceiveStream, SendStream, _native
 
 if TYPE_CHECKING:
@@ -283,7 +284,7 @@ class PlainReader:
             memory = bytearray(256 << 10)
             while n := _read_into(self._fd, memory):
                 self._sink(memoryview(memory)[:n])
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+        except BaseException as error:
             self._error = error
         finally:
             os.close(self._fd)
@@ -383,7 +384,7 @@ class Attempt:
         self.result: Any = None
         self.error: BaseException | None = None
 
-    async def run(self, call: Callable[..., Awaitable[Any]], *args: Any) -> None:  # noqa: ANN401
+    async def run(self, call: Callable[..., Awaitable[Any]], *args: Any) -> None:
         try:
             self.result = await call(*args)
         except BaseException as error:
@@ -397,7 +398,7 @@ class Attempt:
 def attempt(
     tasks: TaskGroup,
     call: Callable[..., Awaitable[Any]],
-    *args: Any,  # noqa: ANN401
+    *args: Any,
 ) -> Attempt:
     """Start the call in a task of its own."""
     started = Attempt()
@@ -415,7 +416,7 @@ def is_trio() -> bool:
 
 
 @asynccontextmanager
-async def stuck(stream: SendStream, *messages: Any) -> AsyncIterator[TaskGroup]:  # noqa: ANN401
+async def stuck(stream: SendStream, *messages: Any) -> AsyncIterator[TaskGroup]:
     """A task group in which these are being sent, the first of them halfway."""
     async with anyio.create_task_group() as tasks:
         for count, message in enumerate(messages, start=1):
@@ -456,7 +457,7 @@ class _CancelAt:
                 self._cancel()
             try:
                 value = yield awaited
-            except BaseException as error:  # noqa: BLE001 - it is the coroutine's
+            except BaseException as error:
                 step = partial(self._steps.throw, error)
             else:
                 step = partial(self._steps.send, value)

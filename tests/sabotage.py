@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from aiozerocopy import _azc, _native  # type: ignore[attr-defined]
 
 if TYPE_CHECKING:
-    from aiozerocopy._native import Channel, Operation, Port
     from typing_extensions import Buffer
+
+    from aiozerocopy._native import Channel, Operation, Port
 
 VARIABLE = "AZC_TEST_SABOTAGE"
 

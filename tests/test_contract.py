@@ -12,17 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
-import aiozerocopy as azc
 import pytest
-from aiozerocopy import (
-    IncompleteReceive,
-    ReceiveStream,
-    SendStream,
-    StreamBroken,
-    StreamClosed,
-    Ticket,
-    _sending,
-)
 from links import (
     BIG,
     EACH_WAY,
@@ -50,6 +40,17 @@ from oracle import (
     message,
     payload,
     poison,
+)
+
+import aiozerocopy as azc
+from aiozerocopy import (
+    IncompleteReceive,
+    ReceiveStream,
+    SendStream,
+    StreamBroken,
+    StreamClosed,
+    Ticket,
+    _sending,
 )
 
 if TYPE_CHECKING:
@@ -825,14 +826,14 @@ class TestCancellation:
         assert checker.counts == {1: 2}
 
 
-def error_in_thread(call: Callable[..., object], *args: Any) -> object:  # noqa: ANN401
+def error_in_thread(call: Callable[..., object], *args: Any) -> object:
     """What the call raises, or returns, in a thread of its own."""
     ends: list[object] = []
 
     def run() -> None:
         try:
             ends.append(call(*args))
-        except Exception as error:  # noqa: BLE001 - the caller looks at it
+        except Exception as error:
             ends.append(error)
 
     thread = threading.Thread(target=run)

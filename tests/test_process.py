@@ -105,7 +105,7 @@ print(json.dumps({
 """
 
 
-async def look(**options: Any) -> Any:  # noqa: ANN401
+async def look(**options: Any) -> Any:
     async with azc.open_process(python(_LOOK), stdout=True, **options) as child:
         return json.loads(await everything(child.stdout))
 

@@ -127,7 +127,7 @@ async def test_another_free_port_if_one_address_has_it_in_use(
     real = _listening._bound
     calls: list[int] = []
 
-    def bind(family: Any, address: tuple[str, int], reuse_port: bool) -> socket.socket:  # noqa: ANN401
+    def bind(family: Any, address: tuple[str, int], reuse_port: bool) -> socket.socket:
         calls.append(address[1])
         if len(calls) == 2:
             raise OSError(errno.EADDRINUSE, "in use")
