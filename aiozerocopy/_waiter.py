@@ -198,7 +198,7 @@ class Waiter:
             while not operation.done:
                 try:
                     await self.loop.park(operation)
-                except asyncio.CancelledError as error:
+                except asyncio.CancelledError as error:  # noqa: PERF203
                     if scope.cancel_called:
                         raise
                     cancelled = error

@@ -57,7 +57,7 @@ def warm_loops() -> None:
             anyio.run(
                 anyio.lowlevel.checkpoint, backend=backend, backend_options=options
             )
-        except ImportError:
+        except ImportError:  # noqa: PERF203
             continue
     gc.collect()
     gc.freeze()

@@ -89,7 +89,7 @@ class Link:
         fd, self._read_fd = self._read_fd, -1
         return fd
 
-    def sender(self, **options: int) -> SendStream:
+    def sender(self, **options: Any) -> SendStream:
         """Our stream over the sending end."""
         fd = self.take_write_fd()
         if self.kind == "pipe":  # as azc.pipe() does it

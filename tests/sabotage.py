@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiozerocopy import _azc, _native  # type: ignore[attr-defined]
+from aiozerocopy._native import Operation
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from aiozerocopy._native import Channel, Operation, Port
+    from aiozerocopy._native import Channel
 
 VARIABLE = "AZC_TEST_SABOTAGE"
 
@@ -31,10 +32,10 @@ def _unpin_early() -> None:
     """Give the export back when the message is queued, not when it is out."""
     send = _native.Channel.send
 
-    def send_and_unpin(self: Channel, port: Port, data: Buffer) -> Operation | None:
-        operation: Any = send(self, port, data)
-        if operation is not None:
-            operation.unpin()
-        return operation
+    def send_and_unpin(self: Channel, data: Buffer) -> Operation | int:
+        result = send(self, data)
+        if isinstance(result, Operation):
+            result.unpin()
+        return result
 
     _native.Channel.send = send_and_unpin  # type: ignore[method-assign]

@@ -111,7 +111,7 @@ def _arrays() -> dict[str, NDArray[Any]]:
         "timedelta64": when - when[0],
         "structured": records,
         "0-d": np.array(3.5),
-        "scalar": np.float64(2.5),  # type: ignore[dict-item]
+        "scalar": np.float64(2.5),
         "zero in the shape": np.zeros((0, 100, 3)),
         "also later": np.zeros((100, 0)),
         "read-only": read_only,
@@ -403,7 +403,7 @@ def _count(fd: int) -> tuple[threading.Thread, list[int]]:
     return thread, counted
 
 
-# ---- any dtype, any shape -------------------------------------------------------------
+# ---- any dtype, any shape ------------------------------------------------------------
 
 
 @given(

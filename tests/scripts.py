@@ -1,0 +1,71 @@
+"""Python programs in processes of their own, for what would end or disturb this one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+PRELUDE = """
+import anyio, asyncio, gc, os, signal, sys, threading, time, warnings
+import aiozerocopy as azc
+
+LOOPS = {
+    "asyncio": ("asyncio", {}),
+    "uvloop": ("asyncio", {"use_uvloop": True}),
+    "trio": ("trio", {}),
+}
+
+def run(main):
+    backend, options = LOOPS[sys.argv[1]]
+    return anyio.run(main, backend=backend, backend_options=options)
+
+async def begun(stream):
+    while not (stream.stats.bytes_sent and stream.stats.messages_queued):
+        await anyio.lowlevel.checkpoint()
+
+"""
+
+
+def start(
+    code: str,
+    *arguments: str,
+    warnings: str = "error",
+    **options: Any,
+) -> subprocess.Popen[str]:
+    """Start a program, after `PRELUDE`, in development mode."""
+    command = [sys.executable, "-X", "dev", "-W", warnings, "-c"]
+    script = PRELUDE + textwrap.dedent(code)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.Popen(
+        [*command, script, *(arguments or ("asyncio",))],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Its exit status and what it said on stdout and stderr."""
+    with process:
+        said, complained = process.communicate(timeout=15)
+    return process.returncode, said, complained
+
+
+def run(
+    code: str,
+    *arguments: str,
+    warnings: str = "error",
+    **options: Any,
+) -> str:
+    """What a program says that must end well and complain about nothing."""
+    status, said, complained = finish(
+        start(code, *arguments, warnings=warnings, **options)
+    )
+    assert complained == ""
+    assert status == 0
+    return said

@@ -1,0 +1,744 @@
+"""Forks, exits, lost numbers, two loops, signals: who owns what, and for how long."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import gc
+import os
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+import scripts
+from links import (
+    BIG,
+    Link,
+    attempt,
+    begun,
+    let_others_run,
+    open_link,
+    reading,
+    stuck,
+    until,
+)
+from oracle import Checker, assert_prefix, message, payload
+
+import aiozerocopy as azc
+from aiozerocopy import StreamBroken, StreamClosed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+every_loop = pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
+ADOPTED = ("adopted", "fifo", "file", "pty", "unix", "cat")
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Iterator[Link]:
+    with open_link("pipe", tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture(params=ADOPTED)
+def adopted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Link]:
+    with open_link(request.param, tmp_path) as opened:
+        yield opened
+
+
+class TestFork:
+    """The child's streams are dead and touch nothing; the parent goes on."""
+
+    CHILD = """
+    def is_dead(call, *arguments):
+        coroutine = call(*arguments)
+        try:
+            coroutine.send(None)
+        except azc.StreamClosed as error:
+            return "forked child" in str(error)
+        return False
+
+    def fork():
+        with warnings.catch_warnings():  # 3.12 and later warn of threads
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return os.fork()
+
+    def ends_well(pid):
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    """
+
+    @every_loop
+    def test_child_of_a_pending_send(self, loop: str) -> None:
+        scripts.run(
+            self.CHILD
+            + """
+    async def main():
+        reader, writer = azc.pipe(1 << 16)
+        one, other = azc.socketpair()
+        data = bytes(range(256)) * 4096
+        received = bytearray()
+        async with reader, writer, one, other, anyio.create_task_group() as tasks:
+            tasks.start_soon(writer.send, data)
+            await begun(writer)
+            ours = {os.readlink(f"/proc/self/fd/{stream.fileno()}")
+                    for stream in (reader, writer, one, other)}
+            pid = fork()
+            if pid == 0:
+                os._exit(child(reader, writer, one, ours))
+            assert ends_well(pid)
+            while len(received) < len(data):
+                received += await reader.receive()
+            await one.send(b"parent")
+            assert await other.receive() == b"parent"
+        assert received == data
+
+    def child(reader, writer, one, ours):
+        alive = [
+            call for call, *arguments in (
+                (writer.send, b"child"), (writer.put, b"child"), (writer.flush,),
+                (writer.send_many, [b"child"]), (one.send, b"child"),
+                (reader.receive,), (reader.receive_into, bytearray(9)),
+                (one.receive,), (one.send_eof,),
+            )
+            if not is_dead(call, *arguments)
+        ]
+        try:
+            writer.send_from_thread(b"child")
+        except (azc.StreamClosed, RuntimeError):
+            pass
+        for stream in (reader, writer, one):
+            stream.abort()
+        held = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+                if os.path.exists(f"/proc/self/fd/{fd}")}
+        print(*alive, *(held & ours), end="", flush=True)
+        return 1 if alive or held & ours else 0
+
+    run(main)
+    """,
+            loop,
+        )
+
+    def test_child_exits_quietly_and_the_parent_goes_on(self) -> None:
+        said = scripts.run(
+            self.CHILD
+            + """
+    loop = asyncio.new_event_loop()
+    reader, writer = azc.pipe(1 << 16)
+    data = bytes(1 << 20)
+
+    async def use():
+        ticket = await writer.put(data)
+        await begun(writer)
+        return ticket
+
+    ticket = loop.run_until_complete(use())
+    pid = fork()
+    if pid == 0:
+        async def anew():
+            reader, writer = azc.pipe(1 << 16)
+            async with reader, writer, anyio.create_task_group() as tasks:
+                tasks.start_soon(writer.send, data)
+                copy = bytearray(len(data))
+                await reader.receive_exactly(copy)
+                assert copy == data
+            print("child works", flush=True)
+        asyncio.run(anew())
+        sys.exit(0)
+    assert ends_well(pid)
+
+    async def finish():
+        copy = bytearray(len(data))
+        await reader.receive_exactly(copy)
+        await ticket
+        await writer.aclose()
+        await reader.aclose()
+        print("parent works")
+
+    loop.run_until_complete(finish())
+    loop.close()
+    """
+        )
+        assert said == "child works\nparent works\n"
+
+    def test_child_process_inherits_nothing(self) -> None:
+        streams = [*azc.pipe(), *azc.socketpair()]
+        for stream in streams:
+            assert fcntl.fcntl(stream.fileno(), fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+        for stream in streams:
+            stream.abort()
+
+
+@pytest.mark.anyio
+class TestNumbers:
+    """A stream is its file, never the number: no byte goes to another file."""
+
+    async def test_callers_number_is_closed(self, adopted: Link) -> None:
+        fd = adopted.take_write_fd()
+        async with azc.open_writer(fd) as stream:
+            assert stream.fileno() != fd
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.fstat(fd)
+
+    async def test_callers_number_is_anothers(
+        self, adopted: Link, tmp_path: Path
+    ) -> None:
+        checker = Checker()
+        fd = adopted.take_write_fd()
+        async with reading(adopted, checker.feed), azc.open_writer(fd) as stream:
+            other = _put_a_file_at(fd, tmp_path / "other")
+            for sequence in range(3):
+                await stream.send(message(1, sequence, 100_000))
+            assert os.fstat(other).st_size == 0
+            os.close(other)
+        checker.finish()
+        assert checker.counts == {1: 3}
+
+    @pytest.mark.parametrize("somewhere", [True, False], ids=["dup lives", "last"])
+    @pytest.mark.parametrize("kind", ["pipe", "adopted", "fifo", "pty", "unix"])
+    async def test_our_number_is_anothers_during_a_send(
+        self, kind: str, somewhere: bool, tmp_path: Path
+    ) -> None:
+        data = message(1, 0, BIG)
+        sent = bytes(data)
+        with open_link(kind, tmp_path) as link:
+            received = bytearray()
+            async with reading(link, received.extend, start=False) as reader:
+                stream = link.sender()
+                async with anyio.create_task_group() as tasks:
+                    sending = attempt(tasks, stream.send, data)
+                    await begun(stream)
+                    number = stream.fileno()
+                    spare = os.dup(number) if somewhere else -1
+                    other = _put_a_file_at(number, tmp_path / "other")
+                    reader.start()
+                    if somewhere:
+                        await until(lambda: sending.done)
+                        os.close(spare)
+                    else:
+                        await let_others_run()
+                    stream.abort()
+                error = StreamBroken if somewhere else (StreamBroken, StreamClosed)
+                assert isinstance(sending.error, error)
+                data.clear()
+                assert os.fstat(other).st_size == 0  # open still, and empty
+                os.close(other)
+        assert_prefix(received, sent)
+
+    async def test_standard_output_stays_open(self) -> None:
+        said = scripts.run(
+            """
+            async def main():
+                async with azc.open_writer(1) as stdout:
+                    await stdout.send(b"hello")
+                print("lost", flush=True)
+                os.fstat(1)
+            run(main)
+            """
+        )
+        assert said == "hello"
+
+
+def _put_a_file_at(number: int, path: Path) -> int:
+    """Close number behind everybody's back and open another file there."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    os.dup2(fd, number, inheritable=False)
+    if fd != number:
+        os.close(fd)
+    return number
+
+
+@pytest.mark.anyio
+class TestModes:
+    """Blocking mode belongs to all who share the file: it stays as it was."""
+
+    @pytest.mark.parametrize("blocking", [True, False])
+    async def test_flags_stay(self, adopted: Link, blocking: bool) -> None:
+        fd = adopted.take_write_fd()
+        os.set_blocking(fd, blocking)
+        spare = os.dup(fd)
+        flags = fcntl.fcntl(spare, fcntl.F_GETFL)
+        checker = Checker()
+        async with reading(adopted, checker.feed, start=False) as reader:
+            async with azc.open_writer(fd) as stream:
+                assert fcntl.fcntl(spare, fcntl.F_GETFL) == flags
+                if adopted.kind != "file":
+                    async with stuck(stream, message(1, 0, BIG)):
+                        assert fcntl.fcntl(spare, fcntl.F_GETFL) == flags
+                        reader.start()
+                await stream.send(message(1, 1 if checker.counts else 0, 100))
+            assert fcntl.fcntl(spare, fcntl.F_GETFL) == flags
+            os.close(spare)
+        checker.finish()
+
+    @pytest.mark.parametrize("blocking", [True, False])
+    async def test_flags_of_a_reader_stay(self, adopted: Link, blocking: bool) -> None:
+        fd = adopted.take_read_fd()
+        os.set_blocking(fd, blocking)
+        spare = os.dup(fd)
+        flags = fcntl.fcntl(spare, fcntl.F_GETFL)
+        async with azc.open_reader(fd) as receiver:
+            async with adopted.sender() as sender, anyio.create_task_group() as tasks:
+                if adopted.kind == "file":
+                    await sender.send(b"abc")
+                waiting = attempt(tasks, receiver.receive_exactly, bytearray(3))
+                await let_others_run(3)
+                assert fcntl.fcntl(spare, fcntl.F_GETFL) == flags
+                await sender.send(b"abc")
+                await until(lambda: waiting.done)
+                assert waiting.error is None
+        assert fcntl.fcntl(spare, fcntl.F_GETFL) == flags
+        os.close(spare)
+
+
+class TestLoops:
+    """A stream belongs to the loop that first used it."""
+
+    @pytest.mark.anyio
+    async def test_another_loop_is_refused(self, pipe: Link) -> None:
+        checker = Checker()
+        async with reading(pipe, checker.feed), pipe.sender() as stream:
+            await stream.send(message(1, 0, 10))
+            errors: list[BaseException] = []
+
+            async def use() -> None:
+                for call in (stream.send, stream.put):
+                    with pytest.raises(RuntimeError, match="another event loop"):
+                        await call(b"x")
+                with pytest.raises(RuntimeError, match="another event loop"):
+                    await stream.flush()
+
+            def run() -> None:
+                try:
+                    anyio.run(use)
+                except BaseException as error:
+                    errors.append(error)
+
+            thread = threading.Thread(target=run)
+            thread.start()
+            await until(lambda: not thread.is_alive())
+            assert errors == []
+            await stream.send(message(1, 1, 10))
+        checker.finish()
+        assert checker.counts == {1: 2}
+
+    def test_next_loop_is_refused(self, pipe: Link) -> None:
+        stream = pipe.sender()
+        anyio.run(stream.send, b"x")
+        with pytest.raises(RuntimeError, match="another event loop"):
+            anyio.run(stream.send, b"x")
+        stream.abort()
+
+    def test_no_loop(self, pipe: Link) -> None:
+        stream = pipe.sender()
+        data = bytearray(10)
+        coroutine = stream.send(data)
+        with pytest.raises(RuntimeError):
+            coroutine.send(None)
+        data.clear()
+        stream.send_from_thread(b"threads need none")
+        stream.abort()
+
+    def test_loop_closed_with_sends_pending(self) -> None:
+        status, said, complained = scripts.finish(
+            scripts.start(
+                """
+                loop = asyncio.new_event_loop()
+                loop.set_exception_handler(lambda *_: None)
+                reader, writer = azc.pipe(1 << 16)
+                data = [bytearray(1 << 20) for _ in range(3)]
+                tasks = []
+
+                async def use():
+                    tasks.append(loop.create_task(writer.send(data[0])))
+                    tasks.append(loop.create_task(writer.send_many(data[1:2])))
+                    await asyncio.sleep(0)
+                    await writer.put(data[2])
+                    await begun(writer)
+
+                loop.run_until_complete(use())
+                loop.close()
+                try:
+                    data[0].clear()
+                except BufferError:
+                    print("locked")
+                del reader, writer
+                for task in tasks:
+                    task._log_destroy_pending = False
+                del task, tasks, loop
+                gc.collect()
+                for each in data:
+                    each.clear()
+                print("free")
+                print(sorted(thread.name for thread in threading.enumerate()))
+                print(len(os.listdir("/proc/self/task")))
+                """,
+                warnings="default",
+            )
+        )
+        assert status == 0
+        assert said.splitlines() == ["locked", "free", "['MainThread']", "1"]
+        assert complained.count("ResourceWarning: unclosed <SendStream") == 1
+        assert complained.count("ResourceWarning: unclosed <ReceiveStream") == 1
+        assert "Traceback" not in complained
+
+    def test_abort_after_the_loop(self, pipe: Link) -> None:
+        data = bytearray(BIG)
+        stream = pipe.sender()
+
+        async def put() -> None:
+            await stream.put(data)
+            await begun(stream)
+
+        anyio.run(put)
+        with pytest.raises(BufferError):
+            data.clear()
+        stream.abort()
+        data.clear()
+
+
+@pytest.mark.anyio
+class TestCollected:
+    """A stream that nobody holds is closed, with a warning."""
+
+    async def test_unused(self, pipe: Link) -> None:
+        stream = pipe.sender()
+        alive = weakref.ref(stream)
+        with pytest.warns(ResourceWarning, match="unclosed <SendStream fd="):
+            del stream
+            gc.collect()
+        assert alive() is None
+
+    async def test_with_a_message_pending(self, pipe: Link) -> None:
+        data = message(1, 0, BIG)
+        sent = bytes(data)
+        received = bytearray()
+        async with reading(pipe, received.extend, start=False):
+            stream = pipe.sender()
+            await stream.put(data)
+            await begun(stream)
+            with pytest.warns(ResourceWarning, match="unclosed"):
+                del stream
+                gc.collect()
+            data.clear()
+        assert_prefix(received, sent)
+        assert 0 < len(received) < len(sent)
+
+    async def test_socket(self) -> None:
+        ours, theirs = azc.socketpair()
+        await ours.send(b"x")
+        with pytest.warns(ResourceWarning, match="unclosed <Stream fd="):
+            del ours
+            gc.collect()
+        async with theirs:
+            assert await theirs.receive() == b"x"
+            with pytest.raises(anyio.EndOfStream):
+                await theirs.receive()
+
+
+class TestExit:
+    """The interpreter may end at any moment: a clean prefix, a word, no crash."""
+
+    SENDER = """
+    import oracle
+    fd = int(sys.argv[2])
+    stream = azc.open_writer(fd)
+    data = [oracle.message(1, n, 1 << 20) for n in range(3)]
+    """
+
+    def _start(self, code: str, loop: str = "asyncio") -> tuple[bytes, int, str]:
+        """Run a program that sends to a pipe: what arrived, its status, its words."""
+        read_fd, write_fd = os.pipe()
+        process = scripts.start(
+            self.SENDER + code,
+            loop,
+            str(write_fd),
+            warnings="default",
+            pass_fds=[write_fd],
+        )
+        os.close(write_fd)
+        with process, open(read_fd, "rb") as reader:
+            received = b""
+            if "WAIT" in code:  # it says so when the pipe is full
+                assert process.stdout is not None
+                assert process.stdout.readline() == "stuck\n"
+                process.wait(timeout=15)
+            received = reader.read()
+            _, complained = process.communicate(timeout=15)
+        sent = b"".join(message(1, n, 1 << 20) for n in range(3))
+        assert_prefix(received, sent)
+        return received, process.returncode, complained
+
+    @every_loop
+    def test_with_sends_pending(self, loop: str) -> None:
+        received, status, complained = self._start(
+            """
+    async def main():  # WAIT
+        for each in data:
+            await stream.put(each)
+        await begun(stream)
+        print("stuck", flush=True)
+    run(main)
+    """,
+            loop,
+        )
+        assert status == 0
+        assert 0 < len(received) < 3 << 20
+        lost = 3 * ((1 << 20) + 32) - len(received)
+        assert f"{lost:,} bytes were still queued" in complained
+        assert "Traceback" not in complained
+
+    @pytest.mark.parametrize("where", ["task", "callback"])
+    def test_sys_exit(self, where: str) -> None:
+        how = {"task": "sys.exit(5)", "callback": "loop.call_soon(sys.exit, 5)"}
+        received, status, complained = self._start(
+            f"""
+    async def main():  # WAIT
+        loop = asyncio.get_running_loop()
+        task = asyncio.create_task(stream.send(data[0]))
+        await begun(stream)
+        print("stuck", flush=True)
+        {how[where]}
+        await task
+    asyncio.run(main())
+    """
+        )
+        assert status == 5
+        assert 0 < len(received) < 1 << 20
+        assert "Fatal" not in complained
+
+    @pytest.mark.parametrize("where", ["thread", "loop"])
+    def test_daemon_thread(self, where: str) -> None:
+        received, status, complained = self._start(
+            {
+                "thread": """
+    async def wait():
+        await begun(stream)
+    threading.Thread(  # WAIT
+        target=stream.send_from_thread, args=(data[0],), daemon=True
+    ).start()
+    asyncio.run(wait())
+    print("stuck", flush=True)
+    """,
+                "loop": """
+    stuck = threading.Event()
+    async def main():  # WAIT
+        task = asyncio.create_task(stream.send(data[0]))
+        await begun(stream)
+        stuck.set()
+        await task
+    threading.Thread(target=lambda: asyncio.run(main()), daemon=True).start()
+    stuck.wait()
+    print("stuck", flush=True)
+    """,
+            }[where]
+        )
+        assert status == 0
+        assert 0 < len(received) < 1 << 20
+        assert "Fatal" not in complained
+
+    def test_after_a_good_end_it_is_quiet(self) -> None:
+        said = scripts.run(
+            """
+            async def main():
+                reader, writer = azc.pipe()
+                async with reader, writer:
+                    await writer.send(b"x" * 1000)
+                    print(len(await reader.receive()))
+            run(main)
+            """
+        )
+        assert said == "1000\n"
+
+
+SIGNALS = """
+import links, oracle, pathlib, tempfile
+folder = pathlib.Path(tempfile.mkdtemp())
+"""
+
+
+class TestSignals:
+    """Signals are the program's; ours change nothing."""
+
+    @pytest.mark.parametrize("kind", ["pipe", "adopted", "fifo", "pty", "unix", "tcp4"])
+    def test_sigpipe_kills_nobody(self, kind: str, tmp_path: Path) -> None:
+        said = scripts.run(
+            SIGNALS
+            + """
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+    async def at_once(link):
+        stream = link.sender()
+        link.kill_reader()
+        try:
+            while True:
+                await stream.send(b"x" * 100)
+        except azc.StreamBroken:
+            print("broken at once")
+        stream.abort()
+
+    async def later(link):
+        stream = link.sender()
+        async with anyio.create_task_group() as tasks:
+            sending = links.attempt(tasks, stream.send, bytes(links.BIG))
+            await begun(stream)
+            link.kill_reader()
+        assert isinstance(sending.error, azc.StreamBroken), sending.error
+        print("broken later")
+        stream.abort()
+
+    async def main():
+        for case in (at_once, later):
+            with links.open_link(sys.argv[2], pathlib.Path(sys.argv[3]) / case.__name__) as link:
+                await case(link)
+        assert signal.getsignal(signal.SIGPIPE) == signal.SIG_DFL
+        assert not signal.sigpending()
+        assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+    for case in ("at_once", "later"):
+        (pathlib.Path(sys.argv[3]) / case).mkdir()
+    run(main)
+    """,
+            "asyncio",
+            kind,
+            str(tmp_path),
+        )
+        assert said == "broken at once\nbroken later\n"
+
+    def test_own_sigpipe_handler_is_not_called(self) -> None:
+        scripts.run(
+            """
+    def handler(*_):
+        os._exit(9)
+    signal.signal(signal.SIGPIPE, handler)
+    async def main():
+        reader, writer = azc.pipe()
+        reader.abort()
+        try:
+            await writer.send(b"x")
+        except azc.StreamBroken:
+            writer.abort()
+    run(main)
+    """
+        )
+
+    @every_loop
+    def test_interrupted_all_the_time(self, loop: str, tmp_path: Path) -> None:
+        said = scripts.run(
+            SIGNALS
+            + """
+    ticks = 0
+    def tick(*_):
+        global ticks
+        ticks += 1
+
+    async def transfer(kind):
+        checker = oracle.Checker()
+        (folder := pathlib.Path(sys.argv[2]) / kind).mkdir()
+        with links.open_link(kind, folder) as link:
+            async with links.reading(link, checker.feed, ours=True):
+                async with link.sender() as stream:
+                    size = 100_000 if kind in ("fifo", "pty") else 2_000_000
+                    for n in range(4):
+                        await stream.send(oracle.message(1, n, size))
+        checker.finish()
+        assert checker.counts == {1: 4}
+
+    async def main():
+        signal.signal(signal.SIGALRM, tick)
+        signal.siginterrupt(signal.SIGALRM, True)
+        signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
+        for kind in ("pipe", "fifo", "pty", "unix", "cat"):
+            await transfer(kind)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        assert ticks > 20
+        print("whole")
+    run(main)
+    """,
+            loop,
+            str(tmp_path),
+        )
+        assert said == "whole\n"
+
+
+@pytest.mark.anyio
+class TestLimits:
+    """Without a free fd: a clear error, and nothing is lost or left."""
+
+    @pytest.mark.parametrize("spare", range(9))
+    async def test_no_more_fds(self, spare: int) -> None:
+        ours, theirs = socket.socketpair()
+        async with azc.wrap_socket(ours) as warm:  # the loop's own port exists
+            await warm.send(b"x")
+            with _only_so_many_fds(spare):
+                try:
+                    reader, writer = azc.pipe(1 << 16)
+                except OSError as error:
+                    assert error.errno == errno.EMFILE  # noqa: PT017
+                    return
+                await self._use(reader, writer)
+        theirs.close()
+
+    async def _use(self, reader: azc.ReceiveStream, writer: azc.SendStream) -> None:
+        data = message(1, 0, BIG)
+        copy = bytearray(len(data))
+        async with anyio.create_task_group() as tasks:
+            sending = attempt(tasks, writer.send, data)
+            receiving = attempt(tasks, reader.receive_exactly, copy)
+            await until(lambda: sending.done or receiving.done)
+            if sending.error or receiving.error:
+                tasks.cancel_scope.cancel()
+        for each in (sending, receiving):
+            if isinstance(each.error, Exception):
+                assert isinstance(each.error, StreamBroken)
+                assert each.error.errno == errno.EMFILE
+        reader.abort()
+        writer.abort()
+        if sending.error is None and receiving.error is None:
+            assert copy == data
+        data.clear()
+
+    async def test_opening_leaves_the_callers_fd(self, pipe: Link) -> None:
+        fd = pipe.take_write_fd()
+        with _only_so_many_fds(0), pytest.raises(OSError, match="Too many open files"):
+            azc.open_writer(fd)
+        os.write(fd, b"still mine")
+        os.close(fd)
+        assert pipe.read(10) == b"still mine"
+
+
+class _only_so_many_fds:
+    """Within the block, so many fds more can be opened, and then none."""
+
+    def __init__(self, spare: int) -> None:
+        self._spare = spare
+        self._fillers: list[int] = []
+
+    def __enter__(self) -> None:
+        self._limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        highest = max(map(int, os.listdir("/proc/self/fd")))
+        limit = highest + self._spare + 1
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, self._limits[1]))
+        with pytest.raises(OSError, match="Too many open files"):
+            while True:
+                self._fillers.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(self._spare):
+            os.close(self._fillers.pop())
+
+    def __exit__(self, *_: object) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, self._limits)
+        for fd in self._fillers:
+            os.close(fd)
+
+
+def test_payloads_are_what_both_sides_think() -> None:
+    code = "import oracle, sys; sys.stdout.buffer.write(oracle.payload(3, 1000))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    said = subprocess.check_output([sys.executable, "-c", code], env=environment)
+    assert said == bytes(payload(3, 1000))
