@@ -105,6 +105,7 @@ class Bound:
             self.abort()
             return
         self._closed, self._home = True, NOWHERE
+        self._let_go()
         pending = [channel.close(waiter.port) for channel in self._channels()]
         self._on_close()
         try:
@@ -126,6 +127,7 @@ class Bound:
         if self._closed:
             return
         self._closed, self._home = True, NOWHERE
+        self._let_go()
         waiter, self._waiter = self._waiter, None
         if self._channels()[0].inherited:
             return  # the parent's: touch neither the fds nor the loop
@@ -135,6 +137,9 @@ class Bound:
             waiter.call_soon(waiter.port.drain)
             waiter.call_soon(self._on_close)
             waiter.leave()
+
+    def _let_go(self) -> None:
+        """Nobody else may use the fd from here on: it is about to be closed."""
 
     def _on_close(self) -> None:
         """Tell those whom no operation tells, in the loop's thread."""

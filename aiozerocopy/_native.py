@@ -14,6 +14,7 @@ import itertools
 import mmap
 import os
 import select
+import sys
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -312,7 +313,7 @@ class Port:
             _stranded.discard(self)
 
     def __del__(self) -> None:
-        if hasattr(self, "c"):
+        if hasattr(self, "c") and not sys.is_finalizing():
             self.close()
 
 

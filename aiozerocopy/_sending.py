@@ -72,7 +72,8 @@ class Ticket(Awaitable[None]):
     async def _wait(self) -> None:
         if self._operation is not None:
             await self._waiter.wait(self._operation)
-            await self._stream._raise(self._operation)
+            if self._operation.status < 0:
+                await self._stream._raise(self._operation)
 
 
 class _Room:
@@ -82,12 +83,13 @@ class _Room:
     holds any more is collected even while something is queued.
     """
 
-    __slots__ = ("limit", "line", "queued")
+    __slots__ = ("failed", "limit", "line", "queued")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.queued = 0
         self.line: collections.deque[Operation] = collections.deque()
+        self.failed: list[Operation] = []  # that were put, and nobody has asked
 
     def is_full(self, n: int) -> bool:
         return self.queued > 0 and self.queued + n > self.limit
@@ -100,6 +102,15 @@ class _Room:
             self.wake()
 
         operation.on_end.append(give_back)
+
+    def watch(self, operation: Operation) -> None:
+        """Remember if it fails, until somebody was told."""
+
+        def remember() -> None:
+            if operation.status < 0:
+                self.failed.append(operation)
+
+        operation.on_end.append(remember)
 
     def wake(self) -> None:
         """Let the first in line look again."""
@@ -194,6 +205,7 @@ class SendStream(Bound, ByteSendStream):
         result = await self._submit(waiter, buffers)
         if not isinstance(result, int):
             self._room.take(result)
+            self._room.watch(result)
         elif self._turn_is_over(size):
             await waiter.give_turn()
         return Ticket(self, waiter, result)
@@ -250,6 +262,9 @@ class SendStream(Bound, ByteSendStream):
                     self._take_back_now(port, result)
                     raise
                 result.raise_if_failed()
+        except StreamBroken as error:
+            self._explain_in_thread(error)
+            raise
         finally:
             port.close()
 
@@ -325,6 +340,8 @@ class SendStream(Bound, ByteSendStream):
             port.wait(operation, seconds=1)
 
     async def _raise(self, operation: Operation) -> None:
+        if operation in self._room.failed:
+            self._room.failed.remove(operation)
         try:
             operation.raise_if_failed()
         except StreamBroken as error:
@@ -333,6 +350,9 @@ class SendStream(Bound, ByteSendStream):
 
     async def _explain(self, error: StreamBroken) -> None:
         """For those who know more about the peer than its silence."""
+
+    def _explain_in_thread(self, error: StreamBroken) -> None:
+        """The same, where a thread may block for it."""
 
     # -- the end ------------------------------------------------------------------
 
@@ -346,6 +366,8 @@ class SendStream(Bound, ByteSendStream):
             return
         try:
             await self._drain()
+            if self._room.failed:
+                await self._raise(self._room.failed[0])
         finally:
             await self._close()
 

@@ -209,12 +209,20 @@ class _ChildStdin(SendStream):
     child: _Child | None = None
 
     async def _explain(self, error: StreamBroken) -> None:
-        if self.child is None or error.errno != errno.EPIPE:
-            return
-        with anyio.move_on_after(LAST_WORDS):
-            await self.child.wait()
-        error.returncode = self.child.popen.poll()
-        error.stderr = self.child.last_words()
+        if self.child is not None and error.errno == errno.EPIPE:
+            with anyio.move_on_after(LAST_WORDS):
+                await self.child.wait()
+            self._quote(self.child, error)
+
+    def _explain_in_thread(self, error: StreamBroken) -> None:
+        if self.child is not None and error.errno == errno.EPIPE:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.child.popen.wait(timeout=LAST_WORDS)
+            self._quote(self.child, error)
+
+    def _quote(self, child: _Child, error: StreamBroken) -> None:
+        error.returncode = child.popen.poll()
+        error.stderr = child.last_words()
 
 
 class Process:

@@ -70,8 +70,7 @@ class Stream(SendStream, ReceiveStream, ByteStream):
         """
         await SendStream.aclose(self)
 
-    def _on_close(self) -> None:
-        super()._on_close()
+    def _let_go(self) -> None:
         if self._socket is not None:
             self._socket.detach()
 

@@ -66,6 +66,5 @@ def run(
     status, said, complained = finish(
         start(code, *arguments, warnings=warnings, **options)
     )
-    assert complained == ""
-    assert status == 0
+    assert (complained, status) == ("", 0)
     return said

@@ -248,8 +248,8 @@ class TestNumbers:
 def _put_a_file_at(number: int, path: Path) -> int:
     """Close number behind everybody's back and open another file there."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
-    os.dup2(fd, number, inheritable=False)
     if fd != number:
+        os.dup2(fd, number, inheritable=False)
         os.close(fd)
     return number
 
