@@ -595,7 +595,8 @@ class TestSignals:
 
     async def main():
         for case in (at_once, later):
-            with links.open_link(sys.argv[2], pathlib.Path(sys.argv[3]) / case.__name__) as link:
+            folder = pathlib.Path(sys.argv[3]) / case.__name__
+            with links.open_link(sys.argv[2], folder) as link:
                 await case(link)
         assert signal.getsignal(signal.SIGPIPE) == signal.SIG_DFL
         assert not signal.sigpending()
