@@ -501,11 +501,16 @@ class Channel:
 
     def close_now(self) -> None:
         """Close from anywhere, without a loop; see CLOSING."""
-        port = Port()
-        operation = self.close(port)
-        if operation is not None and not port.wait(operation, CLOSING):
-            del port.operations[operation.token]  # it has nobody's memory
-        port.close()
+        try:
+            port = Port()
+        except OSError:  # no fd is left: then nobody waits for the thread
+            self.closing = True
+            lib.azc_close(self.c, ffi.NULL, 0)
+        else:
+            operation = self.close(port)
+            if operation is not None and not port.wait(operation, CLOSING):
+                del port.operations[operation.token]  # it has nobody's memory
+            port.close()
         self.free()
 
     def free(self) -> None:

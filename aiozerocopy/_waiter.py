@@ -100,6 +100,8 @@ class _TrioLoop:
         import trio
 
         self._token = token
+        self._trio = trio  # at interpreter exit nothing can be imported
+        self._aborted: trio.lowlevel.Abort = trio.lowlevel.Abort.SUCCEEDED
         self.entry: Callable[[], Awaitable[None]] | None = (
             trio.lowlevel.checkpoint_if_cancelled
         )
@@ -107,44 +109,36 @@ class _TrioLoop:
         self.give_turn = trio.lowlevel.cancel_shielded_checkpoint
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
-        import trio
-
         async def wait_and_call() -> None:
             # It may be closed, and its number be another's, between two waits.
-            with contextlib.suppress(trio.ClosedResourceError):
+            with contextlib.suppress(self._trio.ClosedResourceError):
                 while self._watching:
-                    await trio.lowlevel.wait_readable(fd)
+                    await self._trio.lowlevel.wait_readable(fd)
                     callback()
 
         self._watching = True
-        trio.lowlevel.spawn_system_task(wait_and_call)
+        self._trio.lowlevel.spawn_system_task(wait_and_call)
 
     def unwatch(self, fd: int) -> None:
-        import trio
-
         self._watching = False
         with contextlib.suppress(RuntimeError):  # the run is over
-            trio.lowlevel.notify_closing(fd)
+            self._trio.lowlevel.notify_closing(fd)
 
     def call_in_loop(self, callback: Callable[[], None]) -> None:
         self._token.run_sync_soon(callback)
 
     def is_closed(self) -> bool:
-        import trio
-
         try:
             self._token.run_sync_soon(lambda: None)
-        except trio.RunFinishedError:
+        except self._trio.RunFinishedError:
             return True
         return False
 
     async def park(self, operation: Operation) -> None:
-        import trio
-
-        task = trio.lowlevel.current_task()
+        task = self._trio.lowlevel.current_task()
 
         def wake() -> None:
-            trio.lowlevel.reschedule(task)
+            self._trio.lowlevel.reschedule(task)
 
         def forget() -> None:
             if wake in operation.on_end:
@@ -152,11 +146,11 @@ class _TrioLoop:
 
         def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
             forget()
-            return trio.lowlevel.Abort.SUCCEEDED
+            return self._aborted
 
         operation.on_end.append(wake)
         try:
-            await trio.lowlevel.wait_task_rescheduled(abort)
+            await self._trio.lowlevel.wait_task_rescheduled(abort)
         finally:  # a coroutine that is thrown away is no task's to wake
             forget()
 
@@ -223,9 +217,10 @@ class Waiter:
             return
         if _waiters.get(self.native) is self:
             del _waiters[self.native]
-        self.port.drain()
-        self.loop.unwatch(self.port.fileno())
-        self.port.close()
+        if self.port.c is not None:  # else a garbage collector was here first
+            self.port.drain()
+            self.loop.unwatch(self.port.fileno())
+            self.port.close()
 
 
 # Weak: when a loop was closed with sends pending, nothing but the streams and tasks

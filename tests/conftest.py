@@ -20,6 +20,8 @@ from aiozerocopy import _native, _waiter
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytest.register_assert_rewrite("links", "oracle", "scripts")
+
 LOOPS = {
     "asyncio": ("asyncio", {"debug": True}),
     "uvloop": ("asyncio", {"debug": True, "use_uvloop": True}),
@@ -118,15 +120,16 @@ class Pins:
 
     def __init__(self, borrow: Any) -> None:
         self._borrow = borrow
-        self._views: list[weakref.ref[Any]] = []
+        self._views: dict[int, weakref.ref[Any]] = {}  # as many as are alive
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         view = self._borrow(*args, **options)
-        self._views.append(weakref.ref(view))
+        key = id(view)
+        self._views[key] = weakref.ref(view, lambda _: self._views.pop(key, None))
         return view
 
     def held(self) -> list[str]:
-        views = [view() for view in self._views]
+        views = [view() for view in list(self._views.values())]
         return [repr(view) for view in views if view is not None and _is_held(view)]
 
 
@@ -143,19 +146,24 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
         return
     before = Inventory.take()
+    known = set(_ours())
     yield
     deadline = time.monotonic() + PATIENCE
-    while leaked := _leaks(before, pins):
+    while leaked := _leaks(before, pins, known):
         if time.monotonic() > deadline:
             pytest.fail("left behind: " + "; ".join(leaked))
         time.sleep(0.001)
 
 
-def _leaks(before: Inventory, pins: Pins) -> list[str]:
+def _leaks(before: Inventory, pins: Pins, known: set[object]) -> list[str]:
     gc.collect()
     return [
         *Inventory.take().leaked_since(before),
         *(f"pinned: {view}" for view in pins.held()),
-        *(f"open: {channel!r}" for channel in list(_native._alive)),
-        *(f"in use: {waiter!r}" for waiter in _waiter._waiters.values()),
+        *(f"open: {ours!r}" for ours in _ours() if ours not in known),
     ]
+
+
+def _ours() -> list[object]:
+    """Channels and waiters that somebody should have closed."""
+    return [*_native._alive, *_waiter._waiters.values()]

@@ -310,7 +310,6 @@ def beyond_the_end(tmp_path: Path) -> Iterator[mmap.mmap]:
     os.close(fd)
 
 
-@linux_only
 async def test_memory_without_a_file_is_refused(
     link: Link, beyond_the_end: mmap.mmap
 ) -> None:
@@ -325,7 +324,6 @@ async def test_memory_without_a_file_is_refused(
     assert checker.counts == {1: 2}
 
 
-@linux_only
 async def test_memory_that_ends_halfway_breaks_the_stream(
     link: Link, beyond_the_end: mmap.mmap
 ) -> None:
@@ -340,7 +338,6 @@ async def test_memory_that_ends_halfway_breaks_the_stream(
     assert len(received) == caught.value.bytes_sent
 
 
-@linux_only
 async def test_rescue_of_memory_without_a_file(
     link: Link, beyond_the_end: mmap.mmap
 ) -> None:

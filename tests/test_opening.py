@@ -384,7 +384,7 @@ async def test_known_peers(ends: tuple[int, int], peer: str) -> None:
         async with azc.open_writer(ends[1], peer) as writer:
             await writer.send(b"hello")
         assert await everything(reader) == b"hello"
-    # No system call of ours in the loop's thread, for a peer that is not trusted.
+    # No system call of ours in the loop's thread, for a peer that is not trusted
     assert writer.stats.sent_at_once == (0 if peer == "untrusted" else 1)
 
 

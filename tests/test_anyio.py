@@ -1,0 +1,350 @@
+"""The streams among others: anyio's wrappers, asyncio's and trio's own words."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import sys
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+from anyio.abc import (
+    ByteReceiveStream,
+    ByteSendStream,
+    ByteStream,
+    SocketAttribute,
+)
+from anyio.streams.buffered import BufferedByteReceiveStream
+from anyio.streams.file import FileStreamAttribute
+from anyio.streams.stapled import StapledByteStream
+from anyio.streams.text import TextStream
+from anyio.streams.tls import TLSAttribute, TLSStream
+from links import BIG, Link, begun, open_link, reading
+from oracle import Checker, message
+
+import aiozerocopy as azc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Iterator[Link]:
+    with open_link("pipe", tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def tcp(tmp_path: Path) -> Iterator[Link]:
+    with open_link("tcp4", tmp_path) as opened:
+        yield opened
+
+
+@pytest.mark.anyio
+class TestWrappers:
+    """Everything that is built for anyio's streams works over ours."""
+
+    async def test_abstract_classes(self) -> None:
+        reader, writer = azc.pipe()
+        ours, theirs = azc.socketpair()
+        async with reader, writer, ours, theirs:
+            assert isinstance(reader, ByteReceiveStream)
+            assert isinstance(writer, ByteSendStream)
+            assert isinstance(ours, ByteStream)
+            assert not isinstance(reader, ByteSendStream)
+            assert not isinstance(writer, ByteReceiveStream)
+
+    async def test_tls(self, contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+        ours, theirs = azc.socketpair()
+        data = bytes(message(1, 0, BIG))
+
+        async def serve() -> None:
+            async with await TLSStream.wrap(
+                theirs, server_side=True, ssl_context=contexts[0]
+            ) as server:
+                received = b""
+                while len(received) < len(data):
+                    received += await server.receive()
+                await server.send(received)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(serve)
+            client = await TLSStream.wrap(
+                ours, hostname="localhost", ssl_context=contexts[1]
+            )
+            async with client:
+                assert client.extra(TLSAttribute.tls_version).startswith("TLS")
+                assert client.extra(FileStreamAttribute.fileno) == ours.fileno()
+                await client.send(data)
+                received = b""
+                while len(received) < len(data):
+                    received += await client.receive()
+                assert received == data
+                with pytest.raises(anyio.EndOfStream):
+                    await client.receive()
+
+    @pytest.fixture
+    def contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        """Of a server with a certificate of its own, and of a client that trusts it."""
+        trustme = pytest.importorskip("trustme")
+        authority = trustme.CA()
+        server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        authority.issue_cert("localhost").configure_cert(server)
+        client = ssl.create_default_context()
+        authority.configure_trust(client)
+        return server, client
+
+    async def test_buffered(self, pipe: Link) -> None:
+        async with pipe.receiver() as receiver, pipe.sender() as sender:
+            buffered = BufferedByteReceiveStream(receiver)
+            await sender.send(b"one\ntwo\nthree four")
+            assert await buffered.receive_until(b"\n", 100) == b"one"
+            assert await buffered.receive_exactly(4) == b"two\n"
+            assert await buffered.receive_exactly(5) == b"three"
+            await sender.aclose()
+            assert await buffered.receive() == b" four"
+            with pytest.raises(anyio.EndOfStream):
+                await buffered.receive()
+
+    async def test_buffered_hears_of_the_end(self, pipe: Link) -> None:
+        async with pipe.receiver() as receiver:
+            async with pipe.sender() as sender:
+                await sender.send(b"abc")
+            with pytest.raises(anyio.IncompleteRead):
+                await BufferedByteReceiveStream(receiver).receive_exactly(4)
+
+    async def test_stapled(self) -> None:
+        there, to_there = azc.pipe()
+        back, to_back = azc.pipe()
+        async with StapledByteStream(to_there, back) as ours:
+            async with StapledByteStream(to_back, there) as theirs:
+                await ours.send(b"ping")
+                assert await theirs.receive() == b"ping"
+                await theirs.send(b"pong")
+                assert await ours.receive() == b"pong"
+                await ours.send_eof()
+                with pytest.raises(anyio.EndOfStream):
+                    await theirs.receive()
+
+    async def test_text(self) -> None:
+        ours, theirs = azc.socketpair()
+        async with TextStream(ours) as writer, TextStream(theirs) as reader:
+            await writer.send("åäö")
+            assert await reader.receive() == "åäö"
+
+    async def test_async_for(self, pipe: Link) -> None:
+        async with pipe.receiver() as receiver:
+            async with pipe.sender() as sender:
+                await sender.send(b"abc")
+            assert [piece async for piece in receiver] == [b"abc"]
+
+    async def test_typed_attributes_of_a_pipe(self, pipe: Link) -> None:
+        async with pipe.sender() as stream:
+            assert stream.extra(FileStreamAttribute.fileno) == stream.fileno()
+            with pytest.raises(anyio.TypedAttributeLookupError):
+                stream.extra(SocketAttribute.raw_socket)
+
+    async def test_typed_attributes_of_a_socket(self, tcp: Link) -> None:
+        fd = tcp.take_write_fd()
+        async with azc.wrap_socket(fd) as stream:
+            raw = stream.extra(SocketAttribute.raw_socket)
+            assert raw.fileno() == stream.fileno()
+            assert stream.extra(SocketAttribute.family) == socket.AF_INET
+            host, port = stream.extra(SocketAttribute.local_address)
+            assert (host, port) == raw.getsockname()
+            assert stream.extra(SocketAttribute.local_port) == port
+            assert stream.extra(SocketAttribute.remote_address) == raw.getpeername()
+            assert stream.extra(SocketAttribute.remote_port) == raw.getpeername()[1]
+        assert raw.fileno() == -1
+
+    async def test_send_eof_is_half_a_close(self) -> None:
+        ours, theirs = azc.socketpair()
+        async with ours, theirs:
+            await ours.send(b"last words")
+            await ours.send_eof()
+            await ours.send_eof()
+            with pytest.raises(azc.StreamClosed):
+                await ours.send(b"more")
+            assert await theirs.receive() == b"last words"
+            with pytest.raises(anyio.EndOfStream):
+                await theirs.receive()
+            await theirs.send(b"answer")
+            assert await ours.receive() == b"answer"
+
+    async def test_send_eof_follows_what_was_put(self) -> None:
+        ours, theirs = azc.socketpair()
+        checker = Checker()
+        async with ours, theirs, anyio.create_task_group() as tasks:
+            await ours.put(message(1, 0, BIG))
+            tasks.start_soon(ours.send_eof)
+            async for piece in theirs:
+                checker.feed(piece)
+        checker.finish()
+        assert checker.counts == {1: 1}
+
+    async def test_call_from_a_worker_thread(self, pipe: Link) -> None:
+        checker = Checker()
+
+        def work(name: int) -> None:
+            for sequence in range(5):
+                data = message(name, sequence, 50_000)
+                anyio.from_thread.run(stream.send, data)
+                data.clear()
+
+        async with reading(pipe, checker.feed), pipe.sender() as stream:
+            async with anyio.create_task_group() as tasks:
+                for name in range(3):
+                    tasks.start_soon(anyio.to_thread.run_sync, work, name)
+        checker.finish()
+        assert checker.counts == {0: 5, 1: 5, 2: 5}
+
+
+class TestAsyncio:
+    """With nothing but asyncio's own words."""
+
+    @pytest.mark.asyncio
+    async def test_wait_for(self, pipe: Link) -> None:
+        checker = Checker()
+        async with reading(pipe, checker.feed, start=False) as reader:
+            async with pipe.sender() as stream:
+                data = message(1, 0, BIG)
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(stream.send(data), 0.01)
+                data.clear()
+                reader.start()
+                await asyncio.wait_for(stream.send(message(1, 1, BIG)), 10)
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(stream.send(message(1, 2, 10)), 0)
+        checker.finish()
+        assert checker.counts == {1: 2}
+
+    @pytest.mark.asyncio
+    async def test_task_cancelled_twice(self, pipe: Link) -> None:
+        checker = Checker()
+        async with reading(pipe, checker.feed, start=False) as reader:
+            async with pipe.sender() as stream:
+                data = message(1, 0, BIG)
+                task = asyncio.create_task(stream.send(data))
+                await begun(stream)
+                task.cancel()
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                data.clear()
+                reader.start()
+        checker.finish()
+        assert checker.counts == {1: 1}
+
+    @pytest.mark.asyncio
+    async def test_task_cancelled_while_it_closes(self, pipe: Link) -> None:
+        stream = pipe.sender()
+        await stream.put(message(1, 0, BIG))
+        await begun(stream)
+        task = asyncio.create_task(stream.aclose())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert stream.fileno() == -1
+
+    @pytest.mark.asyncio
+    async def test_gather(self, pipe: Link) -> None:
+        checker = Checker()
+        async with reading(pipe, checker.feed), pipe.sender() as stream:
+            await asyncio.gather(
+                *(stream.send(message(1, n, 100_000)) for n in range(10))
+            )
+        checker.finish()
+        assert checker.counts == {1: 10}
+
+    @pytest.mark.asyncio
+    @pytest.mark.skipif(sys.version_info < (3, 11), reason="new in 3.11")
+    async def test_task_group_and_timeout(self, pipe: Link) -> None:
+        checker = Checker()
+        async with reading(pipe, checker.feed), pipe.sender() as stream:
+            async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+                for n in range(10):
+                    tasks.create_task(stream.send(message(1, n, 100_000)))
+        checker.finish()
+        assert checker.counts == {1: 10}
+
+    @pytest.mark.asyncio
+    @pytest.mark.skipif(sys.version_info < (3, 12), reason="new in 3.12")
+    async def test_eager_tasks(self, pipe: Link) -> None:
+        checker = Checker()
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+        async with reading(pipe, checker.feed), pipe.sender() as stream:
+            tasks = [
+                asyncio.create_task(stream.send(message(1, n, 100_000)))
+                for n in range(10)
+            ]
+            await asyncio.gather(*tasks)
+        checker.finish()
+        assert checker.counts == {1: 10}
+
+    @pytest.mark.asyncio
+    async def test_callbacks_run_meanwhile(self, pipe: Link) -> None:
+        called: list[int] = []
+        async with reading(pipe, len), pipe.sender() as stream:
+            loop = asyncio.get_running_loop()
+            for n in range(300):
+                loop.call_soon(called.append, n)
+                await stream.send(b"x" * 100)  # never waits, yet lets others run
+            await asyncio.sleep(0)
+        assert called == list(range(300))
+
+
+class TestTrio:
+    """With nothing but trio's own words."""
+
+    def test_nursery_and_cancel(self, pipe: Link) -> None:
+        trio = pytest.importorskip("trio")
+        checker = Checker()
+
+        async def main() -> None:
+            async with reading(pipe, checker.feed, start=False) as reader:
+                async with pipe.sender() as stream:
+                    data = message(1, 0, BIG)
+                    with trio.move_on_after(0.01) as scope:
+                        await stream.send(data)
+                    assert scope.cancelled_caught
+                    data.clear()
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(stream.send, message(1, 1, BIG))
+                        reader.start()
+
+        trio.run(main)
+        checker.finish()
+        assert checker.counts == {1: 2}
+
+    def test_every_call_is_a_checkpoint(self) -> None:
+        trio = pytest.importorskip("trio")
+        pytest.importorskip("trio.testing")
+
+        async def main() -> None:
+            ours, theirs = azc.socketpair()
+            async with ours, theirs:
+                with trio.testing.assert_checkpoints():
+                    await ours.send(b"x")
+                with trio.testing.assert_checkpoints():
+                    await ours.put(b"x")
+                with trio.testing.assert_checkpoints():
+                    await ours.flush()
+                with trio.testing.assert_checkpoints():
+                    await ours.send_many([b"x"])
+                with trio.testing.assert_checkpoints():
+                    await theirs.receive()
+                with trio.CancelScope() as scope:
+                    scope.cancel()
+                    await ours.send(b"never")
+                assert scope.cancelled_caught
+                await ours.send(b"y")
+                assert await theirs.receive() == b"y"
+
+        trio.run(main)
