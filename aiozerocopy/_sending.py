@@ -238,6 +238,8 @@ class SendStream(Bound, ByteSendStream):
         result = await self._submit(waiter, (b"",))
         if isinstance(result, int):
             waiter.port.drain()  # all before it is over: let their tickets know
+            if self._turn_is_over(0):
+                await waiter.give_turn()
         else:
             await self._finish(waiter, result)
 

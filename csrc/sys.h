@@ -11,8 +11,9 @@
  *   sendmsg, recvmsg  sockets: MSG_DONTWAIT and MSG_NOSIGNAL do the same there
  *   poll              is a tty or FIFO ready, before a call that could block
  *   fstat             is the number still the file that we were given
- *   copy              process_vm_readv on ourselves: a copy that meets a hole
- *                     in the caller's memory says EFAULT where memcpy would die
+ *   copy              process_vm_readv on ourselves (or a pipe): a copy that
+ *                     meets a hole in the caller's memory says EFAULT where
+ *                     memcpy would die
  *   the poller's own  epoll and eventfd, or poll and a pipe (see poller.h)
  */
 #ifndef AZC_SYS_H

@@ -18,6 +18,7 @@ import pty
 import socket
 import struct
 import subprocess
+import sys
 import termios
 import threading
 import tty
