@@ -18,15 +18,14 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 
-# Which test must catch it
+# The tests that must catch it
 CAUGHT_BY = {
-    "order": "test_order_of_calls_is_the_order_of_messages",
-    "tail": "test_buffer_is_overwritten_the_instant_send_returns",
-    "rescue": "test_after_a_cancel_the_message_is_as_it_was",
-    "identity": "test_our_number_is_anothers_during_a_send",
-    "unpin": "test_pending_send_locks_the_buffer",
+    "order": "contract.py::TestIntegrity::test_order_of_calls_is_the_order_of_messages",
+    "tail": "contract.py::TestIntegrity::test_fifty_tasks_and_four_threads",
+    "rescue": "contract.py::TestNoLaterBytes::test_after_a_cancel_the_message_is_as_it_was",
+    "identity": "lifetime.py::TestNumbers::test_our_number_is_anothers_during_a_send",
+    "unpin": "contract.py::TestDoneMeansYours::test_pending_send_locks_the_buffer",
 }
-CHOSEN = f"asyncio and (unix or adopted) and ({' or '.join(CAUGHT_BY.values())})"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -52,39 +51,50 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def runs(tree: Path) -> Iterator[dict[str, subprocess.Popen[str]]]:
-    """The chosen tests, with each fault, all at the same time."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    options = ["-k", CHOSEN, "--tb=line", "-o", "timeout=10"]
-    files = ["tests/test_contract.py", "tests/test_lifetime.py"]
+def run(tree: Path, fault: str, *tests: str) -> subprocess.Popen[str]:
+    """Run these tests on one loop and two links, with a fault."""
     path = os.pathsep.join([str(tree), *filter(None, sys.path)])
-    started = {
-        fault: subprocess.Popen(
-            [*command, *options, *files],
-            cwd=tree,
-            env=os.environ | {sabotage.VARIABLE: fault, "PYTHONPATH": path},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for fault in ("none", *CAUGHT_BY)
-    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    options = ["-k", "asyncio and (unix or adopted)", "--tb=line", "-o", "timeout=20"]
+    return subprocess.Popen(
+        [*command, *options, *(f"tests/test_{test}" for test in tests)],
+        cwd=tree,
+        env=os.environ | {sabotage.VARIABLE: fault, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def sound(tree: Path) -> tuple[int, str]:
+    """The tests without a fault: exit code and report."""
+    with run(tree, "none", *CAUGHT_BY.values()) as process:
+        said, _ = process.communicate()
+    return process.returncode, said
+
+
+@pytest.fixture(scope="module")
+def faulty(
+    tree: Path, sound: tuple[int, str]
+) -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """Each fault with its test, all at the same time."""
+    assert sound[0] == 0
+    started = {fault: run(tree, fault, test) for fault, test in CAUGHT_BY.items()}
     yield started
     for process in started.values():
-        process.kill()
-        process.wait()
+        with process:
+            process.kill()
 
 
-def test_without_a_fault_all_pass(runs: dict[str, subprocess.Popen[str]]) -> None:
-    said, _ = runs["none"].communicate()
-    assert runs["none"].returncode == 0, said
+def test_without_a_fault_all_pass(sound: tuple[int, str]) -> None:
+    status, said = sound
+    assert status == 0, said
     assert re.search(r"^\d+ passed", said, re.MULTILINE), said
 
 
 @pytest.mark.parametrize("fault", CAUGHT_BY)
-def test_fault_is_caught(runs: dict[str, subprocess.Popen[str]], fault: str) -> None:
-    said, _ = runs[fault].communicate()
-    assert runs[fault].returncode == 1, said
-    failed = re.findall(r"^FAILED \S+::(\w+)", said, re.MULTILINE)
-    assert CAUGHT_BY[fault] in failed, said
+def test_fault_is_caught(faulty: dict[str, subprocess.Popen[str]], fault: str) -> None:
+    said, _ = faulty[fault].communicate()
+    assert faulty[fault].returncode == 1, said
+    assert f"FAILED tests/test_{CAUGHT_BY[fault]}[" in said, said
