@@ -15,7 +15,6 @@ from anyio.streams.file import FileStreamAttribute
 
 from aiozerocopy import _waiter
 from aiozerocopy._errors import StreamClosed
-from aiozerocopy._native import CLOSING
 from aiozerocopy._waiter import running_asyncio_loop
 
 if TYPE_CHECKING:
@@ -106,12 +105,14 @@ class Bound:
             return
         self._closed, self._home = True, NOWHERE
         self._let_go()
-        pending = [channel.close(waiter.port) for channel in self._channels()]
+        pending = [
+            (channel, channel.close(waiter.port)) for channel in self._channels()
+        ]
         self._on_close()
         try:
-            for operation in pending:
+            for channel, operation in pending:
                 if operation is not None:
-                    await waiter.wait_shielded(operation, CLOSING)
+                    await waiter.wait_shielded(operation, channel.patience())
         finally:
             for channel in self._channels():
                 channel.free()

@@ -84,8 +84,9 @@ PORTABLE: bool = bool(lib.azc_portable())
 
 _EVENTS = 64  # taken from a port in one call
 # Seconds that closing waits for a thread of ours.  It is back in microseconds, unless
-# a peer holds it up in a system call: then it closes the fd when it is back.
-CLOSING = 0.1
+# a peer holds it up in a system call: then it closes the fd when it is back.  It is
+# worth more patience if it has somebody's memory.
+_CLOSING, _CLOSING_IN_USE = 0.1, 1.0
 _IN_PROGRESS = -errno.EINPROGRESS
 _tokens = itertools.count(1)
 _from_buffer = ffi.from_buffer
@@ -499,8 +500,12 @@ class Channel:
         port.submitting = None
         return None
 
+    def patience(self) -> float:
+        """How many seconds the end of closing is worth waiting for."""
+        return _CLOSING_IN_USE if self.stats().queued else _CLOSING
+
     def close_now(self) -> None:
-        """Close from anywhere, without a loop; see CLOSING."""
+        """Close from anywhere, without a loop; `patience` says how long it may take."""
         try:
             port = Port()
         except OSError:  # no fd is left: then nobody waits for the thread
@@ -508,7 +513,7 @@ class Channel:
             lib.azc_close(self.c, ffi.NULL, 0)
         else:
             operation = self.close(port)
-            if operation is not None and not port.wait(operation, CLOSING):
+            if operation is not None and not port.wait(operation, self.patience()):
                 del port.operations[operation.token]  # it has nobody's memory
             port.close()
         self.free()

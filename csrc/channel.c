@@ -14,6 +14,7 @@
 
 enum {
     PUMP_TURN = 1 << 20, /* bytes, before another socket has its turn */
+    CHECK_EVERY = 64 << 10, /* bytes, before the fd is looked at again */
     STARVED_LIMIT = 400, /* tries, 5 ms apart, while the kernel has no memory */
 };
 
@@ -470,13 +471,26 @@ static int weigh_error(azc_channel *channel, int error, int *max_ops) {
     return error;
 }
 
+/* Does the number belong to another file now?  Then not one byte may go there. */
+static bool was_replaced(azc_channel *channel) {
+    if (still_ours(channel)) return false;
+    channel->file->lost = true; /* not ours to close either */
+    break_channel(channel, -EBADF);
+    return true;
+}
+
 /* Moves bytes until nothing is left, the fd blocks or the budget is spent.
  * The lock is held on entry and on return, but not throughout. */
 static int drive(azc_channel *channel, uint64_t budget, bool direct) {
     uint64_t spent = 0;
     int outcome = DROVE_DRY, max_ops = outward(channel) ? VEC_MAX : 1;
+    uint64_t check_at = 0;
     channel->driving = true;
     while (channel->state == OPEN && channel->queue.cursor) {
+        if (!direct && (spent >= check_at || channel->lane->bounced)) {
+            check_at = spent + CHECK_EVERY;
+            if (was_replaced(channel)) break;
+        }
         if (spent >= budget || (direct && !channel->lane->direct)) {
             outcome = DROVE_BUDGET;
             break;
@@ -515,12 +529,7 @@ void azc__channel_resume(azc_channel *channel) {
         if (channel->state == CLOSING) {
             finish_close(channel);
         } else if (channel->state == OPEN && channel->queue.cursor) {
-            if (still_ours(channel)) {
-                hand_over(channel, drive(channel, PUMP_TURN, false));
-            } else {
-                channel->file->lost = true; /* not ours to close */
-                break_channel(channel, -EBADF);
-            }
+            hand_over(channel, drive(channel, PUMP_TURN, false));
         }
     }
     pthread_mutex_unlock(&channel->lock);

@@ -24,7 +24,7 @@ pytest.register_assert_rewrite("links", "oracle", "scripts")
 
 LOOPS = {
     "asyncio": ("asyncio", {"debug": True}),
-    "uvloop": ("asyncio", {"debug": True, "use_uvloop": True}),
+    "uvloop": ("asyncio", {"use_uvloop": True}),
     "trio": ("trio", {}),
 }
 PATIENCE = 3.0  # seconds for a thread that is just ending, and its like
@@ -153,6 +153,7 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         if time.monotonic() > deadline:
             pytest.fail("left behind: " + "; ".join(leaked))
         time.sleep(0.001)
+    gc.freeze()  # what pytest keeps need not be looked at again
 
 
 def _leaks(before: Inventory, pins: Pins, known: set[object]) -> list[str]:

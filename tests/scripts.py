@@ -9,8 +9,10 @@ import textwrap
 from typing import Any
 
 PRELUDE = """
-import anyio, asyncio, gc, os, signal, sys, threading, time, warnings
+import anyio, asyncio, gc, logging, os, signal, sys, threading, time, warnings
 import aiozerocopy as azc
+
+logging.getLogger("asyncio").setLevel(logging.ERROR)  # no word about slow callbacks
 
 LOOPS = {
     "asyncio": ("asyncio", {}),

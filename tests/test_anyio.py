@@ -156,9 +156,8 @@ class TestWrappers:
             raw = stream.extra(SocketAttribute.raw_socket)
             assert raw.fileno() == stream.fileno()
             assert stream.extra(SocketAttribute.family) == socket.AF_INET
-            host, port = stream.extra(SocketAttribute.local_address)
-            assert (host, port) == raw.getsockname()
-            assert stream.extra(SocketAttribute.local_port) == port
+            assert stream.extra(SocketAttribute.local_address) == raw.getsockname()
+            assert stream.extra(SocketAttribute.local_port) == raw.getsockname()[1]
             assert stream.extra(SocketAttribute.remote_address) == raw.getpeername()
             assert stream.extra(SocketAttribute.remote_port) == raw.getpeername()[1]
         assert raw.fileno() == -1

@@ -119,6 +119,20 @@ def test_every_link_carries_every_byte(link: Callable[[], tuple[int, int]]) -> N
 
 
 @needs_compiler
+def test_sender_imports_the_package_that_runs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "aiozerocopy"
+    other.mkdir()
+    (other / "__init__.py").write_text("raise ImportError('the wrong one')\n")
+    monkeypatch.chdir(tmp_path)
+    work = Work(size=1000, messages=3, warm=3, buffers=3)
+    with Lab() as lab:
+        feeder = Feeder("ours", lab, feeding.in_python("send"), unix_link)
+        assert feeder.run(work, check=True).calls is not None
+
+
+@needs_compiler
 def test_wrong_bytes_are_found() -> None:
     work = Work(size=4096, messages=8, warm=8, buffers=4)
     with Lab() as lab:

@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[1]
 CAUGHT_BY = {
     "order": "contract.py::TestIntegrity::test_order_of_calls_is_the_order_of_messages",
     "tail": "contract.py::TestIntegrity::test_fifty_tasks_and_four_threads",
-    "rescue": "contract.py::TestNoLaterBytes::test_after_a_cancel_the_message_is_as_it_was",
+    "rescue": "contract.py::TestNoLaterBytes::test_after_a_cancel_the_message_is_as_it_"
+    "was",
     "identity": "lifetime.py::TestNumbers::test_our_number_is_anothers_during_a_send",
     "unpin": "contract.py::TestDoneMeansYours::test_pending_send_locks_the_buffer",
 }
@@ -55,7 +56,7 @@ def run(tree: Path, fault: str, *tests: str) -> subprocess.Popen[str]:
     """Run these tests on one loop and two links, with a fault."""
     path = os.pathsep.join([str(tree), *filter(None, sys.path)])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    options = ["-k", "asyncio and (unix or adopted)", "--tb=line", "-o", "timeout=20"]
+    options = ["-x", "-k", "asyncio and (unix or adopted)", "--tb=line"]
     return subprocess.Popen(
         [*command, *options, *(f"tests/test_{test}" for test in tests)],
         cwd=tree,

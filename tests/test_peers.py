@@ -24,7 +24,7 @@ import socket
 import struct
 import subprocess
 import tracemalloc
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import numpy as np
@@ -155,13 +155,20 @@ async def test_message_that_fits_half_is_not_done_before_it_is_out(unix: Link) -
     assert_same(received, payload(1, 60_000))
 
 
-@pytest.mark.parametrize("kind", ["f", "d", "I", "H"])
+@pytest.mark.parametrize("kind", ["float", "double", "int", "short"])
 async def test_rest_of_a_view_is_counted_in_bytes(link: Link, kind: str) -> None:
     data = bytes(payload(1, BIG))
+    view = memoryview(data)
+    views: dict[str, memoryview[Any]] = {
+        "float": view.cast("f"),
+        "double": view.cast("d"),
+        "int": view.cast("I"),
+        "short": view.cast("H"),
+    }
     received = bytearray()
     async with reading(link, received.extend, start=False) as reader:
         async with link.sender() as stream:
-            async with stuck(stream, memoryview(data).cast(kind)):
+            async with stuck(stream, views[kind]):
                 reader.start()
             await stream.send(np.frombuffer(data, np.uint8).reshape(16, -1))
     assert_same(received, data * 2)
@@ -214,7 +221,7 @@ async def test_closing_twice_closes_nobody_elses_file(pipe: Link, end: str) -> N
             await each.aclose()
         else:
             each.abort()
-    others = []
+    others: list[int] = []
     while not numbers <= set(others):
         others.append(os.open(os.devnull, os.O_RDONLY))
     for each in (reader, stream):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import random
@@ -18,11 +17,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy.bench.kit import Run, Work, WrongBytes
+from aiozerocopy.opening import enlarge_pipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 HERE = Path(__file__).parent
+# With this, and in a folder of their own, the senders import the very package that
+# runs them, whatever other lies in the current folder.
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join(
+        filter(None, [str(HERE.parents[1]), os.environ.get("PYTHONPATH")])
+    ),
+}
 PATIENCE = 120.0  # seconds for one run; then something hangs
 COMPILER = os.environ.get("CC", "cc")
 TRACED_BYTES = 1_000_000_000  # at most, since strace makes every call slow
@@ -79,8 +87,7 @@ def tcp_link() -> tuple[int, int]:
 def pipe_link(size: int) -> Callable[[], tuple[int, int]]:
     def link() -> tuple[int, int]:
         reader, writer = os.pipe()
-        if sys.platform == "linux":
-            fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, size)
+        enlarge_pipe(writer, size)
         return writer, reader
 
     return link
@@ -108,6 +115,8 @@ class Crew:
                     stdout=self._stdout,
                     stderr=log,
                     pass_fds=keep,
+                    cwd=self._log.parent,
+                    env=ENVIRONMENT,
                 )
             )
 
