@@ -7,6 +7,7 @@ import fcntl
 import gc
 import os
 import resource
+import select
 import socket
 import subprocess
 import sys
@@ -215,9 +216,9 @@ class TestNumbers:
                 async with anyio.create_task_group() as tasks:
                     sending = attempt(tasks, stream.send, data)
                     await begun(stream)
-                    # It waits for the reader: no call is between check and write.
-                    await until(lambda: stream.stats.send_waits > 0)
                     number = stream.fileno()
+                    # It waits for the reader: no call is between check and write.
+                    await until(lambda: not select.select([], [number], [], 0)[1])
                     spare = os.dup(number) if somewhere else -1
                     other = _put_a_file_at(number, tmp_path / "other")
                     reader.start()
