@@ -156,31 +156,19 @@ def _refusal(data: object, error: Exception) -> Exception:
     return TypeError(f"a bytes-like object is required, not {kind!r}{hint}")
 
 
-_SIZED = frozenset((bytes, bytearray))  # whose length is their size
-
-
 def nbytes(data: Buffer) -> int:
     """The size of a bytes-like object; ``len`` would count rows or items."""
     kind = type(data)
     if kind is bytes or kind is bytearray:
         return len(cast("bytes", data))
+    if kind is memoryview:
+        plain = cast("memoryview", data)
+        if plain.itemsize == 1 and plain.c_contiguous:
+            return plain.nbytes
     view = pin(data)  # memoryview would refuse an array of datetime64
     size = len(view)
     ffi.release(view)
     return size
-
-
-def sizes_of(messages: Sequence[Buffer]) -> list[int]:
-    """The sizes of many, without a call of ours for each of the usual kinds."""
-    kinds = set(map(type, messages))
-    if kinds <= _SIZED:
-        return list(map(len, cast("Sequence[bytes]", messages)))
-    if kinds == {memoryview}:
-        return [
-            view.nbytes if view.itemsize == 1 and view.c_contiguous else nbytes(view)
-            for view in cast("Sequence[memoryview]", messages)
-        ]
-    return list(map(nbytes, messages))
 
 
 # ---- ports and operations -----------------------------------------------------

@@ -17,7 +17,6 @@ and nobody overtakes it.
 from __future__ import annotations
 
 import collections
-import itertools
 from collections.abc import Awaitable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -417,13 +416,16 @@ def _groups(
     messages: Iterable[Buffer],
 ) -> Iterator[tuple[list[Any], list[int]]]:
     """Cut a batch into groups that are worth one system call."""
-    rest = iter(messages)
-    while group := list(itertools.islice(rest, _GROUP_MESSAGES)):
-        sizes = _native.sizes_of(group)
-        begin = total = 0
-        for end in range(1, len(group)) if sum(sizes) > _GROUP_BYTES else ():
-            total += sizes[end - 1]
-            if total >= _GROUP_BYTES:
-                yield group[begin:end], sizes[begin:end]
-                begin, total = end, 0
-        yield group[begin:], sizes[begin:]
+    group: list[Any] = []
+    sizes: list[int] = []
+    total = 0
+    for message in messages:
+        size = _native.nbytes(message)
+        group.append(message)
+        sizes.append(size)
+        total += size
+        if total >= _GROUP_BYTES or len(group) == _GROUP_MESSAGES:
+            yield group, sizes
+            group, sizes, total = [], [], 0
+    if group:
+        yield group, sizes
