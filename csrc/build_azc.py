@@ -29,9 +29,9 @@ def declarations() -> str:
 
 
 def sources() -> list[str]:
-    poller = "poller_poll.c" if portable else "poller_epoll.c"
-    names = ["sys.c", "queue.c", "port.c", "registry.c", "lanes.c", "channel.c"]
-    return [str(SOURCE / name) for name in [*names, "pump.c", poller]]
+    poller = "poller_poll" if portable else "poller_epoll"
+    names = "sys queue port registry pace lanes channel pump".split()
+    return [str(SOURCE / f"{name}.c") for name in [*names, poller]]
 
 
 def macros() -> list[tuple[str, str]]:

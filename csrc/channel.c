@@ -14,7 +14,7 @@
 
 enum {
     PUMP_TURN = 1 << 20, /* bytes, before another socket has its turn */
-    CHECK_EVERY = 64 << 10, /* bytes, before the fd is looked at again */
+    CHECK_EVERY = 256 << 10, /* bytes, before the fd is looked at again */
     STARVED_LIMIT = 400, /* tries, 5 ms apart, while the kernel has no memory */
 };
 
@@ -402,7 +402,8 @@ static ssize_t call_lane(azc_channel *channel, int max_ops, uint64_t max_bytes,
     pthread_mutex_unlock(&channel->lock);
     ssize_t r = lane->move(channel, vec, *count);
     pthread_mutex_lock(&channel->lock);
-    channel->stats.calls++;
+    channel->stats.calls += 1 + channel->more_calls;
+    channel->more_calls = 0;
     if (r > 0) channel->stats.bytes += (uint64_t)r;
     if (r > 0 && bounced_in) {
         channel->kept_at = 0;
@@ -479,6 +480,13 @@ static bool was_replaced(azc_channel *channel) {
     return true;
 }
 
+static uint64_t chunk_of(const azc_channel *channel, bool direct) {
+    uint64_t chunk = channel->lane->chunk;
+    if (direct || !channel->lane->paced) return chunk;
+    uint64_t piece = azc__pace_piece(&channel->pace);
+    return piece > chunk ? piece : chunk;
+}
+
 /* Moves bytes until nothing is left, the fd blocks or the budget is spent.
  * The lock is held on entry and on return, but not throughout. */
 static int drive(azc_channel *channel, uint64_t budget, bool direct) {
@@ -486,6 +494,7 @@ static int drive(azc_channel *channel, uint64_t budget, bool direct) {
     int outcome = DROVE_DRY, max_ops = outward(channel) ? VEC_MAX : 1;
     uint64_t check_at = 0;
     channel->driving = true;
+    if (channel->lane->paced && !direct) azc__pace_start(&channel->pace);
     while (channel->state == OPEN && channel->queue.cursor) {
         if (!direct && (spent >= check_at || channel->lane->bounced)) {
             check_at = spent + CHECK_EVERY;
@@ -495,12 +504,13 @@ static int drive(azc_channel *channel, uint64_t budget, bool direct) {
             outcome = DROVE_BUDGET;
             break;
         }
-        uint64_t most = channel->lane->chunk;
+        uint64_t most = chunk_of(channel, direct);
         if (most > budget - spent) most = budget - spent;
         ssize_t r = step(channel, max_ops, most);
         if (r >= 0) {
             spent += (uint64_t)r;
             channel->starved = 0;
+            azc__pace_moved(&channel->pace, (uint64_t)r);
             continue;
         }
         int error = weigh_error(channel, (int)r, &max_ops);
@@ -509,6 +519,7 @@ static int drive(azc_channel *channel, uint64_t budget, bool direct) {
         break;
     }
     channel->driving = false;
+    if (outcome == DROVE_DRY) azc__pace_stop(&channel->pace);
     if (channel->state == CLOSING) finish_close(channel);
     return outcome;
 }
@@ -614,7 +625,8 @@ static ssize_t attempt(azc_channel *channel, const void *data, size_t n) {
     ssize_t r = channel->lane->move(channel, &vec, 1);
     pthread_mutex_lock(&channel->lock);
     channel->driving = false;
-    channel->stats.calls++;
+    channel->stats.calls += 1 + channel->more_calls;
+    channel->more_calls = 0;
     if (r > 0) channel->stats.bytes += (uint64_t)r;
     if (r == -EAGAIN) channel->stats.waits++;
     if (r == (ssize_t)n) {
@@ -705,14 +717,14 @@ static bool is_busy(azc_channel *channel) {
 int azc_stop(int ms) {
     enum { MOST = 4096 };
     static azc_channel *channels[MOST];
-    uint64_t deadline = azc_sys.now_ms() + (uint64_t)ms;
+    uint64_t deadline = azc_sys.now_ns() + (uint64_t)ms * 1000000;
     int count = azc__registry_channels(channels, MOST), busy = 0;
     for (int i = 0; i < count; i++) azc_close(channels[i], NULL, 0);
     do {
         busy = 0;
         for (int i = 0; i < count; i++) busy += is_busy(channels[i]);
         if (busy) poll(NULL, 0, 1);
-    } while (busy && azc_sys.now_ms() < deadline);
+    } while (busy && azc_sys.now_ns() < deadline);
     for (int i = 0; i < count; i++) azc__channel_unref(channels[i]);
     return busy ? -ETIMEDOUT : count;
 }

@@ -89,14 +89,33 @@ void azc__port_hold(azc_port *port);
 void azc__port_drop(azc_port *port);
 void azc__port_post(azc_port *port, azc_op *op);
 
+/* pace.c: the piece that a pipe's reader gets on with best. */
+enum { PACES = 3 };
+
+typedef struct azc_pace {
+    int now, best, rival;
+    bool warm;
+    int tried;       /* how many have a cost already */
+    uint64_t since;  /* the clock's start; 0: it stands still */
+    uint64_t spent;  /* nanoseconds, */
+    uint64_t bytes;  /* and what they were spent on */
+    double cost[PACES]; /* nanoseconds a byte, when last tried */
+} azc_pace;
+
+size_t azc__pace_piece(const azc_pace *pace);
+void azc__pace_start(azc_pace *pace);
+void azc__pace_stop(azc_pace *pace);
+void azc__pace_moved(azc_pace *pace, uint64_t bytes);
+
 /* lanes.c: one way to move bytes. */
 typedef struct azc_lane {
-    ssize_t (*move)(azc_channel *channel, const struct iovec *vec, int count);
-    uint64_t chunk;  /* bytes a call: small pieces let a pipe's reader overlap */
+    ssize_t (*move)(azc_channel *channel, struct iovec *vec, int count);
+    uint64_t chunk;  /* bytes a move, or the piece of its pace if that is more */
     uint64_t direct; /* bytes that a submitting thread may move itself */
     bool polled;     /* the fd tells when it is ready; else it always is */
     bool bounced;    /* the call may last, so it gets a copy of the bytes */
     bool shared;     /* many channels of this kind share one pump */
+    bool paced;      /* the moves are cut into pieces, see pace.c */
 } azc_lane;
 
 const azc_lane *azc__lane_for(const struct stat *st, int fd, int flags);
@@ -125,6 +144,8 @@ struct azc_channel {
     dev_t device;
     ino_t inode;
     const azc_lane *lane;
+    azc_pace pace;
+    unsigned more_calls; /* of the move going on, after its first */
     char *bounce; /* of a lane that works on copies */
     size_t kept_at, kept; /* received into the bounce, not yet asked for */
     azc_queue queue;

@@ -210,10 +210,10 @@ static void sys_thread_join(pthread_t thread) { pthread_join(thread, NULL); }
 
 static void sys_thread_detach(pthread_t thread) { pthread_detach(thread); }
 
-static uint64_t sys_now_ms(void) {
+static uint64_t sys_now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
 struct azc_sys azc_sys = {
@@ -233,5 +233,5 @@ struct azc_sys azc_sys = {
     .thread_start = sys_thread_start,
     .thread_join = sys_thread_join,
     .thread_detach = sys_thread_detach,
-    .now_ms = sys_now_ms,
+    .now_ns = sys_now_ns,
 };

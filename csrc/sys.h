@@ -49,7 +49,7 @@ struct azc_sys {
     int (*thread_start)(pthread_t *thread, void *(*run)(void *), void *arg);
     void (*thread_join)(pthread_t thread);
     void (*thread_detach)(pthread_t thread);
-    uint64_t (*now_ms)(void);
+    uint64_t (*now_ns)(void);
 };
 
 extern struct azc_sys azc_sys;

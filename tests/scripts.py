@@ -6,7 +6,10 @@ import os
 import subprocess
 import sys
 import textwrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PRELUDE = """
 import anyio, asyncio, gc, logging, os, signal, sys, threading, time, warnings
@@ -35,10 +38,11 @@ def start(
     code: str,
     *arguments: str,
     warnings: str = "error",
+    under: Sequence[str] = (),
     **options: Any,
 ) -> subprocess.Popen[str]:
-    """Start a program, after `PRELUDE`, in development mode."""
-    command = [sys.executable, "-X", "dev", "-W", warnings, "-c"]
+    """Start a program, after `PRELUDE`, in development mode, and under another."""
+    command = [*under, sys.executable, "-X", "dev", "-W", warnings, "-c"]
     script = PRELUDE + textwrap.dedent(code)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.Popen(
@@ -58,15 +62,8 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, said, complained
 
 
-def run(
-    code: str,
-    *arguments: str,
-    warnings: str = "error",
-    **options: Any,
-) -> str:
+def run(code: str, *arguments: str, under: Sequence[str] = ()) -> str:
     """What a program says that must end well and complain about nothing."""
-    status, said, complained = finish(
-        start(code, *arguments, warnings=warnings, **options)
-    )
+    status, said, complained = finish(start(code, *arguments, under=under))
     assert (complained, status) == ("", 0)
     return said

@@ -6,13 +6,16 @@ import contextlib
 import errno
 import os
 import random
+import shutil
+import subprocess
 import threading
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
 import pytest
+import scripts
 from links import (
     BIG,
     EACH_WAY,
@@ -798,6 +801,23 @@ class TestCancellation:
                 assert_prefix(received, sent)
         assert_same(received, sent)
 
+    @pytest.mark.parametrize("kind", ["unix", "tcp4"])
+    async def test_send_eof_at_every_await(self, kind: str, tmp_path: Path) -> None:
+        cancelled, n = True, 0
+        while cancelled:
+            n += 1
+            checker = Checker()
+            with open_link(kind, tmp_path) as link:
+                async with reading(link, checker.feed):
+                    async with azc.wrap_socket(link.take_write_fd()) as stream:
+                        await stream.put(message(1, 0, BIG))
+                        cancelled, _ = await cancelled_at(stream.send_eof(), n)
+                        if cancelled:  # not sent: the stream is as before
+                            await stream.send(message(1, 1, 10))
+                        await stream.send_eof()
+            checker.finish()
+            assert checker.counts == {1: 1 + cancelled}
+
     async def test_ticket_leaves_the_message_alone(self, some: Link) -> None:
         checker = Checker()
         async with reading(some, checker.feed, start=False) as reader:
@@ -1331,8 +1351,71 @@ class TestThreads:
         data.clear()
 
 
+@cache
+def strace_works() -> bool:
+    """Can this machine inject faults into system calls?"""
+    if shutil.which("strace") is None:
+        return False
+    command = ["strace", "-o", os.devnull, "true"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+TRANSFER = """
+import links, oracle, pathlib
+
+async def transfer(link, checker):
+    async with links.reading(link, checker.feed, ours=True, start=False) as reader:
+        async with link.sender() as stream:
+            data = oracle.message(1, 0, links.BIG)
+            async with links.stuck(stream, data) as tasks:
+                tasks.cancel_scope.cancel()
+            oracle.poison(data)
+            data.clear()
+            reader.start()
+            await stream.send(oracle.message(1, 1, 30_000))
+            await stream.send_many([oracle.message(1, n, 5_000) for n in range(2, 10)])
+
+async def main():
+    for kind in sys.argv[3:]:
+        (folder := pathlib.Path(sys.argv[2]) / kind).mkdir()
+        checker = oracle.Checker()
+        with links.open_link(kind, folder) as link:
+            await transfer(link, checker)
+        checker.finish()
+        assert checker.counts == {1: 10}
+        print(kind)
+
+run(main)
+"""
+
+
 class TestDegradation:
     """P7: where the kernel lacks or forbids a fast path, the result is the same."""
+
+    @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+    @pytest.mark.parametrize(
+        "fault",
+        [
+            "pwritev2,preadv2:error=EOPNOTSUPP",  # an old kernel, a FIFO
+            "process_vm_readv:error=EPERM",  # a sandbox
+            "process_vm_readv:error=ENOSYS",
+            "pwritev2,writev,sendmsg,preadv2,readv,recvmsg:error=EINTR:when=2+3",
+            "pwritev2,writev,sendmsg:error=ENOBUFS:when=3+9",
+        ],
+    )
+    async def test_without_a_system_call(self, fault: str, tmp_path: Path) -> None:
+        if not strace_works():
+            pytest.skip("strace is not installed, or not allowed here")
+        calls, _, _ = fault.partition(":")
+        strace = ["strace", "-f", "-qq", "-o", os.devnull, "-e", f"trace={calls}"]
+        said = scripts.run(
+            TRANSFER,
+            "asyncio",
+            str(tmp_path),
+            *EACH_WAY,
+            under=[*strace, "-e", f"inject={fault}"],
+        )
+        assert said.split() == list(EACH_WAY)
 
     async def test_untrusted_peer(self, tmp_path: Path) -> None:
         checker = Checker()

@@ -535,9 +535,9 @@ static void fake_thread_detach(pthread_t thread) {
 }
 
 /* Who asks for the time again and again sees it pass. */
-static uint64_t fake_now_ms(void) {
+static uint64_t fake_now_ns(void) {
     sim_pass_time();
-    return sim_now();
+    return sim_now() * 1000000;
 }
 
 /* ---- beginning and ending -------------------------------------------- */
@@ -559,7 +559,7 @@ struct azc_sys azc_sys = {
     .thread_start = fake_thread_start,
     .thread_join = fake_thread_join,
     .thread_detach = fake_thread_detach,
-    .now_ms = fake_now_ms,
+    .now_ns = fake_now_ns,
 };
 
 void kernel_begin(void) {
