@@ -16,6 +16,10 @@ from aiozerocopy.opening import pipe as pipe
 from aiozerocopy.opening import pipe_capacity as pipe_capacity
 from aiozerocopy.opening import socketpair as socketpair
 from aiozerocopy.opening import wrap_socket as wrap_socket
+from aiozerocopy.pool import Frame as Frame
+from aiozerocopy.pool import FramePool as FramePool
+from aiozerocopy.pool import PoolStats as PoolStats
+from aiozerocopy.pool import finalizing_buffer as finalizing_buffer
 from aiozerocopy.process import Process as Process
 from aiozerocopy.process import open_process as open_process
 from aiozerocopy.serving import serve_tcp as serve_tcp

@@ -151,8 +151,10 @@ class Bound:
 
     @property
     def lane(self) -> str:
-        """How the bytes travel: "copy" (one copy, made by the kernel)."""
-        return "copy"
+        """How the bytes travel: "copy" (one copy, made by the kernel), or "vmsplice"
+        once a pool's pages were lent to the reader and may be again."""
+        stats = self._channels()[0].stats()
+        return "vmsplice" if stats.lent and stats.lends else "copy"
 
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:

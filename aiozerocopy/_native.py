@@ -35,6 +35,7 @@ class _Lib(Protocol):
     AZC_OUT: int
     AZC_OWN: int
     AZC_UNTRUSTED: int
+    AZC_READS: int
     AZC_DROPPED: int
     AZC_RESCUED: int
     AZC_LATER: int
@@ -64,6 +65,10 @@ class _Lib(Protocol):
     def azc_cancel(self, channel: Any, token: int, limit: int, event: Any) -> int: ...
     def azc_close(self, channel: Any, port: Any, token: int) -> int: ...
     def azc_free(self, channel: Any) -> None: ...
+    def azc_pool_open(self, slot_bytes: int, slots: int, out: Any) -> int: ...
+    def azc_pool_slot(self, pool: Any, slot: int) -> Any: ...
+    def azc_pool_bytes(self, pool: Any) -> int: ...
+    def azc_pool_close(self, pool: Any) -> None: ...
     def azc_fd(self, channel: Any) -> int: ...
     def azc_shutdown(self, channel: Any) -> int: ...
     def azc_get_stats(self, channel: Any, stats: Any) -> int: ...
@@ -80,6 +85,7 @@ IN: int = lib.AZC_IN
 OUT: int = lib.AZC_OUT
 OWN: int = lib.AZC_OWN
 UNTRUSTED: int = lib.AZC_UNTRUSTED
+READS: int = lib.AZC_READS
 PORTABLE: bool = bool(lib.azc_portable())
 
 _EVENTS = 64  # taken from a port in one call
@@ -100,6 +106,19 @@ _STRIDED = (
     "the memory is not C-contiguous (a strided, transposed or Fortran-ordered view): "
     "send numpy.ascontiguousarray(...) or another contiguous copy"
 )
+
+
+class Lease:
+    """What has its memory in a view: accepted wherever a buffer is.
+
+    (A class can be a buffer itself from Python 3.12 on only.)
+    """
+
+    @property
+    def view(self) -> memoryview:
+        """The memory; a view of it, wherever it is, keeps it borrowed."""
+        raise NotImplementedError
+
 
 # These can hold nothing but plain bytes.
 _PLAIN = frozenset((bytes, bytearray, mmap.mmap))
@@ -124,6 +143,8 @@ def pin(data: Buffer) -> Any:
         ValueError: a released memoryview.
     """
     if type(data) not in _PLAIN:
+        if isinstance(data, Lease):
+            data = data.view
         _refuse_objects(data)
     try:
         return _from_buffer(data)
@@ -136,6 +157,8 @@ def pin_writable(data: Buffer) -> Any:
 
     Raises: as `pin`; BufferError for read-only memory too.
     """
+    if isinstance(data, Lease):
+        data = data.view
     _refuse_objects(data)
     try:
         return _from_buffer(data, require_writable=True)
@@ -344,6 +367,8 @@ class Stats(Protocol):
     queued: int
     error: int
     threaded: int
+    lent: int
+    lends: int
 
 
 class Channel:
@@ -559,6 +584,46 @@ def fill(view: Any, data: memoryview) -> None:
 def ends_of(sizes: Iterable[int]) -> array.array[int]:
     """Where each message of a batch ends."""
     return array.array("Q", itertools.accumulate(sizes))
+
+
+# ---- memory of our own --------------------------------------------------------
+
+
+class Memory:
+    """The slots of a pool: mapped until nothing refers to any of them."""
+
+    def __init__(self, slot_bytes: int, slots: int) -> None:
+        out = ffi.new("azc_pool **")
+        _check(lib.azc_pool_open(slot_bytes, slots, out))
+        self._c = ffi.gc(out[0], lib.azc_pool_close)
+        self.slot_bytes = slot_bytes
+        self.nbytes = lib.azc_pool_bytes(self._c)
+
+    def view(self, slot: int, on_last_release: Callable[[], None]) -> memoryview:
+        """A view of a slot.  The callback runs when it and all made of it are gone."""
+
+        def release(_: object, memory: Memory = self) -> None:
+            on_last_release()  # (the memory was kept until here)
+
+        block = ffi.gc(
+            ffi.cast("char *", lib.azc_pool_slot(self._c, slot)), release
+        )
+        return memoryview(ffi.buffer(block, self.slot_bytes)).cast("B")
+
+
+def finalizing_view(data: Buffer, finalizer: Callable[[], None]) -> memoryview:
+    """A view of other memory; the callback runs when all views of it are gone.
+
+    Raises: as `pin`.
+    """
+    pinned = pin(data)
+
+    def release(_: object) -> None:
+        ffi.release(pinned)
+        finalizer()
+
+    block = ffi.gc(ffi.cast("char *", pinned), release)
+    return memoryview(ffi.buffer(block, len(pinned))).cast("B")
 
 
 # ---- fork and exit ------------------------------------------------------------

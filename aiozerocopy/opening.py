@@ -35,7 +35,7 @@ _F_SETPIPE_SZ = 1031
 _F_GETPIPE_SZ = 1032
 _O_PATH = getattr(os, "O_PATH", 0)
 
-_PEERS = {"unknown": 0, "reads": 0, "untrusted": _native.UNTRUSTED}
+_PEERS = {"unknown": 0, "reads": _native.READS, "untrusted": _native.UNTRUSTED}
 
 
 class HasFileno(Protocol):
@@ -61,8 +61,9 @@ def open_writer(
     what becomes of it.  Whether it is blocking is left as it is.
 
     ``peer`` is what is known of the process at the other end of a pipe: "unknown",
-    "reads" (it only ever uses read), or "untrusted" (it may try to hold us up inside
-    a system call, so none is made in the event loop's thread).
+    "reads" (it only ever uses read, so that a pool's pages may be lent to it), or
+    "untrusted" (it may try to hold us up inside a system call, so none is made in the
+    event loop's thread).
 
     Raises:
         TypeError: neither an fd nor an object that stands for one.
@@ -72,9 +73,30 @@ def open_writer(
     """
     flags = _native.OUT | flags_for(peer)
     with _taken(fd_or_file, os.O_WRONLY) as fd:
+        if flags & _native.READS:
+            flags += _make_own(fd)
         return SendStream(
             Channel(fd, flags), rescue_limit=rescue_limit, queue_limit=queue_limit
         )
+
+
+def _make_own(fd: int) -> int:
+    """Open a pipe once more, non-blocking for us alone, under the same number.
+
+    Once pages were lent to a pipe, it no longer knows how to take a single write
+    without waiting, which is how it is written to otherwise.
+
+    Returns what that adds to the flags.  Where it cannot be done nothing is lent.
+    """
+    if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+        return -_native.READS
+    try:
+        own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return -_native.READS
+    os.dup2(own, fd, inheritable=False)
+    os.close(own)
+    return _native.OWN
 
 
 def open_reader(fd_or_file: int | HasFileno, peer: str = "unknown") -> ReceiveStream:

@@ -50,7 +50,7 @@ def open_process(
     stderr: bool | str | int | HasFileno | None = "tail",
     pipe_size: int = PIPE_SIZE,
     tail_bytes: int = TAIL_BYTES,
-    peer: str = "reads",
+    peer: str = "unknown",
     cwd: Argument | None = None,
     env: Mapping[str, str] | None = None,
     start_new_session: bool = False,
@@ -64,7 +64,8 @@ def open_process(
     ``tail_bytes`` are kept (`Process.stderr_tail`).
 
     The pipes hold ``pipe_size`` bytes, or what the system allows.  ``peer`` is what is
-    known of how the child reads its stdin, see `open_writer`.  ``env`` replaces ours.
+    known of how the child reads its stdin, see `open_writer`: "reads" lets the frames of a
+    pool go without a copy.  ``env`` replaces ours.
 
     Raises:
         FileNotFoundError, PermissionError: of the command or ``cwd``, which they name.

@@ -13,6 +13,8 @@
  *   operation one message to send, or one receive; named by a token
  *   port      where one event loop (or one waiting thread) hears of operations
  *             that ended later; its fd becomes readable when there are any
+ *   pool      memory in slots, whose pages may be lent to a pipe's reader: then
+ *             an operation is over when the reader has read
  *   pump      the threads that finish what a call could not finish at once:
  *             one for all sockets of a direction, one for each busy pipe, tty
  *             or file.  They need neither the loop nor the GIL.
@@ -31,12 +33,14 @@
 
 typedef struct azc_channel azc_channel;
 typedef struct azc_port azc_port;
+typedef struct azc_pool azc_pool;
 
 enum {
     AZC_IN = 1,         /* the channel receives */
     AZC_OUT = 2,        /* the channel sends */
     AZC_OWN = 4,        /* a pipe end we made: non-blocking, shared with nobody */
     AZC_UNTRUSTED = 8,  /* no system call on this fd in a caller's thread */
+    AZC_READS = 16,     /* the peer only read()s: a pool's pages may be lent */
 };
 
 /* What azc_cancel did. */
@@ -61,10 +65,12 @@ typedef struct azc_stats {
     uint64_t waits;         /* of those, how many met a full or empty fd */
     uint64_t immediate;     /* operations that were finished by the call itself */
     uint64_t rescued;       /* bytes copied because a send was cancelled */
+    uint64_t lent;          /* of the bytes, how many went as lent pages */
     uint64_t queued_bytes;  /* still to be moved, now */
     uint64_t queued;        /* operations in the queue, now */
     int32_t error;          /* 0, or the -errno that broke the channel */
     int32_t threaded;       /* 1 if a thread of its own serves the channel */
+    int32_t lends;          /* 1 if the next bytes of a pool would be lent */
 } azc_stats;
 
 /* Which build this is: 1 if portable (poll, pipe and no Linux-only call). */
@@ -142,6 +148,14 @@ int azc_close(azc_channel *channel, azc_port *port, uint64_t token);
  * more; one that a peer holds inside a system call is left behind.  No other
  * call on the channel may be in progress, nor follow. */
 void azc_free(azc_channel *channel);
+
+/* A pool of slots, each of so many bytes, in memory of its own.  Views of a
+ * slot may be sent and changed like any other memory.  Before azc_pool_close
+ * every operation with its memory must be over. */
+int azc_pool_open(size_t slot_bytes, int slots, azc_pool **pool);
+void *azc_pool_slot(azc_pool *pool, int slot);
+size_t azc_pool_bytes(azc_pool *pool);
+void azc_pool_close(azc_pool *pool);
 
 int azc_fd(azc_channel *channel);
 int azc_shutdown(azc_channel *channel);

@@ -30,7 +30,7 @@ def declarations() -> str:
 
 def sources() -> list[str]:
     poller = "poller_poll" if portable else "poller_epoll"
-    names = "sys queue port registry pace lanes channel pump".split()
+    names = "sys queue port registry pool pace lanes channel pump".split()
     return [str(SOURCE / f"{name}.c") for name in [*names, poller]]
 
 

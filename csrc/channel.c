@@ -15,6 +15,8 @@
 enum {
     PUMP_TURN = 1 << 20, /* bytes, before another socket has its turn */
     CHECK_EVERY = 256 << 10, /* bytes, before the fd is looked at again */
+    NAP_MIN_US = 50, /* while a reader has lent pages, */
+    NAP_MAX_US = 2000, /* and when it is slow */
     STARVED_LIMIT = 400, /* tries, 5 ms apart, while the kernel has no memory */
 };
 
@@ -39,6 +41,8 @@ static int prepare_fd(azc_channel *channel) {
     channel->device = st.st_dev;
     channel->inode = st.st_ino;
     channel->lane = azc__lane_for(&st, channel->fd, channel->flags);
+    channel->lends = channel->lane->paced && channel->flags & AZC_READS;
+    channel->nap_us = NAP_MIN_US;
 #ifdef SO_NOSIGPIPE
     int on = 1;
     if (S_ISSOCK(st.st_mode))
@@ -135,6 +139,7 @@ static void end_op(azc_channel *channel, azc_op *op, int status) {
     op->status = status;
     op->ended = true;
     op->in_flight = 0;
+    if (op->lent) azc__op_detach(op);
     if (!outward(channel))
         channel->stats.messages += status == 0;
     else if (status == 0 || op->done) /* not an empty one that was dropped */
@@ -182,11 +187,11 @@ static int rescue(azc_channel *channel, azc_op *op, uint64_t limit) {
     uint64_t before = op->total;
     azc__op_truncate(op);
     channel->queue.bytes -= before - op->total;
+    if (op->lent) channel->stats.rescued += azc__op_detach(op);
     if (op->done == op->total) {
-        azc__queue_accept(&channel->queue, 0);
+        azc__queue_accept(&channel->queue, 0, false);
         end_list(channel,
-                 azc__queue_consume(&channel->queue, channel->queue.accepted),
-                 0);
+                 azc__queue_consume(&channel->queue, channel->read), 0);
         return AZC_RESCUED;
     }
     ssize_t r = azc__op_rescue(op, limit);
@@ -232,8 +237,12 @@ static void settle_cancelled(azc_channel *channel, azc_op *op) {
 
 /* One that is still being submitted waits for the end of that call. */
 static azc_op *next_cancelled(azc_queue *queue) {
-    azc_op *op = queue->cursor;
-    while (op && (!op->cancelled || op->submitting)) op = op->next;
+    bool moved = true; /* and if it was not lent, it is over anyway */
+    azc_op *op = queue->head;
+    for (; op; op = op->next) {
+        if (op == queue->cursor) moved = false;
+        if (op->cancelled && !op->submitting && (op->lent || !moved)) break;
+    }
     return op;
 }
 
@@ -352,9 +361,62 @@ int azc_get_stats(azc_channel *channel, azc_stats *stats) {
     stats->queued = channel->queue.ops;
     stats->queued_bytes = channel->queue.bytes;
     stats->error = channel->error;
+    stats->lends = channel->lends;
     stats->threaded = channel->pump && !channel->lane->shared;
     pthread_mutex_unlock(&channel->lock);
     return 0;
+}
+
+/* Does the number belong to another file now?  Then not one byte may go there. */
+static bool was_replaced(azc_channel *channel) {
+    if (still_ours(channel)) return false;
+    channel->file->lost = true; /* not ours to close either */
+    break_channel(channel, -EBADF);
+    return true;
+}
+
+/* ---- lending --------------------------------------------------------- */
+
+/* What came of lending.  A kernel that refuses is never asked again. */
+static ssize_t weigh_loan(azc_channel *channel, ssize_t r) {
+    if (r > 0) channel->stats.lent += (uint64_t)r;
+    if (r != -EINVAL && r != -EPERM && r != -ENOSYS && r != -EFAULT) return r;
+    channel->lends = false;
+    return -EINTR;
+}
+
+/* How many bytes the reader has not read, or -EPIPE if there is no reader.
+ * The lock is let go of: a reader can hold the question up. */
+static ssize_t ask_reader(azc_channel *channel) {
+    struct pollfd peer = {channel->fd, 0, 0};
+    pthread_mutex_unlock(&channel->lock);
+    ssize_t unread = azc_sys.unread(channel->fd);
+    if (unread > 0 && azc_sys.poll(&peer, 1, 0) > 0 && peer.revents & POLLERR)
+        unread = -EPIPE;
+    pthread_mutex_lock(&channel->lock);
+    return unread;
+}
+
+/* Ends what the reader of lent pages has read by now, and notes when to look
+ * again.  Returns why the drive stopped.  Only the pump does this. */
+static int tally(azc_channel *channel, int drove) {
+    uint64_t accepted = channel->queue.accepted, read = 0;
+    ssize_t unread = ask_reader(channel);
+    if (channel->state != OPEN || was_replaced(channel)) return drove;
+    if (unread < 0) {
+        break_channel(channel, (int)unread);
+        return drove;
+    }
+    if ((uint64_t)unread < accepted) read = accepted - (uint64_t)unread;
+    if (read > channel->read) {
+        channel->read = read;
+        channel->nap_us = NAP_MIN_US;
+    } else if (channel->nap_us < NAP_MAX_US) {
+        channel->nap_us *= 2;
+    }
+    end_list(channel, azc__queue_consume(&channel->queue, channel->read), 0);
+    if (channel->queue.cursor) return drove == DROVE_DRY ? DROVE_BUDGET : drove;
+    return channel->queue.head ? DROVE_LENT : DROVE_DRY;
 }
 
 /* ---- driving --------------------------------------------------------- */
@@ -371,7 +433,7 @@ static uint64_t deliver_kept(azc_channel *channel) {
         channel->kept_at += n;
         channel->kept -= n;
         delivered += n;
-        azc__queue_accept(&channel->queue, n);
+        azc__queue_accept(&channel->queue, n, false);
     }
     return delivered;
 }
@@ -381,15 +443,16 @@ static ssize_t call_lane(azc_channel *channel, int max_ops, uint64_t max_bytes,
                          int *count) {
     struct iovec vec[VEC_MAX];
     bool bounced_in = channel->lane->bounced && !outward(channel);
+    bool lend = channel->lends;
     if (bounced_in) {
         vec[0] = (struct iovec){channel->bounce, azc__lane_bounce_size()};
         *count = 1;
     } else {
         *count =
-            azc__queue_gather(&channel->queue, vec, max_ops, max_bytes);
+            azc__queue_gather(&channel->queue, vec, max_ops, max_bytes, &lend);
     }
     if (!*count) { /* empty messages only */
-        azc__queue_accept(&channel->queue, 0);
+        azc__queue_accept(&channel->queue, 0, false);
         return 0;
     }
     const azc_lane *lane = channel->lane;
@@ -400,8 +463,10 @@ static ssize_t call_lane(azc_channel *channel, int max_ops, uint64_t max_bytes,
         *count = 1;
     }
     pthread_mutex_unlock(&channel->lock);
-    ssize_t r = lane->move(channel, vec, *count);
+    ssize_t r = lend ? azc_sys.lend(channel->fd, vec, *count)
+                     : lane->move(channel, vec, *count);
     pthread_mutex_lock(&channel->lock);
+    if (lend) r = weigh_loan(channel, r);
     channel->stats.calls += 1 + channel->more_calls;
     channel->more_calls = 0;
     if (r > 0) channel->stats.bytes += (uint64_t)r;
@@ -410,7 +475,8 @@ static ssize_t call_lane(azc_channel *channel, int max_ops, uint64_t max_bytes,
         channel->kept = (size_t)r;
         r = (ssize_t)deliver_kept(channel);
     } else if (r >= 0) {
-        azc__queue_accept(&channel->queue, (uint64_t)r);
+        azc__queue_accept(&channel->queue, (uint64_t)r, lend);
+        if (!lend) azc__pace_moved(&channel->pace, (uint64_t)r);
     }
     return r;
 }
@@ -426,7 +492,7 @@ static ssize_t step(azc_channel *channel, int max_ops, uint64_t max_bytes) {
     if (r == -EFAULT && blamed != channel->queue.cursor)
         r = -EINTR; /* whose memory was bad was cancelled: ask again */
     end_list(channel,
-             azc__queue_consume(&channel->queue, channel->queue.accepted), 0);
+             azc__queue_consume(&channel->queue, channel->read), 0);
     if (end && channel->queue.cursor)
         end_one(channel, channel->queue.cursor, 0);
     return r;
@@ -472,14 +538,6 @@ static int weigh_error(azc_channel *channel, int error, int *max_ops) {
     return error;
 }
 
-/* Does the number belong to another file now?  Then not one byte may go there. */
-static bool was_replaced(azc_channel *channel) {
-    if (still_ours(channel)) return false;
-    channel->file->lost = true; /* not ours to close either */
-    break_channel(channel, -EBADF);
-    return true;
-}
-
 static uint64_t chunk_of(const azc_channel *channel, bool direct) {
     uint64_t chunk = channel->lane->chunk;
     if (direct || !channel->lane->paced) return chunk;
@@ -510,7 +568,6 @@ static int drive(azc_channel *channel, uint64_t budget, bool direct) {
         if (r >= 0) {
             spent += (uint64_t)r;
             channel->starved = 0;
-            azc__pace_moved(&channel->pace, (uint64_t)r);
             continue;
         }
         int error = weigh_error(channel, (int)r, &max_ops);
@@ -518,15 +575,22 @@ static int drive(azc_channel *channel, uint64_t budget, bool direct) {
         outcome = error == -ENOMEM ? DROVE_STARVED : DROVE_BLOCKED;
         break;
     }
+    if (channel->state == OPEN && channel->queue.head != channel->queue.cursor) {
+        if (!direct)
+            outcome = tally(channel, outcome);
+        else if (outcome == DROVE_DRY)
+            outcome = DROVE_LENT;
+    }
     channel->driving = false;
-    if (outcome == DROVE_DRY) azc__pace_stop(&channel->pace);
+    if (outcome == DROVE_DRY || outcome == DROVE_LENT)
+        azc__pace_stop(&channel->pace);
     if (channel->state == CLOSING) finish_close(channel);
     return outcome;
 }
 
 /* Sees to it that what is left will be driven later. */
 static void hand_over(azc_channel *channel, int drove) {
-    if (channel->state != OPEN || !channel->queue.cursor || channel->armed)
+    if (channel->state != OPEN || !channel->queue.head || channel->armed)
         return;
     int r = azc__pump_arm(channel, drove);
     if (r < 0) break_channel(channel, r);
@@ -539,7 +603,7 @@ void azc__channel_resume(azc_channel *channel) {
     if (!channel->driving) {
         if (channel->state == CLOSING) {
             finish_close(channel);
-        } else if (channel->state == OPEN && channel->queue.cursor) {
+        } else if (channel->state == OPEN && channel->queue.head) {
             hand_over(channel, drive(channel, PUMP_TURN, false));
         }
     }
@@ -630,6 +694,7 @@ static ssize_t attempt(azc_channel *channel, const void *data, size_t n) {
     if (r > 0) channel->stats.bytes += (uint64_t)r;
     if (r == -EAGAIN) channel->stats.waits++;
     if (r == (ssize_t)n) {
+        channel->queue.accepted += n;
         channel->stats.messages++;
         channel->stats.immediate++;
     }
@@ -653,7 +718,7 @@ static ssize_t enter_begun(azc_channel *channel, const void *data, size_t n,
             end_op(channel, op, refused);
         } else {
             azc__queue_push_first(&channel->queue, op);
-            azc__queue_accept(&channel->queue, done);
+            azc__queue_accept(&channel->queue, done, false);
         }
         return -EINPROGRESS;
     }

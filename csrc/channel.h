@@ -14,6 +14,7 @@
  *   shared->lock   which pumps serve all sockets
  *   pump->lock     its lists of channels
  *   port->lock     its list of ended operations
+ *   pools_lock     where pools are (pool.c)
  *
  * Driving.  At most one thread at a time makes system calls on a channel; it
  * sets channel->driving under the lock, lets go of the lock for each call, and
@@ -50,6 +51,7 @@ struct azc_op {
     bool submitting; /* the call that made it still runs and will free it */
     bool ended;
     uint64_t in_flight; /* bytes that a system call has right now */
+    bool lent; /* the reader may still look at some of its pages */
     bool cancelled; /* ... and it is to be cancelled afterwards */
     uint64_t rescue_limit;
     azc_op *notice; /* the node that will tell of the cancelling */
@@ -63,6 +65,7 @@ struct azc_op {
 azc_op *azc__op_new(const struct iovec *vec, int count, const uint64_t *ends,
                     int nends);
 void azc__op_free(azc_op *op);
+size_t azc__op_detach(azc_op *op);
 bool azc__op_truncate(azc_op *op);
 uint64_t azc__op_messages(const azc_op *op);
 ssize_t azc__op_rescue(azc_op *op, uint64_t limit);
@@ -78,11 +81,17 @@ typedef struct azc_queue {
 void azc__queue_push(azc_queue *queue, azc_op *op);
 void azc__queue_push_first(azc_queue *queue, azc_op *op);
 int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
-                      uint64_t max_bytes);
-void azc__queue_accept(azc_queue *queue, uint64_t n);
+                      uint64_t max_bytes, bool *lend);
+void azc__queue_accept(azc_queue *queue, uint64_t n, bool lent);
 azc_op *azc__queue_consume(azc_queue *queue, uint64_t upto);
 azc_op *azc__queue_find(azc_queue *queue, uint64_t token);
 void azc__queue_remove(azc_queue *queue, azc_op *op);
+
+/* pool.c: memory whose pages may be lent. */
+bool azc__pool_lends(const void *from, size_t n);
+size_t azc__pool_detach(const void *from, size_t n);
+void azc__pool_fork_lock(void);
+void azc__pool_fork_unlock(void);
 
 /* port.c */
 void azc__port_hold(azc_port *port);
@@ -145,6 +154,9 @@ struct azc_channel {
     ino_t inode;
     const azc_lane *lane;
     azc_pace pace;
+    bool lends; /* a pool's pages are lent, until the kernel refuses */
+    uint64_t read; /* bytes that the reader of lent pages has read */
+    unsigned nap_us; /* until the reader is asked for again */
     unsigned more_calls; /* of the move going on, after its first */
     char *bounce; /* of a lane that works on copies */
     size_t kept_at, kept; /* received into the bounce, not yet asked for */
@@ -169,6 +181,7 @@ enum {
     DROVE_DRY,     /* nothing is left to be moved */
     DROVE_BLOCKED, /* the fd is full, or empty */
     DROVE_BUDGET,  /* others want their turn */
+    DROVE_LENT,    /* all is out, but not yet read */
     DROVE_STARVED, /* the kernel is out of memory: try again a little later */
 };
 void azc__channel_resume(azc_channel *channel);
@@ -196,6 +209,8 @@ enum {
     SABOTAGE_TAIL = 2,
     SABOTAGE_RESCUE = 4,
     SABOTAGE_IDENTITY = 8,
+    SABOTAGE_LOAN = 16,
+    SABOTAGE_DETACH = 32,
 };
 extern int azc_sabotage;
 #define SABOTAGED(what) (azc_sabotage & SABOTAGE_##what)

@@ -30,7 +30,7 @@ int azc__poller_arm(azc_poller *poller, int fd, bool out, bool known,
                     void *who);
 void azc__poller_forget(azc_poller *poller, int fd);
 /* Up to max of those that are ready; 0 after a wake or the timeout. */
-int azc__poller_wait(azc_poller *poller, void **who, int max, int timeout_ms);
+int azc__poller_wait(azc_poller *poller, void **who, int max, int timeout_us);
 void azc__poller_wake(azc_poller *poller);
 
 #endif

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "poller.h"
@@ -80,9 +81,18 @@ void azc__poller_forget(azc_poller *poller, int fd) {
     epoll_ctl(poller->epoll, EPOLL_CTL_DEL, fd, &ignored);
 }
 
-int azc__poller_wait(azc_poller *poller, void **who, int max, int timeout_ms) {
+/* epoll_wait counts in milliseconds; another poll of the epoll fd does not. */
+static void nap(const azc_poller *poller, int timeout_us) {
+    struct pollfd ready = {poller->epoll, POLLIN, 0};
+    struct timespec most = {timeout_us / 1000000, timeout_us % 1000000 * 1000};
+    ppoll(&ready, 1, &most, NULL);
+}
+
+int azc__poller_wait(azc_poller *poller, void **who, int max, int timeout_us) {
     struct epoll_event events[64];
+    int timeout_ms = timeout_us < 0 ? -1 : 0;
     if (max > 64) max = 64;
+    if (timeout_us > 0) nap(poller, timeout_us);
     int n = epoll_wait(poller->epoll, events, max, timeout_ms), count = 0;
     for (int i = 0; i < n; i++) {
         if (events[i].data.ptr)

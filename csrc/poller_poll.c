@@ -156,7 +156,8 @@ static bool disarm(azc_poller *poller, int fd, const void *who) {
     return false;
 }
 
-int azc__poller_wait(azc_poller *poller, void **who, int max, int timeout_ms) {
+int azc__poller_wait(azc_poller *poller, void **who, int max, int timeout_us) {
+    int timeout_ms = timeout_us < 0 ? -1 : (timeout_us + 999) / 1000;
     pthread_mutex_lock(&poller->lock);
     int n = copy_table(poller), count = 0;
     pthread_mutex_unlock(&poller->lock);

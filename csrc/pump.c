@@ -22,7 +22,7 @@
 #include "channel.h"
 #include "poller.h"
 
-enum { READY_MAX = 64, STARVED_PAUSE_MS = 5 };
+enum { READY_MAX = 64, STARVED_PAUSE_US = 5000 };
 
 typedef struct azc_list {
     azc_channel *first, *last;
@@ -35,6 +35,7 @@ struct azc_pump {
     pthread_t thread;
     azc_list ready;  /* to be driven in the next turn */
     azc_list later;  /* the same, after a pause */
+    int pause_us;    /* ... of so long */
     azc_channel *leaving; /* closed, to be let go of after this turn */
     int users;       /* channels, under shared_lock */
     bool shared, stopping, abandoned;
@@ -119,7 +120,7 @@ static bool turn(azc_pump *pump) {
     pthread_mutex_lock(&pump->lock);
     bool stop = pump->stopping && !pump->ready.first && !pump->later.first;
     int timeout = pump->ready.first ? 0
-                  : pump->later.first ? STARVED_PAUSE_MS
+                  : pump->later.first ? pump->pause_us
                                       : -1;
     pthread_mutex_unlock(&pump->lock);
     if (stop) return false;
@@ -208,12 +209,23 @@ static void list_and_wake(azc_pump *pump, azc_list *list,
     wake(pump);
 }
 
+static void look_later(azc_pump *pump, azc_channel *channel, unsigned us) {
+    pthread_mutex_lock(&pump->lock);
+    pump->pause_us = (int)us;
+    pthread_mutex_unlock(&pump->lock);
+    list_and_wake(pump, &pump->later, channel);
+}
+
 /* The channel has bytes to move: drives it once its fd is ready.  Called with
  * the channel's lock held; drove says why the last drive stopped. */
 int azc__pump_arm(azc_channel *channel, int drove) {
     int r = channel->pump ? 0 : attach(channel);
     if (r < 0) return r;
     azc_pump *pump = channel->pump;
+    if (drove == DROVE_LENT) { /* not armed: a new message must be, at once */
+        look_later(pump, channel, channel->nap_us);
+        return 0;
+    }
     channel->armed = true;
     if (channel->lane->polled && !channel->kept && drove != DROVE_STARVED) {
         r = azc__poller_arm(pump->poller, channel->fd,
@@ -223,8 +235,10 @@ int azc__pump_arm(azc_channel *channel, int drove) {
     }
     /* Nobody will tell when it is ready.  Mostly it always is; a device may
      * have said that it is not. */
-    bool pause = drove == DROVE_STARVED || drove == DROVE_BLOCKED;
-    list_and_wake(pump, pause ? &pump->later : &pump->ready, channel);
+    if (drove == DROVE_STARVED || drove == DROVE_BLOCKED)
+        look_later(pump, channel, STARVED_PAUSE_US);
+    else
+        list_and_wake(pump, &pump->ready, channel);
     return 0;
 }
 

@@ -10,13 +10,18 @@
  * consume(upto)  the kernel needs none of the bytes below this offset any more:
  *                the operations before the cursor that end there are over
  *
- * A copying lane consumes what it has accepted at once, so there head is
- * cursor.  A lane that lends its pages to the kernel lets head lag behind.
+ * What was copied is consumed as soon as it is accepted, so without loans head
+ * is cursor.  An operation with lent pages stays until the reader has read it.
  */
 #include <errno.h>
 #include <string.h>
 
 #include "channel.h"
+
+enum {
+    LEND_MIN = 64 << 10,  /* below it, a copy is cheaper */
+    LEND_CHUNK = 1 << 20, /* more than this is in no pipe */
+};
 
 #ifdef AZC_SABOTAGE
 int azc_sabotage;
@@ -40,6 +45,17 @@ azc_op *azc__op_new(const struct iovec *vec, int count, const uint64_t *ends,
     for (int i = 0; i < count; i++) op->total += vec[i].iov_len;
     op->need = op->total;
     return op;
+}
+
+/* Takes the operation's pages back from the reader.  A piece that was lent in
+ * part has moved on in place, so look at the byte before it. */
+size_t azc__op_detach(azc_op *op) {
+    size_t moved = 0;
+    op->lent = false;
+    if (SABOTAGED(DETACH)) return 0;
+    for (int i = 0; i < op->count && i <= op->at; i++)
+        moved += azc__pool_detach((char *)op->vec[i].iov_base - 1, 1);
+    return moved;
 }
 
 void azc__op_free(azc_op *op) {
@@ -124,16 +140,29 @@ void azc__queue_push_first(azc_queue *queue, azc_op *op) {
     queue->ops++;
 }
 
+static bool is_lendable(const struct iovec *piece) {
+    return piece->iov_len >= LEND_MIN &&
+           azc__pool_lends(piece->iov_base, piece->iov_len);
+}
+
 /* Lists the next bytes to move, of at most max_ops operations, and marks those
- * as in flight.  Returns the pieces; 0 if only empty messages come next. */
+ * as in flight.  Returns the pieces; 0 if only empty messages come next.
+ * *lend says if loans are allowed, and then if these are for one. */
 int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
-                      uint64_t max_bytes) {
+                      uint64_t max_bytes, bool *lend) {
+    bool may_lend = *lend;
+    *lend = false;
     int count = 0;
     for (azc_op *op = queue->cursor; op && max_ops-- > 0; op = op->next) {
         for (int i = op->at; i < op->count; i++) {
             if (count == VEC_MAX || !max_bytes) return count;
             size_t n = op->vec[i].iov_len;
             if (!n) continue;
+            if (may_lend && is_lendable(&op->vec[i]) != *lend) {
+                if (count) return count; /* two kinds never in one call */
+                *lend = true;
+                max_bytes = LEND_CHUNK;
+            }
             if (n > max_bytes) n = max_bytes;
             vec[count++] = (struct iovec){op->vec[i].iov_base, n};
             max_bytes -= n;
@@ -160,11 +189,12 @@ static uint64_t advance(azc_op *op, uint64_t n) {
     return taken;
 }
 
-void azc__queue_accept(azc_queue *queue, uint64_t n) {
+void azc__queue_accept(azc_queue *queue, uint64_t n, bool lent) {
     while (queue->cursor) {
         azc_op *op = queue->cursor;
         uint64_t left = op->total - op->done;
         uint64_t taken = advance(op, n);
+        op->lent = op->lent || (lent && taken);
         n -= taken;
         queue->accepted += taken;
         if (op->done < op->need) {
@@ -177,17 +207,26 @@ void azc__queue_accept(azc_queue *queue, uint64_t n) {
     }
 }
 
-/* Takes the operations out that are over, as a list in their order. */
+/* Takes the operations out that are over, as a list in their order: all of it
+ * accepted, and read if it was lent.  An empty message (a flush) waits for all
+ * before it. */
 azc_op *azc__queue_consume(azc_queue *queue, uint64_t upto) {
-    azc_op *first = queue->head, *last = NULL;
-    while (queue->head != queue->cursor && queue->head->end <= upto) {
-        last = queue->head;
-        queue->head = last->next;
+    azc_op *first = NULL, **end = &first, **place = &queue->head, *kept = NULL;
+    while (*place != queue->cursor) {
+        azc_op *op = *place;
+        if (op->end <= upto || SABOTAGED(LOAN)) op->lent = false;
+        if (op->lent || (!op->total && kept)) {
+            kept = op;
+            place = &op->next;
+            continue;
+        }
+        *place = op->next;
+        *end = op;
+        end = &op->next;
         queue->ops--;
     }
-    if (!last) return NULL;
-    last->next = NULL;
-    if (!queue->head) queue->tail = NULL;
+    if (!queue->cursor) queue->tail = kept;
+    *end = NULL;
     return first;
 }
 

@@ -46,11 +46,13 @@ int azc__registry_channels(azc_channel **channels, int max) {
 
 void azc_fork_prepare(void) {
     azc__pump_fork_lock();
+    azc__pool_fork_lock();
     pthread_mutex_lock(&lock);
 }
 
 void azc_fork_parent(void) {
     pthread_mutex_unlock(&lock);
+    azc__pool_fork_unlock();
     azc__pump_fork_unlock();
 }
 
@@ -65,5 +67,6 @@ void azc_fork_child(void) {
         first[kind] = NULL;
     }
     pthread_mutex_unlock(&lock);
+    azc__pool_fork_unlock();
     azc__pump_fork_unlock();
 }

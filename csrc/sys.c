@@ -2,9 +2,11 @@
 #include "sys.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -39,9 +41,13 @@ static void consume_sigpipe(const sigset_t *only) {
 #endif
 }
 
+enum { LEND = -1 }; /* instead of flags */
+
 static ssize_t plain_write(int fd, const struct iovec *vec, int count,
                            int flags) {
 #ifndef AZC_PORTABLE
+    if (flags == LEND)
+        return result(vmsplice(fd, vec, (size_t)count, SPLICE_F_NONBLOCK));
     if (flags) return result(pwritev2(fd, vec, count, -1, flags));
 #endif
     (void)flags;
@@ -70,7 +76,18 @@ static ssize_t sys_write_file(int fd, const struct iovec *vec, int count) {
     return quiet_write(fd, vec, count, 0);
 }
 
+static ssize_t sys_unread(int fd) {
+    int n = 0;
+    ssize_t r = result(ioctl(fd, FIONREAD, &n));
+    return r < 0 ? r : n;
+}
+
 #ifdef AZC_PORTABLE
+
+static ssize_t sys_lend(int fd, const struct iovec *vec, int count) {
+    (void)fd, (void)vec, (void)count;
+    return -ENOSYS;
+}
 
 static ssize_t sys_write_pipe(int fd, const struct iovec *vec, int count,
                               int how) {
@@ -114,6 +131,10 @@ static ssize_t sys_copy(void *to, const void *from, size_t n) {
 }
 
 #else
+
+static ssize_t sys_lend(int fd, const struct iovec *vec, int count) {
+    return quiet_write(fd, vec, count, LEND);
+}
 
 /* -EOPNOTSUPP says that one of the flags is not known here: RWF_NOSIGNAL to
  * an older kernel, or RWF_NOWAIT to a FIFO.  Only the second leaves. */
@@ -221,6 +242,8 @@ struct azc_sys azc_sys = {
     .read_file = sys_read_file,
     .write_pipe = sys_write_pipe,
     .read_pipe = sys_read_pipe,
+    .lend = sys_lend,
+    .unread = sys_unread,
     .send = sys_send,
     .recv = sys_recv,
     .poll = sys_poll,

@@ -8,6 +8,7 @@
  *   writev, readv     files, ttys, and everything in the portable build
  *   pwritev2/preadv2  pipes: RWF_NOWAIT needs no O_NONBLOCK on a description
  *                     that others may share, RWF_NOSIGNAL spares a SIGPIPE
+ *   vmsplice          lends pages to a pipe; FIONREAD tells what is not read yet
  *   sendmsg, recvmsg  sockets: MSG_DONTWAIT and MSG_NOSIGNAL do the same there
  *   poll              is a tty or FIFO ready, before a call that could block
  *   fstat             is the number still the file that we were given
@@ -37,6 +38,8 @@ struct azc_sys {
     ssize_t (*read_file)(int fd, const struct iovec *vec, int count);
     ssize_t (*write_pipe)(int fd, const struct iovec *vec, int count, int how);
     ssize_t (*read_pipe)(int fd, const struct iovec *vec, int count, int how);
+    ssize_t (*lend)(int fd, const struct iovec *vec, int count);
+    ssize_t (*unread)(int fd);
     ssize_t (*send)(int fd, const struct iovec *vec, int count);
     ssize_t (*recv)(int fd, const struct iovec *vec, int count);
     int (*poll)(struct pollfd *fds, nfds_t count, int timeout_ms);

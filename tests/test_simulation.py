@@ -19,7 +19,7 @@ import pytest
 TESTS = Path(__file__).parent
 CSRC = TESTS.parent / "csrc"
 SIM = TESTS / "sim"
-HELPER = ("queue", "port", "registry", "lanes", "pace", "channel", "pump")
+HELPER = ("queue", "port", "registry", "lanes", "pace", "pool", "channel", "pump")
 KERNEL = ("sim", "oracle", "kernel", "poller", "threads")
 
 SEEDS = os.environ.get("AZC_SIM_SEEDS", "10000")

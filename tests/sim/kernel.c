@@ -470,6 +470,17 @@ static ssize_t fake_read_pipe(int fd, const struct iovec *vec, int count,
                                    : move(fd, vec, count, false, false);
 }
 
+/* Lending is not simulated: the kernel refuses, and it goes by copies. */
+static ssize_t fake_lend(int fd, const struct iovec *vec, int count) {
+    (void)fd, (void)vec, (void)count;
+    return -EINVAL;
+}
+
+static ssize_t fake_unread(int fd) {
+    (void)fd;
+    return 0;
+}
+
 static ssize_t fake_send(int fd, const struct iovec *vec, int count) {
     SIM_CHECK(kernel_file(fd)->kind == SOCKET, "not a socket: %d", fd);
     return move(fd, vec, count, true, false);
@@ -547,6 +558,8 @@ struct azc_sys azc_sys = {
     .read_file = fake_read_file,
     .write_pipe = fake_write_pipe,
     .read_pipe = fake_read_pipe,
+    .lend = fake_lend,
+    .unread = fake_unread,
     .send = fake_send,
     .recv = fake_recv,
     .poll = fake_poll,

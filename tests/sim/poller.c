@@ -193,7 +193,8 @@ static int collect(azc_poller *poller, void **who, int max) {
     return count;
 }
 
-int azc__poller_wait(azc_poller *poller, void **who, int max, int timeout_ms) {
+int azc__poller_wait(azc_poller *poller, void **who, int max, int timeout_us) {
+    int timeout_ms = timeout_us < 0 ? -1 : (timeout_us + 999) / 1000;
     SIM_CHECK(!sim_holds_locks(), "a thread waits with a lock held");
     check_fruitless(poller, timeout_ms);
     if (timeout_ms == 0)

@@ -329,8 +329,9 @@ typedef struct lock_state {
 /* The locks are asked by their names, as csrc/channel.h orders them. */
 static unsigned rank_of(const char *name) {
     static const char *const order[] = {"&channel->lock", "&shared_lock",
-                                        "&pump->lock", "&port->lock", "&lock"};
-    for (unsigned i = 0; i < 5; i++)
+                                        "&pump->lock", "&port->lock",
+                                        "&pools_lock", "&lock"};
+    for (unsigned i = 0; i < sizeof order / sizeof *order; i++)
         if (strcmp(name, order[i]) == 0) return 1u << i;
     sim_fail("a lock without a rank: %s", name);
 }

@@ -1,0 +1,310 @@
+"""FramePool: a fixed number of frames, handed out again when nobody needs them.
+
+The states of a slot
+    free      in `FramePool._free`
+    leased    its `Frame`, or any view or array made of it, or a send that is not over,
+              refers to its memory: each of them keeps the same cffi object alive
+    free      the last of them is gone, which that object's finalizer tells
+
+So nobody counts: a slot cannot come back too early, and cannot be lost while Python
+collects garbage.  The finalizer may run in any thread; it only appends to a deque and
+wakes the first who waits.  The memory itself stays mapped until no slot is leased,
+whatever becomes of the pool.
+
+Waiting for a free slot is the backpressure of a program that makes frames.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import anyio.lowlevel
+from anyio import ClosedResourceError, WouldBlock
+
+from aiozerocopy import _native, _waiter
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from typing_extensions import Buffer, Self
+
+_ITEMSIZE = {
+    f"{kind}{bits}": bits // 8
+    for kind, sizes in (
+        ("uint", (8, 16, 32, 64)),
+        ("int", (8, 16, 32, 64)),
+        ("float", (16, 32, 64)),
+        ("complex", (64, 128)),
+    )
+    for bits in sizes
+}
+
+
+@dataclass(frozen=True)
+class PoolStats:
+    """What a pool holds now, and how often somebody had to wait for a slot."""
+
+    slots: int
+    free: int
+    waiting: int
+    acquired: int
+    waited: int
+    nbytes: int
+
+
+class Frame(_native.Lease):
+    """One slot, leased.  Accepted wherever a buffer is; use it with ``with``.
+
+    Released, it gives up its own part in the memory.  The slot is free once every
+    view, array and send of it is over too.
+    """
+
+    __slots__ = ("_array", "_view", "dtype", "nbytes", "shape")
+
+    def __init__(self, view: memoryview, shape: tuple[int, ...], dtype: str) -> None:
+        self._view: memoryview | None = view
+        self._array: Any = None
+        self.shape = shape
+        self.dtype = dtype
+        self.nbytes = view.nbytes
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes, writable.
+
+        Raises:
+            ValueError: the frame was released.
+        """
+        if self._view is None:
+            raise ValueError("the frame was released")
+        return self._view
+
+    def __buffer__(self, flags: int) -> memoryview:
+        return self.view
+
+    @property
+    def array(self) -> npt.NDArray[Any]:
+        """The same memory as a NumPy array of the pool's shape and dtype.
+
+        Raises:
+            ValueError: the frame was released.
+        """
+        view = self.view
+        if self._array is None:
+            import numpy
+
+            self._array = numpy.frombuffer(view, self.dtype).reshape(self.shape)
+        array: np.ndarray[Any, Any] = self._array
+        return array
+
+    def release(self) -> None:
+        """Let go of the memory; may be called twice."""
+        self._array = self._view = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        state = "released" if self._view is None else f"{self.dtype} {self.shape}"
+        return f"<Frame {state}>"
+
+
+class _Slots:
+    """Which slots are free, and who waits: what finalizers refer to."""
+
+    def __init__(self, memory: _native.Memory, slots: int) -> None:
+        self.memory = memory
+        self.free = collections.deque(range(slots))
+        self.line: collections.deque[
+            tuple[_waiter.Waiter, _native.Operation]
+        ] = collections.deque()
+
+    def lease(self, slot: int) -> memoryview:
+        """A view of the slot; it is free again when that and all made of it are gone."""
+
+        def give_back() -> None:
+            self.free.append(slot)
+            self.wake()
+
+        return self.memory.view(slot, give_back)
+
+    def wake(self) -> None:
+        """Let the first in line look again.  From any thread, even in a finalizer."""
+        try:
+            waiter, place = self.line[0]
+        except IndexError:
+            return
+        waiter.call_soon(lambda: place.end(0, 0, 0))
+
+
+class FramePool:
+    """Frames of one shape and dtype, in ``slots`` slots and never more.
+
+    The memory is private to this process, begins at a huge page, and asks for huge
+    pages; ``nbytes`` says how much it is.  Its frames may travel without any copy,
+    where `SendStream.lane` says so.
+    """
+
+    def __init__(
+        self, shape: int | Sequence[int], dtype: Any = "uint8", slots: int = 3
+    ) -> None:
+        """Map the memory.
+
+        Raises:
+            ValueError: an empty or negative shape, no slot, an unknown dtype.
+            OSError: no room for it.
+        """
+        self.shape = (shape,) if isinstance(shape, int) else tuple(map(int, shape))
+        self.dtype, itemsize = _dtype_of(dtype)
+        self.slots = slots
+        self.frame_bytes = math.prod(self.shape) * itemsize
+        if min(self.shape, default=1) <= 0:
+            raise ValueError(f"a frame of shape {self.shape} has no bytes")
+        if slots < 1:
+            raise ValueError(f"a pool needs a slot at least, not {slots}")
+        memory = _native.Memory(self.frame_bytes, slots)
+        self.nbytes = memory.nbytes
+        self._slots = _Slots(memory, slots)
+        self._closed = False
+        self._acquired = self._waited = 0
+
+    def acquire_nowait(self) -> Frame:
+        """A free slot.
+
+        Raises:
+            WouldBlock: there is none, or others wait for it.
+            ClosedResourceError: the pool was closed.
+        """
+        if self._closed:
+            raise ClosedResourceError("the pool is closed")
+        if self._slots.line:
+            raise WouldBlock
+        return self._take()
+
+    def _take(self) -> Frame:
+        try:
+            slot = self._slots.free.popleft()
+        except IndexError:
+            raise WouldBlock from None
+        self._acquired += 1
+        return Frame(self._slots.lease(slot), self.shape, self.dtype)
+
+    async def acquire(self) -> Frame:
+        """A free slot; waits for one, in order of the calls.
+
+        What is in the frame is what was there before.
+
+        Raises:
+            ClosedResourceError: the pool is or was closed.
+        """
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        try:
+            return self.acquire_nowait()
+        except WouldBlock:
+            return await self._wait_in_line()
+
+    async def _wait_in_line(self) -> Frame:
+        self._waited += 1
+        line = self._slots.line
+        waiter = _waiter.join()
+        place = _native.Operation(0, (), 0)
+        line.append((waiter, place))
+        try:
+            while not self._closed:
+                place.done = False
+                if line[0][1] is place and self._slots.free:
+                    return self._take()
+                await waiter.wait(place)
+            raise ClosedResourceError("the pool was closed")
+        finally:
+            line.remove((waiter, place))
+            if self._slots.free:
+                self._slots.wake()
+            waiter.leave()
+
+    @property
+    def stats(self) -> PoolStats:
+        """Counters, as of now."""
+        return PoolStats(
+            slots=self.slots,
+            free=len(self._slots.free),
+            waiting=len(self._slots.line),
+            acquired=self._acquired,
+            waited=self._waited,
+            nbytes=self.nbytes,
+        )
+
+    def close(self) -> None:
+        """Hand out no more.  Frames and views that live stay as they are, and their
+        memory with them."""
+        self._closed = True
+        for waiter, place in list(self._slots.line):
+            waiter.call_soon(lambda place=place: place.end(0, 0, 0))  # type: ignore[misc]
+
+    async def aclose(self) -> None:
+        """The same, for ``async with``."""
+        self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"<FramePool {self.dtype} {self.shape}, "
+            f"{len(self._slots.free)} of {self.slots} free>"
+        )
+
+
+def _dtype_of(dtype: Any) -> tuple[str, int]:
+    """The name and the size of a dtype; NumPy is asked for the rarer ones."""
+    if isinstance(dtype, str) and dtype in _ITEMSIZE:
+        return dtype, _ITEMSIZE[dtype]
+    try:
+        import numpy
+    except ImportError:
+        names = ", ".join(_ITEMSIZE)
+        raise ValueError(f"without NumPy a dtype is one of {names}") from None
+    kind = numpy.dtype(dtype)
+    if kind.hasobject or not kind.itemsize:
+        raise ValueError(f"a frame cannot hold {dtype!r}")
+    return kind.str if kind.names is None else str(kind), kind.itemsize
+
+
+def finalizing_buffer(memory: Buffer, finalizer: Callable[[], Any]) -> memoryview:
+    """A view of ``memory``; ``finalizer()`` runs once when the last view is gone.
+
+    The memory stays exported until then, and read-only memory stays read-only.  The
+    finalizer may run in any thread, also after whatever used the view was closed.
+
+    Raises:
+        TypeError, BufferError: not a buffer, or not a C-contiguous one.
+    """
+    outer = memoryview(memory)
+    view = _native.finalizing_view(memory, finalizer)
+    if outer.readonly:
+        view = view.toreadonly()
+    if outer.format != "B" or outer.ndim != 1:
+        view = view.cast(outer.format, outer.shape)  # type: ignore[call-overload]
+    return view
