@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,8 @@ from anyio import ClosedResourceError, WouldBlock
 from aiozerocopy import _native, _waiter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     import numpy as np
     import numpy.typing as npt
     from typing_extensions import Buffer, Self
@@ -128,12 +129,12 @@ class _Slots:
     def __init__(self, memory: _native.Memory, slots: int) -> None:
         self.memory = memory
         self.free = collections.deque(range(slots))
-        self.line: collections.deque[
-            tuple[_waiter.Waiter, _native.Operation]
-        ] = collections.deque()
+        self.line: collections.deque[tuple[_waiter.Waiter, _native.Operation]] = (
+            collections.deque()
+        )
 
     def lease(self, slot: int) -> memoryview:
-        """A view of the slot; it is free again when that and all made of it are gone."""
+        """A view of the slot, which is free again once all made of it is gone."""
 
         def give_back() -> None:
             self.free.append(slot)

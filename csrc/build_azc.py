@@ -29,9 +29,9 @@ def declarations() -> str:
 
 
 def sources() -> list[str]:
+    names = ["sys", "queue", "port", "registry", "pool", "pace", "lanes", "channel"]
     poller = "poller_poll" if portable else "poller_epoll"
-    names = "sys queue port registry pool pace lanes channel pump".split()
-    return [str(SOURCE / f"{name}.c") for name in [*names, poller]]
+    return [str(SOURCE / f"{name}.c") for name in [*names, "pump", poller]]
 
 
 def macros() -> list[tuple[str, str]]:

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 VARIABLE = "AZC_TEST_SABOTAGE"
 
 # csrc/channel.h; compiled in with AZC_SABOTAGE=1 only
-IN_C = {"order": 1, "tail": 2, "rescue": 4, "identity": 8}
+IN_C = {
+    "order": 1,
+    "tail": 2,
+    "rescue": 4,
+    "identity": 8,
+    "loan": 16,
+    "detach": 32,
+}
 
 
 def apply(fault: str) -> None:

@@ -1,0 +1,411 @@
+"""Pages lent to a pipe's reader (vmsplice): nobody sees them change.
+
+A reader of lent pages sees what is in them when it reads.  So each test poisons the
+frame the moment that it is its own again, and reads afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+import scripts
+from links import begun, let_others_run, stuck, until
+from oracle import assert_prefix, assert_same, payload, poison
+from test_contract import strace_works
+
+import aiozerocopy as azc
+from aiozerocopy import _native
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(_native.PORTABLE, reason="the portable build lends nothing"),
+]
+
+SIZE = 400_000  # no multiple of a page, and more than a pipe of 64 KiB holds
+
+
+def filled(pool: azc.FramePool, seed: int) -> azc.Frame:
+    frame = pool.acquire_nowait()
+    frame.view[:] = payload(seed, len(frame.view))
+    return frame
+
+
+def read_all(fd: int, piece: int = 1 << 20) -> bytes:
+    """Read until the end, or until the pipe is empty."""
+    pieces = []
+    with contextlib.suppress(BlockingIOError):
+        while data := os.read(fd, piece):
+            pieces.append(data)
+    return b"".join(pieces)
+
+
+class Lent:
+    """A pipe whose reader is a plain fd, a writer that lends, and a pool."""
+
+    def __init__(self, peer: str = "reads", slots: int = 3) -> None:
+        self.fd, write_fd = os.pipe()
+        os.set_blocking(self.fd, False)
+        self.stream = azc.open_writer(write_fd, peer)
+        self.pool = azc.FramePool(SIZE, slots=slots)
+
+    async def read(self, n: int, piece: int = 32 << 10) -> bytes:
+        """Read n bytes, letting others run while there are none."""
+        data = bytearray()
+        while len(data) < n:
+            data += await self.read_once(min(piece, n - len(data)))
+        return bytes(data)
+
+    async def read_once(self, n: int) -> bytes:
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                return os.read(self.fd, n)
+            await anyio.lowlevel.checkpoint()
+
+    async def read_to_end(self) -> bytes:
+        data = bytearray()
+        while piece := await self.read_once(1 << 20):
+            data += piece
+        return bytes(data)
+
+
+@contextlib.asynccontextmanager
+async def lent(peer: str = "reads", slots: int = 3) -> AsyncIterator[Lent]:
+    link = Lent(peer, slots)
+    try:
+        yield link
+    finally:
+        link.stream.abort()
+        os.close(link.fd)
+        link.pool.close()
+
+
+class TestLane:
+    async def test_lane_tells_the_truth(self) -> None:
+        async with lent() as link, anyio.create_task_group() as tasks:
+            assert link.stream.lane == "copy"
+            tasks.start_soon(link.stream.send, bytes(SIZE))
+            await link.read(SIZE)
+            assert link.stream.lane == "copy"  # not memory of a pool
+            with filled(link.pool, 1) as frame:
+                tasks.start_soon(link.stream.send, frame)
+                assert await link.read(SIZE) == payload(1, SIZE)
+            assert link.stream.lane == "vmsplice"
+
+    @pytest.mark.parametrize("peer", ["unknown", "untrusted"])
+    async def test_nothing_is_lent_to_a_stranger(self, peer: str) -> None:
+        async with lent(peer) as link, anyio.create_task_group() as tasks:
+            with filled(link.pool, 1) as frame:
+                tasks.start_soon(link.stream.send, frame)
+                assert await link.read(SIZE) == payload(1, SIZE)
+            assert link.stream.lane == "copy"
+
+    async def test_a_child_is_a_stranger_unless_we_are_told(self) -> None:
+        for options, lane in (({}, "copy"), ({"peer": "reads"}, "vmsplice")):
+            command = [sys.executable, "-c", "import sys; sys.stdin.buffer.read()"]
+            with azc.FramePool(SIZE) as pool, filled(pool, 1) as frame:
+                async with azc.open_process(command, **options) as child:  # type: ignore[arg-type]
+                    assert child.stdin is not None
+                    await child.stdin.send(frame)
+                    assert child.stdin.lane == lane
+
+    async def test_socket_and_file_lend_nothing(self, tmp_path: Any) -> None:
+        file = azc.open_writer((tmp_path / "file").open("wb"), "reads")
+        with azc.FramePool(SIZE) as pool, filled(pool, 1) as frame:
+            async with file:
+                await file.send(frame)
+                assert file.lane == "copy"
+        assert (tmp_path / "file").read_bytes() == payload(1, SIZE)
+
+    @pytest.mark.parametrize("piece", [1, 4096, 5000, 65536, 1 << 20])
+    async def test_pages_and_copies_in_order(self, piece: int) -> None:
+        sizes = [1, 100, 4096, 65_535, 65_536, 65_537, 100_000, SIZE]
+        if piece == 1:
+            sizes = sizes[:3]
+        sent = bytearray()
+        async with lent() as link, anyio.create_task_group() as tasks:
+            frame = filled(link.pool, 1)
+            for n, size in enumerate(sizes):
+                sent += b"header" + frame.view[n : n + size].tobytes() + b"end"
+
+            async def send() -> None:
+                for n, size in enumerate(sizes):
+                    await link.stream.send(b"header", frame.view[n : n + size], b"end")
+
+            tasks.start_soon(send)
+            assert_same(await link.read(len(sent), piece), sent)
+
+    async def test_our_own_reader_reads_lent_pages(self) -> None:
+        read_fd, write_fd = os.pipe()
+        async with azc.open_writer(write_fd, "reads") as writer:
+            async with azc.open_reader(read_fd) as reader:
+                with azc.FramePool(SIZE) as pool, filled(pool, 3) as frame:
+                    data = bytearray(2 * SIZE + 4)
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(reader.receive_exactly, data)
+                        await writer.send(frame)
+                        await writer.send(b"1234")
+                        await writer.send(frame)
+                        assert writer.lane == "vmsplice"
+        assert_same(data, bytes(payload(3, SIZE)) + b"1234" + bytes(payload(3, SIZE)))
+
+    async def test_the_other_holders_of_the_pipe_stay_blocking(self) -> None:
+        read_fd, write_fd = os.pipe()
+        other = os.dup(write_fd)
+        async with azc.open_writer(write_fd, "reads"):
+            assert os.get_blocking(other)
+        os.close(other)
+        os.close(read_fd)
+
+
+class TestUntilItIsRead:
+    async def test_send_returns_when_the_last_byte_is_read(self) -> None:
+        async with lent() as link, anyio.create_task_group() as tasks:
+            frame = filled(link.pool, 1)
+            done = anyio.Event()
+
+            async def send() -> None:
+                await link.stream.send(frame)
+                poison(frame.view)
+                done.set()
+
+            tasks.start_soon(send)
+            first = await link.read(SIZE - 1)
+            await let_others_run()
+            assert not done.is_set()
+            last = await link.read(1)
+            await done.wait()
+            assert_same(first + last, payload(1, SIZE))
+
+    async def test_a_copy_behind_it_does_not_wait_for_the_reader(self) -> None:
+        async with lent() as link:
+            frame = filled(link.pool, 1)
+            part = frame.view[: 64 << 10][: 60 << 10]
+            ticket = await link.stream.put(frame.view[: 64 << 10])
+            await link.read(32 << 10)
+            await link.stream.send(b"small")
+            assert not ticket.done()
+            assert await link.read((32 << 10) + 5) == (
+                bytes(payload(1, 64 << 10))[32 << 10 :] + b"small"
+            )
+            await ticket
+            del part
+
+    async def test_flush_waits_for_the_reader(self) -> None:
+        async with lent() as link, anyio.create_task_group() as tasks:
+            frame = filled(link.pool, 1)
+            ticket = await link.stream.put(frame.view[: 64 << 10])
+            flushed = anyio.Event()
+
+            async def flush() -> None:
+                await link.stream.flush()
+                assert ticket.done()
+                flushed.set()
+
+            tasks.start_soon(flush)
+            await let_others_run()
+            assert not flushed.is_set()
+            await link.read(64 << 10)
+            await flushed.wait()
+
+    async def test_the_slot_is_leased_until_then(self) -> None:
+        async with lent(slots=2) as link, anyio.create_task_group() as tasks:
+            sent = bytearray()
+
+            async def render() -> None:
+                for n in range(10):
+                    with await link.pool.acquire() as frame:
+                        frame.view[:] = payload(n, SIZE)
+                        await link.stream.put(frame)
+
+            for n in range(10):
+                sent += payload(n, SIZE)
+            tasks.start_soon(render)
+            assert_same(await link.read(len(sent), 50_000), sent)
+            await until(lambda: link.pool.stats.free == 2)
+        assert link.pool.stats.waited
+
+
+class TestTakenBack:
+    async def test_after_a_cancel_the_reader_sees_the_old_bytes(self) -> None:
+        async with lent() as link:
+            frame = filled(link.pool, 1)
+            async with stuck(link.stream, frame) as tasks:
+                tasks.cancel_scope.cancel()
+            assert_same(frame.view, payload(1, SIZE))  # it is as it was
+            poison(frame.view)
+            assert_same(await link.read(SIZE), payload(1, SIZE))
+            assert link.stream.stats.bytes_rescued
+
+    async def test_cancelled_when_all_is_lent(self) -> None:
+        async with lent() as link:
+            frame = filled(link.pool, 1)
+            part = frame.view[: 64 << 10]
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(link.stream.send, part)
+                await until(lambda: link.stream.stats.bytes_sent == len(part))
+                tasks.cancel_scope.cancel()
+            poison(part)
+            assert_same(await link.read(len(part)), payload(1, len(part)))
+            await link.stream.send(b"well")
+            assert await link.read(4) == b"well"
+
+    async def test_another_stream_with_the_same_frame_sees_nothing_of_it(self) -> None:
+        async with lent() as link, lent() as other:
+            frame = filled(link.pool, 1)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(other.stream.send, frame)
+                await begun(other.stream)
+                async with stuck(link.stream, frame) as cancelled:
+                    cancelled.cancel_scope.cancel()
+                assert_same(await other.read(SIZE), payload(1, SIZE))
+            assert_same(await link.read(SIZE), payload(1, SIZE))
+
+    @pytest.mark.parametrize("way", ["abort", "aclose"])
+    async def test_after_a_close_the_reader_sees_the_old_bytes(self, way: str) -> None:
+        async with lent() as link:
+            frame = filled(link.pool, 1)
+            ticket = await link.stream.put(frame)
+            await begun(link.stream)
+            if way == "abort":
+                link.stream.abort()
+            else:
+                with anyio.CancelScope() as scope:
+                    scope.cancel()
+                    await link.stream.aclose()
+            with pytest.raises(azc.StreamClosed):
+                await ticket
+            assert_same(frame.view, payload(1, SIZE))
+            poison(frame.view)
+            data = await link.read_to_end()
+            assert_prefix(data, payload(1, SIZE))
+            assert data
+
+    async def test_when_the_reader_leaves_everybody_hears(self) -> None:
+        async with lent() as link:
+            os.set_blocking(link.fd, True)
+            frames = [filled(link.pool, n) for n in range(3)]
+            tickets = [
+                await link.stream.put(frames[0]),
+                await link.stream.put(b"small"),
+                await link.stream.put(frames[1]),
+            ]
+            await begun(link.stream)
+            null = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(null, link.fd)  # the only reader is gone
+            os.close(null)
+            for ticket in tickets:
+                with pytest.raises(azc.StreamBroken):
+                    await ticket
+
+    async def test_when_the_reader_leaves_with_all_of_it_in_the_pipe(self) -> None:
+        async with lent() as link:
+            frame = filled(link.pool, 1)
+            ticket = await link.stream.put(frame.view[: 64 << 10])
+            assert not ticket.done()
+            null = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(null, link.fd)
+            os.close(null)
+            with pytest.raises(azc.StreamBroken):
+                await ticket
+
+    async def test_forgotten_streams_take_their_pages_back(self) -> None:
+        async with lent() as link:
+            read_fd, write_fd = os.pipe()
+            frame = filled(link.pool, 1)
+            stream = azc.open_writer(write_fd, "reads")
+            await stream.put(frame.view[: 64 << 10])
+            with pytest.warns(ResourceWarning, match="unclosed"):
+                del stream
+            poison(frame.view)
+            os.set_blocking(read_fd, False)
+            assert_prefix(read_all(read_fd), payload(1, SIZE))
+            os.close(read_fd)
+
+
+EXIT = """
+async def main():
+    pool = azc.FramePool(65536, slots=1)
+    frame = pool.acquire_nowait()
+    frame.view[:] = b"a" * 65536
+    stream = azc.open_writer(int(sys.argv[2]), "reads")
+    await stream.put(frame)
+    print(stream.lane, flush=True)
+    if sys.argv[3] == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    stream.abort()
+    frame.view[:] = b"b" * 65536
+
+run(main)
+"""
+
+
+class TestTheEnd:
+    @pytest.mark.parametrize("way", ["kill", "exit"])
+    def test_what_a_reader_sees_after_the_program_has_ended(self, way: str) -> None:
+        read_fd, write_fd = os.pipe()
+        os.set_inheritable(write_fd, True)
+        process = scripts.start(
+            EXIT, "asyncio", str(write_fd), way, pass_fds=[write_fd]
+        )
+        os.close(write_fd)
+        status, said, complained = scripts.finish(process)
+        assert said.strip() == "vmsplice", complained
+        assert status == (-signal.SIGKILL if way == "kill" else 0)
+        assert read_all(read_fd) == b"a" * 65536
+        os.close(read_fd)
+
+    async def test_a_forked_child_may_store_into_its_copy(self) -> None:
+        async with lent() as link:
+            frame = filled(link.pool, 1)
+            ticket = await link.stream.put(frame.view[: 64 << 10])
+            child = os.fork()
+            if not child:
+                poison(frame.view)
+                os._exit(0)
+            os.waitpid(child, 0)  # noqa: ASYNC222 - it ends at once
+            assert_same(await link.read(64 << 10), payload(1, 64 << 10))
+            await ticket
+
+
+REFUSED = """
+async def main():
+    read_fd, write_fd = os.pipe()
+    size = 400_000
+    with azc.FramePool(size, slots=1) as pool:
+        frame = pool.acquire_nowait()
+        frame.view[:] = bytes(range(256)) * (size // 256) + bytes(size % 256)
+        want = bytes(frame.view)
+        async with azc.open_reader(read_fd) as reader:
+            async with azc.open_writer(write_fd, "reads") as stream:
+                data = bytearray(3 * size)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(reader.receive_exactly, data)
+                    for _ in range(3):
+                        await stream.send(frame)
+                assert data == want * 3
+                print(stream.lane)
+
+run(main)
+"""
+
+
+class TestRefused:
+    @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+    @pytest.mark.parametrize("error", ["EINVAL", "EPERM", "ENOSYS", "EFAULT"])
+    async def test_a_kernel_that_refuses_gets_copies(self, error: str) -> None:
+        if not strace_works():
+            pytest.skip("strace is not installed, or not allowed here")
+        strace = ["strace", "-f", "-qq", "-o", os.devnull, "-e", "trace=vmsplice"]
+        for when, lane in ((":when=1", "copy"), (":when=3+", "copy")):
+            fault = ["-e", f"inject=vmsplice:error={error}{when}"]
+            said = scripts.run(REFUSED, "asyncio", under=[*strace, *fault])
+            assert said.split() == [lane]

@@ -1,0 +1,295 @@
+"""FramePool: slots that come back when nobody needs them, and not before."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import threading
+from functools import partial
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+from links import until
+
+import aiozerocopy as azc
+
+pytestmark = pytest.mark.anyio
+
+
+def waiting(pool: azc.FramePool, n: int) -> bool:
+    return pool.stats.waiting == n
+
+
+def address(view: memoryview) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(view))
+
+
+class TestFrames:
+    def test_view_and_array_are_the_same_memory(self) -> None:
+        with azc.FramePool((3, 4), "float32", slots=1) as pool:
+            frame = pool.acquire_nowait()
+            frame.array[:] = np.arange(12, dtype="float32").reshape(3, 4)
+            assert frame.view.nbytes == frame.nbytes == pool.frame_bytes == 48
+            assert bytes(frame.view) == frame.array.tobytes()
+            assert frame.array.shape == frame.shape == (3, 4)
+            assert frame.array.dtype == frame.dtype == "float32"
+            frame.view[:4] = bytes(4)
+            assert frame.array[0, 0] == 0
+
+    @pytest.mark.parametrize("shape", [(1080, 1920, 3), (2 << 20,)])
+    def test_big_frames_begin_at_a_huge_page(self, shape: tuple[int, ...]) -> None:
+        with azc.FramePool(shape, slots=2) as pool:
+            frames = [pool.acquire_nowait() for _ in range(2)]
+            assert [address(frame.view) % (2 << 20) for frame in frames] == [0, 0]
+            assert pool.nbytes >= 2 * pool.frame_bytes
+            assert pool.nbytes % (2 << 20) == 0
+
+    def test_small_frames_take_a_page(self) -> None:
+        with azc.FramePool(100, slots=10) as pool:
+            assert pool.stats.nbytes == pool.nbytes == 10 * 4096
+
+    def test_released_frame_says_so(self) -> None:
+        with azc.FramePool(10) as pool, pool.acquire_nowait() as frame:
+            frame.release()
+            frame.release()
+            assert "released" in repr(frame)
+            for attribute in ("view", "array"):
+                with pytest.raises(ValueError, match="the frame was released"):
+                    getattr(frame, attribute)
+
+    def test_any_dtype_of_numpy(self) -> None:
+        pairs = np.dtype([("a", "u1"), ("b", "f4")])
+        for dtype in (np.uint16, "datetime64[s]", ">u4", "bool"):
+            with azc.FramePool((2,), dtype) as pool:
+                assert pool.acquire_nowait().array.dtype == dtype
+        with pytest.raises(ValueError, match="cannot hold"):
+            azc.FramePool((2,), object)
+        assert pairs.itemsize == 5
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            (((0, 4),), "no bytes"),
+            (((-1, 4),), "no bytes"),
+            (((4,), "uint8", 0), "needs a slot"),
+        ],
+    )
+    def test_nonsense_is_refused(self, arguments: Any, says: str) -> None:
+        with pytest.raises(ValueError, match=says):
+            azc.FramePool(*arguments)
+
+    def test_more_than_there_is_is_refused(self) -> None:
+        with pytest.raises(OSError, match="Cannot allocate"):
+            azc.FramePool((1 << 40,), slots=1 << 10)
+
+
+class TestSlots:
+    def test_no_more_frames_than_slots(self) -> None:
+        with azc.FramePool(10, slots=2) as pool:
+            frames = [pool.acquire_nowait(), pool.acquire_nowait()]
+            with pytest.raises(anyio.WouldBlock):
+                pool.acquire_nowait()
+            frames.pop().release()
+            pool.acquire_nowait()
+            assert pool.stats.acquired == 3
+
+    @pytest.mark.parametrize("made", ["view", "slice", "array", "rows", "cast"])
+    def test_a_view_keeps_the_slot(self, made: str) -> None:
+        with azc.FramePool((4, 4), "uint16", slots=1) as pool:
+            frame = pool.acquire_nowait()
+            make: dict[str, Any] = {
+                "view": lambda: frame.view,
+                "slice": lambda: frame.view[3:9][1:],
+                "array": lambda: frame.array,
+                "rows": lambda: frame.array[1:, ::2].T,
+                "cast": lambda: memoryview(frame.array)[1:],
+            }
+            kept = make[made]()
+            frame.release()
+            assert pool.stats.free == 0
+            del make, kept
+            assert pool.stats.free == 1
+
+    def test_a_forgotten_frame_comes_back(self) -> None:
+        with azc.FramePool(10, slots=1) as pool:
+            loop: list[Any] = [pool.acquire_nowait()]
+            loop.append(loop)
+            del loop
+            gc.collect()
+            assert pool.stats.free == 1
+
+    def test_the_memory_outlives_the_pool(self) -> None:
+        pool = azc.FramePool(10, slots=2)
+        view = pool.acquire_nowait().view
+        view[:] = b"0123456789"
+        pool.close()
+        with pytest.raises(anyio.ClosedResourceError):
+            pool.acquire_nowait()
+        del pool
+        gc.collect()
+        assert bytes(view) == b"0123456789"
+
+    async def test_acquire_waits_in_order(self) -> None:
+        order = []
+        async with azc.FramePool(10, slots=1) as pool:
+            first = await pool.acquire()
+
+            async def acquire(n: int) -> None:
+                async with await pool.acquire():
+                    order.append(n)
+
+            async with anyio.create_task_group() as tasks:
+                for n in range(5):
+                    tasks.start_soon(acquire, n)
+                    await until(partial(waiting, pool, n + 1))
+                with pytest.raises(anyio.WouldBlock):
+                    pool.acquire_nowait()
+                first.release()
+            assert order == list(range(5))
+            assert pool.stats.free == 1
+
+    async def test_a_cancelled_wait_leaves_no_trace(self) -> None:
+        async with azc.FramePool(10, slots=1) as pool:
+            frame = await pool.acquire()
+            taken = []
+
+            async def acquire() -> None:
+                taken.append(await pool.acquire())
+
+            async with anyio.create_task_group() as tasks:
+                with anyio.CancelScope() as impatient:
+                    tasks.start_soon(acquire)
+                    await until(lambda: pool.stats.waiting == 1)
+                    impatient.cancel()
+                    with anyio.CancelScope() as scope:
+                        scope.cancel()
+                        await pool.acquire()
+                frame.release()
+            assert len(taken) == 1
+            assert pool.stats.waiting == 0
+
+    async def test_a_slot_comes_back_from_another_thread(self) -> None:
+        async with azc.FramePool(10, slots=1) as pool:
+            frames = [await pool.acquire()]
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(pool.acquire)
+                await until(lambda: pool.stats.waiting == 1)
+                thread = threading.Thread(target=frames.clear)
+                thread.start()
+                thread.join()
+
+    async def test_close_tells_those_who_wait(self) -> None:
+        pool = azc.FramePool(10, slots=1)
+        frame = await pool.acquire()
+        refused = []
+
+        async def acquire() -> None:
+            with pytest.raises(anyio.ClosedResourceError):
+                await pool.acquire()
+            refused.append(True)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(acquire)
+            await until(lambda: pool.stats.waiting == 3)
+            await pool.aclose()
+        assert len(refused) == 3
+        frame.release()
+
+    async def test_a_send_keeps_the_slot(self) -> None:
+        reader, writer = azc.pipe(size=4096)
+        async with reader, writer, azc.FramePool(100_000, slots=1) as pool:
+            frame = await pool.acquire()
+            frame.view[:] = b"x" * 100_000
+            ticket = await writer.put(frame)
+            frame.release()
+            assert pool.stats.free == 0
+            data = bytearray(100_000)
+            await reader.receive_exactly(data)
+            await ticket
+            assert pool.stats.free == 1
+            assert data == b"x" * 100_000
+
+    async def test_a_frame_is_accepted_as_a_buffer(self) -> None:
+        reader, writer = azc.pipe()
+        async with reader, writer, azc.FramePool((2, 5), slots=3) as pool:
+            frames = [await pool.acquire() for _ in range(3)]
+            for n, frame in enumerate(frames):
+                frame.array[:] = n
+            await writer.send(frames[0])
+            await writer.send(b"-", frames[1])
+            await writer.send_many([frames[2], b"+"])
+            data = bytearray(32)
+            await reader.receive_exactly(data)
+            assert data == bytes(10) + b"-" + b"\1" * 10 + b"\2" * 10 + b"+"
+            await writer.send(b"0123456789")
+            await reader.receive_exactly(frames[0])
+            assert bytes(frames[0].view) == b"0123456789"
+            frames[0].release()
+            with pytest.raises(ValueError, match="released"):
+                await writer.send(frames[0])
+
+
+class TestFinalizingBuffer:
+    def test_finalizer_runs_once_after_the_last_view(self) -> None:
+        told = []
+        view = azc.finalizing_buffer(bytearray(b"0123456789"), lambda: told.append(1))
+        part = np.frombuffer(view[2:], "u1")[1:]
+        del view
+        assert not told
+        assert part.tobytes() == b"3456789"
+        del part
+        gc.collect()
+        assert told == [1]
+
+    def test_it_is_as_read_only_as_the_memory(self) -> None:
+        assert azc.finalizing_buffer(b"01", int).readonly
+        view = azc.finalizing_buffer(bytearray(2), int)
+        assert not view.readonly
+        view[0] = 1
+
+    def test_it_keeps_shape_and_format(self) -> None:
+        array = np.arange(6, dtype="f4").reshape(2, 3)
+        view = azc.finalizing_buffer(array.data, int)
+        assert (view.format, view.shape) == ("f", (2, 3))
+        assert np.asarray(view).tolist() == array.tolist()
+
+    def test_the_memory_cannot_be_resized_meanwhile(self) -> None:
+        memory = bytearray(10)
+        view = azc.finalizing_buffer(memory, int)
+        with pytest.raises(BufferError):
+            memory.clear()
+        del view
+        memory.clear()
+
+    def test_strided_memory_is_refused(self) -> None:
+        with pytest.raises(BufferError, match="contiguous"):
+            azc.finalizing_buffer(np.zeros((4, 4))[:, ::2].data, int)
+
+    def test_in_any_thread(self) -> None:
+        told: list[str] = []
+        kept = [
+            azc.finalizing_buffer(
+                bytes(5), lambda: told.append(threading.current_thread().name)
+            )
+        ]
+        thread = threading.Thread(target=kept.clear, name="elsewhere")
+        thread.start()
+        thread.join()
+        assert told == ["elsewhere"]
+
+    async def test_after_the_stream_is_closed(self) -> None:
+        told: list[int] = []
+        reader, writer = azc.pipe(size=4096)
+        view = azc.finalizing_buffer(bytes(100_000), lambda: told.append(1))
+        ticket = await writer.put(view)
+        writer.abort()
+        await reader.aclose()
+        with pytest.raises(azc.StreamClosed):
+            await ticket
+        assert not told
+        del view, ticket
+        gc.collect()
+        assert told == [1]
