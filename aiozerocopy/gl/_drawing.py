@@ -1,0 +1,191 @@
+"""From a framebuffer into a pixel-pack buffer: the draws and reads of one format."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+import moderngl
+
+from aiozerocopy.gl import _functions as gl
+from aiozerocopy.gl._planes import VERTEX_SHADER, Format, Pass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiozerocopy.gl._functions import Functions
+
+READ = {1: gl.RED, 2: gl.RG, 3: gl.RGB, 4: gl.RGBA}
+
+
+class _Draw:
+    """A pass with its program, and the textures that it draws to."""
+
+    def __init__(self, context: Any, picture: Format, draw: Pass, unit: int) -> None:
+        self.recipe = draw
+        self.program = context.program(VERTEX_SHADER, picture.fragment_shader(draw))
+        self.program["source"] = unit
+        self.triangle = context.vertex_array(self.program, [])
+        self.planes = [
+            context.texture(draw.size, draw.components) for _ in range(draw.planes)
+        ]
+        self.target = context.framebuffer(self.planes)
+        # A scope ends with the framebuffer that was bound when it was made.
+        self.target.use()
+        self.scope = context.scope(self.target, moderngl.NOTHING)
+
+    def release(self) -> None:
+        for each in (self.scope, self.target, *self.planes, self.triangle):
+            each.release()
+        self.program.release()
+
+
+def _make_sampler(functions: Functions) -> ctypes.c_uint:
+    """What makes every texture readable, whatever its own filters and mipmaps are."""
+    sampler = ctypes.c_uint()
+    functions.GenSamplers(1, ctypes.byref(sampler))
+    functions.SamplerParameteri(sampler, gl.TEXTURE_MIN_FILTER, gl.NEAREST)
+    functions.SamplerParameteri(sampler, gl.TEXTURE_MAG_FILTER, gl.NEAREST)
+    return sampler
+
+
+class Drawing:
+    """Brings a framebuffer's pixels, top down, into the bound pack buffer.
+
+    On Mesa RGB is read as it is and turned by the driver; all else is drawn once more
+    by a shader that turns and converts.  moderngl's state is as before when it returns:
+    framebuffer, viewport, flags, wireframe; its own scratch texture unit is used.
+    """
+
+    def __init__(self, functions: Functions, picture: Format) -> None:
+        self._gl = functions
+        self._context = context = functions.context
+        self._picture = picture
+        self._unit = context.default_texture_unit
+        self._resolved: Any = None
+        self._sampler = _make_sampler(functions)
+        self._home_texture = context.texture((1, 1), 4)
+        self._home = context.framebuffer([self._home_texture])
+        self._draws: list[_Draw] | None = None
+        if picture.is_yuv or not functions.has_invert:
+            with self._state_kept():
+                self._ready_draws()  # compile now, not at the first frame
+
+    def release(self) -> None:
+        for draw in self._draws or ():
+            draw.release()
+        for each in self._resolved or ():
+            each.release()
+        self._gl.DeleteSamplers(1, ctypes.byref(self._sampler))
+        self._home.release()
+        self._home_texture.release()
+        self._draws = self._resolved = None
+
+    def read(self, framebuffer: Any) -> None:
+        """Queue all that is needed; nothing is waited for."""
+        with self._state_kept():
+            for name in (gl.PACK_ROW_LENGTH, gl.PACK_SKIP_ROWS, gl.PACK_SKIP_PIXELS):
+                self._gl.PixelStorei(name, 0)
+            self._gl.PixelStorei(gl.PACK_ALIGNMENT, 1)
+            if self._is_direct(framebuffer):
+                self._read_direct(framebuffer)
+            else:
+                self._read_drawn(framebuffer)
+            self._gl.check("a frame was read back")
+
+    def _is_direct(self, framebuffer: Any) -> bool:
+        """Can the driver bring it into the right form and order by itself?"""
+        turns = self._gl.has_invert and not framebuffer.samples
+        return turns and not self._picture.is_yuv
+
+    @contextlib.contextmanager
+    def _state_kept(self) -> Iterator[None]:
+        context = self._context
+        known, bound = context.fbo, context.mglo.fbo
+        wireframe = context.wireframe
+        self._home.use()  # moderngl often binds again what is bound, maybe released
+        self._gl.forget_errors()
+        try:
+            if wireframe:
+                context.wireframe = False
+            yield
+        finally:
+            if wireframe:
+                context.wireframe = True
+            bound.use()
+            context.fbo = known
+            self._gl.forget_errors()
+
+    def _read_direct(self, framebuffer: Any) -> None:
+        self._bind(gl.READ_FRAMEBUFFER, framebuffer)
+        self._gl.PixelStorei(gl.PACK_INVERT_MESA, 1)
+        self._read_pixels(self._picture.size, self._picture.channels, 0)
+        self._gl.PixelStorei(gl.PACK_INVERT_MESA, 0)
+
+    def _read_drawn(self, framebuffer: Any) -> None:
+        source = self._source(framebuffer)
+        offset = 0
+        for draw in self._ready_draws():
+            with draw.scope:
+                source.use(self._unit)
+                self._gl.BindSampler(self._unit, self._sampler)
+                draw.triangle.render(moderngl.TRIANGLES, vertices=3)
+                self._gl.BindSampler(self._unit, 0)
+                for plane in range(draw.recipe.planes):
+                    self._gl.ReadBuffer(gl.COLOR_ATTACHMENT0 + plane)
+                    components = draw.recipe.kept or draw.recipe.components
+                    self._read_pixels(draw.recipe.size, components, offset)
+                    offset += draw.recipe.nbytes
+
+    def _ready_draws(self) -> list[_Draw]:
+        if self._draws is None:
+            self._draws = [
+                _Draw(self._context, self._picture, each, self._unit)
+                for each in self._picture.passes()
+            ]
+        return self._draws
+
+    def _read_pixels(self, size: tuple[int, int], components: int, offset: int) -> None:
+        self._gl.ReadPixels(0, 0, *size, READ[components], gl.UNSIGNED_BYTE, offset)
+
+    def _source(self, framebuffer: Any) -> Any:
+        """A texture to sample: the framebuffer's own, or a copy where it has none."""
+        self._bind(gl.READ_FRAMEBUFFER, framebuffer)
+        first = (framebuffer.color_attachments or [None])[0]
+        if isinstance(first, moderngl.Texture) and self._shows_its_bytes(first):
+            return first
+        return self._copy_of(framebuffer)
+
+    def _shows_its_bytes(self, texture: Any) -> bool:
+        """Does a shader see what ReadPixels would give for this attachment?"""
+        if texture.samples or texture.dtype != "f1" or texture.swizzle != "RGBA":
+            return False
+        encoding = ctypes.c_int()
+        self._gl.GetFramebufferAttachmentParameteriv(
+            gl.READ_FRAMEBUFFER,
+            gl.COLOR_ATTACHMENT0,
+            gl.COLOR_ENCODING,
+            ctypes.byref(encoding),
+        )
+        return encoding.value != gl.SRGB
+
+    def _copy_of(self, framebuffer: Any) -> Any:
+        if self._resolved is None:
+            copy = self._context.texture(self._picture.size, 4)
+            self._resolved = copy, self._context.framebuffer([copy])
+        texture, target = self._resolved
+        target.use()  # no scissor, no colour mask
+        self._bind(gl.READ_FRAMEBUFFER, framebuffer)
+        decodes = self._gl.IsEnabled(gl.FRAMEBUFFER_SRGB)
+        self._gl.Disable(gl.FRAMEBUFFER_SRGB)
+        corners = (0, 0, *self._picture.size)
+        self._gl.BlitFramebuffer(*corners, *corners, gl.COLOR_BUFFER, gl.NEAREST)
+        if decodes:
+            self._gl.Enable(gl.FRAMEBUFFER_SRGB)
+        return texture
+
+    def _bind(self, target: int, framebuffer: Any) -> None:
+        self._gl.BindFramebuffer(target, framebuffer.glo)
+        if framebuffer.glo:  # a window's own has its own way to be read
+            self._gl.ReadBuffer(gl.COLOR_ATTACHMENT0)

@@ -1,0 +1,130 @@
+"""The GL functions that moderngl has not, by ctypes, and what can go wrong."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_int, c_ssize_t, c_ubyte, c_uint, c_uint64, c_void_p
+from typing import TYPE_CHECKING, Any
+
+from aiozerocopy.gl._current import Place, is_released
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+PIXEL_PACK_BUFFER = 0x88EB
+STREAM_READ = 0x88E1
+MAP_READ, MAP_PERSISTENT, MAP_COHERENT, CLIENT_STORAGE = 0x1, 0x40, 0x80, 0x200
+SYNC_GPU_COMMANDS_COMPLETE = 0x9117
+ALREADY_SIGNALED, TIMEOUT_EXPIRED, CONDITION_SATISFIED = 0x911A, 0x911B, 0x911C
+READ_FRAMEBUFFER, DRAW_FRAMEBUFFER = 0x8CA8, 0x8CA9
+COLOR_ATTACHMENT0, COLOR_BUFFER, NEAREST = 0x8CE0, 0x4000, 0x2600
+UNSIGNED_BYTE = 0x1401
+RED, RG, RGB, RGBA = 0x1903, 0x8227, 0x1907, 0x1908
+PACK_ROW_LENGTH, PACK_SKIP_ROWS, PACK_SKIP_PIXELS = 0xD02, 0xD03, 0xD04
+PACK_ALIGNMENT, PACK_INVERT_MESA = 0xD05, 0x8758
+TEXTURE_MIN_FILTER, TEXTURE_MAG_FILTER = 0x2801, 0x2800
+COLOR_ENCODING, SRGB, FRAMEBUFFER_SRGB = 0x8210, 0x8C40, 0x8DB9
+CONTEXT_LOST = 0x507
+
+ERRORS = {
+    0x500: "GL_INVALID_ENUM",
+    0x501: "GL_INVALID_VALUE",
+    0x502: "GL_INVALID_OPERATION",
+    0x505: "GL_OUT_OF_MEMORY",
+    0x506: "GL_INVALID_FRAMEBUFFER_OPERATION",
+    CONTEXT_LOST: "GL_CONTEXT_LOST",
+}
+
+SIGNATURES: dict[str, tuple[Any, ...]] = {  # the result, then the arguments
+    "BindBuffer": (None, c_uint, c_uint),
+    "BindFramebuffer": (None, c_uint, c_uint),
+    "BindSampler": (None, c_uint, c_uint),
+    "BlitFramebuffer": (None, *[c_int] * 8, c_uint, c_uint),
+    "BufferData": (None, c_uint, c_ssize_t, c_void_p, c_uint),
+    "BufferStorage": (None, c_uint, c_ssize_t, c_void_p, c_uint),
+    "ClientWaitSync": (c_uint, c_void_p, c_uint, c_uint64),
+    "DeleteBuffers": (None, c_int, c_void_p),
+    "DeleteSamplers": (None, c_int, c_void_p),
+    "DeleteSync": (None, c_void_p),
+    "Disable": (None, c_uint),
+    "Enable": (None, c_uint),
+    "FenceSync": (c_void_p, c_uint, c_uint),
+    "Flush": (None,),
+    "GenBuffers": (None, c_int, c_void_p),
+    "GenSamplers": (None, c_int, c_void_p),
+    "GetError": (c_uint,),
+    "GetFramebufferAttachmentParameteriv": (None, c_uint, c_uint, c_uint, c_void_p),
+    "GetGraphicsResetStatus": (c_uint,),
+    "IsEnabled": (c_ubyte, c_uint),
+    "MapBufferRange": (c_void_p, c_uint, c_ssize_t, c_ssize_t, c_uint),
+    "PixelStorei": (None, c_uint, c_int),
+    "ReadBuffer": (None, c_uint),
+    "ReadPixels": (None, *[c_int] * 4, c_uint, c_uint, c_void_p),
+    "SamplerParameteri": (None, c_uint, c_uint, c_int),
+    "UnmapBuffer": (c_uint, c_uint),
+}
+
+
+class GLError(RuntimeError):
+    """OpenGL refused what was asked of it."""
+
+
+class ContextLost(GLError):
+    """The context is gone, and all that was in it: the GPU was reset or unplugged,
+    or the context was released."""
+
+
+class Functions:
+    """A context's raw functions, as attributes without their ``gl``."""
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+        extensions = context.extensions
+        version = context.version_code
+        self.has_storage = version >= 440 or "GL_ARB_buffer_storage" in extensions
+        self.has_reset_status = version >= 450 or "GL_KHR_robustness" in extensions
+        self.has_invert = "GL_MESA_pack_invert" in extensions
+        self._place = Place(context)
+        with self._place.borrow():
+            for name, signature in SIGNATURES.items():
+                setattr(self, name, _load(context, "gl" + name, signature))
+
+    def __getattr__(self, name: str) -> Any:  # set in __init__; this is for mypy
+        raise AttributeError(name)
+
+    def current(self) -> AbstractContextManager[object]:
+        """A block in which our context is the thread's current one."""
+        if is_released(self.context):
+            raise ContextLost("the OpenGL context was released")
+        return self._place.borrow()
+
+    def forget_errors(self) -> None:
+        """What others left is not ours to report."""
+        for _ in range(8):  # a lost context never runs out of them
+            if not self.GetError():
+                return
+
+    def check(self, doing: str) -> None:
+        """Raise what went wrong since the last look.
+
+        Raises:
+            ContextLost: the context is gone.
+            GLError: anything else.
+        """
+        codes: list[int] = []
+        while len(codes) < 8 and (code := self.GetError()):
+            codes.append(code)
+        lost = self.has_reset_status and self.GetGraphicsResetStatus()
+        if lost or CONTEXT_LOST in codes:
+            raise ContextLost(f"the OpenGL context was lost while {doing}")
+        if codes:
+            names = ", ".join(ERRORS.get(code, hex(code)) for code in codes)
+            raise GLError(f"{names} while {doing}")
+
+
+def _load(context: Any, name: str, signature: tuple[Any, ...]) -> Any:
+    try:
+        address = context.mglo._context.load(name)
+    except AttributeError as error:
+        raise GLError("this moderngl does not tell where GL functions are") from error
+    return ctypes.CFUNCTYPE(*signature)(address) if address else None

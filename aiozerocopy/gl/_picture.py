@@ -1,0 +1,223 @@
+"""A pixel-pack buffer, and the picture that lends its memory."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import anyio.lowlevel
+
+from aiozerocopy._native import Lease
+from aiozerocopy.gl import _functions as gl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from aiozerocopy.gl._functions import Functions
+
+PERSISTENT = gl.MAP_READ | gl.MAP_PERSISTENT | gl.MAP_COHERENT
+PIECE = 1 << 20  # bytes copied between two checkpoints: 0.1 to 0.3 ms
+
+
+class Picture(Lease):
+    """One frame in memory, read-only, top row first.
+
+    Accepted wherever a buffer is.  The memory is the picture's until `release` *and*
+    until every view and array made of it, and every send of it, is gone; only then is
+    it drawn to again.
+    """
+
+    def __init__(self, view: memoryview, shape: tuple[int, ...], pix_fmt: str) -> None:
+        self._view: memoryview | None = view
+        self.shape = shape
+        self.pix_fmt = pix_fmt
+        self.nbytes = view.nbytes
+        self.dtype = "uint8"
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes.  Raises ValueError after `release`."""
+        if self._view is None:
+            raise ValueError("the picture was released")
+        return self._view
+
+    def __buffer__(self, flags: int) -> memoryview:
+        return self.view
+
+    @property
+    def array(self) -> Any:
+        """The memory as a NumPy array of `shape`, YUV's planes one below another."""
+        import numpy as np
+
+        return np.frombuffer(self.view, np.uint8).reshape(self.shape)
+
+    def release(self) -> None:
+        """Let go of it; again is no error.  `view` cannot be used afterwards."""
+        view, self._view = self._view, None
+        if view is not None:
+            with contextlib.suppress(BufferError):  # an array or a send still has it
+                view.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        state = "released" if self._view is None else f"{self.nbytes:,} bytes"
+        return f"<Picture {self.pix_fmt} {self.shape}, {state}>"
+
+
+class Slot:
+    """One pixel-pack buffer, its fence, and the lease of its memory.
+
+    The lease is a ctypes array over the memory.  Every view is a view of it and keeps
+    it alive, so that the memory is free when a weak reference to it is dead.
+    """
+
+    def __init__(
+        self,
+        functions: Functions,
+        nbytes: int,
+        persistent: bool,
+        on_return: Callable[[Slot], None],
+    ) -> None:
+        self._gl = functions
+        self._on_return = on_return  # called in whatever thread let go last
+        self._kind = ctypes.c_ubyte * nbytes
+        self.nbytes = nbytes
+        self.is_reading = False
+        self._fence: int | None = None
+        self._lease: weakref.ref[Any] | None = None
+        self._memory: Any = None  # our own, where there is no lasting map
+        self._name = ctypes.c_uint()
+        functions.GenBuffers(1, ctypes.byref(self._name))
+        functions.BindBuffer(gl.PIXEL_PACK_BUFFER, self._name)
+        try:
+            self._address = self._map_for_good() if persistent else self._allocate()
+        finally:
+            functions.BindBuffer(gl.PIXEL_PACK_BUFFER, 0)
+
+    def _map_for_good(self) -> int:
+        flags = PERSISTENT | gl.CLIENT_STORAGE
+        self._gl.BufferStorage(gl.PIXEL_PACK_BUFFER, self.nbytes, None, flags)
+        return self._map(PERSISTENT)
+
+    def _allocate(self) -> int:
+        self._gl.BufferData(gl.PIXEL_PACK_BUFFER, self.nbytes, None, gl.STREAM_READ)
+        self._memory = self._kind()
+        return ctypes.addressof(self._memory)
+
+    def _map(self, flags: int) -> int:
+        address: int | None = self._gl.MapBufferRange(
+            gl.PIXEL_PACK_BUFFER, 0, self.nbytes, flags
+        )
+        if not address:
+            self._gl.check("mapping a pixel-pack buffer")
+            raise gl.GLError("a pixel-pack buffer could not be mapped")
+        return address
+
+    @property
+    def is_leased(self) -> bool:
+        return self._lease is not None and self._lease() is not None
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.is_reading and not self.is_leased
+
+    def begin(self, queue_reads: Callable[[], None]) -> None:
+        """Bind the buffer, have it read into, and put a fence behind."""
+        self._gl.BindBuffer(gl.PIXEL_PACK_BUFFER, self._name)
+        try:
+            queue_reads()
+        finally:
+            self._gl.BindBuffer(gl.PIXEL_PACK_BUFFER, 0)
+        self._fence = self._gl.FenceSync(gl.SYNC_GPU_COMMANDS_COMPLETE, 0)
+        if not self._fence:
+            self._gl.check("a fence was made")
+            raise gl.GLError("no fence could be made")
+        self._gl.Flush()  # or a fence polled without flushing might never pass
+        self.is_reading = True
+
+    def poll(self) -> bool:
+        """Has the GPU done it?  Never waits."""
+        if self._fence is None:
+            return True
+        state = self._gl.ClientWaitSync(self._fence, 0, 0)
+        if state == gl.TIMEOUT_EXPIRED:
+            return False
+        if state not in (gl.ALREADY_SIGNALED, gl.CONDITION_SATISFIED):
+            self._gl.check("a fence was polled")
+            raise gl.GLError(f"a fence cannot be waited for: {state:#x}")
+        self._drop_fence()
+        return True
+
+    def _drop_fence(self) -> None:
+        if self._fence is not None:
+            self._gl.DeleteSync(self._fence)
+            self._fence = None
+
+    async def fetch(self, check: Callable[[], None]) -> None:
+        """Bring the bytes into our own memory, where they are not mapped anyway.
+
+        ``check`` raises where the buffer is gone or must not be touched any more.
+        """
+        if self._memory is None:
+            return
+        with self._gl.current():
+            self._gl.BindBuffer(gl.PIXEL_PACK_BUFFER, self._name)
+            try:
+                source = self._map(gl.MAP_READ)
+            finally:
+                self._gl.BindBuffer(gl.PIXEL_PACK_BUFFER, 0)
+        try:
+            for start in range(0, self.nbytes, PIECE):
+                size = min(PIECE, self.nbytes - start)
+                ctypes.memmove(self._address + start, source + start, size)
+                await anyio.lowlevel.checkpoint()
+                check()
+        finally:
+            self._unmap()
+
+    def _unmap(self) -> None:
+        if not self._name:  # deleted meanwhile, and thereby unmapped
+            return
+        with contextlib.suppress(gl.ContextLost), self._gl.current():
+            self._gl.BindBuffer(gl.PIXEL_PACK_BUFFER, self._name)
+            self._gl.UnmapBuffer(gl.PIXEL_PACK_BUFFER)
+            self._gl.BindBuffer(gl.PIXEL_PACK_BUFFER, 0)
+
+    def lend(self) -> memoryview:
+        """A view of what was read; the slot is leased until it and its kin are gone."""
+        lease: Any = self._kind.from_address(self._address)
+        lease.keeps = self._gl.context, self._memory
+        self._lease = weakref.ref(lease, self._returned)
+        self.is_reading = False
+        return memoryview(lease).cast("B").toreadonly()
+
+    def _returned(self, _lease: object) -> None:
+        self._on_return(self)
+
+    def abandon(self) -> None:
+        """Nobody wants it.  What the GPU still does comes before what follows."""
+        with contextlib.suppress(gl.ContextLost), self._gl.current():
+            self._drop_fence()
+        self._fence, self.is_reading = None, False
+
+    def delete(self) -> None:
+        """Give the buffer back; the context is current.  Mapped memory goes with it."""
+        self._drop_fence()
+        if self._name:
+            self._gl.DeleteBuffers(1, ctypes.byref(self._name))
+            self._name = ctypes.c_uint()

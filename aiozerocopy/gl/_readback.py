@@ -1,0 +1,365 @@
+"""A ring of pixel-pack buffers: frames go in by submit, pictures come out by next."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import warnings
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.lowlevel
+import moderngl
+
+from aiozerocopy.gl._bell import Bell
+from aiozerocopy.gl._current import is_released
+from aiozerocopy.gl._drawing import Drawing
+from aiozerocopy.gl._functions import ContextLost, Functions, GLError
+from aiozerocopy.gl._picture import Picture, Slot
+from aiozerocopy.gl._planes import Format
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+FIRST_NAP, LONGEST_NAP = 0.0001, 0.002  # seconds between two looks at a fence
+PIPE_SECONDS_PER_BYTE = 0.5e-9  # what a byte costs on its way to another process
+
+
+class Readback:
+    """Frames of a moderngl context, in memory, in the order of their submission.
+
+    ``size`` is (width, height) of every framebuffer, ``pix_fmt`` one of ``rgba``,
+    ``rgb24``, ``yuv420p`` and ``nv12``, or ``auto``: rgba or yuv420p, whichever reaches
+    a pipe's reader sooner on this machine; `pix_fmt` then tells which.  YUV has the
+    colours of ``matrix`` ("bt709" or "bt601") in the ``color_range`` "limited" or
+    "full".
+
+    At most ``depth`` frames are between their submission and the release of their
+    picture.  ``mapping`` is "persistent", "copy" (into memory of our own), or "auto":
+    the first where the context can.
+
+    Belongs to the thread that makes it, and `close` it, or use it in ``with``.
+
+    Raises:
+        ValueError: a size, format or depth that cannot be.
+        GLError: OpenGL refused; `ContextLost` where the context is gone.
+    """
+
+    def __init__(
+        self,
+        context: Any,
+        size: tuple[int, int],
+        pix_fmt: str = "rgba",
+        depth: int = 3,
+        *,
+        matrix: str = "bt709",
+        color_range: str = "limited",
+        mapping: str = "auto",
+    ) -> None:
+        self._closed = True  # until it is whole
+        width, height = size
+        if depth < 1:
+            raise ValueError(f"a ring of depth {depth} has no buffer")
+        if mapping not in ("auto", "persistent", "copy"):
+            raise ValueError(f"mapping is {mapping!r}: auto, persistent or copy")
+        probe = "rgba" if pix_fmt == "auto" else pix_fmt
+        self._format = Format((width, height), probe, matrix, color_range)
+        if not hasattr(context, "mglo"):
+            kind = type(context).__name__
+            raise TypeError(f"a moderngl.Context is needed, not a {kind}")
+        if is_released(context):
+            raise ContextLost("the OpenGL context was released")
+        if pix_fmt == "auto" and width % 2 == height % 2 == 0:
+            probe = _sooner(context, (width, height))
+            self._format = Format((width, height), probe, matrix, color_range)
+        self._thread = threading.get_ident()
+        self._gl = Functions(context)
+        if mapping == "persistent" and not self._gl.has_storage:
+            raise ValueError("persistent mapping needs GL 4.4 or ARB_buffer_storage")
+        self._persistent = mapping != "copy" and self._gl.has_storage
+        self._submitted: deque[Slot] = deque()
+        self._turn = anyio.Lock()
+        self._bell = Bell()
+        self._slots: list[Slot] = []
+        with self._gl.current():
+            self._open(depth)
+        self._closed = False
+
+    def _open(self, depth: int) -> None:
+        nbytes = self._format.nbytes
+        self._drawing = Drawing(self._gl, self._format)
+        self._gl.forget_errors()
+        try:
+            for _ in range(depth):
+                self._slots.append(
+                    Slot(self._gl, nbytes, self._persistent, self._on_return)
+                )
+            self._gl.check("the pixel-pack buffers were made")
+        except GLError:
+            self._delete_all()
+            raise
+
+    # ---- what it is -------------------------------------------------------------
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self._format.size
+
+    @property
+    def pix_fmt(self) -> str:
+        return self._format.pix_fmt
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a picture as an array."""
+        return self._format.shape
+
+    @property
+    def nbytes(self) -> int:
+        """Of one picture."""
+        return self._format.nbytes
+
+    @property
+    def depth(self) -> int:
+        return len(self._slots)
+
+    @property
+    def mapping(self) -> str:
+        return "persistent" if self._persistent else "copy"
+
+    @property
+    def free(self) -> int:
+        """How many frames can be submitted now."""
+        return sum(slot.is_idle for slot in self._slots)
+
+    @property
+    def ffmpeg_options(self) -> list[str]:
+        """What FFmpeg must be told before ``-i`` to read these pictures."""
+        width, height = self.size
+        options = ["-f", "rawvideo", "-pix_fmt", self.pix_fmt]
+        options += ["-video_size", f"{width}x{height}"]
+        if self._format.is_yuv:
+            space = {"bt601": "smpte170m"}.get(self._format.matrix, "bt709")
+            tv = self._format.color_range == "limited"
+            options += ["-colorspace", space, "-color_range", "tv" if tv else "pc"]
+            options += ["-chroma_sample_location", "left"]
+        return options
+
+    # ---- frames in, pictures out ---------------------------------------------------
+
+    def submit(self, framebuffer: Any) -> None:
+        """Queue the reading of a framebuffer as it is now; it may be drawn to at once.
+
+        Raises:
+            anyio.WouldBlock: all buffers are taken; `wait_room` waits for one.
+            ValueError: a framebuffer of another size or context, released, without
+                colours, or of integers.
+            GLError: OpenGL refused; `ContextLost` where the context is gone.
+            anyio.ClosedResourceError: the readback is closed.
+        """
+        self._submitted.append(self._begin(framebuffer))
+        self._bell.ring()
+
+    async def next(self) -> Picture:
+        """The oldest submitted frame, once the GPU has it; waits for a submission.
+
+        Cancelled, it loses nothing.  Several tasks get their pictures in turn.
+        """
+        async with self._turn:
+            await self._bell.wait(lambda: self._closed or bool(self._submitted))
+            self._check_usable()
+            picture = await self._picture(self._submitted[0])
+            self._submitted.popleft()
+            return picture
+
+    async def read(self, framebuffer: Any) -> Picture:
+        """Submit it, waiting for room first, and wait for its picture.
+
+        Pictures of earlier submissions stay with `next`.  Raises what `submit` does.
+        """
+        self._check_framebuffer(framebuffer)
+        await self.wait_room()
+        slot = self._begin(framebuffer)
+        try:
+            return await self._picture(slot)
+        finally:
+            if slot.is_reading:  # cancelled, or failed
+                slot.abandon()
+                self._bell.ring()
+
+    async def wait_room(self) -> None:
+        """Wait until a frame can be submitted."""
+        await self._bell.wait(lambda: self._closed or self.free > 0)
+        self._check_usable()
+
+    def _begin(self, framebuffer: Any) -> Slot:
+        self._check_framebuffer(framebuffer)
+        slot = next((slot for slot in self._slots if slot.is_idle), None)
+        if slot is None:
+            raise anyio.WouldBlock
+        with self._gl.current():
+            slot.begin(lambda: self._drawing.read(framebuffer))
+        return slot
+
+    async def _picture(self, slot: Slot) -> Picture:
+        await anyio.lowlevel.checkpoint()
+        nap = FIRST_NAP
+        while not self._poll(slot):
+            await anyio.sleep(nap)
+            nap = min(2 * nap, LONGEST_NAP)
+        await slot.fetch(self._check_usable)
+        return Picture(slot.lend(), self.shape, self.pix_fmt)
+
+    def _poll(self, slot: Slot) -> bool:
+        self._check_usable()
+        with self._gl.current():
+            return slot.poll()
+
+    # ---- what may be refused ---------------------------------------------------------
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise anyio.ClosedResourceError("the readback is closed")
+        self._check_thread()
+        if is_released(self._gl.context):
+            raise ContextLost("the OpenGL context was released")
+
+    def _check_thread(self) -> None:
+        if threading.get_ident() != self._thread:
+            raise RuntimeError("a readback belongs to the thread that made it")
+
+    def _check_framebuffer(self, framebuffer: Any) -> None:
+        self._check_usable()
+        if not isinstance(framebuffer, moderngl.Framebuffer):
+            kind = type(framebuffer).__name__
+            raise TypeError(f"a moderngl.Framebuffer is needed, not a {kind}")
+        if is_released(framebuffer):
+            raise ValueError("the framebuffer was released")
+        if framebuffer.ctx is not self._gl.context:
+            raise ValueError("the framebuffer belongs to another context")
+        if framebuffer.size != self.size:
+            raise ValueError(
+                "the framebuffer is {}x{}, and the readback {}x{}".format(
+                    *framebuffer.size, *self.size
+                )
+            )
+        _check_colors(framebuffer.color_attachments)
+
+    # ---- the end -----------------------------------------------------------------
+
+    def close(self) -> None:
+        """Delete the buffers; those of living pictures once they are gone.
+
+        Whoever waits gets anyio.ClosedResourceError.  Again is no error.
+        """
+        if self._closed:
+            return
+        self._check_thread()
+        self._closed = True
+        with contextlib.suppress(ContextLost), self._gl.current():
+            self._delete_all()
+        self._submitted.clear()
+        self._bell.ring()
+
+    def _delete_all(self) -> None:
+        for slot in self._slots:
+            if not slot.is_leased:
+                slot.delete()
+        self._drawing.release()
+
+    def _on_return(self, slot: Slot) -> None:
+        """A slot's memory came back, in any thread, maybe in a garbage collection."""
+        if not self._closed:
+            self._bell.ring()
+        elif threading.get_ident() == self._thread:
+            with contextlib.suppress(ContextLost), self._gl.current():
+                slot.delete()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self._closed:
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=1)
+
+    def __repr__(self) -> str:
+        width, height = self.size
+        state = "closed" if self._closed else f"{self.free} of {self.depth} free"
+        return f"<Readback {self.pix_fmt} {width}x{height}, {self.mapping}, {state}>"
+
+
+def _check_colors(attachments: Any) -> None:
+    if attachments is None:  # a window's, or one that moderngl has found
+        return
+    if not attachments:
+        raise ValueError("the framebuffer has no colours")
+    first = attachments[0]
+    if first.dtype.startswith(("i", "u")):
+        raise ValueError(f"colours of dtype {first.dtype} are not between 0 and 1")
+    if first.components < 3:
+        raise ValueError(f"red, green and blue are needed, not {first.components}")
+
+
+# ---- which format ------------------------------------------------------------------
+
+
+def measure(
+    context: Any,
+    size: tuple[int, int],
+    pix_fmts: tuple[str, ...] = ("rgba", "yuv420p"),
+    rounds: int = 3,
+) -> dict[str, float]:
+    """Seconds from submission to picture for each format, the least of some rounds.
+
+    Blocks for all of it, some tens of milliseconds: for a program's start.
+    """
+    return {each: min(_rounds(context, size, each, rounds)) for each in pix_fmts}
+
+
+def _rounds(
+    context: Any, size: tuple[int, int], pix_fmt: str, rounds: int
+) -> Iterator[float]:
+    blank = context.framebuffer([context.texture(size, 4)])
+    with Readback(context, size, pix_fmt, depth=1) as readback:
+        for _ in range(rounds + 1):  # the first one compiles
+            context.finish()
+            start = time.perf_counter()
+            slot = readback._begin(blank)
+            while not slot.poll():
+                pass
+            yield time.perf_counter() - start
+            slot.abandon()
+    blank.color_attachments[0].release()
+    blank.release()
+
+
+def _sooner(context: Any, size: tuple[int, int]) -> str:
+    """yuv420p, unless converting takes longer than sending the bytes that it saves."""
+    seconds = measure(context, size)
+    for pix_fmt in seconds:
+        seconds[pix_fmt] += Format(size, pix_fmt).nbytes * PIPE_SECONDS_PER_BYTE
+    return min(seconds, key=seconds.__getitem__)

@@ -1,0 +1,170 @@
+"""Pictures to read back: painted, drawn, and by an OpenGL that obeys the test."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import moderngl
+import numpy as np
+
+from aiozerocopy.gl import _functions as gl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+# Mesa starts threads for its cache on disk whenever it likes; to the tests for leaks
+# they look like ours.
+os.environ["MESA_SHADER_CACHE_DISABLE"] = "true"
+
+# ---- real ones ---------------------------------------------------------------------
+
+
+def new_context() -> Any:
+    create: Any = moderngl.create_context  # its hints say that backend is a dict
+    return create(standalone=True, backend="egl")
+
+
+@contextlib.contextmanager
+def released(*owners: Any) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for owner in owners:
+            owner.release()
+
+
+@contextlib.contextmanager
+def painted(context: Any, picture: NDArray[np.uint8]) -> Iterator[Any]:
+    """A framebuffer that looks like the picture, whose first row is its top."""
+    height, width, components = picture.shape
+    texture = context.texture((width, height), components, picture[::-1].tobytes())
+    framebuffer = context.framebuffer([texture])
+    with released(framebuffer, texture):
+        yield framebuffer
+
+
+def smooth(width: int, height: int) -> NDArray[np.uint8]:
+    x, y = np.meshgrid(np.linspace(0, 1, width), np.linspace(0, 1, height))
+    return (np.dstack([x, y, (x + y) / 2, 1 - x]) * 255).astype(np.uint8)
+
+
+def noise(width: int, height: int) -> NDArray[np.uint8]:
+    random = np.random.default_rng(width * height)
+    return random.integers(0, 256, (height, width, 4), np.uint8)
+
+
+# ---- one whose GPU is as slow as the test wants -------------------------------------
+
+
+class SlowGL:
+    """What `Readback` needs of OpenGL.  A fence passes when the test says so.
+
+    Each read fills the buffer with the number of the frame.  It insists that nobody
+    ever waits, and that no buffer is mapped or read into again before its fence.
+    """
+
+    has_storage = True
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+        self.memory: dict[int, Any] = {}
+        self.deleted: list[int] = []
+        self.fences: dict[int, int] = {}  # fence -> the buffer that it is for
+        self.reading: set[int] = set()
+        self.polls = 0
+        self.bound = 0
+        self.read_last = 0
+        self.frames = 0
+        self.fault: Exception | None = None
+
+    def current(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def forget_errors(self) -> None: ...
+
+    def check(self, doing: str) -> None:
+        fault, self.fault = self.fault, None
+        if fault:
+            raise fault
+
+    def GenBuffers(self, _count: int, name: Any) -> None:
+        name._obj.value = len(self.memory) + 1
+
+    def BindBuffer(self, _target: int, name: Any) -> None:
+        self.bound = getattr(name, "value", name)
+
+    def BufferStorage(self, _target: int, nbytes: int, *_: Any) -> None:
+        self.memory[self.bound] = (ctypes.c_ubyte * nbytes)()
+
+    BufferData = BufferStorage
+
+    def MapBufferRange(self, *_: Any) -> int:
+        assert self.bound not in self.reading, "this map would wait for the GPU"
+        return ctypes.addressof(self.memory[self.bound])
+
+    def UnmapBuffer(self, _target: int) -> None: ...
+
+    def DeleteBuffers(self, _count: int, name: Any) -> None:
+        self.deleted.append(name._obj.value)
+
+    def FenceSync(self, *_: int) -> int:
+        fence = len(self.fences) + 1
+        self.fences[fence] = self.read_last
+        return fence
+
+    def Flush(self) -> None: ...
+
+    def ClientWaitSync(self, fence: int, _flags: int, timeout: int) -> int:
+        assert timeout == 0, "this would wait for the GPU"
+        self.polls += 1
+        busy = self.fences[fence] in self.reading
+        return gl.TIMEOUT_EXPIRED if busy else gl.ALREADY_SIGNALED
+
+    def DeleteSync(self, _fence: int) -> None: ...
+
+    def read(self, _framebuffer: Any) -> None:
+        """What `Drawing` would do."""
+        self.check("a frame was read back")
+        assert self.bound not in self.reading
+        self.frames += 1
+        self.read_last = self.bound
+        self.reading.add(self.bound)
+        ctypes.memset(self.memory[self.bound], self.frames, 8)
+
+    def release(self) -> None: ...
+
+    def finish(self) -> None:
+        """The GPU has done all that it was asked."""
+        self.reading.clear()
+
+
+def slow_framebuffer(context: Any, size: tuple[int, int]) -> Any:
+    framebuffer: Any = moderngl.Framebuffer.__new__(moderngl.Framebuffer)
+    framebuffer.mglo, framebuffer.ctx = None, context
+    framebuffer._size, framebuffer._color_attachments = size, None
+    framebuffer._is_reference = True
+    return framebuffer
+
+
+def install(monkeypatch: Any, module: Any) -> Callable[[], SlowGL]:
+    """Put it in place of OpenGL; what comes back tells the one in use."""
+    made: list[SlowGL] = []
+
+    def functions(context: Any) -> SlowGL:
+        made.append(SlowGL(context))
+        return made[-1]
+
+    monkeypatch.setattr(module, "Functions", functions)
+    monkeypatch.setattr(module, "Drawing", lambda functions, _format: functions)
+    return lambda: made[-1]
+
+
+def slow_context() -> Any:
+    return SimpleNamespace(mglo=None)

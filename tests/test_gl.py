@@ -1,0 +1,813 @@
+"""Readback: exact pixels, colours as FFmpeg makes them, lifetimes, and no waiting."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import gl_scene as scene
+import moderngl
+import numpy as np
+import pytest
+from links import attempt, cancelled_at, let_others_run, until
+
+import aiozerocopy as azc
+from aiozerocopy import gl
+from aiozerocopy.gl import _picture, _readback
+from aiozerocopy.gl._drawing import Drawing
+from aiozerocopy.gl._planes import Format
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+SIZE = (64, 48)
+EXAMPLE = Path(__file__).parents[1] / "examples" / "render_loop.py"
+
+
+@pytest.fixture(scope="module")
+def context() -> Iterator[Any]:
+    """One for all tests: its threads and files are there before each of them."""
+    try:
+        context = scene.new_context()
+    except Exception as error:
+        pytest.skip(f"no OpenGL through EGL here: {error}")
+    with scene.released(context):
+        yield context
+
+
+def read_now(
+    context: Any, framebuffer: Any, pix_fmt: str = "rgba", **options: Any
+) -> NDArray[np.uint8]:
+    """One picture as an array of its own."""
+
+    async def read() -> Any:
+        with gl.Readback(context, framebuffer.size, pix_fmt, **options) as readback:
+            with await readback.read(framebuffer) as picture:
+                return picture.array.copy()
+
+    array: NDArray[np.uint8] = anyio.run(read)
+    assert context.error == "GL_NO_ERROR"
+    return array
+
+
+@pytest.fixture(params=["turned by the driver", "drawn"])
+def any_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "drawn":
+        monkeypatch.setattr(Drawing, "_is_direct", lambda *_: False)
+
+
+# ---- pixels -------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("any_way")
+@pytest.mark.parametrize("mapping", ["persistent", "copy"])
+@pytest.mark.parametrize("size", [(64, 48), (62, 34), (35, 7), (1, 1)])
+def test_rgb_is_exact_and_top_down(
+    context: Any, size: tuple[int, int], mapping: str
+) -> None:
+    picture = scene.noise(*size)
+    with scene.painted(context, picture) as framebuffer:
+        rgba = read_now(context, framebuffer, "rgba", mapping=mapping)
+        rgb = read_now(context, framebuffer, "rgb24", mapping=mapping)
+    assert np.array_equal(rgba, picture)
+    assert np.array_equal(rgb, picture[..., :3])
+
+
+def test_a_copy_of_many_pieces(context: Any) -> None:
+    picture = scene.noise(1024, 601)
+    with scene.painted(context, picture) as framebuffer:
+        array = read_now(context, framebuffer, mapping="copy")
+    assert np.array_equal(array, picture)
+
+
+@pytest.mark.usefixtures("any_way")
+@pytest.mark.parametrize("samples", [0, 4])
+def test_a_renderbuffer(context: Any, samples: int) -> None:
+    target = context.renderbuffer(SIZE, 4, samples=samples)
+    framebuffer = context.framebuffer([target])
+    with scene.released(framebuffer, target):
+        framebuffer.clear(0.2, 0.4, 0.6, 0.8)
+        framebuffer.clear(1, 1, 1, 1, viewport=(0, 40, 64, 8))  # the top
+        array = read_now(context, framebuffer)
+    assert (array[:8] == 255).all()
+    assert (array[8:] == [51, 102, 153, 204]).all()
+
+
+@pytest.mark.usefixtures("any_way")
+def test_a_texture_that_others_would_see_differently(context: Any) -> None:
+    """Mipmaps that are not there, a swizzle: of no concern to what was drawn."""
+    picture = scene.noise(*SIZE)
+    with scene.painted(context, picture) as framebuffer:
+        texture = framebuffer.color_attachments[0]
+        texture.filter = moderngl.LINEAR_MIPMAP_LINEAR, moderngl.LINEAR
+        texture.swizzle = "BGR1"
+        assert np.array_equal(read_now(context, framebuffer), picture)
+
+
+@pytest.mark.usefixtures("any_way")
+def test_srgb_gives_the_bytes_as_stored(context: Any) -> None:
+    srgb8_alpha8 = 0x8C43
+    picture = scene.noise(*SIZE)
+    texture = context.texture(
+        SIZE, 4, picture[::-1].tobytes(), internal_format=srgb8_alpha8
+    )
+    framebuffer = context.framebuffer([texture])
+    with scene.released(framebuffer, texture):
+        assert np.array_equal(read_now(context, framebuffer), picture)
+
+
+@pytest.mark.usefixtures("any_way")
+def test_floats_are_clamped(context: Any) -> None:
+    texture = context.texture(SIZE, 4, dtype="f4")
+    framebuffer = context.framebuffer([texture])
+    with scene.released(framebuffer, texture):
+        framebuffer.clear(-1.0, 2.0, 0.2, 1.0)
+        array = read_now(context, framebuffer)
+        yuv = read_now(context, framebuffer, "yuv420p")
+    assert (array == [0, 255, 51, 255]).all()
+    assert (yuv[:48] == round(16 + 219 * (0.7152 + 0.0722 * 0.2))).all()
+
+
+def test_state_of_moderngl_is_kept(context: Any) -> None:
+    """And none of it gets into the picture."""
+    picture = scene.smooth(*SIZE)
+    pixels = context.texture((8, 8), 4)
+    mine = context.framebuffer([pixels])
+    with scene.painted(context, picture) as framebuffer, scene.released(mine, pixels):
+        mine.use()
+        mine.viewport, mine.scissor = (1, 2, 3, 4), (2, 3, 4, 5)
+        framebuffer.scissor = (0, 0, 5, 5)
+        framebuffer.color_mask = False, True, False, True
+        context.enable_only(moderngl.BLEND | moderngl.CULL_FACE)
+        context.blend_func = moderngl.ZERO, moderngl.ZERO
+        context.wireframe = True
+        try:
+            drawn = read_now(context, framebuffer, "nv12")
+            direct = read_now(context, framebuffer, "rgba")
+            bound, wireframe = context.fbo, context.wireframe
+            context.clear(1, 1, 1, 1)
+        finally:
+            context.wireframe = False
+            context.enable_only(moderngl.NOTHING)
+            context.blend_func = moderngl.DEFAULT_BLENDING
+        assert bound is mine
+        assert wireframe
+        assert (mine.viewport, mine.scissor) == ((1, 2, 3, 4), (2, 3, 4, 5))
+        assert np.count_nonzero(np.frombuffer(mine.read(components=1), "u1")) == 20
+        mine.scissor = None
+        mine.use()
+    assert np.array_equal(direct, picture)
+    with scene.painted(context, picture) as framebuffer:
+        assert np.array_equal(drawn, read_now(context, framebuffer, "nv12"))
+
+
+def test_a_framebuffer_released_while_bound(context: Any) -> None:
+    """moderngl binds it again, in vain; that is no error of the frames that follow."""
+    pixels = context.texture((8, 8), 4)
+    mine = context.framebuffer([pixels])
+    mine.use()
+    mine.release()
+    pixels.release()
+    picture = scene.smooth(*SIZE)
+    with scene.painted(context, picture) as framebuffer:
+        assert np.array_equal(read_now(context, framebuffer), picture)
+        assert read_now(context, framebuffer, "nv12").shape == (72, 64)
+
+
+# ---- colours, against FFmpeg -------------------------------------------------------
+
+# area is the filter whose weights for chroma at the left are ours (see _planes); the
+# other flags make swscale calculate exactly, and take all pixels for chroma.
+EXACT = "area+accurate_rnd+full_chroma_int+full_chroma_inp+bitexact"
+
+
+def by_ffmpeg(picture: Format, frames: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    width, height = picture.size
+    scale = (
+        f"scale=out_color_matrix={picture.matrix}:out_range={picture.color_range}"
+        f":out_h_chr_pos=0:out_v_chr_pos=128:flags={EXACT},format={picture.pix_fmt}"
+    )
+    command = ["ffmpeg", "-v", "error", "-f", "rawvideo", "-pix_fmt", "rgba"]
+    command += ["-s", f"{width}x{height}", "-i", "-", "-vf", scale]
+    command += ["-f", "rawvideo", "-pix_fmt", picture.pix_fmt, "-"]
+    pixels = b"".join(frame.tobytes() for frame in frames)
+    result = subprocess.run(command, input=pixels, capture_output=True, check=True)
+    converted = np.frombuffer(result.stdout, np.uint8)
+    return converted.reshape(len(frames), *picture.shape)
+
+
+@pytest.mark.skipif(not shutil.which("ffmpeg"), reason="no FFmpeg to compare with")
+@pytest.mark.parametrize("size", [(64, 48), (62, 34), (70, 30)])
+@pytest.mark.parametrize("color_range", ["limited", "full"])
+@pytest.mark.parametrize("matrix", ["bt601", "bt709"])
+@pytest.mark.parametrize("pix_fmt", ["yuv420p", "nv12"])
+def test_yuv_is_as_ffmpegs_within_one(
+    context: Any, pix_fmt: str, matrix: str, color_range: str, size: tuple[int, int]
+) -> None:
+    options = {"matrix": matrix, "color_range": color_range}
+    frames = [scene.smooth(*size), scene.noise(*size)]
+    expected = by_ffmpeg(Format(size, pix_fmt, **options), frames)
+    for frame, reference in zip(frames, expected, strict=True):
+        with scene.painted(context, frame) as framebuffer:
+            ours = read_now(context, framebuffer, pix_fmt, **options)
+        assert np.abs(ours.astype(int) - reference).max() <= 1
+
+
+@pytest.mark.parametrize("pix_fmt", ["yuv420p", "nv12"])
+def test_grey_is_exact(context: Any, pix_fmt: str) -> None:
+    with scene.painted(context, np.full((48, 64, 4), 255, np.uint8)) as framebuffer:
+        array = read_now(context, framebuffer, pix_fmt)
+    assert array.shape == (72, 64)
+    assert (array[:48] == 235).all()
+    assert (array[48:] == 128).all()
+
+
+# ---- an old OpenGL ------------------------------------------------------------------
+
+OLD = {
+    "MESA_GL_VERSION_OVERRIDE": "3.3",
+    "MESA_EXTENSION_OVERRIDE": (
+        "-GL_ARB_buffer_storage -GL_MESA_pack_invert -GL_KHR_robustness"
+    ),
+}
+ON_OLD = """
+import anyio, gl_scene as scene
+from aiozerocopy import gl
+context = scene.new_context()
+picture = scene.noise(66, 34)
+async def main():
+    for pix_fmt in ("rgba", "rgb24", "yuv420p", "nv12"):
+        with scene.painted(context, picture) as framebuffer:
+            with gl.Readback(context, (66, 34), pix_fmt) as readback:
+                with await readback.read(framebuffer) as taken:
+                    if pix_fmt[:3] == "rgb":
+                        expected = picture[..., : taken.shape[2]].tobytes()
+                        assert bytes(taken.view) == expected, pix_fmt
+        print(pix_fmt, readback.mapping, context.version_code, context.error)
+anyio.run(main)
+"""
+
+
+@pytest.mark.usefixtures("context")
+def test_gl_3_3_without_extensions() -> None:
+    child = subprocess.run(
+        [sys.executable, "-W", "error", "-c", ON_OLD],
+        env=os.environ | OLD | {"PYTHONPATH": os.path.dirname(__file__)},
+        capture_output=True,
+        text=True,
+    )
+    assert child.stderr == ""
+    assert child.stdout.splitlines() == [
+        f"{pix_fmt} copy 330 GL_NO_ERROR"
+        for pix_fmt in ("rgba", "rgb24", "yuv420p", "nv12")
+    ]
+
+
+# ---- frames in, pictures out --------------------------------------------------------
+
+
+def draw_number(framebuffer: Any, number: int) -> None:
+    framebuffer.clear(number % 256 / 255, number // 256 / 255, 0.0, 1.0)
+
+
+def number_in(picture: Any) -> int:
+    return int(picture[0]) + 256 * int(picture[1])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("mapping", ["persistent", "copy"])
+async def test_every_frame_reaches_a_pipe_in_order(context: Any, mapping: str) -> None:
+    count = 300
+    numbers = []
+    target = context.renderbuffer((16, 16), 4)
+    framebuffer = context.framebuffer([target])
+
+    async def render(readback: gl.Readback) -> None:
+        for number in range(count):
+            await readback.wait_room()
+            draw_number(framebuffer, number)
+            readback.submit(framebuffer)
+
+    async def send(readback: gl.Readback, writer: azc.SendStream) -> None:
+        async with writer:
+            for _ in range(count):
+                with await readback.next() as picture:
+                    await writer.send(picture)
+
+    with scene.released(framebuffer, target):
+        reader, writer = azc.pipe()
+        with gl.Readback(context, (16, 16), mapping=mapping) as readback:
+            async with reader, anyio.create_task_group() as tasks:
+                tasks.start_soon(render, readback)
+                tasks.start_soon(send, readback, writer)
+                memory = bytearray(readback.nbytes)
+                for _ in range(count):
+                    await reader.receive_exactly(memory)
+                    numbers.append(number_in(memory))
+    assert numbers == list(range(count))
+    assert context.error == "GL_NO_ERROR"
+
+
+class Ring:
+    """A readback on an OpenGL that is as slow as the test wants."""
+
+    def __init__(self, get_gl: Callable[[], scene.SlowGL], mapping: str) -> None:
+        context = scene.slow_context()
+        self.readback = gl.Readback(context, SIZE, mapping=mapping)
+        self.gl = get_gl()
+        self.framebuffer = scene.slow_framebuffer(context, SIZE)
+
+    def submit(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.readback.submit(self.framebuffer)
+
+    async def next_number(self) -> int:
+        with await self.readback.next() as picture:
+            return picture.view[0]
+
+
+@pytest.fixture(params=["persistent", "copy"])
+def ring(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Ring]:
+    ring = Ring(scene.install(monkeypatch, _readback), request.param)
+    with ring.readback:
+        yield ring
+
+
+@pytest.mark.anyio
+class TestRing:
+    async def test_three_go_in_before_the_first_comes_out(self, ring: Ring) -> None:
+        ring.submit(3)
+        assert ring.readback.free == 0
+        with pytest.raises(anyio.WouldBlock):
+            ring.submit()
+        ring.gl.finish()
+        assert [await ring.next_number() for _ in range(3)] == [1, 2, 3]
+        assert ring.readback.free == ring.readback.depth == 3
+
+    async def test_others_run_while_the_gpu_works(self, ring: Ring) -> None:
+        ring.submit()
+        async with anyio.create_task_group() as tasks:
+            waiting = attempt(tasks, ring.next_number)
+            await until(lambda: ring.gl.polls >= 3)
+            assert not waiting.done
+            ring.gl.finish()
+        assert waiting.result == 1
+
+    async def test_next_waits_for_a_submission(self, ring: Ring) -> None:
+        async with anyio.create_task_group() as tasks:
+            waiting = attempt(tasks, ring.next_number)
+            await let_others_run()
+            ring.submit()
+            ring.gl.finish()
+        assert waiting.result == 1
+
+    async def test_tasks_get_their_pictures_in_turn(self, ring: Ring) -> None:
+        async with anyio.create_task_group() as tasks:
+            waiting = []
+            for _ in range(3):
+                waiting.append(attempt(tasks, ring.next_number))
+                await let_others_run()
+            ring.submit(3)
+            ring.gl.finish()
+        assert [each.result for each in waiting] == [1, 2, 3]
+
+    async def test_a_cancelled_next_loses_nothing(self, ring: Ring) -> None:
+        ring.submit(2)
+        async with anyio.create_task_group() as tasks:
+            attempt(tasks, ring.next_number)
+            await until(lambda: ring.gl.polls >= 2)
+            tasks.cancel_scope.cancel()
+        ring.gl.finish()
+        assert [await ring.next_number() for _ in range(2)] == [1, 2]
+
+    @pytest.mark.parametrize("n", range(1, 7))
+    async def test_cancelled_at_each_wait(
+        self, ring: Ring, n: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also between the pieces of a copy, three here."""
+        monkeypatch.setattr(_picture, "PIECE", 4096)
+        ring.submit(2)
+        ring.gl.finish()
+        _, picture = await cancelled_at(ring.readback.next(), n)
+        if picture:
+            assert picture.view[0] == 1
+            picture.release()
+        else:
+            assert await ring.next_number() == 1
+        assert await ring.next_number() == 2
+        assert ring.readback.free == 3
+
+    async def test_close_between_two_pieces(
+        self, ring: Ring, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(_picture, "PIECE", 1)  # thousands of turns
+        ring.submit()
+        ring.gl.finish()
+        async with anyio.create_task_group() as tasks:
+            copying = attempt(tasks, ring.readback.next)
+            await let_others_run()
+            ring.readback.close()
+        if ring.readback.mapping == "copy":
+            assert isinstance(copying.error, anyio.ClosedResourceError)
+            assert sorted(ring.gl.deleted) == [1, 2, 3]
+        else:
+            copying.result.release()
+
+    async def test_a_cancelled_read_gives_its_buffer_back(self, ring: Ring) -> None:
+        async with anyio.create_task_group() as tasks:
+            attempt(tasks, ring.readback.read, ring.framebuffer)
+            await until(lambda: ring.gl.polls >= 2)
+            assert ring.readback.free == 2
+            tasks.cancel_scope.cancel()
+        assert ring.readback.free == 3
+
+    async def test_read_gets_its_own_frame(self, ring: Ring) -> None:
+        ring.submit()
+        ring.gl.finish()
+        async with anyio.create_task_group() as tasks:
+            reading = attempt(tasks, ring.readback.read, ring.framebuffer)
+            await until(lambda: ring.gl.frames == 2)
+            ring.gl.finish()
+        with reading.result as picture:
+            assert picture.view[0] == 2
+        assert await ring.next_number() == 1
+
+    async def test_read_waits_for_room(self, ring: Ring) -> None:
+        ring.submit(3)
+        ring.gl.finish()
+        first = await ring.readback.next()
+        async with anyio.create_task_group() as tasks:
+            reading = attempt(tasks, ring.readback.read, ring.framebuffer)
+            await let_others_run()
+            assert ring.gl.frames == 3
+            await anyio.to_thread.run_sync(first.release)  # any thread may
+            await until(lambda: ring.gl.frames == 4)
+            ring.gl.finish()
+        reading.result.release()
+
+    async def test_a_gl_error_ends_the_call_alone(self, ring: Ring) -> None:
+        ring.gl.fault = gl.GLError("GL_OUT_OF_MEMORY")
+        with pytest.raises(gl.GLError, match="OUT_OF_MEMORY"):
+            ring.submit()
+        assert ring.readback.free == 3
+        ring.submit()
+        ring.gl.finish()
+        assert await ring.next_number() == 1
+
+    async def test_a_fence_that_fails(
+        self, ring: Ring, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ring.submit()
+        wait_failed = 0x911D
+        monkeypatch.setattr(ring.gl, "ClientWaitSync", lambda *_: wait_failed)
+        with pytest.raises(gl.GLError, match="fence"):
+            await ring.readback.next()
+        ring.gl.fault = gl.ContextLost("gone")
+        with pytest.raises(gl.ContextLost):
+            await ring.readback.next()
+
+    async def test_close_ends_all_waits(self, ring: Ring) -> None:
+        ring.submit(3)
+        async with anyio.create_task_group() as tasks:
+            waiting = [
+                attempt(tasks, ring.readback.next),
+                attempt(tasks, ring.readback.next),
+                attempt(tasks, ring.readback.read, ring.framebuffer),
+                attempt(tasks, ring.readback.wait_room),
+            ]
+            await until(lambda: ring.gl.polls >= 2)
+            ring.readback.close()
+        for each in waiting:
+            assert isinstance(each.error, anyio.ClosedResourceError)
+        assert sorted(ring.gl.deleted) == [1, 2, 3]
+
+
+# ---- whose memory it is -------------------------------------------------------------
+
+
+@pytest.mark.anyio
+class TestLease:
+    async def take(self, ring: Ring) -> gl.Picture:
+        ring.submit()
+        ring.gl.finish()
+        return await ring.readback.next()
+
+    async def test_release_ends_the_view(self, ring: Ring) -> None:
+        picture = await self.take(ring)
+        view = picture.view
+        assert view.readonly
+        picture.release()
+        picture.release()
+        assert ring.readback.free == 3
+        for use in (lambda: view[0], lambda: picture.view, lambda: picture.array):
+            with pytest.raises(ValueError, match="released"):
+                use()
+        assert "released" in repr(picture)
+
+    @pytest.mark.parametrize("borrow", [lambda p: p.array[:4], lambda p: p.view[:4]])
+    async def test_what_is_made_of_it_holds_the_buffer(
+        self, ring: Ring, borrow: Callable[[gl.Picture], Any]
+    ) -> None:
+        picture = await self.take(ring)
+        borrowed = borrow(picture)
+        picture.release()
+        assert ring.readback.free == 2
+        ring.submit(2)  # the others
+        with pytest.raises(anyio.WouldBlock):
+            ring.submit()
+        assert memoryview(borrowed).cast("B")[0] == 1
+        del borrowed
+        assert ring.readback.free == 1
+
+    async def test_a_forgotten_picture_is_collected(self, ring: Ring) -> None:
+        picture = await self.take(ring)
+        cycle: list[Any] = [picture]
+        cycle.append(cycle)
+        del picture
+        assert ring.readback.free == 2
+        del cycle
+        gc.collect()
+        assert ring.readback.free == 3
+
+    async def test_a_send_in_progress_holds_the_buffer(self, ring: Ring) -> None:
+        reader, writer = azc.pipe()
+        async with writer, reader:
+            capacity = azc.pipe_capacity(writer) or 0
+            await writer.send(bytes(capacity))  # it is full
+            with await self.take(ring) as picture:
+                ticket = await writer.put(picture)
+            assert ring.readback.free == 2
+            await reader.receive_exactly(bytearray(capacity))
+            memory = bytearray(ring.readback.nbytes)
+            await reader.receive_exactly(memory)
+            await ticket
+            assert ring.readback.free == 3
+            assert memory[:9] == bytes([1] * 8 + [0])
+
+    async def test_close_leaves_living_pictures_alone(self, ring: Ring) -> None:
+        picture = await self.take(ring)
+        array = picture.array
+        ring.readback.close()
+        ring.readback.close()
+        assert sorted(ring.gl.deleted) == [2, 3]
+        assert array.ravel()[0] == 1
+        picture.release()
+        assert sorted(ring.gl.deleted) == [2, 3]
+        del array
+        assert sorted(ring.gl.deleted) == [1, 2, 3]
+
+    async def test_the_last_view_may_end_in_another_thread(self, ring: Ring) -> None:
+        picture = await self.take(ring)
+        ring.readback.close()
+        await anyio.to_thread.run_sync(picture.release)
+        assert sorted(ring.gl.deleted) == [2, 3]  # the rest ends with the context
+
+
+def test_two_living_views_and_a_closed_readback(context: Any) -> None:
+    """With a real driver: no GL error whatever the order, and the bytes stay."""
+
+    async def main() -> None:
+        with scene.painted(context, scene.noise(*SIZE)) as framebuffer:
+            with gl.Readback(context, SIZE, mapping="persistent") as readback:
+                first = await readback.read(framebuffer)
+                second = await readback.read(framebuffer)
+                other = context.buffer(b"1234")
+                first.release()
+                assert readback.free == 2
+            assert np.array_equal(second.array, scene.noise(*SIZE))
+            second.release()
+            assert other.read() == b"1234"
+            other.release()
+        assert context.error == "GL_NO_ERROR"
+
+    anyio.run(main)
+
+
+# ---- threads and contexts -----------------------------------------------------------
+
+
+def test_another_thread_is_refused(ring: Ring) -> None:
+    refused = []
+
+    def use() -> None:
+        for call in (ring.submit, ring.readback.close):
+            with pytest.raises(RuntimeError, match="thread"):
+                call()
+            refused.append(call)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+    assert len(refused) == 2
+
+
+def test_two_contexts(context: Any) -> None:
+    """Each readback works whichever context is current, and leaves it so."""
+    other = scene.new_context()
+    pictures = scene.noise(*SIZE), scene.smooth(*SIZE)
+
+    async def main() -> None:
+        with scene.painted(other, pictures[1]) as theirs:
+            context.__enter__()
+            with scene.painted(context, pictures[0]) as ours:
+                with (
+                    gl.Readback(other, SIZE, "rgba") as second,
+                    gl.Readback(context, SIZE, "rgba") as first,
+                ):
+                    for readback, framebuffer, picture in (
+                        (first, ours, pictures[0]),
+                        (second, theirs, pictures[1]),
+                    ):
+                        who_is_current = first._gl._place._who
+                        before = who_is_current()
+                        with await readback.read(framebuffer) as taken:
+                            assert np.array_equal(taken.array, picture)
+                        assert who_is_current() == before
+            other.__enter__()
+
+    try:
+        with scene.released(other):
+            anyio.run(main)
+    finally:
+        context.__enter__()
+    assert context.error == "GL_NO_ERROR"
+
+
+def test_a_released_context_is_lost(context: Any) -> None:
+    lost = scene.new_context()
+    texture = lost.texture(SIZE, 4)
+    framebuffer = lost.framebuffer([texture])
+    readback = gl.Readback(lost, SIZE)
+    lost.release()
+    context.__enter__()
+    with pytest.raises(gl.ContextLost, match="released"):
+        readback.submit(framebuffer)
+    readback.close()
+    with pytest.raises(gl.ContextLost, match="released"):
+        gl.Readback(lost, SIZE)
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("GetGraphicsResetStatus", 0x8253), ("GetError", 0x507)]
+)
+def test_a_lost_context_is_reported(context: Any, name: str, code: int) -> None:
+    with scene.painted(context, scene.noise(*SIZE)) as framebuffer:
+        with gl.Readback(context, SIZE) as readback:
+            setattr(readback._gl, name, lambda: code)
+            with pytest.raises(gl.ContextLost, match="lost while"):
+                readback.submit(framebuffer)
+
+
+def test_a_real_gl_error_is_named(
+    context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiozerocopy.gl._functions.UNSIGNED_BYTE", 1)
+    with scene.painted(context, scene.noise(*SIZE)) as framebuffer:
+        with gl.Readback(context, SIZE) as readback:
+            with pytest.raises(gl.GLError, match="GL_INVALID_ENUM"):
+                readback.submit(framebuffer)
+    assert context.error == "GL_NO_ERROR"
+
+
+def test_errors_of_others_are_not_ours(context: Any) -> None:
+    with scene.painted(context, scene.noise(*SIZE)) as framebuffer:
+        with gl.Readback(context, SIZE) as readback:
+            readback._gl.BindBuffer(1, 1)
+            readback.submit(framebuffer)
+
+
+# ---- bad input, and the rest --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (((0, 4),), "no pixels"),
+        (((4, 4), "bgra"), "pix_fmt is 'bgra'"),
+        (((63, 48), "yuv420p"), "even width and height, not 63x48"),
+        (((64, 47), "nv12"), "even width and height, not 64x47"),
+        ((SIZE, "rgba", 0), "depth 0"),
+    ],
+)
+def test_refused_at_once(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        gl.Readback(None, *arguments)
+
+
+def test_a_context_of_another_kind_is_refused() -> None:
+    with pytest.raises(TypeError, match="not a NoneType"):
+        gl.Readback(None, SIZE)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"matrix": "bt2020"}, "bt601, bt709"),
+        ({"color_range": "tv"}, "limited, full"),
+        ({"mapping": "none"}, "mapping is 'none'"),
+    ],
+)
+def test_refused_options(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        gl.Readback(None, SIZE, "nv12", **options)  # type: ignore[arg-type]
+
+
+def test_persistent_where_there_is_none(
+    ring: Ring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scene.SlowGL, "has_storage", False)
+    with pytest.raises(ValueError, match=r"GL 4\.4"):
+        gl.Readback(scene.slow_context(), SIZE, mapping="persistent")
+    with gl.Readback(scene.slow_context(), SIZE) as readback:
+        assert readback.mapping == "copy"
+
+
+def test_unfit_framebuffers(context: Any) -> None:
+    integers = context.texture(SIZE, 4, dtype="u1")
+    grey = context.texture(SIZE, 1)
+    depth = context.depth_texture(SIZE)
+    small = context.texture((32, 48), 4)
+    gone = context.framebuffer([grey])
+    gone.release()
+    unfit = {
+        "dtype u1": context.framebuffer([integers]),
+        "not 1": context.framebuffer([grey]),
+        "no colours": context.framebuffer([], depth),
+        "32x48, and the readback 64x48": context.framebuffer([small]),
+        "released": gone,
+    }
+    with scene.released(integers, grey, depth, small, *unfit.values()):
+        with gl.Readback(context, SIZE) as readback:
+            for message, framebuffer in unfit.items():
+                with pytest.raises(ValueError, match=message):
+                    readback.submit(framebuffer)
+            with pytest.raises(TypeError, match="not a Texture"):
+                readback.submit(grey)
+    with pytest.raises(anyio.ClosedResourceError):
+        readback.submit(grey)
+
+
+def test_a_framebuffer_of_another_context(ring: Ring) -> None:
+    framebuffer = scene.slow_framebuffer(scene.slow_context(), SIZE)
+    with pytest.raises(ValueError, match="another context"):
+        ring.readback.submit(framebuffer)
+
+
+@pytest.mark.usefixtures("ring")
+def test_an_unclosed_readback_warns() -> None:
+    readback = gl.Readback(scene.slow_context(), SIZE)
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        del readback
+        gc.collect()
+
+
+def test_auto_measures(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = gl.measure(context, SIZE, ("rgb24", "nv12"), rounds=1)
+    assert list(seconds) == ["rgb24", "nv12"]
+    assert min(seconds.values()) > 0
+    with gl.Readback(context, SIZE, "auto") as readback:
+        assert readback.pix_fmt in ("rgba", "yuv420p")
+    with gl.Readback(context, (63, 48), "auto") as readback:
+        assert readback.pix_fmt == "rgba"
+    for yuv, chosen in ((0.005, "rgba"), (0.0011, "yuv420p")):  # rgba: 0.001
+        answer = {"rgba": 0.001, "yuv420p": yuv}
+        monkeypatch.setattr(_readback, "measure", lambda *_, answer=answer: {**answer})
+        with gl.Readback(context, (640, 480), "auto") as readback:
+            assert readback.pix_fmt == chosen
+
+
+def test_what_it_says_of_itself(ring: Ring) -> None:
+    readback = ring.readback
+    assert (readback.size, readback.shape) == (SIZE, (48, 64, 4))
+    assert readback.nbytes == 64 * 48 * 4
+    assert repr(readback) == f"<Readback rgba 64x48, {readback.mapping}, 3 of 3 free>"
+    assert readback.ffmpeg_options[-2:] == ["-video_size", "64x48"]
+    readback.close()
+    assert "closed" in repr(readback)
+
+
+# ---- the example --------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("context")
+@pytest.mark.skipif(not shutil.which("ffmpeg"), reason="no FFmpeg")
+def test_the_example_renders_a_film(tmp_path: Path) -> None:
+    film = tmp_path / "film.mp4"
+    command = [sys.executable, "-W", "error", str(EXAMPLE), str(film)]
+    subprocess.run([*command, "--size", "320x180", "--frames", "25"], check=True)
+    probe = ["ffprobe", "-v", "error", "-count_frames", "-show_entries"]
+    probe += ["stream=width,nb_read_frames,color_space", "-of", "csv=p=0", str(film)]
+    told = subprocess.run(probe, check=True, capture_output=True, text=True).stdout
+    assert told.strip().split(",")[::2] == ["320", "25"]
