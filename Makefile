@@ -12,8 +12,10 @@ VENV ?= .venv$(if $(AZC_PORTABLE),-portable)$(if $(AZC_SABOTAGE),-sabotage)
 LINT ?= 1
 PYTEST_ARGS ?=
 BENCH_ARGS ?= sockets
-# Debian packages that some tests use, installed where that is possible.
-TEST_PACKAGES ?= strace
+# Debian packages, installed where that is possible: a headless OpenGL for the demo,
+# and what some tests use besides.
+DEMO_PACKAGES ?= libegl1 libgl1-mesa-dri libgles2
+TEST_PACKAGES ?= $(DEMO_PACKAGES) chromium ffmpeg iproute2 strace
 
 override VENV := $(abspath $(VENV))
 BIN := $(VENV)/bin
@@ -31,10 +33,10 @@ SOURCES := setup.py pyproject.toml $(wildcard README.md) $(wildcard csrc/*) \
 
 .PHONY: demo test portable-test bench check lint types venv clean
 
-demo: $(STAMPS)/demo
-	@cd $(VENV) && bin/python -m aiozerocopy demo
+demo: $(STAMPS)/packages-demo $(STAMPS)/demo
+	@cd $(VENV) && bin/python -m aiozerocopy demo -o $(CURDIR)/demo.mp4
 
-test: $(STAMPS)/test $(if $(filter-out 0,$(LINT)),check)
+test: $(STAMPS)/packages-test $(STAMPS)/test $(if $(filter-out 0,$(LINT)),check)
 	cd tests && $(BIN)/pytest $(PYTEST_ARGS)
 
 portable-test:
@@ -52,14 +54,22 @@ lint: $(STAMPS)/test
 types: $(STAMPS)/test
 	$(BIN)/mypy
 
-venv: $(STAMPS)/test
+venv: $(STAMPS)/packages-test $(STAMPS)/test
 
 clean:
 	rm -rf .venv* build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(STAMPS)/venv:
-	@.ci/prepare $(VENV) "$(PYTHON)" $(TEST_PACKAGES)
+	@.ci/prepare $(VENV) "$(PYTHON)"
+	@touch $@
+
+$(STAMPS)/packages-demo: $(STAMPS)/venv
+	@.ci/packages $(DEMO_PACKAGES)
+	@touch $@
+
+$(STAMPS)/packages-test: $(STAMPS)/venv
+	@.ci/packages $(TEST_PACKAGES)
 	@touch $@
 
 # The package itself is installed, not linked to, so that one checkout can serve

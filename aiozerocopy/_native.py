@@ -605,9 +605,7 @@ class Memory:
         def release(_: object, memory: Memory = self) -> None:
             on_last_release()  # (the memory was kept until here)
 
-        block = ffi.gc(
-            ffi.cast("char *", lib.azc_pool_slot(self._c, slot)), release
-        )
+        block = ffi.gc(ffi.cast("char *", lib.azc_pool_slot(self._c, slot)), release)
         return memoryview(ffi.buffer(block, self.slot_bytes)).cast("B")
 
 

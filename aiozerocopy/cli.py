@@ -1,4 +1,4 @@
-"""The command line: `aiozerocopy doctor`, `demo` and `bench`."""
+"""The command line: one subcommand a module, see `COMMANDS`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "doctor": "what this machine offers, what is missing and what that costs",
-    "demo": "what the package does, shown on this machine",
+    "demo": "renders a scene into demo.mp4 and checks what is in it",
+    "render": "renders a fragment shader into a video",
+    "serve": "shows a scene or a video to browsers and programs",
+    "view": "receives frames, shows how they come, or pipes them on",
     "bench": "how fast it is here, beside others (a first word says what: sockets)",
 }
 

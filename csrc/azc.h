@@ -40,7 +40,8 @@ enum {
     AZC_OUT = 2,        /* the channel sends */
     AZC_OWN = 4,        /* a pipe end we made: non-blocking, shared with nobody */
     AZC_UNTRUSTED = 8,  /* no system call on this fd in a caller's thread */
-    AZC_READS = 16,     /* the peer only read()s: a pool's pages may be lent */
+    AZC_READS = 16,     /* with AZC_OWN: the peer only read()s, so a pool's pages
+                         * may be lent to it */
 };
 
 /* What azc_cancel did. */

@@ -41,7 +41,9 @@ static int prepare_fd(azc_channel *channel) {
     channel->device = st.st_dev;
     channel->inode = st.st_ino;
     channel->lane = azc__lane_for(&st, channel->fd, channel->flags);
-    channel->lends = channel->lane->paced && channel->flags & AZC_READS;
+    /* A pipe that pages were lent to knows RWF_NOWAIT no more. */
+    channel->lends = channel->lane->paced && channel->flags & AZC_READS &&
+                     channel->flags & AZC_OWN;
     channel->nap_us = NAP_MIN_US;
 #ifdef SO_NOSIGPIPE
     int on = 1;
@@ -187,20 +189,19 @@ static int rescue(azc_channel *channel, azc_op *op, uint64_t limit) {
     uint64_t before = op->total;
     azc__op_truncate(op);
     channel->queue.bytes -= before - op->total;
-    if (op->lent) channel->stats.rescued += azc__op_detach(op);
+    ssize_t r = azc__op_rescue(op, limit);
+    if (r < 0) {
+        if (op->lent) azc__op_detach(op); /* a closing one ends only later */
+        break_channel(channel, -ECANCELED);
+        return -ENOBUFS;
+    }
+    channel->stats.rescued += (uint64_t)r;
     if (op->done == op->total) {
         azc__queue_accept(&channel->queue, 0, false);
         end_list(channel,
                  azc__queue_consume(&channel->queue, channel->read), 0);
-        return AZC_RESCUED;
     }
-    ssize_t r = azc__op_rescue(op, limit);
-    if (r >= 0) {
-        channel->stats.rescued += (uint64_t)r;
-        return AZC_RESCUED;
-    }
-    break_channel(channel, -ECANCELED);
-    return -ENOBUFS;
+    return AZC_RESCUED;
 }
 
 /* Ends the caller's part in op, which no system call has.  The event tells
@@ -268,7 +269,8 @@ int azc_cancel(azc_channel *channel, uint64_t token, uint64_t limit,
     azc_op *op = channel->state == DEAD
                      ? NULL
                      : azc__queue_find(&channel->queue, token);
-    if (op && op->in_flight && !channel->lane->bounced) {
+    bool held = op && (op->in_flight || op->submitting);
+    if (held && !channel->lane->bounced) {
         if (!op->notice) op->notice = azc__op_new(NULL, 0, NULL, 0);
         op->cancelled = op->notice != NULL;
         op->rescue_limit = limit;

@@ -58,6 +58,7 @@ struct azc_op {
     void *rescue; /* the copied rest, to be freed */
     struct iovec *vec, first[VEC_INLINE];
     int count, at; /* vec[at] is the first with bytes left, advanced in place */
+    uint64_t into; /* bytes of vec[at] that were moved */
     uint64_t *ends; /* of a batch: where each message ends */
     int nends;
 };
@@ -89,7 +90,7 @@ void azc__queue_remove(azc_queue *queue, azc_op *op);
 
 /* pool.c: memory whose pages may be lent. */
 bool azc__pool_lends(const void *from, size_t n);
-size_t azc__pool_detach(const void *from, size_t n);
+size_t azc__pool_detach(const void *at, const void **slot);
 void azc__pool_fork_lock(void);
 void azc__pool_fork_unlock(void);
 

@@ -4,6 +4,8 @@
  * only this memory is ever lent: it is ours alone, never goes back to malloc,
  * and each slot can be detached: the bytes move to other pages, in one step
  * and at the same address, while the reader keeps the old ones as they were.
+ * (Who stores into a slot while part of it is being cancelled, from another
+ * thread, may lose what he stores.)
  *
  * A pool is found again by address, so that any view of a slot can be sent,
  * whatever Python object it comes from.
@@ -91,11 +93,17 @@ static azc_pool *pool_of(const char *at) {
     return pool;
 }
 
-/* May these bytes be lent?  They must lie in one pool. */
+static char *slot_of(const azc_pool *pool, const char *at) {
+    size_t first = (size_t)(at - pool->memory);
+    return pool->memory + first / pool->stride * pool->stride;
+}
+
+/* May these bytes be lent?  They must lie in one slot. */
 bool azc__pool_lends(const void *from, size_t n) {
+    const char *at = from;
     pthread_mutex_lock(&pools_lock);
-    const azc_pool *pool = pool_of(from);
-    bool lends = pool && (const char *)from + n <= pool->memory + pool->bytes;
+    const azc_pool *pool = pool_of(at);
+    bool lends = pool && at + n <= slot_of(pool, at) + pool->stride;
     pthread_mutex_unlock(&pools_lock);
     return lends;
 }
@@ -116,19 +124,17 @@ static void move_slot(const azc_pool *pool, char *slot) {
     madvise(slot, pool->stride, MADV_DONTNEED);
 }
 
-/* Takes the slots of these bytes back from every reader: what is stored there
- * from now on nobody sees.  Returns how many bytes were moved. */
-size_t azc__pool_detach(const void *from, size_t n) {
-    pthread_mutex_lock(&pools_lock);
-    azc_pool *pool = pool_of(from);
+/* Takes the slot that has this byte back from every reader: what is stored there
+ * from now on nobody sees.  *slot is the one that was done last, and set to this.
+ * Returns how many bytes were moved. */
+size_t azc__pool_detach(const void *at, const void **slot) {
     size_t moved = 0;
-    if (pool) {
-        size_t first = (size_t)((const char *)from - pool->memory);
-        size_t slot = first / pool->stride * pool->stride;
-        for (; slot < first + n; slot += pool->stride) {
-            move_slot(pool, pool->memory + slot);
-            moved += pool->stride;
-        }
+    pthread_mutex_lock(&pools_lock);
+    azc_pool *pool = pool_of(at);
+    if (pool && slot_of(pool, at) != *slot) {
+        move_slot(pool, slot_of(pool, at));
+        *slot = slot_of(pool, at);
+        moved = pool->stride;
     }
     pthread_mutex_unlock(&pools_lock);
     return moved;
@@ -136,9 +142,8 @@ size_t azc__pool_detach(const void *from, size_t n) {
 
 #else
 
-size_t azc__pool_detach(const void *from, size_t n) {
-    (void)from;
-    (void)n;
+size_t azc__pool_detach(const void *at, const void **slot) {
+    (void)at, (void)slot;
     return 0;
 }
 

@@ -18,9 +18,13 @@
 
 #include "channel.h"
 
+#ifndef AZC_LEND_MIN /* the simulation's is less */
+#define AZC_LEND_MIN (64 << 10)
+#endif
+
 enum {
-    LEND_MIN = 64 << 10,  /* below it, a copy is cheaper */
-    LEND_CHUNK = 1 << 20, /* more than this is in no pipe */
+    LEND_MIN = AZC_LEND_MIN, /* below it, a copy is cheaper */
+    LEND_CHUNK = 1 << 20,    /* more than this is in no pipe */
 };
 
 #ifdef AZC_SABOTAGE
@@ -38,23 +42,27 @@ azc_op *azc__op_new(const struct iovec *vec, int count, const uint64_t *ends,
     char *after = (char *)(op + 1);
     op->vec = pieces ? (struct iovec *)(void *)after : op->first;
     op->ends = nends ? (uint64_t *)(void *)(after + pieces) : NULL;
-    if (count) memcpy(op->vec, vec, (size_t)count * sizeof *vec);
+    for (int i = 0; i < count; i++) {
+        if (!vec[i].iov_len) continue;
+        op->vec[op->count++] = vec[i];
+        op->total += vec[i].iov_len;
+    }
     if (nends) memcpy(op->ends, ends, marks);
-    op->count = count;
     op->nends = nends;
-    for (int i = 0; i < count; i++) op->total += vec[i].iov_len;
     op->need = op->total;
     return op;
 }
 
-/* Takes the operation's pages back from the reader.  A piece that was lent in
- * part has moved on in place, so look at the byte before it. */
+/* Takes the operation's pages back from the reader.  A piece that was moved, in
+ * part or wholly, has advanced in place, so look at the byte before it. */
 size_t azc__op_detach(azc_op *op) {
     size_t moved = 0;
     op->lent = false;
     if (SABOTAGED(DETACH)) return 0;
-    for (int i = 0; i < op->count && i <= op->at; i++)
-        moved += azc__pool_detach((char *)op->vec[i].iov_base - 1, 1);
+    int begun = op->at + (op->into > 0);
+    const void *slot = NULL;
+    for (int i = 0; i < begun; i++)
+        moved += azc__pool_detach((char *)op->vec[i].iov_base - 1, &slot);
     return moved;
 }
 
@@ -83,32 +91,45 @@ bool azc__op_truncate(azc_op *op) {
     return op->done < op->total;
 }
 
-/* Copies the unsent rest, so that the caller's memory is needed no more. */
-ssize_t azc__op_rescue(azc_op *op, uint64_t limit) {
-    uint64_t rest = op->total - op->done, copied = 0;
-    if (rest > limit) return -ENOBUFS;
-    char *copy = azc_sys.allocate(rest);
-    if (!copy) return -ENOMEM;
-    for (int i = op->at; i < op->count && copied < rest; i++) {
-        uint64_t n = op->vec[i].iov_len;
-        if (n > rest - copied) n = rest - copied;
-        ssize_t r = azc_sys.copy(copy + copied, op->vec[i].iov_base, n);
-        if (r < 0) {
-            azc_sys.release(copy);
-            return r;
-        }
-        copied += n;
+/* Copies the n bytes that come next. */
+static ssize_t copy_rest(const azc_op *op, char *to, uint64_t n) {
+    uint64_t copied = 0;
+    for (int i = op->at; copied < n; i++) {
+        uint64_t step = op->vec[i].iov_len;
+        if (step > n - copied) step = n - copied;
+        ssize_t r = azc_sys.copy(to + copied, op->vec[i].iov_base, step);
+        if (r < 0) return r;
+        copied += step;
     }
+    return (ssize_t)copied;
+}
+
+/* Copies the unsent rest and then takes lent pages back (which may lose what is
+ * in them), so that the caller's memory is needed no more.  Returns how many
+ * bytes that has copied. */
+ssize_t azc__op_rescue(azc_op *op, uint64_t limit) {
+    uint64_t rest = op->total - op->done;
+    if (rest > limit) return -ENOBUFS;
+    char *copy = rest ? azc_sys.allocate(rest) : NULL;
+    if (rest && !copy) return -ENOMEM;
+    ssize_t r = copy_rest(op, copy, rest);
+    if (r < 0) {
+        azc_sys.release(copy);
+        return r;
+    }
+    if (op->lent) r += (ssize_t)azc__op_detach(op);
+    if (!rest) return r;
     if (SABOTAGED(RESCUE)) {
         azc_sys.release(copy);
-        return (ssize_t)rest;
+        return r;
     }
     op->rescue = copy;
     op->vec = op->first;
     op->vec[0] = (struct iovec){copy, rest};
     op->count = 1;
     op->at = 0;
-    return (ssize_t)rest;
+    op->into = 0;
+    return r;
 }
 
 void azc__queue_push(azc_queue *queue, azc_op *op) {
@@ -181,8 +202,10 @@ static uint64_t advance(azc_op *op, uint64_t n) {
         piece->iov_base = (char *)piece->iov_base + step;
         piece->iov_len -= step;
         taken += step;
+        op->into += step;
         if (piece->iov_len) break;
         op->at++;
+        op->into = 0;
     }
     op->done += taken;
     if (SABOTAGED(TAIL) && taken && op->done < op->need) op->done = op->need;

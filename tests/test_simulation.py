@@ -3,6 +3,7 @@
 tests/sim/sim.c says what is simulated and what must hold; tests/sim/race.c has real
 threads on real pipes and sockets. A failure prints its seed: build the program as
 below, and ``sim --from SEED --seeds 1 --verbose`` shows it again, step by step.
+tests/sim/pace.c gives csrc/pace.c a clock of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ TESTS = Path(__file__).parent
 CSRC = TESTS.parent / "csrc"
 SIM = TESTS / "sim"
 HELPER = ("queue", "port", "registry", "lanes", "pace", "pool", "channel", "pump")
-KERNEL = ("sim", "oracle", "kernel", "poller", "threads")
+KERNEL = ("sim", "oracle", "kernel", "lending", "poller", "threads")
+LEND_MIN = "-DAZC_LEND_MIN=2000"  # bytes; small loans are many loans
 
 SEEDS = os.environ.get("AZC_SIM_SEEDS", "10000")
 CAUGHT_WITHIN = "300"  # seeds
@@ -79,13 +81,13 @@ def works(folder: Path) -> Callable[..., bool]:
 
 @pytest.fixture(scope="module")
 def build_sim(folder: Path) -> Build:
-    """Build the simulation; its locks take the place of the real ones."""
+    """Build the simulation; its locks and pages take the place of the real ones."""
 
     def build(name: str, *flags: str) -> Path:
         sources = [CSRC / f"{name}.c" for name in HELPER]
         sources += [SIM / f"{name}.c" for name in KERNEL]
-        locks = ("-include", str(SIM / "locks.h"))
-        return compiled(folder / name, sources, *locks, *flags)
+        fakes = [f"-include{SIM / name}" for name in ("locks.h", "lending.h")]
+        return compiled(folder / name, sources, *fakes, LEND_MIN, *flags)
 
     return build
 
@@ -107,11 +109,20 @@ def test_simulation_without_sabotage(saboteur: Path) -> None:
     assert result.returncode == 0, result.stderr[-8000:]
 
 
-@pytest.mark.parametrize("fault", ["order", "tail", "rescue", "identity"])
+@pytest.mark.parametrize(
+    "fault", ["order", "tail", "rescue", "identity", "loan", "detach"]
+)
 def test_simulation_catches(fault: str, saboteur: Path) -> None:
     result = run([saboteur, "--seeds", CAUGHT_WITHIN, "--sabotage", fault])
     assert result.returncode == 1
     assert "failed; its last steps" in result.stderr
+
+
+def test_pace(folder: Path, works: Callable[..., bool]) -> None:
+    flags = ADDRESS if works(*ADDRESS) else ()
+    pace = compiled(folder / "pace", [CSRC / "pace.c", SIM / "pace.c"], *flags)
+    result = run([pace])
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize(

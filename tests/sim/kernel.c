@@ -15,7 +15,8 @@ uint64_t sim_faults[FAULTS], sim_bytes;
 const char *const sim_fault_names[FAULTS] = {
     "short count", "EAGAIN",    "EINTR",     "out of buffers", "broken",
     "bad memory",  "no memory", "no thread", "no fd",          "spurious",
-    "peer died",   "fd stolen", "stalled",
+    "peer died",   "fd stolen", "stalled",   "loan refused",   "late count",
+    "no pages",
 };
 sim_rates kernel_rates;
 bool kernel_in_child;
@@ -151,7 +152,12 @@ static ssize_t copy(void *to, const void *from, size_t n) {
 sim_file *kernel_new_file(int kind, size_t capacity) {
     SIM_CHECK(kernel.count < SIM_FILES, "too many files");
     sim_file *file = &kernel.files[kernel.count];
+    sim_flow before = file->flow[1]; /* its memory is used again */
     memset(file, 0, sizeof *file);
+    file->flow[1].log = before.log;
+    file->flow[1].log_room = before.log_room;
+    file->flow[1].loans = before.loans;
+    file->flow[1].loans_room = before.loans_room;
     file->kind = kind;
     file->number = SIM_FIRST_FD + kernel.count++;
     file->open = true;
@@ -166,6 +172,10 @@ sim_file *kernel_file(int number) {
     SIM_CHECK(kernel.files[i].open, "fd %d is closed", number);
     return &kernel.files[i];
 }
+
+int kernel_files(void) { return kernel.count; }
+
+sim_file *kernel_file_at(int index) { return &kernel.files[index]; }
 
 bool kernel_always_ready(const sim_file *file) {
     return file->kind == REGULAR || file->kind == DEVICE;
@@ -198,7 +208,7 @@ static int fake_close(int fd) {
     sim_yield();
     sim_file *file = kernel_file(fd);
     SIM_CHECK(!file->stolen, "fd %d is closed, but it is a stranger's", fd);
-    SIM_CHECK(!file->flow[0].busy && !file->flow[1].busy,
+    SIM_CHECK(kernel_in_child || (!file->flow[0].busy && !file->flow[1].busy),
               "fd %d is closed during a call", fd);
     sim_trace("close fd %ld", fd, 0, 0);
     poller_drop_closed(fd);
@@ -212,9 +222,20 @@ static int fake_shutdown(int fd) {
     return 0;
 }
 
+/* Is there still a reader? */
+static int poll_for_end(struct pollfd *fd) {
+    const sim_flow *flow = &kernel_file(fd->fd)->flow[1];
+    sim_yield();
+    if (kernel_strikes(kernel_rates.interrupted, FAULT_INTERRUPTED))
+        return -EINTR;
+    fd->revents = flow->ended ? POLLERR : 0;
+    return flow->ended;
+}
+
 static int fake_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
     SIM_CHECK(count == 1 && timeout_ms == 0, "an unexpected poll");
     SIM_CHECK(!sim_holds_locks(), "poll with a lock held");
+    if (!fds[0].events) return poll_for_end(fds);
     bool out = fds[0].events & POLLOUT;
     sim_file *file = kernel_file(fds[0].fd);
     sim_flow *flow = &file->flow[out];
@@ -268,13 +289,16 @@ static int meets_fault(sim_file *file, sim_flow *flow) {
     return 0;
 }
 
+static void make_room_in_log(sim_flow *flow, size_t n) {
+    if (flow->moved + n <= flow->log_room) return;
+    flow->log_room = 2 * (flow->log_room + n);
+    flow->log = realloc(flow->log, flow->log_room);
+    if (!flow->log) abort();
+}
+
 static void log_bytes(sim_flow *flow, const char *data, size_t n) {
     if (!n) return;
-    if (flow->moved + n > flow->log_room) {
-        flow->log_room = 2 * (flow->log_room + n);
-        flow->log = realloc(flow->log, flow->log_room);
-        if (!flow->log) abort();
-    }
+    make_room_in_log(flow, n);
     unsigned char *to = flow->log + flow->moved;
     memcpy(to, data, n);
     SIM_CHECK(!memchr(to, 0xdb, n), "the reader sees what was stored later");
@@ -447,11 +471,12 @@ static ssize_t fake_read_file(int fd, const struct iovec *vec, int count) {
     return move(fd, vec, count, false, call_waits(fd));
 }
 
-/* A FIFO does not know how not to wait. */
+/* A FIFO does not know how not to wait, nor a pipe that pages were lent to. */
 static bool refuses(int fd, int how, bool out) {
     sim_file *file = kernel_file(fd);
     SIM_CHECK(file->kind == PIPE || file->kind == FIFO, "not a pipe: %d", fd);
-    if (file->kind != FIFO || !(how & SYS_NOWAIT)) return false;
+    bool knows = file->kind == PIPE && !file->flow[1].lent;
+    if (knows || !(how & SYS_NOWAIT)) return false;
     check_call(file, &file->flow[out], out, 1);
     file->flow[out].calls++;
     sim_yield();
@@ -470,16 +495,97 @@ static ssize_t fake_read_pipe(int fd, const struct iovec *vec, int count,
                                    : move(fd, vec, count, false, false);
 }
 
-/* Lending is not simulated: the kernel refuses, and it goes by copies. */
-static ssize_t fake_lend(int fd, const struct iovec *vec, int count) {
-    (void)fd, (void)vec, (void)count;
-    return -EINVAL;
+/* ---- lending --------------------------------------------------------- */
+
+/* Notes where the next n bytes are; they are not looked at now. */
+static void lend_bytes(sim_flow *flow, const struct iovec *vec, size_t n) {
+    make_room_in_log(flow, n);
+    flow->lent += n;
+    flow->level += n;
+    for (; n; vec++) {
+        size_t step = vec->iov_len < n ? vec->iov_len : n;
+        if (step) lending_add(flow, vec->iov_base, step);
+        flow->moved += step;
+        n -= step;
+    }
 }
 
-static ssize_t fake_unread(int fd) {
-    (void)fd;
-    return 0;
+static ssize_t lend_pages(sim_file *file, const struct iovec *vec, int count) {
+    static const int refusals[] = {-EINVAL, -EPERM, -ENOSYS, -EFAULT};
+    sim_flow *flow = &file->flow[1];
+    if (kernel_strikes(kernel_rates.refused, FAULT_REFUSED)) {
+        flow->refused = true;
+        return refusals[sim_below(4)];
+    }
+    int error = meets_fault(file, flow);
+    if (error == -EIO || error == -ECONNRESET) {
+        flow->ended = true;
+        return fatal(flow, -EPIPE);
+    }
+    if (error) return error;
+    if (flow->ended) return fatal(flow, flow->fatal ? flow->fatal : -EPIPE);
+    if (flow->level >= flow->capacity) return -EAGAIN;
+    size_t n = total_of(vec, count), room = flow->capacity - flow->level;
+    n = cut(n < room ? n : room);
+    lend_bytes(flow, vec, n);
+    return (ssize_t)n;
 }
+
+static void check_loan(const sim_file *file, const struct iovec *vec,
+                       int count) {
+    const sim_flow *flow = &file->flow[1];
+    SIM_CHECK(flow->may_lend, "pages are lent to any reader, fd %d",
+              file->number);
+    SIM_CHECK(!flow->refused, "pages are lent though the kernel has refused");
+    for (int i = 0; i < count; i++)
+        SIM_CHECK(lending_is_mapped(vec[i].iov_base, vec[i].iov_len),
+                  "what is lent belongs to no pool");
+}
+
+static ssize_t fake_lend(int fd, const struct iovec *vec, int count) {
+    sim_file *file = kernel_file(fd);
+    sim_flow *flow = &file->flow[1];
+    check_call(file, flow, true, count);
+    check_loan(file, vec, count);
+    flow->busy = true;
+    sim_yield();
+    if (flow->stalled) sim_wait(is_moving, flow, SIM_FOREVER);
+    ssize_t r = file->stolen ? -EBADF : lend_pages(file, vec, count);
+    if (file->stolen) fatal(flow, -EBADF);
+    sim_yield();
+    flow->busy = false;
+    count_result(flow, r);
+    sim_trace("lend fd %ld, %ld bytes: %ld", fd, (int64_t)total_of(vec, count),
+              r);
+    return r;
+}
+
+/* A stranger answers what he likes.  Others may write into the pipe too, and
+ * the answer may be old when it comes. */
+static ssize_t fake_unread(int fd) {
+    sim_file *file = kernel_file(fd);
+    sim_flow *flow = &file->flow[1];
+    SIM_CHECK(flow->may_lend, "nothing was ever lent to fd %d", fd);
+    SIM_CHECK(!sim_holds_locks(), "a question with a lock held");
+    SIM_CHECK(!flow->busy, "two calls at once on fd %d", fd);
+    SIM_CHECK(!flow->no_more || ++flow->late_calls < 2,
+              "a question after the close of fd %d", fd);
+    flow->busy = true;
+    sim_yield();
+    if (flow->stalled) sim_wait(is_moving, flow, SIM_FOREVER);
+    if (flow->reads_on) peer_read(flow, 1 + sim_below(2 * flow->level));
+    size_t unread = flow->level;
+    if (kernel_strikes(kernel_rates.spurious, FAULT_LATE))
+        unread += 1 + sim_below(5000);
+    bool stranger = file->stolen;
+    sim_yield();
+    flow->busy = false;
+    sim_trace("unread of fd %ld: %ld", fd, (int64_t)unread, 0);
+    if (stranger) return sim_chance(512) ? 0 : -ENOTTY;
+    return (ssize_t)unread;
+}
+
+/* ---- sockets --------------------------------------------------------- */
 
 static ssize_t fake_send(int fd, const struct iovec *vec, int count) {
     SIM_CHECK(kernel_file(fd)->kind == SOCKET, "not a socket: %d", fd);
@@ -493,8 +599,20 @@ static ssize_t fake_recv(int fd, const struct iovec *vec, int count) {
 
 /* ---- the other side -------------------------------------------------- */
 
+/* The dead do not read. */
 void peer_read(sim_flow *flow, size_t n) {
-    flow->level -= n < flow->level ? n : flow->level;
+    if (flow->may_lend && flow->ended) return;
+    if (n > flow->level) n = flow->level;
+    flow->level -= n;
+    flow->read += n;
+    lending_look(flow);
+}
+
+/* Whoever opens a pipe through /proc can read what a dead reader has left. */
+void peer_read_remains(sim_flow *flow) {
+    flow->read += flow->level;
+    flow->level = 0;
+    lending_look(flow);
 }
 
 void peer_feed(sim_flow *flow, size_t n) {
@@ -508,7 +626,7 @@ void peer_end(sim_flow *flow, int error) {
     sim_faults[FAULT_PEER_DIED]++;
     flow->ended = true;
     if (error) fatal(flow, error);
-    if (error) flow->level = 0;
+    if (error && !flow->may_lend) flow->level = 0;
 }
 
 /* Somebody has closed our number, and it names another file now.  (A copy of
@@ -576,15 +694,12 @@ struct azc_sys azc_sys = {
 };
 
 void kernel_begin(void) {
-    for (int i = 0; i < kernel.count; i++) {
-        free(kernel.files[i].flow[1].log);
-        kernel.files[i].flow[1].log = NULL;
-    }
     kernel.count = 0;
     kernel.allocated = 0;
     kernel.faults_off = false;
     memset(kernel.bad, 0, sizeof kernel.bad);
     kernel_excuses = (sim_excuses){0};
+    lending_begin();
 }
 
 void kernel_end(void) {
@@ -592,6 +707,7 @@ void kernel_end(void) {
         SIM_CHECK(!kernel.files[i].open || kernel.files[i].stolen,
                   "fd %d is left open", kernel.files[i].number);
     poller_end();
+    lending_end();
     for (int i = 0; i < kernel.count; i++)
         if (kernel.files[i].stolen) return; /* its channel may be left */
     SIM_CHECK(kernel.allocated == 0, "%ld allocations are left",

@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "lending.h"
+
 enum sim_kind { SOCKET, PIPE, FIFO, TTY, REGULAR, DEVICE, KINDS };
 
 /* Bytes on their way in one direction. */
@@ -20,8 +22,15 @@ typedef struct sim_flow {
     size_t capacity;    /* out: of the pipe */
     size_t level;       /* bytes in it that nobody has read */
     uint64_t moved;     /* by the helper, ever */
+    uint64_t read;      /* out: by the peer, ever */
     unsigned char *log; /* out: all that was accepted */
     size_t log_room;
+    sim_loan *loans; /* out: what is looked at in memory when it is read */
+    int loans_count, loans_room;
+    uint64_t lent; /* bytes, ever */
+    bool may_lend; /* the peer only reads, as AZC_READS says */
+    bool refused;  /* ... but the kernel does not lend */
+    bool reads_on; /* the peer reads all that comes */
     uint64_t fed;      /* in: what the peer has written, ever */
     bool ended;        /* in: the peer has closed; out: it is gone */
     bool stalled;      /* calls do not return (a pipe that a peer holds) */
@@ -54,7 +63,9 @@ typedef struct sim_rates {
     unsigned no_memory; /* allocate fails */
     unsigned no_thread;
     unsigned no_fd;    /* for a poller or notifier; -ENOMEM when arming */
-    unsigned spurious; /* readiness that is none */
+    unsigned spurious; /* readiness that is none; more unread than there is */
+    unsigned refused;  /* the kernel lends no pages */
+    unsigned no_pages; /* mmap fails */
 } sim_rates;
 
 /* Faults that were injected, all seeds together. */
@@ -72,6 +83,9 @@ enum sim_fault {
     FAULT_PEER_DIED,
     FAULT_STOLEN,
     FAULT_STALLED,
+    FAULT_REFUSED,
+    FAULT_LATE,
+    FAULT_NO_PAGES,
     FAULTS,
 };
 extern uint64_t sim_faults[FAULTS];
@@ -80,7 +94,7 @@ extern uint64_t sim_bytes; /* moved, all seeds together */
 
 /* Whether an error of this kind was injected since kernel_begin. */
 typedef struct sim_excuses {
-    bool no_memory, no_thread, no_fd;
+    bool no_memory, no_thread, no_fd, no_pages;
 } sim_excuses;
 
 void kernel_begin(void);
@@ -92,6 +106,8 @@ void kernel_set_faults(bool on);
 
 sim_file *kernel_new_file(int kind, size_t capacity);
 sim_file *kernel_file(int number);
+int kernel_files(void);
+sim_file *kernel_file_at(int index);
 bool kernel_signalled(int number); /* of a notifier */
 
 /* For poller.c.  Progress counts all that a call can be about. */
@@ -114,6 +130,7 @@ uint64_t kernel_stream_of(const sim_file *file);
 
 /* What the other side does. */
 void peer_read(sim_flow *flow, size_t n);
+void peer_read_remains(sim_flow *flow);
 void peer_feed(sim_flow *flow, size_t n);
 void peer_end(sim_flow *flow, int fatal); /* fatal of 0: an orderly end */
 void peer_steal(sim_file *file);

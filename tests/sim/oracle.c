@@ -13,7 +13,10 @@ op ops[OPS];
 int op_count;
 chan channels[CHANNELS];
 int channel_count;
+azc_pool *pool;
+size_t slot_bytes;
 
+static op *in_slot[SLOTS];
 static op *entering[SIM_THREADS]; /* until it is in a queue */
 static op *inside[SIM_THREADS];   /* until its call returns */
 
@@ -50,18 +53,51 @@ static void on_move(sim_file *file, bool out) {
     entering[sim_self()] = NULL;
 }
 
+static void on_lend(const void *from) {
+    for (int i = 0; i < SLOTS; i++) {
+        op *it = in_slot[i];
+        const unsigned char *at = from;
+        if (it && at >= it->data && at < it->data + it->length) it->lent = true;
+    }
+}
+
+static int slot_at(const char *from) {
+    int slot = 0;
+    while (slot < SLOTS && azc_pool_slot(pool, slot) != (void *)(uintptr_t)from)
+        slot++;
+    return slot;
+}
+
+/* Others may be storing into their slots at this moment. */
+static void on_replace(const void *from, size_t n) {
+    int slot = slot_at(from);
+    op *it = slot < SLOTS ? in_slot[slot] : NULL;
+    SIM_CHECK(it && it->lent, "a slot is replaced that was never lent");
+    it->replaced += n;
+}
+
 void oracle_begin(void) {
     op_count = channel_count = 0;
     memset(entering, 0, sizeof entering);
     memset(inside, 0, sizeof inside);
+    memset(in_slot, 0, sizeof in_slot);
     memset(channels, 0, sizeof channels);
     sim_on_channel_lock = on_channel_lock;
     kernel_on_move = on_move;
+    lending_on_lend = on_lend;
+    lending_on_replace = on_replace;
 }
 
 /* ---- operations ------------------------------------------------------ */
 
-op *op_new(chan *channel, int kind, size_t length) {
+static void fill(op *it) {
+    if (it->kind == SEND)
+        pattern_fill(it->data, it->token, 0, it->length);
+    else
+        memset(it->data, UNTOUCHED, it->length);
+}
+
+static op *op_new_at(chan *channel, int kind, size_t length) {
     SIM_CHECK(op_count < OPS, "too many operations");
     op *it = &ops[op_count++];
     memset(it, 0, sizeof *it);
@@ -69,14 +105,39 @@ op *op_new(chan *channel, int kind, size_t length) {
     it->channel = channel;
     it->kind = kind;
     it->length = it->bad_from = length;
-    it->place = -1;
+    it->place = it->slot = -1;
+    return it;
+}
+
+op *op_new(chan *channel, int kind, size_t length) {
+    op *it = op_new_at(channel, kind, length);
     if (kind == CLOSE) return it;
     it->data = malloc(length + 1);
     if (!it->data) abort();
-    if (kind == SEND)
-        pattern_fill(it->data, it->token, 0, length);
-    else
-        memset(it->data, UNTOUCHED, length);
+    fill(it);
+    return it;
+}
+
+/* Often at the slot's start, or up to its end. */
+static size_t draw_offset(size_t room) {
+    switch (sim_below(3)) {
+    case 0:
+        return 0;
+    case 1:
+        return room;
+    default:
+        return sim_below(room + 1);
+    }
+}
+
+op *op_new_in_slot(chan *channel, int kind, size_t length) {
+    int slot = (int)sim_below(SLOTS);
+    if (!pool || length > slot_bytes || in_slot[slot]) return NULL;
+    op *it = in_slot[slot] = op_new_at(channel, kind, length);
+    it->slot = slot;
+    it->data = azc_pool_slot(pool, slot);
+    it->data += draw_offset(slot_bytes - length);
+    fill(it);
     return it;
 }
 
@@ -97,14 +158,21 @@ void op_leaves(op *it) {
     entering[sim_self()] = inside[sim_self()] = NULL;
 }
 
+static void release_memory(op *it) {
+    if (it->slot < 0)
+        free(it->data);
+    else
+        in_slot[it->slot] = NULL;
+    it->data = NULL;
+}
+
 /* The memory is the caller's, who does the worst that a caller can do. */
 void op_give_back(op *it) {
     if (!it->data) return;
     if (it->bad_from < it->length) kernel_unmark_bad(it->data + it->bad_from);
     memset(it->data, POISON, it->length);
-    if (!sim_chance(512)) return;
-    free(it->data);
-    it->data = NULL;
+    if (!sim_chance(it->slot < 0 ? 512 : 900)) return;
+    release_memory(it);
 }
 
 static bool is_full_of(const unsigned char *data, unsigned char byte,
@@ -123,13 +191,32 @@ static void keep_received(op *it) {
 }
 
 /* Ends are told in the order of submission.  Exempt are those that a cancel
- * has ended, and those whose own call was moving bytes: it tells on return. */
+ * has ended, and those whose own call was moving bytes: it tells on return.
+ * What was copied may end before what was lent. */
 static void check_order(op *it) {
-    chan *channel = it->channel;
+    int *last = &it->channel->last_end[it->lent || !it->length];
     if (it->end != BY_EVENT || it->direct || it->status == -ECANCELED) return;
-    SIM_CHECK(it->turn > channel->last_end, "operation %ld ends too late",
+    SIM_CHECK(it->turn > *last, "operation %ld ends too late",
               (long)it->token);
-    channel->last_end = it->turn;
+    *last = it->turn;
+}
+
+static bool is_unread(const op *it) {
+    return it->slot >= 0 && lending_is_unread(it->data, it->length);
+}
+
+/* What has ended well, the reader has. */
+static void check_read(const op *it) {
+    if (it->kind != SEND || it->status != 0 || !it->channel->lends) return;
+    SIM_CHECK(!is_unread(it), "operation %ld ends before it is read",
+              (long)it->token);
+    for (int i = 0; i < it->place && !it->length; i++) {
+        const op *before = it->channel->order[i];
+        if (before->end || before->cancelling) continue;
+        SIM_CHECK(!is_unread(before),
+                  "operation %ld ends before what it follows is read",
+                  (long)it->token);
+    }
 }
 
 static void check_status(op *it) {
@@ -182,6 +269,7 @@ void op_ends(op *it, int how, int status, uint64_t bytes, int outcome) {
     }
     check_order(it);
     check_status(it);
+    check_read(it);
     if (how != BY_RETURN && status == -ENOBUFS) it->channel->torn = true;
     if (it->kind == RECEIVE) keep_received(it);
     op_give_back(it);
@@ -381,7 +469,7 @@ void channel_check_stats(chan *channel) {
     bool exact = !((channel->error || channel->torn) && channel->bounced);
     for (int i = 0; i < channel->count; i++) {
         messages += messages_of(channel->order[i]);
-        rescued += channel->order[i]->copied;
+        rescued += channel->order[i]->copied + channel->order[i]->replaced;
     }
     int r = azc_get_stats(channel->azc, &stats);
     SIM_CHECK(r == 0, "no stats");
@@ -389,6 +477,8 @@ void channel_check_stats(chan *channel) {
               (long)stats.bytes);
     SIM_CHECK(stats.calls == flow->calls, "stats: %ld calls, not %ld",
               (long)stats.calls, (long)flow->calls);
+    SIM_CHECK(stats.lent == flow->lent, "stats: %ld lent", (long)stats.lent);
+    SIM_CHECK(!flow->refused || !stats.lends, "stats: it still lends");
     SIM_CHECK(stats.waits == flow->waits, "stats: %ld waits, not %ld",
               (long)stats.waits, (long)flow->waits);
     SIM_CHECK(stats.queued == 0 && stats.queued_bytes == 0,
@@ -399,18 +489,33 @@ void channel_check_stats(chan *channel) {
     SIM_CHECK(!exact || stats.messages == messages,
               "stats: %ld messages, not %ld", (long)stats.messages,
               (long)messages);
+    exact = exact && !(channel->lends && (channel->error || channel->torn));
     SIM_CHECK(!exact || stats.rescued == rescued, "stats: %ld rescued, not %ld",
               (long)stats.rescued, (long)rescued);
     SIM_CHECK(!channel->error || stats.error == channel->error,
               "stats: error %d, not %d", stats.error, channel->error);
 }
 
+static void check_untouched(const op *it) {
+    if (it->data && it->end)
+        SIM_CHECK(is_full_of(it->data, POISON, it->length),
+                  "memory is written to after its operation has ended");
+}
+
+void oracle_close_pool(void) {
+    for (int i = 0; i < SLOTS; i++) {
+        if (!in_slot[i]) continue;
+        check_untouched(in_slot[i]);
+        release_memory(in_slot[i]);
+    }
+    if (pool) azc_pool_close(pool);
+    pool = NULL;
+}
+
 void oracle_end(void) {
     for (int i = 0; i < op_count; i++) {
         op *it = &ops[i];
-        if (it->data && it->end)
-            SIM_CHECK(is_full_of(it->data, POISON, it->length),
-                      "memory is written to after its operation has ended");
+        check_untouched(it);
         free(it->data);
         free(it->kept);
         it->data = it->kept = NULL;

@@ -10,6 +10,8 @@
  *   - it ends once: by return value, event or azc_cancel
  *   - what is said of it fits: status, bytes, outcome, order of ends
  *   - received bytes lie where they should, and nothing beyond them changed
+ *   - the reader has looked at all pages of it that were lent, unless it was
+ *     cancelled, closed or broken; an empty message also waits for those before
  * Checked of each channel at the end of a seed
  *   - the reader has the messages in the order of submission, each contiguous;
  *     those in part are the last, a cancelled batch ends with a message
@@ -24,7 +26,7 @@
 #include "channel.h"
 #include "kernel.h"
 
-enum { OPS = 400, ENDS = 6, CHANNELS = 6, PORTS = 2 };
+enum { OPS = 400, ENDS = 6, CHANNELS = 6, PORTS = 2, SLOTS = 8 };
 
 enum op_kind { SEND, RECEIVE, CLOSE };
 enum op_end { RUNNING, BY_RETURN, BY_EVENT, BY_CANCEL };
@@ -36,6 +38,7 @@ typedef struct op {
     chan *channel;
     int kind;
     unsigned char *data;
+    int slot; /* of the pool, whose memory it is; -1: none */
     size_t length, need;
     uint64_t ends[ENDS];
     int nends;
@@ -44,6 +47,7 @@ typedef struct op {
     int turn;        /* the same, as a number that stays */
     bool calling;    /* the submitting call has not returned */
     bool direct;     /* that call has moved bytes itself */
+    bool lent;       /* some of its pages were */
     bool home;       /* it is azc_send_home */
     bool cancelling; /* azc_cancel was called for it */
     int end;
@@ -51,6 +55,7 @@ typedef struct op {
     uint64_t bytes;
     uint64_t final;      /* bytes of it that the reader has */
     uint64_t copied;     /* if it was rescued */
+    uint64_t replaced;   /* ... bytes of slots, to take loans back */
     unsigned char *kept; /* what it had received */
 } op;
 
@@ -60,13 +65,14 @@ struct chan {
     sim_flow *flow;
     azc_port *port;
     bool out, opposite, bounced;
+    bool lends;       /* AZC_READS */
     int users;        /* calls in progress */
     bool at_home;     /* ... one of them is azc_send_home */
     bool closing;     /* azc_close was called */
     bool close_asked; /* ... and has said that it will be closed */
     bool closed, freed;
     op *order[OPS]; /* as they were submitted */
-    int count, turns, last_end;
+    int count, turns, last_end[2]; /* of those that were copied, or lent */
     int error;
     bool torn; /* a message may have been cut off */
     uint64_t immediate;
@@ -77,8 +83,14 @@ extern int op_count;
 extern chan channels[CHANNELS];
 extern int channel_count;
 
+/* The pool that the callers have, if they have one. */
+extern azc_pool *pool;
+extern size_t slot_bytes;
+
 void oracle_begin(void);
 op *op_new(chan *channel, int kind, size_t length);
+/* The same in a slot of the pool; NULL if none is free. */
+op *op_new_in_slot(chan *channel, int kind, size_t length);
 op *op_of(uint64_t token);
 /* The operation that this simulated thread submits now. */
 void op_enters(op *it);
@@ -89,6 +101,8 @@ void op_give_back(op *it);
 uint64_t op_cut(const op *it, uint64_t bytes);
 void channel_check(chan *channel, bool all_ended);
 void channel_check_stats(chan *channel);
+/* The pool is closed: all operations with its memory must be over. */
+void oracle_close_pool(void);
 void oracle_end(void);
 
 #endif

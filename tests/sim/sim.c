@@ -1,7 +1,7 @@
 /* sim.c - seeded scenarios for the C helper over the simulated kernel.
  *
  * Usage: sim [--seeds N] [--from S] [--verbose]
- *            [--sabotage order|tail|rescue|identity]
+ *            [--sabotage order|tail|rescue|identity|loan|detach]
  *
  * A seed opens a few channels on pipes, FIFOs, ttys, sockets, files and
  * devices.  Up to three callers and a peer then take 200 steps together while
@@ -53,6 +53,8 @@ static sim_rates draw_rates(void) {
     if (sim_chance(200)) rates.no_memory = draw_rate(150);
     if (sim_chance(150)) rates.no_thread = draw_rate(400);
     if (sim_chance(150)) rates.no_fd = draw_rate(200);
+    if (sim_chance(256)) rates.refused = draw_rate(200) / 2;
+    if (sim_chance(256)) rates.no_pages = draw_rate(600);
     return rates;
 }
 
@@ -97,6 +99,16 @@ static void open_ports(void) {
     }
 }
 
+/* Slots of one to six pages, and now and then of more than a huge one. */
+static void open_pool(void) {
+    slot_bytes = 4096 * sim_below(6) + 1 + sim_below(4096);
+    if (sim_chance(30)) slot_bytes += 1 << 20;
+    int r = azc_pool_open(slot_bytes, SLOTS, &pool);
+    SIM_CHECK(r == 0 || kernel_excuses.no_memory || kernel_excuses.no_pages,
+              "azc_pool_open: %d", r);
+    if (r < 0) pool = NULL;
+}
+
 static chan *new_channel(sim_file *file, bool out) {
     chan *it = &channels[channel_count++];
     it->file = file;
@@ -129,6 +141,10 @@ static void open_channel(void) {
     if (kind == PIPE && sim_chance(300)) flags |= AZC_OWN;
     if ((kind == PIPE || kind == FIFO) && sim_chance(250))
         flags |= AZC_UNTRUSTED;
+    if ((kind == PIPE || kind == FIFO) && out && pool && sim_chance(700))
+        flags |= AZC_READS | (sim_chance(900) ? AZC_OWN : 0);
+    it->lends = flags & AZC_READS && !(flags & AZC_UNTRUSTED);
+    it->flow->may_lend = it->lends;
     SIM_CHECK(azc_open(file->number, AZC_IN | AZC_OUT, &it->azc) == -EINVAL,
               "a channel in both directions");
     r = azc_open(-1, flags, &it->azc);
@@ -143,6 +159,7 @@ static void open_channel(void) {
 static void begin_world(void) {
     kernel_rates = draw_rates();
     open_ports();
+    if (sim_chance(700)) open_pool();
     int count = 1 + (int)sim_below(4);
     while (channel_count < count) open_channel();
     world.steps_left = STEPS / 4 + (int)sim_below(STEPS * 3 / 4 + 1);
@@ -193,10 +210,28 @@ static void judge_submission(op *it, ssize_t r) {
     }
 }
 
+static size_t draw_length_in_slot(void) {
+    return sim_chance(300) ? slot_bytes : sim_below(slot_bytes + 1);
+}
+
+static op *draw_send(chan *channel) {
+    op *it = NULL;
+    if (sim_chance(channel->lends ? 800 : 200))
+        it = op_new_in_slot(channel, SEND, draw_length_in_slot());
+    return it ? it : op_new(channel, SEND, draw_length());
+}
+
+static op *draw_receive(chan *channel) {
+    op *it = NULL;
+    if (sim_chance(300))
+        it = op_new_in_slot(channel, RECEIVE, draw_length_in_slot());
+    return it ? it : op_new(channel, RECEIVE, draw_length() % 100000);
+}
+
 static void step_send(chan *channel) {
-    op *it = op_new(channel, SEND, draw_length());
+    op *it = draw_send(channel);
     bool batch = sim_chance(250), pieces = batch || sim_chance(400);
-    if (it->length && sim_chance(15)) {
+    if (it->length && it->slot < 0 && sim_chance(15)) {
         it->bad_from = sim_below(it->length);
         kernel_mark_bad(it->data + it->bad_from, it->length - it->bad_from);
     }
@@ -231,7 +266,7 @@ static void step_send(chan *channel) {
 }
 
 static void step_receive(chan *channel) {
-    op *it = op_new(channel, RECEIVE, draw_length() % 100000);
+    op *it = draw_receive(channel);
     it->need = sim_chance(512) ? it->length : 1 + sim_below(it->length);
     if (it->need > it->length) it->need = it->length;
     sim_trace("receive %ld on channel %ld, %ld bytes", (int64_t)it->token,
@@ -444,8 +479,9 @@ static bool is_caller(int thread) {
 static void steal(chan *channel) {
     azc_channel *azc = channel->azc;
     if (channel->opposite || channel->freed || channel->closing) return;
-    if (azc->state != OPEN || azc->driving || !azc->armed) return;
-    if (!azc->queue.cursor || !azc->queue.cursor->port) return;
+    if (azc->state != OPEN || azc->driving) return;
+    if (!azc->armed && !azc->pump_listed) return;
+    if (!azc->queue.head || !azc->queue.head->port) return;
     if (sim_mutex_is_held(&azc->lock)) return;
     sim_trace("fd %ld is a stranger's now", channel->file->number, 0, 0);
     peer_steal(channel->file);
@@ -464,6 +500,7 @@ static void stall(chan *channel) {
 static void peer_moves(chan *channel) {
     sim_flow *flow = channel->flow;
     size_t n = sim_chance(512) ? draw_length() : 1 + sim_below(100000);
+    if (flow->may_lend && sim_chance(700)) n %= 3000;
     if (channel->out)
         peer_read(flow, n);
     else
@@ -523,6 +560,7 @@ static void let_flow(void) {
         flow->stalled = false;
         flow->starving = flow->starving && sim_chance(100);
         flow->capacity = (size_t)1 << 40;
+        flow->reads_on = true;
         if (!channels[i].out) peer_feed(flow, 5000);
         if (!channels[i].out) peer_end(flow, 0);
     }
@@ -543,6 +581,7 @@ static void settle(void) {
 
 static void check_all(bool all_ended) {
     for (int i = 0; i < channel_count; i++) {
+        if (channels[i].out) peer_read_remains(channels[i].flow);
         channel_check(&channels[i], all_ended);
         if (all_ended && !channels[i].freed && !channels[i].closing)
             channel_check_stats(&channels[i]);
@@ -554,6 +593,8 @@ static void play_child(void) {
     azc_stats stats;
     char byte = 1;
     kernel_in_child = true;
+    kernel_set_faults(false);
+    sim_forked();
     azc_fork_child();
     for (int i = 0; i < channel_count; i++) {
         azc_channel *azc = channels[i].azc;
@@ -565,6 +606,10 @@ static void play_child(void) {
         azc_free(azc);
     }
     for (int i = 0; i < PORTS; i++) azc_port_close(world.ports[i]);
+    if (pool) azc_pool_close(pool);
+    open_pool();
+    SIM_CHECK(pool, "a child has no pool");
+    azc_pool_close(pool);
     channel_count = 0;
     sim_file *file = kernel_new_file(SOCKET, 1);
     azc_channel *azc = NULL;
@@ -652,13 +697,16 @@ static void run_seed(uint64_t seed, bool verbose) {
         for (int i = 0; i < channel_count; i++)
             channels[i].bounced |= !channels[i].freed && bounced(&channels[i]);
         end_abruptly();
+        oracle_close_pool();
         check_all(false);
     } else {
+        if (seed % 500 == 377) fork_now(); /* in the middle of all */
         settle();
         check_all(true);
         if (seed % 500 == 77) fork_now();
         close_all();
         close_ports();
+        oracle_close_pool();
     }
     sim_idle();
     sim_end();
@@ -670,17 +718,20 @@ static void run_seed(uint64_t seed, bool verbose) {
 
 static void sabotage(const char *what) {
 #ifdef AZC_SABOTAGE
-    const char *const names[] = {"order", "tail", "rescue", "identity"};
-    for (int i = 0; i < 4; i++)
+    const char *const names[] = {"order", "tail", "rescue", "identity",
+                                 "loan",  "detach"};
+    for (int i = 0; i < 6; i++)
         if (strcmp(what, names[i]) == 0) azc_sabotage |= 1 << i;
 #endif
     (void)what;
 }
 
 static void print_summary(uint64_t seeds) {
-    printf("%llu seeds, %llu steps, %llu bytes; faults:",
+    printf("%llu seeds, %llu steps, %llu bytes, %llu lent, %llu taken back;"
+           " faults:",
            (unsigned long long)seeds, (unsigned long long)world.steps,
-           (unsigned long long)sim_bytes);
+           (unsigned long long)sim_bytes, (unsigned long long)sim_lent,
+           (unsigned long long)sim_taken_back);
     for (int i = 0; i < FAULTS; i++)
         printf("%s %llu %s", i ? "," : "", (unsigned long long)sim_faults[i],
                sim_fault_names[i]);

@@ -20,6 +20,7 @@
 #endif
 #endif
 #ifdef WITH_ASAN
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -236,7 +237,7 @@ void sim_idle(void) {
 /* ---- starting and ending --------------------------------------------- */
 
 static char *new_stack(void) {
-    char *stack = mmap(NULL, STACK_SIZE, PROT_READ | PROT_WRITE,
+    char *stack = (mmap)(NULL, STACK_SIZE, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stack == MAP_FAILED) abort();
     mprotect(stack, 4096, PROT_NONE);
@@ -262,6 +263,13 @@ static __attribute__((noinline)) void prepare(thread *it) {
     it->context.uc_stack.ss_size = STACK_SIZE;
     it->context.uc_link = NULL;
     makecontext(&it->context, entry, 0);
+#ifdef WITH_ASAN
+    /* Nothing of the thread that had this stack before.  What follows is told
+     * by before_switch; else the sanitizer forgets all of a stack each time. */
+    ASAN_UNPOISON_MEMORY_REGION(it->stack + 4096, STACK_SIZE - 4096);
+    it->context.uc_stack.ss_sp = NULL;
+    it->context.uc_stack.ss_size = 0;
+#endif
 }
 
 int sim_spawn(void *(*run)(void *), void *arg) {
@@ -292,6 +300,11 @@ void sim_detach(int number) {
     thread *it = &sim.threads[number];
     SIM_CHECK(!it->joined, "thread %d is detached again", number);
     it->joined = true;
+}
+
+void sim_forked(void) {
+    for (int i = 0; i < sim.count; i++)
+        if (i != sim.self) sim.threads[i].alive = false;
 }
 
 void sim_begin(uint64_t seed, bool verbose) {

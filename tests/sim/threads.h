@@ -36,6 +36,9 @@ void sim_join(int thread);
 void sim_detach(int thread);
 int sim_self(void); /* 0 is who called sim_begin */
 
+/* After a fork the child has no thread but the one that asked for it. */
+void sim_forked(void);
+
 void sim_yield(void); /* another may have its turn here */
 void sim_pause(void); /* another has its turn, if there is one */
 /* Waits for ready(arg), for ms at most; says if it became true. */

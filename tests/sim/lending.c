@@ -1,0 +1,206 @@
+/* lending.c - simulated pages and loans; see lending.h. */
+#include "lending.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernel.h"
+#include "threads.h"
+
+enum {
+    ARENA = 128 << 20, /* and a huge page more, to align it */
+    HUGE = 2 << 20,
+    RANGES = 32,
+    STORED_LATER = 0xdb, /* what a caller stores in memory that it has back */
+};
+
+typedef struct range {
+    char *from;
+    size_t n;
+} range;
+
+uint64_t sim_lent, sim_taken_back;
+void (*lending_on_lend)(const void *from);
+void (*lending_on_replace)(const void *from, size_t n);
+
+static struct {
+    char *arena; /* from here on maps are made, one above the other */
+    size_t used;
+    range mapped[RANGES];
+} pages;
+
+/* ---- loans ----------------------------------------------------------- */
+
+static void copy_loan(struct sim_flow *flow, sim_loan *loan, size_t n) {
+    if (loan->copied || !n) return;
+    unsigned char *to = flow->log + loan->at;
+    memcpy(to, loan->from, n);
+    SIM_CHECK(!memchr(to, STORED_LATER, n),
+              "the reader of lent pages sees what was stored later");
+}
+
+void lending_add(struct sim_flow *flow, const char *from, size_t n) {
+    if (flow->loans_count == flow->loans_room) {
+        flow->loans_room = 2 * flow->loans_room + 8;
+        flow->loans = realloc(flow->loans, (size_t)flow->loans_room *
+                                               sizeof *flow->loans);
+        if (!flow->loans) abort();
+    }
+    sim_loan *loan = &flow->loans[flow->loans_count++];
+    *loan = (sim_loan){.from = from, .at = flow->moved, .n = n};
+    sim_lent += n;
+    lending_on_lend(from);
+    if (!sim_chance(100)) return;
+    copy_loan(flow, loan, n);
+    loan->copied = true;
+}
+
+void lending_look(struct sim_flow *flow) {
+    int over = 0;
+    for (; over < flow->loans_count; over++) {
+        sim_loan *loan = &flow->loans[over];
+        if (loan->at >= flow->read) break;
+        uint64_t n = flow->read - loan->at;
+        if (n > loan->n) n = loan->n;
+        copy_loan(flow, loan, n);
+        loan->from += n;
+        loan->at += n;
+        loan->n -= n;
+        if (loan->n) break;
+    }
+    if (!over) return;
+    flow->loans_count -= over;
+    memmove(flow->loans, flow->loans + over,
+            (size_t)flow->loans_count * sizeof *flow->loans);
+}
+
+static bool overlaps(const sim_loan *loan, const char *from, size_t n) {
+    return !loan->gone && loan->from < from + n && from < loan->from + loan->n;
+}
+
+static sim_loan *find_loan(sim_flow *flow, const char *from, size_t n) {
+    for (int i = 0; i < flow->loans_count; i++)
+        if (overlaps(&flow->loans[i], from, n)) return &flow->loans[i];
+    return NULL;
+}
+
+bool lending_is_unread(const void *from, size_t n) {
+    bool unread = false;
+    for (int i = 0; i < kernel_files() && !unread; i++)
+        unread = find_loan(&kernel_file_at(i)->flow[1], from, n);
+    return unread;
+}
+
+/* These pages leave their address: the pipes keep them as they are now. */
+static void replace(const char *from, size_t n) {
+    for (int i = 0; i < kernel_files(); i++) {
+        sim_flow *flow = &kernel_file_at(i)->flow[1];
+        sim_loan *loan;
+        while ((loan = find_loan(flow, from, n))) {
+            SIM_CHECK(loan->from >= from && loan->from + loan->n <= from + n,
+                      "a part of a loan is taken back");
+            copy_loan(flow, loan, loan->n);
+            sim_taken_back += loan->n;
+            loan->copied = loan->gone = true;
+        }
+    }
+}
+
+/* ---- mapping --------------------------------------------------------- */
+
+static range *range_of(const char *from, size_t n) {
+    for (int i = 0; i < RANGES; i++) {
+        range *it = &pages.mapped[i];
+        if (it->n && from >= it->from && from + n <= it->from + it->n)
+            return it;
+    }
+    return NULL;
+}
+
+bool lending_is_mapped(const void *from, size_t n) {
+    return range_of(from, n) != NULL;
+}
+
+/* At a huge page's boundary, with the room that pool.c asks for to find it. */
+void *sim_mmap(size_t n) {
+    if (kernel_strikes(kernel_rates.no_pages, FAULT_NO_PAGES)) {
+        kernel_excuses.no_pages = true;
+        return MAP_FAILED;
+    }
+    size_t rounded = (n + HUGE - 1) / HUGE * HUGE;
+    SIM_CHECK(pages.used + rounded <= ARENA, "too much memory is mapped");
+    range *it = pages.mapped;
+    while (it < pages.mapped + RANGES && it->n) it++;
+    SIM_CHECK(it < pages.mapped + RANGES, "too many maps");
+    *it = (range){pages.arena + pages.used, n};
+    pages.used += rounded;
+    sim_yield();
+    return it->from;
+}
+
+/* The top of the arena is used again. */
+static void unmap(range *it, size_t n) {
+    it->n -= n;
+    pages.used = 0;
+    for (int i = 0; i < RANGES; i++) {
+        size_t end = (size_t)(pages.mapped[i].from - pages.arena) +
+                     (pages.mapped[i].n + HUGE - 1) / HUGE * HUGE;
+        if (pages.mapped[i].n && end > pages.used) pages.used = end;
+    }
+}
+
+int sim_munmap(void *memory, size_t n) {
+    range *it = range_of(memory, n);
+    SIM_CHECK(it && (char *)memory + n == it->from + it->n,
+              "what is unmapped is no end of a map");
+    bool whole = memory == (void *)it->from;
+    if (whole) {
+        replace(memory, n);
+        memset(memory, STORED_LATER, n);
+    }
+    unmap(it, n);
+    sim_yield();
+    return 0;
+}
+
+/* Others run between the copy that pool.c has made and this. */
+void *sim_mremap(void *from, size_t n, void *to) {
+    range *it = range_of(from, n);
+    SIM_CHECK(it && (void *)it->from == from && it->n == n, "no such map");
+    SIM_CHECK(range_of(to, n), "a map goes where there was none");
+    lending_on_replace(to, n);
+    if (sim_chance(512)) sim_pause();
+    replace(to, n);
+    memcpy(to, from, n);
+    unmap(it, n);
+    sim_yield();
+    return to;
+}
+
+int sim_madvise(void *memory, size_t n, int advice) {
+    if (advice != MADV_DONTNEED) return 0;
+    SIM_CHECK(range_of(memory, n), "advice for strange memory");
+    lending_on_replace(memory, n);
+    replace(memory, n);
+    memset(memory, 0, n);
+    return 0;
+}
+
+/* ---- beginning and ending -------------------------------------------- */
+
+void lending_begin(void) {
+    if (!pages.arena) {
+        char *arena = (mmap)(NULL, ARENA + HUGE, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                             0);
+        if (arena == MAP_FAILED) abort();
+        pages.arena = arena + -(uintptr_t)arena % HUGE;
+    }
+    pages.used = 0;
+    memset(pages.mapped, 0, sizeof pages.mapped);
+}
+
+void lending_end(void) {
+    for (int i = 0; i < RANGES; i++)
+        SIM_CHECK(!pages.mapped[i].n, "memory is left mapped");
+}

@@ -1,0 +1,152 @@
+"""From a shader to a video, by the commands `render` and `demo`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from aiozerocopy import cli, demo, ffmpeg, scenes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SIZE = (64, 36)
+
+# The frame's number in the red of all pixels, and a picture that knows up from down.
+SHADER = """
+void mainImage(out vec4 color, in vec2 pixel) {
+    float top = step(0.5, pixel.y / iResolution.y);
+    color = vec4(float(iFrame) / 255.0, top, step(0.25, iTime), 1.0);
+}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _driver() -> Iterator[None]:
+    """The driver's own threads and files are there before each test."""
+    scene = scenes.ShaderScene(SHADER, SIZE)
+    yield
+    scene.close()
+
+
+@pytest.fixture
+def shader(tmp_path: Path) -> Path:
+    path = tmp_path / "shader.glsl"
+    path.write_text(SHADER)
+    return path
+
+
+def render(*arguments: object) -> int:
+    return cli.main(["render", *map(str, arguments)])
+
+
+class TestScenes:
+    @pytest.mark.anyio
+    @pytest.mark.parametrize("pix_fmt", ["rgba", "rgb24"])
+    async def test_frames_are_drawn_in_order_and_top_down(self, pix_fmt: str) -> None:
+        scene = scenes.ShaderScene(SHADER, SIZE, 60, pix_fmt)
+        seen = 0
+        with scene.new_pool(2) as pool:
+            async for frame in scene.frames(pool, 20):
+                with frame:
+                    assert (frame.array[:, :, 0] == seen).all()
+                    assert (frame.array[:18, :, 1] == 255).all()
+                    assert (frame.array[18:, :, 1] == 0).all()
+                    assert (frame.array[:, :, 2] == (255 if seen >= 15 else 0)).all()
+                seen += 1
+        scene.close()
+        assert seen == 20
+
+    def test_a_whole_shader_is_taken_as_it_is(self) -> None:
+        source = "#version 330\nout vec4 c;\nvoid main() { c = vec4(1.0); }"
+        scenes.ShaderScene(source, SIZE).close()
+
+    @pytest.mark.anyio
+    async def test_without_opengl_numpy_draws(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "moderngl", None)
+        scene = scenes.open_scene(SHADER, SIZE, 60)
+        assert "NumPy" in scene.name
+        with scene.new_pool(2) as pool:
+            pictures = set()
+            async for frame in scene.frames(pool, 5):
+                with frame:
+                    pictures.add(bytes(frame.view))
+        assert len(pictures) == 5
+        scene.close()
+
+    def test_the_driver_says_what_is_wrong_with_a_shader(self) -> None:
+        with pytest.raises(scenes.ShaderError, match="nonsense"):
+            scenes.open_scene("void mainImage() { nonsense = 1; }", SIZE, 60)
+
+
+class TestRender:
+    def test_every_frame_is_in_the_file(
+        self, shader: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = tmp_path / "out.mkv"
+        options = ["--size", "64x36", "--fps", 30, "--duration", 1]
+        assert render(shader, "-o", path, "--codec", "ffv1", *options) == 0
+        assert "30 frames" in capsys.readouterr().out
+
+        async def red() -> list[int]:
+            async with ffmpeg.Reader(str(path), pix_fmt="rgba") as video:
+                found = []
+                async for frame in video:
+                    with frame:
+                        found.append(int(frame.array[0, 0, 0]))
+                return found
+
+        assert anyio.run(red) == list(range(30))
+
+    @pytest.mark.parametrize(
+        ("text", "arguments", "says"),
+        [
+            ("void mainImage() { nonsense = 1; }", [], "nonsense"),
+            (SHADER, ["--codec", "nonsense"], "nonsense"),
+            (SHADER, ["-o", "/nowhere/out.mp4"], "No such file or directory"),
+        ],
+    )
+    def test_what_is_wrong_is_said(
+        self,
+        text: str,
+        arguments: list[str],
+        says: str,
+        shader: Path,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        shader.write_text(text)
+        output = ["-o", tmp_path / "out.mp4", "--size", "64x36"]
+        assert render(shader, *output, *arguments) == 1
+        assert says in capsys.readouterr().err
+
+    @pytest.mark.parametrize("size", ["64", "63x36", "0x0", "axb"])
+    def test_a_size_that_is_none(self, size: str, shader: Path) -> None:
+        with pytest.raises(SystemExit) as exit_:
+            render(shader, "-o", "out.mp4", "--size", size)
+        assert exit_.value.code == 2
+
+    def test_no_such_shader(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert render(tmp_path / "none.glsl", "-o", "out.mp4") == 1
+        assert "No such file" in capsys.readouterr().err
+
+
+def test_demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "SIZE", (320, 180))
+    path = tmp_path / "demo.mp4"
+    arguments = ["--frames", "24", "--checked-frames", "3", "-o", str(path)]
+    assert cli.main(["demo", *arguments]) == 0
+    said = capsys.readouterr().out
+    assert "FFmpeg decodes 24 frames of it: all" in said
+    assert "hash of the rendered one: yes" in said
+    assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
