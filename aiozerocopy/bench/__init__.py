@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aiozerocopy.bench import report
+from aiozerocopy.bench import chart, report
 from aiozerocopy.bench.feeding import Lab
 from aiozerocopy.bench.kit import Options, run_race
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 BENCHES = {
     "sockets": "big and small messages over sockets, beside asyncio, uvloop and C",
     "pipes": "raw video frames into a child's stdin, beside asyncio, uvloop and C",
+    "ffmpeg": "raw frames to FFmpeg, beside TurboPipe, asyncio, uvloop and C",
+    "render": "an OpenGL scene to x264, beside TurboPipe and PyAV",
 }
 
 
@@ -44,6 +46,8 @@ def main(argv: Sequence[str]) -> int:
         print(json.dumps(report.as_json(results), indent=2))
     if arguments.markdown:
         arguments.markdown.write_text(report.markdown(results), encoding="utf-8")
+    if arguments.chart and results:
+        chart.draw(results, arguments.chart)
     return 0
 
 
@@ -65,5 +69,8 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--json", action="store_true", help="all numbers, on stdout")
     result.add_argument(
         "--markdown", type=Path, metavar="FILE", help="tables, to a file"
+    )
+    result.add_argument(
+        "--chart", type=Path, metavar="FILE", help="bars, as PNG (needs matplotlib)"
     )
     return result

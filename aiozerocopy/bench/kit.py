@@ -91,6 +91,10 @@ class Race:
     # Of these only the best (by its median over some rounds) is in the race.
     candidates: Sequence[Contestant] = ()
 
+    def remarks(self, entries: Sequence[Entry]) -> list[str]:
+        """What there is to say besides rates, a sentence each."""
+        return []
+
 
 @dataclass(frozen=True)
 class Options:

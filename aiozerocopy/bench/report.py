@@ -42,6 +42,7 @@ def sentence(verdict: Verdict) -> str:
 
 def footnotes(result: Result) -> list[str]:
     notes = [sentence(verdict) for verdict in result.verdicts]
+    notes += result.race.remarks(result.entries)
     if result.left_out:
         notes.append(f"not installed: {', '.join(result.left_out)}")
     return notes
@@ -106,7 +107,7 @@ def markdown(results: Sequence[Result]) -> str:
 
 
 def machine() -> dict[str, Any]:
-    names = ("aiozerocopy", "uvloop")
+    names = ("aiozerocopy", "uvloop", "turbopipe", "av")
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -141,6 +142,7 @@ def as_json(results: Sequence[Result]) -> dict[str, Any]:
                 "messages": result.race.work.messages,
                 "contestants": [entry_as_json(entry) for entry in result.entries],
                 "goals": [verdict_as_json(verdict) for verdict in result.verdicts],
+                "remarks": result.race.remarks(result.entries),
                 "not_installed": result.left_out,
             }
             for result in results

@@ -1,0 +1,204 @@
+"""Raw frames to FFmpeg, which throws them away: S1, S8 and S9."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from aiozerocopy.bench.kit import Goal, Options, Race, Work
+from aiozerocopy.bench.video import (
+    ROOMY,
+    FrameRun,
+    Video,
+    amount,
+    contestants,
+    counted,
+    ffmpegs,
+)
+from aiozerocopy.opening import PIPE_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from aiozerocopy.bench.feeding import Lab
+    from aiozerocopy.bench.kit import Entry
+
+    Given = Mapping[str, Mapping[str, Any]]  # a contestant's options, by its name
+
+SIZES = {
+    "720p": (1280, 720),
+    "1080p": (1920, 1080),
+    "1440p": (2560, 1440),
+    "2160p": (3840, 2160),
+}
+TINY = {"90p": (160, 90)}
+RENDER = 0.002  # seconds a frame, in S8
+SLACK = 0.001  # seconds that the loop may be later for us, in S8
+FLAT = 16 << 20  # bytes that are no growth yet, in S9
+
+# ---- races ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FrameRace(Race):
+    """A race of which there is more to say than rates."""
+
+    told: Callable[[Sequence[Entry]], list[str]] = lambda entries: []
+
+    def remarks(self, entries: Sequence[Entry]) -> list[str]:
+        return self.told(entries)
+
+
+def races(lab: Lab, options: Options) -> Iterator[Race]:
+    known = ffmpegs(options)
+    for version, ffmpeg in known.items():
+        for name, size in (TINY if options.quick else SIZES).items():
+            for buffers in (4,) if options.quick else (1, 4):
+                title = f"S1 {name}, {counted(buffers)}, FFmpeg {version}"
+                video = Video(ffmpeg, size)
+                work = amount(options, video, 3_000_000_000, buffers)
+                yield to_null(lab, title, video, work)
+    for version, ffmpeg in known.items():
+        name, size = [*(TINY if options.quick else SIZES).items()][-1]
+        video = Video(ffmpeg, size)
+        yield heartbeat(
+            lab,
+            f"S8 {name}, 2 ms of rendering a frame, FFmpeg {version}",
+            video,
+            amount(options, video, 6_000_000_000, 4),
+        )
+    video = Video(ffmpeg, TINY["90p"] if options.quick else SIZES["1080p"])
+    work = amount(options, video, 10_000_000_000, 4)
+    yield memory_over(lab, f"S9 memory over {work.gigabytes:.3g} GB", video, work)
+
+
+UVLOOP: Mapping[str, Any] = {"loop": "uvloop", "needs": ("uvloop",)}
+PEER: Mapping[str, Any] = {
+    "way": "turbopipe",
+    "options": {"module": "turbopipe"},
+    "needs": ("turbopipe",),
+}
+TUNED: Mapping[str, Any] = {
+    **PEER,
+    "options": {"module": "turbopipe", "pipe_size": PIPE_SIZE},
+}
+COMPATIBLE: Mapping[str, Any] = {
+    "way": "turbopipe",
+    "options": {"module": "aiozerocopy.compat.turbopipe"},
+}
+
+
+def to_null(lab: Lab, title: str, video: Video, work: Work) -> Race:
+    ours: Given = {
+        "put, asyncio": {"way": "put"},
+        "put, uvloop": {"way": "put", **UVLOOP},
+        "send, asyncio": {"way": "send"},
+        "put, asyncio, copied": {"way": "put", "options": {"peer": "unknown"}},
+        "compat.turbopipe": COMPATIBLE,
+    }
+    limit: Given = {"C vmsplice, huge pages": {"way": "vmsplice"}}
+    tuned: Given = {"TurboPipe, our pipe and environment": TUNED}
+    plain: Given = {
+        "TurboPipe": PEER,
+        "stdin.write(buffer.read())": {"way": "write"},
+        "asyncio stdin, write+drain": {"way": "write_and_drain"},
+        "uvloop stdin, write+drain": {"way": "write_and_drain", **UVLOOP},
+    }
+    factors = {
+        "TurboPipe": 3.0,
+        "stdin.write(buffer.read())": 10.0,
+        "uvloop stdin, write+drain": 2.0,
+        "C vmsplice, huge pages": 0.9,
+        "TurboPipe, our pipe and environment": 2.0,
+        "asyncio stdin, write+drain": None,
+    }
+    goals = [
+        Goal("S1", one, [rival], factor)
+        for one in ("put, asyncio", "send, asyncio")
+        for rival, factor in factors.items()
+    ]
+    goals += [
+        Goal("S1", one, ["TurboPipe"])
+        for one in ("put, uvloop", "put, asyncio, copied", "compat.turbopipe")
+    ]
+    field = [
+        *contestants(lab, video, {**ours, **limit, **tuned}, environment=ROOMY),
+        *contestants(lab, video, plain),
+    ]
+    return Race(title, work, field, goals)
+
+
+def heartbeat(lab: Lab, title: str, video: Video, work: Work) -> Race:
+    """What becomes of an app's event loop while frames go out at full rate."""
+    rendering: Given = {
+        "put, asyncio": {"way": "put", "environment": ROOMY},
+        "put, uvloop": {"way": "put", "environment": ROOMY, **UVLOOP},
+        "TurboPipe": PEER,
+        "uvloop stdin, write+drain": {"way": "write_and_drain", **UVLOOP},
+        "renders only": {"way": "nothing"},
+    }
+    sending: Given = {"sends only": {"way": "put", "environment": ROOMY}}
+    field = [
+        *contestants(lab, video, rendering, render=RENDER),
+        *contestants(lab, video, sending),
+    ]
+    goals = [
+        Goal("S8", one, [rival])
+        for one in ("put, asyncio", "put, uvloop")
+        for rival in ("TurboPipe", "uvloop stdin, write+drain")
+    ]
+    return FrameRace(title, work, field, goals, told=of_heartbeats)
+
+
+def of_heartbeats(entries: Sequence[Entry]) -> list[str]:
+    """How late the loop was, and whether rendering and sending overlapped."""
+    gaps = {entry.name: gap for entry in entries if (gap := gap_of(entry)) is not None}
+    idle = gaps.get("renders only", 0.0)
+    told = [
+        f"S8: {name}, 99 of 100 beats of the loop within {gap * 1e3:.2f} ms"
+        + ("" if gap <= idle + SLACK else f", idle {idle * 1e3:.2f} ms: too late")
+        for name, gap in gaps.items()
+    ]
+    rate = {entry.name: entry.messages_per_second for entry in entries}
+    slower = min(rate["renders only"], rate["sends only"])
+    told += [
+        f"S8: {name} at {rate[name] / slower:.2f}x the rate of the slower of rendering "
+        "and sending alone (goal 1x)"
+        for name in gaps
+        if name != "renders only"
+    ]
+    return told
+
+
+def gap_of(entry: Entry) -> float | None:
+    gaps = [
+        run.gap
+        for run in entry.runs
+        if isinstance(run, FrameRun) and run.gap is not None
+    ]
+    return statistics.median(gaps) if gaps else None
+
+
+def memory_over(lab: Lab, title: str, video: Video, work: Work) -> Race:
+    given: Given = {
+        "put, asyncio": {"way": "put", "environment": ROOMY},
+        "send, asyncio": {"way": "send", "environment": ROOMY},
+        "TurboPipe": PEER,
+        "uvloop stdin, write+drain": {"way": "write_and_drain", **UVLOOP},
+    }
+    goals = [
+        Goal("S9", one, ["TurboPipe"]) for one in ("put, asyncio", "send, asyncio")
+    ]
+    field = contestants(lab, video, given)
+    return FrameRace(title, work, field, goals, told=of_memory)
+
+
+def of_memory(entries: Sequence[Entry]) -> list[str]:
+    told = []
+    for entry in entries:
+        grown = [run.growth for run in entry.runs if isinstance(run, FrameRun)]
+        most = max((n for n in grown if n is not None), default=0)
+        verdict = "flat" if most <= FLAT else "not flat"
+        told.append(f"S9: {entry.name}, memory grew by {most / 1e6:.1f} MB: {verdict}")
+    return told

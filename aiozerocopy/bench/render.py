@@ -1,0 +1,175 @@
+"""A rendered scene to x264, end to end: S2.
+
+The clock runs from when the frames to warm up with are out until the video is whole.
+When bytes are checked, FFmpeg gives back what it got as rgb24, and that is compared
+with what the scene looks like: exactly, or what went as YUV by its mean difference.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from aiozerocopy.bench.kit import Goal, Options, Race, Work, WrongBytes
+from aiozerocopy.bench.video import (
+    ROOMY,
+    FrameFeeder,
+    Video,
+    amount,
+    contestants,
+    counted,
+    ffmpegs,
+)
+from aiozerocopy.opening import PIPE_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from aiozerocopy.bench.feeding import Lab
+
+SIZE, TINY = ("1080p", (1920, 1080)), ("90p", (160, 90))
+X264 = {"preset": "ultrafast"}
+NOWHERE = "/dev/null"
+ENCODE = ("-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p")
+NEAR = 4.0  # code values that YUV may differ on average
+SOFTWARE, HARDWARE = 1.2, 1.8  # the goal, by who renders
+
+
+@dataclass(frozen=True)
+class SceneVideo(Video):
+    """What comes in is known to the sender alone."""
+
+    output: Sequence[str] = (*ENCODE, "-f", "matroska", NOWHERE)
+
+    @property
+    def input(self) -> list[str]:
+        return ["@input"]
+
+    def command(self, progress: Path, output: Sequence[str]) -> list[str]:
+        return super().command(progress, ["@flip", *output])
+
+
+@dataclass(frozen=True)
+class SceneFeeder(FrameFeeder):
+    """A sender process that renders, and gets its frames to x264."""
+
+    exact: bool = True
+
+    def count_calls(self, work: Work) -> float | None:
+        """Nobody can tell those of OpenGL from the sender's."""
+        return None
+
+    def _to_check(self, checked: Path) -> list[str]:
+        return ["-f", "rawvideo", "-pix_fmt", "rgb24", str(checked)]
+
+    @property
+    def _reference(self) -> Path:
+        return self.lab.path / "reference"
+
+    def _compare(self, work: Work, checked: Path) -> None:
+        import numpy
+
+        got = numpy.fromfile(checked, "u1")
+        expected = numpy.fromfile(self._reference, "u1")
+        if got.size != expected.size:
+            raise WrongBytes(
+                f"{self.name}: {got.size:,} bytes and not {expected.size:,}"
+            )
+        for number in range(work.warm + work.messages):
+            frame = slice(number * work.size, (number + 1) * work.size)
+            off = abs(got[frame].astype("i2") - expected[frame]).mean()
+            if off > (0 if self.exact else NEAR):
+                raise WrongBytes(f"{self.name}: frame {number} is off by {off:.2f}")
+
+    def _sender(
+        self, work: Work, progress: Path, output: Sequence[str], check: bool
+    ) -> list[str]:
+        job = self._job(work, self.video.command(progress, output), check)
+        job["options"] = {
+            "size": self.video.size,
+            "reference": str(self._reference),
+            "progress": str(progress),
+            **(self._in_process(output[-1], check) if self.way == "pyav" else {}),
+            **self.options,
+        }
+        return [sys.executable, "-m", "aiozerocopy.bench.scenes", json.dumps(job)]
+
+    def _in_process(self, path: str, check: bool) -> dict[str, Any]:
+        """The same output, for PyAV."""
+        kind = (
+            ("rawvideo", "rawvideo", "rgb24", {})
+            if check
+            else ("matroska", "libx264", "yuv420p", X264)
+        )
+        names = ("format", "codec", "pix_fmt", "settings")
+        return {"file": path, **dict(zip(names, kind, strict=True))}
+
+
+def races(lab: Lab, options: Options) -> Iterator[Race]:
+    name, size = TINY if options.quick else SIZE
+    for version, ffmpeg in ffmpegs(options).items():
+        for buffers in (4,) if options.quick else (1, 4):
+            video = SceneVideo(ffmpeg, size)
+            title = f"S2 {name} scene to x264, {counted(buffers)}, FFmpeg {version}"
+            work = amount(options, video, 1_500_000_000, buffers)
+            yield scene(
+                lab, title, video, work, SOFTWARE if is_software() else HARDWARE
+            )
+
+
+def scene(lab: Lab, title: str, video: Video, work: Work, factor: float) -> Race:
+    turbopipe = {"way": "read_into", "options": {"module": "turbopipe"}}
+    tuned = {"module": "turbopipe", "pipe_size": PIPE_SIZE}
+    compatible = {"module": "aiozerocopy.compat.turbopipe"}
+    given: Mapping[str, Mapping[str, Any]] = {
+        "Readback auto, put": ours("auto", exact=False),
+        "Readback auto, put, uvloop": ours("auto", exact=False)
+        | {"loop": "uvloop", "needs": ("uvloop", "moderngl")},
+        "Readback rgba, put": ours("rgba"),
+        "Readback yuv420p, put": ours("yuv420p", exact=False),
+        "compat.turbopipe": {"way": "read_into", "options": compatible}
+        | {"environment": ROOMY},
+        "TurboPipe": turbopipe | {"needs": ("turbopipe", "moderngl")},
+        "TurboPipe, our pipe and environment": {"way": "read_into", "options": tuned}
+        | {"environment": ROOMY, "needs": ("turbopipe", "moderngl")},
+        "stdin.write(fbo.read())": {"way": "read_and_write"},
+        "PyAV in this process": {"way": "pyav", "needs": ("av", "moderngl")},
+    }
+    goals = [Goal("S2", "Readback auto, put", ["TurboPipe"], factor)] + [
+        Goal("S2", "Readback auto, put", [rival])
+        for rival in (
+            "TurboPipe, our pipe and environment",
+            "stdin.write(fbo.read())",
+            "PyAV in this process",
+        )
+    ]
+    field = contestants(lab, video, given, kind=SceneFeeder, **{"needs": ("moderngl",)})
+    return Race(title, work, field, goals)
+
+
+def ours(pix_fmt: str, exact: bool = True) -> dict[str, Any]:
+    return {
+        "way": "readback",
+        "options": {"pix_fmt": pix_fmt},
+        "environment": ROOMY,
+        "exact": exact,
+    }
+
+
+@functools.cache
+def is_software() -> bool:
+    """Does the processor render?"""
+    try:
+        import moderngl
+
+        egl: Any = {"standalone": True, "backend": "egl"}
+        context = moderngl.create_context(**egl)
+    except Exception:  # whatever glcontext raises: there is no GPU for us
+        return True
+    renderer: str = context.info["GL_RENDERER"]
+    context.release()
+    return "llvmpipe" in renderer or "softpipe" in renderer

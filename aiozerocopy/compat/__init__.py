@@ -1,0 +1,1 @@
+"""Other libraries' interfaces over this one: change the import, keep the program."""

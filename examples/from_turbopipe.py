@@ -1,0 +1,76 @@
+"""A render loop written for TurboPipe: the import is all that changed.
+
+    python from_turbopipe.py [video.mp4]
+
+Needs moderngl, EGL and ffmpeg.
+"""
+
+import subprocess
+import sys
+
+import moderngl
+
+from aiozerocopy.compat import turbopipe  # was: import turbopipe
+
+WIDTH, HEIGHT, FPS, FRAMES, BUFFERS = 640, 360, 60, 120, 3
+
+VERTEX = """
+#version 330
+const vec2 corners[3] = vec2[](vec2(-1, -1), vec2(3, -1), vec2(-1, 3));
+out vec2 at;
+void main() { at = corners[gl_VertexID]; gl_Position = vec4(at, 0, 1); }
+"""
+FRAGMENT = """
+#version 330
+uniform float time;
+in vec2 at;
+out vec3 color;
+void main() { color = 0.5 + 0.5 * cos(6.3 * time + 4.0 * at.xyx + vec3(0, 2, 4)); }
+"""
+
+
+def main(video: str = "video.mp4") -> None:
+    context = moderngl.create_context(standalone=True, backend="egl")
+    program = context.program(vertex_shader=VERTEX, fragment_shader=FRAGMENT)
+    scene = context.vertex_array(program, [])
+    fbo = context.simple_framebuffer((WIDTH, HEIGHT), components=3)
+    fbo.use()
+    buffers = [context.buffer(reserve=WIDTH * HEIGHT * 3) for _ in range(BUFFERS)]
+
+    raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{WIDTH}x{HEIGHT}"]
+    encode = ["-vf", "vflip", "-pix_fmt", "yuv420p", video]
+    ffmpeg = subprocess.Popen(
+        [
+            "ffmpeg",
+            "-y",
+            "-loglevel",
+            "error",
+            *raw,
+            "-r",
+            str(FPS),
+            "-i",
+            "-",
+            *encode,
+        ],
+        stdin=subprocess.PIPE,
+    )
+    assert ffmpeg.stdin is not None
+
+    for number in range(FRAMES):
+        buffer = buffers[number % BUFFERS]
+        turbopipe.sync(buffer)
+        program["time"] = number / FRAMES
+        scene.render(vertices=3)
+        fbo.read_into(buffer)
+        turbopipe.pipe(buffer, ffmpeg.stdin.fileno())
+
+    turbopipe.close()
+    ffmpeg.stdin.close()
+    if ffmpeg.wait() != 0:
+        raise SystemExit("ffmpeg failed")
+    for resource in (*buffers, fbo, scene, program, context):
+        resource.release()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,700 @@
+"""Programs written for TurboPipe run, and what they got wrong there is right here.
+
+The names of TurboPipe's own defects are those of its issues and of its source:
+
+    a buffer's export is given up before it is written              TestBuffers
+    the reader's death aborts the interpreter, or goes unnoticed    TestReaderDeath
+    EAGAIN is taken for the end, or for success                     TestFds
+    a number that was closed gets what was queued for another file  TestFds
+    the GIL is held while it waits                                  TestWaiting
+    a stalled fd holds up others                                    TestWaiting
+    the queue, or what is known of each buffer, grows for ever      TestWaiting
+    `sync` of a view does not know the buffer                       TestSync
+    a fork's child hangs; what was queued is lost at exit           TestProcesses
+    the mapping of an OpenGL buffer is read after it is gone        TestOpenGL
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import errno
+import gc
+import hashlib
+import io
+import os
+import runpy
+import shutil
+import sys
+import threading
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import scripts
+
+from aiozerocopy import StreamBroken
+from aiozerocopy.compat import turbopipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+BIG = 3 << 20  # more than a pipe of ours holds
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+class Pipe:
+    """A pipe whose reader is this process, when asked to."""
+
+    def __init__(self) -> None:
+        self.r, self.w = os.pipe()
+        self.received = bytearray()
+        self.reading = False
+        self._thread = threading.Thread(target=self._read)
+
+    def read(self, n: int) -> bytes:
+        data = bytearray()
+        while len(data) < n and (piece := os.read(self.r, n - len(data))):
+            data += piece
+        return bytes(data)
+
+    def _read(self) -> None:
+        while piece := os.read(self.r, 1 << 20):
+            self.received += piece
+
+    def start_reading(self) -> None:
+        self.reading = True
+        self._thread.start()
+
+    def all(self) -> bytes:
+        """What a reader gets until the end, once the writer's number is closed."""
+        if self.w >= 0:
+            self.close_writer()
+        if not self.reading:
+            self.start_reading()
+        self._thread.join(15)
+        assert not self._thread.is_alive(), "the reader does not see the end"
+        return bytes(self.received)
+
+    def close_writer(self) -> None:
+        os.close(self.w)
+        self.w = -1
+
+    def close_reader(self) -> None:
+        os.close(self.r)
+        self.r = -1
+
+
+@pytest.fixture
+def pipes() -> Iterator[Callable[[], Pipe]]:
+    made: list[Pipe] = []
+
+    def make() -> Pipe:
+        made.append(Pipe())
+        return made[-1]
+
+    yield make
+    for pipe in made:
+        if pipe.r >= 0 and not pipe.reading:
+            pipe.close_reader()
+    with contextlib.suppress(StreamBroken):
+        turbopipe.close()  # nobody was told of those whose reader has just gone
+    for pipe in made:
+        if pipe.reading:
+            pipe.all()
+            pipe.close_reader()
+        if pipe.w >= 0:
+            pipe.close_writer()
+
+
+@pytest.fixture
+def pipe(pipes: Callable[[], Pipe]) -> Pipe:
+    return pipes()
+
+
+def noise(n: int = BIG, seed: int = 1) -> bytearray:
+    return bytearray(np.random.default_rng(seed).bytes(n))
+
+
+def in_thread(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+class TestPrograms:
+    @pytest.mark.parametrize("name", ["turbopipe", "aiozerocopy.compat.turbopipe"])
+    def test_written_for_turbopipe_2_gives_the_same(self, name: str) -> None:
+        pytest.importorskip(name)
+        code = f"""
+            import importlib, sys
+            turbopipe = importlib.import_module({name!r})
+            buffers = [bytearray(100_000) for _ in range(3)]
+            for number in range(30):
+                buffer = buffers[number % 3]
+                turbopipe.sync(buffer)
+                buffer[:] = bytes([65 + number]) * len(buffer)
+                turbopipe.pipe(buffer, 1)
+            for buffer in buffers:
+                turbopipe.sync(buffer)
+                turbopipe.done(buffer)
+        """
+        said = scripts.run(code)
+        assert said == "".join(chr(65 + number) * 100_000 for number in range(30))
+
+    def test_keyword_names_of_both_versions(self, pipe: Pipe) -> None:
+        turbopipe.pipe(data=b"two ", file=pipe.w)
+        turbopipe.pipe(buffer=b"one", fileno=pipe.w)
+        turbopipe.sync(data=b"")
+        turbopipe.sync(buffer=b"")
+        turbopipe.sync()
+        turbopipe.done(b"")
+        assert pipe.all() == b"two one"
+
+    def test_file_object_stands_for_its_fd(self, pipe: Pipe) -> None:
+        with open(pipe.w, "wb", closefd=False) as file:
+            turbopipe.pipe(b"here", file)
+        assert pipe.all() == b"here"
+
+    def test_reader_sees_the_end_without_any_sync(self, pipe: Pipe) -> None:
+        data = noise()
+        pipe.start_reading()
+        turbopipe.pipe(data, pipe.w)
+        assert pipe.all() == data
+
+    @pytest.mark.parametrize("finish", [turbopipe.sync, turbopipe.close])
+    def test_fd_is_given_back_at_once(
+        self, pipe: Pipe, finish: Callable[[], None]
+    ) -> None:
+        turbopipe.pipe(b"1", pipe.w)
+        finish()
+        pipe.close_writer()
+        assert os.read(pipe.r, 2) + os.read(pipe.r, 1) == b"1"
+
+    def test_close_and_pipe_in_turn(self, pipe: Pipe) -> None:
+        data = noise(200_000)
+        pipe.start_reading()
+        for _ in range(50):
+            turbopipe.pipe(data, pipe.w)
+            turbopipe.close()
+        assert pipe.all() == data * 50
+
+    def test_file_opened_anew_is_written_from_its_start(self, tmp_path: Path) -> None:
+        path = tmp_path / "frames"
+        for content in (b"first", b"next"):
+            with path.open("wb") as file:
+                turbopipe.pipe(content, file.fileno())
+                turbopipe.sync()
+            assert path.read_bytes() == content
+
+
+class TestBuffers:
+    def test_cannot_be_resized_while_in_flight(self, pipe: Pipe) -> None:
+        data = noise()
+        sent = bytes(data)
+        turbopipe.pipe(data, pipe.w)
+        with pytest.raises(BufferError):
+            data.clear()
+        assert pipe.read(BIG) == sent
+        turbopipe.sync(data)
+        data.clear()
+
+    def test_temporary_lives_until_it_is_out(self, pipe: Pipe) -> None:
+        for seed in range(3):
+            turbopipe.pipe(noise(seed=seed), pipe.w)
+        gc.collect()
+        pipe.start_reading()
+        assert pipe.all() == b"".join(noise(seed=seed) for seed in range(3))
+
+    def test_array_of_any_shape_is_sent_whole(self, pipe: Pipe) -> None:
+        frame = np.arange(600_000, dtype="f8").reshape(100, 200, 30)
+        pipe.start_reading()
+        turbopipe.pipe(frame, pipe.w)
+        turbopipe.sync(frame)
+        assert pipe.all() == frame.tobytes()
+
+    @pytest.mark.parametrize(
+        ("data", "error"),
+        [
+            (np.zeros((4, 4))[:, ::2], BufferError),
+            ("text", TypeError),
+            (None, TypeError),
+            (np.array([object()]), TypeError),
+        ],
+    )
+    def test_unusable_is_refused_at_the_call(
+        self, pipe: Pipe, data: object, error: type[Exception]
+    ) -> None:
+        with pytest.raises(error):
+            turbopipe.pipe(data, pipe.w)
+        turbopipe.pipe(b"well", pipe.w)
+        assert pipe.all() == b"well"
+
+    def test_nothing_is_kept_of_those_that_are_out(self, pipe: Pipe) -> None:
+        pipe.start_reading()
+        arrays = [np.full(50_000, number, "u1") for number in range(200)]
+        alive = [weakref.ref(one) for one in arrays]
+        while arrays:
+            turbopipe.pipe(arrays.pop(), pipe.w)
+        turbopipe.sync()
+        gc.collect()
+        assert [ref for ref in alive if ref() is not None] == []
+
+
+class TestReaderDeath:
+    def test_is_an_exception_of_sync(self, pipe: Pipe) -> None:
+        data = noise()
+        turbopipe.pipe(data, pipe.w)
+        pipe.close_reader()
+        with pytest.raises(StreamBroken) as caught:
+            turbopipe.sync(data)
+        assert caught.value.errno == errno.EPIPE
+        assert 0 < caught.value.bytes_sent < caught.value.total == BIG
+        data.clear()
+        turbopipe.sync(data)  # told once
+
+    def test_is_an_exception_of_the_next_pipe_or_its_sync(self, pipe: Pipe) -> None:
+        pipe.close_reader()
+        for _ in range(3):
+            with pytest.raises(StreamBroken):
+                turbopipe.pipe(b"frame", pipe.w)
+                turbopipe.sync()
+
+    @pytest.mark.parametrize("finish", [turbopipe.sync, turbopipe.close])
+    def test_is_an_exception_of_the_end(
+        self, pipe: Pipe, finish: Callable[[], None]
+    ) -> None:
+        for _ in range(3):
+            turbopipe.pipe(noise(), pipe.w)
+        pipe.close_reader()
+        with pytest.raises(StreamBroken):
+            finish()
+        finish()
+
+    def test_is_told_though_the_line_has_ended(self, pipe: Pipe) -> None:
+        data = noise()
+        turbopipe.pipe(data, pipe.w)
+        [line] = turbopipe._lines
+        pipe.close_reader()
+        line.thread.join()
+        with pytest.raises(StreamBroken):
+            turbopipe.sync(memoryview(data)[:1])
+
+    def test_wakes_a_pipe_that_waits_for_room(self, pipe: Pipe) -> None:
+        raised: list[Exception] = []
+        data = noise()
+
+        def fill() -> None:
+            try:
+                for _ in range(turbopipe.DEPTH + 2):
+                    turbopipe.pipe(data, pipe.w)
+            except StreamBroken as error:
+                raised.append(error)
+
+        thread = in_thread(fill)
+        thread.join(0.05)
+        pipe.close_reader()
+        thread.join()
+        assert len(raised) == 1
+
+    def test_disturbs_no_other_fd(self, pipes: Callable[[], Pipe]) -> None:
+        broken, well = pipes(), pipes()
+        one, other = noise(), noise(seed=2)
+        turbopipe.pipe(one, broken.w)
+        turbopipe.pipe(other, well.w)
+        broken.close_reader()
+        well.start_reading()
+        turbopipe.sync(other)
+        assert well.all() == other
+        with pytest.raises(StreamBroken):
+            turbopipe.sync(one)
+
+
+class TestFds:
+    def test_non_blocking_is_written_in_full(self, pipe: Pipe) -> None:
+        os.set_blocking(pipe.w, False)
+        data = noise()
+        pipe.start_reading()
+        turbopipe.pipe(data, pipe.w)
+        turbopipe.pipe(data, pipe.w)
+        turbopipe.sync(data)
+        assert not os.get_blocking(pipe.w)
+        assert pipe.all() == data * 2
+
+    def test_number_given_to_another_file_takes_nothing_along(
+        self, pipe: Pipe, tmp_path: Path
+    ) -> None:
+        data = noise()
+        turbopipe.pipe(data, pipe.w)
+        turbopipe.pipe(data, pipe.w)
+        number = pipe.w
+        with (tmp_path / "other").open("w+b", buffering=0) as other:
+            os.dup2(other.fileno(), number)
+            turbopipe.pipe(b"to the other", number)
+            pipe.start_reading()
+            turbopipe.sync()
+            assert Path(other.name).read_bytes() == b"to the other"
+        assert pipe.all() == data * 2
+
+    def test_not_open_is_refused(self) -> None:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            turbopipe.pipe(b"frame", 100_000)
+
+    def test_read_only_is_refused(self, pipe: Pipe) -> None:
+        with pytest.raises(io.UnsupportedOperation, match="reading only"):
+            turbopipe.pipe(b"frame", pipe.r)
+
+    @pytest.mark.parametrize("file", [None, True, "1"])
+    def test_what_is_none_is_refused(self, file: Any) -> None:
+        with pytest.raises((TypeError, AttributeError)):
+            turbopipe.pipe(b"frame", file)
+
+
+class TestWaiting:
+    def test_other_threads_run_meanwhile(self, pipe: Pipe) -> None:
+        data = noise()
+        received: list[bytes] = []
+        turbopipe.pipe(data, pipe.w)
+        thread = in_thread(lambda: received.append(pipe.read(BIG)))
+        turbopipe.sync(data)
+        thread.join()
+        assert received == [data]
+
+    def test_ctrl_c_ends_a_sync(self) -> None:
+        code = """
+            from aiozerocopy.compat import turbopipe
+            r, w = os.pipe()
+            turbopipe.pipe(bytes(5 << 20), w)
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+            try:
+                turbopipe.sync()
+            except KeyboardInterrupt:
+                print("interrupted")
+            os.close(r)
+            try:
+                turbopipe.close()
+            except azc.StreamBroken as error:
+                print(error.total)
+        """
+        assert scripts.run(code) == f"interrupted\n{5 << 20}\n"
+
+    def test_queue_of_an_fd_is_bounded(self, pipe: Pipe) -> None:
+        data, all_in = noise(), threading.Event()
+        count = turbopipe.DEPTH + 5
+
+        def fill() -> None:
+            for _ in range(count):
+                turbopipe.pipe(data, pipe.w)
+            all_in.set()
+
+        thread = in_thread(fill)
+        assert not all_in.wait(0.05)
+        digest = hashlib.sha1(usedforsecurity=False)
+        for _ in range(count):
+            digest.update(pipe.read(BIG))
+        thread.join()
+        expected = hashlib.sha1(usedforsecurity=False)
+        for _ in range(count):
+            expected.update(data)
+        assert digest.digest() == expected.digest()
+
+    def test_stalled_fd_delays_no_other(self, pipes: Callable[[], Pipe]) -> None:
+        stalled, well = pipes(), pipes()
+        data, other = noise(), noise(seed=2)
+
+        def fill() -> None:
+            try:
+                for _ in range(turbopipe.DEPTH + 1):
+                    turbopipe.pipe(data, stalled.w)
+            except StreamBroken:
+                pass
+
+        thread = in_thread(fill)
+        thread.join(0.02)
+        well.start_reading()
+        for _ in range(5):
+            turbopipe.pipe(other, well.w)
+            turbopipe.sync(other)
+        assert well.all() == other * 5
+        stalled.close_reader()
+        thread.join()
+
+    def test_many_threads_and_fds(self, pipes: Callable[[], Pipe]) -> None:
+        made = [pipes() for _ in range(6)]
+        for one in made:
+            one.start_reading()
+
+        def feed(one: Pipe, seed: int) -> None:
+            data = noise(300_000, seed)
+            for _ in range(20):
+                turbopipe.pipe(data, one.w)
+                turbopipe.sync(data)
+
+        threads = [
+            in_thread(lambda one=one, seed=seed: feed(one, seed))  # type: ignore[misc]
+            for seed, one in enumerate(made)
+        ]
+        for thread in threads:
+            thread.join()
+        for seed, one in enumerate(made):
+            assert one.all() == noise(300_000, seed) * 20
+
+    def test_threads_share_an_fd_without_mixing(self, pipe: Pipe) -> None:
+        pipe.start_reading()
+
+        def feed(letter: bytes) -> None:
+            for _ in range(20):
+                turbopipe.pipe(letter * 50_000, pipe.w)
+
+        threads = [in_thread(lambda b=b: feed(b)) for b in (b"a", b"b", b"c")]  # type: ignore[misc]
+        for thread in threads:
+            thread.join()
+        received = pipe.all()
+        messages = [received[at : at + 50_000] for at in range(0, 3_000_000, 50_000)]
+        assert sorted(messages) == sorted(
+            [letter * 50_000 for letter in (b"a", b"b", b"c")] * 20
+        )
+
+
+class TestSync:
+    @pytest.mark.parametrize(
+        "view",
+        [
+            pytest.param(memoryview, id="memoryview"),
+            pytest.param(lambda data: memoryview(data)[BIG // 2 :], id="slice"),
+            pytest.param(lambda data: np.frombuffer(data, "<u4"), id="array"),
+            pytest.param(lambda data: data, id="itself"),
+        ],
+    )
+    @pytest.mark.parametrize("piped", [memoryview, lambda data: data], ids=str)
+    def test_waits_for_whatever_shares_a_byte(
+        self,
+        pipe: Pipe,
+        view: Callable[[bytearray], Any],
+        piped: Callable[[bytearray], Any],
+    ) -> None:
+        data = noise()
+        turbopipe.pipe(piped(data), pipe.w)
+        waited = threading.Event()
+
+        def sync() -> None:
+            turbopipe.sync(view(data))
+            waited.set()
+
+        thread = in_thread(sync)
+        assert not waited.wait(0.01)
+        assert pipe.read(BIG) == data
+        thread.join()
+
+    @pytest.mark.parametrize("others", [b"", bytearray(100), array.array("d", [1])])
+    def test_does_not_wait_for_others(self, pipe: Pipe, others: Any) -> None:
+        data = noise()
+        turbopipe.pipe(memoryview(data)[1:], pipe.w)
+        turbopipe.sync(others)
+        turbopipe.sync(memoryview(data)[:1])
+        pipe.close_reader()
+
+    def test_knows_a_view_that_was_released_since(self, pipe: Pipe) -> None:
+        with memoryview(b"frame") as view:
+            turbopipe.pipe(view, pipe.w)
+        turbopipe.sync(b"frame")
+        assert pipe.all() == b"frame"
+
+    def test_refuses_what_is_no_buffer(self) -> None:
+        with pytest.raises(TypeError):
+            turbopipe.sync(5)
+
+
+class TestProcesses:
+    def test_forked_child_can_pipe(self) -> None:
+        code = """
+            from aiozerocopy.compat import turbopipe
+            r, w = os.pipe()
+            turbopipe.pipe(b"p" * (2 << 20), w)
+            child = os.fork()
+            if child == 0:
+                turbopipe.sync()
+                turbopipe.pipe(b"child", 1)
+                turbopipe.sync()
+                os._exit(7)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            count = 0
+            while count < 2 << 20:
+                count += len(os.read(r, 1 << 20))
+            turbopipe.sync()
+            os.close(w)
+            print(len(os.read(r, 1)))
+        """
+        assert scripts.run(code) == "child7\n0\n"
+
+    def test_what_was_piped_arrives_after_the_end_of_the_program(self) -> None:
+        code = """
+            from aiozerocopy.compat import turbopipe
+            for letter in b"abc":
+                turbopipe.pipe(bytes([letter]) * (2 << 20), 1)
+        """
+        said = scripts.run(code)
+        assert said == "".join(letter * (2 << 20) for letter in "abc")
+
+    def test_end_of_the_program_gives_up_on_who_does_not_read(self) -> None:
+        code = """
+            from aiozerocopy.compat import turbopipe
+            turbopipe.STALL = 0.1
+            r, w = os.pipe()
+            turbopipe.pipe(bytes(5 << 20), w)
+        """
+        status, _, complained = scripts.finish(
+            scripts.start(code, warnings="always::ResourceWarning")
+        )
+        assert status == 0
+        assert complained.count("ResourceWarning") == 1
+        assert f"{4 << 20:,} bytes that were piped to fd" in complained
+
+    def test_killed_reader_leaves_the_program_alive(self) -> None:
+        code = """
+            import subprocess
+            from aiozerocopy.compat import turbopipe
+            child = subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE)
+            turbopipe.pipe(bytes(5 << 20), child.stdin.fileno())
+            child.kill()
+            try:
+                turbopipe.sync()
+            except ConnectionError as error:
+                print(error)
+            child.stdin.close()
+            child.wait()
+        """
+        assert scripts.run(code).startswith("the reader is gone")
+
+
+# ---- OpenGL ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def gl() -> Iterator[Any]:
+    """A moderngl context that has rendered, with all threads that it wants."""
+    moderngl = pytest.importorskip("moderngl")
+    try:
+        context = moderngl.create_context(standalone=True, backend="egl")
+    except Exception as error:  # glcontext raises plain Exception
+        pytest.skip(f"no EGL here: {error}")
+    framebuffer = context.simple_framebuffer((64, 64))
+    framebuffer.clear(1.0, 0.0, 0.0, 1.0)
+    framebuffer.read()
+    yield context
+    framebuffer.release()
+    context.release()
+
+
+class TestOpenGL:
+    @pytest.mark.parametrize(
+        "given",
+        [
+            pytest.param(lambda buffer: buffer, id="buffer"),
+            pytest.param(lambda buffer: buffer.mglo, id="mglo"),
+            pytest.param(lambda buffer: memoryview(buffer.mglo), id="memoryview"),
+            pytest.param(lambda buffer: np.frombuffer(buffer.mglo, "u1"), id="array"),
+        ],
+    )
+    def test_buffer_is_sent_as_it_was(
+        self, gl: Any, pipe: Pipe, given: Callable[[Any], Any]
+    ) -> None:
+        data = noise()
+        buffer = gl.buffer(data)
+        turbopipe.pipe(given(buffer), pipe.w)
+        buffer.write(bytes(BIG))  # before anybody has read
+        assert gl.error == "GL_NO_ERROR"
+        assert pipe.read(BIG) == data
+        turbopipe.sync(buffer)
+        turbopipe.done(buffer.mglo)
+        assert buffer.read() == bytes(BIG)
+        buffer.release()
+
+    @pytest.mark.parametrize("order", [1, -1])
+    def test_no_buffer_stays_mapped_and_none_is_unmapped_for_another(
+        self, gl: Any, pipe: Pipe, order: int
+    ) -> None:
+        buffers = [gl.buffer(noise(seed=seed)) for seed in range(4)]
+        sent = b"".join(buffer.read() for buffer in buffers)
+        for buffer in buffers:
+            turbopipe.pipe(buffer, pipe.w)
+        with memoryview(buffers[2].mglo):  # which maps it
+            assert pipe.read(len(sent)) == sent
+            for buffer in buffers[::order]:
+                turbopipe.sync(buffer)
+            turbopipe.sync()
+        for buffer in buffers:
+            buffer.write(bytes(BIG))
+            assert buffer.read() == bytes(BIG)
+            buffer.release()
+        assert gl.error == "GL_NO_ERROR"
+
+    def test_frames_rendered_into_few_buffers_arrive_in_order(
+        self, gl: Any, pipe: Pipe
+    ) -> None:
+        size = (320, 240)
+        framebuffer = gl.simple_framebuffer(size, components=4)
+        buffers = [gl.buffer(reserve=320 * 240 * 4) for _ in range(3)]
+        pipe.start_reading()
+        for number in range(100):
+            buffer = buffers[number % 3]
+            turbopipe.sync(buffer)
+            framebuffer.clear(number / 255, 0.5, 1.0, 1.0)
+            framebuffer.read_into(buffer, components=4)
+            turbopipe.pipe(buffer, pipe.w)
+        turbopipe.sync()
+        frames = np.frombuffer(pipe.all(), "u1").reshape(100, -1, 4)
+        assert (frames[:, :, 0] == np.arange(100)[:, None]).all()
+        assert (frames[:, :, 2:] == 255).all()
+        assert gl.error == "GL_NO_ERROR"
+        for used in (framebuffer, *buffers):
+            used.release()
+
+    def test_sync_waits_for_the_bytes_of_that_buffer(self, gl: Any, pipe: Pipe) -> None:
+        buffer, other = gl.buffer(noise()), gl.buffer(b"other")
+        turbopipe.pipe(buffer.mglo, pipe.w)
+        turbopipe.sync(other)
+        waited = threading.Event()
+
+        def sync() -> None:
+            turbopipe.sync(buffer)
+            waited.set()
+
+        thread = in_thread(sync)
+        assert not waited.wait(0.01)
+        pipe.read(BIG)
+        thread.join()
+        buffer.release()
+        other.release()
+
+    def test_copies_take_no_more_memory_than_is_in_flight(
+        self, gl: Any, pipe: Pipe
+    ) -> None:
+        buffer = gl.buffer(noise())
+        pipe.start_reading()
+        turbopipe.pipe(buffer, pipe.w)
+        [line] = turbopipe._lines
+        for _ in range(50):
+            turbopipe.sync(buffer)
+            turbopipe.pipe(buffer, pipe.w)
+        assert len(line._spare) + len(line._flying) <= 2
+        pipe.all()
+        buffer.release()
+
+    def test_released_buffer_is_refused(self, gl: Any, pipe: Pipe) -> None:
+        buffer = gl.buffer(b"frame")
+        buffer.release()
+        with pytest.raises((TypeError, BufferError)):
+            turbopipe.pipe(buffer, pipe.w)
+
+    def test_example_makes_a_video(
+        self, gl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if shutil.which("ffmpeg") is None:
+            pytest.skip("no ffmpeg on PATH")
+        video = tmp_path / "video.mp4"
+        monkeypatch.setattr(sys, "argv", ["from_turbopipe.py", str(video)])
+        runpy.run_path(str(EXAMPLES / "from_turbopipe.py"), run_name="__main__")
+        assert video.stat().st_size > 1000
