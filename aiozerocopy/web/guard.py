@@ -1,0 +1,75 @@
+"""Who may ask for anything at all: names, the token, and origins."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import secrets
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from aiozerocopy.web.http import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiozerocopy.web.http import Request
+
+_OPEN_TO_ALL = {"/healthz", "/viewer.css", "/viewer.js"}  # no token: nothing to see
+
+
+class Guard:
+    """Who may ask at all."""
+
+    def __init__(
+        self,
+        host: str | None,
+        token: str | None,
+        hosts: Sequence[str],
+        origins: Sequence[str],
+    ) -> None:
+        self._is_local = is_loopback(host or "")
+        self._token = token
+        self._hosts = {name.lower() for name in hosts}
+        self._origins = {origin.lower() for origin in origins}
+
+    def check(self, request: Request) -> None:
+        """Raises: Refused."""
+        name = request.host
+        if self._is_local and not is_loopback(name) and name not in self._hosts:
+            raise Refused(403, "this server is not known by that name")
+        if request.path not in _OPEN_TO_ALL and not self._has_token(request):
+            challenge = {"WWW-Authenticate": "Bearer"}
+            raise Refused(401, "a token is needed: /?token=...", challenge)
+
+    def _has_token(self, request: Request) -> bool:
+        if self._token is None:
+            return True
+        given = request.query.get("token")
+        if given is None:
+            kind, _, given = request.headers.get("authorization", "").partition(" ")
+            if kind.lower() != "bearer":
+                return False
+        return secrets.compare_digest(given.strip().encode(), self._token.encode())
+
+    def check_origin(self, request: Request) -> None:
+        """A browser says which page asks; programs need not.
+
+        Raises: Refused.
+        """
+        origin = request.headers.get("origin")
+        if origin is None or origin.lower() in self._origins:
+            return
+        with contextlib.suppress(ValueError):
+            if urlsplit(origin).netloc.lower() == request.headers["host"].lower():
+                return
+        raise Refused(403, "not for pages of another origin")
+
+
+def is_loopback(name: str) -> bool:
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

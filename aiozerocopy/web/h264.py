@@ -1,0 +1,320 @@
+"""H.264 for the viewers whose browser decodes it: one FFmpeg for all of them.
+
+The way of a frame
+    hub -> a pipe of ours -> FFmpeg (libx264, no delay: one frame in, one packet out)
+        -> FLV, whose packets tell their size before they come -> `Packet`, made once
+        -> a `Line` for each viewer, which begins with a key frame
+
+It runs while somebody watches.  When the picture's size changes it is started anew.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+import os
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+
+from aiozerocopy._errors import IncompleteReceive, StreamBroken
+from aiozerocopy.ffmpeg import finding
+from aiozerocopy.opening import PIPE_SIZE, enlarge_pipe, open_writer
+from aiozerocopy.process import open_process
+from aiozerocopy.web.pictures import H264, H264_CONFIGURATION, message, picture_of
+from aiozerocopy.web.viewers import first_to_end
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from anyio.abc import TaskGroup
+    from typing_extensions import Buffer
+
+    from aiozerocopy.broadcast import Broadcast, Client, Event, Published
+    from aiozerocopy.process import Process
+    from aiozerocopy.streams import ReceiveStream
+    from aiozerocopy.web.pictures import Picture
+
+GROUP = 60  # frames from one key frame to the next
+LINE_LIMIT = 2 * GROUP  # packets that wait for one viewer
+
+log = logging.getLogger("aiozerocopy")
+
+# Browsers take what is HD for BT.709, whatever it says of itself; and H.264 knows no
+# odd sizes.
+_FILTERS = (
+    "pad=ceil(iw/2)*2:ceil(ih/2)*2,"
+    "scale=out_color_matrix=bt709:out_range=tv,format=yuv420p"
+)
+_FLV_HEADER = 13  # with the size of the tag before the first, which is 0
+_TAG_HEADER = 11
+_TAG_END = 4
+_VIDEO = 9
+_AVC_PREFIX = 5  # frame type and codec, packet type, composition time
+
+
+def find_ffmpeg() -> str | None:
+    """The FFmpeg to use, if there is one."""
+    with contextlib.suppress(FileNotFoundError):
+        return finding.find_ffmpeg()
+    return None
+
+
+def command(ffmpeg: str, picture: Picture) -> list[str]:
+    """How FFmpeg is called: pixels of this picture on stdin, FLV on stdout."""
+    return [
+        *(ffmpeg, "-hide_banner", "-nostats", "-loglevel", "error"),
+        *("-f", "rawvideo", "-pix_fmt", picture.form.ffmpeg),
+        *("-video_size", f"{picture.width}x{picture.height}", "-framerate", "60"),
+        *("-probesize", "32", "-analyzeduration", "0", "-i", "pipe:0"),
+        *("-vf", _FILTERS),
+        *("-colorspace", "bt709", "-color_primaries", "bt709"),
+        *("-color_trc", "bt709", "-color_range", "tv"),
+        *("-c:v", "libx264", "-preset", "ultrafast", "-tune", "zerolatency"),
+        *("-crf", "21", "-g", str(GROUP)),
+        *("-f", "flv", "-flvflags", "no_duration_filesize", "-flush_packets", "1"),
+        "pipe:1",
+    ]
+
+
+@dataclass(frozen=True)
+class Packet:
+    """One message for the viewers, shared by all."""
+
+    buffers: Sequence[Buffer]
+    nbytes: int
+    is_picture: bool
+    is_key: bool
+
+
+class Line:
+    """Packets that wait for one viewer; too many, and it goes on at a key frame."""
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        self._packets: collections.deque[Packet] = collections.deque()
+        self._needs_key = True
+        self._ended = False
+        self._news = anyio.Event()
+
+    def push(self, packet: Packet) -> None:
+        if not packet.is_picture:
+            self._packets.append(packet)
+        elif self._needs_key and not packet.is_key:
+            self.dropped += 1
+        else:
+            self._needs_key = False
+            self._packets.append(packet)
+        if len(self._packets) > LINE_LIMIT:
+            self._skip()
+        self._news.set()
+
+    def _skip(self) -> None:
+        """Forget all but the newest configuration, and wait for a key frame."""
+        configurations = [packet for packet in self._packets if not packet.is_picture]
+        self.dropped += len(self._packets) - len(configurations)
+        self._packets = collections.deque(configurations[-1:])
+        self._needs_key = True
+
+    def end(self) -> None:
+        self._ended = True
+        self._news.set()
+
+    async def next(self) -> Packet | None:
+        """The next packet; None at the end."""
+        while not self._packets:
+            if self._ended:
+                return None
+            self._news = anyio.Event()
+            await self._news.wait()
+        return self._packets.popleft()
+
+
+class _Run:
+    """One FFmpeg: the picture it was started for, and which frames are inside of it."""
+
+    def __init__(self) -> None:
+        self.picture: Picture | None = None
+        self.begun = anyio.Event()  # the picture is known
+        self.changed = anyio.Event()  # it is another one now
+        self.failure = ""
+        self.latest: list[Packet] = []  # the last key frame, and all that followed
+        self._configuration: list[Packet] = []
+        self._timestamps: dict[int, int] = {}  # of frames that may still be sent
+        self._sent: collections.deque[tuple[int, int]] = collections.deque()
+        self._encoded: collections.deque[tuple[bool, memoryview]] = collections.deque()
+
+    async def feed(self, frame: Published) -> Sequence[Buffer]:
+        """What FFmpeg gets of a frame: its pixels.
+
+        Raises: ValueError, when FFmpeg expects others; the hub lets it go then.
+        """
+        picture = picture_of(frame)
+        if self.picture is None:
+            self.picture = picture
+            self.begun.set()
+        elif self.picture != picture:
+            self.changed.set()
+            raise ValueError(f"the picture is {picture} now")
+        self._timestamps[frame.sequence] = frame.timestamp_ns
+        return (frame.view,)
+
+    def on_event(self, _client: Client, event: Event, sequence: int) -> None:
+        timestamp = self._timestamps.pop(sequence, 0)
+        if event == "sent":
+            self._sent.append((sequence, timestamp))
+
+    def packets(self, tag: memoryview) -> list[Packet]:
+        """What a tag of FFmpeg's completes.
+
+        One frame in is one packet out, in the same order; but the packet may be here
+        before we hear that the frame is there.
+        """
+        picture, prefix, payload = self.picture, tag[:_AVC_PREFIX], tag[_AVC_PREFIX:]
+        assert picture is not None
+        if prefix[1] == 0:
+            self._configuration = [
+                _packet(payload, H264_CONFIGURATION, picture, True, 0, 0)
+            ]
+            return self._configuration
+        if prefix[1] == 1:
+            self._encoded.append((prefix[0] >> 4 == 1, payload))
+        ready = []
+        while self._encoded and self._sent:
+            key, payload = self._encoded.popleft()
+            packet = _packet(payload, H264, picture, key, *self._sent.popleft())
+            if key:
+                self.latest = list(self._configuration)
+            self.latest.append(packet)
+            ready.append(packet)
+        return ready
+
+
+def _packet(
+    payload: memoryview,
+    kind: int,
+    picture: Picture,
+    key: bool,
+    sequence: int,
+    timestamp_ns: int,
+) -> Packet:
+    buffers = message(
+        payload,
+        payload.nbytes,
+        kind,
+        picture,
+        key=key,
+        sequence=sequence,
+        timestamp_ns=timestamp_ns,
+    )
+    nbytes = sum(len(memoryview(buffer)) for buffer in buffers)
+    return Packet(buffers, nbytes, kind == H264, key)
+
+
+class H264Encoder:
+    """The encoder, and the lines of those who watch."""
+
+    def __init__(self, hub: Broadcast, ffmpeg: str, tasks: TaskGroup) -> None:
+        self._hub = hub
+        self._ffmpeg = ffmpeg
+        self._tasks = tasks
+        self._lines: set[Line] = set()
+        self._running = False
+        self._scope = anyio.CancelScope()
+        self._current = _Run()
+
+    # -- viewers ------------------------------------------------------------------
+
+    def subscribe(self) -> Line:
+        """A line that begins with the latest key frame."""
+        line = Line()
+        for packet in self._current.latest:
+            line.push(packet)
+        self._lines.add(line)
+        if not self._running:
+            self._running = True
+            self._tasks.start_soon(self._run)
+        return line
+
+    def unsubscribe(self, line: Line) -> None:
+        self._lines.discard(line)
+        if not self._lines:
+            self._scope.cancel()
+
+    # -- the encoder --------------------------------------------------------------
+
+    async def _run(self) -> None:
+        """While somebody watches: one FFmpeg after the other, one for each picture."""
+        try:
+            while self._lines:
+                self._current = _Run()
+                with anyio.CancelScope() as self._scope:
+                    await self._encode(self._current)
+        except (StreamBroken, IncompleteReceive, OSError) as error:
+            log.error("H.264 is not encoded: %s", error)
+        finally:
+            self._running = False
+            self._current = _Run()
+            for line in self._lines:
+                line.end()
+            self._lines.clear()
+
+    async def _encode(self, run: _Run) -> None:
+        """Run one FFmpeg until the picture changes.
+
+        Raises:
+            StreamBroken, IncompleteReceive, OSError: FFmpeg ended, or cannot begin.
+        """
+        with contextlib.ExitStack() as undo:
+            read_fd, write_fd = os.pipe()
+            undo.callback(os.close, read_fd)
+            enlarge_pipe(read_fd, PIPE_SIZE)
+            writer = open_writer(write_fd, peer="reads")
+            undo.callback(writer.abort)
+            client = self._hub.attach(
+                writer, policy="latest", encode=run.feed, on_event=run.on_event
+            )
+            undo.callback(client.detach)
+            # The hub feeds who waits for it with the frame that is there already.
+            await first_to_end(client.wait_closed, run.begun.wait)
+            if run.picture is None:
+                raise StreamBroken(f"no frame: {client.error}")
+            argv = command(self._ffmpeg, run.picture)
+            async with open_process(
+                argv, stdin=read_fd, stdout=True, env=finding.environment()
+            ) as ffmpeg:
+                try:
+                    hand_out = partial(self._hand_out, run, ffmpeg)
+                    await first_to_end(hand_out, run.changed.wait)
+                finally:
+                    ffmpeg.kill()  # what it still has in hand is of no use
+        if run.failure:
+            raise OSError(run.failure)
+
+    async def _hand_out(self, run: _Run, ffmpeg: Process) -> None:
+        """Packets from FFmpeg to all lines, until it ends, which it should not."""
+        stdout = ffmpeg.stdout
+        assert stdout is not None
+        try:
+            await stdout.receive_exactly(bytearray(_FLV_HEADER))
+            while True:
+                for packet in run.packets(await _next_tag(stdout)):
+                    for line in self._lines:
+                        line.push(packet)
+        except (IncompleteReceive, anyio.EndOfStream):
+            run.failure = f"FFmpeg ended: {ffmpeg.stderr_tail.strip() or 'in silence'}"
+
+
+async def _next_tag(stdout: ReceiveStream) -> memoryview:
+    """The next video tag's content; others are skipped."""
+    header = bytearray(_TAG_HEADER)
+    while True:
+        await stdout.receive_exactly(header)
+        size = int.from_bytes(header[1:4], "big")
+        content = bytearray(size + _TAG_END)
+        await stdout.receive_exactly(content)
+        if header[0] == _VIDEO and size >= _AVC_PREFIX:
+            return memoryview(content)[:size]

@@ -1,0 +1,314 @@
+"""The web server: who may ask, what there is to ask for, and who watches."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import socket
+import time
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import anyio
+
+from aiozerocopy.serving import GRACE, Server, serve_tcp
+from aiozerocopy.web import metrics
+from aiozerocopy.web.guard import Guard
+from aiozerocopy.web.http import HttpConnection, Refused
+from aiozerocopy.web.metrics import Metric
+from aiozerocopy.web.shows import PATHS, Shows
+from aiozerocopy.web.viewers import PEER_LEFT
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+    from types import TracebackType
+
+    from aiozerocopy.broadcast import Broadcast
+    from aiozerocopy.streams import Stream
+    from aiozerocopy.web.http import Request
+    from aiozerocopy.web.shows import Handler
+
+CONNECTIONS = 256
+PATIENCE = 15.0  # seconds that one frame may take to a viewer
+UNSENT = 256 << 10  # bytes the kernel takes ahead for a viewer: more would be latency
+
+_PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' blob: data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'self'"
+)
+_PAGE = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/viewer.css": ("viewer.css", "text/css; charset=utf-8"),
+    "/viewer.js": ("viewer.js", "text/javascript; charset=utf-8"),
+}
+
+
+def serve(
+    hub: Broadcast,
+    host: str | None = "127.0.0.1",
+    port: int = 0,
+    *,
+    token: str | None = None,
+    title: str = "aiozerocopy",
+    modes: Sequence[str] = tuple(PATHS),
+    hosts: Sequence[str] = (),
+    origins: Sequence[str] = (),
+    quality: int = 80,
+    connections: int = CONNECTIONS,
+    patience: float = PATIENCE,
+) -> WebServer:
+    """Serve a page that shows what is published to ``hub``.
+
+    With a ``token``, all that shows something needs it: ``?token=...``, or the header
+    ``Authorization: Bearer ...``.  ``modes`` are the ways that are offered, of which
+    "h264" needs FFmpeg and "mjpeg" simplejpeg or Pillow; ``quality`` is
+    the JPEG's.  A server on a loopback address answers only who asks for a loopback
+    name, or for one of ``hosts``: that keeps pages away which let their own name point
+    here.  WebSockets are for this server's page, and for pages of ``origins``.
+
+    At most ``connections`` are served at a time; a viewer to whom one frame takes more
+    than ``patience`` seconds is let go.
+
+    Raises:
+        ValueError: an unknown mode, or none that can be offered here.
+        OSError: when it is awaited or entered, as `serve_tcp`.
+    """
+    return WebServer(
+        Shows(hub, modes, quality, patience),
+        Guard(host, token, hosts, origins),
+        (host, port),
+        hub=hub,
+        token=token,
+        title=title,
+        connections=connections,
+    )
+
+
+@cache
+def _page(name: str) -> bytes:
+    return (files(__package__) / "page" / name).read_bytes()
+
+
+class WebServer:
+    """What `serve` returns: serves inside of ``async with``, or when it is awaited.
+
+    At the end of the block viewers are told so, and the server ends.  The hub stays
+    open.
+    """
+
+    def __init__(
+        self,
+        shows: Shows,
+        guard: Guard,
+        address: tuple[str | None, int],
+        *,
+        hub: Broadcast,
+        token: str | None,
+        title: str,
+        connections: int,
+    ) -> None:
+        self._shows = shows
+        self._guard = guard
+        self._host = address[0]
+        self._hub = hub
+        self._token = token
+        self._title = title
+        self._limit = connections
+        self._server: Server = serve_tcp(self._serve_client, *address)
+        self._closing = False
+        self._idle: set[anyio.CancelScope] = set()  # of those who ask for nothing now
+        self._undo: contextlib.AsyncExitStack | None = None
+        self._routes: dict[str, Handler] = {
+            **shows.routes,
+            **dict.fromkeys(_PAGE, self._send_page),
+            "/healthz": self._send_health,
+            "/metrics": self._send_metrics,
+            "/status": self._send_status,
+        }
+        self._answers: collections.Counter[int] = collections.Counter()
+        self._open = 0
+        self._refusing = 0
+
+    # -- its life -----------------------------------------------------------------
+
+    @property
+    def port(self) -> int:
+        """The TCP port."""
+        return self._server.port
+
+    @property
+    def url(self) -> str:
+        """What to open in a browser, with the token if there is one."""
+        host = self._host or "localhost"
+        host = {"0.0.0.0": "localhost", "::": "localhost"}.get(host, host)
+        host = f"[{host}]" if ":" in host else host
+        query = f"?{urlencode({'token': self._token})}" if self._token else ""
+        return f"http://{host}:{self.port}/{query}"
+
+    @property
+    def viewers(self) -> int:
+        """How many watch now."""
+        return self._shows.viewers
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The ways to watch that are offered, the best first."""
+        return self._shows.modes
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._serve_forever().__await__()
+
+    async def _serve_forever(self) -> None:
+        async with self:
+            await anyio.sleep_forever()
+
+    async def __aenter__(self) -> WebServer:
+        async with contextlib.AsyncExitStack() as undo:
+            tasks = await undo.enter_async_context(anyio.create_task_group())
+            undo.callback(tasks.cancel_scope.cancel)
+            self._shows.open(tasks)
+            await undo.enter_async_context(self._server)
+            self._undo = undo.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        try:
+            await self.aclose(GRACE if exc_val is None else 0)
+        finally:
+            if self._undo is not None:
+                await self._undo.aclose()
+
+    async def aclose(self, grace: float | None = GRACE) -> None:
+        """Stop accepting, tell the viewers, and end all after ``grace`` seconds."""
+        self._closing = True
+        self._shows.close()
+        for scope in self._idle:
+            scope.cancel()
+        await self._server.aclose(grace)
+
+    # -- one connection -----------------------------------------------------------
+
+    async def _serve_client(self, stream: Stream) -> None:
+        http = HttpConnection(stream, self._count)
+        try:
+            if self._open >= self._limit:
+                await self._turn_away(http)
+                return
+            self._open += 1
+            try:
+                _watch_over(stream)
+                await self._answer_all(http)
+            finally:
+                self._open -= 1
+        except PEER_LEFT:
+            stream.abort()
+
+    async def _turn_away(self, http: HttpConnection) -> None:
+        """Say why, as long as not too many are being told."""
+        if self._refusing >= self._limit:
+            return
+        self._refusing += 1
+        try:
+            await http.refuse(Refused(503, "too many connections"))
+        finally:
+            self._refusing -= 1
+
+    async def _answer_all(self, http: HttpConnection) -> None:
+        try:
+            while (request := await self._next_request(http)) is not None:
+                await self._answer(http, request)
+        except Refused as refusal:
+            await http.refuse(refusal)
+
+    def _count(self, status: int) -> None:
+        self._answers[status] += 1
+
+    async def _next_request(self, http: HttpConnection) -> Request | None:
+        """None also when the server ends: nobody else is kept waiting for that."""
+        if self._closing:
+            return None
+        with anyio.CancelScope() as scope:
+            self._idle.add(scope)
+            try:
+                return await http.next_request()
+            finally:
+                self._idle.discard(scope)
+        return None
+
+    async def _answer(self, http: HttpConnection, request: Request) -> None:
+        """Raises: Refused."""
+        self._guard.check(request)
+        if request.method not in ("GET", "HEAD"):
+            raise Refused(405, "GET or HEAD", {"Allow": "GET, HEAD"})
+        handler = self._routes.get(request.path)
+        if handler is None:
+            raise Refused(404, "there is no such page")
+        if request.wants_websocket:
+            self._guard.check_origin(request)
+        await handler(http, request)
+
+    # -- pages --------------------------------------------------------------------
+
+    async def _send_page(self, http: HttpConnection, request: Request) -> None:
+        name, kind = _PAGE[request.path]
+        headers = {"Content-Type": kind, "Content-Security-Policy": _PAGE_POLICY}
+        await http.respond(200, _page(name), headers)
+
+    async def _send_health(self, http: HttpConnection, _request: Request) -> None:
+        await http.respond(200, b"ok\n", {"Content-Type": "text/plain"})
+
+    async def _send_status(self, http: HttpConnection, _request: Request) -> None:
+        status = {
+            "title": self._title,
+            "modes": self.modes,
+            "sequence": self._hub.sequence,
+            "viewers": self.viewers,
+            "now_us": time.time_ns() // 1000,
+        }
+        body = json.dumps(status).encode()
+        await http.respond(200, body, {"Content-Type": "application/json"})
+
+    async def _send_metrics(self, http: HttpConnection, _request: Request) -> None:
+        body = metrics.render(self._metrics())
+        await http.respond(200, body, {"Content-Type": metrics.CONTENT_TYPE})
+
+    def _metrics(self) -> Iterator[Metric]:
+        yield Metric(
+            "frames_published_total",
+            "counter",
+            "Frames that were published to the hub.",
+            [({}, self._hub.sequence)],
+        )
+        yield from self._shows.metrics()
+        yield Metric(
+            "web_connections", "gauge", "Connections that are open.", [({}, self._open)]
+        )
+        yield Metric(
+            "web_responses_total",
+            "counter",
+            "Answers by their status.",
+            [({"code": str(code)}, n) for code, n in sorted(self._answers.items())],
+        )
+
+
+def _watch_over(stream: Stream) -> None:
+    """The kernel keeps little ahead of a viewer, and notices when it is gone."""
+    sock = stream._raw_socket
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", 30),
+        ("TCP_KEEPINTVL", 10),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_NOTSENT_LOWAT", UNSENT),
+    ):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,123 @@
+"""What goes to one viewer, from the hub or from the H.264 encoder, and until when.
+
+A viewer that stops reading is let go after a while; until then the hub and the encoder
+hold for it what their policies say, which does not grow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import anyio
+
+from aiozerocopy._errors import StreamBroken, StreamClosed
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiozerocopy.broadcast import Broadcast, Encode
+    from aiozerocopy.streams import Stream
+    from aiozerocopy.web.h264 import H264Encoder
+
+READ_SIZE = 4 << 10
+PEER_LEFT = (StreamBroken, StreamClosed, anyio.EndOfStream, TimeoutError)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What viewers got."""
+
+    sent: int = 0
+    dropped: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.sent + other.sent,
+            self.dropped + other.dropped,
+            self.bytes + other.bytes,
+        )
+
+
+class Feed(Protocol):
+    """Sends frames to one viewer."""
+
+    async def run(self) -> None:
+        """Until the viewer left, or was too slow."""
+
+    def close(self) -> None:
+        """Send no more."""
+
+    @property
+    def counts(self) -> Counts: ...
+
+
+class HubFeed:
+    """Frames from the hub: always the newest, whole ones."""
+
+    def __init__(
+        self, hub: Broadcast, stream: Stream, encode: Encode, patience: float
+    ) -> None:
+        self._client = hub.attach(
+            stream, policy="latest", encode=encode, deadline=patience
+        )
+
+    async def run(self) -> None:
+        await self._client.wait_closed()
+
+    def close(self) -> None:
+        self._client.detach()
+
+    @property
+    def counts(self) -> Counts:
+        stats = self._client.stats
+        return Counts(stats.sent, stats.dropped, stats.bytes)
+
+
+class PacketFeed:
+    """H.264 from the encoder, which all its viewers share."""
+
+    def __init__(self, encoder: H264Encoder, stream: Stream, patience: float) -> None:
+        self._encoder = encoder
+        self._stream = stream
+        self._patience = patience
+        self._counts = Counts()
+        self._line = encoder.subscribe()
+
+    async def run(self) -> None:
+        while (packet := await self._line.next()) is not None:
+            with anyio.fail_after(self._patience):
+                await self._stream.send(*packet.buffers)
+            self._counts += Counts(packet.is_picture, 0, packet.nbytes)
+
+    def close(self) -> None:
+        self._encoder.unsubscribe(self._line)
+
+    @property
+    def counts(self) -> Counts:
+        return self._counts + Counts(dropped=self._line.dropped)
+
+
+async def first_to_end(*waits: Callable[[], Awaitable[object]]) -> int:
+    """Run them side by side until one returns, or finds that the peer left; which?"""
+    ended: list[int] = []
+
+    async def run(number: int, wait: Callable[[], Awaitable[object]]) -> None:
+        with contextlib.suppress(*PEER_LEFT):
+            await wait()
+        ended.append(number)
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for number, wait in enumerate(waits):
+            tasks.start_soon(run, number, wait)
+    return ended[0]
+
+
+async def until_silent(stream: Stream) -> None:
+    """Read whatever comes, and forget it, until the viewer closes its half."""
+    with contextlib.suppress(*PEER_LEFT):
+        while True:
+            await stream.receive(READ_SIZE)

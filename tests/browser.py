@@ -1,0 +1,212 @@
+"""A headless Chromium, driven through the DevTools protocol over two pipes."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import itertools
+import json
+import os
+import select
+import shutil
+import subprocess
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PATIENCE = 15.0
+
+# WebGL is drawn by the processor: a machine for tests has no other.
+OPTIONS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-dev-shm-usage",
+    "--disable-extensions",
+    "--disable-sync",
+    "--mute-audio",
+    "--hide-scrollbars",
+    "--disable-gpu",
+    "--enable-unsafe-swiftshader",
+    "--remote-debugging-pipe",
+)
+
+
+def find() -> str | None:
+    """A Chromium on the PATH."""
+    return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+class BrowserError(Exception):
+    """What the browser said, or that it said nothing in time."""
+
+
+class Browser:
+    """One browser with one page.  All calls block."""
+
+    def __init__(self, process: subprocess.Popen[bytes], to: int, back: int) -> None:
+        self._process = process
+        self._to, self._back = to, back
+        self._ids = itertools.count(1)
+        self._data = b""
+        self._events: list[dict[str, Any]] = []
+        self._session = ""
+        targets = self.call("Target.getTargets")["targetInfos"]
+        page = next(target for target in targets if target["type"] == "page")
+        self._session = self.call(
+            "Target.attachToTarget", targetId=page["targetId"], flatten=True
+        )["sessionId"]
+        for domain in ("Page", "Runtime", "Log"):
+            self.call(f"{domain}.enable")
+
+    # -- the protocol -------------------------------------------------------------
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """One command, and its answer."""
+        number = next(self._ids)
+        command = {"id": number, "method": method, "params": params}
+        if self._session:
+            command["sessionId"] = self._session
+        rest = json.dumps(command).encode() + b"\0"
+        while rest:
+            rest = rest[os.write(self._to, rest) :]
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            answer = self._next(deadline)
+            if answer.get("id") != number:
+                self._events.append(answer)
+            elif "error" in answer:
+                raise BrowserError(f"{method}: {answer['error']}")
+            else:
+                result: dict[str, Any] = answer["result"]
+                return result
+
+    def _next(self, deadline: float) -> dict[str, Any]:
+        while b"\0" not in self._data:
+            seconds = max(0, deadline - time.monotonic())
+            if not select.select([self._back], [], [], seconds)[0]:
+                raise BrowserError("it does not answer")
+            piece = os.read(self._back, 1 << 20)
+            if not piece:
+                raise BrowserError("it is gone")
+            self._data += piece
+        message, _, self._data = self._data.partition(b"\0")
+        answer: dict[str, Any] = json.loads(message)
+        return answer
+
+    def _wait_for(self, method: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while method not in (event.get("method") for event in self._events):
+            self._events.append(self._next(deadline))
+
+    # -- the page -----------------------------------------------------------------
+
+    def open(self, url: str) -> None:
+        """Go there, and return when it has loaded."""
+        self._events.clear()
+        answer = self.call("Page.navigate", url=url)
+        if "errorText" in answer:
+            raise BrowserError(f"{url}: {answer['errorText']}")
+        self._wait_for("Page.loadEventFired")
+
+    def evaluate(self, expression: str) -> Any:
+        """The value of an expression, or of what it promises."""
+        answer = self.call(
+            "Runtime.evaluate",
+            expression=expression,
+            awaitPromise=True,
+            returnByValue=True,
+        )
+        if "exceptionDetails" in answer:
+            raise BrowserError(json.dumps(answer["exceptionDetails"], indent=1))
+        return answer["result"].get("value")
+
+    def wait_until(self, condition: str) -> None:
+        """Until an expression is true, as the page itself sees it."""
+        seconds = PATIENCE - 3
+        self.evaluate(f"""new Promise((resolve, reject) => {{
+            const end = performance.now() + {seconds * 1000};
+            const look = () => {{
+                if ({condition}) resolve();
+                else if (performance.now() < end) setTimeout(look, 10);
+                else reject(new Error({json.dumps(condition)} + " is not: "
+                    + document.body.innerText));
+            }};
+            look();
+        }})""")
+
+    def complaints(self) -> list[str]:
+        """What the page's console holds of errors since it was opened."""
+        found = []
+        for event in self._events:
+            if event.get("method") == "Runtime.exceptionThrown":
+                found.append(json.dumps(event["params"]["exceptionDetails"]))
+            elif event.get("method") == "Log.entryAdded":
+                entry = event["params"]["entry"]
+                if entry["level"] == "error":
+                    found.append(entry["text"])
+        return found
+
+    def resize(self, width: int, height: int, scale: float, *, phone: bool) -> None:
+        """Have a window of this size, in CSS pixels."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=scale,
+            mobile=phone,
+        )
+
+    def screenshot(self) -> bytes:
+        """What is to be seen, as PNG."""
+        data: str = self.call("Page.captureScreenshot", format="png")["data"]
+        return base64.b64decode(data)
+
+
+@contextlib.contextmanager
+def running() -> Iterator[Browser]:
+    """A browser, which has ended with the block."""
+    path = find()
+    assert path is not None
+    with contextlib.ExitStack() as undo:
+        home = undo.enter_context(
+            tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        )
+        theirs = contextlib.ExitStack()
+        undo.enter_context(theirs)
+        read_fd, to = os.pipe()
+        back, write_fd = os.pipe()
+        undo.callback(os.close, to)
+        undo.callback(os.close, back)
+        theirs.callback(os.close, read_fd)
+        theirs.callback(os.close, write_fd)
+        # It wants them as 3 and 4.
+        command = [path, *OPTIONS, f"--user-data-dir={home}", "about:blank"]
+        script = f'exec 5<&{read_fd} 6>&{write_fd} 3<&5 4>&6 5<&- 6>&-; exec "$@"'
+        process = subprocess.Popen(
+            ["/bin/bash", "-c", script, "bash", *command],
+            pass_fds=(read_fd, write_fd),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        undo.callback(_end, process)
+        theirs.close()
+        browser = Browser(process, to, back)
+        yield browser
+        with contextlib.suppress(BrowserError):
+            browser.call("Browser.close")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(timeout=3)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,746 @@
+"""The web server: its pages, its streams, and what hostile clients get."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import socket
+import struct
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import numpy as np
+import pytest
+
+pytest.importorskip("h11")
+wsproto = pytest.importorskip("wsproto")
+
+from links import until  # noqa: E402
+from wsproto import events  # noqa: E402
+
+import aiozerocopy as azc  # noqa: E402
+from aiozerocopy import web  # noqa: E402
+from aiozerocopy.broadcast import Broadcast  # noqa: E402
+from aiozerocopy.web import h264, http, jpeg, pictures, shows, websocket  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from numpy.typing import NDArray
+
+pytestmark = pytest.mark.anyio
+
+HEIGHT, WIDTH = 48, 64
+HEADER = struct.Struct("<BBBBIIIQq")
+
+needs_ffmpeg = pytest.mark.skipif(h264.find_ffmpeg() is None, reason="needs FFmpeg")
+needs_jpeg = pytest.mark.skipif(
+    jpeg.find_compressor() is None, reason="needs simplejpeg or Pillow"
+)
+
+
+@pytest.fixture
+async def hub() -> AsyncIterator[Broadcast]:
+    async with Broadcast() as hub:
+        yield hub
+
+
+def picture(number: int = 0, channels: int = 3) -> NDArray[np.uint8]:
+    frame = np.arange(HEIGHT * WIDTH * channels, dtype=np.uint32) + number
+    return (frame & 0xFF).astype(np.uint8).reshape(HEIGHT, WIDTH, channels)
+
+
+# ---- a client that may be rude ---------------------------------------------------
+
+
+class Answer:
+    """A whole HTTP answer, of one request."""
+
+    def __init__(self, data: bytes) -> None:
+        head, _, self.body = data.partition(b"\r\n\r\n")
+        line, *fields = head.decode().split("\r\n")
+        self.status = int(line.split()[1])
+        self.headers = {
+            name.lower(): value.strip()
+            for name, _, value in (field.partition(":") for field in fields)
+        }
+
+
+def asking(path: str = "/healthz", *fields: str, method: str = "GET") -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", *fields]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+@asynccontextmanager
+async def connected(to: web.WebServer) -> AsyncIterator[azc.Stream]:
+    async with azc.connect_tcp("127.0.0.1", to.port) as stream:
+        yield stream
+
+
+async def rest(stream: azc.Stream) -> bytes:
+    return b"".join([piece async for piece in stream])
+
+
+async def say(to: web.WebServer, data: bytes) -> bytes:
+    """All that comes back until the server closes."""
+    async with connected(to) as stream:
+        await stream.send(data)
+        return await rest(stream)
+
+
+async def ask(to: web.WebServer, path: str = "/healthz", *fields: str) -> Answer:
+    return Answer(await say(to, asking(path, "Connection: close", *fields)))
+
+
+_OPEN = wsproto.connection.ConnectionState.OPEN
+
+
+class Viewer:
+    """A client of a WebSocket, which checks with wsproto what it gets."""
+
+    def __init__(self, stream: azc.Stream) -> None:
+        self.stream = stream
+        self.ws = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
+        self._events: list[Any] = []
+
+    async def next_event(self) -> Any:
+        while not self._events:
+            self.ws.receive_data(await self.stream.receive())
+            self._events.extend(self.ws.events())
+        return self._events.pop(0)
+
+    async def next_of(self, kind: type) -> Any:
+        while not isinstance(event := await self.next_event(), kind):
+            if isinstance(event, events.Ping) and self.ws.state is _OPEN:
+                await self.stream.send(self.ws.send(event.response()))
+        return event
+
+    async def message(self) -> tuple[tuple[int, ...], bytes]:
+        """Header and payload of the next message."""
+        data = bytearray()
+        while True:
+            event = await self.next_of(events.BytesMessage)
+            data += event.data
+            if event.message_finished:
+                return HEADER.unpack(data[:32]), bytes(data[32:])
+
+
+def upgrade(path: str, *fields: str) -> bytes:
+    return asking(
+        path,
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+        *fields,
+    )
+
+
+@asynccontextmanager
+async def watching(to: web.WebServer, path: str = "/raw") -> AsyncIterator[Viewer]:
+    async with connected(to) as stream:
+        viewer = Viewer(stream)
+        target = f"{path}?{to.url.partition('?')[2]}"
+        request = events.Request(host=f"localhost:{to.port}", target=target)
+        await stream.send(viewer.ws.send(request))
+        assert isinstance(await viewer.next_event(), events.AcceptConnection)
+        yield viewer
+
+
+@asynccontextmanager
+async def publishing(hub: Broadcast, height: int = HEIGHT) -> AsyncIterator[None]:
+    """Frames one after the other, each as soon as the hub has the last."""
+
+    async def publish() -> None:
+        frame = np.zeros((height, WIDTH, 3), np.uint8)
+        while True:
+            frame[:] = hub.sequence & 0xFF
+            await hub.publish(frame)
+            await anyio.sleep(0.001)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(publish)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+# ---- pages -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/", "text/html"),
+        ("/?mode=raw", "text/html"),
+        ("/viewer.js", "text/javascript"),
+        ("/viewer.css", "text/css"),
+        ("/healthz", "text/plain"),
+        ("/status", "application/json"),
+        ("/metrics", "text/plain; version=0.0.4"),
+    ],
+)
+async def test_pages(hub: Broadcast, path: str, kind: str) -> None:
+    async with web.serve(hub) as to:
+        answer = await ask(to, path)
+    assert answer.status == 200
+    assert answer.headers["content-type"].startswith(kind)
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert int(answer.headers["content-length"]) == len(answer.body)
+    assert answer.body
+    if kind == "text/html":
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+async def test_the_page_needs_nothing_from_elsewhere(hub: Broadcast) -> None:
+    async with web.serve(hub) as to:
+        for path in ("/", "/viewer.js", "/viewer.css"):
+            body = (await ask(to, path)).body
+            for elsewhere in (b"http://", b"https://", b'"//', b"@import", b"eval("):
+                assert elsewhere not in body
+
+
+async def test_status(hub: Broadcast) -> None:
+    await hub.publish(picture())
+    async with web.serve(hub, title="Tea", modes=["raw"]) as to:
+        async with watching(to):
+            status = json.loads((await ask(to, "/status")).body)
+    assert (status["title"], status["modes"]) == ("Tea", ["raw"])
+    assert (status["sequence"], status["viewers"]) == (1, 1)
+
+
+async def test_requests_on_one_connection(hub: Broadcast) -> None:
+    async with web.serve(hub) as to:
+        data = await say(to, asking() + asking() + asking("/", "Connection: close"))
+    assert data.count(b"HTTP/1.1 200 OK") == 3
+
+
+async def test_head_has_no_body(hub: Broadcast) -> None:
+    async with web.serve(hub) as to:
+        streams = ["/stream.mjpg"] if "mjpeg" in to.modes else []
+        for path in ["/", "/healthz", *streams]:
+            request = asking(path, "Connection: close", method="HEAD")
+            answer = Answer(await say(to, request))
+            assert (answer.status, answer.body) == (200, b"")
+
+
+async def test_metrics_are_what_prometheus_reads(hub: Broadcast) -> None:
+    parser = pytest.importorskip("prometheus_client.parser")
+    async with web.serve(hub) as to:
+        async with watching(to) as viewer:
+            await hub.publish(picture())
+            await viewer.message()
+            await ask(to, "/nothing")
+            text = (await ask(to, "/metrics")).body.decode()
+        values = {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in parser.text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+        assert values["aiozerocopy_frames_published_total",] == 1
+        assert values["aiozerocopy_web_viewers", "raw"] == 1
+        assert values["aiozerocopy_web_frames_sent_total", "raw"] == 1
+        assert values["aiozerocopy_web_sent_bytes_total", "raw"] > picture().nbytes
+        assert values["aiozerocopy_web_responses_total", "404"] == 1
+
+
+def test_urls() -> None:
+    def url(host: str | None, token: str | None = None) -> str:
+        made = web.serve(Broadcast(), host, token=token)
+        made._server._listeners = [_Listening()]  # type: ignore[list-item]
+        text = made.url
+        made._server._listeners = []
+        return text
+
+    assert url("127.0.0.1") == "http://127.0.0.1:80/"
+    assert url("::1") == "http://[::1]:80/"
+    assert url("0.0.0.0") == "http://localhost:80/"
+    assert url(None, "a b") == "http://localhost:80/?token=a+b"
+
+
+class _Listening:
+    address = ("127.0.0.1", 80)
+
+
+def test_modes_that_do_not_exist() -> None:
+    with pytest.raises(ValueError, match="modes are some of h264, mjpeg, raw"):
+        web.serve(Broadcast(), modes=["telepathy"])
+    with pytest.raises(ValueError, match="modes are some of"):
+        web.serve(Broadcast(), modes=[])
+
+
+# ---- streams ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", pictures.FORMATS)
+async def test_raw_frames_arrive_as_they_were(hub: Broadcast, name: str) -> None:
+    form = pictures.FORMATS[name]
+    async with web.serve(hub) as to, watching(to) as viewer:
+        for number in range(3):
+            frame = picture(number, form.channels)
+            await hub.publish(frame, pixel_format=name, timestamp_ns=5_000_000)
+            header, payload = await viewer.message()
+            expected = (1, 0, form.code, 1, WIDTH, HEIGHT, 0, number, 5_000)
+            assert header == expected
+            assert payload == frame.tobytes()
+
+
+async def test_raw_copies_nothing(hub: Broadcast) -> None:
+    seen: list[Any] = []
+
+    async def encode(frame: Any) -> Any:
+        seen.append((frame.view, await pictures.raw(frame)))
+        return (b"",)
+
+    send, receive = azc.socketpair()
+    async with send, receive:
+        client = hub.attach(send, encode=encode)
+        await hub.publish(picture())
+        client.detach()
+    view, buffers = seen.pop()
+    assert buffers[1] is view
+
+
+async def test_who_comes_late_sees_the_last_frame(hub: Broadcast) -> None:
+    await hub.publish(picture(7))
+    async with web.serve(hub) as to, watching(to) as viewer:
+        assert (await viewer.message())[1] == picture(7).tobytes()
+
+
+@pytest.mark.parametrize("size", [0, 125, 126, 65535, 65536])
+def test_binary_headers(size: int) -> None:
+    ws = wsproto.connection.Connection(wsproto.ConnectionType.CLIENT)
+    ws.receive_data(websocket.binary_header(size) + bytes(size))
+    messages = list(ws.events())
+    assert sum(len(message.data) for message in messages) == size
+    assert messages[-1].message_finished
+
+
+@needs_jpeg
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+async def test_multipart_stream(hub: Broadcast, version: str) -> None:
+    request = asking("/stream.mjpg").replace(b"HTTP/1.1", f"HTTP/{version}".encode())
+    async with web.serve(hub) as to, connected(to) as stream:
+        await stream.send(request)
+        data = b""
+        for number in range(2):
+            await hub.publish(picture(number))
+            while data.count(b"\xff\xd9") <= number:
+                data += await stream.receive()
+        answer = Answer(data)
+    assert answer.headers["content-type"] == jpeg.CONTENT_TYPE
+    assert ("transfer-encoding" in answer.headers) == (version == "1.1")
+    first, second = answer.body.split(f"--{jpeg.BOUNDARY}\r\n".encode())[1:]
+    assert b"X-Sequence: 0\r\n" in first
+    assert b"X-Sequence: 1\r\n" in second
+    head, _, content = first.partition(b"\r\n\r\n")
+    length = int(head.partition(b"Content-Length: ")[2].split(b"\r\n")[0])
+    assert content[:2] == b"\xff\xd8"
+    assert content[length - 2 : length] == b"\xff\xd9"
+
+
+@needs_jpeg
+async def test_a_frame_is_compressed_once_for_all(
+    hub: Broadcast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    compress = jpeg.find_compressor()
+    assert compress is not None
+
+    def counted(*args: Any) -> bytes:
+        calls.append(1)
+        return compress(*args)
+
+    monkeypatch.setattr(jpeg, "find_compressor", lambda: counted)
+    async with web.serve(hub) as to:
+        async with connected(to) as one, connected(to) as two, connected(to) as old:
+            for stream in (one, two):
+                await stream.send(asking("/stream.mjpg"))
+            await old.send(b"GET /stream.mjpg HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            await until(lambda: to.viewers == 3)
+            await hub.publish(picture())
+            for stream in (one, two, old):
+                data = b""
+                while b"\xff\xd9" not in data:
+                    data += await stream.receive()
+            assert len(calls) == 1
+
+
+@needs_jpeg
+@pytest.mark.parametrize("name", ["simplejpeg", "PIL"])
+@pytest.mark.parametrize("pixels", pictures.FORMATS)
+def test_compressors_agree_on_colours(name: str, pixels: str) -> None:
+    pytest.importorskip(name)
+    image = pytest.importorskip("PIL.Image")
+    import io
+
+    form = pictures.FORMATS[pixels]
+    color = {"gray8": [90], "rgb24": [200, 40, 90], "bgr24": [90, 40, 200]}.get(
+        pixels, [200, 40, 90, 255] if pixels == "rgba" else [90, 40, 200, 255]
+    )
+    frame = np.empty((HEIGHT, WIDTH, form.channels), np.uint8)
+    frame[:] = color
+    encoded = jpeg._COMPRESSORS[name](frame, form, 90)
+    with image.open(io.BytesIO(encoded)) as decoded:
+        seen = np.asarray(decoded.convert("RGB"))[HEIGHT // 2, WIDTH // 2]
+    expected = [90] * 3 if pixels == "gray8" else [200, 40, 90]
+    assert np.abs(seen.astype(int) - expected).max() <= 4
+
+
+@needs_ffmpeg
+async def test_h264_begins_with_a_key_frame_and_keeps_numbers(hub: Broadcast) -> None:
+    async with web.serve(hub) as to, publishing(hub):
+        async with watching(to, "/h264") as first:
+            header, avcc = await first.message()
+            assert header[1] == pictures.H264_CONFIGURATION
+            assert avcc[0] == 1
+            header, _ = await first.message()
+            assert header[1] == pictures.H264
+            assert header[3] & pictures.KEY
+            numbers = [header[7]] + [(await first.message())[0][7] for _ in range(5)]
+            assert numbers == sorted(set(numbers))
+            async with watching(to, "/h264") as late:
+                kinds = [(await late.message())[0][1] for _ in range(2)]
+                assert kinds == [pictures.H264_CONFIGURATION, pictures.H264]
+
+
+@needs_ffmpeg
+async def test_h264_begins_anew_for_another_size(hub: Broadcast) -> None:
+    async with web.serve(hub) as to, watching(to, "/h264") as viewer:
+        for height in (48, 33):
+            async with publishing(hub, height):
+                while True:
+                    header, _ = await viewer.message()
+                    if header[1] == pictures.H264_CONFIGURATION and header[5] == height:
+                        break
+                header, _ = await viewer.message()
+                assert header[1] == pictures.H264
+                assert header[4:6] == (WIDTH, height)
+
+
+async def test_viewers_hear_that_h264_is_impossible(
+    hub: Broadcast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shows, "find_ffmpeg", lambda: "/bin/false")
+    await hub.publish(picture())
+    with caplog.at_level(logging.ERROR, "aiozerocopy"):
+        async with web.serve(hub) as to, watching(to, "/h264") as viewer:
+            assert (await viewer.next_of(events.CloseConnection)).code == 4406
+            async with watching(to, "/raw") as other:
+                assert (await other.message())[1] == picture().tobytes()
+    assert "FFmpeg ended" in caplog.text
+
+
+async def test_pings_are_answered_between_frames(hub: Broadcast) -> None:
+    async with web.serve(hub) as to, publishing(hub), watching(to) as viewer:
+        await viewer.message()
+        await viewer.stream.send(viewer.ws.send(events.Ping(b"you")))
+        assert bytes((await viewer.next_of(events.Pong)).payload) == b"you"
+
+
+async def test_the_end_of_the_server_is_told(hub: Broadcast) -> None:
+    async with web.serve(hub) as to, publishing(hub), watching(to) as viewer:
+        await viewer.message()
+        with anyio.fail_after(2):  # nobody is waited for
+            await to.aclose()
+        assert (await viewer.next_of(events.CloseConnection)).code == 1001
+
+
+async def test_viewers_who_leave_are_forgotten(hub: Broadcast) -> None:
+    async with web.serve(hub) as to, publishing(hub):
+        for path in ("/raw", "/h264") if "h264" in to.modes else ("/raw",):
+            async with watching(to, path) as viewer:
+                await viewer.message()
+                close = events.CloseConnection(1000)
+                await viewer.stream.send(viewer.ws.send(close))
+                await viewer.next_of(events.CloseConnection)
+            await until(lambda: to.viewers == 0)
+    assert hub.clients == ()
+
+
+@pytest.mark.parametrize(
+    "frame", [np.zeros((4, 4, 2), np.uint8), np.zeros((4, 4, 3), np.float32)]
+)
+async def test_what_is_no_picture_harms_nobody(hub: Broadcast, frame: Any) -> None:
+    async with web.serve(hub) as to:
+        async with watching(to) as viewer:
+            await hub.publish(frame)
+            with pytest.raises(anyio.EndOfStream):
+                while True:
+                    await viewer.next_event()
+        await hub.publish(picture())
+        async with watching(to) as viewer:
+            assert (await viewer.message())[1] == picture().tobytes()
+
+
+# ---- bad input -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),  # TLS
+        (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),  # no Host
+        (b"GET /\x00 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET //[ HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET /?a&" + b"a=1&" * 99 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"x" * 30_000, 431),
+        (b"G" * 30_000, 431),
+        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 10_000, 431),
+        (asking("/", method="POST"), 405),
+        (asking("/", method="BREW"), 405),
+        (asking("/raw", method="DELETE"), 405),
+        (asking("/", "Content-Length: 5") + b"hello", 413),
+        (asking("/", "Transfer-Encoding: chunked") + b"0\r\n\r\n", 413),
+        (asking("/raw"), 426),
+        (asking("/raw", "Upgrade: websocket", "Connection: Upgrade"), 426),
+        (upgrade("/raw").replace(b"Version: 13", b"Version: 7"), 426),
+        (upgrade("/raw", "Origin: http://evil.example"), 403),
+        (upgrade("/raw", "Origin: null"), 403),
+        (asking("/").replace(b"localhost", b"evil.example"), 403),
+        (asking("/").replace(b"localhost", b"[::1"), 403),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+async def test_refusals(hub: Broadcast, request_: bytes, status: int) -> None:
+    async with web.serve(hub) as to:
+        answer = Answer(await say(to, request_))
+        assert answer.status == status
+        assert answer.headers["connection"] == "close"
+        assert answer.body
+        assert (await ask(to)).status == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../../../../etc/passwd",
+        "/..%2f..%2fetc/passwd",
+        "/page/index.html",
+        "/index.html",
+        "/viewer.js/",
+        "/./viewer.js",
+        "//viewer.js",
+        "/server.py",
+        "/%00",
+        "*",
+    ],
+)
+async def test_no_other_file_is_served(hub: Broadcast, path: str) -> None:
+    async with web.serve(hub) as to:
+        assert (await ask(to, path)).status == 404
+
+
+async def test_slow_requests_run_out_of_time(
+    hub: Broadcast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "HEADER_SECONDS", 0.1)
+    async with web.serve(hub) as to, connected(to) as stream:
+        await stream.send(b"GET / HTTP/1.1\r\n")
+
+        async def drip() -> None:
+            with pytest.raises((azc.StreamBroken, azc.StreamClosed)):
+                while True:  # each byte is progress, but the time is up
+                    await stream.send(b"a")
+                    await anyio.sleep(0.01)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(drip)
+            answer = Answer(await stream.receive())
+            await stream.aclose()
+        assert answer.status == 408
+
+
+async def test_who_asks_for_nothing_is_let_go(
+    hub: Broadcast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "IDLE_SECONDS", 0.05)
+    async with web.serve(hub) as to:
+        assert await say(to, b"") == b""
+
+
+async def test_more_connections_than_allowed(hub: Broadcast) -> None:
+    async with web.serve(hub, connections=2) as to:
+        async with watching(to), watching(to):
+            async with connected(to) as third:
+                assert Answer(await rest(third)).status == 503
+        await until(lambda: to._open == 0)
+        assert (await ask(to)).status == 200
+
+
+async def test_a_viewer_who_never_reads_is_let_go_and_harms_nobody(
+    hub: Broadcast,
+) -> None:
+    big = np.zeros((1024, 1024, 4), np.uint8)
+    async with web.serve(hub, patience=0.3) as to:
+        async with connected(to) as stuck, watching(to) as good:
+            await stuck.send(upgrade("/raw"))
+            await until(lambda: to.viewers == 2)
+            number = 0
+            while to.viewers == 2:
+                await hub.publish(big)
+                header, _ = await good.message()
+                assert header[7] == number
+                number += 1
+            assert number >= 2
+            await hub.publish(big)
+            assert (await good.message())[0][7] == number
+
+
+async def test_half_of_a_connection(
+    hub: Broadcast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shows, "PING_SECONDS", 0.1)
+    async with web.serve(hub) as to, connected(to) as silent, watching(to) as good:
+        await silent.send(upgrade("/raw"))
+        await until(lambda: to.viewers == 2)
+        with anyio.fail_after(3):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(good.next_of, events.BytesMessage)  # answers pings
+                await until(lambda: to.viewers == 1)
+                await hub.publish(picture())
+
+
+@pytest.mark.parametrize(
+    ("rude", "code"),
+    [
+        (b"\x81\xfe\xff\xff\0\0\0\0" + b"x" * 65535, 1009),  # a long message
+        (b"\x81\x05hello", 1002),  # without a mask
+        (b"\xff\x80\0\0\0\0", 1002),  # of a kind that is not
+        (b"\x81\x82\0\0\0\0\xff\xff", 1007),  # no UTF-8
+    ],
+)
+async def test_rude_viewers(hub: Broadcast, rude: bytes, code: int) -> None:
+    async with web.serve(hub) as to, watching(to) as other:
+        async with watching(to) as viewer:
+            await viewer.stream.send(rude)
+            assert (await viewer.next_of(events.CloseConnection)).code == code
+        await hub.publish(picture())
+        assert (await other.message())[1] == picture().tobytes()
+
+
+async def test_resets_at_any_byte(hub: Broadcast) -> None:
+    whole = upgrade("/raw") + b"\x89\x80\0\0\0\0" + b"\x81\x85\0\0\0\0hello"
+    no_linger = struct.pack("ii", 1, 0)
+    async with web.serve(hub) as to, publishing(hub):
+        for end in range(0, len(whole) + 1, 3):
+            with socket.create_connection(("127.0.0.1", to.port)) as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_linger)
+                sock.sendall(whole[:end])
+        await until(lambda: to._open == 0)
+        assert to.viewers == 0
+        assert (await ask(to)).status == 200
+
+
+async def test_many_who_come_and_go(hub: Broadcast) -> None:
+    async with web.serve(hub) as to:
+        for _ in range(300):
+            socket.create_connection(("127.0.0.1", to.port)).close()
+        assert (await ask(to)).status == 200
+        await until(lambda: to._open == 0)
+
+
+async def test_mutated_requests_never_get_through_the_parser() -> None:
+    chance = random.Random(4)
+    for _ in range(400):
+        data = bytearray(upgrade("/raw?token=a"))
+        for _ in range(chance.randrange(1, 6)):
+            at = chance.randrange(len(data))
+            data[at : at + chance.randrange(3)] = chance.randbytes(chance.randrange(4))
+        script: Any = _Script(bytes(data))
+        connection = http.HttpConnection(script, lambda status: None)
+        outcome: http.Request | http.Refused | None
+        try:
+            outcome = await connection.next_request()
+        except http.Refused as refusal:
+            outcome = refusal
+        status = outcome.status if isinstance(outcome, http.Refused) else 200
+        assert status in http.REASONS
+
+
+async def test_random_frames_only_end_the_websocket() -> None:
+    chance = random.Random(5)
+    for _ in range(400):
+        data = bytearray(b"\x81\x85\0\0\0\0hello\x89\x80\0\0\0\0\x88\x82\0\0\0\0\3\xe8")
+        for _ in range(chance.randrange(1, 6)):
+            at = chance.randrange(len(data))
+            data[at : at + chance.randrange(3)] = chance.randbytes(chance.randrange(4))
+        script: Any = _Script(upgrade("/raw") + bytes(data))
+        connection = http.HttpConnection(script, lambda status: None)
+        request = await connection.next_request()
+        assert request is not None
+        viewer = await websocket.WebSocket.accept(connection, request)
+        await viewer.listen()
+
+
+class _Script:
+    """A stream that has some bytes, then ends."""
+
+    async def send(self, *_: Any) -> None:
+        """Nobody reads it."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    async def receive(self, n: int) -> bytes:
+        if not self._data:
+            raise anyio.EndOfStream
+        data, self._data = self._data[:n], self._data[n:]
+        return data
+
+
+# ---- who may ask -----------------------------------------------------------------
+
+TOKEN = "sesame öffne dich"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "status"),
+    [
+        ("/", (), 401),
+        ("/?token=", (), 401),
+        ("/?token=sesame", (), 401),
+        ("/?token=sesame+%C3%B6ffne+dich", (), 200),
+        ("/?token=%ff", (), 401),
+        ("/metrics", ("Authorization: Bearer sesame",), 401),
+        ("/metrics", ("Authorization: Basic c2VzYW1l",), 401),
+        ("/status", (), 401),
+        ("/stream.mjpg", (), 401),
+        ("/raw", (), 401),
+        ("/nothing", (), 401),
+        ("/healthz", (), 200),
+        ("/viewer.css", (), 200),
+    ],
+)
+async def test_tokens(
+    hub: Broadcast, path: str, fields: tuple[str, ...], status: int
+) -> None:
+    async with web.serve(hub, token=TOKEN) as to:
+        assert (await ask(to, path, *fields)).status == status
+
+
+async def test_a_token_as_header_and_for_viewers(hub: Broadcast) -> None:
+    async with web.serve(hub, token="sesame") as to, watching(to) as viewer:
+        answer = await ask(to, "/metrics", "Authorization: Bearer sesame")
+        assert answer.status == 200
+        await hub.publish(picture())
+        assert (await viewer.message())[1] == picture().tobytes()
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://localhost", "https://LOCALHOST", "https://friend.example"]
+)
+async def test_origins_that_may(hub: Broadcast, origin: str) -> None:
+    async with web.serve(hub, origins=["https://friend.example"]) as to:
+        async with connected(to) as stream:
+            await stream.send(upgrade("/raw", f"Origin: {origin}"))
+            assert b" 101 " in await stream.receive()
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "[::1]:80", "a.localhost", "tv.example"])
+async def test_names_that_it_answers_to(hub: Broadcast, name: str) -> None:
+    async with web.serve(hub, hosts=["tv.example"]) as to:
+        request = asking("/", "Connection: close").replace(b"localhost", name.encode())
+        assert Answer(await say(to, request)).status == 200
