@@ -404,10 +404,11 @@ class Channel:
         return -1 if self.closing else lib.azc_fd(self.c)
 
     def stats(self) -> Stats:
-        if self.c is None:
+        c = self.c  # another thread may let go of it meanwhile
+        if c is None:
             return self._last
         stats = ffi.new("azc_stats *")
-        lib.azc_get_stats(self.c, stats)
+        lib.azc_get_stats(c, stats)
         return cast("Stats", stats)
 
     def refused(self, status: int, total: int) -> Exception:

@@ -1,0 +1,213 @@
+"""How a frame of FFmpeg's pixel formats, and a sample of its audio, lie in memory."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from aiozerocopy import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Buffer
+
+_ITEMSIZES = {"uint8": 1, "uint16": 2, "<u2": 2, ">u2": 2, "float32": 4}
+_ITEMSIZES |= {"<f4": 4, ">f4": 4}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One frame of a video: the shape and dtype of its array.
+
+    ``packed`` means rows of whole pixels, so that the first axis is the height.
+    """
+
+    pix_fmt: str
+    size: tuple[int, int]  # width and height
+    shape: tuple[int, ...]
+    dtype: str = "uint8"
+    packed: bool = False
+
+    @property
+    def itemsize(self) -> int:
+        return _ITEMSIZES[self.dtype]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.itemsize
+
+    def check(self, planes: Sequence[Buffer]) -> None:
+        """Refuse what cannot be one frame.
+
+        Raises:
+            ValueError: its size, dtype or shape is not a frame's.
+            TypeError, BufferError: not a buffer, or not a C-contiguous one.
+        """
+        given = sum(map(_native.nbytes, planes))
+        if given != self.nbytes:
+            raise ValueError(f"{self} has {self.nbytes:,} bytes, not {given:,}")
+        for plane in planes:
+            if type(plane) not in (bytes, bytearray):
+                self._check_array(plane)
+
+    def _check_array(self, plane: Any) -> None:
+        dtype, itemsize, shape = _described(plane)
+        # One integer for a whole pixel is as good as one for each part of it.
+        pixel = self.itemsize * math.prod(self.shape[2:]) if self.packed else 1
+        fits = itemsize in (1, self.itemsize, pixel)
+        if dtype in _FLOATS:
+            fits = itemsize == self.itemsize and self.dtype[-2:] in ("32", "f4")
+        if not fits:
+            raise ValueError(f"{self} is of dtype {self.dtype}, not of {dtype!r}")
+        if self.packed and len(shape) > 1 and shape[0] != self.shape[0]:
+            raise ValueError(f"{self} has the shape {self.shape}, not {shape}")
+
+    def __str__(self) -> str:
+        return f"a frame of {self.size[0]}x{self.size[1]} {self.pix_fmt}"
+
+
+_FLOATS = frozenset("efdg")  # memoryview's names for them
+
+
+def _described(array: Any) -> tuple[str, int, Sequence[int]]:
+    """The type of its items, their size, and the shape."""
+    if isinstance(array, _native.Lease):
+        shape = getattr(array, "shape", ())
+        dtype = getattr(array, "dtype", "uint8")
+        kind = "f" if "f" in dtype else dtype
+        return kind, array.view.nbytes // math.prod(shape), shape
+    view = memoryview(array)
+    return view.format[-1:], view.itemsize, view.shape or ()
+
+
+# ---- pixel formats ---------------------------------------------------------------
+
+_CHANNELS = {
+    "uint8": "gray=1 gray8=1 ya8=2 rgb24=3 bgr24=3 rgba=4 bgra=4 argb=4 abgr=4 rgb0=4 "
+    "bgr0=4 0rgb=4 0bgr=4",
+    "uint16": "gray9=1 gray10=1 gray12=1 gray14=1 gray16=1 ya16=2 rgb48=3 bgr48=3 "
+    "rgba64=4 bgra64=4",
+    "float32": "grayf32=1 rgbf32=3 rgbaf32=4",
+}
+_PACKED = {
+    name: (dtype, int(channels))
+    for dtype, names in _CHANNELS.items()
+    for name, channels in (entry.split("=") for entry in names.split())
+}
+
+# How often the chroma planes are halved, in width and in height.
+_HALVED = {"420": (1, 1), "422": (1, 0), "440": (0, 1), "444": (0, 0), "411": (2, 0)}
+_YUV = re.compile(r"yuv(?P<alpha>a?)j?(?P<chroma>4\d\d)p(?P<depth>\d*)")
+_NV = {"nv12": "420", "nv21": "420", "nv16": "422", "nv24": "444", "nv42": "444"}
+_P01X = re.compile(r"p(?P<chroma>[024])(?:10|12|16)")
+_GBR = re.compile(r"gbr(?P<alpha>a?)p(?P<depth>\d*|f32)")
+
+
+def layout_of(pix_fmt: str, size: tuple[int, int]) -> Layout | None:
+    """How a frame lies in memory; None for a format that only FFmpeg knows."""
+    width, height = size
+    shape: tuple[int, ...]
+    name, order = _without_order(pix_fmt)
+    if name in _PACKED:
+        dtype, channels = _PACKED[name]
+        shape = (height, width) if channels == 1 else (height, width, channels)
+        return Layout(pix_fmt, size, shape, _ordered(dtype, order), packed=True)
+    if match := _GBR.fullmatch(name):
+        dtype = "float32" if match["depth"] == "f32" else _dtype(match["depth"])
+        shape = (4 if match["alpha"] else 3, height, width)
+        return Layout(pix_fmt, size, shape, _ordered(dtype, order))
+    chroma = _chroma_of(name)
+    if chroma is None:
+        return None
+    subsampling, depth, alpha = chroma
+    wide, high = _HALVED[subsampling]
+    plane = -(-width >> wide) * -(-height >> high)
+    items = width * height * (2 if alpha else 1) + 2 * plane
+    # As rows where that is possible: 420 has half as many more than the picture.
+    rows, rest = divmod(items, width)
+    shape = (items,) if rest else (rows, width)
+    return Layout(pix_fmt, size, shape, _ordered(_dtype(depth), order))
+
+
+def _chroma_of(name: str) -> tuple[str, str, bool] | None:
+    """Subsampling, depth, and is there alpha, of a format with chroma planes."""
+    if name in _NV:
+        return _NV[name], "", False
+    if match := _P01X.fullmatch(name):
+        return "4" + {"0": "20", "2": "22", "4": "44"}[match["chroma"]], "16", False
+    match = _YUV.fullmatch(name)
+    if match is None or match["chroma"] not in _HALVED:
+        return None
+    return match["chroma"], match["depth"], bool(match["alpha"])
+
+
+def _without_order(pix_fmt: str) -> tuple[str, str]:
+    """A name without its byte order, and that: it is the machine's if not said."""
+    for suffix, order in (("le", "little"), ("be", "big")):
+        if pix_fmt.endswith(suffix):
+            return pix_fmt[:-2], order
+    return pix_fmt, sys.byteorder
+
+
+def _dtype(depth: str) -> str:
+    return "uint8" if depth in ("", "8") else "uint16"
+
+
+def _ordered(dtype: str, order: str) -> str:
+    if order == sys.byteorder or dtype == "uint8":
+        return dtype
+    return (">" if order == "big" else "<") + ("u2" if dtype == "uint16" else "f4")
+
+
+# ---- audio -----------------------------------------------------------------------
+
+_SAMPLE = re.compile(r"[suf](8|16|24|32|64)(le|be)?")
+
+
+@dataclass(frozen=True)
+class Audio:
+    """Samples that the program sends: FFmpeg's name of their format, and how many.
+
+    ``format`` is such as "s16le" or "f32le"; the channels are interleaved.
+    """
+
+    format: str = "s16le"
+    rate: int = 48_000
+    channels: int = 2
+
+    def __post_init__(self) -> None:
+        if not _SAMPLE.fullmatch(self.format):
+            raise ValueError(f"unknown sample format {self.format!r}: try 's16le'")
+        if self.rate < 1 or self.channels < 1:
+            raise ValueError(f"audio needs a rate and channels: {self}")
+
+    @property
+    def sample_bytes(self) -> int:
+        """The size of one sample of all channels."""
+        match = _SAMPLE.fullmatch(self.format)
+        assert match
+        return int(match[1]) // 8 * self.channels
+
+    def check(self, samples: Buffer) -> None:
+        """Refuse what is no number of whole samples.
+
+        Raises:
+            ValueError: a part of a sample, or floats where integers are expected.
+            TypeError, BufferError: not a buffer, or not a C-contiguous one.
+        """
+        given = _native.nbytes(samples)
+        if given % self.sample_bytes:
+            raise ValueError(
+                f"a sample of {self.channels} x {self.format} has {self.sample_bytes} "
+                f"bytes, and {given:,} are not a number of those"
+            )
+        if type(samples) in (bytes, bytearray):
+            return
+        dtype, itemsize, _ = _described(samples)
+        wrong = itemsize not in (1, self.sample_bytes // self.channels)
+        if wrong or (dtype in _FLOATS and not self.format.startswith("f")):
+            raise ValueError(f"samples of {self.format} are not of dtype {dtype!r}")

@@ -1,0 +1,128 @@
+"""What FFmpeg reports while it works, and whether it goes on at all."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+
+REPORT_BYTES = 4 << 10  # a report has some 300, more with many streams
+
+
+@dataclass(frozen=True)
+class Status:
+    """FFmpeg's last report: two a second, and one at the end."""
+
+    frames: int = 0  # that it has encoded
+    fps: float = 0.0
+    bitrate: float | None = None  # bits a second
+    size: int | None = None  # bytes of output
+    out_time: float = 0.0  # seconds of output
+    duplicated: int = 0
+    dropped: int = 0
+    speed: float | None = None  # seconds of output in a second
+    ended: bool = False  # it was the last report
+
+
+def parse(text: str) -> Status:
+    """The last whole report in FFmpeg's ``-progress`` output."""
+    report: dict[str, str] = {}
+    fields: dict[str, str] = {}
+    for line in text.splitlines(keepends=True):
+        name, _, value = line.partition("=")
+        fields[name] = value.strip()
+        if name == "progress" and line.endswith("\n"):
+            report, fields = fields, {}
+    return Status(
+        frames=_whole(report.get("frame")) or 0,
+        fps=_number(report.get("fps")) or 0.0,
+        bitrate=_bits(report.get("bitrate")),
+        size=_whole(report.get("total_size")),
+        out_time=max(_number(report.get("out_time_us")) or 0.0, 0.0) / 1e6,
+        duplicated=_whole(report.get("dup_frames")) or 0,
+        dropped=_whole(report.get("drop_frames")) or 0,
+        speed=_number(report.get("speed")),
+        ended=report.get("progress") == "end",
+    )
+
+
+def _number(text: str | None) -> float | None:
+    """A number, if it is one: FFmpeg says "N/A" and "inf" too."""
+    try:
+        value = float((text or "").removesuffix("x"))
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _whole(text: str | None) -> int | None:
+    value = _number(text)
+    return None if value is None else int(value)
+
+
+def _bits(text: str | None) -> float | None:
+    value = _number((text or "").removesuffix("kbits/s"))
+    return None if value is None else value * 1000
+
+
+class Watchdog:
+    """Ends a child that has done nothing for ``timeout`` seconds while we waited.
+
+    A thread, so that it works whatever the event loop does, and costs a send nothing.
+    ``is_awaited`` says whether somebody waits for the child, ``signs`` returns what
+    changes while it works.
+    """
+
+    def __init__(
+        self,
+        popen: subprocess.Popen[bytes],
+        timeout: float,
+        is_awaited: Callable[[], bool],
+        signs: Callable[[], object],
+    ) -> None:
+        self.barked = False
+        self._popen = popen
+        self.timeout = timeout
+        self._is_awaited = is_awaited
+        self._signs = signs
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name="aiozerocopy watchdog", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self) -> None:
+        since, before, busy = time.monotonic(), self._signs(), self._cpu_seconds()
+        while not self._stop.wait(self.timeout / 8):
+            now, signs, cpu = time.monotonic(), self._signs(), self._cpu_seconds()
+            # Who waits for an input that does not come looks for it now and then,
+            # which costs little; one who encodes a frame for minutes is at work.
+            works = signs != before or cpu - busy > self.timeout / 100
+            if works or not self._is_awaited():
+                since, before, busy = now, signs, cpu
+            elif now - since >= self.timeout:
+                self.barked = True
+                self._popen.kill()
+                return
+
+    def _cpu_seconds(self) -> float:
+        """What the child has used so far; 0 where that is not told."""
+        try:
+            stat = Path(f"/proc/{self._popen.pid}/stat").read_text()
+            fields = stat.rpartition(")")[2].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        except (OSError, ValueError, IndexError):
+            return 0.0
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        self._thread.join()

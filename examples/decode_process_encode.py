@@ -1,0 +1,54 @@
+"""Decode with one FFmpeg, change the pictures with NumPy, encode with another.
+
+    python decode_process_encode.py in.mp4 out.mp4
+
+The frames land in a pool, are changed there, and leave from there.  The sound comes
+along from the first file.  Without arguments it makes a film of a test pattern.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import anyio
+import numpy as np
+
+from aiozerocopy import ffmpeg
+
+PATTERN = ["-f", "lavfi", "-i", "testsrc2=size=640x360:rate=30:duration=2"]
+
+
+def process(picture: np.ndarray) -> None:
+    """In place: the negative of the left half."""
+    left = picture[:, : picture.shape[1] // 2]
+    np.invert(left, out=left)
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("source", nargs="?")
+    parser.add_argument("output", nargs="?", default="film.mp4")
+    options = parser.parse_args()
+
+    arguments = ["-pix_fmt", "yuv420p"]
+    if options.source:  # its sound as it is, if it has any ("?")
+        arguments += ["-map", "0:v", "-map", "1:a?", "-c:a", "copy"]
+
+    async with ffmpeg.Reader(options.source or PATTERN, slots=4) as before:
+        after = ffmpeg.Writer(
+            options.output,
+            before.size,
+            before.fps or 30,
+            audio=options.source,
+            options=arguments,
+        )
+        async with after:
+            async for frame in before:
+                with frame:
+                    process(frame.array)
+                    await after.put(frame)
+    print(f"{after.status.frames} frames of {before.size} in {options.output}")
+
+
+if __name__ == "__main__":
+    anyio.run(main)
