@@ -4,12 +4,23 @@ When ``await stream.send(buffer)`` returns, the bytes are out, in order, and the
 is yours.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from aiozerocopy._bound import Stats as Stats
 from aiozerocopy._errors import IncompleteReceive as IncompleteReceive
 from aiozerocopy._errors import StreamBroken as StreamBroken
 from aiozerocopy._errors import StreamClosed as StreamClosed
+from aiozerocopy.broadcast import Broadcast as Broadcast
+from aiozerocopy.client import FrameClient as FrameClient
+from aiozerocopy.client import connect_frames as connect_frames
 from aiozerocopy.connecting import connect_tcp as connect_tcp
 from aiozerocopy.connecting import connect_unix as connect_unix
+from aiozerocopy.framing import FrameError as FrameError
+from aiozerocopy.framing import FrameReceiver as FrameReceiver
+from aiozerocopy.framing import FrameSender as FrameSender
 from aiozerocopy.opening import open_reader as open_reader
 from aiozerocopy.opening import open_writer as open_writer
 from aiozerocopy.opening import pipe as pipe
@@ -28,3 +39,15 @@ from aiozerocopy.streams import ReceiveStream as ReceiveStream
 from aiozerocopy.streams import SendStream as SendStream
 from aiozerocopy.streams import Stream as Stream
 from aiozerocopy.streams import Ticket as Ticket
+
+if TYPE_CHECKING:
+    from aiozerocopy import ffmpeg as ffmpeg
+    from aiozerocopy import gl as gl
+    from aiozerocopy import web as web
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Packages that not everybody needs are imported when they are first used."""
+        if name in ("ffmpeg", "gl", "web"):
+            return importlib.import_module(f"aiozerocopy.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

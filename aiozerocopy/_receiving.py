@@ -110,6 +110,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
     async def _receive_rest(
         self, waiter: Waiter, view: Any, got: int, need: int
     ) -> int:
+        result: Operation | int = 0
         try:
             result = self._in.receive(waiter.port, view, got, need - got)
             if isinstance(result, int):

@@ -2,6 +2,10 @@
 
 One task for each listening socket accepts, one for each client runs the handler.  They
 live in a task group of the ``async with`` block, so no client outlives the server.
+
+Which path is without a copy: the plain one.  With TLS every byte is encrypted, from
+user memory into other user memory, and the handler gets anyio's ``TLSStream``; frames
+are still sent whole there, by `framing` and `broadcast`.
 """
 
 from __future__ import annotations
@@ -10,17 +14,20 @@ import contextlib
 import errno
 import logging
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
 
+from aiozerocopy._entrance import Entrance, NotAdmitted, token_bytes
 from aiozerocopy._errors import IncompleteReceive, StreamBroken, StreamClosed
 from aiozerocopy._listening import listen_tcp, listen_unix
 from aiozerocopy.opening import stream_over
 
 if TYPE_CHECKING:
     import socket
+    import ssl
     from collections.abc import Awaitable, Callable, Generator
     from types import TracebackType
 
@@ -29,7 +36,8 @@ if TYPE_CHECKING:
     from aiozerocopy._listening import Listener
     from aiozerocopy.streams import Stream
 
-    Handler = Callable[[Stream], Awaitable[object]]
+    # of a Stream, or with TLS of a TLSStream: anyio's ByteStream both
+    Handler = Callable[[Any], Awaitable[object]]
 
 GRACE = 5.0  # seconds that handlers have to finish when the server closes
 BACKLOG = 1024
@@ -39,7 +47,14 @@ PAUSE = 0.1  # seconds without accepting, when there are no fds or no memory
 log = logging.getLogger("aiozerocopy")
 
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-_PEER_LEFT = (StreamBroken, StreamClosed, IncompleteReceive, anyio.EndOfStream)
+_PEER_LEFT = (
+    StreamBroken,
+    StreamClosed,
+    IncompleteReceive,
+    anyio.EndOfStream,
+    anyio.BrokenResourceError,
+    NotAdmitted,
+)
 
 
 def serve_tcp(
@@ -49,11 +64,20 @@ def serve_tcp(
     *,
     backlog: int = BACKLOG,
     reuse_port: bool = False,
+    ssl_context: ssl.SSLContext | None = None,
+    token: str | bytes | None = None,
+    max_connections: int | None = None,
+    idle_timeout: float | None = None,
 ) -> Server:
     """Serve TCP clients: ``await handler(stream)`` for each.
 
     ``host`` of None or "" means all addresses, of IPv4 and IPv6; ``port`` of 0 means a
     free one, the same for all of them.  See `Server`.
+
+    With an ``ssl_context`` the handler gets a ``TLSStream``.  With a ``token`` clients
+    must show it first: see `client.present_token`.  Who comes when ``max_connections``
+    clients are there is sent away, and a client is cancelled for which nothing went in
+    or out for ``idle_timeout`` seconds.
 
     Raises (when it is awaited or entered):
         OSError: it cannot listen there; host and port are in the text.
@@ -62,7 +86,8 @@ def serve_tcp(
     def listen() -> Awaitable[list[Listener]]:
         return listen_tcp(host, port, backlog, reuse_port)
 
-    return Server(handler, listen)
+    entrance = Entrance(ssl_context, token_bytes(token))
+    return Server(handler, listen, entrance, max_connections, idle_timeout)
 
 
 def serve_unix(
@@ -71,12 +96,16 @@ def serve_unix(
     *,
     mode: int | None = None,
     backlog: int = BACKLOG,
+    token: str | bytes | None = None,
+    max_connections: int | None = None,
+    idle_timeout: float | None = None,
 ) -> Server:
     """Serve clients of a Unix socket: ``await handler(stream)`` for each.
 
     ``mode`` is the socket file's mode.  A file that a dead server left is replaced; the
     file is removed at the end, if it is still ours.  A path that begins with a zero
-    byte is a name in Linux's abstract name space.  See `Server`.
+    byte is a name in Linux's abstract name space.  See `Server`, and `serve_tcp` for
+    what else there is.
 
     Raises (when it is awaited or entered):
         OSError: it cannot listen there, or somebody else does; the path is in the text.
@@ -86,7 +115,25 @@ def serve_unix(
         await anyio.lowlevel.checkpoint()
         return [listen_unix(os.fspath(path), mode, backlog)]
 
-    return Server(handler, listen)
+    entrance = Entrance(token=token_bytes(token))
+    return Server(handler, listen, entrance, max_connections, idle_timeout)
+
+
+@dataclass
+class _Guest:
+    """A client that is being served, and when it last moved a byte."""
+
+    stream: Stream
+    scope: anyio.CancelScope
+    moved: int = 0
+    since: float = 0.0
+
+    def is_idle(self, now: float, timeout: float) -> bool:
+        stats = self.stream.stats
+        moved = stats.bytes_sent + stats.bytes_received
+        if moved != self.moved or not self.since:
+            self.moved, self.since = moved, now
+        return now - self.since >= timeout
 
 
 class Server:
@@ -102,14 +149,23 @@ class Server:
     """
 
     def __init__(
-        self, handler: Handler, listen: Callable[[], Awaitable[list[Listener]]]
+        self,
+        handler: Handler,
+        listen: Callable[[], Awaitable[list[Listener]]],
+        entrance: Entrance,
+        max_connections: int | None = None,
+        idle_timeout: float | None = None,
     ) -> None:
+        self.refused = 0  # clients that were sent away, or did not get in
         self._handler = handler
         self._listen = listen
+        self._entrance = entrance
+        self._max_connections = max_connections
+        self._idle_timeout = idle_timeout
         self._listeners: list[Listener] = []
         self._tasks: contextlib.AsyncExitStack | None = None
         self._exhausted = False
-        self._connections = 0
+        self._guests: dict[int, _Guest] = {}
 
     @property
     def addresses(self) -> list[Any]:
@@ -127,7 +183,7 @@ class Server:
     @property
     def connections(self) -> int:
         """How many clients are being served now."""
-        return self._connections
+        return len(self._guests)
 
     # -- its life -----------------------------------------------------------------
 
@@ -192,6 +248,8 @@ class Server:
                 async with anyio.create_task_group() as clients:
                     with self._accepting:
                         async with anyio.create_task_group() as accepting:
+                            if self._idle_timeout is not None:
+                                accepting.start_soon(self._sweep, self._idle_timeout)
                             for listener in self._listeners:
                                 accepting.start_soon(self._accept, listener, clients)
                             task_status.started()
@@ -206,7 +264,12 @@ class Server:
                 sock = await self._accept_one(listener.sock)
                 if sock is None:
                     break
-                clients.start_soon(self._serve_client, sock)
+                if len(self._guests) == self._max_connections:
+                    sock.close()
+                    self.refused += 1
+                    continue
+                guest = self._receive_guest(sock)
+                clients.start_soon(self._serve_client, guest)
 
     async def _accept_one(self, listener: socket.socket) -> socket.socket | None:
         """The next client; None if there is none now."""
@@ -227,19 +290,44 @@ class Server:
             log.error("no clients are accepted for now: %s", error.strerror)
         await anyio.sleep(PAUSE)
 
-    async def _serve_client(self, sock: socket.socket) -> None:
+    def _receive_guest(self, sock: socket.socket) -> _Guest:
         with sock:
-            stream = stream_over(sock)
-        self._connections += 1
+            guest = _Guest(stream_over(sock), anyio.CancelScope())
+        self._guests[id(guest)] = guest
+        return guest
+
+    async def _serve_client(self, guest: _Guest) -> None:
         try:
-            await self._handler(stream)
-            await stream.aclose()
+            with guest.scope:
+                await self._entertain(guest.stream)
         except Exception as error:
             level = logging.DEBUG if _has_left(error) else logging.ERROR
             log.log(level, "the handler of a client failed", exc_info=True)
         finally:
-            stream.abort()  # nothing is left to do if it was closed
-            self._connections -= 1
+            guest.stream.abort()  # nothing is left to do if it was closed
+            del self._guests[id(guest)]
+
+    async def _entertain(self, stream: Stream) -> None:
+        try:
+            admitted = await self._entrance.admit(stream)
+        except Exception:
+            self.refused += 1
+            log.debug("a client was not admitted", exc_info=True)
+            return
+        await self._handler(admitted)
+        if admitted is not stream:  # TLS says goodbye, and waits for an answer
+            with anyio.move_on_after(GRACE):
+                await admitted.aclose()
+        await stream.aclose()
+
+    async def _sweep(self, limit: float) -> None:
+        """Cancel those for whom nothing has moved."""
+        while True:
+            await anyio.sleep(limit / 4)
+            now = anyio.current_time()
+            for guest in list(self._guests.values()):
+                if guest.is_idle(now, limit):
+                    guest.scope.cancel()
 
 
 def _has_left(error: BaseException) -> bool:

@@ -51,7 +51,7 @@ OPTIONAL = {
     "websockets",
 }
 # The modules that are about one of them, and those that compare with others.
-MAY_IMPORT = {"demo": {"numpy"}, "gl": {"moderngl"}, "web": {"h11"}}
+MAY_IMPORT = {"gl": {"moderngl"}, "scenes": {"numpy"}, "web": {"h11", "wsproto"}}
 ABOUT_OTHERS = {"bench", "compat", "demo"}
 
 

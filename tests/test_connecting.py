@@ -7,6 +7,7 @@ import errno
 import importlib.util
 import os
 import socket
+import struct
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -316,3 +317,16 @@ async def test_never_awaited_warns() -> None:
 def test_located_without_errno() -> None:
     error = connecting.located(OSError("something"), "cannot connect to there")
     assert str(error) == f"[Errno {errno.EINVAL}] cannot connect to there: something"
+
+
+async def test_a_receive_that_fails_at_once_says_so() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    stream = await azc.connect_tcp(*listener.getsockname())
+    peer, _ = listener.accept()
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()  # with a reset, which has arrived when this returns
+    async with stream:
+        for _ in range(2):
+            with pytest.raises(azc.StreamBroken, match="reset"):
+                await stream.receive()
+    listener.close()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib.util
 import logging
 import os
 import socket
+import ssl
 import stat
+import struct
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -16,7 +19,8 @@ from anyio import EndOfStream
 from links import let_others_run, linux_only, until
 
 import aiozerocopy as azc
-from aiozerocopy import _listening, serving
+from aiozerocopy import _entrance, _listening, serving
+from aiozerocopy.client import TokenRefused, open_stream, present_token
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -354,7 +358,185 @@ async def test_accept_that_fails(
     assert len(logged(caplog, logging.ERROR)) == bool(pauses)
 
 
+# ---- who gets in ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("token", ["secret", b"\0\xff"])
+async def test_token(token: str | bytes) -> None:
+    async with azc.serve_tcp(echo, token=token) as server:
+        async with azc.connect_tcp("127.0.0.1", server.port) as stream:
+            await present_token(stream, token)
+            assert await ask(stream, b"hello") == b"hello"
+        assert server.refused == 0
+
+
+async def refused(server: serving.Server, data: bytes) -> bytes:
+    """What a client gets that says this instead of the token."""
+    async with await anyio.connect_tcp("127.0.0.1", server.port) as stream:
+        await stream.send(data)
+        answer = b""
+        with contextlib.suppress(EndOfStream, anyio.BrokenResourceError, OSError):
+            await stream.send_eof()
+            while True:
+                answer += await stream.receive()
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("data", "answer"),
+    [
+        (struct.pack("<4sH", b"AZCT", 6) + b"secreT", b"\x15"),
+        (struct.pack("<4sH", b"AZCT", 5) + b"secre", b"\x15"),
+        (struct.pack("<4sH", b"AZCT", 0), b"\x15"),
+        (struct.pack("<4sH", b"AZCT", 65535), b"\x15"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"\x15"),
+        (b"AZ", b""),
+        (b"", b""),
+    ],
+)
+async def test_wrong_token(data: bytes, answer: bytes) -> None:
+    async with azc.serve_tcp(echo, token="secret") as server:
+        # What was not read may turn the end into a reset, which discards the answer.
+        assert await refused(server, data) in (answer, b"")
+        await until(lambda: server.refused == 1)
+        await until(lambda: server.connections == 0)
+
+
+async def test_token_that_is_refused() -> None:
+    async with azc.serve_tcp(echo, token="secret") as server:
+        async with azc.connect_tcp("127.0.0.1", server.port) as stream:
+            with pytest.raises(TokenRefused):
+                await present_token(stream, "wrong")
+
+
+@pytest.mark.parametrize("token", ["", "x" * 1025])
+async def test_bad_token(token: str) -> None:
+    with pytest.raises(ValueError, match="token"):
+        azc.serve_tcp(echo, token=token)
+
+
+async def test_client_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_entrance, "ADMISSION", 0.01)
+    async with azc.serve_tcp(echo, token="secret") as server:
+        async with azc.connect_tcp("127.0.0.1", server.port) as stream:
+            with pytest.raises((EndOfStream, azc.StreamBroken)):
+                await stream.receive()
+        assert server.refused == 1
+
+
+async def test_more_clients_than_allowed() -> None:
+    async with azc.serve_tcp(echo, max_connections=2) as server:
+        streams = [await azc.connect_tcp("127.0.0.1", server.port) for _ in range(2)]
+        for stream in streams:
+            assert await ask(stream, b"hello") == b"hello"
+        async with azc.connect_tcp("127.0.0.1", server.port) as third:
+            with pytest.raises((EndOfStream, azc.StreamBroken)):
+                await third.receive()
+        assert (server.connections, server.refused) == (2, 1)
+        await streams.pop().aclose()
+        await until(lambda: server.connections == 1)
+        async with azc.connect_tcp("127.0.0.1", server.port) as third:
+            assert await ask(third, b"hello") == b"hello"
+        await streams.pop().aclose()
+
+
+async def test_idle_client_is_cancelled() -> None:
+    cancelled: list[bytes] = []
+
+    async def wait(stream: azc.Stream) -> None:
+        name = await stream.receive()
+        try:
+            async for _ in stream:
+                pass
+        except anyio.get_cancelled_exc_class():
+            cancelled.append(name)
+            raise
+
+    async with (
+        azc.serve_tcp(wait, idle_timeout=0.1) as server,
+        azc.connect_tcp("127.0.0.1", server.port) as idle,
+        azc.connect_tcp("127.0.0.1", server.port) as busy,
+    ):
+        await idle.send(b"idle")
+        await busy.send(b"busy")
+        with anyio.fail_after(5):
+            while not cancelled:
+                await busy.send(b"I am here")
+                await anyio.lowlevel.checkpoint()
+        assert cancelled == [b"idle"]
+        with pytest.raises((EndOfStream, azc.StreamBroken)):
+            await idle.receive()
+        assert server.connections == 1
+
+
+async def test_many_clients_that_come_and_go() -> None:
+    async with azc.serve_tcp(nothing, max_connections=50) as server:
+        async with anyio.create_task_group() as tasks:
+
+            async def visit() -> None:
+                for _ in range(15):
+                    stream = await azc.connect_tcp("127.0.0.1", server.port)
+                    raw = stream._raw_socket
+                    linger = struct.pack("ii", 1, 0)  # a reset, at the end
+                    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                    await stream.aclose()
+
+            for _ in range(10):
+                tasks.start_soon(visit)
+        async with azc.connect_tcp("127.0.0.1", server.port) as stream:
+            with pytest.raises(EndOfStream):
+                await stream.receive()
+        await until(lambda: server.connections == 0)
+
+
+# ---- TLS ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tls() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    trustme = pytest.importorskip("trustme")
+    authority = trustme.CA()
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(server)
+    client = ssl.create_default_context()
+    authority.configure_trust(client)
+    return server, client
+
+
+async def test_tls_and_token(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    server_context, client_context = tls
+    async with azc.serve_tcp(
+        echo, ssl_context=server_context, token="secret"
+    ) as server:
+        for token in ("secret", "wrong"):
+            with contextlib.suppress(TokenRefused):
+                stream = await open_stream(
+                    "127.0.0.1", server.port, token, client_context, "localhost"
+                )
+                await stream.send(bytes(10))
+                assert await stream.receive() == bytes(10)
+                await stream.aclose()
+        assert server.refused == 1
+
+
+async def test_client_without_tls(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    async with azc.serve_tcp(echo, ssl_context=tls[0]) as server:
+        assert len(await refused(server, b"GET / HTTP/1.1\r\n\r\n")) < 100
+        await until(lambda: server.refused == 1)
+
+
 # ---- Unix ----------------------------------------------------------------------
+
+
+async def test_unix_with_a_token(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    async with (
+        azc.serve_unix(echo, path, token="secret", max_connections=1) as server,
+        azc.connect_unix(path) as stream,
+    ):
+        await present_token(stream, "secret")
+        assert await ask(stream, b"hello") == b"hello"
+        assert server.connections == 1
 
 
 async def test_serve_unix(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ BENCHES = {
     "pipes": "raw video frames into a child's stdin, beside asyncio, uvloop and C",
     "ffmpeg": "raw frames to FFmpeg, beside TurboPipe, asyncio, uvloop and C",
     "render": "an OpenGL scene to x264, beside TurboPipe and PyAV",
+    "fanout": "one frame to many clients, beside websockets and aiohttp",
 }
 
 

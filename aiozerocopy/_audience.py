@@ -1,0 +1,431 @@
+"""Who watches a broadcast: one `Client` for each stream, be it fast, slow or stuck.
+
+A client has at most one message in flight; what comes meanwhile waits, or is dropped,
+as its policy says.  Only whole frames are ever dropped, and after that everything up to
+the next frame that can be decoded without those before it.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import errno
+import logging
+import math
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import anyio
+
+from aiozerocopy import _native
+from aiozerocopy._errors import StreamBroken, error_of
+from aiozerocopy.framing import drop_stream, memory_of, send_pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from anyio.abc import ByteSendStream
+
+    from aiozerocopy._native import Operation
+    from aiozerocopy.broadcast import Broadcast, Published
+    from aiozerocopy.streams import SendStream
+
+Encode: TypeAlias = "Callable[[Published], Awaitable[Sequence[Any]]]"
+Policy: TypeAlias = Literal["latest", "drop_oldest", "block", "disconnect"]
+Event: TypeAlias = Literal["sent", "dropped", "closed"]
+
+# What may be queued behind the frame in flight: frames, for "disconnect" bytes.
+LIMITS: dict[Policy, int] = {
+    "latest": 1,
+    "drop_oldest": 8,
+    "block": 1,
+    "disconnect": 64 << 20,
+}
+_CANCELED = -errno.ECANCELED
+
+log = logging.getLogger("aiozerocopy")
+
+
+class ClientTooSlow(StreamBroken):
+    """The client was disconnected at its limit, or after its deadline."""
+
+
+@dataclass(frozen=True)
+class ClientStats:
+    """What a client got so far, and what waits for it."""
+
+    sent: int  # frames that are out
+    dropped: int
+    queued: int  # frames that wait, the one in flight included
+    bytes: int
+    age_ns: int  # of the last frame that was sent, when it was out
+    waiting_ns: int  # how long the frame in flight has been on its way
+
+
+class Message:
+    """One frame in one encoding, for all clients that use it."""
+
+    __slots__ = ("buffers", "key", "nbytes", "published_ns", "sequence")
+
+    def __init__(self, published: Published, buffers: Sequence[Any]) -> None:
+        self.buffers = buffers
+        self.nbytes = sum(map(_native.nbytes, buffers))
+        self.sequence = published.sequence
+        self.key = published.key
+        self.published_ns = published.published_ns
+
+    def memory_free(self) -> Message:
+        """The same for the books only."""
+        message = copy.copy(self)
+        message.buffers = ()
+        return message
+
+    def keep(self) -> None:
+        """Copy what is borrowed, once, so that its slot is free."""
+        if any(type(buffer) is not bytes for buffer in self.buffers):
+            self.buffers = (b"".join(map(memory_of, self.buffers)),)
+
+
+# ---- clients ----------------------------------------------------------------------
+
+
+class Client:
+    """One stream that gets the frames: what `Broadcast.attach` returns.
+
+    The stream stays the caller's to close, once `wait_closed` has returned.
+    """
+
+    def __init__(
+        self,
+        hub: Broadcast,
+        stream: ByteSendStream,
+        policy: Policy,
+        limit: int | None,
+        deadline: float | None,
+        encode: Encode,
+        on_event: Callable[[Client, Event, int], object] | None,
+    ) -> None:
+        if policy not in LIMITS:
+            raise ValueError(f"policy must be one of {', '.join(LIMITS)}: {policy!r}")
+        if limit is not None and limit < 1:
+            raise ValueError(f"limit must be positive, not {limit}")
+        self.policy = policy
+        self.encode = encode
+        self.error: Exception | None = None  # why it was disconnected
+        self._hub = hub
+        self._stream = stream
+        self._limit = LIMITS[policy] if limit is None or policy == "latest" else limit
+        self._deadline = deadline
+        self._on_event = on_event
+        self._pending: collections.deque[Message] = collections.deque()
+        self._current: Message | None = None  # in flight
+        self._since = 0.0
+        # Frames are of no use before the next one that is a key.
+        self._needs_key = True
+        self._offered = -1  # the last that was
+        self._closed = False
+        self._change: anyio.Event | None = None  # somebody waits for one
+        self._sent = self._dropped = self._bytes = self._age_ns = 0
+
+    @property
+    def stream(self) -> ByteSendStream:
+        return self._stream
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def stats(self) -> ClientStats:
+        """Counters, as of now."""
+        busy = self._current is not None
+        return ClientStats(
+            sent=self._sent,
+            dropped=self._dropped,
+            queued=len(self._pending) + busy,
+            bytes=self._bytes,
+            age_ns=self._age_ns,
+            waiting_ns=int((time.monotonic() - self._since) * 1e9) if busy else 0,
+        )
+
+    def detach(self) -> None:
+        """Send no more.  What has begun completes; frames that wait are dropped."""
+        if self._closed:
+            return
+        self._end()
+        self._give_memory_back()
+
+    async def wait_closed(self) -> None:
+        """Return when the client was detached, or disconnected: see ``error``.
+
+        What a server's handler does with a client.  A stream that is not ours (TLS) is
+        fed by this very call: without it, nothing is sent there.
+        """
+        await self._hub._catch_up(self)
+        while not self._closed:
+            await self._next_change()
+
+    async def _idle(self) -> None:
+        """Return when nothing waits and nothing is in flight."""
+        while not self._closed and (self._current is not None or self._pending):
+            await self._next_change()
+
+    # -- what the hub does with it ------------------------------------------------
+
+    @property
+    def _is_full(self) -> bool:
+        """Must whoever publishes wait for it?"""
+        return self.policy == "block" and len(self._pending) >= self._limit
+
+    def _offer(self, message: Message) -> None:
+        """Send it now, or queue it."""
+        if self._closed or message.sequence <= self._offered:
+            return
+        self._offered = message.sequence
+        if self._needs_key:
+            if not message.key:
+                self._drop(message)
+                return
+            self._needs_key = False
+        if self._current is None:
+            self._send(message)
+        else:
+            self._queue(message, self._current)
+
+    async def _offer_in_time(self, message: Message, started: float) -> None:
+        """The same, when there is room; after the deadline it is disconnected."""
+        deadline = math.inf if self._deadline is None else started + self._deadline
+        with anyio.CancelScope(deadline=deadline):
+            while self._is_full and not self._closed:
+                await self._next_change()
+        if self._is_full and not self._closed:
+            self._fail(ClientTooSlow(f"a frame waited for {self._deadline:g} s"))
+        self._offer(message)
+
+    def _queue(self, message: Message, current: Message) -> None:
+        if self._deadline and time.monotonic() - self._since > self._deadline:
+            self._fail(ClientTooSlow(f"a frame took more than {self._deadline:g} s"))
+            return
+        self._pending.append(message)
+        if self.policy == "disconnect":
+            queued = current.nbytes + sum(m.nbytes for m in self._pending)
+            if queued > max(self._limit, message.nbytes):
+                self._fail(ClientTooSlow(f"{queued:,} bytes were queued"))
+        elif self.policy != "block":
+            self._drop_oldest()
+        self._keep_before(message.sequence - 1)
+
+    def _keep_before(self, sequence: int) -> None:
+        """Borrow nothing of older frames, so that their slots are free."""
+        for waiting in self._pending:
+            if waiting.sequence < sequence:
+                waiting.keep()
+        if self._current is not None and self._current.sequence < sequence:
+            self._give_memory_back()
+
+    def _drop_oldest(self) -> None:
+        """Down to the limit, and then up to the next frame that needs no other."""
+        pending = self._pending
+        while len(pending) > self._limit:
+            self._drop(pending.popleft())
+            self._skip_to_key()
+
+    def _skip_to_key(self) -> None:
+        """Something was dropped: what follows is of no use without it."""
+        while self._pending and not self._pending[0].key:
+            self._drop(self._pending.popleft())
+        self._needs_key = not self._pending
+
+    def _drop(self, message: Message) -> None:
+        self._dropped += 1
+        self._tell("dropped", message.sequence)
+
+    def _send(self, message: Message) -> None:
+        """Let the stream have it; `_done` follows, at once or later."""
+        raise NotImplementedError
+
+    def _give_memory_back(self) -> None:
+        """Borrow nothing any more for the frame in flight."""
+        raise NotImplementedError
+
+    def _done(self, message: Message) -> None:
+        """It is out, as a whole."""
+        self._sent += 1
+        self._bytes += message.nbytes
+        self._age_ns = time.monotonic_ns() - message.published_ns
+        if self._on_event is not None:
+            self._tell("sent", message.sequence)
+
+    def _advance(self) -> None:
+        """Nothing is in flight: go on with what waits, and let others know."""
+        while self._pending and self._current is None and not self._closed:
+            self._send(self._pending.popleft())
+        self._changed()
+
+    async def _next_change(self) -> None:
+        """Return when it got free, or closed."""
+        if self._change is None:
+            self._change = anyio.Event()
+        await self._change.wait()
+
+    def _changed(self) -> None:
+        change, self._change = self._change, None
+        if change is not None:
+            change.set()
+
+    def _fail(self, error: Exception) -> None:
+        """Disconnect."""
+        if self._closed:
+            return
+        self.error = error
+        self._end()
+        if isinstance(error, ClientTooSlow):
+            self._abort()
+
+    def _abort(self) -> None:
+        """Close the stream at once."""
+
+    def _end(self) -> None:
+        self._closed = True
+        while self._pending:
+            self._drop(self._pending.popleft())
+        self._hub._forget(self)
+        self._changed()
+        self._tell("closed", -1)
+
+    def _tell(self, event: Event, sequence: int) -> None:
+        if self._on_event is None:
+            return
+        try:
+            self._on_event(self, event, sequence)
+        except Exception:
+            log.exception("the hook of a broadcast's client failed")
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else self.policy
+        return f"<Client {state} {self._stream!r}>"
+
+
+class DirectClient(Client):
+    """Over a stream of ours: the queue in C takes the message, and no task is needed.
+
+    What becomes of the message in flight
+        over          `_over`, and the next one goes
+        taken back    its rest was copied and follows: an empty operation tells when
+                      that is out; or nothing was out: it waits, or is dropped
+    """
+
+    _stream: SendStream
+    _operation: Operation | None = None
+    _asked_back = False
+
+    def _send(self, message: Message) -> None:
+        self._submit(message, message.buffers)
+
+    def _submit(self, message: Message, buffers: Sequence[Any]) -> None:
+        stream = self._stream
+        try:
+            waiter = stream._enter()
+            if len(buffers) == 1:
+                result = stream._out.send(buffers[0])
+            else:
+                result = stream._out.send_pieces(waiter.port, buffers)
+        except Exception as error:
+            self._drop(message)
+            self._fail(error)
+            return
+        if isinstance(result, int):
+            self._done(message)
+            return
+        self._current, self._operation, self._asked_back = message, result, False
+        if not self._since:
+            self._since = time.monotonic()
+        result.on_end.append(self._over)
+
+    def _over(self) -> None:
+        """The operation in flight has ended."""
+        operation, message = self._operation, self._current
+        if operation is None or message is None:
+            return
+        self._operation = self._current = None
+        if operation.status == 0:
+            self._since = 0.0
+            self._done(message)
+        elif operation.status != _CANCELED:
+            self._drop(message)
+            self._fail(error_of(operation.status, operation.moved, operation.total))
+        elif operation.outcome == _native.lib.AZC_DROPPED:
+            self._not_begun(message)
+        elif self._closed:
+            self._done(message)  # its rest follows
+        else:
+            self._submit(message.memory_free(), (b"",))  # this tells when it did
+            self._asked_back = True
+        if self._current is None:
+            self._advance()
+
+    def _not_begun(self, message: Message) -> None:
+        """Not a byte of it was out: a newer one may take its place, or it waits."""
+        if self._closed or (self.policy == "latest" and self._pending):
+            self._drop(message)
+            self._skip_to_key()
+        else:
+            message.keep()
+            self._pending.appendleft(message)
+
+    def _give_memory_back(self) -> None:
+        waiter, operation = self._stream._waiter, self._operation
+        if waiter is None or operation is None or self._asked_back:
+            return
+        self._asked_back = True
+        self._stream._out.cancel(waiter.port, operation, operation.total)
+
+    def _abort(self) -> None:
+        self._stream.abort()
+
+
+class FedClient(Client):
+    """Over a stream that is not ours: whoever awaits `wait_closed` feeds it, copies."""
+
+    _scope: anyio.CancelScope | None = None
+
+    def _send(self, message: Message) -> None:
+        message.keep()
+        self._current, self._since = message, time.monotonic()
+        self._changed()
+
+    async def wait_closed(self) -> None:
+        await self._hub._catch_up(self)
+        while not self._closed:
+            if self._current is None:
+                await self._next_change()
+            else:
+                await self._feed(self._current)
+
+    async def _feed(self, message: Message) -> None:
+        is_out = False
+        try:
+            with anyio.CancelScope() as self._scope:
+                await send_pieces(self._stream, message.buffers)
+                is_out = True
+        except Exception as error:
+            self._fail(error)
+        except BaseException:
+            self._fail(
+                StreamBroken("a frame was cut off: whoever fed it was cancelled")
+            )
+            raise
+        finally:
+            self._current = None
+            (self._done if is_out else self._drop)(message)
+        if isinstance(self.error, ClientTooSlow):
+            await drop_stream(self._stream)
+        self._advance()
+
+    def _give_memory_back(self) -> None:
+        """There is none: it was copied."""
+
+    def _abort(self) -> None:
+        if self._scope is not None:
+            self._scope.cancel()

@@ -1,0 +1,119 @@
+"""What a client goes through before a server's handler has it: TLS, then a token.
+
+The token's wire format: ``AZCT``, the token's length (16 bits, little-endian), the
+token; the server answers with one byte, 6 for yes and 21 for no (ASCII's ACK and NAK),
+and closes after a no.
+"""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.streams.tls import TLSStream
+
+from aiozerocopy._errors import IncompleteReceive
+from aiozerocopy.framing import ExactReceiver
+from aiozerocopy.streams import Stream
+
+if TYPE_CHECKING:
+    import ssl
+
+    from anyio.abc import ByteStream
+
+ADMISSION = 10.0  # seconds that a client has for all of it
+MAX_TOKEN = 1024
+_TOKEN = struct.Struct("<4sH")
+_MAGIC = b"AZCT"
+_YES, _NO = b"\x06", b"\x15"
+
+
+class TokenRefused(ConnectionError):
+    """The server did not like the token, or wants none."""
+
+
+class NotAdmitted(Exception):
+    """A client that the server sent away again."""
+
+
+@dataclass(frozen=True)
+class Entrance:
+    """What is asked of every client."""
+
+    ssl_context: ssl.SSLContext | None = None
+    token: bytes | None = None
+
+    async def admit(self, stream: Stream) -> ByteStream:
+        """The stream for the handler: the client's own, or TLS over it.
+
+        Raises:
+            NotAdmitted: it has no token, or a wrong one, or took too long.
+            others: the handshake failed, or the client left.
+        """
+        if self.ssl_context is None and self.token is None:
+            return stream
+        try:
+            with anyio.fail_after(ADMISSION):
+                admitted = await self._encrypted(stream)
+                if self.token is not None:
+                    await _check_token(admitted, self.token)
+        except TimeoutError:
+            raise NotAdmitted("it took too long to come in") from None
+        return admitted
+
+    async def _encrypted(self, stream: Stream) -> ByteStream:
+        if self.ssl_context is None:
+            return stream
+        return await TLSStream.wrap(
+            stream, server_side=True, ssl_context=self.ssl_context
+        )
+
+
+def token_bytes(token: str | bytes | None) -> bytes | None:
+    """Raises: ValueError for an empty token, or one of more than 1024 bytes."""
+    if token is None:
+        return None
+    token = token.encode() if isinstance(token, str) else token
+    if not 0 < len(token) <= MAX_TOKEN:
+        raise ValueError(f"a token has 1 to {MAX_TOKEN} bytes, not {len(token)}")
+    return token
+
+
+async def _check_token(stream: ByteStream, token: bytes) -> None:
+    """Compare in a time that tells nothing about where a wrong token is wrong."""
+    magic, length = _TOKEN.unpack(await _read(stream, _TOKEN.size))
+    if magic == _MAGIC and length <= MAX_TOKEN:
+        given = await _read(stream, length)
+        if hmac.compare_digest(given, token):
+            await stream.send(_YES)
+            return
+    await stream.send(_NO)
+    raise NotAdmitted("it has not the right token")
+
+
+async def present_token(stream: ByteStream, token: str | bytes) -> None:
+    """Show the token to a server, right after connecting.
+
+    Raises:
+        TokenRefused: it is not the server's.
+        ValueError: it is empty, or has more than 1024 bytes.
+        StreamBroken, StreamClosed: as sending and receiving.
+    """
+    plain = token_bytes(token) or b""
+    await stream.send(_TOKEN.pack(_MAGIC, len(plain)) + plain)
+    try:
+        answer = await _read(stream, 1)
+    except (anyio.EndOfStream, IncompleteReceive):
+        answer = b""
+    if answer != _YES:
+        raise TokenRefused("the server refused the token")
+
+
+async def _read(stream: ByteStream, n: int) -> bytes:
+    data = bytearray(n)
+    exact = stream if isinstance(stream, Stream) else ExactReceiver(stream)
+    await exact.receive_exactly(data)
+    return bytes(data)

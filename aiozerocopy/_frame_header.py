@@ -1,0 +1,232 @@
+"""The header of a frame: docs/wire-format.md in Python, for `framing`.
+
+Nothing of a header is believed before its checksum and its limits were looked at.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Buffer
+
+MAGIC = b"AZCF"
+VERSION = 1
+HEADER_SIZE = 128
+KEY = 1  # the only flag: the frame can be decoded without those before it
+MAX_DIMENSIONS = 8
+MAX_METADATA = 64 << 10
+MAX_BYTES = 256 << 20  # of a payload, unless a receiver says otherwise
+
+# magic, version, ndim, flags, sequence, timestamp, payload and metadata length, dtype,
+# pixel format, shape, reserved; the checksum of all that comes last
+_FIELDS = struct.Struct(f"<4sBBHQqQI4s16s{MAX_DIMENSIONS}QI")
+_CHECKSUM = struct.Struct("<I")
+_SIZES = {"b": (1,), "u": (1, 2, 4, 8), "i": (1, 2, 4, 8), "f": (2, 4, 8), "c": (8, 16)}
+
+
+def _dtypes() -> dict[str, int]:
+    """Every dtype that can travel, as NumPy writes it, and its item's size."""
+    return {
+        f"{order}{kind}{size}": size
+        for kind, sizes in _SIZES.items()
+        for size in sizes
+        for order in ("|" if size == 1 else "<>")
+    }
+
+
+DTYPES = _dtypes()
+# The names that pools use; memory of ours is little-endian wherever Linux runs on it.
+_NAMES = {
+    f"{name}{size * 8}": f"{'|' if size == 1 else '<'}{kind}{size}"
+    for kind, name in (("u", "uint"), ("i", "int"), ("f", "float"), ("c", "complex"))
+    for size in _SIZES[kind]
+} | {"bool": "|b1"}
+_KINDS = dict.fromkeys("bhilqn", "i") | dict.fromkeys("BHILQNc", "u")
+_KINDS |= dict.fromkeys("efd", "f") | {"?": "b", "Zf": "c", "Zd": "c"}
+
+
+# ---- errors ---------------------------------------------------------------------
+
+
+class FrameError(Exception):
+    """What came is not a frame that this receiver takes; the stream is out of step."""
+
+
+class WrongMagic(FrameError):
+    """It does not begin as a frame does: the peer speaks something else."""
+
+
+class UnknownVersion(FrameError):
+    """A frame of a later version than this receiver knows."""
+
+
+class CorruptHeader(FrameError):
+    """The checksum is wrong, or the fields contradict each other."""
+
+
+class FrameTooLarge(FrameError):
+    """The header is well, but announces more than the receiver takes."""
+
+
+class TruncatedFrame(FrameError):
+    """The stream ended inside of a frame, after ``received`` of ``total`` bytes."""
+
+    def __init__(self, received: int, total: int) -> None:
+        super().__init__(
+            f"the stream ended after {received:,} of the frame's {total:,} bytes"
+        )
+        self.received = received
+        self.total = total
+
+
+# ---- the header -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FrameHeader:
+    """What a frame says of itself."""
+
+    sequence: int
+    timestamp_ns: int
+    dtype: str  # as NumPy writes it: "|u1", "<f4"
+    shape: tuple[int, ...]
+    pixel_format: str
+    key: bool
+    metadata_length: int
+    payload_length: int
+
+    def pack(self) -> bytes:
+        """The 128 bytes.
+
+        Raises:
+            ValueError: a field does not fit.
+        """
+        pixel_format = self.pixel_format.encode("ascii")
+        if len(pixel_format) > 16 or "\0" in self.pixel_format:
+            raise ValueError(f"no pixel format of 16 letters: {self.pixel_format!r}")
+        if self.metadata_length > MAX_METADATA:
+            raise ValueError(
+                f"{self.metadata_length:,} bytes of metadata; {MAX_METADATA:,} is most"
+            )
+        dimensions = len(self.shape)
+        try:
+            fields = _FIELDS.pack(
+                MAGIC,
+                VERSION,
+                dimensions,
+                KEY if self.key else 0,
+                self.sequence,
+                self.timestamp_ns,
+                self.payload_length,
+                self.metadata_length,
+                self.dtype.encode(),
+                pixel_format,
+                *self.shape,
+                *(0,) * (MAX_DIMENSIONS - dimensions),
+                0,
+            )
+        except struct.error as error:
+            raise ValueError(f"it does not fit into a header: {error}") from None
+        return fields + _CHECKSUM.pack(zlib.crc32(fields))
+
+    @classmethod
+    def unpack(cls, data: Buffer, max_bytes: int = MAX_BYTES) -> FrameHeader:
+        """Read the 128 bytes, and believe nothing.
+
+        Raises:
+            WrongMagic, UnknownVersion, CorruptHeader, FrameTooLarge
+            TruncatedFrame: these are fewer bytes.
+        """
+        memory = memoryview(data).cast("B")
+        if len(memory) < HEADER_SIZE:
+            raise TruncatedFrame(len(memory), HEADER_SIZE)
+        fields = memory[: _FIELDS.size]
+        (magic, version, ndim, flags, sequence, timestamp_ns, length, extra, *rest) = (
+            _FIELDS.unpack(fields)
+        )
+        if magic != MAGIC:
+            raise WrongMagic(f"a frame begins with {MAGIC!r}, and this with {magic!r}")
+        if version != VERSION:
+            raise UnknownVersion(f"version {version}; only {VERSION} is known here")
+        (checksum,) = _CHECKSUM.unpack_from(memory, _FIELDS.size)
+        if checksum != zlib.crc32(fields):
+            raise CorruptHeader("the header's checksum is wrong")
+        dtype, pixel_format, *sides = rest[: 2 + MAX_DIMENSIONS]
+        header = cls(
+            sequence,
+            timestamp_ns,
+            _text(dtype),
+            _shape(ndim, sides),
+            _text(pixel_format),
+            bool(flags & KEY),
+            extra,
+            length,
+        )
+        header._check(max_bytes)
+        return header
+
+    def _check(self, max_bytes: int) -> None:
+        itemsize = DTYPES.get(self.dtype)
+        if itemsize is None:
+            raise CorruptHeader(f"no dtype that travels: {self.dtype!r}")
+        most = math.prod(side or 1 for side in self.shape) * itemsize
+        if most >> 63 or math.prod(self.shape) * itemsize != self.payload_length:
+            raise CorruptHeader(
+                f"{self.payload_length:,} bytes are no {self.dtype} of {self.shape}"
+            )
+        if self.payload_length > max_bytes:
+            raise FrameTooLarge(
+                f"a frame of {self.payload_length:,} bytes; {max_bytes:,} is the limit"
+            )
+        if self.metadata_length > MAX_METADATA:
+            raise FrameTooLarge(
+                f"{self.metadata_length:,} bytes of metadata; {MAX_METADATA:,} is most"
+            )
+
+
+def _text(field: bytes) -> str:
+    text, _, rest = field.partition(b"\0")
+    if not text.isascii() or rest.strip(b"\0"):
+        raise CorruptHeader(f"no text: {field!r}")
+    return text.decode()
+
+
+def _shape(ndim: int, sides: Sequence[int]) -> tuple[int, ...]:
+    if ndim > MAX_DIMENSIONS or any(sides[ndim:]):
+        raise CorruptHeader(f"{ndim} dimensions, with sides {tuple(sides)}")
+    return tuple(sides[:ndim])
+
+
+def describe(array: Buffer) -> tuple[str, tuple[int, ...]]:
+    """The dtype, as the wire has it, and the shape of an array, a frame or a buffer.
+
+    Raises:
+        TypeError: not a buffer, or a dtype that does not travel.
+        ValueError: more than 8 dimensions.
+    """
+    dtype = getattr(array, "dtype", None)
+    if dtype is None:
+        view = memoryview(array)
+        code, shape = _dtype_of(view.format, view.itemsize), view.shape or ()
+    else:
+        text = getattr(dtype, "str", dtype)
+        code, shape = _NAMES.get(text, text), cast("Any", array).shape
+    if code not in DTYPES:
+        raise TypeError(f"frames of dtype {dtype or code} cannot travel: view as bytes")
+    if len(shape) > MAX_DIMENSIONS:
+        raise ValueError(f"{len(shape)} dimensions; {MAX_DIMENSIONS} is most")
+    return code, shape
+
+
+def _dtype_of(code: str, itemsize: int) -> str:
+    """The dtype of a memoryview's format."""
+    order = ">" if code[0] in ">!" else "<"
+    kind = _KINDS.get(code.lstrip("@=<>!"), code)
+    return f"{'|' if itemsize == 1 else order}{kind}{itemsize}"

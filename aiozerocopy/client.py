@@ -1,0 +1,313 @@
+"""A client that comes back: frames from a server, through lost connections.
+
+`FrameClient` connects, receives, and when the connection is lost waits and connects
+again, a little longer each time.  Its user sees one sequence of frames, and is told of
+those that are missing.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import anyio
+from anyio.streams.tls import TLSStream
+
+from aiozerocopy._entrance import TokenRefused as TokenRefused
+from aiozerocopy._entrance import present_token as present_token
+from aiozerocopy._errors import StreamClosed
+from aiozerocopy.connecting import connect_tcp, connect_unix
+from aiozerocopy.framing import (
+    MAX_BYTES,
+    FrameError,
+    FrameReceiver,
+    TruncatedFrame,
+    drop_stream,
+)
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Awaitable
+    from types import TracebackType
+
+    from anyio.abc import ByteStream
+    from typing_extensions import Self
+
+    from aiozerocopy.framing import ReceivedFrame
+    from aiozerocopy.pool import FramePool
+
+    Connect = Callable[[], Awaitable[ByteStream]]
+
+# "connected" (how often before), "lost" (the error), "waiting" (seconds),
+# "gap" (how many frames are missing)
+Event: TypeAlias = Literal["connected", "lost", "waiting", "gap"]
+Hook: TypeAlias = Callable[[Event, Any], object]
+
+log = logging.getLogger("aiozerocopy")
+
+_LOST = (OSError, anyio.EndOfStream, anyio.BrokenResourceError, TruncatedFrame)
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """How long to wait before the next attempt: longer each time, and never in step.
+
+    The wait is ``first * factor ** attempt`` seconds, at most ``longest``, less a
+    random part of up to ``jitter`` of it, so that a thousand clients of a server that
+    comes back do not all come at once.  ``attempts`` in a row may fail (None: any
+    number).
+    """
+
+    first: float = 0.1
+    factor: float = 2.0
+    longest: float = 10.0
+    jitter: float = 0.5
+    attempts: int | None = None
+    rng: random.Random = field(default_factory=random.Random, repr=False)
+
+    def seconds(self, attempt: int) -> float:
+        """The wait after the attempt of that number, from 0 on."""
+        wait = self.first
+        for _ in range(attempt):  # (a power could overflow)
+            wait *= self.factor
+            if wait >= self.longest:
+                break
+        return min(wait, self.longest) * (1 - self.jitter * self.rng.random())
+
+
+@dataclass
+class FrameClientStats:
+    """What a client has seen so far."""
+
+    received: int = 0
+    missing: int = 0  # frames, going by the gaps in the sequence
+    gaps: int = 0
+    connections: int = 0
+    failures: int = 0  # attempts to connect that did not succeed
+
+
+def connect_frames(
+    address: str,
+    port: int | None = None,
+    *,
+    token: str | bytes | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+    hostname: str | None = None,
+    timeout: float = 10.0,
+    reconnect: bool = True,
+    **options: Any,
+) -> FrameClient:
+    """A `FrameClient` of a server; ``options`` are `FrameClient`'s.
+
+    ``address`` is a host, or without a ``port`` "HOST:PORT" or the path of a Unix
+    socket.  ``ssl_context`` asks for TLS, in which the server must be ``hostname`` (the
+    host).  ``timeout`` is for one attempt to connect.  Without ``reconnect`` there is
+    one, and the end of the stream is the end of the frames.
+    """
+    host, port = (address, port) if port is not None else parse_address(address)
+
+    async def connect() -> ByteStream:
+        with anyio.fail_after(timeout):
+            return await open_stream(host, port, token, ssl_context, hostname)
+
+    if not reconnect:
+        options["backoff"] = Backoff(attempts=1)
+    return FrameClient(connect, **options)
+
+
+def parse_address(address: str) -> tuple[str, int | None]:
+    """Host and port of "HOST:PORT", "[::1]:PORT"; a path, which has no port."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in address or not port.isdecimal():
+        return address, None
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+async def open_stream(
+    host: str,
+    port: int | None,
+    token: str | bytes | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+    hostname: str | None = None,
+) -> ByteStream:
+    """Connect to a server of `serving`: TCP, then TLS, then the token.
+
+    Without a port the host is the path of a Unix socket.
+
+    Raises:
+        OSError: nobody answered, or TLS failed (ssl.SSLError).
+        TokenRefused: the token is not the server's.
+    """
+    stream: ByteStream = await (
+        connect_unix(host) if port is None else connect_tcp(host, port)
+    )
+    try:
+        if ssl_context is not None:
+            stream = await TLSStream.wrap(
+                stream,
+                server_side=False,
+                hostname=hostname or host,
+                ssl_context=ssl_context,
+            )
+        if token is not None:
+            await present_token(stream, token)
+    except BaseException:
+        await drop_stream(stream)
+        raise
+    return stream
+
+
+class FrameClient:
+    """Frames from a server, through lost connections: ``async for frame in client``.
+
+    ``connect`` is an async function that returns a new stream.  Each time the
+    connection is lost, or cannot be made, it is called again after a pause that
+    ``backoff`` tells.  A frame of which only a part came is lost, and what is sent
+    meanwhile is missing: ``stats`` counts the gaps, and ``on_event(event, detail)``
+    hears of "connected", "lost", "waiting" and "gap".  A sequence that begins anew is
+    a server that did, and no gap.
+
+    Use it with ``async with``, which closes the stream at the end.
+    """
+
+    def __init__(
+        self,
+        connect: Connect,
+        *,
+        pool: FramePool | None = None,
+        max_bytes: int = MAX_BYTES,
+        backoff: Backoff | None = None,
+        on_event: Hook | None = None,
+    ) -> None:
+        self.stats = FrameClientStats()
+        self._connect = connect
+        self._pool = pool
+        self._max_bytes = max_bytes
+        self._backoff = backoff or Backoff()
+        self._on_event = on_event
+        self._stream: ByteStream | None = None
+        self._receiver: FrameReceiver | None = None
+        self._failed = 0  # attempts in a row
+        self._expected: int | None = None
+        self._connecting = anyio.CancelScope()
+        self._closed = False
+
+    async def receive(self) -> ReceivedFrame:
+        """The next frame; connects first, as often as it must.
+
+        Cancelled, it loses nothing.
+
+        Raises:
+            StreamClosed: the client was closed.
+            TokenRefused, ssl.SSLCertVerificationError, FrameError: it is the wrong
+                server, or we are the wrong client; to come again would not help.
+            OSError, ...: the last attempt's error, after ``backoff.attempts`` of them.
+        """
+        while True:
+            if self._closed:
+                raise StreamClosed("the client was closed")
+            if self._receiver is None:
+                with anyio.CancelScope() as self._connecting:
+                    await self._reconnect()
+            elif (frame := await self._receive(self._receiver)) is not None:
+                return frame
+
+    async def _receive(self, receiver: FrameReceiver) -> ReceivedFrame | None:
+        """None if the connection was lost."""
+        try:
+            frame = await receiver.receive()
+        except (*_LOST, anyio.ClosedResourceError) as error:
+            await self._drop_stream()
+            if not self._closed:
+                self._fail(error)
+            return None
+        except FrameError:
+            await self._drop_stream()
+            raise
+        self._failed = 0
+        self._count(frame.sequence)
+        return frame
+
+    async def _reconnect(self) -> None:
+        if self._failed:
+            await self._pause()
+        try:
+            self._stream = await self._connect()
+        except _LOST as error:
+            self.stats.failures += 1
+            self._fail(error)
+            return
+        self._receiver = FrameReceiver(self._stream, self._pool, self._max_bytes)
+        self._tell("connected", self.stats.connections)
+        self.stats.connections += 1
+
+    async def _pause(self) -> None:
+        seconds = self._backoff.seconds(self._failed - 1)
+        self._tell("waiting", seconds)
+        await anyio.sleep(seconds)
+
+    def _fail(self, error: Exception) -> None:
+        """Count it, unless that was the last attempt, or another is of no use."""
+        if _is_final(error):
+            raise error
+        self._failed += 1
+        attempts = self._backoff.attempts
+        if attempts is not None and self._failed >= attempts:
+            raise error
+        self._tell("lost", error)
+
+    async def _drop_stream(self) -> None:
+        stream, self._stream, self._receiver = self._stream, None, None
+        if stream is not None:
+            await drop_stream(stream)
+
+    def _count(self, sequence: int) -> None:
+        expected, self._expected = self._expected, sequence + 1
+        self.stats.received += 1
+        if expected is not None and sequence > expected:
+            self.stats.gaps += 1
+            self.stats.missing += sequence - expected
+            self._tell("gap", sequence - expected)
+
+    def _tell(self, event: Event, detail: Any) -> None:
+        if self._on_event is not None:
+            try:
+                self._on_event(event, detail)
+            except Exception:
+                log.exception("the hook of a frame client failed")
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReceivedFrame:
+        try:
+            return await self.receive()
+        except (StreamClosed, anyio.EndOfStream):  # the latter without reconnecting
+            raise StopAsyncIteration from None
+
+    async def aclose(self) -> None:
+        """Close; a task that receives gets StreamClosed, a loop over us ends."""
+        self._closed = True
+        self._connecting.cancel()
+        await self._drop_stream()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+def _is_final(error: Exception) -> bool:
+    """Would the next attempt end the same way?"""
+    import ssl
+
+    return isinstance(error, (TokenRefused, ssl.SSLCertVerificationError))

@@ -1,0 +1,398 @@
+"""Frames over any byte stream: `FrameSender`, `FrameReceiver`, and the wire format.
+
+A frame on the wire is a header of 128 bytes, then its metadata, then its payload; the
+header is described in docs/wire-format.md, byte by byte, and `FrameHeader` is that page
+in Python.  Over a stream of ours the three go out in one gathered send, without a copy,
+and the payload is received straight into its place.
+
+Nothing of a header is believed before its checksum and its limits were looked at, and
+no memory is asked for before that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from aiozerocopy import _native
+from aiozerocopy._errors import IncompleteReceive, StreamBroken
+from aiozerocopy._frame_header import DTYPES as DTYPES
+from aiozerocopy._frame_header import HEADER_SIZE as HEADER_SIZE
+from aiozerocopy._frame_header import MAX_BYTES as MAX_BYTES
+from aiozerocopy._frame_header import MAX_METADATA as MAX_METADATA
+from aiozerocopy._frame_header import CorruptHeader as CorruptHeader
+from aiozerocopy._frame_header import FrameError as FrameError
+from aiozerocopy._frame_header import FrameHeader as FrameHeader
+from aiozerocopy._frame_header import FrameTooLarge as FrameTooLarge
+from aiozerocopy._frame_header import TruncatedFrame as TruncatedFrame
+from aiozerocopy._frame_header import UnknownVersion as UnknownVersion
+from aiozerocopy._frame_header import WrongMagic as WrongMagic
+from aiozerocopy._frame_header import describe as describe
+from aiozerocopy.streams import ReceiveStream, SendStream
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+    from anyio.abc import ByteReceiveStream, ByteSendStream
+    from typing_extensions import Buffer, Self
+
+    from aiozerocopy.pool import Frame, FramePool
+
+_PIECE = 256 << 10  # given at once to a stream that is not ours
+
+
+# ---- sending --------------------------------------------------------------------
+
+
+class FrameSender:
+    """Sends arrays and frames over a stream, which stays the caller's to close.
+
+    Any number of tasks may send.  ``sequence`` is the number of the next frame.
+    """
+
+    def __init__(self, stream: ByteSendStream) -> None:
+        self.sequence = 0
+        self._stream = stream
+        self._was_cut = False
+        self._turn = anyio.Lock(fast_acquire=True)
+
+    async def send(
+        self,
+        frame: Buffer | Frame,
+        *,
+        timestamp_ns: int | None = None,
+        pixel_format: str = "",
+        key: bool = True,
+        metadata: bytes = b"",
+    ) -> None:
+        """Send one frame; when this returns, its memory is yours again.
+
+        The array is borrowed until then; over a stream of ours it is not copied.
+        ``timestamp_ns`` is the time of day unless it is given.  Cancelled, the frame
+        goes out whole or not at all; over a stream that is not ours (TLS) a frame
+        that was cut off breaks the sender.
+
+        Raises:
+            TypeError, ValueError, BufferError: a frame or a field that cannot travel;
+                nothing was sent.
+            StreamBroken, StreamClosed: as the stream's own ``send``.
+        """
+        dtype, shape = describe(frame)
+        header = FrameHeader(
+            self.sequence,
+            time.time_ns() if timestamp_ns is None else timestamp_ns,
+            dtype,
+            shape,
+            pixel_format,
+            key,
+            len(metadata),
+            _native.nbytes(frame),
+        ).pack()
+        self.sequence += 1
+        if isinstance(self._stream, SendStream):
+            await self._stream.send(header, metadata, frame)
+        else:
+            await self._send_over(self._stream, header + metadata, frame)
+
+    async def _send_over(
+        self, stream: ByteSendStream, head: bytes, frame: Buffer | Frame
+    ) -> None:
+        """The same over a stream that knows neither gathering nor whole messages."""
+        payload = memoryview(memory_of(frame))
+        async with self._turn:
+            if self._was_cut:
+                raise StreamBroken("a cancelled send has cut a frame off")
+            self._was_cut = True
+            await send_pieces(stream, (head, payload))
+            self._was_cut = False
+
+
+async def send_pieces(stream: ByteSendStream, buffers: Sequence[Buffer]) -> None:
+    """Send over a stream that may keep what it is given: it gets copies, in pieces."""
+    small = b""
+    for buffer in buffers:
+        data = buffer if isinstance(buffer, bytes) else memoryview(buffer).tobytes()
+        if len(small) + len(data) <= _PIECE:
+            small += data
+            continue
+        if small:
+            await stream.send(small)
+            small = b""
+        for start in range(0, len(data), _PIECE):
+            await stream.send(data[start : start + _PIECE])
+    if small:
+        await stream.send(small)
+
+
+async def drop_stream(stream: anyio.abc.AsyncResource) -> None:
+    """Close a stream at once, whatever it has to say to that."""
+    with (
+        anyio.CancelScope(shield=True),
+        contextlib.suppress(
+            OSError, anyio.BrokenResourceError, anyio.ClosedResourceError
+        ),
+    ):
+        await anyio.aclose_forcefully(stream)
+
+
+# ---- receiving ------------------------------------------------------------------
+
+
+class ReceivedFrame:
+    """One frame that came.  Its memory is this frame's own, or a slot of the pool.
+
+    `release` gives the slot back; every view and array of it must be gone too.
+    """
+
+    def __init__(
+        self,
+        header: FrameHeader,
+        metadata: bytes,
+        view: memoryview,
+        slot: Frame | None = None,
+    ) -> None:
+        self.header = header
+        self.metadata = metadata
+        self._view: memoryview | None = view
+        self._slot = slot
+
+    @property
+    def sequence(self) -> int:
+        return self.header.sequence
+
+    @property
+    def timestamp_ns(self) -> int:
+        return self.header.timestamp_ns
+
+    @property
+    def pixel_format(self) -> str:
+        return self.header.pixel_format
+
+    @property
+    def key(self) -> bool:
+        return self.header.key
+
+    @property
+    def dtype(self) -> str:
+        return self.header.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.header.shape
+
+    @property
+    def nbytes(self) -> int:
+        return self.header.payload_length
+
+    @property
+    def view(self) -> memoryview:
+        """The payload's bytes.
+
+        Raises:
+            ValueError: the frame was released.
+        """
+        if self._view is None:
+            raise ValueError("the frame was released")
+        return self._view
+
+    @property
+    def array(self) -> npt.NDArray[Any]:
+        """The payload as a NumPy array of its dtype and shape, without a copy.
+
+        Raises:
+            ValueError: the frame was released.
+        """
+        return array_over(self.view, self.dtype, self.shape)
+
+    def release(self) -> None:
+        """Let go of the memory; may be called twice."""
+        self._view = None
+        if self._slot is not None:
+            self._slot.release()
+            self._slot = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"<ReceivedFrame {self.sequence}: {self.dtype} {self.shape}>"
+
+
+def array_over(
+    view: memoryview, dtype: str, shape: tuple[int, ...]
+) -> npt.NDArray[Any]:
+    """A NumPy array over the bytes of a view, however they lie."""
+    import numpy
+
+    array: npt.NDArray[Any] = numpy.ndarray(shape, dtype, view)
+    return array
+
+
+class FrameReceiver:
+    """Receives frames from a stream, which stays the caller's to close.
+
+    Payloads go into slots of ``pool``, if there is one: a slot must hold ``max_bytes``
+    or the limit is the slot.  One task at a time may receive.  A cancelled `receive`
+    loses nothing.  After a `FrameError` the stream is out of step, and each further
+    call raises the same: close it.
+    """
+
+    def __init__(
+        self,
+        stream: ByteReceiveStream,
+        pool: FramePool | None = None,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self._stream = (
+            stream if isinstance(stream, ReceiveStream) else ExactReceiver(stream)
+        )
+        self._pool = pool
+        self._limit = min(max_bytes, pool.frame_bytes) if pool else max_bytes
+        self._head = bytearray(HEADER_SIZE)
+        self._header: FrameHeader | None = None  # of the frame that is on its way
+        self._metadata: bytes | None = None
+        self._failure: FrameError | None = None
+
+    async def receive(self, into: Buffer | None = None) -> ReceivedFrame:
+        """The next frame; with ``into`` its payload is received there.
+
+        ``into`` is any writable buffer that is large enough, an array say.  It is
+        borrowed until this returns.
+
+        Raises:
+            EndOfStream: there will be none.
+            FrameError: what came cannot be taken; the subclass says why.
+            StreamBroken, StreamClosed, BusyResourceError: as receiving from the stream.
+            ValueError: ``into`` is too small; the frame can still be received.
+        """
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return await self._receive(into)
+        except FrameError as error:
+            self._failure = error
+            raise
+
+    async def _receive(self, into: Buffer | None) -> ReceivedFrame:
+        if self._header is None:
+            try:
+                await self._stream.receive_exactly(self._head)
+            except IncompleteReceive as error:
+                raise TruncatedFrame(error.received, HEADER_SIZE) from error
+            self._header = FrameHeader.unpack(self._head, self._limit)
+        header = self._header
+        if self._metadata is None:
+            metadata = bytearray(header.metadata_length)
+            await self._fill(metadata, HEADER_SIZE, header)
+            self._metadata = bytes(metadata)
+        slot = await self._pool.acquire() if self._pool and into is None else None
+        try:
+            view = _payload_view(header.payload_length, into, slot)
+            await self._fill(view, HEADER_SIZE + header.metadata_length, header)
+        except BaseException:
+            if slot is not None:
+                slot.release()
+            raise
+        frame = ReceivedFrame(header, self._metadata, view, slot)
+        self._header = self._metadata = None
+        return frame
+
+    async def _fill(
+        self, memory: bytearray | memoryview, before: int, header: FrameHeader
+    ) -> None:
+        """Receive what follows the first so many bytes of the frame."""
+        if not len(memory):
+            return
+        total = HEADER_SIZE + header.metadata_length + header.payload_length
+        try:
+            await self._stream.receive_exactly(memory)
+        except anyio.EndOfStream:
+            raise TruncatedFrame(before, total) from None
+        except IncompleteReceive as error:
+            raise TruncatedFrame(before + error.received, total) from error
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReceivedFrame:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+
+def _payload_view(n: int, into: Buffer | None, slot: Frame | None) -> memoryview:
+    """Where the payload goes: the caller's memory, a slot, or memory of its own."""
+    if slot is not None:
+        return slot.view[:n]
+    if into is None:
+        return fresh(n)
+    with memoryview(memory_of(into)) as whole:
+        if whole.nbytes < n:
+            raise ValueError(f"{n:,} bytes do not fit into {whole.nbytes:,}")
+        if whole.readonly or not whole.c_contiguous:
+            raise BufferError("nothing can be received into this memory")
+    return _plain(into)[:n]
+
+
+def memory_of(buffer: Any) -> Any:
+    """What has the buffer protocol: a frame's view, or the buffer itself."""
+    return buffer.view if isinstance(buffer, _native.Lease) else buffer
+
+
+def copy_into(view: memoryview, source: Buffer) -> None:
+    """Copy the bytes of any contiguous buffer."""
+    pinned = _native.pin(source)
+    with _native.Pinned(view) as target:
+        _native.fill(target, pinned)
+    _native.ffi.release(pinned)
+
+
+def _plain(buffer: Buffer) -> memoryview:
+    """The bytes of a writable buffer (memoryview.cast knows native formats only)."""
+    data: Any = memory_of(buffer)
+    if not isinstance(data, (bytes, bytearray, memoryview)) and hasattr(data, "dtype"):
+        data = data.reshape(-1).view("u1")
+    return memoryview(data).cast("B")
+
+
+def fresh(n: int) -> memoryview:
+    """Memory that nobody has cleared, where NumPy is there to get it."""
+    try:
+        import numpy
+    except ImportError:
+        return memoryview(bytearray(n))
+    return memoryview(numpy.empty(n, "u1"))
+
+
+class ExactReceiver:
+    """`receive_exactly` over a stream that is not ours; a cancel loses nothing."""
+
+    def __init__(self, stream: ByteReceiveStream) -> None:
+        self._stream = stream
+        self._unread = b""
+
+    async def receive_exactly(self, memory: bytearray | memoryview) -> None:
+        view = memoryview(memory)
+        filled = min(len(self._unread), len(view))
+        view[:filled] = self._unread[:filled]
+        self._unread = self._unread[filled:]
+        try:
+            while filled < len(view):
+                data = await self._stream.receive(min(len(view) - filled, _PIECE))
+                view[filled : filled + len(data)] = data
+                filled += len(data)
+        except anyio.EndOfStream:
+            if filled:
+                raise IncompleteReceive(filled, len(view)) from None
+            raise
+        except BaseException:
+            self._unread = bytes(view[:filled])
+            raise

@@ -1,0 +1,111 @@
+"""`serve` and `view`, as two programs that find each other."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiozerocopy import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytest.importorskip("numpy")  # its threads are there before each test
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+SMALL = ["--size", "64x36", "--fps", "60"]
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-W", "error", "-m", "aiozerocopy", *arguments]
+
+
+@contextmanager
+def serving(*arguments: str, addresses: int = 1) -> Iterator[list[str]]:
+    """What a server says where it is; it ends by Ctrl-C, and says nothing more."""
+    with subprocess.Popen(
+        command("serve", *SMALL, *arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    ) as server:
+        assert server.stdout is not None
+        try:
+            lines = [server.stdout.readline() for _ in range(addresses)]
+            yield [line.split()[-1] for line in lines]
+        finally:
+            server.send_signal(signal.SIGINT)
+            said, complained = server.communicate()
+        assert (said, complained, server.returncode) == ("", "", 130)
+
+
+def view(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command("view", *arguments),
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=15,
+        check=False,
+    )
+
+
+def test_frames_arrive_over_tcp_unix_and_in_the_browser(tmp_path: Path) -> None:
+    ports = ["--web", "0", "--tcp", "0", "--unix", str(tmp_path / "frames")]
+    with serving(*ports, addresses=3) as (url, tcp, unix):
+        for address in (tcp, unix):
+            done = view(address, "--frames", "12")
+            assert (done.returncode, done.stderr) == (0, "")
+            assert re.fullmatch(r"12 frames, 0 MB, \d+ missed\n", done.stdout)
+        with urllib.request.urlopen(f"{url}healthz") as answer:
+            assert answer.read() == b"ok\n"
+
+
+def test_frames_are_piped_on(tmp_path: Path) -> None:
+    film = tmp_path / "film.mkv"
+    encode = "ffmpeg -v error -f rawvideo -pixel_format {pix_fmt} -video_size {size} "
+    with serving("--tcp", "0") as (tcp,):
+        done = view(tcp, "--frames", "10", "--to", f"{encode} -i - -c:v ffv1 {film}")
+        assert (done.returncode, done.stderr) == (0, "")
+    probe = ["ffprobe", "-v", "error", "-count_frames", "-show_entries"]
+    said = subprocess.run(
+        [*probe, "stream=width,height,nb_read_frames", "-of", "csv=p=0", str(film)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout.strip() == "64,36,10"
+
+
+def test_who_does_not_know_the_token_gets_nothing() -> None:
+    with serving("--tcp", "0", "--token", "secret") as (tcp,):
+        assert view(tcp, "--frames", "2", "--token", "secret").returncode == 0
+        for wrong in ([], ["--token", "wrong"]):
+            done = view(tcp, "--frames", "2", *wrong)
+            assert done.returncode == 1
+            assert done.stderr.startswith("aiozerocopy view: ")
+            assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("source", ["/nowhere/film.mp4", __file__])
+def test_a_source_that_is_none(source: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["serve", source, "--tcp", "0"]) == 1
+    assert capsys.readouterr().err.startswith("aiozerocopy serve: ")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "/nowhere/socket", "nonsense"])
+def test_an_address_where_nobody_is(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["view", address]) == 1
+    assert capsys.readouterr().err.startswith("aiozerocopy view: ")
