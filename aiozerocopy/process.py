@@ -64,7 +64,7 @@ def open_process(
     ``tail_bytes`` are kept (`Process.stderr_tail`).
 
     The pipes hold ``pipe_size`` bytes, or what the system allows.  ``peer`` is what is
-    known of how the child reads its stdin, see `open_writer`: "reads" lets the frames of
+    known of how the child reads its stdin, see `open_writer`: "reads" lets frames of
     a pool go without a copy.  ``env`` replaces ours.
 
     Raises:
