@@ -452,16 +452,22 @@ class Channel:
     def send_pieces(
         self, port: Port, pieces: Iterable[Buffer], ends: Any = ()
     ) -> Operation | int:
-        """Send buffers as one message, or as messages that end at ``ends``."""
+        """Send buffers as one message, or as messages that end at ``ends``.
+
+        Raises:
+            ValueError: what is there does not end where ``ends`` does.
+        """
         views: list[Any] = []
         try:
             views.extend(map(pin, pieces))
+            total = sum(map(len, views))
+            if ends and ends[-1] != total:
+                raise ValueError("a message changed its size while it waited")
         except BaseException:
             for view in views:
                 ffi.release(view)
             raise
         vec = ffi.new("struct iovec[]", [(view, len(view)) for view in views])
-        total = sum(map(len, views))
         if port.submitting is not None:
             port.recover()
         port.submitting = views

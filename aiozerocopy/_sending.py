@@ -42,6 +42,7 @@ LINGER = 1.0  # seconds for what was accepted, when a block ends by an exception
 # Messages up to this size on average are copied into one block: measured, pinning one
 # buffer costs as much as copying 8 KiB.
 _JOIN_BELOW = 8 << 10
+_PLAIN = frozenset((bytes, bytearray))
 _GROUP_BYTES = 512 << 10
 _GROUP_MESSAGES = 512
 
@@ -414,10 +415,16 @@ class SendStream(Bound, ByteSendStream):
 
 def _groups(
     messages: Iterable[Buffer],
-) -> Iterator[tuple[list[Any], list[int]]]:
+) -> Iterator[tuple[Sequence[Any], list[int]]]:
     """Cut a batch into groups that are worth one system call."""
+    if isinstance(messages, (list, tuple)) and _PLAIN.issuperset(map(type, messages)):
+        # All there is, and its sizes, are known: most batches are one group.
+        sizes = list(map(len, messages))
+        if 0 < len(sizes) <= _GROUP_MESSAGES and sum(sizes) <= _GROUP_BYTES:
+            yield messages, sizes
+            return
     group: list[Any] = []
-    sizes: list[int] = []
+    sizes = []
     total = 0
     for message in messages:
         size = _native.nbytes(message)

@@ -113,7 +113,8 @@ void azc_set_home(azc_channel *channel, azc_port *port, uint64_t token);
 
 /* The same for count pieces.  ends holds the lengths, summed up, of the
  * messages in a batch: a cancelled batch ends after the message in progress.
- * nends of 0 means that all is one message.  vec and ends are copied. */
+ * nends of 0 means that all is one message.  vec and ends are copied.
+ *   -EINVAL       the last end is not the sum of the pieces */
 ssize_t azc_sendv(azc_channel *channel, azc_port *port, uint64_t token,
                   const struct iovec *vec, int count, const uint64_t *ends,
                   int nends);

@@ -753,8 +753,12 @@ void azc_set_home(azc_channel *channel, azc_port *port, uint64_t token) {
 ssize_t azc_sendv(azc_channel *channel, azc_port *port, uint64_t token,
                   const struct iovec *vec, int count, const uint64_t *ends,
                   int nends) {
-    return submit(channel, port, token,
-                  azc__op_new(vec, count, ends, nends));
+    azc_op *op = azc__op_new(vec, count, ends, nends);
+    if (op && nends && ends[nends - 1] != op->total) {
+        azc__op_free(op);
+        return -EINVAL;
+    }
+    return submit(channel, port, token, op);
 }
 
 ssize_t azc_send(azc_channel *channel, azc_port *port, uint64_t token,

@@ -918,6 +918,27 @@ class TestSendMany:
         checker.finish()
         assert checker.counts == {1: 2 * count + 1}
 
+    @pytest.mark.parametrize("size", [100, 60_000])
+    async def test_size_that_changes_in_line_is_refused(
+        self, some: Link, size: int
+    ) -> None:
+        checker = Checker()
+        batch = [bytearray(size) for _ in range(4)]
+        async with reading(some, checker.feed, start=False) as reader:
+            async with some.sender(queue_limit=1) as stream:
+                await stream.put(message(1, 0, BIG))
+                async with anyio.create_task_group() as tasks:
+                    attempt(tasks, stream.put, message(1, 1, 10))
+                    await let_others_run()
+                    many = attempt(tasks, stream.send_many, batch)
+                    await let_others_run()
+                    batch[1].clear()
+                    reader.start()
+                assert isinstance(many.error, ValueError)
+                await stream.send(message(1, 2, 10))
+        checker.finish()
+        assert checker.counts == {1: 3}
+
     @pytest.mark.parametrize("size", [1_000, 60_000])
     async def test_cancel_cuts_between_messages(self, clogged: Link, size: int) -> None:
         count = 4 * BIG // size
