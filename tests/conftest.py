@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
 import time
 import weakref
@@ -33,6 +34,9 @@ TASKS = Path("/proc/self/task")
 
 
 def pytest_configure() -> None:
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # Started in the background; but the programs that we start must hear Ctrl-C.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     sabotage.apply(os.environ.get(sabotage.VARIABLE, ""))
 
 

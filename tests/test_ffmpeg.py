@@ -968,9 +968,12 @@ def test_ctrl_c(each_ffmpeg: str, tmp_path: Path, loop: str) -> None:
         INTERRUPTED, loop, each_ffmpeg, str(path), start_new_session=True
     )
     assert process.stdout
-    assert process.stdout.readline() == "ready\n"
-    os.killpg(process.pid, signal.SIGINT)
-    assert scripts.finish(process) == (0, "interrupted\n", "")
+    try:
+        assert process.stdout.readline() == "ready\n"
+        os.killpg(process.pid, signal.SIGINT)
+        assert scripts.finish(process) == (0, "interrupted\n", "")
+    finally:
+        process.kill()
     assert len(anyio.run(frames_of, path)) > 50
 
 
