@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import random
 import socket
 import struct
@@ -675,11 +676,57 @@ async def test_random_frames_only_end_the_websocket() -> None:
         await viewer.listen()
 
 
+GOOD = (
+    asking("/stream.mjpg?token=a&mode=raw", "Connection: close"),
+    asking("/", "Accept: */*") + asking("/metrics"),
+    upgrade("/raw", "Origin: http://localhost"),
+    b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n",
+)
+WORDS = (
+    b"\r\n",
+    b":",
+    b" ",
+    b"\0",
+    b"HTTP/1.1",
+    b"Content-Length: 9" * 9,
+    b"%ff",
+    b"\xff",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_fuzz_requests() -> None:
+    """AZC_FUZZ=1000000 for more of them."""
+    chance = random.Random(7)
+    seen = set()
+    for _ in range(int(os.environ.get("AZC_FUZZ", "30000"))):
+        data = bytearray(chance.choice(GOOD))
+        for _ in range(chance.randrange(5)):
+            at = chance.randrange(len(data) + 1)
+            new = chance.choice((chance.choice(WORDS), chance.randbytes(3)))
+            data[at : at + chance.randrange(4)] = new
+        script: Any = _Script(bytes(data))
+        connection = http.HttpConnection(script, lambda status: None)
+        try:
+            request = await connection.next_request()
+        except http.Refused as refusal:
+            seen.add(refusal.status)
+            await connection.refuse(refusal)
+        else:
+            seen.add(0 if request is None else 200)
+    assert {0, 200, 400} <= seen <= {0, 200, 400, 413, 431, 501, 505}
+
+
 class _Script:
     """A stream that has some bytes, then ends."""
 
     async def send(self, *_: Any) -> None:
         """Nobody reads it."""
+
+    async def send_eof(self) -> None:
+        """Nor this."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
