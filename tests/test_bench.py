@@ -75,6 +75,47 @@ def test_goal_at_lower_cpu_is_not_met_at_higher() -> None:
     assert (verdict.ratio, verdict.met) == (2.0, False)
 
 
+@pytest.mark.parametrize(("cpu_factor", "met"), [(0.5, True), (0.4, False)])
+def test_goal_of_cpu_is_against_the_rival_that_needs_least(
+    cpu_factor: float, met: bool
+) -> None:
+    contestants = [
+        Fake("ours", (3.0, 0.5)),
+        Fake("fast", (1.0, 2.0)),
+        Fake("frugal", (2.0, 1.0)),
+    ]
+    goal = Goal("S0", "ours", ["fast", "frugal"], cpu_factor=cpu_factor)
+    result = kit.run_race(Race("fakes", WORK, contestants, [goal]), Options(rounds=1))
+    [verdict] = result.verdicts
+    assert (verdict.rival, verdict.cpu_ratio, verdict.met) == ("frugal", 0.5, met)
+    assert report.footnotes(result) == [
+        "S0: ours / frugal = 0.67x at 0.50x the CPU "
+        f"(goal {cpu_factor}x the CPU: {'met' if met else 'not met'})"
+    ]
+    [race] = report.as_json([result])["races"]
+    assert race["goals"][0]["cpu_factor"] == cpu_factor
+
+
+@pytest.mark.parametrize(
+    ("factor", "cpu_factor", "met"),
+    [(2.0, 0.5, True), (2.1, 0.5, False), (2.0, 0.4, False)],
+)
+def test_goal_of_both_needs_both(factor: float, cpu_factor: float, met: bool) -> None:
+    contestants = [Fake("ours", (1.0, 0.5)), Fake("rival", (2.0, 1.0))]
+    goal = Goal("S0", "ours", ["rival"], factor, cpu_factor=cpu_factor)
+    race = Race("fakes", WORK, contestants, [goal])
+    [verdict] = kit.run_race(race, Options(rounds=1)).verdicts
+    assert verdict.met is met
+    assert report.wanted(goal) == f"{factor:g}x at {cpu_factor}x the CPU"
+
+
+def test_race_may_have_rounds_of_its_own() -> None:
+    race = Race("fakes", WORK, [Fake("ours", (1.0, 1.0))], [], rounds=1)
+    result = kit.run_race(race, Options(rounds=5))
+    assert len(result.entries[0].runs) == 1
+    assert report.heading(result).endswith("bytes, one round")
+
+
 def test_only_the_best_candidate_is_in_the_race() -> None:
     candidates = [
         Fake("slow", *[(2.0, 1.0)] * 3),

@@ -24,7 +24,7 @@ BENCHES = {
     "pipes": "raw video frames into a child's stdin, beside asyncio, uvloop and C",
     "ffmpeg": "raw frames to FFmpeg, beside TurboPipe, asyncio, uvloop and C",
     "render": "an OpenGL scene to x264, beside TurboPipe and PyAV",
-    "fanout": "one frame to many clients, beside websockets and aiohttp",
+    "fanout": "one frame to many clients, beside websockets and aiohttp; 1080p60",
 }
 
 
@@ -72,6 +72,9 @@ def parser() -> argparse.ArgumentParser:
         "--markdown", type=Path, metavar="FILE", help="tables, to a file"
     )
     result.add_argument(
-        "--chart", type=Path, metavar="FILE", help="bars, as PNG (needs matplotlib)"
+        "--chart",
+        type=Path,
+        metavar="FILE",
+        help="bars, or lines for fanout, as PNG (needs matplotlib)",
     )
     return result

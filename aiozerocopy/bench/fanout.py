@@ -2,64 +2,102 @@
 
 All serve the same frames over TCP loopback to the same sink, which reads and throws
 away.  A contestant is a process of this module (``python -m``) that serves in one of
-the `WAYS`; it starts the sink, which is a process of this module too.  What counts is
+the `WAYS`; it starts the sink, which is a process of `crowd`.  What counts is
 the server's CPU seconds for each GB delivered.
+
+Both write down when each frame was published and when it was there, by the clock that
+they share, so that no frame has to be changed for that.  The frames go as fast as they
+can, so their age is what waits in the buffers, the kernel's included; `rate` has a
+clock.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import resource
-import select
 import socket
+import statistics
 import subprocess
 import sys
 import time
+from array import array
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aiozerocopy.bench import rate
+from aiozerocopy.bench.crowd import PREFIX
 from aiozerocopy.bench.feeding import Crew, Lab
+from aiozerocopy.bench.frames import cpu
 from aiozerocopy.bench.kit import Goal, Options, Race, Run, Work, WrongBytes
+from aiozerocopy.bench.network import age_sentence, command, run_on, tell
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from aiozerocopy.bench.kit import Entry
+
 FRAME = 100_000
 CLIENTS = (1, 10, 100, 1000)
-PICTURE = 1920 * 1080 * 3
-_DELIVERED = 2_000_000_000  # bytes in one round
-_PREFIX = {"wire": 128, "websocket": 10}  # before each frame, as it arrives
-_HANDSHAKE = (
-    b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
-    b"Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-    b"Sec-WebSocket-Version: 13\r\n\r\n"
-)
+JUDGED = 100  # clients, from which on there is a goal
+CPU = 0.5  # that goal: of what the others need
+_DELIVERED = 1_000_000_000  # bytes in one round
 
 
 def races(lab: Lab, options: Options) -> list[Race]:
-    counts = CLIENTS[1:2] if options.quick else CLIENTS
-    return [race(lab, options, clients) for clients in counts]
+    counts = (JUDGED,) if options.quick else CLIENTS
+    fans = [race(lab, options, clients) for clients in counts]
+    return [*fans, rate.race(lab, options)]
 
 
 def race(lab: Lab, options: Options, clients: int) -> Race:
-    frames = (5_000_000 if options.quick else _DELIVERED) // FRAME // clients
+    frames = (0 if options.quick else _DELIVERED) // FRAME // clients
     work = Work(FRAME, clients * max(frames, 2), warm=2 * clients, buffers=1)
-    ours = [
-        Fan("Broadcast, asyncio", lab, "broadcast", clients),
-        Fan("Broadcast, uvloop", lab, "broadcast", clients, "uvloop", ("uvloop",)),
+    fans = {
+        way: [
+            Fan(f"{name}, asyncio", lab, way, clients, needs=needs),
+            Fan(f"{name}, uvloop", lab, way, clients, "uvloop", (*needs, "uvloop")),
+        ]
+        for way, name, needs in (
+            ("broadcast", "Broadcast", ()),
+            ("websockets", "websockets", ("websockets",)),
+            ("aiohttp", "aiohttp", ("aiohttp",)),
+        )
+    }
+    ours, *peers = fans.values()
+    most = CPU if clients >= JUDGED else None
+    goals = [
+        Goal("S7", one.name, [rival.name for rival in peer], cpu_factor=most)
+        for one in ours
+        for peer in peers
     ]
-    rivals = [
-        Fan(f"{way}, {loop}", lab, way, clients, loop, needs)
-        for way in ("websockets", "aiohttp")
-        for loop, needs in (("asyncio", (way,)), ("uvloop", (way, "uvloop")))
-    ]
-    names = [rival.name for rival in rivals]
-    goals = [Goal("S7", one.name, [name]) for one in ours for name in names]
-    title = f"S7 {FRAME // 1000} KB to {clients:,} clients"
-    return Race(title, work, [*ours, *rivals], goals)
+    title = f"S7 {FRAME // 1000} KB to {clients:,} client" + "s" * (clients > 1)
+    field = [one for fan in fans.values() for one in fan]
+    return FanRace(title, work, field, goals, count=clients)
+
+
+@dataclass(frozen=True)
+class FanRun(Run):
+    """A run that also tells what a client costs, and what it gets."""
+
+    memory: float  # bytes of the server, at the most, for each client
+    ages: Sequence[float]  # seconds, of every frame at every client
+
+
+@dataclass(frozen=True)
+class FanRace(Race):
+    def remarks(self, entries: Sequence[Entry]) -> list[str]:
+        return [remark(entry) for entry in entries]
+
+
+def remark(entry: Entry) -> str:
+    runs = [run for run in entry.runs if isinstance(run, FanRun)]
+    memory = statistics.median(run.memory for run in runs)
+    ages = [age for run in runs for age in run.ages]
+    return (
+        f"{entry.name}: {memory / 1e3:,.0f} KB of memory for each client, "
+        f"{age_sentence(ages)}"
+    )
 
 
 @dataclass(frozen=True)
@@ -73,7 +111,7 @@ class Fan:
     loop: str = "asyncio"
     needs: Sequence[str] = ()
 
-    def run(self, work: Work, check: bool) -> Run:
+    def run(self, work: Work, check: bool) -> FanRun:
         job = Job(
             self.way,
             self.loop,
@@ -83,18 +121,26 @@ class Fan:
             work.messages // self.clients,
             self.lab.pattern(work),
             check,
+            str(self.lab.path),
         )
         crew = Crew(self.lab.path / "stderr")
-        crew.start(_command("serve", job.__dict__))
+        crew.start(command("fanout", job.__dict__))
         told = crew.finish()
         sink, sender = told["sink"], told["sender"]
-        expected = (work.size + _PREFIX[job.framing]) * (work.warm + work.messages)
+        expected = (work.size + PREFIX[job.framing]) * (work.warm + work.messages)
         if sink["bytes"] != expected or sink["wrong"]:
             raise WrongBytes(
                 f"{self.name}: {sink['bytes']:,} bytes came and not {expected:,}; "
                 f"{sink['wrong']} clients got wrong ones"
             )
-        return Run(sender["seconds"], sender["cpu"], sink["cpu"], None)
+        return FanRun(
+            sender["seconds"],
+            sender["cpu"],
+            sink["cpu"],
+            None,
+            sender["memory"] / self.clients,
+            job.ages(),
+        )
 
     def count_calls(self, work: Work) -> float | None:
         return None
@@ -112,15 +158,26 @@ class Job:
     frames: int
     pattern: str
     check: bool
+    folder: str  # for the times: nanoseconds, as 64 bits each
 
     @property
     def framing(self) -> str:
         return "wire" if self.way == "broadcast" else "websocket"
 
+    def file(self, name: str) -> Path:
+        return Path(self.folder) / name
 
-def _command(role: str, job: dict[str, Any]) -> list[str]:
-    module = ["-m", "aiozerocopy.bench.fanout"]
-    return [sys.executable, *module, role, json.dumps(job)]
+    def ages(self) -> list[float]:
+        """Seconds, of each frame that counts at each client."""
+        published, arrived = (
+            array("q", self.file(name).read_bytes())
+            for name in ("published", "arrived")
+        )
+        return [
+            (there - published[number % len(published)]) / 1e9
+            for number, there in enumerate(arrived)
+            if number % len(published) >= self.warm
+        ]
 
 
 # ---- the server -------------------------------------------------------------------
@@ -135,6 +192,7 @@ class Show:
         self.clients: list[Any] = []
         self.everybody = asyncio.Event()
         self.over = asyncio.Event()
+        self.published = array("q")
 
     def add(self, client: Any) -> None:
         self.clients.append(client)
@@ -149,32 +207,37 @@ class Show:
     ) -> None:
         """``send`` returns when a frame may follow, ``left`` says what is not out."""
         told = {"port": port, "framing": self.job.framing, **self.job.__dict__}
-        sink = subprocess.Popen(_command("view", told))  # noqa: ASYNC220
+        small = peak_memory()
+        sink = subprocess.Popen(command("crowd", told))  # noqa: ASYNC220
         await self.everybody.wait()
-        for _ in range(self.job.warm):
-            await send()
+        await self._publish(self.job.warm, send)
         started, before = time.perf_counter(), cpu()
-        for _ in range(self.job.frames):
-            await send()
+        await self._publish(self.job.frames, send)
         if left is not None:
             await drained(left, self.clients)
         report = {
             "who": "sender",
             "seconds": time.perf_counter() - started,
             "cpu": cpu() - before,
+            "memory": peak_memory() - small,
         }
+        self.job.file("published").write_bytes(self.published)
         tell(report)
         await asyncio.get_running_loop().run_in_executor(None, sink.wait)
         self.over.set()
 
+    async def _publish(
+        self, frames: int, send: Callable[[], Awaitable[object]]
+    ) -> None:
+        for _ in range(frames):
+            self.published.append(time.monotonic_ns())
+            await send()
 
-def tell(report: dict[str, Any]) -> None:
-    os.write(1, json.dumps(report).encode() + b"\n")  # in one piece
 
-
-def cpu() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
+def peak_memory() -> int:
+    """Bytes that this process had at the most, so far."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 async def broadcast(show: Show) -> None:
@@ -208,11 +271,19 @@ async def websockets(show: Show) -> None:
     async def send() -> None:
         server.broadcast(show.clients, show.frame)
         # It never waits by itself; so one frame waits, as with the others.
-        await drained(lambda c: left(c) > show.job.size, show.clients)
+        for connection in show.clients:
+            if connection.paused:
+                await connection.drain()
 
     # Without compression, and without what runs beside: the best there is.
     async with server.serve(
-        watch, "127.0.0.1", 0, compression=None, ping_interval=None, backlog=2048
+        watch,
+        "127.0.0.1",
+        0,
+        compression=None,
+        ping_interval=None,
+        write_limit=(show.job.size, show.job.size),
+        backlog=2048,
     ) as serving:
         port = next(iter(serving.sockets)).getsockname()[1]
         await show.run(port, send, left)
@@ -257,94 +328,8 @@ def serve(job: Job) -> None:
     async def main() -> None:
         await WAYS[job.way](Show(job))
 
-    if job.loop == "uvloop":
-        import uvloop
-
-        uvloop.run(main())
-    else:
-        asyncio.run(main())
-
-
-# ---- the sink ---------------------------------------------------------------------
-
-
-class Sink:
-    """Many clients that read all that comes; with check, each compares every byte."""
-
-    def __init__(self, told: dict[str, Any]) -> None:
-        self.prefix = _PREFIX[told["framing"]]
-        self.pattern = Path(told["pattern"]).read_bytes() if told["check"] else b""
-        self.total = (self.prefix + told["size"]) * (told["warm"] + told["frames"])
-        self.memory = bytearray(1 << 20)
-        self.sockets: dict[int, socket.socket] = {}
-        self.received: dict[int, int] = {}
-        self.wrong: set[int] = set()
-        for _ in range(told["clients"]):
-            self._connect(told["port"], told["framing"])
-
-    def _connect(self, port: int, framing: str) -> None:
-        sock = socket.create_connection(("127.0.0.1", port))
-        if framing == "websocket":
-            sock.sendall(_HANDSHAKE)
-            answer = b""
-            while not answer.endswith(b"\r\n\r\n"):
-                answer += sock.recv(1)
-        sock.setblocking(False)
-        self.sockets[sock.fileno()] = sock
-        self.received[sock.fileno()] = 0
-
-    def run(self) -> None:
-        poll = select.epoll()
-        for fd in self.sockets:
-            poll.register(fd, select.EPOLLIN)
-        left = len(self.sockets)
-        while left:
-            for fd, _ in poll.poll():
-                if not self._read(fd):
-                    poll.unregister(fd)
-                    left -= 1
-
-    def _read(self, fd: int) -> bool:
-        """True if more must come."""
-        # Unchecked bytes are thrown away by the kernel itself.
-        flags = 0 if self.pattern else socket.MSG_TRUNC
-        n = self.sockets[fd].recv_into(self.memory, len(self.memory), flags)
-        if self.pattern and not self._is_right(self.received[fd], n):
-            self.wrong.add(fd)
-        self.received[fd] += n
-        return n > 0 and self.received[fd] < self.total
-
-    def _is_right(self, start: int, n: int) -> bool:
-        """Compare what came, but for what is before each frame."""
-        view = memoryview(self.memory)[:n]
-        whole = self.prefix + len(self.pattern)
-        while view:
-            at = start % whole
-            size = min(len(view), (self.prefix if at < self.prefix else whole) - at)
-            if at >= self.prefix:
-                expected = self.pattern[at - self.prefix : at - self.prefix + size]
-                if view[:size] != expected:
-                    return False
-            view, start = view[size:], start + size
-        return True
-
-
-def view(told: dict[str, Any]) -> None:
-    sink = Sink(told)
-    before = cpu()
-    sink.run()
-    report = {
-        "who": "sink",
-        "bytes": sum(sink.received.values()),
-        "wrong": len(sink.wrong),
-        "cpu": cpu() - before,
-    }
-    tell(report)
+    run_on(job.loop, main())
 
 
 if __name__ == "__main__":
-    arguments = json.loads(sys.argv[2])
-    if sys.argv[1] == "serve":
-        serve(Job(**arguments))
-    else:
-        view(arguments)
+    serve(Job(**json.loads(sys.argv[1])))

@@ -73,13 +73,19 @@ class WrongBytes(Exception):
 
 @dataclass(frozen=True)
 class Goal:
-    """Ours over the best of the rivals; without a factor, just to be known."""
+    """Ours over the best of the rivals; without any factor, just to be known."""
 
     name: str
     ours: str
     rivals: Sequence[str]
-    factor: float | None = None
+    factor: float | None = None  # of the rate, at least
     at_lower_cpu: bool = False
+    cpu_factor: float | None = None  # of the CPU for each byte, at most
+
+    @property
+    def is_about_cpu(self) -> bool:
+        """Then the best rival is the one that needs the least."""
+        return self.factor is None and self.cpu_factor is not None
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,8 @@ class Race:
     goals: Sequence[Goal]
     # Of these only the best (by its median over some rounds) is in the race.
     candidates: Sequence[Contestant] = ()
+    rounds: int | None = None  # instead of as many as were asked for
+    count: int | None = None  # races that differ in it alone: what it costs to grow
 
     def remarks(self, entries: Sequence[Entry]) -> list[str]:
         """What there is to say besides rates, a sentence each."""
@@ -156,10 +164,13 @@ class Verdict:
 
     @property
     def met(self) -> bool | None:
-        if self.goal.factor is None:
+        goal = self.goal
+        if goal.factor is None and goal.cpu_factor is None:
             return None
-        cheap = self.cpu_ratio is not None and self.cpu_ratio <= 1
-        return self.ratio >= self.goal.factor and (cheap or not self.goal.at_lower_cpu)
+        most = 1.0 if goal.at_lower_cpu else goal.cpu_factor
+        return (goal.factor is None or self.ratio >= goal.factor) and (
+            most is None or (self.cpu_ratio is not None and self.cpu_ratio <= most)
+        )
 
 
 @dataclass(frozen=True)
@@ -183,7 +194,7 @@ def run_race(race: Race, options: Options) -> Result:
             tell(f"{race.title}: counting calls, {entry.name}")
             entry.calls_per_message = entry.contestant.count_calls(race.work)
             entry.runs.clear()
-        in_turn(race, entries, options.rounds)
+        in_turn(race, entries, race.rounds or options.rounds)
     verdicts = [v for goal in race.goals if (v := judge(goal, entries)) is not None]
     return Result(race, entries, verdicts, left_out)
 
@@ -212,7 +223,10 @@ def judge(goal: Goal, entries: Sequence[Entry]) -> Verdict | None:
     rivals = [entry for entry in entries if entry.name in goal.rivals]
     if ours is None or not rivals:
         return None
-    best = max(rivals, key=lambda entry: entry.rate)
+    if goal.is_about_cpu:
+        best = min(rivals, key=lambda entry: entry.sender_cpu)
+    else:
+        best = max(rivals, key=lambda entry: entry.rate)
     return Verdict(
         goal,
         best.name,

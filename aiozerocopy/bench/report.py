@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozerocopy.bench.kit import Entry, Result, Verdict
+    from aiozerocopy.bench.kit import Entry, Goal, Result, Verdict
 
 HEADER = ("", "GB/s", "messages/s", "CPU s/GB", "sink s/GB", "calls/msg")
 
@@ -34,10 +34,20 @@ def sentence(verdict: Verdict) -> str:
     text = f"{goal.name}: {goal.ours} / {verdict.rival} = {verdict.ratio:.2f}x"
     if verdict.cpu_ratio is not None:
         text += f" at {verdict.cpu_ratio:.2f}x the CPU"
-    if goal.factor is None:
+    if verdict.met is None:
         return text
-    wanted = f"{goal.factor:g}x" + (" at lower CPU" if goal.at_lower_cpu else "")
-    return f"{text} (goal {wanted}: {'met' if verdict.met else 'not met'})"
+    return f"{text} (goal {wanted(goal)}: {'met' if verdict.met else 'not met'})"
+
+
+def wanted(goal: Goal) -> str:
+    parts = []
+    if goal.factor is not None:
+        parts.append(f"{goal.factor:g}x")
+    if goal.at_lower_cpu:
+        parts.append("lower CPU")
+    if goal.cpu_factor is not None:
+        parts.append(f"{goal.cpu_factor:g}x the CPU")
+    return " at ".join(parts)
 
 
 def footnotes(result: Result) -> list[str]:
@@ -50,7 +60,8 @@ def footnotes(result: Result) -> list[str]:
 
 def heading(result: Result) -> str:
     rounds = len(result.entries[0].runs)
-    return f"{result.race.title}: {result.race.work.title}, medians of {rounds} rounds"
+    runs = f"medians of {rounds} rounds" if rounds > 1 else "one round"
+    return f"{result.race.title}: {result.race.work.title}, {runs}"
 
 
 # ---- for a terminal ---------------------------------------------------------------
@@ -107,7 +118,7 @@ def markdown(results: Sequence[Result]) -> str:
 
 
 def machine() -> dict[str, Any]:
-    names = ("aiozerocopy", "uvloop", "turbopipe", "av")
+    names = ("aiozerocopy", "uvloop", "turbopipe", "av", "websockets", "aiohttp")
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -171,5 +182,6 @@ def verdict_as_json(verdict: Verdict) -> dict[str, Any]:
         "cpu_ratio": verdict.cpu_ratio,
         "factor": verdict.goal.factor,
         "at_lower_cpu": verdict.goal.at_lower_cpu,
+        "cpu_factor": verdict.goal.cpu_factor,
         "met": verdict.met,
     }
