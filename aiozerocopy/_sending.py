@@ -26,7 +26,7 @@ from anyio.abc import ByteSendStream
 from aiozerocopy import _native
 from aiozerocopy._bound import Bound, Stats
 from aiozerocopy._errors import StreamBroken, StreamClosed
-from aiozerocopy._native import Channel, Operation, Port
+from aiozerocopy._native import Channel, Lease, Operation, Port
 from aiozerocopy._waiter import Waiter, has_loop, running_asyncio_loop
 
 if TYPE_CHECKING:
@@ -428,7 +428,8 @@ def _groups(
     total = 0
     for message in messages:
         size = _native.nbytes(message)
-        group.append(message)
+        # (join takes a frame for a buffer from Python 3.12 on only)
+        group.append(message.view if isinstance(message, Lease) else message)
         sizes.append(size)
         total += size
         if total >= _GROUP_BYTES or len(group) == _GROUP_MESSAGES:

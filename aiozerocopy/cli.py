@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib
 import sys
 from importlib.metadata import version
@@ -30,7 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(command.main(arguments.arguments))
     except ModuleNotFoundError as error:
         return _report_missing(arguments.command, error)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        # (the latter is what anyio.run makes of the former before Python 3.11)
         return 130  # what a shell reports for a program ended by Ctrl-C
 
 
