@@ -118,10 +118,13 @@ int azc__poller_arm(azc_poller *poller, int fd, bool out, bool known,
     return r;
 }
 
+/* A poll that has begun keeps the file open, whoever closes the number: a peer
+ * would not hear of the end.  So it has to begin anew. */
 void azc__poller_forget(azc_poller *poller, int fd) {
     pthread_mutex_lock(&poller->lock);
     drop(poller, fd);
     pthread_mutex_unlock(&poller->lock);
+    azc__poller_wake(poller);
 }
 
 /* Only the waiting thread uses polled and owners. */
