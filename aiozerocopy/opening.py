@@ -88,7 +88,7 @@ def _make_own(fd: int) -> int:
 
     Returns what that adds to the flags.  Where it cannot be done nothing is lent.
     """
-    if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+    if _native.PORTABLE or not stat.S_ISFIFO(os.fstat(fd).st_mode):
         return -_native.READS
     try:
         own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK)
