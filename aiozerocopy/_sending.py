@@ -17,6 +17,7 @@ and nobody overtakes it.
 from __future__ import annotations
 
 import collections
+import operator
 from collections.abc import Awaitable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,8 @@ LINGER = 1.0  # seconds for what was accepted, when a block ends by an exception
 # buffer costs as much as copying 8 KiB.
 _JOIN_BELOW = 8 << 10
 _PLAIN = frozenset((bytes, bytearray))
+_LAYOUT = operator.attrgetter("itemsize", "c_contiguous")
+_NBYTES = operator.attrgetter("nbytes")
 _GROUP_BYTES = 512 << 10
 _GROUP_MESSAGES = 512
 
@@ -413,13 +416,23 @@ class SendStream(Bound, ByteSendStream):
         )
 
 
+def _plain_sizes(messages: Sequence[Any]) -> list[int]:
+    """The sizes of messages that are nothing but bytes; empty if one may not be."""
+    kinds = set(map(type, messages))
+    if kinds <= _PLAIN:
+        return list(map(len, messages))
+    if kinds == {memoryview} and set(map(_LAYOUT, messages)) == {(1, True)}:
+        return list(map(_NBYTES, messages))
+    return []
+
+
 def _groups(
     messages: Iterable[Buffer],
 ) -> Iterator[tuple[Sequence[Any], list[int]]]:
     """Cut a batch into groups that are worth one system call."""
-    if isinstance(messages, (list, tuple)) and _PLAIN.issuperset(map(type, messages)):
+    if isinstance(messages, (list, tuple)):
         # All there is, and its sizes, are known: most batches are one group.
-        sizes = list(map(len, messages))
+        sizes = _plain_sizes(messages)
         if 0 < len(sizes) <= _GROUP_MESSAGES and sum(sizes) <= _GROUP_BYTES:
             yield messages, sizes
             return
