@@ -258,6 +258,36 @@ class TestTakenBack:
             await link.stream.send(b"well")
             assert await link.read(4) == b"well"
 
+    async def test_only_memory_of_a_pool_is_lent(self) -> None:
+        """What stands before and behind a frame in one message could not be taken
+        back."""
+        async with lent() as link:
+            frame, ends = filled(link.pool, 1), bytearray(b"<" * 5_000)
+            want = bytes(ends) + bytes(frame.view) + bytes(ends)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(link.stream.send, ends, frame, ends)
+                await begun(link.stream)
+                tasks.cancel_scope.cancel()
+            poison(ends)
+            poison(frame.view)
+            assert_same(await link.read(len(want)), want)
+
+    async def test_a_number_that_is_anothers_is_not_asked(self) -> None:
+        """The pipe that has our number now is empty: ours is not."""
+        async with lent() as link:
+            frame = filled(link.pool, 1)
+            part = frame.view[: 64 << 10]
+            ticket = await link.stream.put(part)
+            number = link.stream.fileno()
+            read_fd, write_fd = os.pipe()
+            os.dup2(write_fd, number)
+            with pytest.raises(azc.StreamBroken):
+                await ticket
+            poison(part)
+            assert_same(await link.read_to_end(), payload(1, len(part)))
+            for fd in (number, read_fd, write_fd):
+                os.close(fd)
+
     async def test_another_stream_with_the_same_frame_sees_nothing_of_it(self) -> None:
         async with lent() as link, lent() as other:
             frame = filled(link.pool, 1)
