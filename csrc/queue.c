@@ -24,7 +24,7 @@
 
 enum {
     LEND_MIN = AZC_LEND_MIN, /* below it, a copy is cheaper */
-    LEND_CHUNK = 1 << 20,    /* more than this is in no pipe */
+    LEND_CHUNK = 1 << 20,    /* bytes a call: what our pipes hold */
 };
 
 #ifdef AZC_SABOTAGE
