@@ -191,6 +191,41 @@ class FrameHeader:
             )
 
 
+class Described:
+    """A frame that has a header, which says what it is."""
+
+    __slots__ = ()
+    header: FrameHeader
+
+    @property
+    def sequence(self) -> int:
+        return self.header.sequence
+
+    @property
+    def timestamp_ns(self) -> int:
+        return self.header.timestamp_ns
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.header.shape
+
+    @property
+    def dtype(self) -> str:
+        return self.header.dtype
+
+    @property
+    def pixel_format(self) -> str:
+        return self.header.pixel_format
+
+    @property
+    def key(self) -> bool:
+        return self.header.key
+
+    @property
+    def nbytes(self) -> int:
+        return self.header.payload_length
+
+
 def _text(field: bytes) -> str:
     text, _, rest = field.partition(b"\0")
     if not text.isascii() or rest.strip(b"\0"):

@@ -33,6 +33,7 @@ from aiozerocopy._audience import Encode as Encode
 from aiozerocopy._audience import Event as Event
 from aiozerocopy._audience import Policy as Policy
 from aiozerocopy._errors import StreamClosed
+from aiozerocopy._frame_header import Described
 from aiozerocopy.framing import FrameHeader, array_over, copy_into, describe, fresh
 from aiozerocopy.pool import Frame, FramePool
 from aiozerocopy.streams import SendStream
@@ -52,7 +53,7 @@ _ALIGN = 64  # of a copied payload, whatever its header and metadata need
 _TURN = 64  # frames to a client each, before other tasks have their turn
 
 
-class Published:
+class Published(Described):
     """A published frame, as encoders see it.
 
     Its memory is borrowed from a pool or the hub's own: it must not be changed.  An
@@ -80,34 +81,6 @@ class Published:
             payload = self.view.tobytes()
             self.view = memoryview(payload)
             self._wire = (self.header.pack() + self.metadata, payload)
-
-    @property
-    def sequence(self) -> int:
-        return self.header.sequence
-
-    @property
-    def timestamp_ns(self) -> int:
-        return self.header.timestamp_ns
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.header.shape
-
-    @property
-    def dtype(self) -> str:
-        return self.header.dtype
-
-    @property
-    def pixel_format(self) -> str:
-        return self.header.pixel_format
-
-    @property
-    def key(self) -> bool:
-        return self.header.key
-
-    @property
-    def nbytes(self) -> int:
-        return self.header.payload_length
 
     @property
     def array(self) -> npt.NDArray[Any]:

@@ -24,6 +24,7 @@ from aiozerocopy._frame_header import HEADER_SIZE as HEADER_SIZE
 from aiozerocopy._frame_header import MAX_BYTES as MAX_BYTES
 from aiozerocopy._frame_header import MAX_METADATA as MAX_METADATA
 from aiozerocopy._frame_header import CorruptHeader as CorruptHeader
+from aiozerocopy._frame_header import Described
 from aiozerocopy._frame_header import FrameError as FrameError
 from aiozerocopy._frame_header import FrameHeader as FrameHeader
 from aiozerocopy._frame_header import FrameTooLarge as FrameTooLarge
@@ -142,7 +143,7 @@ async def drop_stream(stream: anyio.abc.AsyncResource) -> None:
 # ---- receiving ------------------------------------------------------------------
 
 
-class ReceivedFrame:
+class ReceivedFrame(Described):
     """One frame that came.  Its memory is this frame's own, or a slot of the pool.
 
     `release` gives the slot back; every view and array of it must be gone too.
@@ -159,34 +160,6 @@ class ReceivedFrame:
         self.metadata = metadata
         self._view: memoryview | None = view
         self._slot = slot
-
-    @property
-    def sequence(self) -> int:
-        return self.header.sequence
-
-    @property
-    def timestamp_ns(self) -> int:
-        return self.header.timestamp_ns
-
-    @property
-    def pixel_format(self) -> str:
-        return self.header.pixel_format
-
-    @property
-    def key(self) -> bool:
-        return self.header.key
-
-    @property
-    def dtype(self) -> str:
-        return self.header.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.header.shape
-
-    @property
-    def nbytes(self) -> int:
-        return self.header.payload_length
 
     @property
     def view(self) -> memoryview:
