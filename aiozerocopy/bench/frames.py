@@ -143,27 +143,27 @@ def draw(job: Job, number: int, frame: Any, pieces: list[bytes]) -> None:
         frame.view[:] = pieces[number % job.buffers]
 
 
-async def send(job: Job) -> None:
+async def through_pool(job: Job, way: str) -> None:
+    """Each frame of a pool to FFmpeg, by a method of the stream's."""
     pieces = job.pieces()
     async with our_child(job) as stream, our_pool(job) as pool:
+        give = getattr(stream, way)
         for numbers in job.phases():
             for number in numbers:
                 async with await pool.acquire() as frame:
                     draw(job, number, frame, pieces)
-                    await stream.send(frame)
+                    await give(frame)
             await stream.flush()
+
+
+async def send(job: Job) -> None:
+    """One frame on its way at a time."""
+    await through_pool(job, "send")
 
 
 async def put(job: Job) -> None:
     """As many frames on their way as the pool has."""
-    pieces = job.pieces()
-    async with our_child(job) as stream, our_pool(job) as pool:
-        for numbers in job.phases():
-            for number in numbers:
-                async with await pool.acquire() as frame:
-                    draw(job, number, frame, pieces)
-                    await stream.put(frame)
-            await stream.flush()
+    await through_pool(job, "put")
 
 
 async def nothing(job: Job) -> None:
