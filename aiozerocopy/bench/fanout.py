@@ -266,7 +266,7 @@ async def websockets(show: Show) -> None:
         connection.transport.abort()
 
     def left(connection: server.ServerConnection) -> int:
-        return connection.transport.get_write_buffer_size()
+        return int(connection.transport.get_write_buffer_size())
 
     async def send() -> None:
         server.broadcast(show.clients, show.frame)
