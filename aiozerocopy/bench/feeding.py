@@ -67,6 +67,13 @@ class Lab:
         return str(path)
 
 
+# Each loop, and the packages it needs.
+LOOPS: tuple[tuple[str, Sequence[str]], ...] = (
+    ("asyncio", ()),
+    ("uvloop", ("uvloop",)),
+)
+
+
 # ---- links: (the sender's fd, the sink's fd), for the caller to close ---------------
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozerocopy.bench.feeding import Feeder, in_c, in_python, pipe_link
+from aiozerocopy.bench.feeding import LOOPS, Feeder, in_c, in_python, pipe_link
 from aiozerocopy.bench.kit import Goal, Options, Race, Work
 
 if TYPE_CHECKING:
@@ -26,18 +26,23 @@ def races(lab: Lab, options: Options) -> list[Race]:
 
 def feed_child(lab: Lab, options: Options, read_size: int) -> Race:
     feeder = partial(Feeder, lab=lab, read_size=read_size)
-    ours, peers = (
-        [
-            feeder(
-                name.format(loop), command=in_python(way, loop), link=None, needs=needs
-            )
-            for loop, needs in (("asyncio", ()), ("uvloop", ("uvloop",)))
-        ]
-        for way, name in (
-            ("child_send", "open_process, send, {}"),
-            ("child_write_and_drain", "{} child stdin, write+drain"),
+    ours = [
+        feeder(f"open_process, {name}, {loop}", command=command, link=None, needs=needs)
+        for loop, needs in LOOPS
+        for name, command in (
+            ("send", in_python("send", loop)),
+            ("put 3 in flight", in_python("put", loop, in_flight=3)),
         )
-    )
+    ]
+    peers = [
+        feeder(
+            f"{loop} child stdin, write+drain",
+            command=in_python("child_write_and_drain", loop),
+            link=None,
+            needs=needs,
+        )
+        for loop, needs in LOOPS
+    ]
     in_turn = [
         feeder(
             f"C write of {size_name(chunk)}, {size_name(pipe)} pipe",

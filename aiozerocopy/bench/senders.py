@@ -109,24 +109,20 @@ async def send_many(job: Job) -> None:
                 await stream.send_many(batch)
 
 
-async def child_send(job: Job) -> None:
-    from aiozerocopy import open_process
-
-    async with open_process(job.sink, stdout=None) as process:
-        assert process.stdin is not None
-        async with process.stdin as stream:
-            for messages in job.phases():
-                for message in messages:
-                    await stream.send(message)
-        job.calls = stream.stats.send_calls
-
-
 @contextlib.asynccontextmanager
 async def opened(job: Job) -> AsyncIterator[SendStream]:
-    from aiozerocopy import wrap_socket
+    """The stream to the sink, which is a child of ours if there is no link to it."""
+    from aiozerocopy import open_process, wrap_socket
 
-    async with wrap_socket(job.fd) as stream:
-        yield stream
+    stream: SendStream
+    if job.fd >= 0:
+        async with wrap_socket(job.fd) as stream:
+            yield stream
+    else:
+        async with open_process(job.sink, stdout=None) as process:
+            assert process.stdin is not None
+            async with process.stdin as stream:
+                yield stream
     job.calls = stream.stats.send_calls
 
 
@@ -191,7 +187,6 @@ WAYS: dict[str, Callable[[Job], Awaitable[None]]] = {
         send,
         put,
         send_many,
-        child_send,
         write_and_drain,
         writelines_and_drain,
         child_write_and_drain,

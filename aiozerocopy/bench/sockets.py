@@ -5,18 +5,22 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozerocopy.bench.feeding import Feeder, Lab, in_c, in_python, tcp_link, unix_link
+from aiozerocopy.bench.feeding import (
+    LOOPS,
+    Feeder,
+    Lab,
+    in_c,
+    in_python,
+    tcp_link,
+    unix_link,
+)
 from aiozerocopy.bench.kit import Goal, Options, Race, Work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 MIB = 1 << 20
 BATCH = 64
-LOOPS: tuple[tuple[str, Sequence[str]], ...] = (
-    ("asyncio", ()),
-    ("uvloop", ("uvloop",)),
-)
 
 
 def races(lab: Lab, options: Options) -> list[Race]:
