@@ -18,7 +18,7 @@ import os
 import socket
 import stat
 import sys
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from aiozerocopy import _native
 from aiozerocopy._native import Channel
@@ -252,11 +252,12 @@ def _settle(source: int | HasFileno, number: int, *, reading: bool) -> None:
     """Bring the fd to where the object over it believes to be."""
     if reading and isinstance(source, io.TextIOBase):
         raise TypeError("a text file reads ahead: open it in binary mode")
-    flush = getattr(source, "flush", None)
-    if flush is None and number in (1, 2):  # what was printed goes out before ours
-        flush = getattr((sys.stdout, sys.stderr)[number - 1], "flush", None)
-    if flush is not None:
-        flush()
+    above: list[Any] = [source]
+    if number in (1, 2):  # what was printed goes out before ours, through any layer
+        above.insert(0, (sys.stdout, sys.stderr)[number - 1])
+    for layer in above:
+        if hasattr(layer, "flush") and not getattr(layer, "closed", False):
+            layer.flush()
     if reading and isinstance(source, io.BufferedReader) and source.seekable():
         os.lseek(number, source.tell(), os.SEEK_SET)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiozerocopy import cli, doctor
+from aiozerocopy import _probes, cli, doctor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,6 +90,6 @@ def test_missing_module_of_our_own_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> 
 def test_doctor_runs(capsys: pytest.CaptureFixture[str]) -> None:
     # The cheapest probe stands for all of them; test_doctor.py has the rest.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(doctor, "PROBES", (doctor.python,))
+        patch.setattr(doctor, "PROBES", (_probes.python,))
         assert cli.main(["doctor"]) == 0
     assert capsys.readouterr().out.startswith("ok       python  ")

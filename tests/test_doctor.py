@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiozerocopy import doctor
-from aiozerocopy.doctor import Finding
+from aiozerocopy import _probes, doctor
+from aiozerocopy._probes import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
 LINUX_PROBES = (
-    doctor.pipe_size,
-    doctor.rwf_nowait,
-    doctor.rwf_nosignal,
-    doctor.vmsplice,
-    doctor.egl_renderer,
+    _probes.pipe_size,
+    _probes.rwf_nowait,
+    _probes.rwf_nosignal,
+    _probes.vmsplice,
+    _probes.egl_renderer,
 )
 
 
@@ -81,7 +81,7 @@ def test_build_tells_which_one_is_installed(
     portable: bool, verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiozerocopy._native.PORTABLE", portable)
-    finding = doctor.build()
+    finding = _probes.build()
     assert ("portable" in finding.value) == portable
     assert finding.verdict == verdict
     assert_complete(finding)
@@ -89,7 +89,7 @@ def test_build_tells_which_one_is_installed(
 
 def test_kernel_elsewhere_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    finding = doctor.kernel()
+    finding = _probes.kernel()
     assert finding.verdict == "limited"
     assert_complete(finding)
 
@@ -97,8 +97,8 @@ def test_kernel_elsewhere_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_setting_that_is_absent_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(doctor, "Path", lambda _: tmp_path / "absent")
-    for probe in (doctor.huge_pages, doctor.socket_buffers):
+    monkeypatch.setattr(_probes, "Path", lambda _: tmp_path / "absent")
+    for probe in (_probes.huge_pages, _probes.socket_buffers):
         assert probe().value == "not on this system"
 
 
@@ -115,8 +115,8 @@ def test_huge_pages_reads_the_setting(
 ) -> None:
     setting = tmp_path / "enabled"
     setting.write_text(line + "\n")
-    monkeypatch.setattr(doctor, "Path", lambda _: setting)
-    finding = doctor.huge_pages()
+    monkeypatch.setattr(_probes, "Path", lambda _: setting)
+    finding = _probes.huge_pages()
     assert (finding.value, finding.verdict) == (value, verdict)
     assert_complete(finding)
 
@@ -127,8 +127,8 @@ def test_socket_buffers_reads_the_limit(
 ) -> None:
     setting = tmp_path / "wmem_max"
     setting.write_text(f"{limit}\n")
-    monkeypatch.setattr(doctor, "Path", lambda _: setting)
-    finding = doctor.socket_buffers()
+    monkeypatch.setattr(_probes, "Path", lambda _: setting)
+    finding = _probes.socket_buffers()
     assert finding.verdict == verdict
     assert_complete(finding)
 
@@ -145,9 +145,9 @@ def test_limits(
     soft: int, locked: str, files: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
-    assert doctor.locked_memory().verdict == locked
-    assert doctor.open_files().verdict == files
-    for probe in (doctor.locked_memory, doctor.open_files):
+    assert _probes.locked_memory().verdict == locked
+    assert _probes.open_files().verdict == files
+    for probe in (_probes.locked_memory, _probes.open_files):
         assert_complete(probe())
         assert ("unlimited" in probe().value) == (soft == resource.RLIM_INFINITY)
 
@@ -171,9 +171,9 @@ def test_pipe_size_tells_the_two_limits_apart(
 ) -> None:
     setting = tmp_path / "pipe-max-size"
     setting.write_text(f"{limit}\n")
-    monkeypatch.setattr(doctor, "Path", lambda _: setting)
-    monkeypatch.setattr(doctor, "_grow_pipe", lambda fd, wanted: granted)
-    finding = doctor.pipe_size()
+    monkeypatch.setattr(_probes, "Path", lambda _: setting)
+    monkeypatch.setattr(_probes, "_grow_pipe", lambda fd, wanted: granted)
+    finding = _probes.pipe_size()
     assert finding.verdict == verdict
     assert remedy in finding.remedy
     assert_complete(finding)
@@ -182,12 +182,12 @@ def test_pipe_size_tells_the_two_limits_apart(
 @linux_only
 def test_pipe_that_may_not_grow_keeps_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     def fcntl(fd: int, command: int, wanted: int = 0) -> int:
-        if command == doctor.F_SETPIPE_SZ:
+        if command == _probes.F_SETPIPE_SZ:
             raise PermissionError(errno.EPERM, "not permitted")
         return 8192
 
-    monkeypatch.setattr(doctor, "fcntl", SimpleNamespace(fcntl=fcntl))
-    assert doctor._grow_pipe(0, 1 << 20) == 8192
+    monkeypatch.setattr(_probes, "fcntl", SimpleNamespace(fcntl=fcntl))
+    assert _probes._grow_pipe(0, 1 << 20) == 8192
 
 
 @linux_only
@@ -195,8 +195,8 @@ def test_write_flag_that_the_kernel_does_not_know_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # No kernel has given this bit a meaning.
-    monkeypatch.setattr(doctor, "RWF_NOSIGNAL", 0x4000_0000)
-    finding = doctor.rwf_nosignal()
+    monkeypatch.setattr(_probes, "RWF_NOSIGNAL", 0x4000_0000)
+    finding = _probes.rwf_nosignal()
     assert (finding.value, finding.verdict) == ("refused", "missing")
     assert_complete(finding)
 
@@ -209,8 +209,8 @@ def test_write_flag_that_the_kernel_does_not_know_is_missing(
 def test_vmsplice_says_what_the_kernel_does(
     shares: bool, verdict: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "_vmsplice_shares", lambda: shares)
-    finding = doctor.vmsplice()
+    monkeypatch.setattr(_probes, "_vmsplice_shares", lambda: shares)
+    finding = _probes.vmsplice()
     assert finding.verdict == verdict
     assert value in finding.value
     assert_complete(finding)
@@ -225,7 +225,7 @@ def test_vmsplice_that_is_refused_is_missing(monkeypatch: pytest.MonkeyPatch) ->
     library = SimpleNamespace(vmsplice=refuse)
     monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: library)
     before = open_fds()
-    finding = doctor.vmsplice()
+    finding = _probes.vmsplice()
     assert (finding.value, finding.verdict) == ("refused (EINVAL)", "missing")
     assert_complete(finding)
     assert open_fds() == before
@@ -233,7 +233,7 @@ def test_vmsplice_that_is_refused_is_missing(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(
     "probe",
-    [doctor.uvloop, doctor.trio, doctor.numpy],
+    [_probes.uvloop, _probes.trio, _probes.numpy],
     ids=lambda probe: probe.__name__,
 )
 def test_package_that_is_absent_is_missing(
@@ -248,7 +248,7 @@ def test_package_that_is_absent_is_missing(
 def test_ffmpeg_is_missing_without_either(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    finding = doctor.ffmpeg()
+    finding = _probes.ffmpeg()
     assert finding.verdict == "missing"
     assert_complete(finding)
 
@@ -260,7 +260,7 @@ def test_ffmpeg_on_path_comes_first(
     program.write_text("#!/bin/sh\necho ffmpeg version 9.0-x Copyright\necho more\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert doctor.ffmpeg() == Finding("FFmpeg", f"9.0-x from PATH ({program})")
+    assert _probes.ffmpeg() == Finding("FFmpeg", f"9.0-x from PATH ({program})")
 
 
 @linux_only
@@ -271,8 +271,8 @@ def test_software_renderer_is_limited(
     renderer: str, verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    monkeypatch.setattr(doctor, "_run", lambda code: renderer)
-    finding = doctor.egl_renderer()
+    monkeypatch.setattr(_probes, "_run", lambda code: renderer)
+    finding = _probes.egl_renderer()
     assert finding.verdict == verdict
     assert_complete(finding)
 
@@ -289,8 +289,8 @@ def test_driver_that_crashes_hurts_nobody(
     code: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    monkeypatch.setattr(doctor, "_EGL_RENDERER", code)
-    finding = doctor.egl_renderer()
+    monkeypatch.setattr(_probes, "_EGL_RENDERER", code)
+    finding = _probes.egl_renderer()
     assert finding.verdict == "missing"
     assert said in finding.value
     assert_complete(finding)
@@ -303,7 +303,7 @@ def test_driver_that_hangs_hurts_nobody(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     monkeypatch.setattr(subprocess, "run", run)
-    assert doctor.egl_renderer().verdict == "missing"
+    assert _probes.egl_renderer().verdict == "missing"
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_driver_that_hangs_hurts_nobody(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_size(count: int, text: str) -> None:
-    assert doctor._size(count) == text
+    assert _probes._size(count) == text
 
 
 def two_findings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,10 +220,12 @@ async def test_default_timeout_of_sockets_changes_no_blocking_mode() -> None:
 _STANDARD_STREAMS = """
 import os, sys, anyio, aiozerocopy as azc
 
+stdout = eval(sys.argv[1])
+
 async def main():
     print("printed", end=" ")
     print("noted", end=" ", file=sys.stderr)
-    async with azc.open_writer(sys.stdout.buffer) as out, azc.open_writer(2) as err:
+    async with azc.open_writer(stdout) as out, azc.open_writer(2) as err:
         fd = os.open("/dev/null", os.O_RDONLY)
         assert fd > 2, fd
         print("to nobody", flush=True)
@@ -234,9 +236,14 @@ anyio.run(main)
 """
 
 
-def test_standard_streams() -> None:
-    command = [sys.executable, "-c", _STANDARD_STREAMS]
-    done = subprocess.run(command, capture_output=True, check=False)
+@pytest.mark.parametrize(
+    "stdout", ["1", "sys.stdout", "sys.stdout.buffer", "open(1, 'wb', closefd=False)"]
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_standard_streams(stdout: str, unbuffered: str) -> None:
+    command = [sys.executable, "-c", _STANDARD_STREAMS, stdout]
+    settings = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(command, capture_output=True, check=False, env=settings)
     assert (done.stdout, done.stderr) == (b"printed sent", b"noted complained")
 
 
