@@ -46,7 +46,7 @@ def open_fds() -> list[str]:
     return os.listdir("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
 
 
-@pytest.mark.parametrize("probe", doctor.PROBES, ids=lambda probe: probe.__name__)
+@pytest.mark.parametrize("probe", _probes.PROBES, ids=lambda probe: probe.__name__)
 def test_probe_works_here_and_leaves_nothing_open(probe: Callable[[], Finding]) -> None:
     before = open_fds()
     finding = doctor.examine(probe)
