@@ -242,12 +242,18 @@ def _current_native() -> Any:
 
 def join() -> Waiter:
     """The waiter of the running loop, for one stream more."""
-    native = current_token().native_token
+    native = _current_native() or current_token().native_token
     waiter = _waiters.get(native)
     if waiter is None:
         waiter = _waiters[native] = Waiter(native)
     waiter.users += 1
     return waiter
+
+
+async def enter() -> None:
+    """Deliver a cancel, where a loop wants that of calls too which will not wait."""
+    if running_asyncio_loop() is None:
+        await anyio.lowlevel.checkpoint_if_cancelled()
 
 
 def has_loop() -> bool:

@@ -21,7 +21,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import anyio.lowlevel
 from anyio import ClosedResourceError, WouldBlock
 
 from aiozerocopy import _native, _waiter
@@ -211,11 +210,10 @@ class FramePool:
         Raises:
             ClosedResourceError: the pool is or was closed.
         """
-        await anyio.lowlevel.checkpoint_if_cancelled()
-        try:
+        await _waiter.enter()
+        if self._closed or (self._slots.free and not self._slots.line):
             return self.acquire_nowait()
-        except WouldBlock:
-            return await self._wait_in_line()
+        return await self._wait_in_line()
 
     async def _wait_in_line(self) -> Frame:
         self._waited += 1
