@@ -1,14 +1,11 @@
 """Children: our own pipes to and from them, their last words, and their end.
 
-The pipes are made here, enlarged, and given to the child as fds: what a loop makes of
-``stdin=PIPE`` has 64 KiB, and under uvloop it is a socket.  The child is started by
-`subprocess.Popen` and not by the loop, for uvloop leaves second copies of these fds in
-the child: one that closed its standard output would go unnoticed.
+The child is started by `subprocess.Popen` and not by the loop, for uvloop leaves second
+copies of its fds in the child: one that closed its standard output would go unnoticed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import signal
@@ -18,27 +15,25 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
 
 from aiozerocopy import _native
-from aiozerocopy._native import Channel
-from aiozerocopy._tail import Tail
+from aiozerocopy._child import LAST_WORDS as LAST_WORDS
+from aiozerocopy._child import Child, ChildStdin
+from aiozerocopy._child_pipes import ChildPipes
 from aiozerocopy.connecting import Opening
-from aiozerocopy.opening import PIPE_SIZE, enlarge_pipe, flags_for
-from aiozerocopy.streams import ReceiveStream, SendStream
+from aiozerocopy.opening import PIPE_SIZE, flags_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-    from aiozerocopy._errors import StreamBroken
     from aiozerocopy.opening import HasFileno
+    from aiozerocopy.streams import ReceiveStream, SendStream
 
     Argument = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 GRACE = 10.0  # seconds that a child has to end by itself, once its stdin is closed
 AFTER_TERMINATE = 2.0  # seconds from SIGTERM to SIGKILL
-LAST_WORDS = 1.0  # seconds that an error waits for the child to end and tell why
 TAIL_BYTES = 64 << 10
 
 
@@ -48,6 +43,7 @@ def open_process(
     stdin: bool | int | HasFileno | None = True,
     stdout: bool | int | HasFileno | None = False,
     stderr: bool | str | int | HasFileno | None = "tail",
+    pass_fds: Sequence[int | HasFileno] = (),
     pipe_size: int = PIPE_SIZE,
     tail_bytes: int = TAIL_BYTES,
     peer: str = "unknown",
@@ -63,6 +59,10 @@ def open_process(
     the caller's.  ``stderr`` knows the same, and instead of True "tail": its last
     ``tail_bytes`` are kept (`Process.stderr_tail`).
 
+    ``pass_fds`` are more fds or open files that the child has, under the same numbers:
+    the other ends of pipes and sockets, which you close once it has started.  They
+    stay yours, and may be closed on exec.
+
     The pipes hold ``pipe_size`` bytes, or what the system allows.  ``peer`` is what is
     known of how the child reads its stdin, see `open_writer`: "reads" lets frames of
     a pool go without a copy.  ``env`` replaces ours.
@@ -70,36 +70,32 @@ def open_process(
     Raises:
         FileNotFoundError, PermissionError: of the command or ``cwd``, which they name.
         ValueError, TypeError: arguments that mean nothing.
+        OSError: one of ``pass_fds`` is not open.
     """
+    stdio = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
     options = {
         "args": _argv(command),
         "shell": isinstance(command, (str, bytes)),
+        **{name: _given(name, value) for name, value in stdio.items()},
+        "pass_fds": [_checked_fd(given) for given in pass_fds],
         "cwd": cwd,
         "env": env,
         "start_new_session": start_new_session,
     }
-    stdio = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
-    given = {name: _given(name, value) for name, value in stdio.items()}
-    flags = flags_for(peer)
+    flags_for(peer)  # refused at the call, if it is no kind of peer
 
     def spawn() -> Process:
-        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as undo:
-            writer = reader = tail = None
+        into = out_of = tail = None
+        with ChildPipes(pipe_size) as pipes:
             if stdin is True:
-                given["stdin"], fd = _pipe_to_child(theirs)
-                writer = _ChildStdin(_own_end(fd, _native.OUT | flags, pipe_size))
-                undo.callback(writer.abort)
+                options["stdin"], into = pipes.into(ChildStdin, peer)
             if stdout is True:
-                fd, given["stdout"] = _pipe_from_child(theirs)
-                reader = ReceiveStream(_own_end(fd, _native.IN, pipe_size))
-                undo.callback(reader.abort)
+                options["stdout"], out_of = pipes.out_of()
             if stderr == "tail":
-                fd, given["stderr"] = _pipe_from_child(theirs)
-                tail = Tail(fd, tail_bytes)
-                undo.callback(tail.stop)
-            popen = subprocess.Popen(**options, **given)
-            undo.pop_all()
-        return Process(_Child(popen, tail), writer, reader)
+                options["stderr"], tail = pipes.tail(tail_bytes)
+            popen: subprocess.Popen[bytes] = subprocess.Popen(**options)
+            pipes.keep()
+        return Process(Child(popen, tail), into, out_of)
 
     async def start() -> Process:
         await anyio.lowlevel.checkpoint()
@@ -140,90 +136,24 @@ def _given(name: str, value: object) -> Any:
     return value
 
 
-# ---- pipes ---------------------------------------------------------------------
+def _checked_fd(given: int | HasFileno) -> int:
+    """The number of an open fd for the child.
 
-
-def _pipe_to_child(theirs: contextlib.ExitStack) -> tuple[int, int]:
-    """The child's end, closed with ``theirs`` and on exec, and ours."""
-    read_fd, write_fd = os.pipe()
-    theirs.callback(os.close, read_fd)
-    return read_fd, write_fd
-
-
-def _pipe_from_child(theirs: contextlib.ExitStack) -> tuple[int, int]:
-    """Our end, and the child's."""
-    read_fd, write_fd = os.pipe()
-    theirs.callback(os.close, write_fd)
-    return read_fd, write_fd
-
-
-def _own_end(fd: int, flags: int, size: int) -> Channel:
-    """A channel over our end, which does not make the child's end non-blocking."""
+    Raises:
+        ValueError: one of the three that have names of their own, or a negative one.
+        OSError: it is not open; Popen would say so of the command.
+    """
+    fd = given if isinstance(given, int) else given.fileno()
+    if isinstance(given, bool) or fd <= 2:
+        raise ValueError(
+            f"pass_fds are fds above 2 (those are stdin, stdout and stderr) or open "
+            f"files, not {given!r}"
+        )
     try:
-        enlarge_pipe(fd, size)
-        os.set_blocking(fd, False)
-        return Channel(fd, flags | _native.OWN)
-    except BaseException:
-        os.close(fd)
-        raise
-
-
-# ---- the child -----------------------------------------------------------------
-
-
-class _Child:
-    """What a process and the stream to it both know."""
-
-    def __init__(self, popen: subprocess.Popen[bytes], tail: Tail | None) -> None:
-        self.popen = popen
-        self._tail = tail
-
-    async def wait(self) -> int:
-        while (code := self.popen.poll()) is None:
-            try:
-                fd = os.pidfd_open(self.popen.pid)
-            except (AttributeError, OSError):  # not Linux, or forbidden, or no fds
-                await anyio.to_thread.run_sync(self.popen.wait, abandon_on_cancel=True)
-                continue
-            try:
-                await anyio.wait_readable(fd)
-            finally:
-                os.close(fd)
-        return code
-
-    def last_words(self) -> str:
-        return "" if self._tail is None else self._tail.text()
-
-    def end(self) -> None:
-        """Kill it if it lives, and reap it; nothing is left of it afterwards."""
-        if self.popen.poll() is None:
-            self.popen.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.popen.wait(timeout=1)
-        if self._tail is not None:
-            self._tail.stop()
-
-
-class _ChildStdin(SendStream):
-    """A stream that knows why its reader left."""
-
-    child: _Child | None = None
-
-    async def _explain(self, error: StreamBroken) -> None:
-        if self.child is not None and error.errno == errno.EPIPE:
-            with anyio.move_on_after(LAST_WORDS):
-                await self.child.wait()
-            self._quote(self.child, error)
-
-    def _explain_in_thread(self, error: StreamBroken) -> None:
-        if self.child is not None and error.errno == errno.EPIPE:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.child.popen.wait(timeout=LAST_WORDS)
-            self._quote(self.child, error)
-
-    def _quote(self, child: _Child, error: StreamBroken) -> None:
-        error.returncode = child.popen.poll()
-        error.stderr = child.last_words()
+        os.fstat(fd)
+    except (OSError, OverflowError):
+        raise OSError(errno.EBADF, f"fd {fd} in pass_fds is not open") from None
+    return fd
 
 
 class Process:
@@ -236,8 +166,8 @@ class Process:
 
     def __init__(
         self,
-        child: _Child,
-        stdin: _ChildStdin | None,
+        child: Child,
+        stdin: ChildStdin | None,
         stdout: ReceiveStream | None,
     ) -> None:
         self._child = child
@@ -267,6 +197,17 @@ class Process:
         await anyio.lowlevel.checkpoint()
         return await self._child.wait()
 
+    def wait_from_thread(self, timeout: float | None = None) -> int:
+        """The same in a thread without an event loop, which is blocked by it.
+
+        Raises:
+            TimeoutError: it still runs after so many seconds.
+        """
+        try:
+            return self._child.popen.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"{self!r} after {timeout:g} s") from None
+
     def send_signal(self, number: int) -> None:
         """Send a signal.  Does nothing if it has ended; the same for the others."""
         self._child.popen.send_signal(number)
@@ -280,6 +221,20 @@ class Process:
         self.send_signal(signal.SIGKILL)
 
     # -- its end ------------------------------------------------------------------
+
+    def abort(self) -> None:
+        """Kill it and reap it now, and close stdin and stdout; nothing is left of it.
+
+        What was queued is lost.  For where nothing can be awaited; may be called from
+        any thread, and again.
+        """
+        if self._generation != _native.generation:
+            return  # a forked child's copy: it is the parent's
+        self.kill()  # first, or it would take what it got for all
+        for stream in (self.stdin, self.stdout):
+            if stream is not None:
+                stream.abort()
+        self._child.end()
 
     async def aclose(self, grace: float | None = GRACE) -> None:
         """Send what stdin accepted, close stdin and stdout, and wait for the end.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,17 @@ def size_of(text: str) -> tuple[int, int]:
     return size
 
 
+def positive(text: str) -> float:
+    """A number of seconds, or of frames in one."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return number
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="aiozerocopy render",
@@ -40,8 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--size", type=size_of, default=(1920, 1080), metavar="WxH", help="1920x1080"
     )
-    parser.add_argument("--fps", type=float, default=60.0)
-    parser.add_argument("--duration", type=float, default=5.0, metavar="SECONDS")
+    parser.add_argument("--fps", type=positive, default=60.0)
+    parser.add_argument("--duration", type=positive, default=5.0, metavar="SECONDS")
     parser.add_argument("--codec", default="libx264", help="one of FFmpeg's: libx264")
     parser.add_argument(
         "--pix-fmt", default="auto", help="what is read back: auto, rgba, yuv420p ..."
@@ -82,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
         return 1
     try:
         print(anyio.run(_run, options, scene))
-    except (FFmpegError, OSError) as error:
+    except (FFmpegError, OSError, ValueError) as error:
         print(f"aiozerocopy render: {error}", file=sys.stderr)
         return 1
     finally:

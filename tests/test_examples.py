@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import anyio
+import ffmpegs
 import pytest
+
+from aiozerocopy.ffmpeg import find_ffmpeg
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # These two need each other: tests/test_client.py has both.
@@ -34,7 +39,31 @@ SAID = {
     "live_stream": "15 frames sent",
     "web_viewer": "Watch at http",
 }
-NO_FILM = {"web_viewer"}
+FRAMES = {  # in the film that it makes
+    "numpy_to_ffmpeg": 30,
+    "decode_process_encode": 60,
+    "live_stream": 15,
+    "render_loop": 10,
+    "from_turbopipe": 120,
+}
+
+
+def run(path: Path, folder: Path, *arguments: str) -> str:
+    """What an example says that must end well and complain about nothing."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(path), *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=18,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+async def frames_in(film: Path) -> int:
+    return len(await ffmpegs.frames_of(film, "gray", size=(16, 16)))
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
@@ -43,19 +72,47 @@ def test_example(path: Path, tmp_path: Path) -> None:
     if needed := NEEDED.get(name):
         pytest.importorskip(needed)
     arguments = ARGUMENTS.get(name, "").format(folder=tmp_path).split()
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(path), *arguments],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
+    assert SAID.get(name, "") in run(path, tmp_path, *arguments)
+    if name in FRAMES:
+        [film] = tmp_path.glob("film.*")
+        assert anyio.run(frames_in, film) == FRAMES[name]
+
+
+LISTENERS = {
+    "rtmp": ("rtmp://127.0.0.1:{}/live/film", ["-listen", "1"], socket.SOCK_STREAM),
+    "srt": ("srt://127.0.0.1:{}?mode={}", [], socket.SOCK_DGRAM),
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+@pytest.mark.parametrize("protocol", LISTENERS)
+def test_live_stream_to_a_server(protocol: str, tmp_path: Path) -> None:
+    """Another FFmpeg listens, and counts the pictures and the sound that it gets."""
+    ffmpeg = find_ffmpeg()
+    ffmpegs.need_protocol(ffmpeg, protocol)
+    url, options, kind = LISTENERS[protocol]
+    port = ffmpegs.free_port(kind)
+    listen = ["-v", "error", "-nostdin", *options, "-i", url.format(port, "listener")]
+    count = ["-map", "0:v", "-map", "0:a", "-f", "framecrc", "-"]
+    server = subprocess.Popen(
+        [ffmpeg, *listen, *count],
+        stdout=subprocess.PIPE,
         text=True,
-        timeout=18,
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert SAID.get(name, "") in done.stdout
-    if name in ARGUMENTS.keys() - NO_FILM:
-        films = list(tmp_path.glob("film.*"))
-        assert [film.stat().st_size > 500 for film in films] == [True]
+    try:
+        while not ffmpegs.is_listening(port, kind):
+            assert server.poll() is None
+        path = EXAMPLES / "live_stream.py"
+        said = run(path, tmp_path, url.format(port, "caller"), "--seconds", "1")
+        assert "30 frames sent" in said
+        counted = server.communicate(timeout=10)[0].splitlines()
+    finally:
+        server.kill()
+        server.communicate()
+    kinds = [line[0] for line in counted if line[0] != "#"]
+    # RTMP loses nothing, SRT what is under way at the end.
+    assert kinds.count("0") == 30 if protocol == "rtmp" else kinds.count("0") > 15
+    assert kinds.count("1") > 15
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
@@ -67,4 +124,4 @@ def test_example_says_what_it_is(path: Path) -> None:
 
 def test_table_has_no_others() -> None:
     names = {path.stem for path in PROGRAMS}
-    assert (ARGUMENTS.keys() | NEEDED.keys() | SAID.keys()) - names == set()
+    assert {*ARGUMENTS, *NEEDED, *SAID, *FRAMES} <= names

@@ -1,4 +1,4 @@
-"""Frames to and from FFmpeg: every byte, every error, and nothing left behind.
+"""Frames to and from FFmpeg: every byte, every format, and what is refused.
 
 Most of it runs with the FFmpeg on PATH and with the one of imageio-ffmpeg, which are
 years apart.
@@ -6,24 +6,32 @@ years apart.
 
 from __future__ import annotations
 
-import gc
-import itertools
 import os
-import random
-import shutil
 import signal
-import stat
 import subprocess
 import sys
-import textwrap
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import numpy as np
 import pytest
-import scripts
-from links import until
+from ffmpegs import (
+    HEIGHT,
+    LOSSLESS,
+    NULL,
+    SHAPE,
+    SIZE,
+    WIDTH,
+    frames_of,
+    is_gone,
+    needed,
+    picture,
+)
+from ffmpegs import each_ffmpeg as each_ffmpeg
+from ffmpegs import ffmpeg as ffmpeg
+from ffmpegs import pretend as pretend
+from ffmpegs import quick_ffmpeg as quick_ffmpeg
 
 import aiozerocopy as azc
 from aiozerocopy.ffmpeg import (
@@ -33,94 +41,16 @@ from aiozerocopy.ffmpeg import (
     Status,
     Writer,
     find_ffmpeg,
-    finding,
     layout_of,
     probing,
     progress,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.anyio
-
-SIZE = WIDTH, HEIGHT = 64, 48
-SHAPE = (HEIGHT, WIDTH, 3)
-NULL = ["-f", "null", "-"]
-LOSSLESS: dict[str, Any] = {"codec": "ffv1", "options": ["-pix_fmt", "bgr0"]}
-
-
-FOUND = {"path": shutil.which("ffmpeg"), "packaged": finding._packaged()}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_ffmpeg(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Let PATH lead to the one of imageio-ffmpeg, which starts four times as fast."""
-    if FOUND["packaged"] is None:
-        yield
-        return
-    folder = tmp_path_factory.mktemp("bin")
-    (folder / "ffmpeg").symlink_to(FOUND["packaged"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", str(folder), prepend=os.pathsep)
-        yield
-
-
-@pytest.fixture(params=["path", "packaged"])
-def each_ffmpeg(request: pytest.FixtureRequest) -> str:
-    """The FFmpeg on PATH, and that of imageio-ffmpeg."""
-    return needed(request.param)
-
-
-@pytest.fixture
-def ffmpeg(anyio_backend: tuple[str, dict[str, Any]]) -> str:
-    """One of them on some loops, the other on the others."""
-    return needed("path" if anyio_backend[1].get("use_uvloop") else "packaged")
-
-
-def needed(name: str) -> str:
-    found = FOUND[name]
-    if found is None:
-        pytest.skip(f"no FFmpeg ({name})")
-    return found
-
-
-def picture(number: int, shape: tuple[int, ...] = SHAPE) -> np.ndarray[Any, Any]:
-    """A frame that compresses badly and that no other one is like."""
-    return np.random.default_rng(number).integers(0, 256, shape, "u1")
-
-
-async def frames_of(path: Path, pix_fmt: str = "rgb24", **options: Any) -> list[bytes]:
-    async with Reader(path, pix_fmt, **options) as video:
-        frames: list[bytes] = []
-        async for frame in video:
-            with frame:
-                frames.append(bytes(frame.view))
-    return frames
-
-
-def is_gone(pid: int) -> bool:
-    """Ended and reaped: not even a zombie is left."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
-
-
-@pytest.fixture
-def pretend(tmp_path: Path) -> Callable[[str], str]:
-    """Make a program that is called like FFmpeg and behaves otherwise."""
-
-    def make(body: str) -> str:
-        path = tmp_path / "pretended"
-        path.write_text(f"#!/bin/sh\n{body}\n")
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
-        return str(path)
-
-    return make
-
 
 # ---- there and back ----------------------------------------------------------------
 
@@ -310,6 +240,21 @@ async def test_pool_of_another_size() -> None:
             await Reader(pattern(), pool=pool)
 
 
+async def test_pool_that_is_closed_in_use() -> None:
+    pool = azc.FramePool(SHAPE, slots=2)
+    async with Reader(pattern(), pool=pool) as video:
+        frame = await video.receive()
+        pool.close()
+        with pytest.raises(anyio.ClosedResourceError, match="pool"):
+            await video.receive()
+        async with Writer(NULL, SIZE) as copy:
+            await copy.send(frame)  # what was leased stays
+            frame.release()
+            with pytest.raises(ValueError, match="frame was released"):
+                await copy.send(frame)
+    assert copy.status.frames == 1
+
+
 async def test_frames_outlive_the_reader() -> None:
     async with Reader(pattern()) as video:
         frame = await video.receive()
@@ -319,7 +264,7 @@ async def test_frames_outlive_the_reader() -> None:
 
 
 async def test_cancelled_receive_loses_nothing() -> None:
-    expected = await frames_of(pattern())  # type: ignore[arg-type]
+    expected = await frames_of(pattern())
     frames: list[bytes] = []
     async with Reader(pattern()) as video:
         while len(frames) < 30:
@@ -390,10 +335,14 @@ async def test_reader_that_is_told_no_size(pretend: Callable[[str], str]) -> Non
     [
         (bytes(9215), ValueError, "64x48 rgb24 has 9,216 bytes, not 9,215"),
         (np.empty((WIDTH, HEIGHT, 3), "u1"), ValueError, r"shape \(48, 64, 3\), not"),
-        (np.empty((HEIGHT, WIDTH, 4), "u1"), ValueError, "not 12,288"),
-        (np.empty((HEIGHT, WIDTH, 3), "f4"), ValueError, "not 36,864"),
-        (np.empty((HEIGHT, 48), "f4"), ValueError, "dtype uint8, not of 'f'"),
-        (np.empty((HEIGHT, 96), "u2"), ValueError, "dtype uint8, not of 'H'"),
+        (
+            np.empty((HEIGHT, WIDTH, 4), "u1"),
+            ValueError,
+            r"not 12,288 \(\(48, 64, 4\), uint8\)",
+        ),
+        (np.empty((HEIGHT, WIDTH, 3), "f4"), ValueError, r"36,864 \(.*, float32\)"),
+        (np.empty((HEIGHT, 48), "f4"), ValueError, "dtype uint8, not of float32"),
+        (np.empty((HEIGHT, 96), "u2"), ValueError, "dtype uint8, not of uint16"),
         (np.empty((HEIGHT, WIDTH * 2, 3), "u1")[:, ::2], BufferError, "contiguous"),
         (np.empty((WIDTH, HEIGHT, 3), "u1").transpose(1, 0, 2), BufferError, "contig"),
         ("frame", TypeError, "bytes-like"),
@@ -434,6 +383,11 @@ async def test_pixels_as_integers(dtype: str) -> None:
         ({"fps": 0}, "positive"),
         ({"fps": "fast"}, "a number or a fraction"),
         ({"fps": float("nan")}, "a number or a fraction"),
+        ({"fps": None}, "a number or a fraction, not None"),
+        ({"size": "64x48"}, r"size is \(width, height\), not '64x48'"),
+        ({"size": (64, 48, 3)}, r"size is \(width, height\)"),
+        ({"size": (64.5, 48)}, r"size is \(width, height\)"),
+        ({"timeout": 0}, "timeout is seconds, or None for ever"),
         ({"output": []}, "output is empty"),
         ({"output": "-"}, "standard output"),
         ({"output": ["-f", "mp4", "pipe:1"]}, "standard output"),
@@ -442,6 +396,27 @@ async def test_pixels_as_integers(dtype: str) -> None:
 def test_arguments_that_mean_nothing(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         Writer(**{"output": "a.mkv", "size": SIZE, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"output": None}, "the output is a path, a URL or a list of arguments"),
+        ({"options": "-an"}, "options is a list of arguments, not '-an'"),
+        ({"audio": 5}, "an input is a path, a URL or a list of arguments, not 5"),
+        ({"pix_fmt": None}, "pix_fmt is a name such as 'rgb24', not None"),
+    ],
+)
+def test_arguments_of_another_type(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        Writer(**{"output": "a.mkv", "size": SIZE, **options})
+
+
+@pytest.mark.parametrize("source", [[], ["a.mp4"], ["-i", "a.mp4", "b.mp4"]])
+def test_reader_does_not_write(source: list[str]) -> None:
+    """A name that is no input would be FFmpeg's output."""
+    with pytest.raises(ValueError, match="input arguments end with '-i' and a name"):
+        Reader(source)
 
 
 @pytest.mark.parametrize("options", [{"size": (0, 1)}, {"fps": -1}, {"slots": 0}])
@@ -647,8 +622,8 @@ async def test_wrong_samples() -> None:
     async with Writer(NULL, SIZE, audio=Audio()) as video:
         for samples, text in (
             (bytes(3), "4 bytes, and 3 are not a number"),
-            (np.zeros(4, "f4"), "s16le are not of dtype 'f'"),
-            (np.zeros(4, "f2"), "s16le are not of dtype 'e'"),
+            (np.zeros(4, "f4"), "s16le are not of dtype float32"),
+            (np.zeros(4, "f2"), "s16le are not of dtype float16"),
         ):
             with pytest.raises(ValueError, match=text):
                 await video.send_audio(samples)
@@ -660,364 +635,3 @@ async def test_wrong_samples() -> None:
         Audio("mp3")
     with pytest.raises(ValueError, match="needs a rate"):
         Audio(channels=0)
-
-
-# ---- FFmpeg that fails -------------------------------------------------------------
-
-
-async def send_until_error(video: Writer) -> None:
-    for number in itertools.count():
-        await video.send(picture(number))
-
-
-async def test_bad_codec(each_ffmpeg: str) -> None:
-    with pytest.raises(FFmpegError, match="Unknown encoder 'nonesuch'") as caught:
-        async with Writer(NULL, SIZE, codec="nonesuch", ffmpeg=each_ffmpeg) as video:
-            await send_until_error(video)
-    assert caught.value.returncode
-    assert isinstance(caught.value, azc.StreamBroken)
-    assert isinstance(caught.value.__cause__, BrokenPipeError)
-    assert "Unknown encoder" in str(caught.value)
-
-
-async def test_bad_codec_is_told_at_the_end_too(ffmpeg: str) -> None:
-    video = await Writer(NULL, SIZE, codec="nonesuch", ffmpeg=ffmpeg)
-    with pytest.raises(FFmpegError, match="Unknown encoder 'nonesuch'"):
-        await video.aclose()
-    await video.aclose()
-
-
-async def test_existing_file_stays(each_ffmpeg: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.mkv"
-    path.write_text("mine")
-    video = await Writer(path, SIZE, overwrite=False, ffmpeg=each_ffmpeg)
-    with pytest.raises(FFmpegError, match="already exists"):
-        await video.aclose()
-    assert path.read_text() == "mine"
-
-
-async def test_bad_url(ffmpeg: str) -> None:
-    video = await Writer(["-f", "flv", "rtmp://127.0.0.1:1/x"], SIZE, ffmpeg=ffmpeg)
-    with pytest.raises(FFmpegError, match=r"refused|Cannot open|Error"):
-        await send_until_error(video)
-    with pytest.raises(FFmpegError):
-        await video.aclose()
-
-
-async def test_killed_in_the_middle(each_ffmpeg: str) -> None:
-    with pytest.raises(FFmpegError, match="SIGKILL") as caught:
-        async with Writer(NULL, SIZE, ffmpeg=each_ffmpeg) as video:
-            for number in range(5):
-                await video.send(picture(number))
-            os.kill(video.pid, signal.SIGKILL)
-            await send_until_error(video)
-    assert caught.value.returncode == -signal.SIGKILL
-    assert is_gone(video._running.process.pid)  # type: ignore[union-attr]
-
-
-async def test_ended_by_itself(ffmpeg: str) -> None:
-    """As told by an output option; who sends more hears of it."""
-    video = await Writer(NULL, SIZE, options=["-frames:v", "3"], ffmpeg=ffmpeg)
-    with pytest.raises(FFmpegError, match="ended by itself") as caught:
-        await send_until_error(video)
-    assert caught.value.returncode == 0
-    await video.aclose()
-    assert video.status.frames == 3
-
-
-FULL = ["-f", "matroska", "/dev/full"]
-
-
-@pytest.mark.parametrize("frames", [1, 2000])
-async def test_full_disk(each_ffmpeg: str, frames: int) -> None:
-    """Also if FFmpeg writes so little that it only notices at the end."""
-    with pytest.raises(FFmpegError, match="No space left on device"):
-        async with Writer(FULL, SIZE, ffmpeg=each_ffmpeg, **LOSSLESS) as video:
-            for number in range(frames):
-                await video.send(picture(number % 10))
-
-
-async def test_every_waiting_sender_is_told(
-    pretend: Callable[[str], str], tmp_path: Path
-) -> None:
-    errors: list[FFmpegError] = []
-    frame = np.empty((1080, 1920, 3), "u1")
-
-    async def send(video: Writer, put: bool) -> None:
-        with pytest.raises(FFmpegError) as caught:
-            if put:
-                await (await video.put(frame))
-            else:
-                await video.send(frame)
-        errors.append(caught.value)
-
-    said = tmp_path / "said"
-    program = pretend(f"echo words >&2; : >{said}; exec sleep 60")
-    video = await Writer(NULL, (1920, 1080), ffmpeg=program)
-    async with anyio.create_task_group() as tasks:
-        for number in range(6):
-            tasks.start_soon(send, video, number % 2 == 0)
-        await until(lambda: video.stats.messages_queued > 3 and said.exists())
-        os.kill(video.pid, signal.SIGKILL)
-    assert [error.returncode for error in errors] == [-signal.SIGKILL] * 6
-    assert {error.stderr for error in errors} == {"words\n"}
-    assert {error.total for error in errors} == {frame.nbytes}
-    assert sum(error.bytes_sent > 0 for error in errors) == 1
-    with pytest.raises(FFmpegError):
-        await video.aclose()
-
-
-async def test_sender_in_a_thread_is_told() -> None:
-    async with Writer(NULL, SIZE, codec="nonesuch") as video:
-        assert video._running
-        stream = video._running.video
-        frame = bytes(4 << 20)
-        with pytest.raises(FFmpegError, match="nonesuch"):
-            await anyio.to_thread.run_sync(stream.send_from_thread, frame)
-        with pytest.raises(FFmpegError):
-            await video.aclose()
-
-
-# ---- FFmpeg that hangs -------------------------------------------------------------
-
-
-@pytest.mark.parametrize("body", ["exec sleep 60", "exec <&-; sleep 60 & wait"])
-async def test_never_reading(
-    monkeypatch: pytest.MonkeyPatch, pretend: Callable[[str], str], body: str
-) -> None:
-    """Whether it has its input open or not."""
-    monkeypatch.setattr("aiozerocopy.ffmpeg.running.LAST_WORDS", 0.01)
-    async with Writer(NULL, (640, 480), ffmpeg=pretend(body), timeout=0.1) as video:
-        frame = np.empty((480, 640, 3), "u1")
-        with pytest.raises(FFmpegError) as caught:
-            for _ in range(10):
-                await video.send(frame)
-        with pytest.raises(FFmpegError, match=r"did nothing for 0\.1 s"):
-            await video.aclose()
-    assert caught.value.returncode in (None, -signal.SIGKILL)
-
-
-async def test_never_ending(pretend: Callable[[str], str]) -> None:
-    program = pretend("cat >/dev/null; exec sleep 60")
-    video = await Writer(NULL, SIZE, ffmpeg=program, timeout=0.1)
-    await video.send(picture(0))
-    with pytest.raises(FFmpegError, match=r"did nothing for 0\.1 s"):
-        await video.aclose()
-
-
-async def test_stopped(ffmpeg: str) -> None:
-    video = await Writer(NULL, (640, 480), ffmpeg=ffmpeg, timeout=0.2)
-    frame = np.empty((480, 640, 3), "u1")
-    await video.send(frame)
-    os.kill(video.pid, signal.SIGSTOP)
-    with pytest.raises(FFmpegError, match="did nothing"):
-        while True:
-            await video.send(frame)
-    with pytest.raises(FFmpegError):
-        await video.aclose()
-
-
-async def test_idle_writer_is_left_alone(ffmpeg: str) -> None:
-    async with Writer(NULL, SIZE, ffmpeg=ffmpeg, timeout=0.05) as video:
-        await video.send(picture(0))
-        await anyio.sleep(0.15)
-        await video.send(picture(1))
-    assert video.status.frames == 2
-
-
-async def test_busy_ffmpeg_is_left_alone(pretend: Callable[[str], str]) -> None:
-    script = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; cat >/dev/null"
-    async with Writer(NULL, (640, 480), ffmpeg=pretend(script), timeout=0.1) as video:
-        for _ in range(5):
-            await video.send(np.empty((480, 640, 3), "u1"))
-    assert video.returncode == 0
-
-
-async def test_ffmpeg_that_says_very_much(pretend: Callable[[str], str]) -> None:
-    """On its standard error and where it reports, before it reads a byte."""
-    script = textwrap.dedent(
-        """
-        import sys
-        report = int(sys.argv[sys.argv.index("-progress") + 1].partition(":")[2])
-        with open(report, "w") as file:
-            for number in range(50_000):
-                print(f"frame={number}", "progress=continue", sep="\\n", file=file)
-                print("words " * 20, file=sys.stderr)
-        while sys.stdin.buffer.read(1 << 20):
-            pass
-        """
-    )
-    program = pretend(f"exec {sys.executable} -SIc '{script}' \"$@\"")
-    async with Writer(NULL, (640, 480), ffmpeg=program) as video:
-        for _ in range(5):
-            await video.send(np.empty((480, 640, 3), "u1"))
-    assert video.status.frames == 49_999
-    assert len(video.log) <= 64 << 10
-
-
-# ---- the end -----------------------------------------------------------------------
-
-
-async def test_abort(ffmpeg: str, tmp_path: Path) -> None:
-    video = await Writer(tmp_path / "a.mkv", SIZE, ffmpeg=ffmpeg)
-    await video.send(picture(0))
-    pid = video.pid
-    video.abort()
-    assert video.returncode == -signal.SIGKILL
-    assert is_gone(pid)
-    video.abort()
-    await video.aclose()
-    with pytest.raises(azc.StreamClosed):
-        await video.send(picture(0))
-
-
-async def test_block_that_fails_leaves_a_file_to_play(
-    ffmpeg: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "a.mp4"
-    with pytest.raises(ZeroDivisionError):
-        async with Writer(path, SIZE, ffmpeg=ffmpeg) as video:
-            for number in range(10):
-                await video.put(picture(number))
-            raise ZeroDivisionError
-    assert is_gone(video._running.process.pid)  # type: ignore[union-attr]
-    assert len(await frames_of(path)) == 10
-
-
-async def test_block_that_is_cancelled(ffmpeg: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.mp4"
-    with anyio.CancelScope() as scope:
-        async with Writer(path, SIZE, ffmpeg=ffmpeg) as video:
-            await video.send(picture(0))
-            scope.cancel()
-            await video.send(picture(1))
-            await anyio.sleep_forever()
-    assert scope.cancelled_caught
-    assert is_gone(video._running.process.pid)  # type: ignore[union-attr]
-    assert len(await frames_of(path)) in (1, 2)
-
-
-async def test_block_that_fails_while_ffmpeg_hangs(
-    monkeypatch: pytest.MonkeyPatch, pretend: Callable[[str], str]
-) -> None:
-    monkeypatch.setattr("aiozerocopy.ffmpeg.writer.GRACE", 0.05)
-    with pytest.raises(ZeroDivisionError):
-        async with Writer(NULL, SIZE, ffmpeg=pretend("exec sleep 60")) as video:
-            raise ZeroDivisionError
-    assert video.returncode == -signal.SIGTERM
-
-
-async def test_aclose_that_is_cancelled(pretend: Callable[[str], str]) -> None:
-    video = await Writer(NULL, SIZE, ffmpeg=pretend("exec sleep 60"), timeout=None)
-    with anyio.move_on_after(0.05) as scope:
-        await video.aclose()
-    assert scope.cancelled_caught
-    assert video.returncode == -signal.SIGTERM
-
-
-async def test_cancelled_before_the_start() -> None:
-    with anyio.CancelScope() as scope:
-        scope.cancel()
-        await Writer(NULL, SIZE)
-    with anyio.CancelScope() as scope:
-        scope.cancel()
-        await Reader(pattern())
-    assert scope.cancelled_caught
-
-
-async def test_start_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_text("no program")
-    path.chmod(0o755)
-    for options in ({}, {"audio": Audio()}):
-        with pytest.raises(OSError, match="Exec format"):
-            await Writer(NULL, SIZE, ffmpeg=path, **options)  # type: ignore[arg-type]
-
-
-async def test_forgotten_writer() -> None:
-    video = await Writer(NULL, SIZE)
-    pid = video.pid
-    with pytest.warns(ResourceWarning, match="unclosed <Writer 64x48 rgb24, running>"):
-        del video
-        gc.collect()
-    assert is_gone(pid)
-
-
-INTERRUPTED = """
-import numpy
-
-async def main():
-    options = {"ffmpeg": sys.argv[2]}
-    async with azc.ffmpeg.Writer(sys.argv[3], (64, 48), 30, **options) as video:
-        frame = numpy.zeros((48, 64, 3), "u1")
-        for number in range(1_000_000):
-            await video.send(frame)
-            if number == 50:
-                print("ready", flush=True)
-
-import aiozerocopy.ffmpeg
-try:
-    run(main)
-except (KeyboardInterrupt, asyncio.CancelledError):  # the latter before Python 3.11
-    print("interrupted", flush=True)
-"""
-
-
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
-def test_ctrl_c(each_ffmpeg: str, tmp_path: Path, loop: str) -> None:
-    """The terminal sends it to all of the program's group; the file can be played."""
-    path = tmp_path / "a.mp4"
-    process = scripts.start(
-        INTERRUPTED, loop, each_ffmpeg, str(path), start_new_session=True
-    )
-    assert process.stdout
-    try:
-        assert process.stdout.readline() == "ready\n"
-        os.killpg(process.pid, signal.SIGINT)
-        assert scripts.finish(process) == (0, "interrupted\n", "")
-    finally:
-        process.kill()
-    assert len(anyio.run(frames_of, path)) > 50
-
-
-async def kill_at_random(ffmpeg: str, seed: int) -> None:
-    """One FFmpeg that dies somewhere between its start and its end."""
-    random_one = random.Random(seed)
-    size = random_one.choice([SIZE, (640, 480)])
-    victim = random_one.randrange(12)
-    told: list[int | None] = []
-
-    async def send(video: Writer, pool: azc.FramePool | None) -> None:
-        try:
-            while True:
-                frame: Any = bytes(video.frame_bytes)
-                if pool is not None:
-                    frame = await pool.acquire()
-                await video.send(frame)
-        except FFmpegError as error:
-            told.append(error.returncode)
-
-    video = await Writer(NULL, size, ffmpeg=ffmpeg)
-    with azc.FramePool(video.layout.shape, slots=2) as pool:
-        async with anyio.create_task_group() as tasks:
-            for place in (None, pool, None):
-                tasks.start_soon(send, video, place)
-            await until(lambda: video.stats.messages_sent >= victim)
-            os.kill(video.pid, signal.SIGKILL)
-    with pytest.raises(FFmpegError):
-        await video.aclose()
-    assert told == [-signal.SIGKILL] * 3
-    gc.collect()
-    assert pool.stats.free == 2
-
-
-async def test_kills_at_random_frames(each_ffmpeg: str) -> None:
-    for seed in range(17):  # times 6: on each loop, with each FFmpeg
-        await kill_at_random(each_ffmpeg, seed)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-async def test_thousand_kills(each_ffmpeg: str) -> None:
-    for seed in range(170):
-        await kill_at_random(each_ffmpeg, seed)

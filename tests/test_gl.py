@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -21,7 +20,7 @@ from links import attempt, cancelled_at, let_others_run, until
 
 import aiozerocopy as azc
 from aiozerocopy import gl
-from aiozerocopy.gl import _picture, _readback
+from aiozerocopy.gl import _measuring, _picture, _readback
 from aiozerocopy.gl._drawing import Drawing
 from aiozerocopy.gl._planes import Format
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SIZE = (64, 48)
-EXAMPLE = Path(__file__).parents[1] / "examples" / "render_loop.py"
 
 
 @pytest.fixture(scope="module")
@@ -783,7 +781,7 @@ def test_auto_measures(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         assert readback.pix_fmt == "rgba"
     for yuv, chosen in ((0.005, "rgba"), (0.0011, "yuv420p")):  # rgba: 0.001
         answer = {"rgba": 0.001, "yuv420p": yuv}
-        monkeypatch.setattr(_readback, "measure", lambda *_, answer=answer: {**answer})
+        monkeypatch.setattr(_measuring, "measure", lambda *_, told=answer: {**told})
         with gl.Readback(context, (640, 480), "auto") as readback:
             assert readback.pix_fmt == chosen
 
@@ -796,18 +794,3 @@ def test_what_it_says_of_itself(ring: Ring) -> None:
     assert readback.ffmpeg_options[-2:] == ["-video_size", "64x48"]
     readback.close()
     assert "closed" in repr(readback)
-
-
-# ---- the example --------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("context")
-@pytest.mark.skipif(not shutil.which("ffmpeg"), reason="no FFmpeg")
-def test_the_example_renders_a_film(tmp_path: Path) -> None:
-    film = tmp_path / "film.mp4"
-    command = [sys.executable, "-W", "error", str(EXAMPLE), str(film)]
-    subprocess.run([*command, "--size", "320x180", "--frames", "25"], check=True)
-    probe = ["ffprobe", "-v", "error", "-count_frames", "-show_entries"]
-    probe += ["stream=width,nb_read_frames,color_space", "-of", "csv=p=0", str(film)]
-    told = subprocess.run(probe, check=True, capture_output=True, text=True).stdout
-    assert told.strip().split(",")[::2] == ["320", "25"]

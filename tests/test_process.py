@@ -10,11 +10,14 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
+import scripts
 from anyio import EndOfStream
 from links import begun, let_others_run, linux_only, until
 
@@ -147,6 +150,60 @@ async def test_given_fd_stays_the_callers(tmp_path: Path) -> None:
         assert file.read() == b"out\nerr\n"
 
 
+async def test_more_pipes_for_the_child() -> None:
+    """One that it reads and one that it writes, besides its stdin and stdout."""
+    in_fd, to_child = os.pipe()
+    from_child, out_fd = os.pipe()
+    script = f"import os; os.write({out_fd}, os.read({in_fd}, 100).upper())"
+    with os.fdopen(in_fd) as theirs, os.fdopen(out_fd, "wb") as file:
+        process = await azc.open_process(python(script), pass_fds=(theirs, out_fd))
+        os.fstat(in_fd)  # they stay ours
+        file.close()
+    async with (
+        process as child,
+        azc.open_writer(to_child) as there,
+        azc.open_reader(from_child) as back,
+    ):
+        await there.send(b"hello")
+        assert await everything(back) == b"HELLO"
+        assert await child.wait() == 0
+
+
+@linux_only
+async def test_child_has_what_it_was_passed_and_nothing_else() -> None:
+    read_fd, write_fd = os.pipe()
+    seen = await look(pass_fds=[write_fd, write_fd])
+    assert set(seen["files"]) == {"0", "1", "2", str(write_fd)}
+    assert not os.get_inheritable(write_fd)  # it is as it was
+    os.close(read_fd)
+    os.close(write_fd)
+
+
+DAEMON = """
+async def main():
+    os.close(0)
+    os.close(2)
+    async with azc.open_process(["cat"], stdout=True) as child:
+        print(child.stdin.fileno() > 2, child.stdout.fileno() > 2)
+        await child.stdin.send(b"hello")
+        print(await child.stdout.receive())
+
+run(main)
+"""
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
+def test_program_without_standard_files(loop: str) -> None:
+    assert scripts.run(DAEMON, loop) == "True True\nb'hello'\n"
+
+
+async def test_passed_fd_that_is_not_open() -> None:
+    fd = os.open(os.devnull, os.O_RDONLY)
+    os.close(fd)
+    with pytest.raises(OSError, match=f"fd {fd} in pass_fds is not open"):
+        await azc.open_process(["cat"], pass_fds=[fd])
+
+
 async def test_environment_and_folder(tmp_path: Path) -> None:
     async with azc.open_process(
         'echo "$X in $PWD"', stdout=True, cwd=tmp_path, env={"X": "set"}
@@ -181,6 +238,9 @@ async def test_untrusted_peer() -> None:
         ({"stderr": "head"}, "stderr is 'tail', False"),
         ({"stderr": True}, "stderr is 'tail', False"),
         ({"peer": "nice"}, "peer must be one of"),
+        ({"pass_fds": [-1]}, "pass_fds are fds above 2"),
+        ({"pass_fds": [2]}, "those are stdin, stdout and stderr"),
+        ({"pass_fds": [True]}, "pass_fds are fds above 2"),
     ],
 )
 def test_arguments_that_mean_nothing(options: dict[str, Any], text: str) -> None:
@@ -209,16 +269,18 @@ async def test_spawn_that_fails_leaves_nothing(
         await azc.open_process(command, stdout=True, **options)
 
 
-@pytest.mark.parametrize("name", ["Channel", "Tail", "subprocess.Popen"])
+@pytest.mark.parametrize(
+    "name", ["_child_pipes.Channel", "_child_pipes.Tail", "process.subprocess.Popen"]
+)
 async def test_failure_on_the_way_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     def fail(*_: object, **__: object) -> None:
-        if name == "Tail":
+        if name.endswith("Tail"):
             os.close(_[0])  # type: ignore[arg-type]
         raise OSError(errno.EMFILE, "no more")
 
-    monkeypatch.setattr(f"aiozerocopy.process.{name}", fail)
+    monkeypatch.setattr(f"aiozerocopy.{name}", fail)
     with pytest.raises(OSError, match="no more"):
         await azc.open_process(["cat"], stdout=True)
 
@@ -327,7 +389,7 @@ async def test_every_waiting_sender_is_told() -> None:
 async def test_child_that_closes_stdin_and_lives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "LAST_WORDS", 0.01)
+    monkeypatch.setattr("aiozerocopy._child.LAST_WORDS", 0.01)
     script = "exec <&-; echo words >&2; echo ready; exec sleep 60"
     async with azc.open_process(script, stdout=True) as child:
         assert child.stdin
@@ -421,6 +483,15 @@ async def test_wait_without_pidfd(
     assert child.returncode == -signal.SIGTERM
 
 
+async def test_wait_from_thread() -> None:
+    wait = anyio.to_thread.run_sync
+    async with azc.open_process(["cat"]) as child:
+        with pytest.raises(TimeoutError, match=r"running> after 0\.01 s"):
+            await wait(child.wait_from_thread, 0.01)
+        child.kill()
+        assert await wait(child.wait_from_thread) == -signal.SIGKILL
+
+
 STUBBORN = python(
     "import signal, time\n"
     "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -454,6 +525,35 @@ async def test_child_that_reads_nothing_is_terminated() -> None:
     await child.stdin.put(bytes(4 * MEBIBYTE))
     await child.aclose(grace=0.01)
     assert child.returncode == -signal.SIGTERM
+
+
+async def test_abort() -> None:
+    child = await azc.open_process(STUBBORN, stdout=True)
+    assert child.stdin
+    ticket = await child.stdin.put(bytes(4 * MEBIBYTE))
+    child.abort()
+    assert child.returncode == -signal.SIGKILL
+    assert is_gone(child.pid)
+    with pytest.raises(azc.StreamClosed):
+        await ticket
+    child.abort()
+    await child.aclose()
+
+
+async def test_abort_in_a_forked_child_is_not_ours() -> None:
+    async with azc.open_process(["cat"], stdout=True) as child:
+        with warnings.catch_warnings():  # 3.12 and later warn of threads
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if not pid:
+            child.abort()
+            os._exit(0)
+        os.waitpid(pid, 0)  # noqa: ASYNC222 - it ends at once
+        assert child.stdin
+        await child.stdin.send(b"hello")
+        assert child.stdout
+        assert await child.stdout.receive() == b"hello"
+        await child.stdin.aclose()
 
 
 async def test_block_that_fails_terminates() -> None:

@@ -110,6 +110,7 @@ class TestRender:
             ("void mainImage() { nonsense = 1; }", [], "nonsense"),
             (SHADER, ["--codec", "nonsense"], "nonsense"),
             (SHADER, ["-o", "/nowhere/out.mp4"], "No such file or directory"),
+            (SHADER, ["-o", "-"], "FFmpeg's standard output goes nowhere"),
         ],
     )
     def test_what_is_wrong_is_said(
@@ -131,6 +132,20 @@ class TestRender:
         with pytest.raises(SystemExit) as exit_:
             render(shader, "-o", "out.mp4", "--size", size)
         assert exit_.value.code == 2
+
+    @pytest.mark.parametrize("option", ["--fps", "--duration"])
+    @pytest.mark.parametrize("number", ["0", "-1", "nan", "inf", "fast"])
+    def test_a_number_that_is_none(
+        self,
+        option: str,
+        number: str,
+        shader: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        with pytest.raises(SystemExit) as exit_:
+            render(shader, "-o", "out.mp4", option, number)
+        assert exit_.value.code == 2
+        assert f"{number!r} is not a positive number" in capsys.readouterr().err
 
     def test_no_such_shader(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -23,9 +23,6 @@ import gc
 import hashlib
 import io
 import os
-import runpy
-import shutil
-import sys
 import threading
 import weakref
 from pathlib import Path
@@ -37,12 +34,12 @@ import scripts
 
 from aiozerocopy import StreamBroken
 from aiozerocopy.compat import turbopipe
+from aiozerocopy.compat._line import DEPTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 BIG = 3 << 20  # more than a pipe of ours holds
-EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 class Pipe:
@@ -288,7 +285,7 @@ class TestReaderDeath:
 
         def fill() -> None:
             try:
-                for _ in range(turbopipe.DEPTH + 2):
+                for _ in range(DEPTH + 2):
                     turbopipe.pipe(data, pipe.w)
             except StreamBroken as error:
                 raised.append(error)
@@ -382,7 +379,7 @@ class TestWaiting:
 
     def test_queue_of_an_fd_is_bounded(self, pipe: Pipe) -> None:
         data, all_in = noise(), threading.Event()
-        count = turbopipe.DEPTH + 5
+        count = DEPTH + 5
 
         def fill() -> None:
             for _ in range(count):
@@ -406,7 +403,7 @@ class TestWaiting:
 
         def fill() -> None:
             try:
-                for _ in range(turbopipe.DEPTH + 1):
+                for _ in range(DEPTH + 1):
                     turbopipe.pipe(data, stalled.w)
             except StreamBroken:
                 pass
@@ -542,8 +539,8 @@ class TestProcesses:
 
     def test_end_of_the_program_gives_up_on_who_does_not_read(self) -> None:
         code = """
-            from aiozerocopy.compat import turbopipe
-            turbopipe.STALL = 0.1
+            from aiozerocopy.compat import _line, turbopipe
+            _line.STALL = 0.1
             r, w = os.pipe()
             turbopipe.pipe(bytes(5 << 20), w)
         """
@@ -690,13 +687,3 @@ class TestOpenGL:
         buffer.release()
         with pytest.raises((TypeError, BufferError)):
             turbopipe.pipe(buffer, pipe.w)
-
-    def test_example_makes_a_video(
-        self, gl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        if shutil.which("ffmpeg") is None:
-            pytest.skip("no ffmpeg on PATH")
-        video = tmp_path / "video.mp4"
-        monkeypatch.setattr(sys, "argv", ["from_turbopipe.py", str(video)])
-        runpy.run_path(str(EXAMPLES / "from_turbopipe.py"), run_name="__main__")
-        assert video.stat().st_size > 1000

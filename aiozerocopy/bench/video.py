@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiozerocopy.bench.feeding import TRACED_BYTES, Crew
 from aiozerocopy.bench.kit import Options, Run, Work, WrongBytes
+from aiozerocopy.ffmpeg.finding import ROOMY as ROOMY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,13 +26,6 @@ if TYPE_CHECKING:
     from aiozerocopy.bench.feeding import Lab
 
 CHECKED = 24  # frames, when bytes are checked
-
-# What keeps newer FFmpegs from mapping and unmapping the memory of each frame.
-ROOMY = {
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
-    "MALLOC_TOP_PAD_": str(1 << 28),
-}
 
 # ---- FFmpeg -------------------------------------------------------------------------
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 import os
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from aiozerocopy.ffmpeg.formats import Audio
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from aiozerocopy.ffmpeg.formats import Audio
 
 # All is known of a raw input: no need to take seconds of it before the next is opened.
 AT_ONCE = ["-probesize", "32"]
@@ -20,9 +22,12 @@ def checked_size(size: tuple[int, int]) -> tuple[int, int]:
     """Width and height.
 
     Raises:
-        ValueError: a picture without pixels.
+        ValueError: not two whole numbers, or a picture without pixels.
     """
-    width, height = map(int, size)
+    try:
+        width, height = map(operator.index, size)
+    except (TypeError, ValueError):
+        raise ValueError(f"size is (width, height), not {size!r}") from None
     if width < 1 or height < 1:
         raise ValueError(f"a frame of {width}x{height} has no pixels")
     return width, height
@@ -36,11 +41,35 @@ def checked_rate(fps: float | Fraction | str) -> Fraction:
     """
     try:
         rate = Fraction(fps).limit_denominator(1_000_000)
-    except (ValueError, OverflowError, ZeroDivisionError):
+    except (TypeError, ValueError, OverflowError, ZeroDivisionError):
         raise ValueError(f"fps is a number or a fraction, not {fps!r}") from None
     if rate <= 0:
         raise ValueError(f"fps must be positive, not {fps}")
     return rate
+
+
+def checked_format(pix_fmt: str) -> str:
+    """FFmpeg's name of a pixel format, which FFmpeg may or may not know.
+
+    Raises:
+        TypeError: not a str.
+    """
+    if not isinstance(pix_fmt, str):
+        raise TypeError(f"pix_fmt is a name such as 'rgb24', not {pix_fmt!r}")
+    return pix_fmt
+
+
+def words(
+    arguments: Sequence[str | os.PathLike[str]], what: str = "options is"
+) -> list[str]:
+    """Arguments for FFmpeg.
+
+    Raises:
+        TypeError: not a list of them; one str would be taken for a list of letters.
+    """
+    if isinstance(arguments, (str, bytes)) or not isinstance(arguments, Iterable):
+        raise TypeError(f"{what} a list of arguments, not {arguments!r}")
+    return [os.fspath(argument) for argument in arguments]
 
 
 def location(path: str | os.PathLike[str]) -> str:
@@ -57,11 +86,12 @@ def output_arguments(
 
     Raises:
         ValueError: there is nothing in it, or it is FFmpeg's standard output.
+        TypeError: it is none of these.
     """
     if isinstance(output, (str, os.PathLike)):
         arguments = [location(output)]
     else:
-        arguments = [os.fspath(argument) for argument in output]
+        arguments = words(output, "the output is a path, a URL or")
     if not arguments:
         raise ValueError("the output is empty")
     if arguments[-1] in _STANDARD_OUTPUT and "null" not in arguments:
@@ -72,20 +102,24 @@ def output_arguments(
 
 
 def input_arguments(source: str | os.PathLike[str] | Sequence[str]) -> list[str]:
-    """A path, a URL or a list of arguments that ends with an input, as a list."""
+    """A path, a URL or a list of arguments that ends with an input, as a list.
+
+    Raises:
+        ValueError: it does not, and FFmpeg would write to what was to be read.
+        TypeError: it is none of these.
+    """
     if isinstance(source, (str, os.PathLike)):
         return ["-i", location(source)]
-    return [os.fspath(argument) for argument in source]
+    arguments = words(source, "an input is a path, a URL or")
+    if "-i" not in arguments[-2:-1]:
+        raise ValueError(f"input arguments end with '-i' and a name, not {arguments}")
+    return arguments
 
 
-def audio_arguments(
-    audio: Audio | str | os.PathLike[str] | Sequence[str] | None, pipe: str
-) -> list[str]:
-    """The second input, where there is one."""
+def audio_arguments(audio: Audio | None, pipe: str) -> list[str]:
+    """The second input, where the program sends it."""
     if audio is None:
         return []
-    if not isinstance(audio, Audio):
-        return input_arguments(audio)
     rate, channels = str(audio.rate), str(audio.channels)
     raw = ["-f", audio.format, "-ar", rate, "-ac", channels]
     return [*AT_ONCE, *raw, "-i", pipe]

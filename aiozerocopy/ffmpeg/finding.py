@@ -7,7 +7,7 @@ import shutil
 
 # Newer FFmpegs map and unmap the memory of every frame, unless malloc keeps it: with
 # these FFmpeg 9 takes 1080p two times as fast.  What the user has set himself stays.
-_ALLOCATION = {
+ROOMY = {
     "MALLOC_MMAP_THRESHOLD_": "1073741824",
     "MALLOC_TRIM_THRESHOLD_": "4294967296",
     "MALLOC_TOP_PAD_": "268435456",
@@ -40,4 +40,4 @@ def _packaged() -> str | None:
 
 def environment() -> dict[str, str]:
     """Ours, with what makes FFmpeg faster and its messages plain."""
-    return {**_ALLOCATION, "AV_LOG_FORCE_NOCOLOR": "1", **os.environ}
+    return {**ROOMY, "AV_LOG_FORCE_NOCOLOR": "1", **os.environ}

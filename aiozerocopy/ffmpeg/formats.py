@@ -49,7 +49,11 @@ class Layout:
         """
         given = sum(map(_native.nbytes, planes))
         if given != self.nbytes:
-            raise ValueError(f"{self} has {self.nbytes:,} bytes, not {given:,}")
+            theirs = _look(planes[0]) if len(planes) == 1 else ""
+            ours = f" ({self.shape}, {self.dtype})" if theirs else ""
+            raise ValueError(
+                f"{self} has {self.nbytes:,} bytes{ours}, not {given:,}{theirs}"
+            )
         for plane in planes:
             if type(plane) not in (bytes, bytearray):
                 self._check_array(plane)
@@ -62,12 +66,19 @@ class Layout:
         if dtype in _FLOATS:
             fits = itemsize == self.itemsize and self.dtype[-2:] in ("32", "f4")
         if not fits:
-            raise ValueError(f"{self} is of dtype {self.dtype}, not of {dtype!r}")
+            theirs = getattr(plane, "dtype", repr(dtype))
+            raise ValueError(f"{self} is of dtype {self.dtype}, not of {theirs}")
         if self.packed and len(shape) > 1 and shape[0] != self.shape[0]:
             raise ValueError(f"{self} has the shape {self.shape}, not {shape}")
 
     def __str__(self) -> str:
         return f"a frame of {self.size[0]}x{self.size[1]} {self.pix_fmt}"
+
+
+def _look(array: Any) -> str:
+    """What an array says of itself; nothing for mere bytes."""
+    shape, dtype = (getattr(array, name, None) for name in ("shape", "dtype"))
+    return "" if dtype is None else f" ({shape}, {dtype})"
 
 
 _FLOATS = frozenset("efdg")  # memoryview's names for them
@@ -210,4 +221,5 @@ class Audio:
         dtype, itemsize, _ = _described(samples)
         wrong = itemsize not in (1, self.sample_bytes // self.channels)
         if wrong or (dtype in _FLOATS and not self.format.startswith("f")):
-            raise ValueError(f"samples of {self.format} are not of dtype {dtype!r}")
+            theirs = getattr(samples, "dtype", repr(dtype))
+            raise ValueError(f"samples of {self.format} are not of dtype {theirs}")

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable
+
+    from aiozerocopy.process import Process
 
 REPORT_BYTES = 4 << 10  # a report has some 300, more with many streams
 
@@ -83,13 +84,13 @@ class Watchdog:
 
     def __init__(
         self,
-        popen: subprocess.Popen[bytes],
+        process: Process,
         timeout: float,
         is_awaited: Callable[[], bool],
         signs: Callable[[], object],
     ) -> None:
         self.barked = False
-        self._popen = popen
+        self._process = process
         self.timeout = timeout
         self._is_awaited = is_awaited
         self._signs = signs
@@ -110,13 +111,13 @@ class Watchdog:
                 since, before, busy = now, signs, cpu
             elif now - since >= self.timeout:
                 self.barked = True
-                self._popen.kill()
+                self._process.kill()
                 return
 
     def _cpu_seconds(self) -> float:
         """What the child has used so far; 0 where that is not told."""
         try:
-            stat = Path(f"/proc/{self._popen.pid}/stat").read_text()
+            stat = Path(f"/proc/{self._process.pid}/stat").read_text()
             fields = stat.rpartition(")")[2].split()
             return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         except (OSError, ValueError, IndexError):

@@ -9,7 +9,13 @@ import anyio
 from anyio.abc import ObjectReceiveStream
 
 from aiozerocopy._errors import IncompleteReceive, StreamClosed
-from aiozerocopy.ffmpeg.arguments import checked_rate, checked_size, input_arguments
+from aiozerocopy.ffmpeg.arguments import (
+    checked_format,
+    checked_rate,
+    checked_size,
+    input_arguments,
+    words,
+)
 from aiozerocopy.ffmpeg.finding import environment, find_ffmpeg
 from aiozerocopy.ffmpeg.probing import Facts, facts_in, frame_layout
 from aiozerocopy.ffmpeg.running import QUIETLY, FFmpegError, failure
@@ -56,10 +62,10 @@ class Reader(ObjectReceiveStream[Frame]):
         Raises:
             ValueError, TypeError: arguments that mean nothing.
         """
-        self.pix_fmt = pix_fmt
+        self.pix_fmt = checked_format(pix_fmt)
         self.frames_received = 0
         self._source = input_arguments(source)
-        self._output = [*options, "-pix_fmt", pix_fmt]
+        self._output = [*words(options), "-pix_fmt", pix_fmt]
         if size is not None:
             width, height = checked_size(size)
             self._output += ["-s", f"{width}x{height}"]

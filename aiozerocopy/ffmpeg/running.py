@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import re
 import signal
-import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import anyio
 
 from aiozerocopy import _native
+from aiozerocopy._child_pipes import ChildPipes
 from aiozerocopy._errors import StreamBroken
-from aiozerocopy._tail import Tail
 from aiozerocopy.ffmpeg.finding import environment
 from aiozerocopy.ffmpeg.progress import REPORT_BYTES, Status, Watchdog, parse
-from aiozerocopy.opening import PIPE_SIZE, flags_for
-from aiozerocopy.process import (
-    LAST_WORDS,
-    TAIL_BYTES,
-    Process,
-    _Child,
-    _own_end,
-    _pipe_from_child,
-    _pipe_to_child,
-)
+from aiozerocopy.process import LAST_WORDS, Process, open_process
 from aiozerocopy.streams import SendStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from aiozerocopy._tail import Tail
 
 LAST_LINES = 20
 QUIETLY = ["-nostdin", "-hide_banner", "-nostats"]
@@ -58,7 +49,7 @@ def _reason(returncode: int | None) -> str:
     if returncode is None:
         return "FFmpeg has closed its input"
     if returncode == 0:
-        return "FFmpeg has ended by itself"
+        return "FFmpeg has ended by itself (told to by -t, -frames or -shortest?)"
     if returncode < 0:
         return f"FFmpeg was ended by {signal.Signals(-returncode).name}"
     return "FFmpeg failed"
@@ -66,18 +57,17 @@ def _reason(returncode: int | None) -> str:
 
 # Some FFmpegs say this, and then that all went well (exit code 0).
 _UNFINISHED = re.compile(
-    r"^.*(?:Error (?:writing trailer|closing file)|already exists. Exiting).*$",
+    r"^(?:\[.*?\] )?(?P<what>Error (?:writing trailer|closing file).*"
+    r"|.*already exists\. Exiting.*)$",
     re.MULTILINE,
 )
 
 
-class Child(_Child):
-    """What the process and the streams into it know of FFmpeg."""
+class Child:
+    """What the streams into it know of FFmpeg."""
 
-    def __init__(
-        self, popen: subprocess.Popen[bytes], log: Tail, progress: Tail
-    ) -> None:
-        super().__init__(popen, log)
+    def __init__(self, process: Process, progress: Tail) -> None:
+        self.process = process
         self._progress = progress
         self._watchdog: Watchdog | None = None
         self._hint = ""
@@ -96,31 +86,36 @@ class Child(_Child):
 
         if len(inputs) > 1:
             self._hint = " (are picture and sound sent from two tasks?)"
-        self._watchdog = Watchdog(self.popen, timeout, is_awaited, signs)
+        self._watchdog = Watchdog(self.process, timeout, is_awaited, signs)
 
     def status(self) -> Status:
         return parse(self._progress.text())
+
+    @property
+    def log(self) -> str:
+        return self.process.stderr_tail
 
     def failure(self) -> FFmpegError:
         if self._watchdog is not None and self._watchdog.barked:
             seconds = self._watchdog.timeout
             reason = f"FFmpeg did nothing for {seconds:g} s and was ended{self._hint}"
-        elif unfinished := _UNFINISHED.search(self.last_words()):
-            reason = unfinished[0]
+        elif unfinished := _UNFINISHED.search(self.log):
+            reason = f"FFmpeg failed: {unfinished['what']}"
         else:
             reason = ""
-        return failure(self.popen.poll(), self.last_words(), reason)
+        return failure(self.process.returncode, self.log, reason)
 
     @property
     def has_failed(self) -> bool:
         """Did it end, and not well?"""
-        code = self.popen.poll()
+        code = self.process.returncode
         if code is None:
             return False
-        return code != 0 or bool(_UNFINISHED.search(self.last_words()))
+        return code != 0 or bool(_UNFINISHED.search(self.log))
 
     def end(self) -> None:
-        super().end()
+        """Kill it if it lives; nothing is left of it afterwards."""
+        self.process.abort()
         self._progress.stop()
         if self._watchdog is not None:
             self._watchdog.stop()
@@ -143,13 +138,13 @@ class Input(SendStream):
     async def _explain(self, error: StreamBroken) -> None:
         if self.child is not None and error.errno == errno.EPIPE:
             with anyio.move_on_after(LAST_WORDS):
-                await self.child.wait()
+                await self.child.process.wait()
             raise self._translated(self.child, error) from error.__cause__
 
     def _explain_in_thread(self, error: StreamBroken) -> None:
         if self.child is not None and error.errno == errno.EPIPE:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.child.popen.wait(timeout=LAST_WORDS)
+            with contextlib.suppress(TimeoutError):
+                self.child.process.wait_from_thread(LAST_WORDS)
             raise self._translated(self.child, error) from error.__cause__
 
     def _translated(self, child: Child, error: StreamBroken) -> FFmpegError:
@@ -163,15 +158,19 @@ class Input(SendStream):
 class Running:
     """FFmpeg with pipes into it."""
 
-    process: Process
     child: Child
     video: Input
     audio: Input | None
+    _generation: int = field(default_factory=lambda: _native.generation)
+
+    @property
+    def process(self) -> Process:
+        return self.child.process
 
     @property
     def is_inherited(self) -> bool:
         """In a forked child: it is the parent's."""
-        return self.video._out.inherited
+        return self._generation != _native.generation
 
     @property
     def inputs(self) -> list[Input]:
@@ -210,59 +209,54 @@ class Running:
             raise self.child.failure()
 
     def abort(self) -> None:
-        """End it at once.  In this order, or it would take a part for all."""
-        self.process.kill()
+        """End it at once; nothing is left of it."""
+        self.process.abort()  # first, or it would take a part for all
         for stream in self.inputs:
             stream.abort()
+        self.child.end()
+
+    async def end(self) -> None:
+        """See to it that nothing is left of it, whoever cancels us; if it still
+        runs, it has two seconds to end its file."""
+        try:
+            for stream in self.inputs:
+                stream.abort()
+            await self.process.aclose(grace=0)
+        finally:
+            self.child.end()
 
 
-def start(
+async def start(
     command: Callable[[str, str], list[str]],
     *,
     has_audio: bool,
     peer: str,
-    timeout: float | None,
+    patience: float | None,
 ) -> Running:
     """Start FFmpeg, which reads video from its stdin.
 
     ``command`` gets the names that FFmpeg knows its pipes by: where it reports, and
-    where it reads audio.  Awaits nothing, so that nobody can cancel half a child.
+    where it reads audio.
+
     It is in a session of its own: Ctrl-C in the terminal is for the program, which
     closes the pipes, and then FFmpeg writes its file to the end.
     """
-    flags = _native.OUT | flags_for(peer)
-    with contextlib.ExitStack() as theirs, contextlib.ExitStack() as undo:
-
-        def new_input() -> tuple[int, Input]:
-            fd, ours = _pipe_to_child(theirs)
-            stream = Input(_own_end(ours, flags, PIPE_SIZE))
-            undo.callback(stream.abort)
-            return fd, stream
-
-        def new_tail(limit: int) -> tuple[int, Tail]:
-            ours, fd = _pipe_from_child(theirs)
-            tail = Tail(ours, limit)
-            undo.callback(tail.stop)
-            return fd, tail
-
-        video_fd, video = new_input()
-        audio_fd, audio = new_input() if has_audio else (os.devnull, None)
-        progress_fd, progress = new_tail(REPORT_BYTES)
-        log_fd, log = new_tail(TAIL_BYTES)
-        popen = subprocess.Popen(
+    with ChildPipes() as pipes:
+        video_fd, video = pipes.into(Input, peer)
+        audio_fd, audio = pipes.into(Input, peer) if has_audio else (None, None)
+        progress_fd, progress = pipes.tail(REPORT_BYTES)
+        process = await open_process(
             command(f"pipe:{progress_fd}", f"pipe:{audio_fd}"),
             stdin=video_fd,
-            stdout=subprocess.DEVNULL,
-            stderr=log_fd,
-            pass_fds=[fd for fd in (progress_fd, audio_fd) if isinstance(fd, int)],
+            pass_fds=[fd for fd in (progress_fd, audio_fd) if fd is not None],
             env=environment(),
             start_new_session=True,
         )
-        undo.pop_all()
-    child = Child(popen, log, progress)
-    running = Running(Process(child, None, None), child, video, audio)
+        pipes.keep()
+    child = Child(process, progress)
+    running = Running(child, video, audio)
     for stream in running.inputs:
         stream.child = child
-    if timeout is not None:
-        child.watch(running.inputs, timeout)
+    if patience is not None:
+        child.watch(running.inputs, patience)
     return running

@@ -8,16 +8,18 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import anyio.lowlevel
 
 from aiozerocopy._bound import Stats
 from aiozerocopy._errors import StreamBroken, StreamClosed
 from aiozerocopy.ffmpeg.arguments import (
     AT_ONCE,
     audio_arguments,
+    checked_format,
     checked_rate,
     checked_size,
+    input_arguments,
     output_arguments,
+    words,
 )
 from aiozerocopy.ffmpeg.finding import find_ffmpeg
 from aiozerocopy.ffmpeg.formats import Audio, Layout
@@ -83,17 +85,23 @@ class Writer:
         """
         self.size = checked_size(size)
         self.fps = checked_rate(fps)
-        self.pix_fmt = pix_fmt
-        self.audio = audio if isinstance(audio, Audio) else None
+        self.pix_fmt = checked_format(pix_fmt)
+        self.audio: Audio | None = None
+        self._sound: list[str] = []  # of another input of FFmpeg's
+        if isinstance(audio, Audio):
+            self.audio = audio
+        elif audio is not None:
+            self._sound = input_arguments(audio)
         self._layout: Layout | None = None
         self._running: Running | None = None
         self._closed = False
+        if timeout is not None and timeout <= 0:
+            raise ValueError(f"timeout is seconds, or None for ever, not {timeout}")
         self._ffmpeg = ffmpeg
         self._peer = peer
         self._timeout = timeout
         encoder = [] if codec is None else ["-c:v", codec]
-        self._output = [*encoder, *options, *output_arguments(output)]
-        self._audio = audio
+        self._output = [*encoder, *words(options), *output_arguments(output)]
         self._overwrite = overwrite
 
     # -- the beginning ------------------------------------------------------------
@@ -109,16 +117,15 @@ class Writer:
             raise RuntimeError("this Writer was opened before")
         binary = os.fspath(self._ffmpeg or find_ffmpeg())
         self._layout = await frame_layout(self.pix_fmt, self.size, binary)
-        await anyio.lowlevel.checkpoint()
 
         def command(progress: str, audio: str) -> list[str]:
             return [binary, *self._arguments(progress, audio)]
 
-        self._running = start(
+        self._running = await start(
             command,
             has_audio=self.audio is not None,
             peer=self._peer,
-            timeout=self._timeout,
+            patience=self._timeout,
         )
         return self
 
@@ -130,7 +137,7 @@ class Writer:
             *(*AT_ONCE, "-f", "rawvideo", "-pix_fmt", self.pix_fmt),
             *("-video_size", f"{width}x{height}", "-framerate", str(self.fps)),
             *("-i", "pipe:0"),
-            *audio_arguments(self._audio, audio),
+            *(*audio_arguments(self.audio, audio), *self._sound),
             *self._output,
         ]
 
@@ -223,7 +230,7 @@ class Writer:
     @property
     def log(self) -> str:
         """What FFmpeg has said last: warnings and errors."""
-        return "" if self._running is None else self._running.child.last_words()
+        return "" if self._running is None else self._running.child.log
 
     @property
     def returncode(self) -> int | None:
@@ -262,14 +269,13 @@ class Writer:
         try:
             await running.finish()
         finally:
-            await _end(running)
+            await running.end()
 
     def abort(self) -> None:
         """Kill FFmpeg now.  What it has written is left as it is."""
         if self._running is not None:
             self._closed = True
             self._running.abort()
-            self._running.child.end()
 
     async def __aexit__(
         self,
@@ -307,12 +313,3 @@ class Writer:
             state = f"ended with code {code}"
         width, height = self.size
         return f"<Writer {width}x{height} {self.pix_fmt}, {state}>"
-
-
-async def _end(running: Running) -> None:
-    """See to it that nothing is left of it, whoever cancels us."""
-    try:
-        for stream in running.inputs:
-            stream.abort()
-    finally:
-        await running.process.aclose(grace=0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 import warnings
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -17,17 +16,16 @@ from aiozerocopy.gl._bell import Bell
 from aiozerocopy.gl._current import is_released
 from aiozerocopy.gl._drawing import Drawing
 from aiozerocopy.gl._functions import ContextLost, Functions, GLError
+from aiozerocopy.gl._measuring import sooner
 from aiozerocopy.gl._picture import Picture, Slot
 from aiozerocopy.gl._planes import Format
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import TracebackType
 
     from typing_extensions import Self
 
 FIRST_NAP, LONGEST_NAP = 0.0001, 0.002  # seconds between two looks at a fence
-PIPE_SECONDS_PER_BYTE = 0.5e-9  # what a byte costs on its way to another process
 
 
 class Readback:
@@ -75,7 +73,7 @@ class Readback:
         if is_released(context):
             raise ContextLost("the OpenGL context was released")
         if pix_fmt == "auto" and width % 2 == height % 2 == 0:
-            probe = _sooner(context, (width, height))
+            probe = sooner(context, (width, height))
             self._format = Format((width, height), probe, matrix, color_range)
         self._thread = threading.get_ident()
         self._gl = Functions(context)
@@ -322,44 +320,3 @@ def _check_colors(attachments: Any) -> None:
         raise ValueError(f"colours of dtype {first.dtype} are not between 0 and 1")
     if first.components < 3:
         raise ValueError(f"red, green and blue are needed, not {first.components}")
-
-
-# ---- which format ------------------------------------------------------------------
-
-
-def measure(
-    context: Any,
-    size: tuple[int, int],
-    pix_fmts: tuple[str, ...] = ("rgba", "yuv420p"),
-    rounds: int = 3,
-) -> dict[str, float]:
-    """Seconds from submission to picture for each format, the least of some rounds.
-
-    Blocks for all of it, some tens of milliseconds: for a program's start.
-    """
-    return {each: min(_rounds(context, size, each, rounds)) for each in pix_fmts}
-
-
-def _rounds(
-    context: Any, size: tuple[int, int], pix_fmt: str, rounds: int
-) -> Iterator[float]:
-    blank = context.framebuffer([context.texture(size, 4)])
-    with Readback(context, size, pix_fmt, depth=1) as readback:
-        for _ in range(rounds + 1):  # the first one compiles
-            context.finish()
-            start = time.perf_counter()
-            slot = readback._begin(blank)
-            while not slot.poll():
-                pass
-            yield time.perf_counter() - start
-            slot.abandon()
-    blank.color_attachments[0].release()
-    blank.release()
-
-
-def _sooner(context: Any, size: tuple[int, int]) -> str:
-    """yuv420p, unless converting takes longer than sending the bytes that it saves."""
-    seconds = measure(context, size)
-    for pix_fmt in seconds:
-        seconds[pix_fmt] += Format(size, pix_fmt).nbytes * PIPE_SECONDS_PER_BYTE
-    return min(seconds, key=seconds.__getitem__)

@@ -1,0 +1,51 @@
+"""What a program gives to TurboPipe's `pipe`: its own memory, or OpenGL's."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from aiozerocopy import _native
+
+
+class Source:
+    """What the program gave: memory of its own, or a buffer that OpenGL has (gl)."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = getattr(data, "mglo", data)  # of a moderngl.Buffer
+        owner = _owner(self.data)
+        self.gl = owner if _is_opengl(owner) else None
+
+    def check(self) -> None:
+        """Raise unless it is a buffer; one of OpenGL's is not mapped for that."""
+        if self.gl is None:
+            _native.nbytes(self.data)
+
+    def touches(self, other: Source) -> bool:
+        """Have the two a byte in common?"""
+        if self.gl is not None or other.gl is not None:
+            return self.gl is other.gl
+        try:
+            with _native.pin(self.data) as mine, _native.pin(other.data) as others:
+                return bool(mine < others + len(others) and others < mine + len(mine))
+        except (TypeError, ValueError, BufferError):
+            return False  # a memoryview that was released when its bytes were out
+
+
+def _owner(data: Any) -> Any:
+    """Whoever has the memory that memoryviews and NumPy arrays show."""
+    numpy = sys.modules.get("numpy")  # without it, nobody has an array
+    while True:
+        if isinstance(data, memoryview):
+            data = data.obj
+        elif numpy is not None and isinstance(data, numpy.ndarray):
+            if data.base is None:
+                return data
+            data = data.base
+        else:
+            return data
+
+
+def _is_opengl(owner: object) -> bool:
+    kind = type(owner)
+    return kind.__name__ == "Buffer" and kind.__module__ in ("mgl", "moderngl.mgl")

@@ -1,0 +1,146 @@
+"""The FFmpegs of this machine, and frames for them.
+
+Tests run with the FFmpeg on PATH and with the one of imageio-ffmpeg, which are years
+apart.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import socket
+import stat
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from aiozerocopy.ffmpeg import Reader, finding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+SIZE = WIDTH, HEIGHT = 64, 48
+SHAPE = (HEIGHT, WIDTH, 3)
+NULL = ["-f", "null", "-"]
+LOSSLESS: dict[str, Any] = {"codec": "ffv1", "options": ["-pix_fmt", "bgr0"]}
+
+
+# ---- which one ---------------------------------------------------------------------
+
+FOUND = {"path": shutil.which("ffmpeg"), "packaged": finding._packaged()}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_ffmpeg(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let PATH lead to the one of imageio-ffmpeg, which starts four times as fast.
+
+    Where this is imported.
+    """
+    if FOUND["packaged"] is None:
+        yield
+        return
+    folder = tmp_path_factory.mktemp("bin")
+    (folder / "ffmpeg").symlink_to(FOUND["packaged"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(folder), prepend=os.pathsep)
+        yield
+
+
+@pytest.fixture(params=["path", "packaged"])
+def each_ffmpeg(request: pytest.FixtureRequest) -> str:
+    """The FFmpeg on PATH, and that of imageio-ffmpeg."""
+    return needed(request.param)
+
+
+@pytest.fixture
+def ffmpeg(anyio_backend: tuple[str, dict[str, Any]]) -> str:
+    """One of them on some loops, the other on the others."""
+    return needed("path" if anyio_backend[1].get("use_uvloop") else "packaged")
+
+
+def needed(name: str) -> str:
+    found = FOUND[name]
+    if found is None:
+        pytest.skip(f"no FFmpeg ({name})")
+    return found
+
+
+@pytest.fixture
+def pretend(tmp_path: Path) -> Callable[[str], str]:
+    """Make a program that is called like FFmpeg and behaves otherwise."""
+
+    def make(body: str) -> str:
+        path = tmp_path / "pretended"
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return str(path)
+
+    return make
+
+
+def is_gone(pid: int) -> bool:
+    """Ended and reaped: not even a zombie is left."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+# ---- frames ------------------------------------------------------------------------
+
+
+def picture(number: int, shape: tuple[int, ...] = SHAPE) -> np.ndarray[Any, Any]:
+    """A frame that compresses badly and that no other one is like."""
+    return np.random.default_rng(number).integers(0, 256, shape, "u1")
+
+
+async def frames_of(
+    source: Path | Sequence[str], pix_fmt: str = "rgb24", **options: Any
+) -> list[bytes]:
+    async with Reader(source, pix_fmt, **options) as video:
+        frames: list[bytes] = []
+        async for frame in video:
+            with frame:
+                frames.append(bytes(frame.view))
+    return frames
+
+
+# ---- the network -------------------------------------------------------------------
+
+
+@functools.lru_cache
+def protocols(ffmpeg: str) -> frozenset[str]:
+    """What it can both send and receive by."""
+    command = [ffmpeg, "-hide_banner", "-protocols"]
+    told = subprocess.run(command, capture_output=True, text=True).stdout
+    receives, _, sends = told.partition("Output:")
+    return frozenset(receives.split()) & frozenset(sends.split())
+
+
+def need_protocol(ffmpeg: str, name: str) -> None:
+    if name not in protocols(ffmpeg):
+        pytest.skip(f"this FFmpeg has no {name}")
+
+
+def free_port(kind: socket.SocketKind) -> int:
+    with socket.socket(type=kind) as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+_TABLES = {socket.SOCK_STREAM: ("tcp", "0A"), socket.SOCK_DGRAM: ("udp", "07")}
+
+
+def is_listening(port: int, kind: socket.SocketKind) -> bool:
+    """Asked of the kernel: who connects to look is the one that is served."""
+    name, state = _TABLES[kind]
+    lines = Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+    return any(
+        line.split()[1].endswith(f":{port:04X}") and line.split()[3] == state
+        for line in lines
+    )

@@ -1,0 +1,448 @@
+"""FFmpeg that fails, hangs, is killed, fills the disk: what is told, and what is left.
+
+Nothing hangs, and no process, thread, fd or slot of a pool stays behind.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+import anyio
+import numpy as np
+import pytest
+import scripts
+from ffmpegs import LOSSLESS, NULL, SIZE, frames_of, is_gone, picture
+from ffmpegs import each_ffmpeg as each_ffmpeg
+from ffmpegs import ffmpeg as ffmpeg
+from ffmpegs import pretend as pretend
+from ffmpegs import quick_ffmpeg as quick_ffmpeg
+from links import until
+
+import aiozerocopy as azc
+from aiozerocopy.ffmpeg import Audio, FFmpegError, Reader, Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+PATTERN = ["-f", "lavfi", "-i", "testsrc=size=64x48"]
+
+
+# ---- FFmpeg that fails -------------------------------------------------------------
+
+
+async def send_until_error(video: Writer) -> None:
+    for number in itertools.count():
+        await video.send(picture(number))
+
+
+async def test_bad_codec(each_ffmpeg: str) -> None:
+    with pytest.raises(FFmpegError, match="Unknown encoder 'nonesuch'") as caught:
+        async with Writer(NULL, SIZE, codec="nonesuch", ffmpeg=each_ffmpeg) as video:
+            await send_until_error(video)
+    assert caught.value.returncode
+    assert isinstance(caught.value, azc.StreamBroken)
+    assert isinstance(caught.value.__cause__, BrokenPipeError)
+    assert "Unknown encoder" in str(caught.value)
+
+
+async def test_bad_codec_is_told_at_the_end_too(ffmpeg: str) -> None:
+    video = await Writer(NULL, SIZE, codec="nonesuch", ffmpeg=ffmpeg)
+    with pytest.raises(FFmpegError, match="Unknown encoder 'nonesuch'"):
+        await video.aclose()
+    await video.aclose()
+
+
+async def test_existing_file_stays(each_ffmpeg: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.mkv"
+    path.write_text("mine")
+    video = await Writer(path, SIZE, overwrite=False, ffmpeg=each_ffmpeg)
+    with pytest.raises(FFmpegError, match="already exists"):
+        await video.aclose()
+    assert path.read_text() == "mine"
+
+
+async def test_bad_url(ffmpeg: str) -> None:
+    video = await Writer(["-f", "flv", "rtmp://127.0.0.1:1/x"], SIZE, ffmpeg=ffmpeg)
+    with pytest.raises(FFmpegError, match=r"refused|Cannot open|Error"):
+        await send_until_error(video)
+    with pytest.raises(FFmpegError):
+        await video.aclose()
+
+
+async def test_killed_in_the_middle(each_ffmpeg: str) -> None:
+    with pytest.raises(FFmpegError, match="SIGKILL") as caught:
+        async with Writer(NULL, SIZE, ffmpeg=each_ffmpeg) as video:
+            for number in range(5):
+                await video.send(picture(number))
+            os.kill(video.pid, signal.SIGKILL)
+            await send_until_error(video)
+    assert caught.value.returncode == -signal.SIGKILL
+    assert is_gone(video._running.process.pid)  # type: ignore[union-attr]
+
+
+async def test_ended_by_itself(ffmpeg: str) -> None:
+    """As told by an output option; who sends more hears of it."""
+    video = await Writer(NULL, SIZE, options=["-frames:v", "3"], ffmpeg=ffmpeg)
+    with pytest.raises(FFmpegError, match=r"ended by itself .*-frames") as caught:
+        await send_until_error(video)
+    assert caught.value.returncode == 0
+    await video.aclose()
+    assert video.status.frames == 3
+
+
+FULL = ["-f", "matroska", "/dev/full"]
+
+
+@pytest.mark.parametrize("frames", [1, 2000])
+async def test_full_disk(each_ffmpeg: str, frames: int) -> None:
+    """Also if FFmpeg writes so little that it only notices at the end."""
+    with pytest.raises(FFmpegError, match=r"^FFmpeg failed.*No space left on device"):
+        async with Writer(FULL, SIZE, ffmpeg=each_ffmpeg, **LOSSLESS) as video:
+            for number in range(frames):
+                await video.send(picture(number % 10))
+
+
+# Programs that give FFmpeg a disk of 2 MB, or 2 MB of one, and then are FFmpeg.
+SMALL_DISKS = {
+    "tmpfs": """exec unshare {how} sh -c '
+        mount -t tmpfs -o size=2m none "{folder}" && exec "$0" "$@"' "{ffmpeg}" "$@"
+    """,
+    "limit": """trap '' XFSZ; ulimit -f 4096; exec "{ffmpeg}" "$@" """,
+}
+FULL_DISK = {"tmpfs": "No space left on device", "limit": "File too large"}
+
+
+@functools.lru_cache
+def how_to_mount() -> str:
+    """A file system of the program's own: as root, or as one's own root."""
+    for how in ("--mount", "--mount --map-root-user"):
+        command = f"unshare {how} mount -t tmpfs none /mnt"
+        if subprocess.run(command, shell=True, capture_output=True).returncode == 0:
+            return how
+    pytest.skip("nothing may be mounted here")
+
+
+@pytest.mark.parametrize("disk", SMALL_DISKS)
+async def test_disk_that_becomes_full(
+    each_ffmpeg: str, pretend: Callable[[str], str], tmp_path: Path, disk: str
+) -> None:
+    how = how_to_mount() if disk == "tmpfs" else ""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    program = SMALL_DISKS[disk].format(how=how, folder=folder, ffmpeg=each_ffmpeg)
+    video = await Writer(folder / "a.mkv", SIZE, ffmpeg=pretend(program), **LOSSLESS)
+    with azc.FramePool(video.layout.shape, slots=2) as pool:
+        with pytest.raises(FFmpegError, match=FULL_DISK[disk]) as caught:
+            for number in range(1000):
+                with await pool.acquire() as frame:
+                    frame.array[:] = picture(number)
+                    await video.put(frame)
+    assert caught.value.returncode
+    assert FULL_DISK[disk] in caught.value.stderr
+    assert video.stats.bytes_sent > 1 << 20  # it was not full from the beginning
+    with pytest.raises(FFmpegError, match=FULL_DISK[disk]):
+        await video.aclose()
+    assert is_gone(video._running.process.pid)  # type: ignore[union-attr]
+    gc.collect()
+    assert pool.stats.free == 2
+
+
+async def test_every_waiting_sender_is_told(
+    pretend: Callable[[str], str], tmp_path: Path
+) -> None:
+    errors: list[FFmpegError] = []
+    frame = np.empty((1080, 1920, 3), "u1")
+
+    async def send(video: Writer, put: bool) -> None:
+        with pytest.raises(FFmpegError) as caught:
+            if put:
+                await (await video.put(frame))
+            else:
+                await video.send(frame)
+        errors.append(caught.value)
+
+    said = tmp_path / "said"
+    program = pretend(f"echo words >&2; : >{said}; exec sleep 60")
+    video = await Writer(NULL, (1920, 1080), ffmpeg=program)
+    async with anyio.create_task_group() as tasks:
+        for number in range(6):
+            tasks.start_soon(send, video, number % 2 == 0)
+        await until(lambda: video.stats.messages_queued > 3 and said.exists())
+        os.kill(video.pid, signal.SIGKILL)
+    assert [error.returncode for error in errors] == [-signal.SIGKILL] * 6
+    assert {error.stderr for error in errors} == {"words\n"}
+    assert {error.total for error in errors} == {frame.nbytes}
+    assert sum(error.bytes_sent > 0 for error in errors) == 1
+    with pytest.raises(FFmpegError):
+        await video.aclose()
+
+
+async def test_sender_in_a_thread_is_told() -> None:
+    async with Writer(NULL, SIZE, codec="nonesuch") as video:
+        assert video._running
+        stream = video._running.video
+        frame = bytes(4 << 20)
+        with pytest.raises(FFmpegError, match="nonesuch"):
+            await anyio.to_thread.run_sync(stream.send_from_thread, frame)
+        with pytest.raises(FFmpegError):
+            await video.aclose()
+
+
+# ---- FFmpeg that hangs -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", ["exec sleep 60", "exec <&-; sleep 60 & wait"])
+async def test_never_reading(
+    monkeypatch: pytest.MonkeyPatch, pretend: Callable[[str], str], body: str
+) -> None:
+    """Whether it has its input open or not."""
+    monkeypatch.setattr("aiozerocopy.ffmpeg.running.LAST_WORDS", 0.01)
+    async with Writer(NULL, (640, 480), ffmpeg=pretend(body), timeout=0.1) as video:
+        frame = np.empty((480, 640, 3), "u1")
+        with pytest.raises(FFmpegError) as caught:
+            for _ in range(10):
+                await video.send(frame)
+        with pytest.raises(FFmpegError, match=r"did nothing for 0\.1 s"):
+            await video.aclose()
+    assert caught.value.returncode in (None, -signal.SIGKILL)
+
+
+async def test_never_ending(pretend: Callable[[str], str]) -> None:
+    program = pretend("cat >/dev/null; exec sleep 60")
+    video = await Writer(NULL, SIZE, ffmpeg=program, timeout=0.1)
+    await video.send(picture(0))
+    with pytest.raises(FFmpegError, match=r"did nothing for 0\.1 s"):
+        await video.aclose()
+
+
+async def test_stopped(ffmpeg: str) -> None:
+    video = await Writer(NULL, (640, 480), ffmpeg=ffmpeg, timeout=0.2)
+    frame = np.empty((480, 640, 3), "u1")
+    await video.send(frame)
+    os.kill(video.pid, signal.SIGSTOP)
+    with pytest.raises(FFmpegError, match="did nothing"):
+        while True:
+            await video.send(frame)
+    with pytest.raises(FFmpegError):
+        await video.aclose()
+
+
+async def test_idle_writer_is_left_alone(ffmpeg: str) -> None:
+    async with Writer(NULL, SIZE, ffmpeg=ffmpeg, timeout=0.05) as video:
+        await video.send(picture(0))
+        await anyio.sleep(0.15)
+        await video.send(picture(1))
+    assert video.status.frames == 2
+
+
+async def test_busy_ffmpeg_is_left_alone(pretend: Callable[[str], str]) -> None:
+    script = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; cat >/dev/null"
+    async with Writer(NULL, (640, 480), ffmpeg=pretend(script), timeout=0.1) as video:
+        for _ in range(5):
+            await video.send(np.empty((480, 640, 3), "u1"))
+    assert video.returncode == 0
+
+
+async def test_ffmpeg_that_says_very_much(pretend: Callable[[str], str]) -> None:
+    """On its standard error and where it reports, before it reads a byte."""
+    script = textwrap.dedent(
+        """
+        import sys
+        report = int(sys.argv[sys.argv.index("-progress") + 1].partition(":")[2])
+        with open(report, "w") as file:
+            for number in range(50_000):
+                print(f"frame={number}", "progress=continue", sep="\\n", file=file)
+                print("words " * 20, file=sys.stderr)
+        while sys.stdin.buffer.read(1 << 20):
+            pass
+        """
+    )
+    program = pretend(f"exec {sys.executable} -SIc '{script}' \"$@\"")
+    async with Writer(NULL, (640, 480), ffmpeg=program) as video:
+        for _ in range(5):
+            await video.send(np.empty((480, 640, 3), "u1"))
+    assert video.status.frames == 49_999
+    assert len(video.log) <= 64 << 10
+
+
+# ---- the end -----------------------------------------------------------------------
+
+
+async def test_abort(ffmpeg: str, tmp_path: Path) -> None:
+    video = await Writer(tmp_path / "a.mkv", SIZE, ffmpeg=ffmpeg)
+    await video.send(picture(0))
+    pid = video.pid
+    video.abort()
+    assert video.returncode == -signal.SIGKILL
+    assert is_gone(pid)
+    video.abort()
+    await video.aclose()
+    with pytest.raises(azc.StreamClosed):
+        await video.send(picture(0))
+
+
+async def test_block_that_fails_leaves_a_file_to_play(
+    ffmpeg: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.mp4"
+    with pytest.raises(ZeroDivisionError):
+        async with Writer(path, SIZE, ffmpeg=ffmpeg) as video:
+            for number in range(10):
+                await video.put(picture(number))
+            raise ZeroDivisionError
+    assert is_gone(video._running.process.pid)  # type: ignore[union-attr]
+    assert len(await frames_of(path)) == 10
+
+
+async def test_block_that_is_cancelled(ffmpeg: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    with anyio.CancelScope() as scope:
+        async with Writer(path, SIZE, ffmpeg=ffmpeg) as video:
+            await video.send(picture(0))
+            scope.cancel()
+            await video.send(picture(1))
+            await anyio.sleep_forever()
+    assert scope.cancelled_caught
+    assert is_gone(video._running.process.pid)  # type: ignore[union-attr]
+    assert len(await frames_of(path)) in (1, 2)
+
+
+async def test_block_that_fails_while_ffmpeg_hangs(
+    monkeypatch: pytest.MonkeyPatch, pretend: Callable[[str], str]
+) -> None:
+    monkeypatch.setattr("aiozerocopy.ffmpeg.writer.GRACE", 0.05)
+    with pytest.raises(ZeroDivisionError):
+        async with Writer(NULL, SIZE, ffmpeg=pretend("exec sleep 60")) as video:
+            raise ZeroDivisionError
+    assert video.returncode == -signal.SIGTERM
+
+
+async def test_aclose_that_is_cancelled(pretend: Callable[[str], str]) -> None:
+    video = await Writer(NULL, SIZE, ffmpeg=pretend("exec sleep 60"), timeout=None)
+    with anyio.move_on_after(0.05) as scope:
+        await video.aclose()
+    assert scope.cancelled_caught
+    assert video.returncode == -signal.SIGTERM
+
+
+async def test_cancelled_before_the_start() -> None:
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await Writer(NULL, SIZE)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await Reader(PATTERN)
+    assert scope.cancelled_caught
+
+
+async def test_start_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("no program")
+    path.chmod(0o755)
+    for options in ({}, {"audio": Audio()}):
+        with pytest.raises(OSError, match="Exec format"):
+            await Writer(NULL, SIZE, ffmpeg=path, **options)  # type: ignore[arg-type]
+
+
+async def test_forgotten_writer() -> None:
+    video = await Writer(NULL, SIZE)
+    pid = video.pid
+    with pytest.warns(ResourceWarning, match="unclosed <Writer 64x48 rgb24, running>"):
+        del video
+        gc.collect()
+    assert is_gone(pid)
+
+
+INTERRUPTED = """
+import numpy
+
+async def main():
+    options = {"ffmpeg": sys.argv[2]}
+    async with azc.ffmpeg.Writer(sys.argv[3], (64, 48), 30, **options) as video:
+        frame = numpy.zeros((48, 64, 3), "u1")
+        for number in range(1_000_000):
+            await video.send(frame)
+            if number == 50:
+                print("ready", flush=True)
+
+import aiozerocopy.ffmpeg
+try:
+    run(main)
+except (KeyboardInterrupt, asyncio.CancelledError):  # the latter before Python 3.11
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
+def test_ctrl_c(each_ffmpeg: str, tmp_path: Path, loop: str) -> None:
+    """The terminal sends it to all of the program's group; the file can be played."""
+    path = tmp_path / "a.mp4"
+    process = scripts.start(
+        INTERRUPTED, loop, each_ffmpeg, str(path), start_new_session=True
+    )
+    assert process.stdout
+    try:
+        assert process.stdout.readline() == "ready\n"
+        os.killpg(process.pid, signal.SIGINT)
+        assert scripts.finish(process) == (0, "interrupted\n", "")
+    finally:
+        process.kill()
+    assert len(anyio.run(frames_of, path)) > 50
+
+
+async def kill_at_random(ffmpeg: str, seed: int) -> None:
+    """One FFmpeg that dies somewhere between its start and its end."""
+    random_one = random.Random(seed)
+    size = random_one.choice([SIZE, (640, 480)])
+    victim = random_one.randrange(12)
+    told: list[int | None] = []
+
+    async def send(video: Writer, pool: azc.FramePool | None) -> None:
+        try:
+            while True:
+                if pool is None:
+                    await video.send(bytes(video.frame_bytes))
+                else:
+                    await (await video.put(await pool.acquire()))
+        except FFmpegError as error:
+            told.append(error.returncode)
+
+    video = await Writer(NULL, size, ffmpeg=ffmpeg)
+    pid = video.pid
+    with azc.FramePool(video.layout.shape, slots=2) as pool:
+        async with anyio.create_task_group() as tasks:
+            for place in (None, pool, None):
+                tasks.start_soon(send, video, place)
+            await until(lambda: video.stats.messages_sent >= victim)
+            os.kill(pid, signal.SIGKILL)
+    with pytest.raises(FFmpegError):
+        await video.aclose()
+    assert is_gone(pid)
+    assert told == [-signal.SIGKILL] * 3
+    gc.collect()
+    assert pool.stats.free == 2
+
+
+async def test_kills_at_random_frames(each_ffmpeg: str) -> None:
+    for seed in range(17):  # times 6: on each loop, with each FFmpeg
+        await kill_at_random(each_ffmpeg, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_thousand_kills(each_ffmpeg: str) -> None:
+    """Of both FFmpegs on each of three loops: 1,020 in all."""
+    for seed in range(170):
+        await kill_at_random(each_ffmpeg, seed)
