@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyio.streams.file import FileStreamAttribute
 
-from aiozerocopy import _waiter
+from aiozerocopy import _native, _waiter
 from aiozerocopy._errors import StreamClosed
 from aiozerocopy._waiter import running_asyncio_loop
 
@@ -152,9 +152,9 @@ class Bound:
     @property
     def lane(self) -> str:
         """How the bytes travel: "copy" (one copy, made by the kernel), or "vmsplice"
-        once a pool's pages were lent to the reader and may be again."""
-        stats = self._channels()[0].stats()
-        return "vmsplice" if stats.lent and stats.lends else "copy"
+        or "zerocopy" once a pool's pages were lent to a pipe's reader, or to TCP, and
+        may be again."""
+        return _native.lane_of(self._channels()[0].stats())
 
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:

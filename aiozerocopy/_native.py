@@ -36,6 +36,10 @@ class _Lib(Protocol):
     AZC_OWN: int
     AZC_UNTRUSTED: int
     AZC_READS: int
+    AZC_ZEROCOPY: int
+    AZC_LENDS_NOTHING: int
+    AZC_LENDS_TO_PIPE: int
+    AZC_LENDS_TO_SOCKET: int
     AZC_DROPPED: int
     AZC_RESCUED: int
     AZC_LATER: int
@@ -86,6 +90,7 @@ OUT: int = lib.AZC_OUT
 OWN: int = lib.AZC_OWN
 UNTRUSTED: int = lib.AZC_UNTRUSTED
 READS: int = lib.AZC_READS
+ZEROCOPY: int = lib.AZC_ZEROCOPY
 PORTABLE: bool = bool(lib.azc_portable())
 
 _EVENTS = 64  # taken from a port in one call
@@ -369,6 +374,18 @@ class Stats(Protocol):
     threaded: int
     lent: int
     lends: int
+
+
+_LANES = {
+    lib.AZC_LENDS_NOTHING: "copy",
+    lib.AZC_LENDS_TO_PIPE: "vmsplice",
+    lib.AZC_LENDS_TO_SOCKET: "zerocopy",
+}
+
+
+def lane_of(stats: Stats) -> str:
+    """How a pool's bytes travel, once they have: see `SendStream.lane`."""
+    return _LANES[stats.lends] if stats.lent else "copy"
 
 
 class Channel:

@@ -115,19 +115,32 @@ def open_reader(fd_or_file: int | HasFileno, peer: str = "unknown") -> ReceiveSt
 def wrap_socket(
     sock: int | HasFileno,
     *,
+    zerocopy: bool = False,
     rescue_limit: int = RESCUE_LIMIT,
     queue_limit: int = QUEUE_LIMIT,
 ) -> Stream:
     """Both directions of a connected stream socket, in whatever blocking mode.
 
     Takes over the socket; ownership and errors are as for `open_writer`.
+
+    With ``zerocopy`` what lies in a `FramePool` is lent to a TCP socket in pieces of
+    10 KiB or more, not copied (MSG_ZEROCOPY).  A send of it is then over when the peer
+    has acknowledged it.  That is worth while to another machine only: where the system
+    does not allow it, or copies all the same (as to this machine itself), the stream
+    copies from then on, and ``lane`` says so.
     """
     with _taken(sock, None) as fd:
         if not stat.S_ISSOCK(os.fstat(fd).st_mode):
             raise OSError(errno.ENOTSOCK, f"{sock!r} is not a socket")
         return Stream(
-            Channel(fd, _native.OUT), rescue_limit=rescue_limit, queue_limit=queue_limit
+            Channel(fd, _socket_flags(zerocopy)),
+            rescue_limit=rescue_limit,
+            queue_limit=queue_limit,
         )
+
+
+def _socket_flags(zerocopy: bool) -> int:
+    return _native.OUT | (_native.ZEROCOPY if zerocopy else 0)
 
 
 def flags_for(peer: str) -> int:
@@ -331,10 +344,10 @@ def socketpair() -> tuple[Stream, Stream]:
 UNIX_BUFFER = 212_992
 
 
-def stream_over(sock: socket.socket) -> Stream:
+def stream_over(sock: socket.socket, *, zerocopy: bool = False) -> Stream:
     """The stream of a connected socket that we have opened."""
     if sock.family == socket.AF_UNIX:  # (TCP finds the right size by itself)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER)
-    channel = Channel(sock.fileno(), _native.OUT)
+    channel = Channel(sock.fileno(), _socket_flags(zerocopy))
     sock.detach()
     return Stream(channel)

@@ -13,8 +13,9 @@
  *   operation one message to send, or one receive; named by a token
  *   port      where one event loop (or one waiting thread) hears of operations
  *             that ended later; its fd becomes readable when there are any
- *   pool      memory in slots, whose pages may be lent to a pipe's reader: then
- *             an operation is over when the reader has read
+ *   pool      memory in slots, whose pages may be lent to a pipe's reader or a
+ *             TCP socket: then an operation is over when the reader has read,
+ *             or the peer has acknowledged
  *   pump      the threads that finish what a call could not finish at once:
  *             one for all sockets of a direction, one for each busy pipe, tty
  *             or file.  They need neither the loop nor the GIL.
@@ -42,6 +43,15 @@ enum {
     AZC_UNTRUSTED = 8,  /* no system call on this fd in a caller's thread */
     AZC_READS = 16,     /* with AZC_OWN: the peer only read()s, so a pool's pages
                          * may be lent to it */
+    AZC_ZEROCOPY = 32,  /* a pool's pages may be lent to this socket, if it is
+                         * TCP and the system allows it */
+};
+
+/* What would become of the next bytes of a pool. */
+enum {
+    AZC_LENDS_NOTHING = 0,
+    AZC_LENDS_TO_PIPE = 1,   /* vmsplice */
+    AZC_LENDS_TO_SOCKET = 2, /* MSG_ZEROCOPY */
 };
 
 /* What azc_cancel did. */
@@ -71,7 +81,7 @@ typedef struct azc_stats {
     uint64_t queued;        /* operations in the queue, now */
     int32_t error;          /* 0, or the -errno that broke the channel */
     int32_t threaded;       /* 1 if a thread of its own serves the channel */
-    int32_t lends;          /* 1 if the next bytes of a pool would be lent */
+    int32_t lends;          /* AZC_LENDS_...: the next bytes of a pool */
 } azc_stats;
 
 /* Which build this is: 1 if portable (poll, pipe and no Linux-only call). */
@@ -85,7 +95,7 @@ int azc_port_drain(azc_port *port, azc_event *events, int max);
 void azc_port_close(azc_port *port);
 
 /* A channel over fd, which it owns from now on (also its closing), unless the
- * call fails.  flags: AZC_IN or AZC_OUT, and AZC_OWN, AZC_UNTRUSTED.
+ * call fails.  flags: AZC_IN or AZC_OUT, and what else there is above.
  *   -EINVAL  not one direction          -ENOMEM, -EMFILE  as usual
  * Freed by azc_free. */
 int azc_open(int fd, int flags, azc_channel **channel);

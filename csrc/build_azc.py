@@ -29,9 +29,10 @@ def declarations() -> str:
 
 
 def sources() -> list[str]:
-    names = ["sys", "queue", "port", "registry", "pool", "pace", "lanes", "channel"]
+    names = ["sys", "queue", "port", "registry", "pool", "pace", "lanes", "lend"]
+    names += ["channel", "submit", "drive", "cancel", "pump"]
     poller = "poller_poll" if portable else "poller_epoll"
-    return [str(SOURCE / f"{name}.c") for name in [*names, "pump", poller]]
+    return [str(SOURCE / f"{name}.c") for name in [*names, poller]]
 
 
 def macros() -> list[tuple[str, str]]:

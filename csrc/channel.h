@@ -37,6 +37,11 @@
 
 enum { VEC_INLINE = 4, VEC_MAX = 1024 };
 
+#ifndef AZC_LOANS_MAX /* the simulation's are fewer, and near the last number */
+#define AZC_LOANS_MAX  256
+#define AZC_FIRST_LOAN 0
+#endif
+
 typedef struct azc_op azc_op;
 struct azc_op {
     azc_op *next;
@@ -82,7 +87,7 @@ typedef struct azc_queue {
 void azc__queue_push(azc_queue *queue, azc_op *op);
 void azc__queue_push_first(azc_queue *queue, azc_op *op);
 int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
-                      uint64_t max_bytes, bool *lend);
+                      uint64_t max_bytes, size_t lend_from, bool *lend);
 void azc__queue_accept(azc_queue *queue, uint64_t n, bool lent);
 azc_op *azc__queue_consume(azc_queue *queue, uint64_t upto);
 azc_op *azc__queue_find(azc_queue *queue, uint64_t token);
@@ -122,6 +127,7 @@ typedef struct azc_lane {
     ssize_t (*move)(azc_channel *channel, struct iovec *vec, int count);
     uint64_t chunk;  /* bytes a move, or the piece of its pace if that is more */
     uint64_t direct; /* bytes that a submitting thread may move itself */
+    size_t lend_from; /* bytes that a piece must have to be lent */
     bool polled;     /* the fd tells when it is ready; else it always is */
     bool bounced;    /* the call may last, so it gets a copy of the bytes */
     bool shared;     /* many channels of this kind share one pump */
@@ -136,10 +142,20 @@ ssize_t azc__lane_fill(azc_channel *channel, const struct iovec *vec,
 
 typedef struct azc_pump azc_pump;
 
+/* lend.c: what a socket was lent, a loan for each system call. */
+enum { LOANS_MAX = AZC_LOANS_MAX }; /* not settled; what is more is copied */
+
+typedef struct azc_loans {
+    uint64_t made, settled; /* all below settled are over; never wraps */
+    bool no_room; /* the kernel had none for the last: the next call copies */
+    uint64_t from[LOANS_MAX]; /* where in the stream each of the others begins */
+} azc_loans;
+
 /* An fd, closed when the last of its channels is. */
 typedef struct azc_file {
     atomic_int refs;
     atomic_bool lost; /* the number belongs to another file now */
+    atomic_bool lends; /* its error queue has or may have something to tell */
 } azc_file;
 
 enum azc_state { OPEN, BROKEN, CLOSING, CLOSED, DEAD };
@@ -156,8 +172,9 @@ struct azc_channel {
     const azc_lane *lane;
     azc_pace pace;
     bool lends; /* a pool's pages are lent, until the kernel refuses */
-    uint64_t read; /* bytes that the reader of lent pages has read */
-    unsigned nap_us; /* until the reader is asked for again */
+    azc_loans *loans; /* of a socket; NULL: none are made */
+    uint64_t read; /* no lent page below this offset is looked at any more */
+    unsigned nap_us; /* until that is asked for again; 0: the fd will tell */
     unsigned more_calls; /* of the move going on, after its first */
     char *bounce; /* of a lane that works on copies */
     size_t kept_at, kept; /* received into the bounce, not yet asked for */
@@ -166,6 +183,9 @@ struct azc_channel {
     int error;     /* why it is BROKEN */
     bool driving;
     bool armed;    /* the pump will drive it once the fd is ready */
+    bool watched;  /* ... or once the fd has something to tell of loans */
+    bool woken;    /* ... and that has just been */
+    bool rested;   /* it was woken for nothing, and has paused since */
     int starved;   /* times in a row that the kernel was out of memory */
     bool known;    /* the pump's poller has heard of this fd */
     azc_port *home; /* of azc_send_home: the caller keeps it open */
@@ -177,16 +197,49 @@ struct azc_channel {
     azc_stats stats;
 };
 
-/* channel.c.  What made a drive stop: */
+static inline bool azc__outward(const azc_channel *channel) {
+    return channel->flags & AZC_OUT;
+}
+
+/* From here on, unless it says otherwise, the channel's lock is held by the
+ * caller; and where a function lets go of it, it is held again on return. */
+
+/* channel.c */
+int azc__prepare_bounce(azc_channel *channel);
+bool azc__was_replaced(azc_channel *channel);
+void azc__finish_close(azc_channel *channel); /* lets go of the lock */
+void azc__channel_unref(azc_channel *channel); /* called without the lock */
+
+/* cancel.c: how operations end. */
+void azc__end(azc_channel *channel, azc_op *op, int status);
+void azc__end_one(azc_channel *channel, azc_op *op, int status);
+void azc__end_list(azc_channel *channel, azc_op *op, int status);
+void azc__end_all(azc_channel *channel, int status);
+void azc__break(azc_channel *channel, int error);
+void azc__settle(azc_channel *channel);
+void azc__settle_cancelled(azc_channel *channel, azc_op *op);
+
+/* lend.c */
+void azc__lend_begin(azc_channel *channel);
+size_t azc__lend_from(const azc_channel *channel);
+ssize_t azc__lend(azc_channel *channel, struct iovec *vec,
+                  int count); /* called without the lock */
+ssize_t azc__weigh_loan(azc_channel *channel, ssize_t r, bool lent);
+bool azc__is_owed(const azc_channel *channel);
+int azc__tally(azc_channel *channel, int drove); /* lets go of the lock */
+
+/* drive.c.  What made a drive stop: */
 enum {
     DROVE_DRY,     /* nothing is left to be moved */
     DROVE_BLOCKED, /* the fd is full, or empty */
     DROVE_BUDGET,  /* others want their turn */
-    DROVE_LENT,    /* all is out, but not yet read */
+    DROVE_LENT,    /* all is out, but some is lent */
     DROVE_STARVED, /* the kernel is out of memory: try again a little later */
+    DROVE_DISTURBED, /* blocked, but the fd reports what is for another */
 };
-void azc__channel_resume(azc_channel *channel);
-void azc__channel_unref(azc_channel *channel);
+int azc__drive(azc_channel *channel, uint64_t budget, bool direct);
+void azc__hand_over(azc_channel *channel, int drove);
+void azc__channel_resume(azc_channel *channel); /* called without the lock */
 
 /* pump.c */
 int azc__pump_arm(azc_channel *channel, int drove);
@@ -212,6 +265,7 @@ enum {
     SABOTAGE_IDENTITY = 8,
     SABOTAGE_LOAN = 16,
     SABOTAGE_DETACH = 32,
+    SABOTAGE_GAP = 64,
 };
 extern int azc_sabotage;
 #define SABOTAGED(what) (azc_sabotage & SABOTAGE_##what)

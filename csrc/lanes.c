@@ -9,6 +9,7 @@
  *   device   the same on a copy        /dev/null and other character devices
  *
  * All of these copy: the bytes are the caller's again when the call returns.
+ * What is lent to a pipe or a socket instead goes the ways of lend.c.
  */
 #include <errno.h>
 #include <string.h>
@@ -31,14 +32,16 @@ enum {
     PIPE_DIRECT = 64 << 10,
 };
 
-static bool outward(const azc_channel *channel) {
-    return channel->flags & AZC_OUT;
-}
+#ifdef AZC_LEND_MIN /* the simulation's: small loans are many loans */
+enum { PIPE_LENDS = AZC_LEND_MIN, SOCKET_LENDS = AZC_LEND_MIN };
+#else
+enum { PIPE_LENDS = 64 << 10, SOCKET_LENDS = 10 << 10 }; /* below, a copy is
+                                                          * cheaper */
+#endif
 
-static ssize_t move_socket(azc_channel *channel, struct iovec *vec,
-                           int count) {
-    return outward(channel) ? azc_sys.send(channel->fd, vec, count)
-                            : azc_sys.recv(channel->fd, vec, count);
+static ssize_t move_socket(azc_channel *channel, struct iovec *vec, int count) {
+    return azc__outward(channel) ? azc_sys.send(channel->fd, vec, count)
+                                 : azc_sys.recv(channel->fd, vec, count);
 }
 
 static int how_to_move(const azc_channel *channel) {
@@ -85,14 +88,13 @@ static ssize_t read_pipe(azc_channel *channel, struct iovec *vec, int count) {
 
 static ssize_t move_bounced(azc_channel *channel, struct iovec *vec,
                             int count) {
-    if (!outward(channel)) return read_pipe(channel, vec, count);
+    if (!azc__outward(channel)) return read_pipe(channel, vec, count);
     return azc_sys.write_pipe(channel->fd, vec, count, how_to_move(channel));
 }
 
-static ssize_t move_file(azc_channel *channel, struct iovec *vec,
-                         int count) {
-    return outward(channel) ? azc_sys.write_file(channel->fd, vec, count)
-                            : azc_sys.read_file(channel->fd, vec, count);
+static ssize_t move_file(azc_channel *channel, struct iovec *vec, int count) {
+    return azc__outward(channel) ? azc_sys.write_file(channel->fd, vec, count)
+                                 : azc_sys.read_file(channel->fd, vec, count);
 }
 
 /* Fills the bounce buffer from the pieces; they add up to a chunk at most.
@@ -112,7 +114,8 @@ ssize_t azc__lane_fill(azc_channel *channel, const struct iovec *vec,
 
 static ssize_t move_waiting(azc_channel *channel, struct iovec *vec,
                             int count) {
-    struct pollfd ready = {channel->fd, outward(channel) ? POLLOUT : POLLIN, 0};
+    struct pollfd ready = {channel->fd,
+                           azc__outward(channel) ? POLLOUT : POLLIN, 0};
     int r = azc_sys.poll(&ready, 1, 0);
     if (r <= 0) return r < 0 ? r : -EAGAIN;
     return move_file(channel, vec, count);
@@ -121,17 +124,17 @@ static ssize_t move_waiting(azc_channel *channel, struct iovec *vec,
 static const azc_lane socket_lane = {.move = move_socket,
                                      .chunk = SOCKET_CHUNK,
                                      .direct = DIRECT,
+                                     .lend_from = SOCKET_LENDS,
                                      .polled = true,
                                      .shared = true};
 static const azc_lane pipe_out = {.move = write_pieces,
                                   .chunk = PIPE_CHUNK,
                                   .direct = PIPE_DIRECT,
+                                  .lend_from = PIPE_LENDS,
                                   .polled = true,
                                   .paced = true};
-static const azc_lane pipe_in = {.move = read_pipe,
-                                 .chunk = READ_CHUNK,
-                                 .direct = DIRECT,
-                                 .polled = true};
+static const azc_lane pipe_in = {
+    .move = read_pipe, .chunk = READ_CHUNK, .direct = DIRECT, .polled = true};
 static const azc_lane untrusted_lane = {.move = move_bounced,
                                         .chunk = BOUNCE_CHUNK,
                                         .polled = true,
@@ -141,9 +144,8 @@ static const azc_lane waiting_lane = {.move = move_waiting,
                                       .polled = true,
                                       .bounced = true};
 static const azc_lane file_lane = {.move = move_file, .chunk = FILE_CHUNK};
-static const azc_lane device_lane = {.move = move_file,
-                                     .chunk = BOUNCE_CHUNK,
-                                     .bounced = true};
+static const azc_lane device_lane = {
+    .move = move_file, .chunk = BOUNCE_CHUNK, .bounced = true};
 
 const azc_lane *azc__lane_for(const struct stat *st, int fd, int flags) {
     if (S_ISSOCK(st->st_mode)) return &socket_lane;

@@ -25,8 +25,10 @@ int azc__poller_open(azc_poller **poller);
 void azc__poller_close(azc_poller *poller);
 /* In a forked child: only closes the fds. */
 void azc__poller_abandon(azc_poller *poller);
+/* What to wait for.  Errors and the end of the other side always count. */
+enum { POLLER_ERRORS, POLLER_IN, POLLER_OUT };
 /* known says if this fd was armed before.  who comes back from a wait. */
-int azc__poller_arm(azc_poller *poller, int fd, bool out, bool known,
+int azc__poller_arm(azc_poller *poller, int fd, int what, bool known,
                     void *who);
 void azc__poller_forget(azc_poller *poller, int fd);
 /* Up to max of those that are ready; 0 after a wake or the timeout. */

@@ -68,10 +68,11 @@ void azc__poller_abandon(azc_poller *poller) {
     azc__notifier_close(&poller->wake);
 }
 
-int azc__poller_arm(azc_poller *poller, int fd, bool out, bool known,
+int azc__poller_arm(azc_poller *poller, int fd, int what, bool known,
                     void *who) {
-    struct epoll_event event = {
-        .events = EPOLLONESHOT | (out ? EPOLLOUT : EPOLLIN), .data.ptr = who};
+    static const uint32_t events[] = {0, EPOLLIN, EPOLLOUT};
+    struct epoll_event event = {.events = EPOLLONESHOT | events[what],
+                                .data.ptr = who};
     int how = known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
     return epoll_ctl(poller->epoll, how, fd, &event) < 0 ? -errno : 0;
 }

@@ -104,15 +104,15 @@ static void drop(azc_poller *poller, int fd) {
     }
 }
 
-int azc__poller_arm(azc_poller *poller, int fd, bool out, bool known,
+int azc__poller_arm(azc_poller *poller, int fd, int what, bool known,
                     void *who) {
+    static const short events[] = {0, POLLIN, POLLOUT};
     (void)known;
     pthread_mutex_lock(&poller->lock);
     drop(poller, fd);
     int r = make_room(poller);
     if (r == 0)
-        poller->table[poller->count++] =
-            (armed){fd, out ? POLLOUT : POLLIN, who};
+        poller->table[poller->count++] = (armed){fd, events[what], who};
     pthread_mutex_unlock(&poller->lock);
     azc__poller_wake(poller);
     return r;

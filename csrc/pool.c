@@ -1,9 +1,11 @@
 /* pool.c - memory that the kernel may be lent: the slots of frame pools.
  *
- * Lent pages (vmsplice) are looked at when the reader reads, not before.  So
+ * Lent pages (see lend.c) are looked at when the reader reads, not before.  So
  * only this memory is ever lent: it is ours alone, never goes back to malloc,
  * and each slot can be detached: the bytes move to other pages, in one step
  * and at the same address, while the reader keeps the old ones as they were.
+ * Several operations may have the same slot: detached for one, it still has the
+ * bytes of the others.
  * (Who stores into a slot while part of it is being cancelled, from another
  * thread, may lose what he stores.)
  *
@@ -110,8 +112,20 @@ bool azc__pool_lends(const void *from, size_t n) {
 
 #ifndef AZC_PORTABLE
 
-/* The same bytes in other pages.  Without room for them the slot loses them:
- * what a reader gets to see comes first. */
+/* The same, piece by piece: for a moment each of them is zeros.  The lock, which
+ * is held, guards the piece. */
+static void renew_slot(const azc_pool *pool, char *slot) {
+    static char kept[64 << 10];
+    for (size_t at = 0, n; at < pool->stride; at += n) {
+        n = pool->stride - at;
+        if (n > sizeof kept) n = sizeof kept;
+        memcpy(kept, slot + at, n);
+        madvise(slot + at, n, MADV_DONTNEED);
+        memcpy(slot + at, kept, n);
+    }
+}
+
+/* The same bytes in other pages, even if there is no room for a second slot. */
 static void move_slot(const azc_pool *pool, char *slot) {
     char *fresh = map_aligned(pool->stride);
     if (fresh) {
@@ -121,7 +135,7 @@ static void move_slot(const azc_pool *pool, char *slot) {
             return;
         munmap(fresh, pool->stride);
     }
-    madvise(slot, pool->stride, MADV_DONTNEED);
+    renew_slot(pool, slot);
 }
 
 /* Takes the slot that has this byte back from every reader: what is stored there

@@ -22,7 +22,7 @@
 #include "channel.h"
 #include "poller.h"
 
-enum { READY_MAX = 64, STARVED_PAUSE_US = 5000 };
+enum { READY_MAX = 64, STARVED_PAUSE_US = 5000, DISTURBED_PAUSE_US = 500 };
 
 typedef struct azc_list {
     azc_channel *first, *last;
@@ -34,11 +34,14 @@ struct azc_pump {
     azc_poller *poller;
     pthread_t thread;
     azc_list ready;  /* to be driven in the next turn */
-    azc_list later;  /* the same, after a pause */
+    azc_list later;  /* the same, but after a pause; or at the end of this
+                      * turn, when a reader has mostly gone on already */
+    azc_list napping; /* the same, but after a pause */
     int pause_us;    /* ... of so long */
     azc_channel *leaving; /* closed, to be let go of after this turn */
     int users;       /* channels, under shared_lock */
     bool shared, stopping, abandoned;
+    bool left; /* the only channel has: what is reported of it is old */
 };
 
 static pthread_mutex_t shared_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -48,7 +51,7 @@ static azc_pump **shared_for(const azc_channel *channel) {
     return &shared[channel->flags & AZC_OUT ? 1 : 0];
 }
 
-/* A channel is in one of the two lists at most. */
+/* A channel is in one of the lists at most. */
 static void list_add(azc_list *list, azc_channel *channel) {
     if (channel->pump_listed) return;
     channel->pump_listed = true;
@@ -118,13 +121,16 @@ static void let_go(azc_pump *pump) {
 static bool turn(azc_pump *pump) {
     void *who[READY_MAX];
     pthread_mutex_lock(&pump->lock);
-    bool stop = pump->stopping && !pump->ready.first && !pump->later.first;
-    int timeout = pump->ready.first ? 0
-                  : pump->later.first ? pump->pause_us
-                                      : -1;
+    bool pauses = pump->later.first || pump->napping.first;
+    bool stop = pump->stopping && !pump->ready.first && !pauses;
+    int timeout = pump->ready.first ? 0 : pauses ? pump->pause_us : -1;
     pthread_mutex_unlock(&pump->lock);
     if (stop) return false;
     int count = azc__poller_wait(pump->poller, who, READY_MAX, timeout);
+    pthread_mutex_lock(&pump->lock);
+    list_append(&pump->ready, &pump->napping);
+    if (pump->left) count = 0;
+    pthread_mutex_unlock(&pump->lock);
     for (int i = 0; i < count; i++) azc__channel_resume(who[i]);
     pthread_mutex_lock(&pump->lock);
     list_append(&pump->ready, &pump->later);
@@ -209,11 +215,44 @@ static void list_and_wake(azc_pump *pump, azc_list *list,
     wake(pump);
 }
 
-static void look_later(azc_pump *pump, azc_channel *channel, unsigned us) {
+static void pause_in(azc_pump *pump, azc_list *list, azc_channel *channel,
+                     unsigned us) {
     pthread_mutex_lock(&pump->lock);
     pump->pause_us = (int)us;
     pthread_mutex_unlock(&pump->lock);
-    list_and_wake(pump, &pump->later, channel);
+    list_and_wake(pump, list, channel);
+}
+
+static void look_later(azc_pump *pump, azc_channel *channel, unsigned us) {
+    pause_in(pump, &pump->later, channel, us);
+}
+
+/* For one that the poller would report again at once. */
+static void nap(azc_pump *pump, azc_channel *channel, unsigned us) {
+    pause_in(pump, &pump->napping, channel, us);
+}
+
+static int poll_for(azc_channel *channel, int what) {
+    int r = azc__poller_arm(channel->pump->poller, channel->fd, what,
+                            channel->known, channel);
+    channel->known = channel->known || r == 0;
+    return r;
+}
+
+/* What is lent will be told of; or else it has to be asked for. */
+static int await_loans(azc_pump *pump, azc_channel *channel) {
+    if (channel->nap_us && channel->loans) {
+        nap(pump, channel, channel->nap_us);
+        return 0;
+    }
+    if (channel->nap_us) {
+        look_later(pump, channel, channel->nap_us);
+        return 0;
+    }
+    if (channel->watched) return 0;
+    int r = poll_for(channel, POLLER_ERRORS);
+    channel->watched = r == 0;
+    return r;
 }
 
 /* The channel has bytes to move: drives it once its fd is ready.  Called with
@@ -222,20 +261,20 @@ int azc__pump_arm(azc_channel *channel, int drove) {
     int r = channel->pump ? 0 : attach(channel);
     if (r < 0) return r;
     azc_pump *pump = channel->pump;
-    if (drove == DROVE_LENT) { /* not armed: a new message must be, at once */
-        look_later(pump, channel, channel->nap_us);
-        return 0;
-    }
+    if (drove == DROVE_LENT) /* not armed: a new message must be, at once */
+        return await_loans(pump, channel);
     channel->armed = true;
-    if (channel->lane->polled && !channel->kept && drove != DROVE_STARVED) {
-        r = azc__poller_arm(pump->poller, channel->fd,
-                            channel->flags & AZC_OUT, channel->known, channel);
-        channel->known = channel->known || r == 0;
+    channel->watched = false;
+    bool pauses = drove == DROVE_STARVED || drove == DROVE_DISTURBED;
+    if (channel->lane->polled && !channel->kept && !pauses) {
+        r = poll_for(channel, azc__outward(channel) ? POLLER_OUT : POLLER_IN);
         if (r != -EPERM) return r;
     }
     /* Nobody will tell when it is ready.  Mostly it always is; a device may
      * have said that it is not. */
-    if (drove == DROVE_STARVED || drove == DROVE_BLOCKED)
+    if (drove == DROVE_DISTURBED)
+        nap(pump, channel, DISTURBED_PAUSE_US);
+    else if (drove == DROVE_STARVED || drove == DROVE_BLOCKED)
         look_later(pump, channel, STARVED_PAUSE_US);
     else
         list_and_wake(pump, &pump->ready, channel);
@@ -254,9 +293,11 @@ void azc__pump_leave(azc_channel *channel) {
     if (!pump) return;
     if (channel->known && channel->fd >= 0)
         azc__poller_forget(pump->poller, channel->fd);
-    if (pump->shared && channel->armed && channel->file->lost)
+    if (pump->shared && channel->file->lost &&
+        (channel->armed || channel->loans))
         return; /* the poller may still report it: it stays for ever */
     pthread_mutex_lock(&pump->lock);
+    pump->left = !pump->shared;
     channel->leaving_next = pump->leaving;
     pump->leaving = channel;
     pthread_mutex_unlock(&pump->lock);

@@ -18,14 +18,7 @@
 
 #include "channel.h"
 
-#ifndef AZC_LEND_MIN /* the simulation's is less */
-#define AZC_LEND_MIN (64 << 10)
-#endif
-
-enum {
-    LEND_MIN = AZC_LEND_MIN, /* below it, a copy is cheaper */
-    LEND_CHUNK = 1 << 20,    /* bytes a call: what our pipes hold */
-};
+enum { LEND_CHUNK = 1 << 20 }; /* bytes a call: what our pipes hold */
 
 #ifdef AZC_SABOTAGE
 int azc_sabotage;
@@ -161,17 +154,17 @@ void azc__queue_push_first(azc_queue *queue, azc_op *op) {
     queue->ops++;
 }
 
-static bool is_lendable(const struct iovec *piece) {
-    return piece->iov_len >= LEND_MIN &&
+static bool is_lendable(const struct iovec *piece, size_t lend_from) {
+    return piece->iov_len >= lend_from &&
            azc__pool_lends(piece->iov_base, piece->iov_len);
 }
 
 /* Lists the next bytes to move, of at most max_ops operations, and marks those
  * as in flight.  Returns the pieces; 0 if only empty messages come next.
- * *lend says if loans are allowed, and then if these are for one. */
+ * A pool's pieces of lend_from bytes or more are to be lent, unless that is 0;
+ * *lend says if these are. */
 int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
-                      uint64_t max_bytes, bool *lend) {
-    bool may_lend = *lend;
+                      uint64_t max_bytes, size_t lend_from, bool *lend) {
     *lend = false;
     int count = 0;
     for (azc_op *op = queue->cursor; op && max_ops-- > 0; op = op->next) {
@@ -179,7 +172,7 @@ int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
             if (count == VEC_MAX || !max_bytes) return count;
             size_t n = op->vec[i].iov_len;
             if (!n) continue;
-            if (may_lend && is_lendable(&op->vec[i]) != *lend) {
+            if (lend_from && is_lendable(&op->vec[i], lend_from) != *lend) {
                 if (count) return count; /* two kinds never in one call */
                 *lend = true;
                 max_bytes = LEND_CHUNK;

@@ -10,6 +10,10 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef __linux__
+#include <linux/errqueue.h>
+#include <netinet/in.h>
+#endif
 
 #ifndef MSG_NOSIGNAL
 #define MSG_NOSIGNAL 0 /* there, channel.c sets SO_NOSIGPIPE */
@@ -203,6 +207,85 @@ static ssize_t sys_recv(int fd, const struct iovec *vec, int count) {
     return result(recvmsg(fd, &message, MSG_DONTWAIT));
 }
 
+/* An empty message tells whether a longer one could go. */
+static int sys_is_broken(int fd) {
+    ssize_t r = result(send(fd, "", 0, MSG_DONTWAIT | MSG_NOSIGNAL));
+    return r < 0 && r != -EAGAIN && r != -EINTR ? (int)r : 0;
+}
+
+#if defined AZC_PORTABLE || !defined SO_ZEROCOPY
+
+static int sys_zerocopy(int fd) {
+    (void)fd;
+    return -ENOSYS;
+}
+
+static ssize_t sys_send_lent(int fd, const struct iovec *vec, int count) {
+    (void)fd, (void)vec, (void)count;
+    return -ENOSYS;
+}
+
+static int sys_settled(int fd, sys_range *range) {
+    (void)fd, (void)range;
+    return 0;
+}
+
+#else
+
+static int option_of(int fd, int option) {
+    int value = -1;
+    socklen_t size = sizeof value;
+    int r = (int)result(getsockopt(fd, SOL_SOCKET, option, &value, &size));
+    return r < 0 ? r : value;
+}
+
+/* One that had it before may have counted already. */
+static int sys_zerocopy(int fd) {
+    int on = 1;
+    if (option_of(fd, SO_PROTOCOL) != IPPROTO_TCP) return -EOPNOTSUPP;
+    if (option_of(fd, SO_ZEROCOPY) != 0) return -EBUSY;
+    return (int)result(
+        setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on));
+}
+
+static ssize_t sys_send_lent(int fd, const struct iovec *vec, int count) {
+    struct msghdr message = message_of(vec, count);
+    return result(
+        sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL | MSG_ZEROCOPY));
+}
+
+static bool is_about_loans(const struct cmsghdr *part,
+                           const struct sock_extended_err *told) {
+    bool v4 = part->cmsg_level == SOL_IP && part->cmsg_type == IP_RECVERR;
+    bool v6 = part->cmsg_level == SOL_IPV6 && part->cmsg_type == IPV6_RECVERR;
+    return (v4 || v6) && told->ee_origin == SO_EE_ORIGIN_ZEROCOPY &&
+           told->ee_errno == 0;
+}
+
+/* What else stands in the queue (ICMP, say) is nobody's business here. */
+static int sys_settled(int fd, sys_range *range) {
+    for (;;) {
+        _Alignas(struct cmsghdr) char parts[256];
+        struct sock_extended_err told;
+        struct msghdr message = message_of(NULL, 0);
+        message.msg_control = parts;
+        message.msg_controllen = sizeof parts;
+        int r = (int)result(
+            recvmsg(fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT));
+        if (r == -EINTR) continue;
+        if (r < 0) return r;
+        struct cmsghdr *part = CMSG_FIRSTHDR(&message);
+        if (!part || part->cmsg_len < CMSG_LEN(sizeof told)) continue;
+        memcpy(&told, CMSG_DATA(part), sizeof told);
+        if (!is_about_loans(part, &told)) continue;
+        *range = (sys_range){told.ee_info, told.ee_data,
+                             told.ee_code & SO_EE_CODE_ZEROCOPY_COPIED};
+        return 1;
+    }
+}
+
+#endif
+
 static int sys_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
     return (int)result(poll(fds, count, timeout_ms));
 }
@@ -246,6 +329,10 @@ struct azc_sys azc_sys = {
     .unread = sys_unread,
     .send = sys_send,
     .recv = sys_recv,
+    .zerocopy = sys_zerocopy,
+    .send_lent = sys_send_lent,
+    .settled = sys_settled,
+    .is_broken = sys_is_broken,
     .poll = sys_poll,
     .fstat = sys_fstat,
     .close = sys_close,

@@ -9,7 +9,9 @@
  *   pwritev2/preadv2  pipes: RWF_NOWAIT needs no O_NONBLOCK on a description
  *                     that others may share, RWF_NOSIGNAL spares a SIGPIPE
  *   vmsplice          lends pages to a pipe; FIONREAD tells what is not read yet
- *   sendmsg, recvmsg  sockets: MSG_DONTWAIT and MSG_NOSIGNAL do the same there
+ *   sendmsg, recvmsg  sockets: MSG_DONTWAIT and MSG_NOSIGNAL do the same there.
+ *                     MSG_ZEROCOPY lends pages, and MSG_ERRQUEUE tells which
+ *                     are needed no more
  *   poll              is a tty or FIFO ready, before a call that could block
  *   fstat             is the number still the file that we were given
  *   copy              process_vm_readv on ourselves (or a pipe): a copy that
@@ -33,6 +35,12 @@ enum {
     SYS_NOWAIT = 1, /* -EAGAIN rather than wait, whatever O_NONBLOCK says */
 };
 
+/* Loans to a socket that are over, by their numbers, the last one included. */
+typedef struct sys_range {
+    uint32_t first, last;
+    bool copied; /* the kernel had to copy them all the same */
+} sys_range;
+
 struct azc_sys {
     ssize_t (*write_file)(int fd, const struct iovec *vec, int count);
     ssize_t (*read_file)(int fd, const struct iovec *vec, int count);
@@ -42,6 +50,10 @@ struct azc_sys {
     ssize_t (*unread)(int fd);
     ssize_t (*send)(int fd, const struct iovec *vec, int count);
     ssize_t (*recv)(int fd, const struct iovec *vec, int count);
+    int (*zerocopy)(int fd); /* may it be lent pages?  They count from 0 on */
+    ssize_t (*send_lent)(int fd, const struct iovec *vec, int count);
+    int (*settled)(int fd, sys_range *range); /* 1 if there was one */
+    int (*is_broken)(int fd); /* 0, or why nothing can be sent any more */
     int (*poll)(struct pollfd *fds, nfds_t count, int timeout_ms);
     int (*fstat)(int fd, struct stat *st);
     int (*close)(int fd);

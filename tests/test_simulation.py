@@ -20,9 +20,16 @@ import pytest
 TESTS = Path(__file__).parent
 CSRC = TESTS.parent / "csrc"
 SIM = TESTS / "sim"
-HELPER = ("queue", "port", "registry", "lanes", "pace", "pool", "channel", "pump")
-KERNEL = ("sim", "oracle", "kernel", "lending", "poller", "threads")
-LEND_MIN = "-DAZC_LEND_MIN=2000"  # bytes; small loans are many loans
+HELPER = [
+    *("queue", "port", "registry", "lanes", "pace", "pool", "lend"),
+    *("channel", "submit", "drive", "cancel", "pump"),
+]
+KERNEL = ("sim", "oracle", "kernel", "lending", "zerocopy", "poller", "threads")
+LOANS = [
+    "-DAZC_LEND_MIN=2000",  # bytes; small loans are many loans
+    "-DAZC_LOANS_MAX=8",  # to a socket at a time
+    "-DAZC_FIRST_LOAN=4294967290u",  # soon the last number of 32 bits is used
+]
 
 SEEDS = os.environ.get("AZC_SIM_SEEDS", "10000")
 CAUGHT_WITHIN = "300"  # seeds
@@ -87,7 +94,7 @@ def build_sim(folder: Path) -> Build:
         sources = [CSRC / f"{name}.c" for name in HELPER]
         sources += [SIM / f"{name}.c" for name in KERNEL]
         fakes = [f"-include{SIM / name}" for name in ("locks.h", "lending.h")]
-        return compiled(folder / name, sources, *fakes, LEND_MIN, *flags)
+        return compiled(folder / name, sources, *fakes, *LOANS, *flags)
 
     return build
 
@@ -110,10 +117,22 @@ def test_simulation_without_sabotage(saboteur: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", ["order", "tail", "rescue", "identity", "loan", "detach"]
+    ("fault", "lend_to"),
+    [
+        ("order", "both"),
+        ("tail", "both"),
+        ("rescue", "both"),
+        ("identity", "both"),
+        ("loan", "pipes"),
+        ("loan", "sockets"),
+        ("detach", "pipes"),
+        ("detach", "sockets"),
+        ("gap", "sockets"),
+    ],
 )
-def test_simulation_catches(fault: str, saboteur: Path) -> None:
-    result = run([saboteur, "--seeds", CAUGHT_WITHIN, "--sabotage", fault])
+def test_simulation_catches(fault: str, lend_to: str, saboteur: Path) -> None:
+    options = ["--seeds", CAUGHT_WITHIN, "--lend-to", lend_to, "--sabotage", fault]
+    result = run([saboteur, *options])
     assert result.returncode == 1
     assert "failed; its last steps" in result.stderr
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "locks.h"
+#include "poller.h"
 #include "sys.h"
 #include "threads.h"
 
@@ -16,7 +17,7 @@ const char *const sim_fault_names[FAULTS] = {
     "short count", "EAGAIN",    "EINTR",     "out of buffers", "broken",
     "bad memory",  "no memory", "no thread", "no fd",          "spurious",
     "peer died",   "fd stolen", "stalled",   "loan refused",   "late count",
-    "no pages",
+    "no pages",    "no room",   "copied",    "merged",         "unordered",
 };
 sim_rates kernel_rates;
 bool kernel_in_child;
@@ -158,6 +159,8 @@ sim_file *kernel_new_file(int kind, size_t capacity) {
     file->flow[1].log_room = before.log_room;
     file->flow[1].loans = before.loans;
     file->flow[1].loans_room = before.loans_room;
+    file->flow[1].calls_lent.all = before.calls_lent.all;
+    file->flow[1].calls_lent.room = before.calls_lent.room;
     file->kind = kind;
     file->number = SIM_FIRST_FD + kernel.count++;
     file->open = true;
@@ -181,11 +184,12 @@ bool kernel_always_ready(const sim_file *file) {
     return file->kind == REGULAR || file->kind == DEVICE;
 }
 
-bool kernel_is_ready(const sim_file *file, bool out) {
-    const sim_flow *flow = &file->flow[out];
+bool kernel_is_ready(sim_file *file, int what) {
+    const sim_flow *flow = &file->flow[what != POLLER_IN];
     if (kernel_always_ready(file) || flow->ended) return true;
-    if (out) return flow->capacity > flow->level;
-    return flow->level > 0;
+    if (zerocopy_has_news(&file->flow[1])) return true;
+    if (what == POLLER_ERRORS) return false;
+    return what == POLLER_OUT ? flow->capacity > flow->level : flow->level > 0;
 }
 
 int sim_isatty(int fd) { return kernel_file(fd)->kind == TTY; }
@@ -245,7 +249,7 @@ static int fake_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
         flow->calls++;
         return -EINTR;
     }
-    bool ready = kernel_is_ready(file, out);
+    bool ready = kernel_is_ready(file, out ? POLLER_OUT : POLLER_IN);
     if (!ready && kernel_strikes(kernel_rates.spurious / 4, FAULT_SPURIOUS))
         ready = true;
     fds[0].revents = ready ? fds[0].events : 0;
@@ -273,6 +277,14 @@ static bool has_bytes(void *arg) {
 static int fatal(sim_flow *flow, int error) {
     if (!flow->fatal) flow->fatal = error;
     return flow->fatal;
+}
+
+/* A connection that is reset needs none of its pages any more.  Let the peer
+ * have seen them all just before. */
+int kernel_breaks(sim_flow *flow, int error) {
+    if (flow->counts) peer_read_remains(flow);
+    flow->ended = true;
+    return fatal(flow, error);
 }
 
 /* The faults that any call can meet; 0 if it meets none. */
@@ -355,10 +367,8 @@ static ssize_t write_bytes(sim_file *file, const struct iovec *vec, int count,
                            bool waits) {
     sim_flow *flow = &file->flow[1];
     int error = meets_fault(file, flow);
-    if (error == -EIO || error == -ECONNRESET) {
-        flow->ended = true;
-        return fatal(flow, error == -EIO ? -EIO : -EPIPE);
-    }
+    if (error == -EIO || error == -ECONNRESET)
+        return kernel_breaks(flow, error == -EIO ? -EIO : -EPIPE);
     if (error) return error;
     if (waits) sim_wait(has_room, flow, SIM_FOREVER);
     if (flow->ended) return fatal(flow, flow->fatal ? flow->fatal : -EPIPE);
@@ -518,10 +528,8 @@ static ssize_t lend_pages(sim_file *file, const struct iovec *vec, int count) {
         return refusals[sim_below(4)];
     }
     int error = meets_fault(file, flow);
-    if (error == -EIO || error == -ECONNRESET) {
-        flow->ended = true;
-        return fatal(flow, -EPIPE);
-    }
+    if (error == -EIO || error == -ECONNRESET)
+        return kernel_breaks(flow, -EPIPE);
     if (error) return error;
     if (flow->ended) return fatal(flow, flow->fatal ? flow->fatal : -EPIPE);
     if (flow->level >= flow->capacity) return -EAGAIN;
@@ -585,6 +593,30 @@ static ssize_t fake_unread(int fd) {
     return (ssize_t)unread;
 }
 
+/* ---- for zerocopy.c -------------------------------------------------- */
+
+void kernel_begins_call(sim_file *file, bool out, int count) {
+    check_call(file, &file->flow[out], out, count);
+    file->flow[out].busy = true;
+    sim_yield();
+}
+
+void kernel_ends_call(sim_file *file, bool out, ssize_t r) {
+    sim_yield();
+    file->flow[out].busy = false;
+    count_result(&file->flow[out], r);
+}
+
+int kernel_meets_fault(sim_file *file, bool out) {
+    return meets_fault(file, &file->flow[out]);
+}
+
+size_t kernel_cut(size_t n) { return cut(n); }
+
+void kernel_lends(sim_flow *flow, const struct iovec *vec, size_t n) {
+    lend_bytes(flow, vec, n);
+}
+
 /* ---- sockets --------------------------------------------------------- */
 
 static ssize_t fake_send(int fd, const struct iovec *vec, int count) {
@@ -605,6 +637,7 @@ void peer_read(sim_flow *flow, size_t n) {
     if (n > flow->level) n = flow->level;
     flow->level -= n;
     flow->read += n;
+    zerocopy_peer_acts(flow);
     lending_look(flow);
 }
 
@@ -624,8 +657,8 @@ void peer_feed(sim_flow *flow, size_t n) {
 void peer_end(sim_flow *flow, int error) {
     if (flow->ended) return;
     sim_faults[FAULT_PEER_DIED]++;
+    if (error) kernel_breaks(flow, error);
     flow->ended = true;
-    if (error) fatal(flow, error);
     if (error && !flow->may_lend) flow->level = 0;
 }
 
@@ -680,6 +713,10 @@ struct azc_sys azc_sys = {
     .unread = fake_unread,
     .send = fake_send,
     .recv = fake_recv,
+    .zerocopy = zerocopy_begin,
+    .send_lent = zerocopy_send,
+    .settled = zerocopy_tell,
+    .is_broken = zerocopy_is_broken,
     .poll = fake_poll,
     .fstat = fake_fstat,
     .close = fake_close,

@@ -2,7 +2,7 @@
  *
  * Simulated are pipes, FIFOs, ttys, sockets, regular files and devices, each
  * with a small capacity, an end that a peer holds, and faults drawn from the
- * seed.  It keeps the rules of the real one (an fd reports once and is then
+ * seed.  Loans are in lending.h, and what a socket tells of them in zerocopy.h.  It keeps the rules of the real one (an fd reports once and is then
  * silent, a socket with a bad page takes nothing, ...) and checks that the
  * helper keeps them too (no call on a closed or strange number, no two calls
  * at once on one fd and direction, no lock held where a call may last).
@@ -12,8 +12,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
 
 #include "lending.h"
+#include "zerocopy.h"
 
 enum sim_kind { SOCKET, PIPE, FIFO, TTY, REGULAR, DEVICE, KINDS };
 
@@ -28,8 +31,10 @@ typedef struct sim_flow {
     sim_loan *loans; /* out: what is looked at in memory when it is read */
     int loans_count, loans_room;
     uint64_t lent; /* bytes, ever */
-    bool may_lend; /* the peer only reads, as AZC_READS says */
+    bool may_lend; /* it only reads, as AZC_READS says; or AZC_ZEROCOPY */
     bool refused;  /* ... but the kernel does not lend */
+    bool counts;   /* a socket that numbers its loans */
+    sim_calls calls_lent;
     bool reads_on; /* the peer reads all that comes */
     uint64_t fed;      /* in: what the peer has written, ever */
     bool ended;        /* in: the peer has closed; out: it is gone */
@@ -66,6 +71,8 @@ typedef struct sim_rates {
     unsigned spurious; /* readiness that is none; more unread than there is */
     unsigned refused;  /* the kernel lends no pages */
     unsigned no_pages; /* mmap fails */
+    unsigned no_room;  /* for one more loan to a socket */
+    unsigned copied;   /* it was copied although it was lent */
 } sim_rates;
 
 /* Faults that were injected, all seeds together. */
@@ -86,6 +93,10 @@ enum sim_fault {
     FAULT_REFUSED,
     FAULT_LATE,
     FAULT_NO_PAGES,
+    FAULT_NO_ROOM,
+    FAULT_COPIED,
+    FAULT_MERGED,
+    FAULT_UNORDERED,
     FAULTS,
 };
 extern uint64_t sim_faults[FAULTS];
@@ -114,9 +125,17 @@ bool kernel_signalled(int number); /* of a notifier */
 extern uint64_t kernel_progress;
 bool kernel_strikes(unsigned rate, int fault);
 bool kernel_always_ready(const sim_file *file);
-bool kernel_is_ready(const sim_file *file, bool out);
+bool kernel_is_ready(sim_file *file, int what); /* of poller.h */
 void poller_drop_closed(int fd);
 void poller_end(void); /* fails if one is left open */
+
+/* For zerocopy.c: what all calls that move bytes have in common. */
+void kernel_begins_call(sim_file *file, bool out, int count);
+void kernel_ends_call(sim_file *file, bool out, ssize_t r);
+int kernel_meets_fault(sim_file *file, bool out);
+int kernel_breaks(sim_flow *flow, int error);
+size_t kernel_cut(size_t n);
+void kernel_lends(sim_flow *flow, const struct iovec *vec, size_t n);
 
 /* Memory that no system call can read. */
 void kernel_mark_bad(const void *from, size_t n);

@@ -39,15 +39,22 @@ static void copy_loan(struct sim_flow *flow, sim_loan *loan, size_t n) {
               "the reader of lent pages sees what was stored later");
 }
 
+/* For one more loan. */
+static void make_room(sim_flow *flow) {
+    if (flow->loans_count < flow->loans_room) return;
+    flow->loans_room = 2 * flow->loans_room + 8;
+    flow->loans =
+        realloc(flow->loans, (size_t)flow->loans_room * sizeof *flow->loans);
+    if (!flow->loans) abort();
+}
+
 void lending_add(struct sim_flow *flow, const char *from, size_t n) {
-    if (flow->loans_count == flow->loans_room) {
-        flow->loans_room = 2 * flow->loans_room + 8;
-        flow->loans = realloc(flow->loans, (size_t)flow->loans_room *
-                                               sizeof *flow->loans);
-        if (!flow->loans) abort();
-    }
+    make_room(flow);
     sim_loan *loan = &flow->loans[flow->loans_count++];
-    *loan = (sim_loan){.from = from, .at = flow->moved, .n = n};
+    *loan = (sim_loan){.from = from,
+                       .at = flow->moved,
+                       .n = n,
+                       .call = flow->calls_lent.count};
     sim_lent += n;
     lending_on_lend(from);
     if (!sim_chance(100)) return;
@@ -55,23 +62,24 @@ void lending_add(struct sim_flow *flow, const char *from, size_t n) {
     loan->copied = true;
 }
 
-void lending_look(struct sim_flow *flow) {
-    int over = 0;
-    for (; over < flow->loans_count; over++) {
-        sim_loan *loan = &flow->loans[over];
-        if (loan->at >= flow->read) break;
-        uint64_t n = flow->read - loan->at;
-        if (n > loan->n) n = loan->n;
-        copy_loan(flow, loan, n);
-        loan->from += n;
-        loan->at += n;
-        loan->n -= n;
-        if (loan->n) break;
+/* Looks at as much of a loan as has been read. */
+static void look(sim_flow *flow, sim_loan *loan) {
+    if (loan->at >= flow->read || zerocopy_is_late(flow, loan->call)) return;
+    uint64_t n = flow->read - loan->at;
+    if (n > loan->n) n = loan->n;
+    copy_loan(flow, loan, n);
+    loan->from += n;
+    loan->at += n;
+    loan->n -= n;
+}
+
+void lending_look(sim_flow *flow) {
+    int kept = 0;
+    for (int i = 0; i < flow->loans_count; i++) {
+        look(flow, &flow->loans[i]);
+        if (flow->loans[i].n) flow->loans[kept++] = flow->loans[i];
     }
-    if (!over) return;
-    flow->loans_count -= over;
-    memmove(flow->loans, flow->loans + over,
-            (size_t)flow->loans_count * sizeof *flow->loans);
+    flow->loans_count = kept;
 }
 
 static bool overlaps(const sim_loan *loan, const char *from, size_t n) {
@@ -84,21 +92,42 @@ static sim_loan *find_loan(sim_flow *flow, const char *from, size_t n) {
     return NULL;
 }
 
-bool lending_is_unread(const void *from, size_t n) {
-    bool unread = false;
-    for (int i = 0; i < kernel_files() && !unread; i++)
-        unread = find_loan(&kernel_file_at(i)->flow[1], from, n);
+uint64_t lending_unread(sim_flow *flow, const void *from, size_t n) {
+    uint64_t unread = 0;
+    for (int i = 0; i < flow->loans_count; i++)
+        if (overlaps(&flow->loans[i], from, n)) unread += flow->loans[i].n;
     return unread;
 }
 
-/* These pages leave their address: the pipes keep them as they are now. */
+/* The first n bytes of a loan become a loan of their own. */
+static sim_loan *split(sim_flow *flow, sim_loan *loan, size_t n) {
+    ptrdiff_t i = loan - flow->loans;
+    make_room(flow);
+    loan = flow->loans + i;
+    memmove(loan + 1, loan, (size_t)(flow->loans_count++ - i) * sizeof *loan);
+    loan[0].n = n;
+    loan[1].from += n;
+    loan[1].at += n;
+    loan[1].n -= n;
+    return loan;
+}
+
+/* What is lent of these pages, as loans of their own; NULL if nothing is. */
+static sim_loan *cut_out(sim_flow *flow, const char *from, size_t n) {
+    sim_loan *loan = find_loan(flow, from, n);
+    if (loan && loan->from < from)
+        loan = split(flow, loan, (size_t)(from - loan->from)) + 1;
+    if (loan && loan->from + loan->n > from + n)
+        loan = split(flow, loan, (size_t)(from + n - loan->from));
+    return loan;
+}
+
+/* These pages leave their address: the readers keep them as they are now. */
 static void replace(const char *from, size_t n) {
     for (int i = 0; i < kernel_files(); i++) {
         sim_flow *flow = &kernel_file_at(i)->flow[1];
         sim_loan *loan;
-        while ((loan = find_loan(flow, from, n))) {
-            SIM_CHECK(loan->from >= from && loan->from + loan->n <= from + n,
-                      "a part of a loan is taken back");
+        while ((loan = cut_out(flow, from, n))) {
             copy_loan(flow, loan, loan->n);
             sim_taken_back += loan->n;
             loan->copied = loan->gone = true;

@@ -1,6 +1,7 @@
 /* lending.h - simulated pages: the memory of pools, and the loans of it.
  *
- * A loan is what a pipe holds of lent pages: not bytes, but where they are.
+ * A loan is what a pipe or a socket holds of lent pages: not bytes, but where
+ * they are.
  * Its bytes are looked at when the reader reads, so whatever was stored there
  * meanwhile is what the reader gets.  Only when the pages are replaced at that
  * address (mremap, madvise, munmap) the loan keeps the old ones.  Now and then
@@ -23,6 +24,7 @@ typedef struct sim_loan {
     const char *from;
     uint64_t at; /* in the flow's log */
     size_t n;
+    int call;    /* to a socket: its number there */
     bool copied; /* the log has the bytes already ... */
     bool gone;   /* ... and these pages are no more in the slot */
 } sim_loan;
@@ -35,8 +37,8 @@ void lending_end(void); /* fails if memory is left mapped */
 void lending_add(struct sim_flow *flow, const char *from, size_t n);
 /* The reader looks at all that it has read by now. */
 void lending_look(struct sim_flow *flow);
-/* Has a reader still to look at these bytes of a pool? */
-bool lending_is_unread(const void *from, size_t n);
+/* How many of the bytes there has this reader still to look at? */
+uint64_t lending_unread(struct sim_flow *flow, const void *from, size_t n);
 bool lending_is_mapped(const void *from, size_t n);
 
 /* Told of all memory that is lent, and of that whose pages are replaced. */

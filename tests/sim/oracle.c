@@ -15,8 +15,12 @@ chan channels[CHANNELS];
 int channel_count;
 azc_pool *pool;
 size_t slot_bytes;
+uint64_t sim_twins;
 
-static op *in_slot[SLOTS];
+enum { BORROWERS = 4 };
+
+static op *in_slot[SLOTS][BORROWERS]; /* all of the same bytes */
+static chan *locked[SIM_THREADS];     /* whose lock the thread had last */
 static op *entering[SIM_THREADS]; /* until it is in a queue */
 static op *inside[SIM_THREADS];   /* until its call returns */
 
@@ -36,8 +40,17 @@ static void remove_from_order(op *it) {
     channel->count--;
 }
 
+static chan *channel_of(const pthread_mutex_t *mutex) {
+    int i = 0;
+    while (i < channel_count && (!channels[i].azc || channels[i].freed ||
+                                 mutex != &channels[i].azc->lock))
+        i++;
+    return i < channel_count ? &channels[i] : NULL;
+}
+
 /* A submitting call has its turn when it first has the lock. */
 static void on_channel_lock(pthread_mutex_t *mutex) {
+    locked[sim_self()] = channel_of(mutex);
     op *it = entering[sim_self()];
     if (!it || mutex != &it->channel->azc->lock) return;
     bool again = it->home && it->place < 0;
@@ -53,17 +66,20 @@ static void on_move(sim_file *file, bool out) {
     entering[sim_self()] = NULL;
 }
 
+/* Which of them it is nobody can tell from the memory: any that run here. */
 static void on_lend(const void *from) {
-    for (int i = 0; i < SLOTS; i++) {
-        op *it = in_slot[i];
+    for (int i = 0; i < SLOTS * BORROWERS; i++) {
+        op *it = in_slot[i / BORROWERS][i % BORROWERS];
         const unsigned char *at = from;
-        if (it && at >= it->data && at < it->data + it->length) it->lent = true;
+        if (it && it->data && at >= it->data && at < it->data + it->length &&
+            it->channel == locked[sim_self()])
+            it->lent = true;
     }
 }
 
 static int slot_at(const char *from) {
     int slot = 0;
-    while (slot < SLOTS && azc_pool_slot(pool, slot) != (void *)(uintptr_t)from)
+    while (slot < SLOTS && (char *)azc_pool_slot(pool, slot + 1) <= from)
         slot++;
     return slot;
 }
@@ -71,9 +87,11 @@ static int slot_at(const char *from) {
 /* Others may be storing into their slots at this moment. */
 static void on_replace(const void *from, size_t n) {
     int slot = slot_at(from);
-    op *it = slot < SLOTS ? in_slot[slot] : NULL;
-    SIM_CHECK(it && it->lent, "a slot is replaced that was never lent");
-    it->replaced += n;
+    bool lent = false;
+    for (int i = 0; i < BORROWERS && slot < SLOTS; i++)
+        lent |= in_slot[slot][i] && in_slot[slot][i]->lent;
+    SIM_CHECK(lent, "a slot is replaced that was never lent");
+    if (locked[sim_self()]) locked[sim_self()]->replaced += n;
 }
 
 void oracle_begin(void) {
@@ -81,6 +99,7 @@ void oracle_begin(void) {
     memset(entering, 0, sizeof entering);
     memset(inside, 0, sizeof inside);
     memset(in_slot, 0, sizeof in_slot);
+    memset(locked, 0, sizeof locked);
     memset(channels, 0, sizeof channels);
     sim_on_channel_lock = on_channel_lock;
     kernel_on_move = on_move;
@@ -92,7 +111,7 @@ void oracle_begin(void) {
 
 static void fill(op *it) {
     if (it->kind == SEND)
-        pattern_fill(it->data, it->token, 0, it->length);
+        pattern_fill(it->data, it->content, 0, it->length);
     else
         memset(it->data, UNTOUCHED, it->length);
 }
@@ -101,7 +120,7 @@ static op *op_new_at(chan *channel, int kind, size_t length) {
     SIM_CHECK(op_count < OPS, "too many operations");
     op *it = &ops[op_count++];
     memset(it, 0, sizeof *it);
-    it->token = (uint64_t)op_count;
+    it->token = it->content = (uint64_t)op_count;
     it->channel = channel;
     it->kind = kind;
     it->length = it->bad_from = length;
@@ -132,12 +151,27 @@ static size_t draw_offset(size_t room) {
 
 op *op_new_in_slot(chan *channel, int kind, size_t length) {
     int slot = (int)sim_below(SLOTS);
-    if (!pool || length > slot_bytes || in_slot[slot]) return NULL;
-    op *it = in_slot[slot] = op_new_at(channel, kind, length);
+    if (!pool || length > slot_bytes || in_slot[slot][0]) return NULL;
+    op *it = in_slot[slot][0] = op_new_at(channel, kind, length);
     it->slot = slot;
     it->data = azc_pool_slot(pool, slot);
     it->data += draw_offset(slot_bytes - length);
     fill(it);
+    return it;
+}
+
+op *op_new_twin(chan *channel) {
+    int slot = (int)sim_below(SLOTS), i = 1;
+    op *first = in_slot[slot][0];
+    if (!pool || !first || first->kind != SEND || first->end) return NULL;
+    while (i < BORROWERS && in_slot[slot][i]) i++;
+    if (i == BORROWERS) return NULL;
+    op *it = in_slot[slot][i] = op_new_at(channel, SEND, first->length);
+    it->slot = slot;
+    it->data = first->data;
+    it->content = first->content;
+    it->twin = first->twin = true;
+    sim_twins++;
     return it;
 }
 
@@ -159,16 +193,25 @@ void op_leaves(op *it) {
 }
 
 static void release_memory(op *it) {
-    if (it->slot < 0)
-        free(it->data);
-    else
-        in_slot[it->slot] = NULL;
+    if (it->slot < 0) free(it->data);
+    for (int i = 0; i < BORROWERS && it->slot >= 0; i++) {
+        op *borrower = in_slot[it->slot][i];
+        if (borrower) borrower->data = NULL;
+        in_slot[it->slot][i] = NULL;
+    }
     it->data = NULL;
+}
+
+static bool is_borrowed(const op *it) {
+    bool borrowed = false;
+    for (int i = 0; i < BORROWERS && it->slot >= 0; i++)
+        borrowed |= in_slot[it->slot][i] && !in_slot[it->slot][i]->end;
+    return borrowed;
 }
 
 /* The memory is the caller's, who does the worst that a caller can do. */
 void op_give_back(op *it) {
-    if (!it->data) return;
+    if (!it->data || is_borrowed(it)) return;
     if (it->bad_from < it->length) kernel_unmark_bad(it->data + it->bad_from);
     memset(it->data, POISON, it->length);
     if (!sim_chance(it->slot < 0 ? 512 : 900)) return;
@@ -192,17 +235,28 @@ static void keep_received(op *it) {
 
 /* Ends are told in the order of submission.  Exempt are those that a cancel
  * has ended, and those whose own call was moving bytes: it tells on return.
- * What was copied may end before what was lent. */
+ * What was copied may end before what was lent; of twins it is not known which
+ * of them was. */
 static void check_order(op *it) {
     int *last = &it->channel->last_end[it->lent || !it->length];
-    if (it->end != BY_EVENT || it->direct || it->status == -ECANCELED) return;
+    if (it->end != BY_EVENT || it->direct || it->twin) return;
+    if (it->status == -ECANCELED) return;
     SIM_CHECK(it->turn > *last, "operation %ld ends too late",
               (long)it->token);
     *last = it->turn;
 }
 
+/* What the reader has not looked at may be of others, which still run. */
 static bool is_unread(const op *it) {
-    return it->slot >= 0 && lending_is_unread(it->data, it->length);
+    uint64_t others = 0;
+    if (it->slot < 0 || !it->data) return false;
+    for (int i = 0; i < BORROWERS; i++) {
+        const op *other = in_slot[it->slot][i];
+        if (other && other != it && !other->end &&
+            other->channel == it->channel)
+            others += other->length;
+    }
+    return lending_unread(it->channel->flow, it->data, it->length) > others;
 }
 
 /* What has ended well, the reader has. */
@@ -335,7 +389,7 @@ static guesses guess_running(const op *it, uint64_t rest) {
 static guesses guess_ended(const op *it, uint64_t rest, bool torn) {
     guesses all = {.n = {it->bytes}, .count = 1};
     /* Without memory for an event nobody can tell how much of it is out. */
-    if (it->home && it->end == BY_RETURN && it->status == -ENOMEM)
+    if (it->home && it->end == BY_RETURN && kernel_excuses.no_memory)
         guess_rest(&all, it, rest);
     /* A call on a copy may end after the operation did. */
     if (it->channel->bounced && torn && it->status < 0 && rest > it->bytes &&
@@ -361,7 +415,8 @@ static bool fits(chan *channel, int i, uint64_t at, bool torn) {
     for (int k = 0; k < all.count; k++) {
         uint64_t n = all.n[k];
         if (n > rest || (n && torn)) continue;
-        if (!pattern_equals(channel->flow->log + at, it->token, 0, n)) continue;
+        if (!pattern_equals(channel->flow->log + at, it->content, 0, n))
+            continue;
         bool whole = n == 0 || n == it->length || k < all.whole;
         if (!fits(channel, i + 1, at + n, torn || !whole)) continue;
         it->final = n;
@@ -465,11 +520,11 @@ static uint64_t messages_of(const op *it) {
 void channel_check_stats(chan *channel) {
     azc_stats stats;
     const sim_flow *flow = channel->flow;
-    uint64_t messages = 0, rescued = 0;
+    uint64_t messages = 0, rescued = channel->replaced;
     bool exact = !((channel->error || channel->torn) && channel->bounced);
     for (int i = 0; i < channel->count; i++) {
         messages += messages_of(channel->order[i]);
-        rescued += channel->order[i]->copied + channel->order[i]->replaced;
+        rescued += channel->order[i]->copied;
     }
     int r = azc_get_stats(channel->azc, &stats);
     SIM_CHECK(r == 0, "no stats");
@@ -497,16 +552,16 @@ void channel_check_stats(chan *channel) {
 }
 
 static void check_untouched(const op *it) {
-    if (it->data && it->end)
+    if (it->data && it->end && !is_borrowed(it))
         SIM_CHECK(is_full_of(it->data, POISON, it->length),
                   "memory is written to after its operation has ended");
 }
 
 void oracle_close_pool(void) {
     for (int i = 0; i < SLOTS; i++) {
-        if (!in_slot[i]) continue;
-        check_untouched(in_slot[i]);
-        release_memory(in_slot[i]);
+        if (!in_slot[i][0]) continue;
+        check_untouched(in_slot[i][0]);
+        release_memory(in_slot[i][0]);
     }
     if (pool) azc_pool_close(pool);
     pool = NULL;

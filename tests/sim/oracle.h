@@ -12,6 +12,8 @@
  *   - received bytes lie where they should, and nothing beyond them changed
  *   - the reader has looked at all pages of it that were lent, unless it was
  *     cancelled, closed or broken; an empty message also waits for those before
+ *   (several operations may have the same slot: then its memory is the
+ *   caller's with the end of the last)
  * Checked of each channel at the end of a seed
  *   - the reader has the messages in the order of submission, each contiguous;
  *     those in part are the last, a cancelled batch ends with a message
@@ -39,6 +41,8 @@ typedef struct op {
     int kind;
     unsigned char *data;
     int slot; /* of the pool, whose memory it is; -1: none */
+    bool twin;        /* another has, or had, the same memory */
+    uint64_t content; /* the token that its bytes were made from */
     size_t length, need;
     uint64_t ends[ENDS];
     int nends;
@@ -55,7 +59,6 @@ typedef struct op {
     uint64_t bytes;
     uint64_t final;      /* bytes of it that the reader has */
     uint64_t copied;     /* if it was rescued */
-    uint64_t replaced;   /* ... bytes of slots, to take loans back */
     unsigned char *kept; /* what it had received */
 } op;
 
@@ -76,6 +79,7 @@ struct chan {
     int error;
     bool torn; /* a message may have been cut off */
     uint64_t immediate;
+    uint64_t replaced; /* bytes of slots, to take loans back */
 };
 
 extern op ops[OPS];
@@ -86,11 +90,14 @@ extern int channel_count;
 /* The pool that the callers have, if they have one. */
 extern azc_pool *pool;
 extern size_t slot_bytes;
+extern uint64_t sim_twins; /* operations with the bytes of another */
 
 void oracle_begin(void);
 op *op_new(chan *channel, int kind, size_t length);
 /* The same in a slot of the pool; NULL if none is free. */
 op *op_new_in_slot(chan *channel, int kind, size_t length);
+/* The same bytes as a send that has not ended, in the same slot, once more. */
+op *op_new_twin(chan *channel);
 op *op_of(uint64_t token);
 /* The operation that this simulated thread submits now. */
 void op_enters(op *it);

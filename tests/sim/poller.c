@@ -22,7 +22,8 @@ enum {
 
 typedef struct entry {
     int fd;
-    bool used, out, armed;
+    bool used, armed;
+    int what;
     bool spurious; /* it will be reported, but nothing is there */
     void *who;
 } entry;
@@ -116,7 +117,7 @@ static entry *find_room(azc_poller *poller) {
     return &poller->entries[i];
 }
 
-int azc__poller_arm(azc_poller *poller, int fd, bool out, bool known,
+int azc__poller_arm(azc_poller *poller, int fd, int what, bool known,
                     void *who) {
     sim_yield();
     SIM_CHECK(!kernel_always_ready(kernel_file(fd)), "fd %d cannot be polled",
@@ -127,7 +128,7 @@ int azc__poller_arm(azc_poller *poller, int fd, bool out, bool known,
     if (kernel_file(fd)->unpollable) return -EPERM;
     if (no_fd() < 0) return -ENOMEM;
     if (!it) it = find_room(poller);
-    *it = (entry){fd, true, out, true, false, who};
+    *it = (entry){.fd = fd, .used = true, .armed = true, .what = what, .who = who};
     return 0;
 }
 
@@ -148,7 +149,7 @@ void poller_drop_closed(int fd) {
 
 static bool is_reported(const entry *it) {
     return it->used && it->armed &&
-           (it->spurious || kernel_is_ready(kernel_file(it->fd), it->out));
+           (it->spurious || kernel_is_ready(kernel_file(it->fd), it->what));
 }
 
 static bool has_report(void *arg) {

@@ -5,7 +5,8 @@
  * In each round a few submitting threads send on a few links, one thread
  * cancels and closes at random, one drains the port, and each link has a
  * reader: half of them read(2), the others azc_recv.  Every message begins
- * with a header, so that a reader can check it whatever was cancelled.
+ * with a header, so that a reader can check it whatever was cancelled.  Half of
+ * the messages lie in a pool, whose pages are lent to some pipes and to TCP.
  *
  * Checked: each operation ends once and none is lost; messages arrive whole,
  * in the order in which each thread sent them, and carry none of the poison
@@ -14,6 +15,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -28,7 +30,7 @@
 #include "azc.h"
 
 enum {
-    LINKS = 4,
+    LINKS = 6,
     SENDERS = 3,
     PER_SENDER = 60, /* messages in a round */
     SLOTS = SENDERS * PER_SENDER,
@@ -60,6 +62,7 @@ typedef struct slot {
     atomic_bool arrived;
     int link, sender;
     unsigned char *data;
+    bool pooled; /* it lies in the pool */
     size_t length;
 } slot;
 
@@ -79,9 +82,10 @@ static struct {
     slot slots[SLOTS];
     wire links[LINKS];
     azc_port *port;
+    azc_pool *pool; /* as many slots as there are messages */
     atomic_int begun[SENDERS], ended;
     atomic_bool sent;
-    uint64_t operations, cancelled, rescued, failed;
+    uint64_t operations, cancelled, rescued, failed, lent;
     unsigned seed;
 } race;
 
@@ -114,7 +118,7 @@ static void end(slot *it, int how) {
     int before = atomic_exchange(&it->end, how);
     CHECK(before == RUNNING, "an operation ends twice: %d, %d", before, how);
     memset(it->data, POISON, it->length);
-    free(it->data);
+    if (!it->pooled) free(it->data);
     atomic_fetch_add(&race.ended, 1);
 }
 
@@ -144,7 +148,9 @@ static void *send_some(void *arg) {
         it->link = (int)draw(&seed, LINKS);
         it->sender = sender;
         it->length = draw_length(&seed);
-        it->data = malloc(it->length);
+        it->pooled = draw(&seed, 2);
+        it->data = it->pooled ? azc_pool_slot(race.pool, number)
+                              : malloc(it->length);
         CHECK(it->data, "no memory");
         fill(it, (uint64_t)number);
         atomic_store(&it->ready, true);
@@ -304,8 +310,36 @@ static void *read_link(void *arg) {
 
 /* ---- rounds ---------------------------------------------------------- */
 
+/* The reader's buffer is small, so that much is lent and not yet sent. */
+static void connect_over_tcp(int fds[2]) {
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t length = sizeof at;
+    int size = 4096, listener = socket(AF_INET, SOCK_STREAM, 0);
+    setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &size, sizeof size);
+    CHECK(bind(listener, (struct sockaddr *)&at, sizeof at) == 0 &&
+              listen(listener, 1) == 0,
+          "nothing listens");
+    getsockname(listener, (struct sockaddr *)&at, &length);
+    fds[1] = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(connect(fds[1], (struct sockaddr *)&at, sizeof at) == 0,
+          "no connection");
+    fds[0] = accept(listener, NULL, NULL);
+    close(listener);
+}
+
+/* To whom pages may be lent: every reader here only reads. */
+static int lending_flags(int kind, int fd, unsigned *seed) {
+    if (kind % 3 == 2) return AZC_ZEROCOPY;
+    if (kind % 3 == 1 || draw(seed, 2)) return 0;
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    return AZC_READS | AZC_OWN;
+}
+
 static void open_fds(int kind, int fds[2]) {
-    if (kind % 2) {
+    if (kind % 3 == 2) {
+        connect_over_tcp(fds);
+    } else if (kind % 3) {
         int size = 4096;
         CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0, "no sockets");
         setsockopt(fds[1], SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
@@ -319,13 +353,14 @@ static void open_fds(int kind, int fds[2]) {
 
 static void open_link(int number, unsigned *seed) {
     wire *it = &race.links[number];
-    int fds[2], untrusted = draw(seed, 4) ? 0 : AZC_UNTRUSTED;
+    int fds[2], more = draw(seed, 4) ? 0 : AZC_UNTRUSTED;
     memset(it, 0, sizeof *it);
     for (int i = 0; i < SENDERS; i++) it->last[i] = -1;
     it->seed = draw(seed, 1 << 20);
     it->early = draw(seed, 6) == 0;
     open_fds(number, fds);
-    CHECK(azc_open(fds[1], AZC_OUT | untrusted, &it->out) == 0, "no channel");
+    if (!more) more = lending_flags(number, fds[1], seed);
+    CHECK(azc_open(fds[1], AZC_OUT | more, &it->out) == 0, "no channel");
     it->fd = fds[0];
     if (number >= LINKS / 2) {
         CHECK(azc_open(fds[0], AZC_IN, &it->in) == 0, "no channel");
@@ -350,6 +385,12 @@ static void check_round(void) {
     }
 }
 
+static void count_loans(azc_channel *channel) {
+    azc_stats stats = {0};
+    CHECK(azc_get_stats(channel, &stats) == 0, "no stats");
+    race.lent += stats.lent;
+}
+
 static void run_round(unsigned seed) {
     pthread_t senders[SENDERS], canceller, drainer;
     memset(race.slots, 0, sizeof race.slots);
@@ -358,6 +399,8 @@ static void run_round(unsigned seed) {
     for (int i = 0; i < SENDERS; i++) atomic_store(&race.begun[i], 0);
     atomic_store(&race.sent, false);
     CHECK(azc_port_open(&race.port) == 0, "no port");
+    CHECK(azc_pool_open(LONGEST + sizeof(header), SLOTS, &race.pool) == 0,
+          "no pool");
     for (int i = 0; i < LINKS; i++) open_link(i, &seed);
     pthread_create(&drainer, NULL, drain_all, NULL);
     pthread_create(&canceller, NULL, cancel_some, NULL);
@@ -371,10 +414,12 @@ static void run_round(unsigned seed) {
     for (int i = 0; i < LINKS; i++) close_link(&race.links[i], i);
     pthread_join(drainer, NULL);
     for (int i = 0; i < LINKS; i++) {
+        count_loans(race.links[i].out);
         azc_free(race.links[i].out);
         pthread_join(race.links[i].reader, NULL);
     }
     azc_port_close(race.port);
+    azc_pool_close(race.pool);
     check_round();
 }
 
@@ -387,9 +432,10 @@ int main(int argc, char **argv) {
         if (strcmp(argv[i], "--seed") == 0) seed = (unsigned)value;
     }
     while (race.operations < operations) run_round(seed++);
-    printf("%llu operations, %llu dropped, %llu rescued, %llu cut off\n",
+    printf("%llu operations, %llu dropped, %llu rescued, %llu cut off, "
+           "%llu bytes lent\n",
            (unsigned long long)race.operations,
            (unsigned long long)race.cancelled, (unsigned long long)race.rescued,
-           (unsigned long long)race.failed);
+           (unsigned long long)race.failed, (unsigned long long)race.lent);
     return 0;
 }

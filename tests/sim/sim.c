@@ -1,7 +1,8 @@
 /* sim.c - seeded scenarios for the C helper over the simulated kernel.
  *
  * Usage: sim [--seeds N] [--from S] [--verbose]
- *            [--sabotage order|tail|rescue|identity|loan|detach]
+ *            [--sabotage order|tail|rescue|identity|loan|detach|gap]
+ *            [--lend-to pipes|sockets]   (both, if it is not said)
  *
  * A seed opens a few channels on pipes, FIFOs, ttys, sockets, files and
  * devices.  Up to three callers and a peer then take 200 steps together while
@@ -31,6 +32,7 @@ static struct {
     int callers, busy_callers, first_caller;
     int steps_left;
     chan *stolen;   /* to be closed at once */
+    bool no_pipe_lends, no_socket_lends; /* all seeds together */
     uint64_t steps; /* all seeds together */
 } world;
 
@@ -55,6 +57,8 @@ static sim_rates draw_rates(void) {
     if (sim_chance(150)) rates.no_fd = draw_rate(200);
     if (sim_chance(256)) rates.refused = draw_rate(200) / 2;
     if (sim_chance(256)) rates.no_pages = draw_rate(600);
+    rates.no_room = draw_rate(300);
+    if (sim_chance(256)) rates.copied = draw_rate(200);
     return rates;
 }
 
@@ -141,9 +145,14 @@ static void open_channel(void) {
     if (kind == PIPE && sim_chance(300)) flags |= AZC_OWN;
     if ((kind == PIPE || kind == FIFO) && sim_chance(250))
         flags |= AZC_UNTRUSTED;
-    if ((kind == PIPE || kind == FIFO) && out && pool && sim_chance(700))
+    if ((kind == PIPE || kind == FIFO) && out && pool && sim_chance(700) &&
+        !world.no_pipe_lends)
         flags |= AZC_READS | (sim_chance(900) ? AZC_OWN : 0);
-    it->lends = flags & AZC_READS && !(flags & AZC_UNTRUSTED);
+    if (kind == SOCKET && out && pool && sim_chance(700) &&
+        !world.no_socket_lends)
+        flags |= AZC_ZEROCOPY;
+    it->lends = (flags & AZC_READS && !(flags & AZC_UNTRUSTED)) ||
+                flags & AZC_ZEROCOPY;
     it->flow->may_lend = it->lends;
     SIM_CHECK(azc_open(file->number, AZC_IN | AZC_OUT, &it->azc) == -EINVAL,
               "a channel in both directions");
@@ -216,7 +225,8 @@ static size_t draw_length_in_slot(void) {
 
 static op *draw_send(chan *channel) {
     op *it = NULL;
-    if (sim_chance(channel->lends ? 800 : 200))
+    if (sim_chance(channel->lends ? 150 : 30)) it = op_new_twin(channel);
+    if (!it && sim_chance(channel->lends ? 800 : 200))
         it = op_new_in_slot(channel, SEND, draw_length_in_slot());
     return it ? it : op_new(channel, SEND, draw_length());
 }
@@ -480,7 +490,7 @@ static void steal(chan *channel) {
     azc_channel *azc = channel->azc;
     if (channel->opposite || channel->freed || channel->closing) return;
     if (azc->state != OPEN || azc->driving) return;
-    if (!azc->armed && !azc->pump_listed) return;
+    if (!azc->armed && !azc->pump_listed && !azc->watched) return;
     if (!azc->queue.head || !azc->queue.head->port) return;
     if (sim_mutex_is_held(&azc->lock)) return;
     sim_trace("fd %ld is a stranger's now", channel->file->number, 0, 0);
@@ -719,19 +729,19 @@ static void run_seed(uint64_t seed, bool verbose) {
 static void sabotage(const char *what) {
 #ifdef AZC_SABOTAGE
     const char *const names[] = {"order", "tail", "rescue", "identity",
-                                 "loan",  "detach"};
-    for (int i = 0; i < 6; i++)
+                                 "loan",  "detach", "gap"};
+    for (int i = 0; i < 7; i++)
         if (strcmp(what, names[i]) == 0) azc_sabotage |= 1 << i;
 #endif
     (void)what;
 }
 
 static void print_summary(uint64_t seeds) {
-    printf("%llu seeds, %llu steps, %llu bytes, %llu lent, %llu taken back;"
-           " faults:",
+    printf("%llu seeds, %llu steps, %llu bytes, %llu lent, %llu taken back,"
+           " %llu twins; faults:",
            (unsigned long long)seeds, (unsigned long long)world.steps,
            (unsigned long long)sim_bytes, (unsigned long long)sim_lent,
-           (unsigned long long)sim_taken_back);
+           (unsigned long long)sim_taken_back, (unsigned long long)sim_twins);
     for (int i = 0; i < FAULTS; i++)
         printf("%s %llu %s", i ? "," : "", (unsigned long long)sim_faults[i],
                sim_fault_names[i]);
@@ -751,6 +761,10 @@ int main(int argc, char **argv) {
         if (strcmp(argv[i], "--seeds") == 0) seeds = strtoull(value, NULL, 10);
         if (strcmp(argv[i], "--from") == 0) from = strtoull(value, NULL, 10);
         if (strcmp(argv[i], "--sabotage") == 0) sabotage(value);
+        if (strcmp(argv[i], "--lend-to") == 0) {
+            world.no_pipe_lends = strcmp(value, "sockets") == 0;
+            world.no_socket_lends = strcmp(value, "pipes") == 0;
+        }
         i++;
     }
     for (uint64_t i = 0; i < seeds; i++) run_seed(from + i, verbose);

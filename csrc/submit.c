@@ -1,0 +1,175 @@
+/* submit.c - sends and receives, as they are called for.
+ *
+ * The short cut of a submitting thread (move at once, no pump) is allowed only
+ * when nothing is queued and nobody drives, so the queue alone decides the
+ * order.
+ */
+#include <errno.h>
+
+#include "channel.h"
+
+static int refusal(const azc_channel *channel) {
+    switch (channel->state) {
+    case OPEN:
+        return 0;
+    case BROKEN:
+        return channel->error;
+    case DEAD:
+        return -ECHILD;
+    default:
+        return -ESHUTDOWN;
+    }
+}
+
+/* What the submitting call returns for an operation that has already ended. */
+static ssize_t report(azc_op *op) {
+    ssize_t r = op->status < 0 ? op->status : (ssize_t)op->done;
+    if (op->status < 0 && op->done) { /* exactness needs an event */
+        azc__port_post(op->port, op);
+        return -EINPROGRESS;
+    }
+    azc__port_drop(op->port);
+    azc__op_free(op);
+    return r;
+}
+
+/* True if a submitting thread may go to the kernel at once. */
+static bool is_alone(const azc_channel *channel) {
+    return !channel->queue.cursor && !channel->driving && channel->lane->direct;
+}
+
+/* Queues op and moves what can be moved now; releases the lock. */
+static ssize_t enter(azc_channel *channel, azc_port *port, uint64_t token,
+                     azc_op *op) {
+    op->token = token;
+    op->port = port;
+    azc__port_hold(port);
+    int refused = refusal(channel);
+    bool over = refused != 0;
+    if (refused) {
+        op->status = refused;
+    } else {
+        int drove = DROVE_BUDGET;
+        bool alone = is_alone(channel);
+        op->submitting = true;
+        azc__queue_push(&channel->queue, op);
+        if (alone) drove = azc__drive(channel, channel->lane->direct, true);
+        if (!channel->driving) azc__hand_over(channel, drove);
+        op->submitting = false;
+        over = op->ended;
+        if (over && op->status == 0) channel->stats.immediate++;
+        if (!over && op->cancelled) azc__settle_cancelled(channel, op);
+    }
+    pthread_mutex_unlock(&channel->lock);
+    return over ? report(op) : -EINPROGRESS;
+}
+
+static ssize_t submit(azc_channel *channel, azc_port *port, uint64_t token,
+                      azc_op *op) {
+    if (!op) return -ENOMEM;
+    if (azc__is_dead(&channel->registered)) {
+        azc__op_free(op);
+        return -ECHILD;
+    }
+    pthread_mutex_lock(&channel->lock);
+    return enter(channel, port, token, op);
+}
+
+/* One system call for a message that needs no operation if it goes out whole.
+ * The lock is let go of meanwhile; returns what the lane did. */
+static ssize_t attempt(azc_channel *channel, const void *data, size_t n) {
+    struct iovec vec = {(void *)(uintptr_t)data, n};
+    channel->driving = true;
+    pthread_mutex_unlock(&channel->lock);
+    ssize_t r = channel->lane->move(channel, &vec, 1);
+    pthread_mutex_lock(&channel->lock);
+    channel->driving = false;
+    channel->stats.calls += 1 + channel->more_calls;
+    channel->more_calls = 0;
+    if (r > 0) channel->stats.bytes += (uint64_t)r;
+    if (r == -EAGAIN) channel->stats.waits++;
+    if (r == (ssize_t)n) {
+        channel->queue.accepted += n;
+        channel->stats.messages++;
+        channel->stats.immediate++;
+    }
+    if (channel->state == CLOSING) azc__finish_close(channel);
+    return r;
+}
+
+/* What is left of a message after an attempt goes before all others: they were
+ * queued while it was in the kernel. */
+static ssize_t enter_begun(azc_channel *channel, const void *data, size_t n,
+                           size_t done) {
+    struct iovec vec = {(void *)(uintptr_t)data, n};
+    azc_op *op = azc__op_new(&vec, 1, NULL, 0);
+    int refused = refusal(channel);
+    if (op && (done || !refused)) {
+        op->token = channel->home_token;
+        op->port = channel->home;
+        azc__port_hold(op->port);
+        if (refused) { /* exactness needs an event */
+            op->done = done;
+            azc__end(channel, op, refused);
+        } else {
+            azc__queue_push_first(&channel->queue, op);
+            azc__queue_accept(&channel->queue, done, false);
+        }
+        return -EINPROGRESS;
+    }
+    if (op) azc__op_free(op);
+    if (!refused && done) azc__break(channel, -ENOMEM); /* it is torn */
+    return refused ? refused : -ENOMEM;
+}
+
+static bool is_to_be_lent(const azc_channel *channel, const void *data,
+                          size_t n) {
+    size_t from = azc__lend_from(channel);
+    return from && n >= from && azc__pool_lends(data, n);
+}
+
+ssize_t azc_send_home(azc_channel *channel, const void *data, size_t n) {
+    if (azc__is_dead(&channel->registered)) return -ECHILD;
+    pthread_mutex_lock(&channel->lock);
+    if (channel->state != OPEN || !is_alone(channel) || !n ||
+        n > channel->lane->chunk || is_to_be_lent(channel, data, n)) {
+        pthread_mutex_unlock(&channel->lock);
+        return azc_send(channel, channel->home, channel->home_token, data, n);
+    }
+    ssize_t r = attempt(channel, data, n);
+    if (r != (ssize_t)n) /* whatever it was, the pump will meet it again */
+        r = enter_begun(channel, data, n, r > 0 ? (size_t)r : 0);
+    if (!channel->driving) azc__hand_over(channel, DROVE_BLOCKED);
+    pthread_mutex_unlock(&channel->lock);
+    return r;
+}
+
+void azc_set_home(azc_channel *channel, azc_port *port, uint64_t token) {
+    channel->home = port;
+    channel->home_token = token;
+}
+
+ssize_t azc_sendv(azc_channel *channel, azc_port *port, uint64_t token,
+                  const struct iovec *vec, int count, const uint64_t *ends,
+                  int nends) {
+    azc_op *op = azc__op_new(vec, count, ends, nends);
+    if (op && nends && ends[nends - 1] != op->total) {
+        azc__op_free(op);
+        return -EINVAL;
+    }
+    return submit(channel, port, token, op);
+}
+
+ssize_t azc_send(azc_channel *channel, azc_port *port, uint64_t token,
+                 const void *data, size_t n) {
+    struct iovec vec = {(void *)(uintptr_t)data, n};
+    return azc_sendv(channel, port, token, &vec, 1, NULL, 0);
+}
+
+ssize_t azc_recv(azc_channel *channel, azc_port *port, uint64_t token,
+                 void *data, size_t n, size_t need) {
+    struct iovec vec = {data, n};
+    azc_op *op = azc__op_new(&vec, 1, NULL, 0);
+    if (op) op->need = need;
+    return submit(channel, port, token, op);
+}
