@@ -52,7 +52,7 @@ class _Lib(Protocol):
     def azc_open(self, fd: int, flags: int, out: Any) -> int: ...
     def azc_open_opposite(self, channel: Any, out: Any) -> int: ...
     def azc_send_home(self, channel: Any, data: Any, n: int) -> int: ...
-    def azc_set_home(self, channel: Any, port: Any, token: int) -> None: ...
+    def azc_set_home(self, channel: Any, port: Any, token: int, turn: int) -> None: ...
     def azc_sendv(
         self,
         channel: Any,
@@ -60,8 +60,11 @@ class _Lib(Protocol):
         token: int,
         vec: Any,
         count: int,
-        ends: Any,
-        nends: int,
+        sizes: Any,
+        nsizes: int,
+    ) -> int: ...
+    def azc_send_batch(
+        self, channel: Any, data: Any, n: int, sizes: Any, nsizes: int
     ) -> int: ...
     def azc_recv(
         self, channel: Any, port: Any, token: int, data: Any, n: int, need: int
@@ -102,6 +105,7 @@ _IN_PROGRESS = -errno.EINPROGRESS
 _tokens = itertools.count(1)
 _from_buffer = ffi.from_buffer
 _azc_send_home = lib.azc_send_home
+_azc_send_batch = lib.azc_send_batch
 _allocate = ffi.new_allocator(should_clear_after_alloc=False)
 
 
@@ -111,6 +115,8 @@ _STRIDED = (
     "the memory is not C-contiguous (a strided, transposed or Fortran-ordered view): "
     "send numpy.ascontiguousarray(...) or another contiguous copy"
 )
+
+_CHANGED = "a message changed its size while it waited"
 
 
 class Lease:
@@ -432,28 +438,52 @@ class Channel:
         """The exception for a call that was not even queued."""
         return error_of(status, 0, total, broken=self.stats().error != 0)
 
-    # -- submitting: each returns the bytes moved if it is over, else the operation --
+    # -- submitting: each returns the operation if it is not over ------------------
 
-    def settle(self, port: Port) -> None:
-        """Make this the port for `send`."""
-        self.home, self._token = port, next(_tokens)
-        lib.azc_set_home(self.c, port.c, self._token)
+    def settle(self, port: Port, turn: int) -> None:
+        """Make this the port for `send` and `send_joined`, which return 1 instead of 0
+        when it is others' turn: after so many that were over at once."""
+        self.home, self._turn, self._token = port, turn, next(_tokens)
+        lib.azc_set_home(self.c, port.c, self._token, turn)
 
     def send(self, data: Buffer) -> Operation | int:
         """Send one buffer as one message, with as few steps as possible."""
-        kind = type(data)
         view: Any = data
-        if kind is memoryview and view.itemsize == 1 and view.c_contiguous:
-            view = _from_buffer(data)  # the usual kinds need no second look
-        elif kind is not bytes:
-            view = pin(data)
+        if type(data) is not bytes:
+            if type(data) is memoryview and data.itemsize == 1 and data.c_contiguous:
+                view = _from_buffer(data)  # the usual kind needs no second look
+            else:
+                view = pin(data)
         if self._submitting is not None:
             self._requeue(self._submitting)
         self._submitting = view  # for the same reason as in Port
         result = _azc_send_home(self.c, view, len(view))
-        if result >= 0:
-            self._submitting = None
-            return result
+        if result < 0:
+            return self._begun(view, result)
+        self._submitting = None
+        return result
+
+    def send_joined(
+        self, messages: Iterable[Buffer], sizes: Sequence[int], total: int
+    ) -> Operation | int:
+        """Send messages of those sizes from one block, which is a copy.
+
+        Raises: as `send_pieces`.
+        """
+        block = b"".join(messages)
+        if len(block) != total:
+            raise ValueError(_CHANGED)
+        marks = _from_buffer("uint64_t[]", array.array("Q", sizes))
+        if self._submitting is not None:
+            self._requeue(self._submitting)
+        self._submitting = block
+        result = _azc_send_batch(self.c, block, total, marks, len(sizes))
+        if result < 0:
+            return self._begun(block, result)
+        self._submitting = None
+        return result
+
+    def _begun(self, view: Any, result: int) -> Operation:
         operation = Operation(self._token, [view], len(view))
         if result == _IN_PROGRESS:
             self._requeue(operation)
@@ -463,23 +493,24 @@ class Channel:
 
     def _requeue(self, operation: Any) -> None:
         self.home.operations[self._token] = operation
-        self.settle(self.home)
+        self.settle(self.home, self._turn)
         self._submitting = None
 
     def send_pieces(
-        self, port: Port, pieces: Iterable[Buffer], ends: Any = ()
+        self, port: Port, pieces: Iterable[Buffer], sizes: Sequence[int] = ()
     ) -> Operation | int:
-        """Send buffers as one message, or as messages that end at ``ends``.
+        """Send buffers as one message, or as messages of those sizes; returns the
+        bytes if it is over.
 
         Raises:
-            ValueError: what is there does not end where ``ends`` does.
+            ValueError: the buffers are of other sizes together.
         """
         views: list[Any] = []
         try:
             views.extend(map(pin, pieces))
             total = sum(map(len, views))
-            if ends and ends[-1] != total:
-                raise ValueError("a message changed its size while it waited")
+            if sizes and sum(sizes) != total:
+                raise ValueError(_CHANGED)
         except BaseException:
             for view in views:
                 ffi.release(view)
@@ -488,9 +519,9 @@ class Channel:
         if port.submitting is not None:
             port.recover()
         port.submitting = views
-        marks = ffi.from_buffer("uint64_t[]", ends) if ends else ffi.NULL
+        marks = ffi.new("uint64_t[]", sizes) if sizes else ffi.NULL
         result = lib.azc_sendv(
-            self.c, port.c, port.token, vec, len(views), marks, len(ends)
+            self.c, port.c, port.token, vec, len(views), marks, len(sizes)
         )
         if result < 0:
             return self._queued(port, Operation(port.token, views, total), result)
@@ -498,12 +529,6 @@ class Channel:
         for view in views:
             ffi.release(view)
         return result
-
-    def send_joined(
-        self, port: Port, messages: Iterable[Buffer], ends: Any
-    ) -> Operation | int:
-        """Send messages that end at ``ends`` from one block, which is a copy."""
-        return self.send_pieces(port, (b"".join(messages),), ends)
 
     def receive(self, port: Port, view: Any, start: int, need: int) -> Operation | int:
         """Receive into a pinned view from ``start`` on, at least ``need`` bytes.
@@ -603,11 +628,6 @@ def content(view: Any, n: int) -> bytes:
 def fill(view: Any, data: memoryview) -> None:
     """Copy into a pinned view."""
     ffi.memmove(view, data, len(data))
-
-
-def ends_of(sizes: Iterable[int]) -> array.array[int]:
-    """Where each message of a batch ends."""
-    return array.array("Q", itertools.accumulate(sizes))
 
 
 # ---- memory of our own --------------------------------------------------------

@@ -17,17 +17,17 @@ and nobody overtakes it.
 from __future__ import annotations
 
 import collections
-import operator
-from collections.abc import Awaitable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.abc import ByteSendStream
 
 from aiozerocopy import _native
+from aiozerocopy._batches import groups
 from aiozerocopy._bound import Bound, Stats
 from aiozerocopy._errors import StreamBroken, StreamClosed
-from aiozerocopy._native import Channel, Lease, Operation, Port
+from aiozerocopy._native import Channel, Operation, Port
 from aiozerocopy._waiter import Waiter, has_loop, running_asyncio_loop
 
 if TYPE_CHECKING:
@@ -39,15 +39,6 @@ if TYPE_CHECKING:
 RESCUE_LIMIT = 64 << 20  # bytes that a cancelled send may copy
 QUEUE_LIMIT = 32 << 20  # bytes that put lets in before it waits
 LINGER = 1.0  # seconds for what was accepted, when a block ends by an exception
-
-# Messages up to this size on average are copied into one block: measured, pinning one
-# buffer costs as much as copying 8 KiB.
-_JOIN_BELOW = 8 << 10
-_PLAIN = frozenset((bytes, bytearray))
-_LAYOUT = operator.attrgetter("itemsize", "c_contiguous")
-_NBYTES = operator.attrgetter("nbytes")
-_GROUP_BYTES = 512 << 10
-_GROUP_MESSAGES = 512
 
 
 class Ticket(Awaitable[None]):
@@ -155,7 +146,7 @@ class SendStream(Bound, ByteSendStream):
 
     def _bind(self) -> Waiter:
         waiter = super()._bind()
-        self._out.settle(waiter.port)
+        self._out.settle(waiter.port, self._turn)
         return waiter
 
     # -- sending ------------------------------------------------------------------
@@ -181,19 +172,14 @@ class SendStream(Bound, ByteSendStream):
             waiter = await self._admit()
         try:
             if len(buffers) == 1:
-                result = self._out.send(buffers[0])
+                left = self._out.send(buffers[0])
             else:
-                result = self._out.send_pieces(waiter.port, buffers)
+                left = self._send_pieces(waiter, buffers)
         except StreamBroken as error:
             await self._explain(error)
             raise
-        if not isinstance(result, int):
-            await self._finish(waiter, result)
-            return
-        self._spent += 1 + (result >> 12)
-        if self._spent >= self._turn:
-            self._spent = 0
-            await waiter.give_turn()
+        if left:
+            await self._attend(waiter, left)
 
     async def put(self, *buffers: Buffer) -> Ticket:
         """Queue the buffers as one message, waiting for room only.
@@ -204,15 +190,14 @@ class SendStream(Bound, ByteSendStream):
 
         Raises: as `send`, for what is known at once.
         """
-        size = sum(map(_native.nbytes, buffers))
-        waiter = await self._admit(size)
-        result = await self._submit(waiter, buffers)
-        if not isinstance(result, int):
-            self._room.take(result)
-            self._room.watch(result)
-        elif self._turn_is_over(size):
+        waiter = await self._admit(sum(map(_native.nbytes, buffers)))
+        left = await self._submit(waiter, buffers)
+        if not isinstance(left, int):
+            self._room.take(left)
+            self._room.watch(left)
+        elif left:
             await waiter.give_turn()
-        return Ticket(self, waiter, result)
+        return Ticket(self, waiter, left)
 
     async def send_many(self, messages: Iterable[Buffer]) -> None:
         """Send messages in as few system calls as possible, each contiguous.
@@ -222,14 +207,21 @@ class SendStream(Bound, ByteSendStream):
 
         Raises: as `send`; what came before the failing group was sent.
         """
-        waiter = self._enter()
-        for group, sizes in _groups(messages):
-            waiter = await self._admit()
-            result = await self._submit(waiter, group, sizes)
-            if not isinstance(result, int):
-                await self._finish(waiter, result)
-            elif self._turn_is_over(result):
-                await waiter.give_turn()
+        self._enter()
+        for group in groups(messages):
+            waiter = self._waiter
+            if waiter is None or running_asyncio_loop() is not self._home or self._line:
+                waiter = await self._admit()
+            try:
+                if group.is_cheaper_joined():
+                    left = self._out.send_joined(*group)
+                else:
+                    left = self._send_pieces(waiter, group.messages, group.sizes)
+            except StreamBroken as error:
+                await self._explain(error)
+                raise
+            if left:
+                await self._attend(waiter, left)
 
     async def flush(self) -> None:
         """Return once everything that was sent or put before this call is out.
@@ -239,13 +231,11 @@ class SendStream(Bound, ByteSendStream):
         """
         waiter = await self._admit()
         # An empty message has its turn when all before it have had theirs.
-        result = await self._submit(waiter, (b"",))
-        if isinstance(result, int):
+        left = await self._submit(waiter, (b"",))
+        if isinstance(left, int):
             waiter.port.drain()  # all before it is over: let their tickets know
-            if self._turn_is_over(0):
-                await waiter.give_turn()
-        else:
-            await self._finish(waiter, result)
+        if left:
+            await self._attend(waiter, left)
 
     def send_from_thread(self, *buffers: Buffer) -> None:
         """Send from a thread without an event loop, in one order with all others.
@@ -290,20 +280,29 @@ class SendStream(Bound, ByteSendStream):
             await self._wait_in_line(waiter, size)
         return waiter
 
-    async def _submit(
-        self, waiter: Waiter, buffers: Sequence[Buffer], sizes: list[int] | None = None
+    def _send_pieces(
+        self, waiter: Waiter, buffers: Sequence[Buffer], sizes: Sequence[int] = ()
     ) -> Operation | int:
-        """Hand a message (with sizes: a batch) to C; it awaits only if that fails."""
+        """Hand a message, or with sizes a batch, to C.  Returns what is left to do:
+        the operation, or 1 if it is others' turn, or 0."""
+        result = self._out.send_pieces(waiter.port, buffers, sizes)
+        return self._turn_is_over(result) if isinstance(result, int) else result
+
+    async def _submit(
+        self, waiter: Waiter, buffers: Sequence[Buffer]
+    ) -> Operation | int:
+        """The same; it awaits only if that fails."""
         try:
-            if sizes is None:
-                return self._out.send_pieces(waiter.port, buffers)
-            ends = _native.ends_of(sizes)
-            if ends[-1] <= _JOIN_BELOW * len(buffers):
-                return self._out.send_joined(waiter.port, buffers, ends)
-            return self._out.send_pieces(waiter.port, buffers, ends)
+            return self._send_pieces(waiter, buffers)
         except StreamBroken as error:
             await self._explain(error)
             raise
+
+    async def _attend(self, waiter: Waiter, left: Operation | int) -> None:
+        if isinstance(left, int):
+            await waiter.give_turn()
+        else:
+            await self._finish(waiter, left)
 
     async def _wait_in_line(self, waiter: Waiter, size: int | None) -> None:
         """Return when it is our turn and, unless size is None, when it has room."""
@@ -414,39 +413,3 @@ class SendStream(Bound, ByteSendStream):
             bytes_queued=out.queued_bytes,
             messages_queued=out.queued,
         )
-
-
-def _plain_sizes(messages: Sequence[Any]) -> list[int]:
-    """The sizes of messages that are nothing but bytes; empty if one may not be."""
-    kinds = set(map(type, messages))
-    if kinds <= _PLAIN:
-        return list(map(len, messages))
-    if kinds == {memoryview} and set(map(_LAYOUT, messages)) == {(1, True)}:
-        return list(map(_NBYTES, messages))
-    return []
-
-
-def _groups(
-    messages: Iterable[Buffer],
-) -> Iterator[tuple[Sequence[Any], list[int]]]:
-    """Cut a batch into groups that are worth one system call."""
-    if isinstance(messages, (list, tuple)):
-        # All there is, and its sizes, are known: most batches are one group.
-        sizes = _plain_sizes(messages)
-        if 0 < len(sizes) <= _GROUP_MESSAGES and sum(sizes) <= _GROUP_BYTES:
-            yield messages, sizes
-            return
-    group: list[Any] = []
-    sizes = []
-    total = 0
-    for message in messages:
-        size = _native.nbytes(message)
-        # (join takes a frame for a buffer from Python 3.12 on only)
-        group.append(message.view if isinstance(message, Lease) else message)
-        sizes.append(size)
-        total += size
-        if total >= _GROUP_BYTES or len(group) == _GROUP_MESSAGES:
-            yield group, sizes
-            group, sizes, total = [], [], 0
-    if group:
-        yield group, sizes

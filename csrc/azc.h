@@ -117,17 +117,26 @@ ssize_t azc_send(azc_channel *channel, azc_port *port, uint64_t token,
                  const void *data, size_t n);
 
 /* The quickest way for small messages: azc_send to the port and under the token
- * that azc_set_home has set.  After -EINPROGRESS set another token. */
-ssize_t azc_send_home(azc_channel *channel, const void *data, size_t n);
-void azc_set_home(azc_channel *channel, azc_port *port, uint64_t token);
+ * that azc_set_home has set, in one thread.  After -EINPROGRESS set another
+ * token.
+ *   0             all is out
+ *   1             the same, and it is others' turn: so many calls (a longer one
+ *                 counts for each 4 KiB) have ended at once since the last 1 */
+int azc_send_home(azc_channel *channel, const void *data, size_t n);
+void azc_set_home(azc_channel *channel, azc_port *port, uint64_t token,
+                  unsigned turn);
 
-/* The same for count pieces.  ends holds the lengths, summed up, of the
- * messages in a batch: a cancelled batch ends after the message in progress.
- * nends of 0 means that all is one message.  vec and ends are copied.
- *   -EINVAL       the last end is not the sum of the pieces */
+/* The same for a batch of messages in one block; sizes is copied, if need be. */
+int azc_send_batch(azc_channel *channel, const void *data, size_t n,
+                   const uint64_t *sizes, int nsizes);
+
+/* As azc_send for count pieces.  sizes holds the lengths of the messages in a
+ * batch: a cancelled batch ends after the message in progress.  nsizes of 0
+ * means that all is one message.  vec and sizes are copied.
+ *   -EINVAL       the pieces and the sizes have different sums */
 ssize_t azc_sendv(azc_channel *channel, azc_port *port, uint64_t token,
-                  const struct iovec *vec, int count, const uint64_t *ends,
-                  int nends);
+                  const struct iovec *vec, int count, const uint64_t *sizes,
+                  int nsizes);
 
 /* Receives at least need and at most n bytes.
  *   >= 0  that many; fewer than need means the end of the stream

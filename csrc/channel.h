@@ -68,8 +68,8 @@ struct azc_op {
     int nends;
 };
 
-azc_op *azc__op_new(const struct iovec *vec, int count, const uint64_t *ends,
-                    int nends);
+azc_op *azc__op_new(const struct iovec *vec, int count, const uint64_t *sizes,
+                    int nsizes);
 void azc__op_free(azc_op *op);
 size_t azc__op_detach(azc_op *op);
 bool azc__op_truncate(azc_op *op);
@@ -190,6 +190,7 @@ struct azc_channel {
     bool known;    /* the pump's poller has heard of this fd */
     azc_port *home; /* of azc_send_home: the caller keeps it open */
     uint64_t home_token;
+    uint64_t turn, spent; /* calls at home that may end at once, and did */
     azc_pump *pump;
     azc_channel *pump_next, *leaving_next; /* in lists of the pump's */
     bool pump_listed;

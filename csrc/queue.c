@@ -25,23 +25,24 @@ int azc_sabotage;
 #endif
 
 /* One block of memory holds the operation, its pieces and its ends. */
-azc_op *azc__op_new(const struct iovec *vec, int count, const uint64_t *ends,
-                    int nends) {
+azc_op *azc__op_new(const struct iovec *vec, int count, const uint64_t *sizes,
+                    int nsizes) {
     size_t pieces = count > VEC_INLINE ? (size_t)count * sizeof *vec : 0;
-    size_t marks = (size_t)nends * sizeof *ends;
+    size_t marks = (size_t)nsizes * sizeof *sizes;
     azc_op *op = azc_sys.allocate(sizeof *op + pieces + marks);
     if (!op) return NULL;
     memset(op, 0, sizeof *op);
     char *after = (char *)(op + 1);
     op->vec = pieces ? (struct iovec *)(void *)after : op->first;
-    op->ends = nends ? (uint64_t *)(void *)(after + pieces) : NULL;
+    op->ends = nsizes ? (uint64_t *)(void *)(after + pieces) : NULL;
     for (int i = 0; i < count; i++) {
         if (!vec[i].iov_len) continue;
         op->vec[op->count++] = vec[i];
         op->total += vec[i].iov_len;
     }
-    if (nends) memcpy(op->ends, ends, marks);
-    op->nends = nends;
+    uint64_t end = 0;
+    for (int i = 0; i < nsizes; i++) op->ends[i] = end += sizes[i];
+    op->nends = nsizes;
     op->need = op->total;
     return op;
 }

@@ -77,7 +77,8 @@ static ssize_t submit(azc_channel *channel, azc_port *port, uint64_t token,
 
 /* One system call for a message that needs no operation if it goes out whole.
  * The lock is let go of meanwhile; returns what the lane did. */
-static ssize_t attempt(azc_channel *channel, const void *data, size_t n) {
+static ssize_t attempt(azc_channel *channel, const void *data, size_t n,
+                       int messages) {
     struct iovec vec = {(void *)(uintptr_t)data, n};
     channel->driving = true;
     pthread_mutex_unlock(&channel->lock);
@@ -90,19 +91,30 @@ static ssize_t attempt(azc_channel *channel, const void *data, size_t n) {
     if (r == -EAGAIN) channel->stats.waits++;
     if (r == (ssize_t)n) {
         channel->queue.accepted += n;
-        channel->stats.messages++;
+        channel->stats.messages += (uint64_t)messages;
         channel->stats.immediate++;
     }
     if (channel->state == CLOSING) azc__finish_close(channel);
     return r;
 }
 
+/* How many of these messages end within so many bytes. */
+static uint64_t messages_within(uint64_t bytes, const uint64_t *sizes,
+                                int nsizes) {
+    uint64_t messages = 0;
+    for (int i = 0; i < nsizes && sizes[i] <= bytes; i++) {
+        bytes -= sizes[i];
+        messages++;
+    }
+    return messages;
+}
+
 /* What is left of a message after an attempt goes before all others: they were
  * queued while it was in the kernel. */
 static ssize_t enter_begun(azc_channel *channel, const void *data, size_t n,
-                           size_t done) {
+                           size_t done, const uint64_t *sizes, int nsizes) {
     struct iovec vec = {(void *)(uintptr_t)data, n};
-    azc_op *op = azc__op_new(&vec, 1, NULL, 0);
+    azc_op *op = azc__op_new(&vec, 1, sizes, nsizes);
     int refused = refusal(channel);
     if (op && (done || !refused)) {
         op->token = channel->home_token;
@@ -117,7 +129,10 @@ static ssize_t enter_begun(azc_channel *channel, const void *data, size_t n,
         }
         return -EINPROGRESS;
     }
-    if (op) azc__op_free(op);
+    if (op)
+        azc__op_free(op);
+    else if (done)
+        channel->stats.messages += messages_within(done, sizes, nsizes);
     if (!refused && done) azc__break(channel, -ENOMEM); /* it is torn */
     return refused ? refused : -ENOMEM;
 }
@@ -128,32 +143,58 @@ static bool is_to_be_lent(const azc_channel *channel, const void *data,
     return from && n >= from && azc__pool_lends(data, n);
 }
 
-ssize_t azc_send_home(azc_channel *channel, const void *data, size_t n) {
+/* Those who never have to wait must let others run once in a while.  Only the
+ * home's thread is ever here. */
+static int turn_is_over(azc_channel *channel, size_t n) {
+    channel->spent += 1 + (n >> 12);
+    if (channel->spent < channel->turn) return 0;
+    channel->spent = 0;
+    return 1;
+}
+
+static ssize_t send_home(azc_channel *channel, const void *data, size_t n,
+                         const uint64_t *sizes, int nsizes) {
+    ssize_t r;
     if (azc__is_dead(&channel->registered)) return -ECHILD;
     pthread_mutex_lock(&channel->lock);
     if (channel->state != OPEN || !is_alone(channel) || !n ||
         n > channel->lane->chunk || is_to_be_lent(channel, data, n)) {
+        struct iovec vec = {(void *)(uintptr_t)data, n};
         pthread_mutex_unlock(&channel->lock);
-        return azc_send(channel, channel->home, channel->home_token, data, n);
+        r = azc_sendv(channel, channel->home, channel->home_token, &vec, 1,
+                      sizes, nsizes);
+    } else {
+        r = attempt(channel, data, n, nsizes ? nsizes : 1);
+        if (r != (ssize_t)n) /* whatever it was, the pump will meet it again */
+            r = enter_begun(channel, data, n, r > 0 ? (size_t)r : 0, sizes,
+                            nsizes);
+        if (!channel->driving) azc__hand_over(channel, DROVE_BLOCKED);
+        pthread_mutex_unlock(&channel->lock);
     }
-    ssize_t r = attempt(channel, data, n);
-    if (r != (ssize_t)n) /* whatever it was, the pump will meet it again */
-        r = enter_begun(channel, data, n, r > 0 ? (size_t)r : 0);
-    if (!channel->driving) azc__hand_over(channel, DROVE_BLOCKED);
-    pthread_mutex_unlock(&channel->lock);
-    return r;
+    return r < 0 ? r : turn_is_over(channel, n);
 }
 
-void azc_set_home(azc_channel *channel, azc_port *port, uint64_t token) {
+int azc_send_home(azc_channel *channel, const void *data, size_t n) {
+    return (int)send_home(channel, data, n, NULL, 0);
+}
+
+int azc_send_batch(azc_channel *channel, const void *data, size_t n,
+                   const uint64_t *sizes, int nsizes) {
+    return (int)send_home(channel, data, n, sizes, nsizes);
+}
+
+void azc_set_home(azc_channel *channel, azc_port *port, uint64_t token,
+                  unsigned turn) {
     channel->home = port;
     channel->home_token = token;
+    channel->turn = turn;
 }
 
 ssize_t azc_sendv(azc_channel *channel, azc_port *port, uint64_t token,
-                  const struct iovec *vec, int count, const uint64_t *ends,
-                  int nends) {
-    azc_op *op = azc__op_new(vec, count, ends, nends);
-    if (op && nends && ends[nends - 1] != op->total) {
+                  const struct iovec *vec, int count, const uint64_t *sizes,
+                  int nsizes) {
+    azc_op *op = azc__op_new(vec, count, sizes, nsizes);
+    if (op && nsizes && op->ends[nsizes - 1] != op->total) {
         azc__op_free(op);
         return -EINVAL;
     }

@@ -22,6 +22,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 ORDER = (
     "_errors",
     "_native",
+    "_batches",
     "_waiter",
     "_bound",
     "_receiving",

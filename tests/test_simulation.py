@@ -32,7 +32,7 @@ LOANS = [
 ]
 
 SEEDS = os.environ.get("AZC_SIM_SEEDS", "10000")
-CAUGHT_WITHIN = "300"  # seeds
+CAUGHT_WITHIN = "5000"  # seeds
 ADDRESS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 THREAD = ("-fsanitize=thread",)
 # The simulation counts leaks itself, and small quarantines are quicker.

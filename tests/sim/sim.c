@@ -209,6 +209,16 @@ static void cut_into_messages(op *it) {
     it->ends[it->nends++] = it->length;
 }
 
+/* For the call alone: a copy that is freed at once after it. */
+static uint64_t *sizes_of_messages(const op *it) {
+    if (!it->nends) return NULL;
+    uint64_t *sizes = malloc((size_t)it->nends * sizeof *sizes);
+    if (!sizes) abort();
+    for (int i = 0; i < it->nends; i++)
+        sizes[i] = it->ends[i] - (i ? it->ends[i - 1] : 0);
+    return sizes;
+}
+
 static void judge_submission(op *it, ssize_t r) {
     if (r == -EINPROGRESS) return;
     if (r >= 0) {
@@ -240,7 +250,7 @@ static op *draw_receive(chan *channel) {
 
 static void step_send(chan *channel) {
     op *it = draw_send(channel);
-    bool batch = sim_chance(250), pieces = batch || sim_chance(400);
+    bool batch = sim_chance(250);
     if (it->length && it->slot < 0 && sim_chance(15)) {
         it->bad_from = sim_below(it->length);
         kernel_mark_bad(it->data + it->bad_from, it->length - it->bad_from);
@@ -248,28 +258,29 @@ static void step_send(chan *channel) {
     if (batch) cut_into_messages(it);
     sim_trace("send %ld on channel %ld, %ld bytes", (int64_t)it->token,
               channel - channels, (int64_t)it->length);
-    it->home = !pieces && !channel->at_home && sim_chance(512);
+    it->home = !channel->at_home && sim_chance(400);
+    uint64_t *sizes = sizes_of_messages(it);
     op_enters(it);
     ssize_t r;
-    if (pieces) {
+    if (it->home) {
+        channel->at_home = true;
+        azc_set_home(channel->azc, channel->port, it->token, 5);
+        r = batch ? azc_send_batch(channel->azc, it->data, it->length, sizes,
+                                   it->nends)
+                  : azc_send_home(channel->azc, it->data, it->length);
+        if (r >= 0) r = (ssize_t)it->length;
+        channel->at_home = false;
+    } else if (batch || sim_chance(400)) {
         int count;
         struct iovec *vec = cut_into_pieces(it, &count);
-        uint64_t *ends = malloc(sizeof it->ends);
-        if (!ends) abort();
-        memcpy(ends, it->ends, sizeof it->ends);
-        r = azc_sendv(channel->azc, channel->port, it->token, vec, count,
-                      it->nends ? ends : NULL, it->nends);
-        free(ends);
+        r = azc_sendv(channel->azc, channel->port, it->token, vec, count, sizes,
+                      it->nends);
         free(vec);
-    } else if (it->home) {
-        channel->at_home = true;
-        azc_set_home(channel->azc, channel->port, it->token);
-        r = azc_send_home(channel->azc, it->data, it->length);
-        channel->at_home = false;
     } else {
         r = azc_send(channel->azc, channel->port, it->token, it->data,
                      it->length);
     }
+    free(sizes);
     op_leaves(it);
     sim_trace("send %ld returns %ld", (int64_t)it->token, r, 0);
     judge_submission(it, r);
