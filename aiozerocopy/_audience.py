@@ -8,30 +8,25 @@ the next frame that can be decoded without those before it.
 from __future__ import annotations
 
 import collections
-import copy
-import errno
 import logging
 import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import anyio
 
-from aiozerocopy import _native
-from aiozerocopy._errors import StreamBroken, error_of
-from aiozerocopy.framing import drop_stream, memory_of, send_pieces
+from aiozerocopy._errors import StreamBroken
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable
 
     from anyio.abc import ByteSendStream
 
-    from aiozerocopy._native import Operation
-    from aiozerocopy.broadcast import Broadcast, Published
-    from aiozerocopy.streams import SendStream
+    from aiozerocopy._encoding import Encode
+    from aiozerocopy._published import Message
+    from aiozerocopy.broadcast import Broadcast
 
-Encode: TypeAlias = "Callable[[Published], Awaitable[Sequence[Any]]]"
 Policy: TypeAlias = Literal["latest", "drop_oldest", "block", "disconnect"]
 Event: TypeAlias = Literal["sent", "dropped", "closed"]
 
@@ -42,7 +37,6 @@ LIMITS: dict[Policy, int] = {
     "block": 1,
     "disconnect": 64 << 20,
 }
-_CANCELED = -errno.ECANCELED
 
 log = logging.getLogger("aiozerocopy")
 
@@ -61,33 +55,6 @@ class ClientStats:
     bytes: int
     age_ns: int  # of the last frame that was sent, when it was out
     waiting_ns: int  # how long the frame in flight has been on its way
-
-
-class Message:
-    """One frame in one encoding, for all clients that use it."""
-
-    __slots__ = ("buffers", "key", "nbytes", "published_ns", "sequence")
-
-    def __init__(self, published: Published, buffers: Sequence[Any]) -> None:
-        self.buffers = buffers
-        self.nbytes = sum(map(_native.nbytes, buffers))
-        self.sequence = published.sequence
-        self.key = published.key
-        self.published_ns = published.published_ns
-
-    def memory_free(self) -> Message:
-        """The same for the books only."""
-        message = copy.copy(self)
-        message.buffers = ()
-        return message
-
-    def keep(self) -> None:
-        """Copy what is borrowed, once, so that its slot is free."""
-        if any(type(buffer) is not bytes for buffer in self.buffers):
-            self.buffers = (b"".join(map(memory_of, self.buffers)),)
-
-
-# ---- clients ----------------------------------------------------------------------
 
 
 class Client:
@@ -162,7 +129,6 @@ class Client:
         What a server's handler does with a client.  A stream that is not ours (TLS) is
         fed by this very call: without it, nothing is sent there.
         """
-        await self._hub._catch_up(self)
         while not self._closed:
             await self._next_change()
 
@@ -185,7 +151,7 @@ class Client:
         self._offered = message.sequence
         if self._needs_key:
             if not message.key:
-                self._drop(message)
+                self._miss(message.sequence)
                 return
             self._needs_key = False
         if self._current is None:
@@ -238,8 +204,12 @@ class Client:
         self._needs_key = not self._pending
 
     def _drop(self, message: Message) -> None:
+        self._miss(message.sequence)
+
+    def _miss(self, sequence: int) -> None:
+        """It does not get this frame."""
         self._dropped += 1
-        self._tell("dropped", message.sequence)
+        self._tell("dropped", sequence)
 
     def _send(self, message: Message) -> None:
         """Let the stream have it; `_done` follows, at once or later."""
@@ -305,127 +275,3 @@ class Client:
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.policy
         return f"<Client {state} {self._stream!r}>"
-
-
-class DirectClient(Client):
-    """Over a stream of ours: the queue in C takes the message, and no task is needed.
-
-    What becomes of the message in flight
-        over          `_over`, and the next one goes
-        taken back    its rest was copied and follows: an empty operation tells when
-                      that is out; or nothing was out: it waits, or is dropped
-    """
-
-    _stream: SendStream
-    _operation: Operation | None = None
-    _asked_back = False
-
-    def _send(self, message: Message) -> None:
-        self._submit(message, message.buffers)
-
-    def _submit(self, message: Message, buffers: Sequence[Any]) -> None:
-        stream = self._stream
-        try:
-            waiter = stream._enter()
-            if len(buffers) == 1:
-                result = stream._out.send(buffers[0])
-            else:
-                result = stream._out.send_pieces(waiter.port, buffers)
-        except Exception as error:
-            self._drop(message)
-            self._fail(error)
-            return
-        if isinstance(result, int):
-            self._done(message)
-            return
-        self._current, self._operation, self._asked_back = message, result, False
-        if not self._since:
-            self._since = time.monotonic()
-        result.on_end.append(self._over)
-
-    def _over(self) -> None:
-        """The operation in flight has ended."""
-        operation, message = self._operation, self._current
-        if operation is None or message is None:
-            return
-        self._operation = self._current = None
-        if operation.status == 0:
-            self._since = 0.0
-            self._done(message)
-        elif operation.status != _CANCELED:
-            self._drop(message)
-            self._fail(error_of(operation.status, operation.moved, operation.total))
-        elif operation.outcome == _native.lib.AZC_DROPPED:
-            self._not_begun(message)
-        elif self._closed:
-            self._done(message)  # its rest follows
-        else:
-            self._submit(message.memory_free(), (b"",))  # this tells when it did
-            self._asked_back = True
-        if self._current is None:
-            self._advance()
-
-    def _not_begun(self, message: Message) -> None:
-        """Not a byte of it was out: a newer one may take its place, or it waits."""
-        if self._closed or (self.policy == "latest" and self._pending):
-            self._drop(message)
-            self._skip_to_key()
-        else:
-            message.keep()
-            self._pending.appendleft(message)
-
-    def _give_memory_back(self) -> None:
-        waiter, operation = self._stream._waiter, self._operation
-        if waiter is None or operation is None or self._asked_back:
-            return
-        self._asked_back = True
-        self._stream._out.cancel(waiter.port, operation, operation.total)
-
-    def _abort(self) -> None:
-        self._stream.abort()
-
-
-class FedClient(Client):
-    """Over a stream that is not ours: whoever awaits `wait_closed` feeds it, copies."""
-
-    _scope: anyio.CancelScope | None = None
-
-    def _send(self, message: Message) -> None:
-        message.keep()
-        self._current, self._since = message, time.monotonic()
-        self._changed()
-
-    async def wait_closed(self) -> None:
-        await self._hub._catch_up(self)
-        while not self._closed:
-            if self._current is None:
-                await self._next_change()
-            else:
-                await self._feed(self._current)
-
-    async def _feed(self, message: Message) -> None:
-        is_out = False
-        try:
-            with anyio.CancelScope() as self._scope:
-                await send_pieces(self._stream, message.buffers)
-                is_out = True
-        except Exception as error:
-            self._fail(error)
-        except BaseException:
-            self._fail(
-                StreamBroken("a frame was cut off: whoever fed it was cancelled")
-            )
-            raise
-        finally:
-            self._current = None
-            (self._done if is_out else self._drop)(message)
-        if isinstance(self.error, ClientTooSlow):
-            await drop_stream(self._stream)
-        self._advance()
-
-    def _give_memory_back(self) -> None:
-        """There is none: it was copied."""
-
-    def _abort(self) -> None:
-        if self._scope is not None:
-            self._scope.cancel()

@@ -16,7 +16,7 @@ import anyio
 from anyio.streams.tls import TLSStream
 
 from aiozerocopy._errors import IncompleteReceive
-from aiozerocopy.framing import ExactReceiver
+from aiozerocopy._whole import ExactReceiver
 from aiozerocopy.streams import Stream
 
 if TYPE_CHECKING:

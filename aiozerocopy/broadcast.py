@@ -2,16 +2,20 @@
 
 The way of a frame
     `Broadcast.publish` takes it: a pool frame is leased, ``bytes`` are referred to, any
-    other array is copied once.  Each encoding in use (an async function of the frame)
-    is made once: a `_Message`, which all clients that use it share.  A client whose
-    stream takes the message at once costs one system call and no task switch; another
-    one queues it as its policy says, and goes on when its stream tells that it is free.
+    other array is copied once.  Each encoding in use (a function of the frame) is made
+    once: a `Message`, which all clients that use it share.  A client whose stream takes
+    the message at once costs one system call and no task switch; another one queues it
+    as its policy says, and goes on when its stream tells that it is free.
+
+    An encoder that takes its time is an async function, and runs beside all that: one
+    frame at a time, the newest that there is.  See `_encoding`.
 
 What a slow client holds
     Only the newest two frames are ever borrowed.  When a frame is published, the unsent
     rest of an older one is copied in C, and what else is queued of older ones is copied
     once for all.  So a stuck client holds no slot of a pool, and memory for one frame
-    and what its own policy allows to queue.
+    and what its own policy allows to queue.  An encoder that takes its time borrows the
+    frame it is at, older as it may be.
 
 Everything here runs in the event loop's thread.
 """
@@ -25,16 +29,18 @@ import anyio
 import anyio.lowlevel
 
 from aiozerocopy import _native
-from aiozerocopy._audience import Client as Client
+from aiozerocopy._audience import Client as Client  # noqa: TC001
 from aiozerocopy._audience import ClientStats as ClientStats
 from aiozerocopy._audience import ClientTooSlow as ClientTooSlow
-from aiozerocopy._audience import DirectClient, FedClient, Message
-from aiozerocopy._audience import Encode as Encode
-from aiozerocopy._audience import Event as Event
-from aiozerocopy._audience import Policy as Policy
+from aiozerocopy._audience import Event as Event  # noqa: TC001
+from aiozerocopy._audience import Policy as Policy  # noqa: TC001
+from aiozerocopy._direct_client import DirectClient
+from aiozerocopy._encoding import TURN, Encoding, SlowEncoding, Turns, is_slow
+from aiozerocopy._encoding import Encode as Encode
 from aiozerocopy._errors import StreamClosed
-from aiozerocopy._frame_header import Described
-from aiozerocopy.framing import FrameHeader, array_over, copy_into, describe, fresh
+from aiozerocopy._fed_client import FedClient
+from aiozerocopy._published import Published as Published
+from aiozerocopy.framing import FrameHeader, copy_into, describe, fresh
 from aiozerocopy.pool import Frame, FramePool
 from aiozerocopy.streams import SendStream
 
@@ -42,55 +48,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    import numpy.typing as npt
-    from anyio.abc import ByteSendStream
+    from anyio.abc import ByteSendStream, TaskGroup
     from typing_extensions import Buffer, Self
 
 SLOTS = 3
 GRACE = 1.0  # seconds that closing gives to frames which are on their way
 _POOLED = 64 << 10  # bytes of a copied frame; below that a slot is not worth it
 _ALIGN = 64  # of a copied payload, whatever its header and metadata need
-_TURN = 64  # frames to a client each, before other tasks have their turn
 
 
-class Published(Described):
-    """A published frame, as encoders see it.
-
-    Its memory is borrowed from a pool or the hub's own: it must not be changed.  An
-    encoder may keep views of it, and the slot stays leased as long as one lives.
-    """
-
-    __slots__ = ("_wire", "header", "metadata", "published_ns", "view")
-
-    def __init__(
-        self,
-        header: FrameHeader,
-        metadata: bytes,
-        view: memoryview,
-        wire: tuple[Buffer, ...],
-    ) -> None:
-        self.header = header
-        self.metadata = metadata
-        self.view = view
-        self.published_ns = time.monotonic_ns()
-        self._wire = wire
-
-    def keep(self) -> None:
-        """Copy what is borrowed, so that its slot is free."""
-        if not self.view.readonly:  # (a copy of this kind is)
-            payload = self.view.tobytes()
-            self.view = memoryview(payload)
-            self._wire = (self.header.pack() + self.metadata, payload)
-
-    @property
-    def array(self) -> npt.NDArray[Any]:
-        """The frame as a NumPy array, without a copy."""
-        return array_over(self.view, self.dtype, self.shape)
-
-
-async def wire(published: Published) -> Sequence[Any]:
+def wire(published: Published) -> Sequence[Any]:
     """The wire format of `framing`: what a `FrameReceiver` receives."""
-    return published._wire
+    return published.wire
 
 
 class Broadcast:
@@ -99,10 +68,12 @@ class Broadcast:
     ``slots`` is how many copied frames are kept in memory that is used again and again;
     when slow clients have all of them, frames go to the heap.  Pool frames are leased,
     never copied: three slots are enough for a producer that never waits, whatever the
-    clients do.
+    clients do, and one more for each encoder that takes its time.
 
     The last frame that is a key is kept, one slot of its pool, for clients that come
     later; with ``keep_last=False`` they wait for the next.
+
+    Use it with ``async with``, in which the encoders run that take their time.
     """
 
     def __init__(self, slots: int = SLOTS, *, keep_last: bool = True) -> None:
@@ -112,17 +83,19 @@ class Broadcast:
         self._slots = slots
         self._keeps_last = keep_last
         self._pool: FramePool | None = None
-        self._clients: dict[Encode, dict[Client, None]] = {}
+        self._encodings: dict[Encode, Encoding] = {}  # those in use
         self._last: Published | None = None
-        self._messages: dict[Encode, Message] = {}  # of that
         self._turn = anyio.Lock(fast_acquire=True)
-        self._spent = 0  # of the turn that others must wait for
+        self._turns = Turns()
+        self._tasks: TaskGroup | None = None
         self._closed = False
 
     @property
     def clients(self) -> tuple[Client, ...]:
         """Who watches now."""
-        return tuple(client for group in self._clients.values() for client in group)
+        return tuple(
+            client for way in self._encodings.values() for client in way.clients
+        )
 
     # -- who watches ----------------------------------------------------------------
 
@@ -149,8 +122,13 @@ class Broadcast:
         seconds is disconnected at the next one: its stream is aborted.
 
         ``encode`` makes of a `Published` the buffers that are sent as one message.  It
-        is called once for each frame, not for each client.  ``on_event(client, event,
-        sequence)`` hears of frames "sent" and "dropped", and of "closed".
+        is called once for each frame, not for each client: a plain function at once, in
+        `publish`; an async one beside that, for the newest frame whenever it is done
+        with another.  What was published meanwhile is dropped for those who use it,
+        but `publish` waits for it where one of them has the policy "block".
+
+        ``on_event(client, event, sequence)`` hears of frames "sent" and "dropped", and
+        of "closed".
 
         The stream is borrowed until `Client.wait_closed` returns; others may send on
         it too, between two frames.  One that is not ours is fed by `wait_closed`.
@@ -158,6 +136,7 @@ class Broadcast:
         Raises:
             StreamClosed: the stream, or this broadcast, is closed.
             ValueError: an unknown policy, a limit below one.
+            RuntimeError: an async encoder, without the ``async with`` of the broadcast.
         """
         if self._closed:
             raise StreamClosed("the broadcast is closed")
@@ -165,35 +144,33 @@ class Broadcast:
         client = kind(self, stream, policy, limit, deadline, encode, on_event)
         if isinstance(stream, SendStream):
             stream._enter()
-        self._clients.setdefault(encode, {})[client] = None
-        if encode is wire and self._last is not None and wire not in self._messages:
-            self._messages[wire] = Message(self._last, self._last._wire)
-        if encode in self._messages:
-            self._welcome(client, self._messages[encode])
+        self._encoding(encode).welcome(client, self._last, self.sequence)
         return client
 
-    def _welcome(self, client: Client, message: Message) -> None:
-        """A newcomer gets the last key frame; what came since is of no use to it."""
-        client._offer(message)
-        client._needs_key = message.sequence + 1 < self.sequence
+    def _encoding(self, encode: Encode) -> Encoding:
+        found = self._encodings.get(encode)
+        if found is not None:
+            return found
+        kind = SlowEncoding if is_slow(encode) else Encoding
+        made = kind(encode, self._turns, keeps_last=self._keeps_last)
+        if isinstance(made, SlowEncoding):
+            if self._tasks is None:
+                raise RuntimeError("an async encoder needs `async with` the broadcast")
+            self._tasks.start_soon(self._run, made)
+        self._encodings[encode] = made
+        return made
 
-    async def _catch_up(self, client: Client) -> None:
-        """The same where the frame must be encoded first, for the first of its kind."""
-        if client._offered >= 0 or self._last is None:
-            return
-        async with self._turn:
-            if client._offered >= 0 or client.closed or self._last is None:
-                return
-            message = await self._encoded(client.encode, self._last)
-            if message is not None and not client.closed:
-                self._welcome(client, message)
+    async def _run(self, encoding: SlowEncoding) -> None:
+        try:
+            await encoding.run()
+        finally:
+            if not encoding.clients:  # (else it was cancelled, and they are still here)
+                del self._encodings[encoding.encode]
 
     def _forget(self, client: Client) -> None:
-        group = self._clients.get(client.encode, {})
-        group.pop(client, None)
-        if not group:
-            self._clients.pop(client.encode, None)
-            self._messages.pop(client.encode, None)
+        encoding = self._encodings.get(client.encode)
+        if encoding is not None and encoding.forget(client):
+            del self._encodings[client.encode]
 
     # -- what they get ----------------------------------------------------------------
 
@@ -211,15 +188,15 @@ class Broadcast:
         A pool frame is leased until the last client has it: release it, and do not
         change what is in it.  Anything else is copied, once; ``bytes`` not even that.
 
-        It waits for encoders, and for clients with the policy "block"; for no others.
+        It waits for clients with the policy "block", and for no others.
         Cancelled while it waits, some clients may have got the frame.
 
         Raises:
             StreamClosed: the broadcast is closed.
             TypeError, ValueError, BufferError: a frame or a field that cannot travel.
         """
-        if self._spent >= _TURN:
-            await self._let_others_run()
+        if self._turns.spent >= TURN:
+            await self._turns.give()
         async with self._turn:
             if self._closed:
                 raise StreamClosed("the broadcast is closed")
@@ -237,22 +214,17 @@ class Broadcast:
             published = self._taken(frame, header, metadata)
             self.sequence += 1
             self._remember(published)
-            await self._deliver_all(published)
-        self._spent += 1 + (published.nbytes >> 14)
-
-    async def _let_others_run(self) -> None:
-        self._spent = 0
-        await anyio.lowlevel.checkpoint()
+            await self._deliver(published)
+        self._turns.spent += 1 + (published.nbytes >> 14)
 
     def _remember(self, published: Published) -> None:
         """For newcomers: borrowed as long as it is the newest, then copied."""
         if published.key:
             self._last = published if self._keeps_last else None
-            self._messages.clear()
         elif self._last is not None:
             self._last.keep()
-            for message in self._messages.values():
-                message.keep()
+        for encoding in self._encodings.values():
+            encoding.remember(published)
 
     def _taken(
         self, frame: Buffer | Frame, header: FrameHeader, metadata: bytes
@@ -281,45 +253,15 @@ class Broadcast:
         except anyio.WouldBlock:
             return fresh(n)
 
-    async def _deliver_all(self, published: Published) -> None:
-        encoders = list(self._clients)
-        if len(encoders) == 1:
-            await self._deliver(encoders[0], published)
-        elif encoders:
-            async with anyio.create_task_group() as tasks:
-                for encode in encoders:
-                    tasks.start_soon(self._deliver, encode, published)
-
-    async def _deliver(self, encode: Encode, published: Published) -> None:
-        message = await self._encoded(encode, published)
-        if message is None:
-            return
+    async def _deliver(self, published: Published) -> None:
         started = anyio.current_time()
-        waiting = []
-        for client in tuple(self._clients.get(encode, ())):
-            if client._is_full:
-                waiting.append(client)
-            else:
-                client._offer(message)
-            self._spent += 1
-            if self._spent >= _TURN:
-                await self._let_others_run()
-        for client in waiting:
-            await client._offer_in_time(message, started)
-
-    async def _encoded(self, encode: Encode, published: Published) -> Message | None:
-        """One encoding; None if that failed, which disconnects all who use it."""
-        if published is self._last and encode in self._messages:
-            return self._messages[encode]
-        try:
-            message = Message(published, await encode(published))
-        except Exception as error:
-            for client in tuple(self._clients.get(encode, ())):
-                client._fail(error)
-            return None
-        if published is self._last:
-            self._messages[encode] = message
-        return message
+        encodings = tuple(self._encodings.values())
+        if len(encodings) == 1:
+            await encodings[0].publish(published, started)
+        elif encodings:
+            async with anyio.create_task_group() as tasks:
+                for encoding in encodings:
+                    tasks.start_soon(encoding.publish, published, started)
 
     # -- the end ----------------------------------------------------------------------
 
@@ -329,18 +271,27 @@ class Broadcast:
         The streams stay open: they are whose they were.
         """
         self._closed = True
-        with anyio.move_on_after(grace):
+        try:
+            with anyio.move_on_after(grace):
+                for encoding in tuple(self._encodings.values()):
+                    await encoding.wait_idle()
+                for client in self.clients:
+                    await client._idle()
+        finally:
             for client in self.clients:
-                await client._idle()
-        for client in self.clients:
-            client.detach()
-        self._last = None
-        self._messages.clear()
-        if self._pool is not None:
-            self._pool.close()
+                client.detach()
+            for encoding in tuple(self._encodings.values()):
+                encoding.stop()
+            self._last = None
+            if self._pool is not None:
+                self._pool.close()
         await anyio.lowlevel.checkpoint()
 
     async def __aenter__(self) -> Self:
+        if self._tasks is not None:
+            raise RuntimeError("a broadcast is entered once")
+        tasks = anyio.create_task_group()
+        self._tasks = await tasks.__aenter__()
         return self
 
     async def __aexit__(
@@ -349,7 +300,12 @@ class Broadcast:
         exc_val: BaseException | None,
         exc_tb: TracebackType | None,
     ) -> None:
-        await self.aclose(GRACE if exc_val is None else 0)
+        try:
+            await self.aclose(GRACE if exc_val is None else 0)
+        finally:
+            # It does not hear of the block's own error, to wrap it in a group.
+            if self._tasks is not None:
+                await self._tasks.__aexit__(None, None, None)
 
     def __repr__(self) -> str:
         return f"<Broadcast of {self.sequence} frames to {len(self.clients)} clients>"

@@ -8,24 +8,24 @@ those that are missing.
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import anyio
 from anyio.streams.tls import TLSStream
 
+from aiozerocopy._backoff import Backoff as Backoff
 from aiozerocopy._entrance import TokenRefused as TokenRefused
 from aiozerocopy._entrance import present_token as present_token
 from aiozerocopy._errors import StreamClosed
+from aiozerocopy._whole import drop_stream
 from aiozerocopy.connecting import connect_tcp, connect_unix
 from aiozerocopy.framing import (
     MAX_BYTES,
     FrameError,
     FrameReceiver,
     TruncatedFrame,
-    drop_stream,
 )
 
 if TYPE_CHECKING:
@@ -49,33 +49,6 @@ Hook: TypeAlias = Callable[[Event, Any], object]
 log = logging.getLogger("aiozerocopy")
 
 _LOST = (OSError, anyio.EndOfStream, anyio.BrokenResourceError, TruncatedFrame)
-
-
-@dataclass(frozen=True)
-class Backoff:
-    """How long to wait before the next attempt: longer each time, and never in step.
-
-    The wait is ``first * factor ** attempt`` seconds, at most ``longest``, less a
-    random part of up to ``jitter`` of it, so that a thousand clients of a server that
-    comes back do not all come at once.  ``attempts`` in a row may fail (None: any
-    number).
-    """
-
-    first: float = 0.1
-    factor: float = 2.0
-    longest: float = 10.0
-    jitter: float = 0.5
-    attempts: int | None = None
-    rng: random.Random = field(default_factory=random.Random, repr=False)
-
-    def seconds(self, attempt: int) -> float:
-        """The wait after the attempt of that number, from 0 on."""
-        wait = self.first
-        for _ in range(attempt):  # (a power could overflow)
-            wait *= self.factor
-            if wait >= self.longest:
-                break
-        return min(wait, self.longest) * (1 - self.jitter * self.rng.random())
 
 
 @dataclass

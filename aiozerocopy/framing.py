@@ -11,14 +11,13 @@ no memory is asked for before that.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from aiozerocopy import _native
-from aiozerocopy._errors import IncompleteReceive, StreamBroken
+from aiozerocopy._errors import IncompleteReceive
 from aiozerocopy._frame_header import DTYPES as DTYPES
 from aiozerocopy._frame_header import HEADER_SIZE as HEADER_SIZE
 from aiozerocopy._frame_header import MAX_BYTES as MAX_BYTES
@@ -32,18 +31,15 @@ from aiozerocopy._frame_header import TruncatedFrame as TruncatedFrame
 from aiozerocopy._frame_header import UnknownVersion as UnknownVersion
 from aiozerocopy._frame_header import WrongMagic as WrongMagic
 from aiozerocopy._frame_header import describe as describe
-from aiozerocopy.streams import ReceiveStream, SendStream
+from aiozerocopy._whole import ExactReceiver, whole_sender
+from aiozerocopy.streams import ReceiveStream
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy.typing as npt
     from anyio.abc import ByteReceiveStream, ByteSendStream
     from typing_extensions import Buffer, Self
 
     from aiozerocopy.pool import Frame, FramePool
-
-_PIECE = 256 << 10  # given at once to a stream that is not ours
 
 
 # ---- sending --------------------------------------------------------------------
@@ -57,9 +53,7 @@ class FrameSender:
 
     def __init__(self, stream: ByteSendStream) -> None:
         self.sequence = 0
-        self._stream = stream
-        self._was_cut = False
-        self._turn = anyio.Lock(fast_acquire=True)
+        self._stream = whole_sender(stream)
 
     async def send(
         self,
@@ -94,50 +88,7 @@ class FrameSender:
             _native.nbytes(frame),
         ).pack()
         self.sequence += 1
-        if isinstance(self._stream, SendStream):
-            await self._stream.send(header, metadata, frame)
-        else:
-            await self._send_over(self._stream, header + metadata, frame)
-
-    async def _send_over(
-        self, stream: ByteSendStream, head: bytes, frame: Buffer | Frame
-    ) -> None:
-        """The same over a stream that knows neither gathering nor whole messages."""
-        payload = memoryview(memory_of(frame))
-        async with self._turn:
-            if self._was_cut:
-                raise StreamBroken("a cancelled send has cut a frame off")
-            self._was_cut = True
-            await send_pieces(stream, (head, payload))
-            self._was_cut = False
-
-
-async def send_pieces(stream: ByteSendStream, buffers: Sequence[Buffer]) -> None:
-    """Send over a stream that may keep what it is given: it gets copies, in pieces."""
-    small = b""
-    for buffer in buffers:
-        data = buffer if isinstance(buffer, bytes) else memoryview(buffer).tobytes()
-        if len(small) + len(data) <= _PIECE:
-            small += data
-            continue
-        if small:
-            await stream.send(small)
-            small = b""
-        for start in range(0, len(data), _PIECE):
-            await stream.send(data[start : start + _PIECE])
-    if small:
-        await stream.send(small)
-
-
-async def drop_stream(stream: anyio.abc.AsyncResource) -> None:
-    """Close a stream at once, whatever it has to say to that."""
-    with (
-        anyio.CancelScope(shield=True),
-        contextlib.suppress(
-            OSError, anyio.BrokenResourceError, anyio.ClosedResourceError
-        ),
-    ):
-        await anyio.aclose_forcefully(stream)
+        await self._stream.send(header, metadata, frame)
 
 
 # ---- receiving ------------------------------------------------------------------
@@ -343,29 +294,3 @@ def fresh(n: int) -> memoryview:
     except ImportError:
         return memoryview(bytearray(n))
     return memoryview(numpy.empty(n, "u1"))
-
-
-class ExactReceiver:
-    """`receive_exactly` over a stream that is not ours; a cancel loses nothing."""
-
-    def __init__(self, stream: ByteReceiveStream) -> None:
-        self._stream = stream
-        self._unread = b""
-
-    async def receive_exactly(self, memory: bytearray | memoryview) -> None:
-        view = memoryview(memory)
-        filled = min(len(self._unread), len(view))
-        view[:filled] = self._unread[:filled]
-        self._unread = self._unread[filled:]
-        try:
-            while filled < len(view):
-                data = await self._stream.receive(min(len(view) - filled, _PIECE))
-                view[filled : filled + len(data)] = data
-                filled += len(data)
-        except anyio.EndOfStream:
-            if filled:
-                raise IncompleteReceive(filled, len(view)) from None
-            raise
-        except BaseException:
-            self._unread = bytes(view[:filled])
-            raise

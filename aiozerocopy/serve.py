@@ -21,6 +21,7 @@ from aiozerocopy.ffmpeg import FFmpegError, Reader
 from aiozerocopy.render import size_of
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import AsyncIterator, Sequence
 
     from aiozerocopy.broadcast import Broadcast
@@ -87,17 +88,30 @@ async def run(options: argparse.Namespace) -> None:
 
     async with contextlib.AsyncExitStack() as stack:
         hub = await stack.enter_async_context(broadcast.Broadcast())
+        encryption = _encryption(options)
         settings = {"max_connections": options.max_clients, "token": options.token}
         if options.web is not None:
             from aiozerocopy import web
 
             page = await stack.enter_async_context(
-                web.serve(hub, options.host, options.web, token=options.token)
+                web.serve(
+                    hub,
+                    options.host,
+                    options.web,
+                    token=options.token,
+                    ssl_context=encryption,
+                )
             )
             print(f"in a browser   {page.url}", flush=True)
         if options.tcp is not None:
             server = await stack.enter_async_context(
-                azc.serve_tcp(give_frames, options.host, options.tcp, **settings)
+                azc.serve_tcp(
+                    give_frames,
+                    options.host,
+                    options.tcp,
+                    ssl_context=encryption,
+                    **settings,
+                )
             )
             where = f"{options.host}:{server.port}"
             print(f"by a program   aiozerocopy view {where}", flush=True)
@@ -107,6 +121,20 @@ async def run(options: argparse.Namespace) -> None:
             )
             print(f"by a program   aiozerocopy view {options.unix}", flush=True)
         await publish(hub, Source(options), options.fps)
+
+
+def _encryption(options: argparse.Namespace) -> ssl.SSLContext | None:
+    """What --tls-cert and --tls-key ask for.
+
+    Raises: OSError, if one of them cannot be read, or they do not fit (ssl.SSLError).
+    """
+    if options.tls_cert is None:
+        return None
+    import ssl
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(options.tls_cert, options.tls_key)
+    return context
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -130,13 +158,23 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tcp", type=int, metavar="PORT")
     parser.add_argument("--unix", type=Path, metavar="PATH")
     parser.add_argument("--token", help="what a viewer must say to get anything")
+    parser.add_argument(
+        "--tls-cert",
+        type=Path,
+        metavar="FILE",
+        help="PEM with the certificate (and its key): HTTPS for --web, TLS for --tcp",
+    )
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="PEM with its key")
     parser.add_argument("--max-clients", type=int, default=1000)
     return parser
 
 
 def main(argv: Sequence[str]) -> int:
     """Serve; 1 if it could not."""
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.tls_key is not None and options.tls_cert is None:
+        parser.error("--tls-key needs --tls-cert")
     if options.web is options.tcp is options.unix is None:
         options.web = 8000
     try:

@@ -324,7 +324,8 @@ class Server:
             return
         await self._handler(admitted)
         if admitted is not stream:  # TLS says goodbye, and waits for an answer
-            with anyio.move_on_after(GRACE):
+            # (from whom nothing comes, or what is no TLS: ssl.SSLError is an OSError)
+            with anyio.move_on_after(GRACE), contextlib.suppress(OSError):
                 await admitted.aclose()
         await stream.aclose()
 

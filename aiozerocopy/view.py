@@ -19,6 +19,7 @@ from aiozerocopy.client import connect_frames
 from aiozerocopy.framing import FrameError
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Sequence
 
     from aiozerocopy.framing import ReceivedFrame
@@ -75,13 +76,28 @@ def command_for(template: str, frame: ReceivedFrame) -> list[str]:
     ]
 
 
+def _encryption(options: argparse.Namespace) -> ssl.SSLContext | None:
+    """What --tls and --tls-ca ask for.
+
+    Raises: OSError, if that cannot be read (ssl.SSLError: it is no certificate).
+    """
+    if not options.tls and options.tls_ca is None:
+        return None
+    import ssl
+
+    return ssl.create_default_context(cafile=options.tls_ca)
+
+
 async def run(options: argparse.Namespace) -> Meter:
     """Receive until the server ends, or so many frames have come."""
     meter = Meter()
     process: azc.Process | None = None
     try:
         async with connect_frames(
-            options.address, token=options.token, reconnect=options.reconnect
+            options.address,
+            token=options.token,
+            reconnect=options.reconnect,
+            ssl_context=_encryption(options),
         ) as client:
             async for frame in client:
                 with frame:
@@ -105,6 +121,10 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="aiozerocopy view", description=__doc__)
     parser.add_argument("address", help="HOST:PORT, or the path of a UNIX socket")
     parser.add_argument("--token")
+    parser.add_argument("--tls", action="store_true", help="encrypted")
+    parser.add_argument(
+        "--tls-ca", metavar="FILE", help="the same, and trust this authority (PEM)"
+    )
     parser.add_argument("--frames", type=int, help="end after so many")
     parser.add_argument(
         "--to", nargs="?", const=FFPLAY, metavar="COMMAND", help="ffplay, if not said"

@@ -59,7 +59,7 @@ async def main(port: int, rate: float, frames: int | None) -> None:
     async with (
         Broadcast() as hub,
         web.serve(hub, port=port, title="Sunset at sea") as server,
-        azc.FramePool((HEIGHT, WIDTH, 3), "uint8", slots=3) as pool,
+        azc.FramePool((HEIGHT, WIDTH, 3), "uint8", slots=4) as pool,
     ):
         print(f"Watch at {server.url}", flush=True)
         begin = anyio.current_time()

@@ -6,6 +6,7 @@ H.264, beside a patch of a known colour.
 
 from __future__ import annotations
 
+import ssl
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -219,6 +220,24 @@ async def test_a_token(browser: chromium.Browser) -> None:
             await watch(browser, server.url)
             await look(browser, server.modes[0])
             await leave(browser)
+
+
+async def test_over_tls(browser: chromium.Browser) -> None:
+    """Every way, from a page that may ask for nothing that is not encrypted."""
+    trustme = pytest.importorskip("trustme")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    trusting = partial(browser.call, "Security.setIgnoreCertificateErrors")
+    await in_thread(partial(trusting, ignore=True))
+    try:
+        async with Broadcast() as hub, publishing(hub):
+            async with web.serve(hub, ssl_context=context) as server:
+                for mode in server.modes:
+                    await watch(browser, f"{server.url}?mode={mode}")
+                    await look(browser, mode)
+                await leave(browser)
+    finally:
+        await in_thread(partial(trusting, ignore=False))
 
 
 async def test_numbers_that_are_shown(browser: chromium.Browser) -> None:

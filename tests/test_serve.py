@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import urllib.request
@@ -95,6 +96,44 @@ def test_who_does_not_know_the_token_gets_nothing() -> None:
             assert done.returncode == 1
             assert done.stderr.startswith("aiozerocopy view: ")
             assert "Traceback" not in done.stderr
+
+
+def test_encrypted(tmp_path: Path) -> None:
+    trustme = pytest.importorskip("trustme")
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    key, chain, trusted = (tmp_path / name for name in ("key", "chain", "trusted"))
+    certificate.private_key_pem.write_to_path(key)
+    certificate.cert_chain_pems[0].write_to_path(chain)
+    authority.cert_pem.write_to_path(trusted)
+    tls = ["--tls-cert", str(chain), "--tls-key", str(key)]
+    with serving("--web", "0", "--tcp", "0", *tls, addresses=2) as (url, tcp):
+        done = view(tcp, "--frames", "3", "--tls-ca", str(trusted))
+        assert (done.returncode, done.stderr) == (0, "")
+        for wrong in ([], ["--tls"]):
+            done = view(tcp, "--frames", "3", *wrong)
+            assert done.returncode == 1
+            assert done.stderr.startswith("aiozerocopy view: ")
+            assert "Traceback" not in done.stderr
+        assert url.startswith("https://")
+        context = ssl.create_default_context(cafile=trusted)
+        with urllib.request.urlopen(f"{url}healthz", context=context) as answer:
+            assert answer.read() == b"ok\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--tls-cert", "/nowhere"], ["--tls-cert", __file__]]
+)
+def test_certificates_that_are_none(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["serve", "--web", "0", *arguments]) == 1
+    assert capsys.readouterr().err.startswith("aiozerocopy serve: ")
+
+
+def test_a_key_without_its_certificate() -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["serve", "--tls-key", "key.pem"])
 
 
 @pytest.mark.parametrize("source", ["/nowhere/film.mp4", __file__])

@@ -7,13 +7,16 @@ import logging
 import os
 import random
 import socket
+import ssl
 import struct
+import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import numpy as np
 import pytest
+from anyio.streams.tls import TLSStream
 
 pytest.importorskip("h11")
 wsproto = pytest.importorskip("wsproto")
@@ -75,18 +78,26 @@ def asking(path: str = "/healthz", *fields: str, method: str = "GET") -> bytes:
 
 
 @asynccontextmanager
-async def connected(to: web.WebServer) -> AsyncIterator[azc.Stream]:
+async def connected(
+    to: web.WebServer, trust: ssl.SSLContext | None = None
+) -> AsyncIterator[Any]:
+    """A stream to it; with ``trust`` over TLS, which ends without a goodbye."""
     async with azc.connect_tcp("127.0.0.1", to.port) as stream:
-        yield stream
+        if trust is None:
+            yield stream
+        else:
+            yield await TLSStream.wrap(stream, hostname="localhost", ssl_context=trust)
 
 
-async def rest(stream: azc.Stream) -> bytes:
+async def rest(stream: anyio.abc.ByteReceiveStream) -> bytes:
     return b"".join([piece async for piece in stream])
 
 
-async def say(to: web.WebServer, data: bytes) -> bytes:
+async def say(
+    to: web.WebServer, data: bytes, trust: ssl.SSLContext | None = None
+) -> bytes:
     """All that comes back until the server closes."""
-    async with connected(to) as stream:
+    async with connected(to, trust) as stream:
         await stream.send(data)
         return await rest(stream)
 
@@ -101,7 +112,7 @@ _OPEN = wsproto.connection.ConnectionState.OPEN
 class Viewer:
     """A client of a WebSocket, which checks with wsproto what it gets."""
 
-    def __init__(self, stream: azc.Stream) -> None:
+    def __init__(self, stream: anyio.abc.ByteStream) -> None:
         self.stream = stream
         self.ws = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
         self._events: list[Any] = []
@@ -140,8 +151,10 @@ def upgrade(path: str, *fields: str) -> bytes:
 
 
 @asynccontextmanager
-async def watching(to: web.WebServer, path: str = "/raw") -> AsyncIterator[Viewer]:
-    async with connected(to) as stream:
+async def watching(
+    to: web.WebServer, path: str = "/raw", trust: ssl.SSLContext | None = None
+) -> AsyncIterator[Viewer]:
+    async with connected(to, trust) as stream:
         viewer = Viewer(stream)
         target = f"{path}?{to.url.partition('?')[2]}"
         request = events.Request(host=f"localhost:{to.port}", target=target)
@@ -290,8 +303,8 @@ async def test_raw_frames_arrive_as_they_were(hub: Broadcast, name: str) -> None
 async def test_raw_copies_nothing(hub: Broadcast) -> None:
     seen: list[Any] = []
 
-    async def encode(frame: Any) -> Any:
-        seen.append((frame.view, await pictures.raw(frame)))
+    def encode(frame: Any) -> Any:
+        seen.append((frame.view, pictures.raw(frame)))
         return (b"",)
 
     send, receive = azc.socketpair()
@@ -366,6 +379,41 @@ async def test_a_frame_is_compressed_once_for_all(
                 while b"\xff\xd9" not in data:
                     data += await stream.receive()
             assert len(calls) == 1
+
+
+@needs_jpeg
+async def test_a_slow_compressor_delays_nobody_else(
+    hub: Broadcast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frames go on to the others meanwhile; what it missed is never encoded."""
+    calls: list[int] = []
+    go = threading.Semaphore(0)
+
+    def compress(array: Any, *_: Any) -> bytes:
+        calls.append(int(array[0, 0, 0]))
+        go.acquire()
+        return b"jpeg %d" % calls[-1]
+
+    monkeypatch.setattr(jpeg, "find_compressor", lambda: compress)
+    async with web.serve(hub) as to, connected(to) as slow, watching(to) as raw:
+        await slow.send(asking("/stream.mjpg"))
+        await until(lambda: to.viewers == 2)
+        with azc.FramePool((HEIGHT, WIDTH, 3), slots=3) as pool, anyio.fail_after(5):
+            for number in range(20):
+                with await pool.acquire() as frame:
+                    frame.array[:] = number
+                    await hub.publish(frame)
+                del frame
+                header, payload = await raw.message()
+                assert (header[7], payload[0]) == (number, number)
+                await until(lambda: calls == [0])
+        go.release()
+        await until(lambda: calls == [0, 19])
+        go.release()
+        data = b""
+        while b"jpeg 19" not in data:
+            data += await slow.receive()
+        assert data.count(b"Content-Type: image/jpeg") == 2
 
 
 @needs_jpeg
@@ -661,9 +709,12 @@ async def test_mutated_requests_never_get_through_the_parser() -> None:
         assert status in http.REASONS
 
 
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_random_frames_only_end_the_websocket() -> None:
+    """AZC_FUZZ=1000000 for more of them."""
     chance = random.Random(5)
-    for _ in range(400):
+    for _ in range(int(os.environ.get("AZC_FUZZ", "2000"))):
         data = bytearray(b"\x81\x85\0\0\0\0hello\x89\x80\0\0\0\0\x88\x82\0\0\0\0\3\xe8")
         for _ in range(chance.randrange(1, 6)):
             at = chance.randrange(len(data))
@@ -695,7 +746,7 @@ WORDS = (
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_fuzz_requests() -> None:
     """AZC_FUZZ=1000000 for more of them."""
@@ -791,3 +842,108 @@ async def test_names_that_it_answers_to(hub: Broadcast, name: str) -> None:
     async with web.serve(hub, hosts=["tv.example"]) as to:
         request = asking("/", "Connection: close").replace(b"localhost", name.encode())
         assert Answer(await say(to, request)).status == 200
+
+
+# ---- over TLS --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tls() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """For the server, and for its clients."""
+    trustme = pytest.importorskip("trustme")
+    authority = trustme.CA()
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(server)
+    client = ssl.create_default_context()
+    authority.configure_trust(client)
+    return server, client
+
+
+async def test_pages_and_pictures_over_tls(
+    hub: Broadcast, tls: tuple[ssl.SSLContext, ssl.SSLContext]
+) -> None:
+    server, trust = tls
+    big = np.arange(1 << 20, dtype=np.uint32).view(np.uint8).reshape(1024, 1024, 4)
+    async with web.serve(hub, ssl_context=server) as to:
+        assert to.url == f"https://127.0.0.1:{to.port}/"
+        page = Answer(await say(to, asking("/", "Connection: close"), trust))
+        assert page.status == 200
+        assert b"<html" in page.body
+        refused = Answer(await say(to, b"GET / HTTP/1.1\r\n\r\n", trust))
+        assert refused.status == 400
+        async with watching(to, trust=trust) as viewer:
+            for number in range(3):
+                await hub.publish(big)
+                # what is said in between does not cut a message into two
+                await viewer.stream.send(viewer.ws.send(events.Ping(b"you")))
+                header, payload = await viewer.message()
+                assert (header[7], payload) == (number, big.tobytes())
+            close = events.CloseConnection(1000)
+            await viewer.stream.send(viewer.ws.send(close))
+            await viewer.next_of(events.CloseConnection)
+        await until(lambda: to.viewers == 0)
+
+
+@needs_jpeg
+@needs_ffmpeg
+async def test_every_way_over_tls(
+    hub: Broadcast, tls: tuple[ssl.SSLContext, ssl.SSLContext]
+) -> None:
+    server, trust = tls
+    async with web.serve(hub, ssl_context=server) as to, publishing(hub):
+        async with watching(to, "/h264", trust) as viewer:
+            kinds = [(await viewer.message())[0][1] for _ in range(3)]
+            assert kinds == [pictures.H264_CONFIGURATION, pictures.H264, pictures.H264]
+        async with connected(to, trust) as stream:
+            await stream.send(asking("/stream.mjpg"))
+            data = b""
+            while data.count(b"\xff\xd9") < 2:
+                data += await stream.receive()
+        await until(lambda: to.viewers == 0)
+
+
+async def test_who_does_not_speak_tls_harms_nobody(
+    hub: Broadcast,
+    tls: tuple[ssl.SSLContext, ssl.SSLContext],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server, trust = tls
+    garbage = (
+        asking("/"),
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(600),
+    )
+    async with web.serve(hub, ssl_context=server) as to:
+        async with watching(to, trust=trust) as viewer:
+            for rude in garbage:
+                assert b"HTTP" not in await say(to, rude)
+            async with connected(to):  # says nothing
+                await hub.publish(picture())
+                assert (await viewer.message())[1] == picture().tobytes()
+            # In the middle of a frame, what follows is no TLS; or nothing does.
+            for rude in (b"garbage", b""):
+                async with connected(to, trust) as stream:
+                    await stream.send(upgrade("/raw"))
+                    await until(lambda: to.viewers == 2)
+                    if rude:
+                        await stream.transport_stream.send(rude * 99)
+                    stream.transport_stream.abort()
+                await until(lambda: to.viewers == 1)
+        await until(lambda: to._open == 0)
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+async def test_a_viewer_who_never_reads_tls_is_let_go(
+    hub: Broadcast, tls: tuple[ssl.SSLContext, ssl.SSLContext]
+) -> None:
+    server, trust = tls
+    big = np.zeros((1024, 1024, 4), np.uint8)
+    async with web.serve(hub, patience=0.3, ssl_context=server) as to:
+        async with connected(to, trust) as stuck, watching(to, trust=trust) as good:
+            await stuck.send(upgrade("/raw"))
+            await until(lambda: to.viewers == 2)
+            number = 0
+            while to.viewers == 2:
+                await hub.publish(big)
+                header, _ = await good.message()
+                assert header[7] == number
+                number += 1

@@ -14,7 +14,6 @@ import collections
 import contextlib
 import logging
 import os
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from aiozerocopy._errors import IncompleteReceive, StreamBroken
 from aiozerocopy.ffmpeg import finding
 from aiozerocopy.opening import PIPE_SIZE, enlarge_pipe, open_writer
 from aiozerocopy.process import open_process
+from aiozerocopy.web.line import Line, Packet
 from aiozerocopy.web.pictures import H264, H264_CONFIGURATION, message, picture_of
 from aiozerocopy.web.viewers import first_to_end
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from aiozerocopy.web.pictures import Picture
 
 GROUP = 60  # frames from one key frame to the next
-LINE_LIMIT = 2 * GROUP  # packets that wait for one viewer
 
 log = logging.getLogger("aiozerocopy")
 
@@ -80,59 +79,6 @@ def command(ffmpeg: str, picture: Picture) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class Packet:
-    """One message for the viewers, shared by all."""
-
-    buffers: Sequence[Buffer]
-    nbytes: int
-    is_picture: bool
-    is_key: bool
-
-
-class Line:
-    """Packets that wait for one viewer; too many, and it goes on at a key frame."""
-
-    def __init__(self) -> None:
-        self.dropped = 0
-        self._packets: collections.deque[Packet] = collections.deque()
-        self._needs_key = True
-        self._ended = False
-        self._news = anyio.Event()
-
-    def push(self, packet: Packet) -> None:
-        if not packet.is_picture:
-            self._packets.append(packet)
-        elif self._needs_key and not packet.is_key:
-            self.dropped += 1
-        else:
-            self._needs_key = False
-            self._packets.append(packet)
-        if len(self._packets) > LINE_LIMIT:
-            self._skip()
-        self._news.set()
-
-    def _skip(self) -> None:
-        """Forget all but the newest configuration, and wait for a key frame."""
-        configurations = [packet for packet in self._packets if not packet.is_picture]
-        self.dropped += len(self._packets) - len(configurations)
-        self._packets = collections.deque(configurations[-1:])
-        self._needs_key = True
-
-    def end(self) -> None:
-        self._ended = True
-        self._news.set()
-
-    async def next(self) -> Packet | None:
-        """The next packet; None at the end."""
-        while not self._packets:
-            if self._ended:
-                return None
-            self._news = anyio.Event()
-            await self._news.wait()
-        return self._packets.popleft()
-
-
 class _Run:
     """One FFmpeg: the picture it was started for, and which frames are inside of it."""
 
@@ -147,7 +93,7 @@ class _Run:
         self._sent: collections.deque[tuple[int, int]] = collections.deque()
         self._encoded: collections.deque[tuple[bool, memoryview]] = collections.deque()
 
-    async def feed(self, frame: Published) -> Sequence[Buffer]:
+    def feed(self, frame: Published) -> Sequence[Buffer]:
         """What FFmpeg gets of a frame: its pixels.
 
         Raises: ValueError, when FFmpeg expects others; the hub lets it go then.
@@ -230,7 +176,7 @@ class H264Encoder:
 
     def subscribe(self) -> Line:
         """A line that begins with the latest key frame."""
-        line = Line()
+        line = Line(2 * GROUP)
         for packet in self._current.latest:
             line.push(packet)
         self._lines.add(line)

@@ -13,12 +13,10 @@ from urllib.parse import parse_qs, urlsplit
 import anyio
 import h11
 
-from aiozerocopy._errors import StreamBroken, StreamClosed
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from aiozerocopy.streams import Stream
+    from aiozerocopy.web.secure import Connection
 
 MAX_HEADER = 16 << 10  # bytes of a request's line and headers
 READ_SIZE = 4 << 10
@@ -52,6 +50,9 @@ REASONS = {
     503: "Service Unavailable",
     505: "HTTP Version Not Supported",
 }
+
+
+_BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
 class Refused(Exception):
@@ -115,7 +116,7 @@ def parse(event: h11.Request) -> Request:
 class HttpConnection:
     """The server's side of one connection; ``on_answer`` hears of every status."""
 
-    def __init__(self, stream: Stream, on_answer: Callable[[int], object]) -> None:
+    def __init__(self, stream: Connection, on_answer: Callable[[int], object]) -> None:
         self.stream = stream
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEADER)
         self._is_head = False
@@ -241,5 +242,5 @@ class HttpConnection:
             try:
                 for _ in range(GOODBYE_BYTES // READ_SIZE):
                     await self.stream.receive(READ_SIZE)
-            except (anyio.EndOfStream, StreamBroken, StreamClosed):
+            except (anyio.EndOfStream, *_BROKEN):
                 pass

@@ -120,7 +120,7 @@ def message(
     return (binary_header(len(header) + nbytes) + header, payload)
 
 
-async def raw(frame: Published) -> Sequence[Buffer]:
+def raw(frame: Published) -> Sequence[Buffer]:
     """The frame's own memory as a message: nothing is converted or copied."""
     picture = picture_of(frame)
     return message(

@@ -1,50 +1,39 @@
-"""The web server: who may ask, what there is to ask for, and who watches."""
+"""The web server: who comes in, who may ask, and who answers."""
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import json
 import socket
-import time
-from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import anyio
 
 from aiozerocopy.serving import GRACE, Server, serve_tcp
-from aiozerocopy.web import metrics
 from aiozerocopy.web.guard import Guard
 from aiozerocopy.web.http import HttpConnection, Refused
 from aiozerocopy.web.metrics import Metric
+from aiozerocopy.web.pages import Pages
+from aiozerocopy.web.secure import connection_over
 from aiozerocopy.web.shows import PATHS, Shows
 from aiozerocopy.web.viewers import PEER_LEFT
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Generator, Iterator, Sequence
     from types import TracebackType
 
+    from anyio.abc import ByteStream
+
     from aiozerocopy.broadcast import Broadcast
-    from aiozerocopy.streams import Stream
     from aiozerocopy.web.http import Request
+    from aiozerocopy.web.secure import Connection
     from aiozerocopy.web.shows import Handler
 
 CONNECTIONS = 256
 PATIENCE = 15.0  # seconds that one frame may take to a viewer
 UNSENT = 256 << 10  # bytes the kernel takes ahead for a viewer: more would be latency
-
-_PAGE_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src 'self' blob: data:; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'self'"
-)
-_PAGE = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/viewer.css": ("viewer.css", "text/css; charset=utf-8"),
-    "/viewer.js": ("viewer.js", "text/javascript; charset=utf-8"),
-}
 
 
 def serve(
@@ -60,8 +49,9 @@ def serve(
     quality: int = 80,
     connections: int = CONNECTIONS,
     patience: float = PATIENCE,
+    ssl_context: ssl.SSLContext | None = None,
 ) -> WebServer:
-    """Serve a page that shows what is published to ``hub``.
+    """Serve a page that shows what is published to ``hub``, inside of its block.
 
     With a ``token``, all that shows something needs it: ``?token=...``, or the header
     ``Authorization: Bearer ...``.  ``modes`` are the ways that are offered, of which
@@ -72,6 +62,9 @@ def serve(
 
     At most ``connections`` are served at a time; a viewer to whom one frame takes more
     than ``patience`` seconds is let go.
+
+    With an ``ssl_context`` it speaks HTTPS, and the page asks for its pictures over TLS
+    too.  That is not without a copy: every byte is encrypted, for each viewer again.
 
     Raises:
         ValueError: an unknown mode, or none that can be offered here.
@@ -85,12 +78,8 @@ def serve(
         token=token,
         title=title,
         connections=connections,
+        ssl_context=ssl_context,
     )
-
-
-@cache
-def _page(name: str) -> bytes:
-    return (files(__package__) / "page" / name).read_bytes()
 
 
 class WebServer:
@@ -110,28 +99,30 @@ class WebServer:
         token: str | None,
         title: str,
         connections: int,
+        ssl_context: ssl.SSLContext | None,
     ) -> None:
         self._shows = shows
         self._guard = guard
         self._host = address[0]
-        self._hub = hub
         self._token = token
-        self._title = title
         self._limit = connections
-        self._server: Server = serve_tcp(self._serve_client, *address)
+        self._scheme = "https" if ssl_context else "http"
+        # Twice as many may come in: one half is served, the other is told of that.
+        self._server: Server = serve_tcp(
+            self._serve_client,
+            *address,
+            ssl_context=ssl_context,
+            max_connections=2 * connections,
+        )
         self._closing = False
         self._idle: set[anyio.CancelScope] = set()  # of those who ask for nothing now
         self._undo: contextlib.AsyncExitStack | None = None
         self._routes: dict[str, Handler] = {
             **shows.routes,
-            **dict.fromkeys(_PAGE, self._send_page),
-            "/healthz": self._send_health,
-            "/metrics": self._send_metrics,
-            "/status": self._send_status,
+            **Pages(hub, shows, self._metrics, title).routes,
         }
         self._answers: collections.Counter[int] = collections.Counter()
-        self._open = 0
-        self._refusing = 0
+        self._open = 0  # connections that are served
 
     # -- its life -----------------------------------------------------------------
 
@@ -147,7 +138,7 @@ class WebServer:
         host = {"0.0.0.0": "localhost", "::": "localhost"}.get(host, host)
         host = f"[{host}]" if ":" in host else host
         query = f"?{urlencode({'token': self._token})}" if self._token else ""
-        return f"http://{host}:{self.port}/{query}"
+        return f"{self._scheme}://{host}:{self.port}/{query}"
 
     @property
     def viewers(self) -> int:
@@ -197,11 +188,12 @@ class WebServer:
 
     # -- one connection -----------------------------------------------------------
 
-    async def _serve_client(self, stream: Stream) -> None:
+    async def _serve_client(self, client: ByteStream) -> None:
+        stream = connection_over(client)
         http = HttpConnection(stream, self._count)
         try:
             if self._open >= self._limit:
-                await self._turn_away(http)
+                await http.refuse(Refused(503, "too many connections"))
                 return
             self._open += 1
             try:
@@ -211,16 +203,6 @@ class WebServer:
                 self._open -= 1
         except PEER_LEFT:
             stream.abort()
-
-    async def _turn_away(self, http: HttpConnection) -> None:
-        """Say why, as long as not too many are being told."""
-        if self._refusing >= self._limit:
-            return
-        self._refusing += 1
-        try:
-            await http.refuse(Refused(503, "too many connections"))
-        finally:
-            self._refusing -= 1
 
     async def _answer_all(self, http: HttpConnection) -> None:
         try:
@@ -256,39 +238,7 @@ class WebServer:
             self._guard.check_origin(request)
         await handler(http, request)
 
-    # -- pages --------------------------------------------------------------------
-
-    async def _send_page(self, http: HttpConnection, request: Request) -> None:
-        name, kind = _PAGE[request.path]
-        headers = {"Content-Type": kind, "Content-Security-Policy": _PAGE_POLICY}
-        await http.respond(200, _page(name), headers)
-
-    async def _send_health(self, http: HttpConnection, _request: Request) -> None:
-        await http.respond(200, b"ok\n", {"Content-Type": "text/plain"})
-
-    async def _send_status(self, http: HttpConnection, _request: Request) -> None:
-        status = {
-            "title": self._title,
-            "modes": self.modes,
-            "sequence": self._hub.sequence,
-            "viewers": self.viewers,
-            "now_us": time.time_ns() // 1000,
-        }
-        body = json.dumps(status).encode()
-        await http.respond(200, body, {"Content-Type": "application/json"})
-
-    async def _send_metrics(self, http: HttpConnection, _request: Request) -> None:
-        body = metrics.render(self._metrics())
-        await http.respond(200, body, {"Content-Type": metrics.CONTENT_TYPE})
-
     def _metrics(self) -> Iterator[Metric]:
-        yield Metric(
-            "frames_published_total",
-            "counter",
-            "Frames that were published to the hub.",
-            [({}, self._hub.sequence)],
-        )
-        yield from self._shows.metrics()
         yield Metric(
             "web_connections", "gauge", "Connections that are open.", [({}, self._open)]
         )
@@ -300,7 +250,7 @@ class WebServer:
         )
 
 
-def _watch_over(stream: Stream) -> None:
+def _watch_over(stream: Connection) -> None:
     """The kernel keeps little ahead of a viewer, and notices when it is gone."""
     sock = stream._raw_socket
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -12,17 +12,20 @@ from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
-from aiozerocopy._errors import StreamBroken, StreamClosed
-
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from aiozerocopy.broadcast import Broadcast, Encode
-    from aiozerocopy.streams import Stream
     from aiozerocopy.web.h264 import H264Encoder
+    from aiozerocopy.web.secure import Connection
 
 READ_SIZE = 4 << 10
-PEER_LEFT = (StreamBroken, StreamClosed, anyio.EndOfStream, TimeoutError)
+PEER_LEFT = (
+    anyio.BrokenResourceError,
+    anyio.ClosedResourceError,
+    anyio.EndOfStream,
+    TimeoutError,
+)
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class HubFeed:
     """Frames from the hub: always the newest, whole ones."""
 
     def __init__(
-        self, hub: Broadcast, stream: Stream, encode: Encode, patience: float
+        self, hub: Broadcast, stream: Connection, encode: Encode, patience: float
     ) -> None:
         self._client = hub.attach(
             stream, policy="latest", encode=encode, deadline=patience
@@ -79,7 +82,9 @@ class HubFeed:
 class PacketFeed:
     """H.264 from the encoder, which all its viewers share."""
 
-    def __init__(self, encoder: H264Encoder, stream: Stream, patience: float) -> None:
+    def __init__(
+        self, encoder: H264Encoder, stream: Connection, patience: float
+    ) -> None:
         self._encoder = encoder
         self._stream = stream
         self._patience = patience
@@ -116,7 +121,7 @@ async def first_to_end(*waits: Callable[[], Awaitable[object]]) -> int:
     return ended[0]
 
 
-async def until_silent(stream: Stream) -> None:
+async def until_silent(stream: Connection) -> None:
     """Read whatever comes, and forget it, until the viewer closes its half."""
     with contextlib.suppress(*PEER_LEFT):
         while True:

@@ -199,7 +199,12 @@ class Numbers {
       latency: middle === undefined ? "\u2013" : middle.toFixed(middle < 10 ? 1 : 0),
       dropped: String(this.dropped),
       rate: bytes ? rate.toFixed(rate < 1 ? 2 : rate < 10 ? 1 : 0) : "\u2013",
+      worst: this.history.length ? ` \u00b7 ${this.worst().toFixed(0)} ms at most` : "",
     };
+  }
+
+  worst() {
+    return Math.max(...this.history.map(([, latency]) => latency));
   }
 
   draw(canvas) {
@@ -208,7 +213,7 @@ class Numbers {
     const height = (canvas.height = canvas.clientHeight * scale);
     const context = canvas.getContext("2d");
     const now = performance.now();
-    const top = Math.max(20, ...this.history.map(([, latency]) => latency)) * 1.15;
+    const top = Math.max(20, this.worst()) * 1.15;
     const x = (time) => width * (1 - (now - time) / 30000);
     const y = (latency) => height - 1 - (height - 2) * latency / top;
     context.strokeStyle = "#242a32";

@@ -1,0 +1,98 @@
+"""A client of a broadcast whose stream is ours, and costs it no task."""
+
+from __future__ import annotations
+
+import errno
+import time
+from typing import TYPE_CHECKING, Any
+
+from aiozerocopy import _native
+from aiozerocopy._audience import Client
+from aiozerocopy._errors import error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiozerocopy._native import Operation
+    from aiozerocopy._published import Message
+    from aiozerocopy.streams import SendStream
+
+_CANCELED = -errno.ECANCELED
+
+
+class DirectClient(Client):
+    """Over a stream of ours: the queue in C takes the message, and no task is needed.
+
+    What becomes of the message in flight
+        over          `_over`, and the next one goes
+        taken back    its rest was copied and follows: an empty operation tells when
+                      that is out; or nothing was out: it waits, or is dropped
+    """
+
+    _stream: SendStream
+    _operation: Operation | None = None
+    _asked_back = False
+
+    def _send(self, message: Message) -> None:
+        self._submit(message, message.buffers)
+
+    def _submit(self, message: Message, buffers: Sequence[Any]) -> None:
+        stream = self._stream
+        try:
+            waiter = stream._enter()
+            if len(buffers) == 1:
+                result = stream._out.send(buffers[0])
+            else:
+                result = stream._out.send_pieces(waiter.port, buffers)
+        except Exception as error:
+            self._drop(message)
+            self._fail(error)
+            return
+        if isinstance(result, int):
+            self._done(message)
+            return
+        self._current, self._operation, self._asked_back = message, result, False
+        if not self._since:
+            self._since = time.monotonic()
+        result.on_end.append(self._over)
+
+    def _over(self) -> None:
+        """The operation in flight has ended."""
+        operation, message = self._operation, self._current
+        if operation is None or message is None:
+            return
+        self._operation = self._current = None
+        if operation.status == 0:
+            self._since = 0.0
+            self._done(message)
+        elif operation.status != _CANCELED:
+            self._drop(message)
+            self._fail(error_of(operation.status, operation.moved, operation.total))
+        elif operation.outcome == _native.lib.AZC_DROPPED:
+            self._not_begun(message)
+        elif self._closed:
+            self._done(message)  # its rest follows
+        else:
+            self._submit(message.memory_free(), (b"",))  # this tells when it did
+            self._asked_back = True
+        if self._current is None:
+            self._advance()
+
+    def _not_begun(self, message: Message) -> None:
+        """Not a byte of it was out: a newer one may take its place, or it waits."""
+        if self._closed or (self.policy == "latest" and self._pending):
+            self._drop(message)
+            self._skip_to_key()
+        else:
+            message.keep()
+            self._pending.appendleft(message)
+
+    def _give_memory_back(self) -> None:
+        waiter, operation = self._stream._waiter, self._operation
+        if waiter is None or operation is None or self._asked_back:
+            return
+        self._asked_back = True
+        self._stream._out.cancel(waiter.port, operation, operation.total)
+
+    def _abort(self) -> None:
+        self._stream.abort()

@@ -1,0 +1,220 @@
+"""The ways in which clients want frames: each is made once, for all who want it so.
+
+`Encoding` calls a plain function, while the frame is being published.  `SlowEncoding`
+runs an async function beside that, in a task of its own: the publisher and all other
+clients go on meanwhile.
+
+A frame that is slow to encode
+    waiting    the newest that was published; a newer one takes its place, and it is
+               dropped for the clients of this encoding
+    encoding   one at a time; its memory is borrowed until the encoder has returned
+    encoded    offered to each client, who sends, queues or drops it
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import anyio
+import anyio.lowlevel
+
+from aiozerocopy._published import Message, Published
+
+if TYPE_CHECKING:
+    from aiozerocopy._audience import Client
+
+# What is sent of a frame, as one message.
+Encode: TypeAlias = Callable[[Published], Sequence[Any] | Awaitable[Sequence[Any]]]
+
+log = logging.getLogger("aiozerocopy")
+
+TURN = 64  # frames to a client each, before other tasks have their turn
+
+
+class Turns:
+    """What was done since other tasks had their turn."""
+
+    def __init__(self) -> None:
+        self.spent = 0
+
+    async def give(self) -> None:
+        self.spent = 0
+        await anyio.lowlevel.checkpoint()
+
+
+class Encoding:
+    """An encoder that returns at once, and those who want what it makes."""
+
+    def __init__(self, encode: Encode, turns: Turns, *, keeps_last: bool) -> None:
+        self.encode = encode
+        self.clients: dict[Client, None] = {}
+        self._last: Message | None = None  # the last key frame, for newcomers
+        self._turns = turns
+        self._keeps_last = keeps_last
+
+    def welcome(self, client: Client, last: Published | None, upcoming: int) -> None:
+        """Add a newcomer, who gets the last key frame.
+
+        What was published after that is of no use to it: ``upcoming`` is the sequence
+        of the next.
+        """
+        self.clients[client] = None
+        message = None if last is None else self._encoded(last)
+        if message is not None:
+            client._offer(message)
+            client._needs_key = message.sequence + 1 < upcoming
+
+    def remember(self, published: Published) -> None:
+        """There is a newer frame: borrow nothing of the one that is kept."""
+        if published.key:
+            self._last = None
+        elif self._last is not None:
+            self._last.keep()
+
+    async def publish(self, published: Published, started: float) -> None:
+        """Offer it to everybody; wait for those who must not miss it."""
+        message = self._encoded(published)
+        if message is not None:
+            await self._offer_to_all(message, started)
+
+    def _encoded(self, published: Published) -> Message | None:
+        """One message for all; None if that failed, which disconnects them."""
+        if self._last is not None and self._last.sequence == published.sequence:
+            return self._last
+        try:
+            buffers: Any = self.encode(published)
+            return self._made(Message(published, buffers))
+        except Exception as error:
+            self._fail(error)
+            return None
+
+    def _made(self, message: Message) -> Message:
+        if message.key and self._keeps_last:
+            self._last = message
+        return message
+
+    def _fail(self, error: Exception) -> None:
+        """Disconnect all; the frame is not kept by where the error came from."""
+        log.debug("an encoder failed", exc_info=error)
+        error.__traceback__ = None
+        for client in tuple(self.clients):
+            client._fail(error)
+
+    async def _offer_to_all(self, message: Message, started: float) -> None:
+        waiting, turns = [], self._turns
+        for client in tuple(self.clients):
+            if client._is_full:
+                waiting.append(client)
+            else:
+                client._offer(message)
+            turns.spent += 1
+            if turns.spent >= TURN:
+                await turns.give()
+        for client in waiting:
+            await client._offer_in_time(message, started)
+
+    def forget(self, client: Client) -> bool:
+        """True if nobody is left, and this may be forgotten too."""
+        self.clients.pop(client, None)
+        return not self.clients
+
+    async def wait_idle(self) -> None:
+        """Return when nothing waits to be encoded."""
+
+    def stop(self) -> None:
+        """Encode no more."""
+
+
+class SlowEncoding(Encoding):
+    """An encoder that takes its time; `run` is its task."""
+
+    def __init__(self, encode: Encode, turns: Turns, *, keeps_last: bool) -> None:
+        super().__init__(encode, turns, keeps_last=keeps_last)
+        self._next: Published | None = None
+        self._following = -1  # the frame that can be decoded after the last one
+        self._scope = anyio.CancelScope()
+        self._news = anyio.Event()
+        self._idle = anyio.Event()
+        self._idle.set()
+
+    def welcome(self, client: Client, last: Published | None, upcoming: int) -> None:
+        self.clients[client] = None
+        if self._last is not None:
+            client._offer(self._last)
+            client._needs_key = self._last.sequence + 1 < upcoming
+        elif last is not None and self._idle.is_set():
+            self._take(last)
+
+    def remember(self, published: Published) -> None:
+        """The last one stays until the next is encoded."""
+        if self._last is not None:
+            self._last.keep()
+
+    async def publish(self, published: Published, started: float) -> None:
+        """Leave it to `run`; wait only for clients who must not miss the one before."""
+        if any(client.policy == "block" for client in self.clients):
+            await self.wait_idle()
+        if self._next is not None:
+            self._miss(self._next)
+            self._next, self._following = None, -1
+        if published.key or published.sequence == self._following:
+            self._take(published)
+        else:
+            self._miss(published)
+
+    def _take(self, published: Published) -> None:
+        self._next, self._following = published, published.sequence + 1
+        if self._idle.is_set():
+            self._idle = anyio.Event()
+        self._news.set()
+
+    def _miss(self, published: Published) -> None:
+        for client in tuple(self.clients):
+            client._miss(published.sequence)
+
+    async def run(self) -> None:
+        """Encode while there are clients."""
+        with self._scope:
+            try:
+                while self.clients:
+                    await self._next_message()
+            finally:
+                self._next = None
+                self._idle.set()
+
+    async def _next_message(self) -> None:
+        published, self._next = self._next, None
+        if published is None:
+            self._idle.set()
+            self._news = anyio.Event()
+            await self._news.wait()
+            return
+        try:
+            encode: Any = self.encode
+            message = self._made(Message(published, await encode(published)))
+        except Exception as error:
+            self._fail(error)
+            return
+        finally:
+            published = None  # its memory is needed no longer
+        await self._offer_to_all(message, anyio.current_time())
+
+    async def wait_idle(self) -> None:
+        await self._idle.wait()
+
+    def stop(self) -> None:
+        self._scope.cancel()
+
+    def forget(self, client: Client) -> bool:
+        if super().forget(client):
+            self._news.set()  # and `run` ends
+        return False
+
+
+def is_slow(encode: Encode) -> bool:
+    """Is it an async function?"""
+    call = getattr(encode, "__call__", None)  # noqa: B004 - of an object, its method
+    return inspect.iscoroutinefunction(encode) or inspect.iscoroutinefunction(call)

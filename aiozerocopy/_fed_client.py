@@ -1,0 +1,67 @@
+"""A client of a broadcast whose stream is not ours, such as TLS."""
+
+from __future__ import annotations
+
+import time
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import anyio
+
+from aiozerocopy._audience import Client, ClientTooSlow
+from aiozerocopy._errors import StreamBroken
+from aiozerocopy._whole import drop_stream, whole_sender
+
+if TYPE_CHECKING:
+    from aiozerocopy._published import Message
+    from aiozerocopy._whole import WholeSender
+    from aiozerocopy.streams import SendStream
+
+
+class FedClient(Client):
+    """Over a stream that is not ours: whoever awaits `wait_closed` feeds it, copies."""
+
+    _scope: anyio.CancelScope | None = None
+
+    @cached_property
+    def _sender(self) -> SendStream | WholeSender:
+        return whole_sender(self._stream)
+
+    def _send(self, message: Message) -> None:
+        message.keep()
+        self._current, self._since = message, time.monotonic()
+        self._changed()
+
+    async def wait_closed(self) -> None:
+        while not self._closed:
+            if self._current is None:
+                await self._next_change()
+            else:
+                await self._feed(self._current)
+
+    async def _feed(self, message: Message) -> None:
+        is_out = False
+        try:
+            with anyio.CancelScope() as self._scope:
+                await self._sender.send(*message.buffers)
+                is_out = True
+        except Exception as error:
+            self._fail(error)
+        except BaseException:
+            self._fail(
+                StreamBroken("a frame was cut off: whoever fed it was cancelled")
+            )
+            raise
+        finally:
+            self._current = None
+            (self._done if is_out else self._drop)(message)
+        if isinstance(self.error, ClientTooSlow):
+            await drop_stream(self._stream)
+        self._advance()
+
+    def _give_memory_back(self) -> None:
+        """There is none: it was copied."""
+
+    def _abort(self) -> None:
+        if self._scope is not None:
+            self._scope.cancel()

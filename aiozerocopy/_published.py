@@ -1,0 +1,78 @@
+"""A published frame, and what is made of it: one message for all who want it so."""
+
+from __future__ import annotations
+
+import copy
+import time
+from typing import TYPE_CHECKING, Any
+
+from aiozerocopy import _native
+from aiozerocopy._frame_header import Described
+from aiozerocopy.framing import array_over, memory_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+    from typing_extensions import Buffer
+
+    from aiozerocopy._frame_header import FrameHeader
+
+
+class Published(Described):
+    """A published frame, as encoders see it.
+
+    Its memory is borrowed from a pool or the hub's own: it must not be changed.  An
+    encoder may keep views of it, and the slot stays leased as long as one lives.
+    """
+
+    __slots__ = ("header", "metadata", "published_ns", "view", "wire")
+
+    def __init__(
+        self,
+        header: FrameHeader,
+        metadata: bytes,
+        view: memoryview,
+        wire: tuple[Buffer, ...],
+    ) -> None:
+        self.header = header
+        self.metadata = metadata
+        self.view = view
+        self.published_ns = time.monotonic_ns()
+        self.wire = wire  # header, metadata and payload, in few pieces
+
+    def keep(self) -> None:
+        """Copy what is borrowed, so that its slot is free."""
+        if not self.view.readonly:  # (a copy of this kind is)
+            payload = self.view.tobytes()
+            self.view = memoryview(payload)
+            self.wire = (self.header.pack() + self.metadata, payload)
+
+    @property
+    def array(self) -> npt.NDArray[Any]:
+        """The frame as a NumPy array, without a copy."""
+        return array_over(self.view, self.dtype, self.shape)
+
+
+class Message:
+    """One frame in one encoding, for all clients that use it."""
+
+    __slots__ = ("buffers", "key", "nbytes", "published_ns", "sequence")
+
+    def __init__(self, published: Published, buffers: Sequence[Any]) -> None:
+        self.buffers = buffers
+        self.nbytes = sum(map(_native.nbytes, buffers))
+        self.sequence = published.sequence
+        self.key = published.key
+        self.published_ns = published.published_ns
+
+    def memory_free(self) -> Message:
+        """The same for the books only."""
+        message = copy.copy(self)
+        message.buffers = ()
+        return message
+
+    def keep(self) -> None:
+        """Copy what is borrowed, once, so that its slot is free."""
+        if any(type(buffer) is not bytes for buffer in self.buffers):
+            self.buffers = (b"".join(map(memory_of, self.buffers)),)

@@ -1,0 +1,118 @@
+"""Whole messages over streams that are not ours, such as TLS.
+
+Such a stream may keep what it is given, so it gets copies; and it knows no messages,
+so one is sent after the other, in pieces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.abc import ByteSendStream
+
+from aiozerocopy import _native
+from aiozerocopy._errors import IncompleteReceive, StreamBroken
+from aiozerocopy.streams import SendStream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from anyio.abc import AsyncResource, ByteReceiveStream
+    from typing_extensions import Buffer
+
+PIECE = 256 << 10  # given at once to a stream that is not ours
+
+
+class WholeSender(ByteSendStream):
+    """Sends as our own streams do, whole messages of any buffers, but copies them.
+
+    Any number of tasks may send.  The stream stays the caller's.
+    """
+
+    def __init__(self, stream: ByteSendStream) -> None:
+        self._stream = stream
+        self._was_cut = False
+        self._turn = anyio.Lock(fast_acquire=True)
+
+    async def send(self, *buffers: Buffer) -> None:
+        """Send one message; when this returns, the buffers are yours again.
+
+        Raises:
+            StreamBroken: a cancelled send has cut a message off, this one or another.
+            others: as the stream's own ``send``.
+        """
+        async with self._turn:
+            if self._was_cut:
+                raise StreamBroken("a cancelled send has cut a message off")
+            self._was_cut = True
+            for piece in _pieces(buffers):
+                await self._stream.send(piece)
+            self._was_cut = False
+
+    async def aclose(self) -> None:
+        """Close the stream."""
+        await self._stream.aclose()
+
+
+def whole_sender(stream: ByteSendStream) -> SendStream | WholeSender:
+    """The stream itself if it sends whole messages, else a sender over it."""
+    if isinstance(stream, (SendStream, WholeSender)):
+        return stream
+    return WholeSender(stream)
+
+
+def _pieces(buffers: Sequence[Buffer]) -> Iterator[bytes]:
+    """Copies of them all, small ones joined."""
+    small = b""
+    for buffer in buffers:
+        lease = buffer.view if isinstance(buffer, _native.Lease) else buffer
+        data = lease if isinstance(lease, bytes) else memoryview(lease).tobytes()
+        if len(small) + len(data) <= PIECE:
+            small += data
+            continue
+        if small:
+            yield small
+            small = b""
+        for start in range(0, len(data), PIECE):
+            yield data[start : start + PIECE]
+    if small:
+        yield small
+
+
+class ExactReceiver:
+    """`receive_exactly` over a stream that is not ours; a cancel loses nothing."""
+
+    def __init__(self, stream: ByteReceiveStream) -> None:
+        self._stream = stream
+        self._unread = b""
+
+    async def receive_exactly(self, memory: bytearray | memoryview) -> None:
+        view = memoryview(memory)
+        filled = min(len(self._unread), len(view))
+        view[:filled] = self._unread[:filled]
+        self._unread = self._unread[filled:]
+        try:
+            while filled < len(view):
+                data = await self._stream.receive(min(len(view) - filled, PIECE))
+                view[filled : filled + len(data)] = data
+                filled += len(data)
+        except anyio.EndOfStream:
+            if filled:
+                raise IncompleteReceive(filled, len(view)) from None
+            raise
+        except BaseException:
+            self._unread = bytes(view[:filled])
+            raise
+
+
+async def drop_stream(stream: AsyncResource) -> None:
+    """Close a stream at once, whatever it has to say to that."""
+    with (
+        anyio.CancelScope(shield=True),
+        contextlib.suppress(
+            OSError, anyio.BrokenResourceError, anyio.ClosedResourceError
+        ),
+    ):
+        await anyio.aclose_forcefully(stream)

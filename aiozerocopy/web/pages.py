@@ -1,0 +1,93 @@
+"""What there is to ask for besides pictures: the page, its health, and numbers."""
+
+from __future__ import annotations
+
+import json
+import time
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from aiozerocopy.web import metrics
+from aiozerocopy.web.metrics import Metric
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from aiozerocopy.broadcast import Broadcast
+    from aiozerocopy.web.http import HttpConnection, Request
+    from aiozerocopy.web.shows import Handler, Shows
+
+_PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' blob: data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'self'"
+)
+_PAGE = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/viewer.css": ("viewer.css", "text/css; charset=utf-8"),
+    "/viewer.js": ("viewer.js", "text/javascript; charset=utf-8"),
+}
+
+
+class Pages:
+    """Answers from memory: the packaged page, /healthz, /status, /metrics.
+
+    ``more`` gives the metrics of the server itself.
+    """
+
+    def __init__(
+        self,
+        hub: Broadcast,
+        shows: Shows,
+        more: Callable[[], Iterable[Metric]],
+        title: str,
+    ) -> None:
+        self._hub = hub
+        self._shows = shows
+        self._more = more
+        self._title = title
+        self.routes: dict[str, Handler] = {
+            **dict.fromkeys(_PAGE, self._send_page),
+            "/healthz": self._send_health,
+            "/metrics": self._send_metrics,
+            "/status": self._send_status,
+        }
+
+    async def _send_page(self, http: HttpConnection, request: Request) -> None:
+        name, kind = _PAGE[request.path]
+        headers = {"Content-Type": kind, "Content-Security-Policy": _PAGE_POLICY}
+        await http.respond(200, _page(name), headers)
+
+    async def _send_health(self, http: HttpConnection, _request: Request) -> None:
+        await http.respond(200, b"ok\n", {"Content-Type": "text/plain"})
+
+    async def _send_status(self, http: HttpConnection, _request: Request) -> None:
+        status = {
+            "title": self._title,
+            "modes": self._shows.modes,
+            "sequence": self._hub.sequence,
+            "viewers": self._shows.viewers,
+            "now_us": time.time_ns() // 1000,
+        }
+        body = json.dumps(status).encode()
+        await http.respond(200, body, {"Content-Type": "application/json"})
+
+    async def _send_metrics(self, http: HttpConnection, _request: Request) -> None:
+        body = metrics.render(self._metrics())
+        await http.respond(200, body, {"Content-Type": metrics.CONTENT_TYPE})
+
+    def _metrics(self) -> Iterator[Metric]:
+        yield Metric(
+            "frames_published_total",
+            "counter",
+            "Frames that were published to the hub.",
+            [({}, self._hub.sequence)],
+        )
+        yield from self._shows.metrics()
+        yield from self._more()
+
+
+@cache
+def _page(name: str) -> bytes:
+    return (files(__package__) / "page" / name).read_bytes()
