@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiozerocopy import _native
@@ -19,8 +18,6 @@ _JOIN_BELOW = 8 << 10
 _GROUP_BYTES = 512 << 10
 _GROUP_MESSAGES = 512
 _PLAIN = frozenset((bytes, bytearray))
-_LAYOUT = operator.attrgetter("itemsize", "c_contiguous")
-_NBYTES = operator.attrgetter("nbytes")
 
 
 class Group(NamedTuple):
@@ -55,9 +52,14 @@ def _plain_sizes(messages: Sequence[Any]) -> list[int]:
     kinds = set(map(type, messages))
     if kinds <= _PLAIN:
         return list(map(len, messages))
-    if kinds == {memoryview} and set(map(_LAYOUT, messages)) == {(1, True)}:
-        return list(map(_NBYTES, messages))
-    return []
+    if kinds != {memoryview}:
+        return []
+    sizes = []
+    for view in messages:
+        if view.itemsize != 1 or not view.c_contiguous:
+            return []
+        sizes.append(view.nbytes)
+    return sizes
 
 
 def _cut(messages: Iterable[Buffer]) -> Iterator[Group]:
