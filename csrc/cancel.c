@@ -147,6 +147,7 @@ int azc_cancel(azc_channel *channel, uint64_t token, uint64_t limit,
         if (!op->notice) op->notice = azc__op_new(NULL, 0, NULL, 0);
         op->cancelled = op->notice != NULL;
         op->rescue_limit = limit;
+        channel->hurry = true;
         r = AZC_LATER;
     } else if (op) {
         port = op->port;

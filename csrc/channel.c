@@ -157,6 +157,7 @@ int azc_close(azc_channel *channel, azc_port *port, uint64_t token) {
         if (channel->driving || threaded) {
             channel->close_op = notice;
             notice = NULL;
+            channel->hurry = true;
             r = -EINPROGRESS;
             if (threaded) azc__pump_kick(channel);
         } else {

@@ -176,6 +176,7 @@ struct azc_channel {
     uint64_t read; /* no lent page below this offset is looked at any more */
     unsigned nap_us; /* until that is asked for again; 0: the fd will tell */
     unsigned more_calls; /* of the move going on, after its first */
+    atomic_bool hurry; /* ... for whose end a cancel or a close is waiting */
     char *bounce; /* of a lane that works on copies */
     size_t kept_at, kept; /* received into the bounce, not yet asked for */
     azc_queue queue;

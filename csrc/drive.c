@@ -9,7 +9,7 @@
 
 enum {
     PUMP_TURN = 1 << 20, /* bytes, before another socket has its turn */
-    CHECK_EVERY = 256 << 10, /* bytes, before the fd is looked at again */
+    CHECK_EVERY = 1 << 20, /* bytes, before the fd is looked at again */
     STARVED_LIMIT = 400, /* tries, 5 ms apart, while the kernel has no memory */
 };
 
@@ -54,6 +54,7 @@ static ssize_t call_lane(azc_channel *channel, int max_ops, uint64_t max_bytes,
         vec[0] = (struct iovec){channel->bounce, (size_t)n};
         *count = 1;
     }
+    channel->hurry = false;
     pthread_mutex_unlock(&channel->lock);
     ssize_t r = lend ? azc__lend(channel, vec, *count)
                      : lane->move(channel, vec, *count);
@@ -195,12 +196,14 @@ void azc__hand_over(azc_channel *channel, int drove) {
     if (r < 0) azc__break(channel, r);
 }
 
-/* Drives in the pump's turn.  An error queue wakes the receiver too: if that was
- * all, it lets the sender see to it first. */
+/* Drives in the pump's turn, which ends only where others wait for theirs or for
+ * what was lent.  An error queue wakes the receiver too: if that was all, it
+ * lets the sender see to it first. */
 static int take_turn(azc_channel *channel) {
     uint64_t before = channel->stats.bytes;
     bool rested = channel->rested;
-    int drove = azc__drive(channel, PUMP_TURN, false);
+    bool alone = !channel->lane->shared && !channel->lends;
+    int drove = azc__drive(channel, alone ? UINT64_MAX : PUMP_TURN, false);
     channel->rested = false;
     if (drove != DROVE_BLOCKED || channel->state != OPEN || rested ||
         azc__outward(channel) || !channel->file->lends ||

@@ -81,6 +81,7 @@ static ssize_t attempt(azc_channel *channel, const void *data, size_t n,
                        int messages) {
     struct iovec vec = {(void *)(uintptr_t)data, n};
     channel->driving = true;
+    channel->hurry = false;
     pthread_mutex_unlock(&channel->lock);
     ssize_t r = channel->lane->move(channel, &vec, 1);
     pthread_mutex_lock(&channel->lock);
@@ -143,6 +144,11 @@ static bool is_to_be_lent(const azc_channel *channel, const void *data,
     return from && n >= from && azc__pool_lends(data, n);
 }
 
+/* A socket takes what it has room for; a pipe is given piece after piece. */
+static bool fits_attempt(const azc_lane *lane, size_t n) {
+    return n <= (lane->paced ? lane->direct : lane->chunk);
+}
+
 /* Those who never have to wait must let others run once in a while.  Only the
  * home's thread is ever here. */
 static int turn_is_over(azc_channel *channel, size_t n) {
@@ -158,7 +164,7 @@ static ssize_t send_home(azc_channel *channel, const void *data, size_t n,
     if (azc__is_dead(&channel->registered)) return -ECHILD;
     pthread_mutex_lock(&channel->lock);
     if (channel->state != OPEN || !is_alone(channel) || !n ||
-        n > channel->lane->chunk || is_to_be_lent(channel, data, n)) {
+        !fits_attempt(channel->lane, n) || is_to_be_lent(channel, data, n)) {
         struct iovec vec = {(void *)(uintptr_t)data, n};
         pthread_mutex_unlock(&channel->lock);
         r = azc_sendv(channel, channel->home, channel->home_token, &vec, 1,
