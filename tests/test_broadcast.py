@@ -966,8 +966,10 @@ async def test_one_stuck_one_slow_eight_fast(
     held = premiere.resident[len(premiere.resident) // 4 :]
     room = (premiere.fast_limit + 6) * premiere.size
     assert max(held) - min(held) < room + (4 << 20)
+    # malloc keeps some of what a burst has needed; a leak of one frame in fifty
+    # would be more than this.
     growth = min(held[-len(held) // 3 :]) - min(held)
-    assert growth < 2 * premiere.size + (4 << 20)
+    assert growth < max(seconds * 60 / 150, 2) * premiere.size + (4 << 20)
     ages = sorted(age for seen in fast for age in seen["ages_ms"])
     print(f"age {ages[len(ages) // 2]:.1f} ms, {ages[-1]:.0f} at most; late {late:.3f}")
 
