@@ -125,7 +125,7 @@ void azc__pace_moved(azc_pace *pace, uint64_t bytes);
 /* lanes.c: one way to move bytes. */
 typedef struct azc_lane {
     ssize_t (*move)(azc_channel *channel, struct iovec *vec, int count);
-    uint64_t chunk;  /* bytes a move, or the piece of its pace if that is more */
+    uint64_t chunk;  /* bytes a move */
     uint64_t direct; /* bytes that a submitting thread may move itself */
     size_t lend_from; /* bytes that a piece must have to be lent */
     bool polled;     /* the fd tells when it is ready; else it always is */
@@ -234,7 +234,7 @@ int azc__tally(azc_channel *channel, int drove); /* lets go of the lock */
 enum {
     DROVE_DRY,     /* nothing is left to be moved */
     DROVE_BLOCKED, /* the fd is full, or empty */
-    DROVE_BUDGET,  /* others want their turn */
+    DROVE_BUDGET,  /* others want their turn, or the submitter has had his */
     DROVE_LENT,    /* all is out, but some is lent */
     DROVE_STARVED, /* the kernel is out of memory: try again a little later */
     DROVE_DISTURBED, /* blocked, but the fd reports what is for another */

@@ -132,13 +132,6 @@ static int weigh_error(azc_channel *channel, int error, int *max_ops) {
     return error;
 }
 
-static uint64_t chunk_of(const azc_channel *channel, bool direct) {
-    uint64_t chunk = channel->lane->chunk;
-    if (direct || !channel->lane->paced) return chunk;
-    uint64_t piece = azc__pace_piece(&channel->pace);
-    return piece > chunk ? piece : chunk;
-}
-
 /* Moves bytes until nothing is left, the fd blocks or the budget is spent.
  * The lock is held on entry and on return, but not throughout. */
 int azc__drive(azc_channel *channel, uint64_t budget, bool direct) {
@@ -156,7 +149,7 @@ int azc__drive(azc_channel *channel, uint64_t budget, bool direct) {
             outcome = DROVE_BUDGET;
             break;
         }
-        uint64_t most = chunk_of(channel, direct);
+        uint64_t most = channel->lane->chunk;
         if (most > budget - spent) most = budget - spent;
         ssize_t r = step(channel, max_ops, most);
         if (r >= 0) {

@@ -19,7 +19,8 @@
 
 enum {
     /* Many pieces of a pipe's pace, without any work of ours between them: a
-     * reader of 32 KiB is a quarter slower if we pause for 1 us every 64 KiB. */
+     * reader of 32 KiB is a quarter slower if we pause for 1 us every 64 KiB.
+     * No piece of pace.c is longer. */
     PIPE_CHUNK = 1 << 20,
     BOUNCE_CHUNK = 8 << 10,
     /* A pipe that says it is ready takes a page without waiting. */
