@@ -3,7 +3,8 @@
 tests/sim/sim.c says what is simulated and what must hold; tests/sim/race.c has real
 threads on real pipes and sockets. A failure prints its seed: build the program as
 below, and ``sim --from SEED --seeds 1 --verbose`` shows it again, step by step.
-tests/sim/pace.c gives csrc/pace.c a clock of its own.
+tests/sim/pace.c gives csrc/pace.c a clock of its own; tests/sim/hurry.c takes memory
+back in the middle of a pipe's pieces.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ HELPER = [
     *("queue", "port", "registry", "lanes", "pace", "pool", "lend"),
     *("channel", "submit", "drive", "cancel", "pump"),
 ]
+REAL = (*HELPER, "sys", "poller_epoll")
 KERNEL = ("sim", "oracle", "kernel", "lending", "zerocopy", "poller", "threads")
 LOANS = [
     "-DAZC_LEND_MIN=2000",  # bytes; small loans are many loans
@@ -144,6 +146,16 @@ def test_pace(folder: Path, works: Callable[..., bool]) -> None:
     assert result.returncode == 0, result.stderr
 
 
+def test_memory_is_wanted_back_between_two_pieces(
+    folder: Path, works: Callable[..., bool]
+) -> None:
+    flags = ADDRESS if works(*ADDRESS) else ()
+    sources = [CSRC / f"{name}.c" for name in REAL]
+    hurry = compiled(folder / "hurry", [*sources, SIM / "hurry.c"], *flags)
+    result = run([hurry])
+    assert result.returncode == 0, result.stderr
+
+
 @pytest.mark.parametrize(
     ("flags", "prefix"),
     [(THREAD, ("setarch", "-R")), (ADDRESS, ())],
@@ -157,7 +169,7 @@ def test_race(
 ) -> None:
     if not works(*flags, prefix=prefix):
         pytest.skip(f"{flags[0]} does not work here")
-    sources = [CSRC / f"{name}.c" for name in (*HELPER, "sys", "poller_epoll")]
+    sources = [CSRC / f"{name}.c" for name in REAL]
     race = compiled(folder / "race", [*sources, SIM / "race.c"], *flags)
     result = run([*prefix, race, "--operations", "5000"])
     assert result.returncode == 0, result.stderr[-8000:]
