@@ -105,16 +105,18 @@ void azc__port_drop(azc_port *port);
 void azc__port_post(azc_port *port, azc_op *op);
 
 /* pace.c: the piece that a pipe's reader gets on with best. */
-enum { PACES = 3 };
+enum { PACES = 2 };
+
+typedef enum { RESTING, SETTLING, MEASURED } azc_pace_part;
 
 typedef struct azc_pace {
-    int now, best, rival;
-    bool warm;
-    int tried;       /* how many have a cost already */
-    uint64_t since;  /* the clock's start; 0: it stands still */
-    uint64_t spent;  /* nanoseconds, */
-    uint64_t bytes;  /* and what they were spent on */
-    double cost[PACES]; /* nanoseconds a byte, when last tried */
+    int now, favourite;
+    int wins; /* of the favourite's rival, in a row */
+    azc_pace_part part;
+    double to_beat; /* nanoseconds a byte */
+    uint64_t since; /* the clock's start; 0: it stands still */
+    uint64_t spent; /* nanoseconds, in this part, */
+    uint64_t bytes; /* and what they were spent on */
 } azc_pace;
 
 size_t azc__pace_piece(const azc_pace *pace);
@@ -176,6 +178,7 @@ struct azc_channel {
     uint64_t read; /* no lent page below this offset is looked at any more */
     unsigned nap_us; /* until that is asked for again; 0: the fd will tell */
     unsigned more_calls; /* of the move going on, after its first */
+    bool met_full; /* ... which got on until then */
     atomic_bool hurry; /* ... for whose end a cancel or a close is waiting */
     char *bounce; /* of a lane that works on copies */
     size_t kept_at, kept; /* received into the bounce, not yet asked for */

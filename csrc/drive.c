@@ -155,7 +155,9 @@ int azc__drive(azc_channel *channel, uint64_t budget, bool direct) {
         if (r >= 0) {
             spent += (uint64_t)r;
             channel->starved = 0;
-            continue;
+            if (!channel->met_full) continue;
+            channel->met_full = false;
+            r = -EAGAIN;
         }
         int error = weigh_error(channel, (int)r, &max_ops);
         if (error == 0) continue;
@@ -169,8 +171,7 @@ int azc__drive(azc_channel *channel, uint64_t budget, bool direct) {
             outcome = DROVE_LENT;
     }
     channel->driving = false;
-    if (outcome == DROVE_DRY || outcome == DROVE_LENT)
-        azc__pace_stop(&channel->pace);
+    if (!channel->queue.cursor) azc__pace_stop(&channel->pace);
     if (channel->state == CLOSING) azc__finish_close(channel);
     return outcome;
 }

@@ -70,8 +70,11 @@ static ssize_t write_pieces(azc_channel *channel, struct iovec *vec,
         struct iovec start = {vec->iov_base, n};
         ssize_t r = azc_sys.write_pipe(channel->fd, parts ? vec : &start,
                                        parts ? parts : 1, how_to_move(channel));
-        if (r < 0) return done ? done : r;
         channel->more_calls += done > 0;
+        if (r < 0) {
+            channel->met_full = done && r == -EAGAIN;
+            return done ? done : r;
+        }
         done += r;
         if ((size_t)r < n ||
             atomic_load_explicit(&channel->hurry, memory_order_relaxed))

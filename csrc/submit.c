@@ -89,7 +89,8 @@ static ssize_t attempt(azc_channel *channel, const void *data, size_t n,
     channel->stats.calls += 1 + channel->more_calls;
     channel->more_calls = 0;
     if (r > 0) channel->stats.bytes += (uint64_t)r;
-    if (r == -EAGAIN) channel->stats.waits++;
+    channel->stats.waits += r == -EAGAIN || channel->met_full;
+    channel->met_full = false;
     if (r == (ssize_t)n) {
         channel->queue.accepted += n;
         channel->stats.messages += (uint64_t)messages;
