@@ -69,7 +69,6 @@ static ssize_t call_lane(azc_channel *channel, int max_ops, uint64_t max_bytes,
         r = (ssize_t)deliver_kept(channel);
     } else if (r >= 0) {
         azc__queue_accept(&channel->queue, (uint64_t)r, lend);
-        if (!lend) azc__pace_moved(&channel->pace, (uint64_t)r);
     }
     return r;
 }

@@ -21,7 +21,7 @@ enum {
     /* Many pieces of a pipe's pace, without any work of ours between them: a
      * reader of 32 KiB is a quarter slower if we pause for 1 us every 64 KiB.
      * No piece of pace.c is longer. */
-    PIPE_CHUNK = 1 << 20,
+    PIPE_CHUNK = 16 << 20,
     BOUNCE_CHUNK = 8 << 10,
     /* A pipe that says it is ready takes a page without waiting. */
     WAITING_CHUNK = 4 << 10,
@@ -76,6 +76,7 @@ static ssize_t write_pieces(azc_channel *channel, struct iovec *vec,
             return done ? done : r;
         }
         done += r;
+        azc__pace_moved(&channel->pace, (uint64_t)r);
         if ((size_t)r < n ||
             atomic_load_explicit(&channel->hurry, memory_order_relaxed))
             return done;

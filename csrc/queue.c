@@ -18,7 +18,10 @@
 
 #include "channel.h"
 
-enum { LEND_CHUNK = 1 << 20 }; /* bytes a call: what our pipes hold */
+enum {
+    LEND_CHUNK = 1 << 20, /* bytes a call: what our pipes hold */
+    ENOUGH = 1 << 20, /* bytes, for a call to be worth it */
+};
 
 #ifdef AZC_SABOTAGE
 int azc_sabotage;
@@ -161,14 +164,16 @@ static bool is_lendable(const struct iovec *piece, size_t lend_from) {
 }
 
 /* Lists the next bytes to move, of at most max_ops operations, and marks those
- * as in flight.  Returns the pieces; 0 if only empty messages come next.
+ * as in flight; a message that makes ENOUGH of them is the last.  Returns the pieces; 0 if only empty messages come next.
  * A pool's pieces of lend_from bytes or more are to be lent, unless that is 0;
  * *lend says if these are. */
 int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
                       uint64_t max_bytes, size_t lend_from, bool *lend) {
     *lend = false;
     int count = 0;
-    for (azc_op *op = queue->cursor; op && max_ops-- > 0; op = op->next) {
+    uint64_t sum = 0;
+    for (azc_op *op = queue->cursor; op && max_ops-- > 0 && sum < ENOUGH;
+         op = op->next) {
         for (int i = op->at; i < op->count; i++) {
             if (count == VEC_MAX || !max_bytes) return count;
             size_t n = op->vec[i].iov_len;
@@ -181,6 +186,7 @@ int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
             if (n > max_bytes) n = max_bytes;
             vec[count++] = (struct iovec){op->vec[i].iov_base, n};
             max_bytes -= n;
+            sum += n;
             op->in_flight += n;
         }
     }
