@@ -4,7 +4,8 @@ tests/sim/sim.c says what is simulated and what must hold; tests/sim/race.c has 
 threads on real pipes and sockets. A failure prints its seed: build the program as
 below, and ``sim --from SEED --seeds 1 --verbose`` shows it again, step by step.
 tests/sim/pace.c gives csrc/pace.c a clock of its own; tests/sim/hurry.c takes memory
-back in the middle of a pipe's pieces.
+back in the middle of a pipe's pieces; tests/sim/turns.c has somebody else wait while a
+pump is busy.
 """
 
 from __future__ import annotations
@@ -146,13 +147,12 @@ def test_pace(folder: Path, works: Callable[..., bool]) -> None:
     assert result.returncode == 0, result.stderr
 
 
-def test_memory_is_wanted_back_between_two_pieces(
-    folder: Path, works: Callable[..., bool]
-) -> None:
+@pytest.mark.parametrize("name", ["hurry", "turns"])
+def test_busy_pump(folder: Path, works: Callable[..., bool], name: str) -> None:
     flags = ADDRESS if works(*ADDRESS) else ()
-    sources = [CSRC / f"{name}.c" for name in REAL]
-    hurry = compiled(folder / "hurry", [*sources, SIM / "hurry.c"], *flags)
-    result = run([hurry])
+    sources = [CSRC / f"{source}.c" for source in REAL]
+    program = compiled(folder / name, [*sources, SIM / f"{name}.c"], *flags)
+    result = run([program])
     assert result.returncode == 0, result.stderr
 
 

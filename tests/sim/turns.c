@@ -1,0 +1,158 @@
+/* turns.c - nobody keeps a pump to himself.
+ *
+ * The kernel here takes whatever it is given, at once, so only the pump's own
+ * turns can make it stop:
+ *   - of two sockets, which share a pump, the one with much to send lets the
+ *     other have its turn in between;
+ *   - a pipe that is lent pages has its own pump, and must still ask now and
+ *     then how far its reader is, or nothing that it lent would come back.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "channel.h"
+
+#define CHECK(condition)                                                       \
+    do {                                                                       \
+        if (!(condition)) {                                                    \
+            fprintf(stderr, "turns: not %s\n", #condition);                    \
+            exit(1);                                                           \
+        }                                                                      \
+    } while (0)
+
+enum { FEW = 1, MESSAGES = 32 };
+static const size_t MUCH = 32 << 20, FRAME = 1 << 20;
+
+static atomic_size_t taken; /* of what is much */
+static atomic_bool all_wait; /* everything was submitted */
+static int other_fd;
+
+static size_t size_of(const struct iovec *vec, int count) {
+    size_t n = 0;
+    for (int i = 0; i < count; i++) n += vec[i].iov_len;
+    return n;
+}
+
+static void wait_for_event(azc_port *port, azc_event *event) {
+    struct pollfd told = {azc_port_fd(port), POLLIN, 0};
+    CHECK(poll(&told, 1, 10000) == 1);
+    CHECK(azc_port_drain(port, event, 1) == 1);
+    CHECK(event->status == 0);
+}
+
+/* ---- two sockets ------------------------------------------------------- */
+
+/* The first call for each comes from who submits it: the pump gets the rest. */
+static ssize_t send_all(int fd, const struct iovec *vec, int count) {
+    static bool asked_much, asked_other;
+    bool is_other = fd == other_fd;
+    bool *asked = is_other ? &asked_other : &asked_much;
+    size_t n = size_of(vec, count);
+    if (!*asked) {
+        *asked = true;
+        return -EAGAIN;
+    }
+    while (!all_wait) sched_yield();
+    if (is_other) CHECK(taken < MUCH);
+    if (!is_other) taken += n;
+    return (ssize_t)n;
+}
+
+static void two_sockets(void) {
+    int a[2], b[2];
+    azc_channel *much, *other;
+    azc_port *port;
+    azc_event event;
+    char *memory = calloc(1, MUCH);
+    CHECK(memory && socketpair(AF_UNIX, SOCK_STREAM, 0, a) == 0);
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, b) == 0);
+    azc_sys.send = send_all;
+    other_fd = b[0];
+    CHECK(azc_port_open(&port) == 0);
+    CHECK(azc_open(a[0], AZC_OUT, &much) == 0);
+    CHECK(azc_open(b[0], AZC_OUT, &other) == 0);
+    CHECK(azc_send(much, port, 1, memory, MUCH) == -EINPROGRESS);
+    CHECK(azc_send(other, port, 2, memory, FEW) == -EINPROGRESS);
+    all_wait = true;
+    wait_for_event(port, &event);
+    CHECK(event.token == 2);
+    wait_for_event(port, &event);
+    CHECK(taken == MUCH);
+    azc_channel *both[] = {much, other};
+    for (int i = 0; i < 2; i++) {
+        azc_close(both[i], NULL, 0);
+        azc_free(both[i]);
+    }
+    azc_port_close(port);
+    close(a[1]);
+    close(b[1]);
+    free(memory);
+}
+
+/* ---- a pipe that is lent pages ----------------------------------------- */
+
+static azc_port *frames_port;
+static atomic_int back;
+
+static void take_back(void) {
+    azc_event events[MESSAGES];
+    back += azc_port_drain(frames_port, events, MESSAGES);
+}
+
+/* What comes back is counted while the pump still has much to lend. */
+static ssize_t lend_all(int fd, const struct iovec *vec, int count) {
+    static bool asked;
+    static size_t lent;
+    (void)fd;
+    if (!asked) {
+        asked = true;
+        return -EAGAIN;
+    }
+    while (!all_wait) sched_yield();
+    take_back();
+    lent += size_of(vec, count);
+    if (lent == MESSAGES * FRAME) CHECK(back > 0);
+    return (ssize_t)size_of(vec, count);
+}
+
+static ssize_t all_is_read(int fd) {
+    (void)fd;
+    return 0;
+}
+
+static void lent_pipe(void) {
+    int ends[2];
+    azc_channel *channel;
+    azc_pool *pool;
+    all_wait = false;
+    azc_sys.lend = lend_all;
+    azc_sys.unread = all_is_read;
+    CHECK(pipe(ends) == 0);
+    CHECK(azc_pool_open(FRAME, 1, &pool) == 0);
+    CHECK(azc_port_open(&frames_port) == 0);
+    CHECK(azc_open(ends[1], AZC_OUT | AZC_OWN | AZC_READS, &channel) == 0);
+    for (uint64_t i = 0; i < MESSAGES; i++)
+        CHECK(azc_send(channel, frames_port, i, azc_pool_slot(pool, 0),
+                       FRAME) == -EINPROGRESS);
+    all_wait = true;
+    while (back < MESSAGES) {
+        struct pollfd told = {azc_port_fd(frames_port), POLLIN, 0};
+        CHECK(poll(&told, 1, 10000) == 1);
+        take_back();
+    }
+    azc_close(channel, NULL, 0);
+    azc_free(channel);
+    azc_port_close(frames_port);
+    azc_pool_close(pool);
+    close(ends[0]);
+}
+
+int main(void) {
+    two_sockets();
+    lent_pipe();
+    return 0;
+}
