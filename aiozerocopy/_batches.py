@@ -54,12 +54,8 @@ def _plain_sizes(messages: Sequence[Any]) -> list[int]:
         return list(map(len, messages))
     if kinds != {memoryview}:
         return []
-    sizes = []
-    for view in messages:
-        if view.itemsize != 1 or not view.c_contiguous:
-            return []
-        sizes.append(view.nbytes)
-    return sizes
+    plain = [v.nbytes for v in messages if v.itemsize == 1 and v.c_contiguous]
+    return plain if len(plain) == len(messages) else []
 
 
 def _cut(messages: Iterable[Buffer]) -> Iterator[Group]:

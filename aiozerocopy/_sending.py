@@ -107,6 +107,11 @@ class _Room:
 
         operation.on_end.append(remember)
 
+    def forget(self, operation: Operation) -> None:
+        """Somebody was told, or gave it up."""
+        if operation in self.failed:
+            self.failed.remove(operation)
+
     def wake(self) -> None:
         """Let the first in line look again."""
         if self.line:
@@ -186,15 +191,19 @@ class SendStream(Bound, ByteSendStream):
 
         They stay borrowed until the ticket is done.  There is room while less than
         ``queue_limit`` bytes are queued; one message of any size always fits.
-        A cancel while it waits leaves no trace; afterwards the message goes on.
+        A cancel while it waits for room leaves no trace; one after that, while it
+        lets others run, acts as in `send`.
 
         Raises: as `send`, for what is known at once.
         """
-        waiter = await self._admit(sum(map(_native.nbytes, buffers)))
+        size = sum(map(_native.nbytes, buffers))
+        waiter = await self._admit(size)
         left = await self._submit(waiter, buffers)
         if not isinstance(left, int):
             self._room.take(left)
             self._room.watch(left)
+            if self._turn_is_over(size):  # who cancels now gets no ticket
+                await self._or_take_back(waiter, left, waiter.give_turn())
         elif left:
             await waiter.give_turn()
         return Ticket(self, waiter, left)
@@ -324,17 +333,23 @@ class SendStream(Bound, ByteSendStream):
     async def _finish(self, waiter: Waiter, operation: Operation) -> None:
         """Wait for the end; if we are cancelled, take the buffers back first."""
         self._room.take(operation)
+        await self._or_take_back(waiter, operation, waiter.wait(operation))
+        if operation.status < 0:
+            await self._raise(operation)
+
+    async def _or_take_back(
+        self, waiter: Waiter, operation: Operation, event: Awaitable[None]
+    ) -> None:
         try:
-            await waiter.wait(operation)
+            await event
         except GeneratorExit:  # nobody may await any more
             self._take_back_now(waiter.port, operation)
             raise
         except BaseException:
             if not self._out.cancel(waiter.port, operation, self._rescue_limit):
                 await waiter.wait_shielded(operation)
+            self._room.forget(operation)
             raise
-        if operation.status < 0:
-            await self._raise(operation)
 
     def _take_back_now(self, port: Port, operation: Operation) -> None:
         """The same where nothing can be awaited.  A system call that has the buffer
@@ -345,8 +360,7 @@ class SendStream(Bound, ByteSendStream):
             port.wait(operation, seconds=1)
 
     async def _raise(self, operation: Operation) -> None:
-        if operation in self._room.failed:
-            self._room.failed.remove(operation)
+        self._room.forget(operation)
         try:
             operation.raise_if_failed()
         except StreamBroken as error:

@@ -472,6 +472,28 @@ class TestBackpressure:
         checker.finish()
         assert checker.counts == {1: 2}
 
+    async def test_cancelled_while_others_run_gives_the_buffer_back(
+        self, some: Link
+    ) -> None:
+        """A put gives others a turn too; who cancels it then has no ticket."""
+        checker = Checker()
+        data = [message(1, n, 1_000) for n in range(1, 300)]
+        async with reading(some, checker.feed, start=False) as reader:
+            async with some.sender(queue_limit=8 * BIG) as stream:
+                async with stuck(stream, message(1, 0, BIG)):
+                    count = 0
+                    with anyio.CancelScope() as scope:
+                        scope.cancel()
+                        for each in data:
+                            await stream.put(each)
+                            count += 1
+                    assert count == (0 if is_trio() else 255)
+                    assert stream.stats.messages_queued == 1 + count
+                    data[count].clear()
+                    reader.start()
+        checker.finish()
+        assert checker.counts == {1: 1 + count}
+
     async def test_frames_take_no_memory(self, pipe: Link) -> None:
         frame = bytearray(16 << 20)
         size = 0
@@ -534,6 +556,32 @@ class TestIndependence:
             checker.finish()
         assert [sum(checker.counts.values()) for checker in checkers] == [1] * 49
         assert beats > 5
+
+    @pytest.mark.parametrize("kind", ["pipe", "file"])  # small enough for the pipe
+    @pytest.mark.parametrize("call", ["send", "put", "send_many"])
+    async def test_one_that_never_waits_lets_others_run(
+        self, tmp_path: Path, call: str, kind: str
+    ) -> None:
+        beats, sends = 0, 2_000
+
+        async def beat() -> None:
+            nonlocal beats
+            while True:
+                beats += 1
+                await anyio.lowlevel.checkpoint()
+
+        with open_link(kind, tmp_path) as link:
+            async with link.sender() as stream, anyio.create_task_group() as tasks:
+                tasks.start_soon(beat)
+                for _ in range(sends):
+                    await (
+                        stream.send_many([b"a", b"b"])
+                        if call == "send_many"
+                        else getattr(stream, call)(b"a")
+                    )
+                seen = beats
+                tasks.cancel_scope.cancel()
+        assert seen >= (sends - 1 if is_trio() else sends // 256)
 
 
 class TestExactFailure:
@@ -960,6 +1008,17 @@ class TestSendMany:
         checker.finish()
         assert checker.counts[2] == 1
         assert 0 < checker.counts[1] < count
+
+    async def test_takes_half_a_megabyte_at_a_time(self, clogged: Link) -> None:
+        """P4: what is copied to be sent together has a bound, however long the list."""
+        batch = [bytes(8 << 10)] * 512
+        async with clogged.sender() as stream:
+            async with stuck(stream, bytes(BIG)) as tasks:
+                tasks.start_soon(stream.send_many, batch)
+                await begun(stream, 2)
+                assert stream.stats.bytes_queued <= BIG + (512 << 10)
+                tasks.cancel_scope.cancel()
+            stream.abort()
 
     async def test_others_do_not_come_between(self, some: Link) -> None:
         checker = Checker()
