@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio
 import anyio.lowlevel
 
-from aiozerocopy._published import Message, Published
+from aiozerocopy.broadcast.published import Message, Published
 
 if TYPE_CHECKING:
-    from aiozerocopy._audience import Client
+    from aiozerocopy.broadcast.audience import Client
 
 # What is sent of a frame, as one message.
 Encode: TypeAlias = Callable[[Published], Sequence[Any] | Awaitable[Sequence[Any]]]

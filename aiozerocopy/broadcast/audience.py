@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from anyio.abc import ByteSendStream
 
-    from aiozerocopy._encoding import Encode
-    from aiozerocopy._published import Message
-    from aiozerocopy.broadcast import Broadcast
+    from aiozerocopy.broadcast.encoding import Encode
+    from aiozerocopy.broadcast.hub import Broadcast
+    from aiozerocopy.broadcast.published import Message
 
 Policy: TypeAlias = Literal["latest", "drop_oldest", "block", "disconnect"]
 Event: TypeAlias = Literal["sent", "dropped", "closed"]

@@ -7,14 +7,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy import _native
-from aiozerocopy._audience import Client
 from aiozerocopy._errors import error_of
+from aiozerocopy.broadcast.audience import Client
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiozerocopy._native import Operation
-    from aiozerocopy._published import Message
+    from aiozerocopy.broadcast.published import Message
     from aiozerocopy.streams import SendStream
 
 _CANCELED = -errno.ECANCELED

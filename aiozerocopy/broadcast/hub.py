@@ -1,24 +1,4 @@
-"""Broadcast: one frame to any number of clients, without a copy for each.
-
-The way of a frame
-    `Broadcast.publish` takes it: a pool frame is leased, ``bytes`` are referred to, any
-    other array is copied once.  Each encoding in use (a function of the frame) is made
-    once: a `Message`, which all clients that use it share.  A client whose stream takes
-    the message at once costs one system call and no task switch; another one queues it
-    as its policy says, and goes on when its stream tells that it is free.
-
-    An encoder that takes its time is an async function, and runs beside all that: one
-    frame at a time, the newest that there is.  See `_encoding`.
-
-What a slow client holds
-    Only the newest two frames are ever borrowed.  When a frame is published, the unsent
-    rest of an older one is copied in C, and what else is queued of older ones is copied
-    once for all.  So a stuck client holds no slot of a pool, and memory for one frame
-    and what its own policy allows to queue.  An encoder that takes its time borrows the
-    frame it is at, older as it may be.
-
-Everything here runs in the event loop's thread.
-"""
+"""The `Broadcast` itself: it takes the frames, and knows who watches."""
 
 from __future__ import annotations
 
@@ -29,17 +9,11 @@ import anyio
 import anyio.lowlevel
 
 from aiozerocopy import _native
-from aiozerocopy._audience import Client as Client  # noqa: TC001
-from aiozerocopy._audience import ClientStats as ClientStats
-from aiozerocopy._audience import ClientTooSlow as ClientTooSlow
-from aiozerocopy._audience import Event as Event  # noqa: TC001
-from aiozerocopy._audience import Policy as Policy  # noqa: TC001
-from aiozerocopy._direct_client import DirectClient
-from aiozerocopy._encoding import TURN, Encoding, SlowEncoding, Turns, is_slow
-from aiozerocopy._encoding import Encode as Encode
 from aiozerocopy._errors import StreamClosed
-from aiozerocopy._fed_client import FedClient
-from aiozerocopy._published import Published as Published
+from aiozerocopy.broadcast.direct_client import DirectClient
+from aiozerocopy.broadcast.encoding import TURN, Encoding, SlowEncoding, Turns, is_slow
+from aiozerocopy.broadcast.fed_client import FedClient
+from aiozerocopy.broadcast.published import Published
 from aiozerocopy.framing import FrameHeader, copy_into, describe, fresh
 from aiozerocopy.pool import Frame, FramePool
 from aiozerocopy.streams import SendStream
@@ -50,6 +24,9 @@ if TYPE_CHECKING:
 
     from anyio.abc import ByteSendStream, TaskGroup
     from typing_extensions import Buffer, Self
+
+    from aiozerocopy.broadcast.audience import Client, Event, Policy
+    from aiozerocopy.broadcast.encoding import Encode
 
 SLOTS = 3
 GRACE = 1.0  # seconds that closing gives to frames which are on their way

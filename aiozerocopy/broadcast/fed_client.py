@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from aiozerocopy._audience import Client, ClientTooSlow
 from aiozerocopy._errors import StreamBroken
 from aiozerocopy._whole import drop_stream, whole_sender
+from aiozerocopy.broadcast.audience import Client, ClientTooSlow
 
 if TYPE_CHECKING:
-    from aiozerocopy._published import Message
     from aiozerocopy._whole import WholeSender
+    from aiozerocopy.broadcast.published import Message
     from aiozerocopy.streams import SendStream
 
 
