@@ -21,7 +21,7 @@ from aiozerocopy import _native, _waiter
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytest.register_assert_rewrite("links", "oracle", "scripts")
+pytest.register_assert_rewrite("links", "loans", "oracle", "scripts")
 
 LOOPS = {
     "asyncio": ("asyncio", {"debug": True}),

@@ -15,6 +15,7 @@ import errno
 import fcntl
 import os
 import pty
+import shutil
 import socket
 import struct
 import subprocess
@@ -31,7 +32,7 @@ from collections.abc import (
     Iterator,
 )
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -428,6 +429,27 @@ async def let_others_run(turns: int = 30) -> None:
     """Let others run as far as they can without a thread or a peer."""
     for _ in range(turns):
         await anyio.lowlevel.checkpoint()
+
+
+# ---- what a machine can do ----------------------------------------------------------
+
+
+@cache
+def _strace_works() -> bool:
+    """Can this machine inject faults into system calls?"""
+    if shutil.which("strace") is None:
+        return False
+    command = ["strace", "-o", os.devnull, "true"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def refusing(fault: str) -> list[str]:
+    """What to run a program under, for it to meet this fault, as strace calls it."""
+    if not _strace_works():
+        pytest.skip("strace is not installed, or not allowed here")
+    trace = f"trace={fault.partition(':')[0]}"
+    strace = ["strace", "-f", "-qq", "-o", os.devnull]
+    return [*strace, "-e", trace, "-e", f"inject={fault}"]
 
 
 # ---- cancelling ---------------------------------------------------------------------

@@ -15,9 +15,17 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 import scripts
-from links import begun, let_others_run, stuck, until
+from links import begun, let_others_run, refusing, until
+from loans import (
+    SIZE,
+    Loan,
+    cancel_halfway,
+    close_at_once,
+    filled,
+    poison_in_a_child,
+    read_to_end,
+)
 from oracle import assert_prefix, assert_same, payload, poison
-from test_contract import strace_works
 
 import aiozerocopy as azc
 from aiozerocopy import _native
@@ -30,51 +38,19 @@ pytestmark = [
     pytest.mark.skipif(_native.PORTABLE, reason="the portable build lends nothing"),
 ]
 
-SIZE = 400_000  # no multiple of a page, and more than a pipe of 64 KiB holds
 
-
-def filled(pool: azc.FramePool, seed: int) -> azc.Frame:
-    frame = pool.acquire_nowait()
-    frame.view[:] = payload(seed, len(frame.view))
-    return frame
-
-
-def read_all(fd: int, piece: int = 1 << 20) -> bytes:
-    """Read until the end, or until the pipe is empty."""
-    pieces = []
-    with contextlib.suppress(BlockingIOError):
-        while data := os.read(fd, piece):
-            pieces.append(data)
-    return b"".join(pieces)
-
-
-class Lent:
+class Lent(Loan):
     """A pipe whose reader is a plain fd, a writer that lends, and a pool."""
 
-    def __init__(self, peer: str = "reads", slots: int = 3) -> None:
-        self.fd, write_fd = os.pipe()
-        os.set_blocking(self.fd, False)
-        self.stream = azc.open_writer(write_fd, peer)
-        self.pool = azc.FramePool(SIZE, slots=slots)
+    def __init__(self, peer: str, slots: int) -> None:
+        fd, write_fd = os.pipe()
+        super().__init__(azc.open_writer(write_fd, peer), fd, slots)
 
-    async def read(self, n: int, piece: int = 32 << 10) -> bytes:
-        """Read n bytes, letting others run while there are none."""
-        data = bytearray()
-        while len(data) < n:
-            data += await self.read_once(min(piece, n - len(data)))
-        return bytes(data)
-
-    async def read_once(self, n: int) -> bytes:
-        while True:
-            with contextlib.suppress(BlockingIOError):
-                return os.read(self.fd, n)
-            await anyio.lowlevel.checkpoint()
-
-    async def read_to_end(self) -> bytes:
-        data = bytearray()
-        while piece := await self.read_once(1 << 20):
-            data += piece
-        return bytes(data)
+    def hang_up(self) -> None:
+        """The only reader leaves; the fd is another file's then."""
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, self.fd)
+        os.close(null)
 
 
 @contextlib.asynccontextmanager
@@ -238,8 +214,7 @@ class TestTakenBack:
     async def test_after_a_cancel_the_reader_sees_the_old_bytes(self) -> None:
         async with lent() as link:
             frame = filled(link.pool, 1)
-            async with stuck(link.stream, frame) as tasks:
-                tasks.cancel_scope.cancel()
+            await cancel_halfway(link.stream, frame)
             assert_same(frame.view, payload(1, SIZE))  # it is as it was
             poison(frame.view)
             assert_same(await link.read(SIZE), payload(1, SIZE))
@@ -284,7 +259,7 @@ class TestTakenBack:
             with pytest.raises(azc.StreamBroken):
                 await ticket
             poison(part)
-            assert_same(await link.read_to_end(), payload(1, len(part)))
+            assert_same(await read_to_end(link.fd), payload(1, len(part)))
             for fd in (number, read_fd, write_fd):
                 os.close(fd)
 
@@ -294,8 +269,7 @@ class TestTakenBack:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(other.stream.send, frame)
                 await begun(other.stream)
-                async with stuck(link.stream, frame) as cancelled:
-                    cancelled.cancel_scope.cancel()
+                await cancel_halfway(link.stream, frame)
                 assert_same(await other.read(SIZE), payload(1, SIZE))
             assert_same(await link.read(SIZE), payload(1, SIZE))
 
@@ -305,17 +279,12 @@ class TestTakenBack:
             frame = filled(link.pool, 1)
             ticket = await link.stream.put(frame)
             await begun(link.stream)
-            if way == "abort":
-                link.stream.abort()
-            else:
-                with anyio.CancelScope() as scope:
-                    scope.cancel()
-                    await link.stream.aclose()
+            await close_at_once(link.stream, way)
             with pytest.raises(azc.StreamClosed):
                 await ticket
             assert_same(frame.view, payload(1, SIZE))
             poison(frame.view)
-            data = await link.read_to_end()
+            data = await read_to_end(link.fd)
             assert_prefix(data, payload(1, SIZE))
             assert data
 
@@ -329,9 +298,7 @@ class TestTakenBack:
                 await link.stream.put(frames[1]),
             ]
             await begun(link.stream)
-            null = os.open(os.devnull, os.O_RDONLY)
-            os.dup2(null, link.fd)  # the only reader is gone
-            os.close(null)
+            link.hang_up()
             for ticket in tickets:
                 with pytest.raises(azc.StreamBroken):
                     await ticket
@@ -341,9 +308,7 @@ class TestTakenBack:
             frame = filled(link.pool, 1)
             ticket = await link.stream.put(frame.view[: 64 << 10])
             assert not ticket.done()
-            null = os.open(os.devnull, os.O_RDONLY)
-            os.dup2(null, link.fd)
-            os.close(null)
+            link.hang_up()
             with pytest.raises(azc.StreamBroken):
                 await ticket
 
@@ -357,7 +322,7 @@ class TestTakenBack:
                 del stream
             poison(frame.view)
             os.set_blocking(read_fd, False)
-            assert_prefix(read_all(read_fd), payload(1, SIZE))
+            assert_prefix(await read_to_end(read_fd), payload(1, SIZE))
             os.close(read_fd)
 
 
@@ -390,18 +355,14 @@ class TestTheEnd:
         status, said, complained = scripts.finish(process)
         assert said.strip() == "vmsplice", complained
         assert status == (-signal.SIGKILL if way == "kill" else 0)
-        assert read_all(read_fd) == b"a" * 65536
-        os.close(read_fd)
+        with open(read_fd, "rb") as file:
+            assert file.read() == b"a" * 65536
 
     async def test_a_forked_child_may_store_into_its_copy(self) -> None:
         async with lent() as link:
             frame = filled(link.pool, 1)
             ticket = await link.stream.put(frame.view[: 64 << 10])
-            child = os.fork()
-            if not child:
-                poison(frame.view)
-                os._exit(0)
-            os.waitpid(child, 0)  # noqa: ASYNC222 - it ends at once
+            poison_in_a_child(frame.view)
             assert_same(await link.read(64 << 10), payload(1, 64 << 10))
             await ticket
 
@@ -432,10 +393,7 @@ class TestRefused:
     @pytest.mark.parametrize("anyio_backend", ["asyncio"])
     @pytest.mark.parametrize("error", ["EINVAL", "EPERM", "ENOSYS", "EFAULT"])
     async def test_a_kernel_that_refuses_gets_copies(self, error: str) -> None:
-        if not strace_works():
-            pytest.skip("strace is not installed, or not allowed here")
-        strace = ["strace", "-f", "-qq", "-o", os.devnull, "-e", "trace=vmsplice"]
-        for when, lane in ((":when=1", "copy"), (":when=3+", "copy")):
-            fault = ["-e", f"inject=vmsplice:error={error}{when}"]
-            said = scripts.run(REFUSED, "asyncio", under=[*strace, *fault])
-            assert said.split() == [lane]
+        for when in (":when=1", ":when=3+"):
+            fault = refusing(f"vmsplice:error={error}{when}")
+            said = scripts.run(REFUSED, "asyncio", under=fault)
+            assert said.split() == ["copy"]

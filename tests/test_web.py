@@ -38,6 +38,7 @@ pytestmark = pytest.mark.anyio
 
 HEIGHT, WIDTH = 48, 64
 HEADER = struct.Struct("<BBBBIIIQq")
+END_OF_JPEG = b"\xff\xd9"
 
 needs_ffmpeg = pytest.mark.skipif(h264.find_ffmpeg() is None, reason="needs FFmpeg")
 needs_jpeg = pytest.mark.skipif(
@@ -89,6 +90,14 @@ async def connected(
             yield await TLSStream.wrap(stream, hostname="localhost", ssl_context=trust)
 
 
+async def until_seen(stream: Any, end: bytes, times: int = 1) -> bytes:
+    """What arrives, until it has this end so many times."""
+    data = b""
+    while data.count(end) < times:
+        data += await stream.receive()
+    return data
+
+
 async def rest(stream: anyio.abc.ByteReceiveStream) -> bytes:
     return b"".join([piece async for piece in stream])
 
@@ -117,6 +126,9 @@ class Viewer:
         self.ws = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
         self._events: list[Any] = []
 
+    async def send(self, event: events.Event) -> None:
+        await self.stream.send(self.ws.send(event))
+
     async def next_event(self) -> Any:
         while not self._events:
             self.ws.receive_data(await self.stream.receive())
@@ -126,7 +138,7 @@ class Viewer:
     async def next_of(self, kind: type) -> Any:
         while not isinstance(event := await self.next_event(), kind):
             if isinstance(event, events.Ping) and self.ws.state is _OPEN:
-                await self.stream.send(self.ws.send(event.response()))
+                await self.send(event.response())
         return event
 
     async def message(self) -> tuple[tuple[int, ...], bytes]:
@@ -158,7 +170,7 @@ async def watching(
         viewer = Viewer(stream)
         target = f"{path}?{to.url.partition('?')[2]}"
         request = events.Request(host=f"localhost:{to.port}", target=target)
-        await stream.send(viewer.ws.send(request))
+        await viewer.send(request)
         assert isinstance(await viewer.next_event(), events.AcceptConnection)
         yield viewer
 
@@ -340,8 +352,7 @@ async def test_multipart_stream(hub: Broadcast, version: str) -> None:
         data = b""
         for number in range(2):
             await hub.publish(picture(number))
-            while data.count(b"\xff\xd9") <= number:
-                data += await stream.receive()
+            data += await until_seen(stream, END_OF_JPEG)
         answer = Answer(data)
     assert answer.headers["content-type"] == jpeg.CONTENT_TYPE
     assert ("transfer-encoding" in answer.headers) == (version == "1.1")
@@ -351,7 +362,7 @@ async def test_multipart_stream(hub: Broadcast, version: str) -> None:
     head, _, content = first.partition(b"\r\n\r\n")
     length = int(head.partition(b"Content-Length: ")[2].split(b"\r\n")[0])
     assert content[:2] == b"\xff\xd8"
-    assert content[length - 2 : length] == b"\xff\xd9"
+    assert content[length - 2 : length] == END_OF_JPEG
 
 
 @needs_jpeg
@@ -375,9 +386,7 @@ async def test_a_frame_is_compressed_once_for_all(
             await until(lambda: to.viewers == 3)
             await hub.publish(picture())
             for stream in (one, two, old):
-                data = b""
-                while b"\xff\xd9" not in data:
-                    data += await stream.receive()
+                await until_seen(stream, END_OF_JPEG)
             assert len(calls) == 1
 
 
@@ -410,9 +419,7 @@ async def test_a_slow_compressor_delays_nobody_else(
         go.release()
         await until(lambda: calls == [0, 19])
         go.release()
-        data = b""
-        while b"jpeg 19" not in data:
-            data += await slow.receive()
+        data = await until_seen(slow, b"jpeg 19")
         assert data.count(b"Content-Type: image/jpeg") == 2
 
 
@@ -484,7 +491,7 @@ async def test_viewers_hear_that_h264_is_impossible(
 async def test_pings_are_answered_between_frames(hub: Broadcast) -> None:
     async with web.serve(hub) as to, publishing(hub), watching(to) as viewer:
         await viewer.message()
-        await viewer.stream.send(viewer.ws.send(events.Ping(b"you")))
+        await viewer.send(events.Ping(b"you"))
         assert bytes((await viewer.next_of(events.Pong)).payload) == b"you"
 
 
@@ -501,8 +508,7 @@ async def test_viewers_who_leave_are_forgotten(hub: Broadcast) -> None:
         for path in ("/raw", "/h264") if "h264" in to.modes else ("/raw",):
             async with watching(to, path) as viewer:
                 await viewer.message()
-                close = events.CloseConnection(1000)
-                await viewer.stream.send(viewer.ws.send(close))
+                await viewer.send(events.CloseConnection(1000))
                 await viewer.next_of(events.CloseConnection)
             await until(lambda: to.viewers == 0)
     assert hub.clients == ()
@@ -619,22 +625,30 @@ async def test_more_connections_than_allowed(hub: Broadcast) -> None:
         assert (await ask(to)).status == 200
 
 
+BIG = np.zeros((1024, 1024, 4), np.uint8)
+
+
+async def outlast(hub: Broadcast, to: web.WebServer, good: Viewer) -> int:
+    """Once there are two, publish until one is let go; the other gets every frame."""
+    await until(lambda: to.viewers == 2)
+    number = 0
+    while to.viewers == 2:
+        await hub.publish(BIG)
+        header, _ = await good.message()
+        assert header[7] == number
+        number += 1
+    return number
+
+
 async def test_a_viewer_who_never_reads_is_let_go_and_harms_nobody(
     hub: Broadcast,
 ) -> None:
-    big = np.zeros((1024, 1024, 4), np.uint8)
     async with web.serve(hub, patience=0.3) as to:
         async with connected(to) as stuck, watching(to) as good:
             await stuck.send(upgrade("/raw"))
-            await until(lambda: to.viewers == 2)
-            number = 0
-            while to.viewers == 2:
-                await hub.publish(big)
-                header, _ = await good.message()
-                assert header[7] == number
-                number += 1
+            number = await outlast(hub, to, good)
             assert number >= 2
-            await hub.publish(big)
+            await hub.publish(BIG)
             assert (await good.message())[0][7] == number
 
 
@@ -691,15 +705,25 @@ async def test_many_who_come_and_go(hub: Broadcast) -> None:
         await until(lambda: to._open == 0)
 
 
+def mutated(data: bytes, chance: random.Random) -> bytes:
+    """With up to five changes, each of which may add or remove bytes."""
+    changed = bytearray(data)
+    for _ in range(chance.randrange(1, 6)):
+        at = chance.randrange(len(changed))
+        changed[at : at + chance.randrange(3)] = chance.randbytes(chance.randrange(4))
+    return bytes(changed)
+
+
+def scripted(data: bytes) -> http.HttpConnection:
+    """A connection of which this is all that the client says."""
+    script: Any = _Script(data)
+    return http.HttpConnection(script, lambda status: None)
+
+
 async def test_mutated_requests_never_get_through_the_parser() -> None:
     chance = random.Random(4)
     for _ in range(400):
-        data = bytearray(upgrade("/raw?token=a"))
-        for _ in range(chance.randrange(1, 6)):
-            at = chance.randrange(len(data))
-            data[at : at + chance.randrange(3)] = chance.randbytes(chance.randrange(4))
-        script: Any = _Script(bytes(data))
-        connection = http.HttpConnection(script, lambda status: None)
+        connection = scripted(mutated(upgrade("/raw?token=a"), chance))
         outcome: http.Request | http.Refused | None
         try:
             outcome = await connection.next_request()
@@ -714,13 +738,9 @@ async def test_mutated_requests_never_get_through_the_parser() -> None:
 async def test_random_frames_only_end_the_websocket() -> None:
     """AZC_FUZZ=1000000 for more of them."""
     chance = random.Random(5)
+    good = b"\x81\x85\0\0\0\0hello\x89\x80\0\0\0\0\x88\x82\0\0\0\0\3\xe8"
     for _ in range(int(os.environ.get("AZC_FUZZ", "2000"))):
-        data = bytearray(b"\x81\x85\0\0\0\0hello\x89\x80\0\0\0\0\x88\x82\0\0\0\0\3\xe8")
-        for _ in range(chance.randrange(1, 6)):
-            at = chance.randrange(len(data))
-            data[at : at + chance.randrange(3)] = chance.randbytes(chance.randrange(4))
-        script: Any = _Script(upgrade("/raw") + bytes(data))
-        connection = http.HttpConnection(script, lambda status: None)
+        connection = scripted(upgrade("/raw") + mutated(good, chance))
         request = await connection.next_request()
         assert request is not None
         viewer = await websocket.WebSocket.accept(connection, request)
@@ -758,8 +778,7 @@ async def test_fuzz_requests() -> None:
             at = chance.randrange(len(data) + 1)
             new = chance.choice((chance.choice(WORDS), chance.randbytes(3)))
             data[at : at + chance.randrange(4)] = new
-        script: Any = _Script(bytes(data))
-        connection = http.HttpConnection(script, lambda status: None)
+        connection = scripted(bytes(data))
         try:
             request = await connection.next_request()
         except http.Refused as refusal:
@@ -875,11 +894,10 @@ async def test_pages_and_pictures_over_tls(
             for number in range(3):
                 await hub.publish(big)
                 # what is said in between does not cut a message into two
-                await viewer.stream.send(viewer.ws.send(events.Ping(b"you")))
+                await viewer.send(events.Ping(b"you"))
                 header, payload = await viewer.message()
                 assert (header[7], payload) == (number, big.tobytes())
-            close = events.CloseConnection(1000)
-            await viewer.stream.send(viewer.ws.send(close))
+            await viewer.send(events.CloseConnection(1000))
             await viewer.next_of(events.CloseConnection)
         await until(lambda: to.viewers == 0)
 
@@ -896,9 +914,7 @@ async def test_every_way_over_tls(
             assert kinds == [pictures.H264_CONFIGURATION, pictures.H264, pictures.H264]
         async with connected(to, trust) as stream:
             await stream.send(asking("/stream.mjpg"))
-            data = b""
-            while data.count(b"\xff\xd9") < 2:
-                data += await stream.receive()
+            await until_seen(stream, END_OF_JPEG, 2)
         await until(lambda: to.viewers == 0)
 
 
@@ -936,14 +952,7 @@ async def test_a_viewer_who_never_reads_tls_is_let_go(
     hub: Broadcast, tls: tuple[ssl.SSLContext, ssl.SSLContext]
 ) -> None:
     server, trust = tls
-    big = np.zeros((1024, 1024, 4), np.uint8)
     async with web.serve(hub, patience=0.3, ssl_context=server) as to:
         async with connected(to, trust) as stuck, watching(to, trust=trust) as good:
             await stuck.send(upgrade("/raw"))
-            await until(lambda: to.viewers == 2)
-            number = 0
-            while to.viewers == 2:
-                await hub.publish(big)
-                header, _ = await good.message()
-                assert header[7] == number
-                number += 1
+            await outlast(hub, to, good)

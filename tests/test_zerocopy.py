@@ -9,7 +9,6 @@ the end: the kernel says so with the first acknowledgement, and lending is over.
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import shutil
 import signal
@@ -23,9 +22,17 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 import scripts
-from links import begun, let_others_run, stuck, until
+from links import begun, let_others_run, refusing, until
+from loans import (
+    SIZE,
+    Loan,
+    cancel_halfway,
+    close_at_once,
+    filled,
+    poison_in_a_child,
+    read_to_end,
+)
 from oracle import assert_prefix, assert_same, payload, poison
-from test_contract import strace_works
 
 import aiozerocopy as azc
 from aiozerocopy import _native
@@ -36,15 +43,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 lends = pytest.mark.skipif(_native.PORTABLE, reason="the portable build lends nothing")
 
-SIZE = 400_000  # no multiple of a page, and much more than the peer's buffer
 SO_ZEROCOPY = 60
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: the close is a reset
-
-
-def filled(pool: azc.FramePool, seed: int) -> azc.Frame:
-    frame = pool.acquire_nowait()
-    frame.view[:] = payload(seed, len(frame.view))
-    return frame
 
 
 def connected(buffer: int = 4096) -> tuple[socket.socket, socket.socket]:
@@ -67,34 +67,20 @@ def bytes_lent(stream: azc.SendStream) -> int:
     return stream._out.stats().lent
 
 
-class Zero:
+class Zero(Loan):
     """A stream that lends, its peer's plain socket, and a pool."""
 
-    def __init__(self, slots: int = 3) -> None:
+    stream: azc.Stream
+
+    def __init__(self, slots: int) -> None:
         ours, self.peer = connected()
-        self.stream = azc.wrap_socket(ours, zerocopy=True)
-        self.pool = azc.FramePool(SIZE, slots=slots)
+        stream = azc.wrap_socket(ours, zerocopy=True)
+        super().__init__(stream, self.peer.fileno(), slots)
 
-    async def read_once(self, n: int) -> bytes:
-        while True:
-            with contextlib.suppress(BlockingIOError):
-                return self.peer.recv(n)
-            await anyio.lowlevel.checkpoint()
-
-    async def read(self, n: int) -> bytes:
-        """Read n bytes, letting others run while there are none."""
-        data = bytearray()
-        while len(data) < n:
-            piece = await self.read_once(n - len(data))
-            assert piece, f"it ended after {len(data):,} of {n:,} bytes"
-            data += piece
-        return bytes(data)
-
-    async def read_to_end(self) -> bytes:
-        data = bytearray()
-        while piece := await self.read_once(1 << 20):
-            data += piece
-        return bytes(data)
+    def hang_up(self) -> None:
+        """The peer leaves, with a reset."""
+        self.peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        self.peer.close()
 
 
 @contextlib.asynccontextmanager
@@ -271,8 +257,7 @@ class TestUntilItIsAcknowledged:
         async with zero() as link:
             frames = [filled(link.pool, n) for n in range(3)]
             tickets = [await link.stream.put(frame) for frame in frames]
-            link.peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-            link.peer.close()
+            link.hang_up()
             for ticket in tickets:
                 with pytest.raises(azc.StreamBroken):
                     await ticket
@@ -289,8 +274,7 @@ class TestUntilItIsAcknowledged:
 
                 tasks.start_soon(receive)
                 await let_others_run()
-                link.peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-                link.peer.close()
+                link.hang_up()
             with pytest.raises(azc.StreamBroken):
                 await ticket
 
@@ -300,8 +284,7 @@ class TestTakenBack:
     async def test_after_a_cancel_the_peer_sees_the_old_bytes(self) -> None:
         async with zero() as link:
             frame = filled(link.pool, 1)
-            async with stuck(link.stream, frame) as tasks:
-                tasks.cancel_scope.cancel()
+            await cancel_halfway(link.stream, frame)
             assert_same(frame.view, payload(1, SIZE))  # it is as it was
             poison(frame.view)
             assert_same(await link.read(SIZE), payload(1, SIZE))
@@ -354,16 +337,11 @@ class TestTakenBack:
         async with zero() as link:
             frame = filled(link.pool, 1)
             ticket = await link.stream.put(frame)
-            if way == "abort":
-                link.stream.abort()
-            else:
-                with anyio.CancelScope() as scope:
-                    scope.cancel()
-                    await link.stream.aclose()
+            await close_at_once(link.stream, way)
             with pytest.raises(azc.StreamClosed):
                 await ticket
             poison(frame.view)
-            data = await link.read_to_end()
+            data = await read_to_end(link.fd)
             assert_prefix(data, payload(1, SIZE))
             assert len(data) > 50_000
 
@@ -376,28 +354,22 @@ class TestTakenBack:
             with pytest.warns(ResourceWarning, match="unclosed"):
                 del stream
             poison(frame.view)
-            link.peer, before = peer, link.peer
-            data = await link.read_to_end()
-            before.close()
+            with peer:
+                data = await read_to_end(peer.fileno())
             assert_prefix(data, payload(1, SIZE))
             assert len(data) > 50_000
 
     async def test_a_closed_pool_keeps_nothing_from_the_peer(self) -> None:
         async with zero() as link:
             with azc.FramePool(SIZE) as pool:
-                async with stuck(link.stream, filled(pool, 1)) as tasks:
-                    tasks.cancel_scope.cancel()
+                await cancel_halfway(link.stream, filled(pool, 1))
             assert_same(await link.read(SIZE), payload(1, SIZE))
 
     async def test_a_forked_child_may_store_into_its_copy(self) -> None:
         async with zero() as link:
             frame = filled(link.pool, 1)
             ticket = await link.stream.put(frame)
-            child = os.fork()
-            if not child:
-                poison(frame.view)
-                os._exit(0)
-            os.waitpid(child, 0)  # noqa: ASYNC222 - it ends at once
+            poison_in_a_child(frame.view)
             assert_same(await link.read(SIZE), payload(1, SIZE))
             await ticket
 
@@ -437,11 +409,8 @@ class TestTheEnd:
         assert said.strip() == "400000", complained
         assert status == (-signal.SIGKILL if way == "kill" else 0)
         peer.setblocking(True)
-        data = bytearray()
-        with peer:
-            while piece := peer.recv(1 << 20):
-                data += piece
-        assert data == b"a" * 400_000
+        with peer, peer.makefile("rb") as file:
+            assert file.read() == b"a" * 400_000
 
 
 async def seconds_used_meanwhile() -> float:
@@ -468,8 +437,7 @@ class TestWaiting:
         """An error that nobody takes would wake who receives again and again."""
         async with zero() as link, anyio.create_task_group() as tasks:
             tasks.start_soon(link.stream.receive)
-            async with stuck(link.stream, filled(link.pool, 1)) as sending:
-                sending.cancel_scope.cancel()
+            await cancel_halfway(link.stream, filled(link.pool, 1))
             assert not link.stream.stats.messages_queued
             await link.read(SIZE)
             error = select.poll()
@@ -481,8 +449,7 @@ class TestWaiting:
 
     async def test_a_socket_that_reports_its_end_again_and_again(self) -> None:
         async with zero() as link, anyio.create_task_group() as tasks:
-            async with stuck(link.stream, filled(link.pool, 1)) as sending:
-                sending.cancel_scope.cancel()
+            await cancel_halfway(link.stream, filled(link.pool, 1))
             link.stream._raw_socket.shutdown(socket.SHUT_RDWR)
             assert await seconds_used_meanwhile() < 0.1
             tasks.cancel_scope.cancel()
@@ -598,9 +565,5 @@ class TestRefused:
         ],
     )
     async def test_a_kernel_that_refuses_gets_copies(self, fault: str) -> None:
-        if not strace_works():
-            pytest.skip("strace is not installed, or not allowed here")
-        call = fault.partition(":")[0]
-        strace = ["strace", "-f", "-qq", "-o", os.devnull, "-e", f"trace={call}"]
-        said = scripts.run(REFUSED, "asyncio", under=[*strace, "-e", f"inject={fault}"])
+        said = scripts.run(REFUSED, "asyncio", under=refusing(fault))
         assert said.split() == ["0"]
