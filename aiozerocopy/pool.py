@@ -125,21 +125,20 @@ class Frame(_native.Lease):
 class _Slots:
     """Which slots are free, and who waits: what finalizers refer to."""
 
-    def __init__(self, memory: _native.Memory, slots: int) -> None:
-        self.memory = memory
+    def __init__(self, slots: int) -> None:
         self.free = collections.deque(range(slots))
         self.line: collections.deque[tuple[_waiter.Waiter, _native.Operation]] = (
             collections.deque()
         )
 
-    def lease(self, slot: int) -> memoryview:
+    def lease(self, memory: _native.Memory, slot: int) -> memoryview:
         """A view of the slot, which is free again once all made of it is gone."""
 
         def give_back() -> None:
             self.free.append(slot)
             self.wake()
 
-        return self.memory.view(slot, give_back)
+        return memory.view(slot, give_back)
 
     def wake(self) -> None:
         """Let the first in line look again.  From any thread, even in a finalizer."""
@@ -177,8 +176,8 @@ class FramePool:
             raise ValueError(f"a pool needs a slot at least, not {slots}")
         memory = _native.Memory(self.frame_bytes, slots)
         self.nbytes = memory.nbytes
-        self._slots = _Slots(memory, slots)
-        self._closed = False
+        self._memory: _native.Memory | None = memory  # None once closed
+        self._slots = _Slots(slots)
         self._acquired = self._waited = 0
 
     def acquire_nowait(self) -> Frame:
@@ -188,19 +187,19 @@ class FramePool:
             WouldBlock: there is none, or others wait for it.
             ClosedResourceError: the pool was closed.
         """
-        if self._closed:
+        if self._memory is None:
             raise ClosedResourceError("the pool is closed")
         if self._slots.line:
             raise WouldBlock
-        return self._take()
+        return self._take(self._memory)
 
-    def _take(self) -> Frame:
+    def _take(self, memory: _native.Memory) -> Frame:
         try:
             slot = self._slots.free.popleft()
         except IndexError:
             raise WouldBlock from None
         self._acquired += 1
-        return Frame(self._slots.lease(slot), self.shape, self.dtype)
+        return Frame(self._slots.lease(memory, slot), self.shape, self.dtype)
 
     async def acquire(self) -> Frame:
         """A free slot; waits for one, in order of the calls.
@@ -211,7 +210,7 @@ class FramePool:
             ClosedResourceError: the pool is or was closed.
         """
         await _waiter.enter()
-        if self._closed or (self._slots.free and not self._slots.line):
+        if self._memory is None or (self._slots.free and not self._slots.line):
             return self.acquire_nowait()
         return await self._wait_in_line()
 
@@ -222,10 +221,10 @@ class FramePool:
         place = _native.Operation(0, (), 0)
         line.append((waiter, place))
         try:
-            while not self._closed:
+            while self._memory is not None:
                 place.done = False
                 if line[0][1] is place and self._slots.free:
-                    return self._take()
+                    return self._take(self._memory)
                 await waiter.wait(place)
             raise ClosedResourceError("the pool was closed")
         finally:
@@ -247,9 +246,9 @@ class FramePool:
         )
 
     def close(self) -> None:
-        """Hand out no more.  Frames and views that live stay as they are, and their
-        memory with them."""
-        self._closed = True
+        """Hand out no more.  Frames and views that live stay as they are; with the
+        last of them the memory goes."""
+        self._memory = None
         for waiter, place in list(self._slots.line):
             waiter.call_soon(lambda place=place: place.end(0, 0, 0))  # type: ignore[misc]
 
