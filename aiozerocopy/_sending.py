@@ -331,7 +331,7 @@ class SendStream(Bound, ByteSendStream):
             self._room.wake()
 
     async def _finish(self, waiter: Waiter, operation: Operation) -> None:
-        """Wait for the end; if we are cancelled, take the buffers back first."""
+        """Wait for the end of it."""
         self._room.take(operation)
         await self._or_take_back(waiter, operation, waiter.wait(operation))
         if operation.status < 0:
@@ -340,6 +340,7 @@ class SendStream(Bound, ByteSendStream):
     async def _or_take_back(
         self, waiter: Waiter, operation: Operation, event: Awaitable[None]
     ) -> None:
+        """Await something; if we are cancelled there, take the buffers back first."""
         try:
             await event
         except GeneratorExit:  # nobody may await any more

@@ -18,9 +18,9 @@
 #include "channel.h"
 
 enum {
-    /* Many pieces of a pipe's pace, without any work of ours between them: a
-     * reader of 32 KiB is a quarter slower if we pause for 1 us every 64 KiB.
-     * No piece of pace.c is longer. */
+    /* Many pieces of a pipe's pace, without any work of ours between them: if we
+     * pause for a microsecond, a reader that keeps up falls asleep.  Then it is
+     * time to look whether the fd is still ours.  No piece is longer. */
     PIPE_CHUNK = 16 << 20,
     BOUNCE_CHUNK = 8 << 10,
     /* A pipe that says it is ready takes a page without waiting. */
