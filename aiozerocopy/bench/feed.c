@@ -1,12 +1,15 @@
 /* feed.c - a plain blocking write loop: what C reaches without any ado.
  *
- *   feed FD SIZE WARM COUNT CHUNK PATTERN
+ *   feed FD SIZE WARM COUNT CHUNK PATTERN [PAUSE]
  *
  * Sends messages of SIZE bytes, which are the file PATTERN over and over, in pieces of
  * CHUNK bytes (0: whole).  Prints the CPU seconds that the last COUNT of them took.
+ * With PAUSE one short system call comes after so many bytes each, for what it does to
+ * a reader that keeps up.
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -20,6 +23,16 @@ static double cpu(void) {
 }
 
 static long long calls;
+static size_t pause_after, since_pause;
+
+static void pause_if_due(int fd, size_t sent) {
+    int unread;
+    since_pause += sent;
+    if (!pause_after || since_pause < pause_after) return;
+    since_pause = 0;
+    ioctl(fd, FIONREAD, &unread);
+    calls++;
+}
 
 static int feed(int fd, int is_socket, const char *data, size_t n, size_t chunk) {
     while (n) {
@@ -29,12 +42,14 @@ static int feed(int fd, int is_socket, const char *data, size_t n, size_t chunk)
         data += r;
         n -= (size_t)r;
         calls++;
+        pause_if_due(fd, (size_t)r);
     }
     return 0;
 }
 
 int main(int argc, char **argv) {
-    if (argc != 7) return 2;
+    if (argc < 7 || argc > 8) return 2;
+    if (argc == 8) pause_after = (size_t)atoll(argv[7]);
     int fd = atoi(argv[1]);
     size_t size = (size_t)atoll(argv[2]), chunk = (size_t)atoll(argv[5]);
     long long warm = atoll(argv[3]), count = atoll(argv[4]);

@@ -232,13 +232,14 @@ class Feeder:
         return told
 
 
-def in_c(chunk: int = 0) -> Callable[[Lab, Task], list[str]]:
-    """The C loop, with so many bytes a call (0: the whole message)."""
+def in_c(chunk: int = 0, pause: int = 0) -> Callable[[Lab, Task], list[str]]:
+    """The C loop, with so many bytes a call (0: the whole message), and a moment's
+    pause after so many (0: none)."""
 
     def command(lab: Lab, task: Task) -> list[str]:
         work = task.work
         numbers = (task.fd, work.size, work.warm, work.messages, chunk)
-        return [lab.program("feed"), *map(str, numbers), task.pattern]
+        return [lab.program("feed"), *map(str, numbers), task.pattern, str(pause)]
 
     return command
 
