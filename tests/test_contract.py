@@ -682,7 +682,12 @@ async def _held_by_the_kernel(link: Link, stream: SendStream, read: int) -> int:
     """Bytes that the reader could still read, once the sender moves no more."""
     if link.kind in ("cat", "pty", "tcp4", "tcp6"):
         return 0  # there are buffers on the way that nobody tells of
-    await until(lambda: stream.stats.bytes_sent == read + link.unread())
+
+    def rests() -> bool:
+        stats = stream.stats  # between two pieces the bytes add up too
+        return stats.send_waits > 0 and stats.bytes_sent == read + link.unread()
+
+    await until(rests)
     return link.unread()
 
 
