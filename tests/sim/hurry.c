@@ -1,6 +1,6 @@
 /* hurry.c - who wants his memory back does not wait for more than one piece.
  *
- * A busy pipe is given piece after piece, a megabyte at a time.  Here a cancel,
+ * A busy pipe is given piece after piece, many in one move.  Here a cancel,
  * or a close, comes while the first piece is in the system call: not one more
  * call may have the caller's memory.
  */
