@@ -5,7 +5,9 @@
  *   - of two sockets, which share a pump, the one with much to send lets the
  *     other have its turn in between;
  *   - a pipe that is lent pages has its own pump, and must still ask now and
- *     then how far its reader is, or nothing that it lent would come back.
+ *     then how far its reader is, or nothing that it lent would come back;
+ *   - a big message in a pipe is over before the next one begins, however many
+ *     are queued.
  */
 #include <errno.h>
 #include <sched.h>
@@ -151,8 +153,50 @@ static void lent_pipe(void) {
     close(ends[0]);
 }
 
+/* ---- big messages in a pipe --------------------------------------------- */
+
+static char *second;
+static atomic_bool second_begun;
+
+static ssize_t write_all(int fd, const struct iovec *vec, int count, int how) {
+    azc_event event;
+    (void)fd, (void)how;
+    while (!all_wait) sched_yield();
+    if (vec->iov_base == second) {
+        CHECK(azc_port_drain(frames_port, &event, 1) == 1 && event.token == 0);
+        second_begun = true;
+    }
+    return (ssize_t)size_of(vec, count);
+}
+
+static void big_messages(void) {
+    int ends[2];
+    azc_channel *channel;
+    azc_event event;
+    char *memory = calloc(2, 2 * FRAME);
+    second = memory + 2 * FRAME;
+    all_wait = false;
+    azc_sys.write_pipe = write_all;
+    CHECK(memory && pipe(ends) == 0);
+    CHECK(azc_port_open(&frames_port) == 0);
+    CHECK(azc_open(ends[1], AZC_OUT | AZC_OWN, &channel) == 0);
+    for (uint64_t i = 0; i < 2; i++)
+        CHECK(azc_send(channel, frames_port, i, memory + i * 2 * FRAME,
+                       2 * FRAME) == -EINPROGRESS);
+    all_wait = true;
+    while (!second_begun) sched_yield(); /* the pump takes the first event */
+    wait_for_event(frames_port, &event);
+    CHECK(event.token == 1);
+    azc_close(channel, NULL, 0);
+    azc_free(channel);
+    azc_port_close(frames_port);
+    close(ends[0]);
+    free(memory);
+}
+
 int main(void) {
     two_sockets();
     lent_pipe();
+    big_messages();
     return 0;
 }
