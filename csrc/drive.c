@@ -9,7 +9,7 @@
 
 enum {
     PUMP_TURN = 1 << 20, /* bytes, before another socket has its turn */
-    CHECK_EVERY = 1 << 20, /* bytes or a move, before the fd is looked at again */
+    CHECK_EVERY = 1 << 20, /* bytes, or a move, before the fd is looked at */
     STARVED_LIMIT = 400, /* tries, 5 ms apart, while the kernel has no memory */
 };
 

@@ -166,8 +166,8 @@ static bool is_lendable(const struct iovec *piece, size_t lend_from) {
 /* Lists the next bytes to move, of at most max_ops operations, and marks those
  * as in flight; a message that makes ENOUGH of them is the last, so that none
  * waits for those behind it.  Returns the pieces; 0 if only empty messages come
- * next.  A pool's pieces of lend_from bytes or more are to be lent, unless that is 0;
- * *lend says if these are. */
+ * next.  A pool's pieces of lend_from bytes or more are to be lent, unless that
+ * is 0; *lend says if these are. */
 int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
                       uint64_t max_bytes, size_t lend_from, bool *lend) {
     *lend = false;
