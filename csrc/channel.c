@@ -27,6 +27,7 @@ static int prepare_fd(azc_channel *channel) {
     channel->device = st.st_dev;
     channel->inode = st.st_ino;
     channel->lane = azc__lane_for(&st, channel->fd, channel->flags);
+    channel->crowded = azc_sys.cores() <= 2;
 #ifdef SO_NOSIGPIPE
     int on = 1;
     if (S_ISSOCK(st.st_mode))

@@ -113,6 +113,7 @@ typedef struct azc_pace {
     int now, favourite;
     int wins; /* of the favourite's rival, in a row */
     azc_pace_part part;
+    unsigned lost;  /* by its rival, since it is the favourite */
     double to_beat; /* nanoseconds a byte */
     uint64_t since; /* the clock's start; 0: it stands still */
     uint64_t spent; /* nanoseconds, in this part, */
@@ -179,6 +180,8 @@ struct azc_channel {
     unsigned nap_us; /* until that is asked for again; 0: the fd will tell */
     unsigned more_calls; /* of the move going on, after its first */
     bool met_full; /* ... which got on until then */
+    uint64_t full_at; /* stats.bytes when the fd was full, the last time */
+    bool crowded; /* no core is left for a pump beside us and the peer */
     atomic_bool hurry; /* ... for whose end a cancel or a close is waiting */
     char *bounce; /* of a lane that works on copies */
     size_t kept_at, kept; /* received into the bounce, not yet asked for */

@@ -101,6 +101,7 @@ static int weigh_error(azc_channel *channel, int error, int *max_ops) {
     case EWOULDBLOCK:
 #endif
         channel->stats.waits++;
+        channel->full_at = channel->stats.bytes;
         return -EAGAIN;
     case ENOMEM:
     case ENOBUFS:

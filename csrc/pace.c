@@ -9,6 +9,8 @@
  * So the favourite, a small piece at first, goes on for a term; then it is
  * measured, and its rival after it.  A rival that is cheaper WINS times in a
  * row becomes the favourite: what else the machine does disturbs a single lap.
+ * One that is not has cost something (it fills the pipe, and whoever has to wait
+ * for that), so the term after it is twice as long, up to TERM << LONGEST.
  *
  * The clock runs from the pump's first call until the queue is dry: what the
  * program does between two messages is no fault of the piece.
@@ -16,7 +18,8 @@
 #include "channel.h"
 
 enum {
-    TERM = 256 << 20, /* bytes that nobody measures */
+    TERM = 256 << 20, /* bytes that nobody measures, and then twice as many */
+    LONGEST = 4,
     SETTLE = 1 << 20, /* bytes until the pipe holds none of the other piece */
     LAP = 4 << 20,    /* bytes to measure a piece by */
     WINS = 3,
@@ -45,21 +48,35 @@ static azc_pace_part after_lap(azc_pace *pace, double cost) {
         pace->now = !pace->favourite;
         return SETTLING;
     }
-    pace->wins = cost < pace->to_beat ? pace->wins + 1 : 0;
+    bool won = cost < pace->to_beat;
+    pace->wins = won ? pace->wins + 1 : 0;
+    pace->lost += !won && pace->lost < LONGEST;
     if (pace->wins == WINS) {
         pace->favourite = pace->now;
-        pace->wins = 0;
+        pace->wins = pace->lost = 0;
     }
     pace->now = pace->favourite;
     return pace->wins ? SETTLING : RESTING;
 }
 
+/* Is the rest of a rival's lap not worth its price? */
+static bool is_lost(const azc_pace *pace) {
+    if (pace->part != MEASURED || pace->now == pace->favourite) return false;
+    uint64_t spent = pace->spent + azc_sys.now_ns() - pace->since;
+    return (double)spent >= pace->to_beat * LAP;
+}
+
+static bool is_over(const azc_pace *pace) {
+    uint64_t length[] = {[RESTING] = (uint64_t)TERM << pace->lost,
+                         [SETTLING] = SETTLE,
+                         [MEASURED] = LAP};
+    return pace->bytes >= length[pace->part] || is_lost(pace);
+}
+
 void azc__pace_moved(azc_pace *pace, uint64_t bytes) {
-    static const uint64_t length[] = {
-        [RESTING] = TERM, [SETTLING] = SETTLE, [MEASURED] = LAP};
     if (!pace->since) return;
     pace->bytes += bytes;
-    if (pace->bytes < length[pace->part]) return;
+    if (!is_over(pace)) return;
     azc__pace_stop(pace);
     double cost = (double)pace->spent / (double)pace->bytes;
     if (pace->part == MEASURED)

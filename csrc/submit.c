@@ -8,6 +8,11 @@
 
 #include "channel.h"
 
+enum {
+    KEEPS_UP = 2 << 20, /* bytes since the pipe was full: its reader is fast */
+    INSTEAD_OF_PUMP = 8 << 20, /* bytes, two milliseconds or so */
+};
+
 static int refusal(const azc_channel *channel) {
     switch (channel->state) {
     case OPEN:
@@ -87,16 +92,22 @@ static ssize_t submit(azc_channel *channel, azc_port *port, uint64_t token,
 static ssize_t attempt(azc_channel *channel, const void *data, size_t n,
                        int messages) {
     struct iovec vec = {(void *)(uintptr_t)data, n};
+    bool timed = channel->lane->paced && n > channel->lane->direct;
     channel->driving = true;
     channel->hurry = false;
+    if (timed) azc__pace_start(&channel->pace);
     pthread_mutex_unlock(&channel->lock);
     ssize_t r = channel->lane->move(channel, &vec, 1);
     pthread_mutex_lock(&channel->lock);
+    if (timed && r == (ssize_t)n) azc__pace_stop(&channel->pace);
     channel->driving = false;
     channel->stats.calls += 1 + channel->more_calls;
     channel->more_calls = 0;
     if (r > 0) channel->stats.bytes += (uint64_t)r;
-    channel->stats.waits += r == -EAGAIN || channel->met_full;
+    if (r == -EAGAIN || channel->met_full) {
+        channel->stats.waits++;
+        channel->full_at = channel->stats.bytes;
+    }
     channel->met_full = false;
     if (r == (ssize_t)n) {
         channel->queue.accepted += n;
@@ -152,9 +163,14 @@ static bool is_to_be_lent(const azc_channel *channel, const void *data,
     return from && n >= from && azc__pool_lends(data, n);
 }
 
-/* A socket takes what it has room for; a pipe is given piece after piece. */
-static bool fits_attempt(const azc_lane *lane, size_t n) {
-    return n <= (lane->paced ? lane->direct : lane->chunk);
+/* A socket takes what it has room for, in one call.  A pipe is given piece after
+ * piece, as long as its reader keeps up; that is the pump's work, unless it would
+ * only take turns with this thread, which has nothing to do but to wait. */
+static bool fits_attempt(const azc_channel *channel, size_t n) {
+    if (!channel->lane->paced) return n <= channel->lane->chunk;
+    if (n <= channel->lane->direct) return true;
+    return channel->crowded && n <= INSTEAD_OF_PUMP && !channel->lends &&
+           channel->stats.bytes - channel->full_at >= KEEPS_UP;
 }
 
 /* Those who never have to wait must let others run once in a while.  Only the
@@ -172,7 +188,7 @@ static ssize_t send_home(azc_channel *channel, const void *data, size_t n,
     if (azc__is_dead(&channel->registered)) return -ECHILD;
     pthread_mutex_lock(&channel->lock);
     if (channel->state != OPEN || !is_alone(channel) || !n ||
-        !fits_attempt(channel->lane, n) || is_to_be_lent(channel, data, n)) {
+        !fits_attempt(channel, n) || is_to_be_lent(channel, data, n)) {
         struct iovec vec = {(void *)(uintptr_t)data, n};
         pthread_mutex_unlock(&channel->lock);
         r = azc_sendv(channel, channel->home, channel->home_token, &vec, 1,

@@ -13,6 +13,7 @@
 #ifdef __linux__
 #include <linux/errqueue.h>
 #include <netinet/in.h>
+#include <sched.h>
 #endif
 
 #ifndef MSG_NOSIGNAL
@@ -320,6 +321,15 @@ static uint64_t sys_now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
+static int sys_cores(void) {
+#ifdef __linux__
+    cpu_set_t allowed;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
+        return CPU_COUNT(&allowed);
+#endif
+    return (int)sysconf(_SC_NPROCESSORS_ONLN);
+}
+
 struct azc_sys azc_sys = {
     .write_file = sys_write_file,
     .read_file = sys_read_file,
@@ -344,4 +354,5 @@ struct azc_sys azc_sys = {
     .thread_join = sys_thread_join,
     .thread_detach = sys_thread_detach,
     .now_ns = sys_now_ns,
+    .cores = sys_cores,
 };

@@ -65,6 +65,7 @@ struct azc_sys {
     void (*thread_join)(pthread_t thread);
     void (*thread_detach)(pthread_t thread);
     uint64_t (*now_ns)(void);
+    int (*cores)(void); /* that this process may run on */
 };
 
 extern struct azc_sys azc_sys;

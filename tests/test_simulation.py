@@ -5,7 +5,7 @@ threads on real pipes and sockets. A failure prints its seed: build the program 
 below, and ``sim --from SEED --seeds 1 --verbose`` shows it again, step by step.
 tests/sim/pace.c gives csrc/pace.c a clock of its own; tests/sim/hurry.c takes memory
 back in the middle of a pipe's pieces; tests/sim/turns.c has somebody else wait while a
-pump is busy.
+pump is busy; tests/sim/crowd.c looks who writes where cores are few.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ def test_pace(folder: Path, works: Callable[..., bool]) -> None:
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize("name", ["hurry", "turns"])
-def test_busy_pump(folder: Path, works: Callable[..., bool], name: str) -> None:
+@pytest.mark.parametrize("name", ["hurry", "turns", "crowd"])
+def test_pump(folder: Path, works: Callable[..., bool], name: str) -> None:
     flags = ADDRESS if works(*ADDRESS) else ()
     sources = [CSRC / f"{source}.c" for source in REAL]
     program = compiled(folder / name, [*sources, SIM / f"{name}.c"], *flags)

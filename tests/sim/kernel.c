@@ -702,6 +702,8 @@ static uint64_t fake_now_ns(void) {
     return sim_now() * 1000000;
 }
 
+static int fake_cores(void) { return 1 + (int)sim_below(4); }
+
 /* ---- beginning and ending -------------------------------------------- */
 
 struct azc_sys azc_sys = {
@@ -728,6 +730,7 @@ struct azc_sys azc_sys = {
     .thread_join = fake_thread_join,
     .thread_detach = fake_thread_detach,
     .now_ns = fake_now_ns,
+    .cores = fake_cores,
 };
 
 void kernel_begin(void) {

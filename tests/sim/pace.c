@@ -22,6 +22,8 @@
 
 static const uint64_t MESSAGE = 6 << 20, MOVE = 64 << 10;
 static const uint64_t GIB = 1 << 30, FIND = 512 << 20, LEFT = 1 << 20;
+/* It had been sure of the other. */
+static const uint64_t FIND_AGAIN = (uint64_t)5 << 30;
 
 static uint64_t now = 1;
 
@@ -74,7 +76,7 @@ static void check_reader(int favourite, double other, bool idle) {
     share(&pace, cost, favourite, FIND, idle);
     check_settled(&pace, cost, favourite, idle, "at first");
     draw_costs(cost, !favourite, other);
-    share(&pace, cost, !favourite, FIND, idle);
+    share(&pace, cost, !favourite, FIND_AGAIN, idle);
     check_settled(&pace, cost, !favourite, idle, "after a change");
 }
 
@@ -114,13 +116,45 @@ static void check_leftovers(void) {
     CHECK(bytes[0] >= 0.95 * 2 * GIB, "the other's leftovers won");
 }
 
+/* A rival that is far behind is tried ever more rarely, and not to the end. */
+static void check_price(void) {
+    azc_pace pace = {0};
+    const double cost[PACES] = {1, 4};
+    unsigned trials = 0;
+    uint64_t tried = 0;
+    for (uint64_t sent = 0; sent < 16 * GIB; sent += MOVE) {
+        int piece = pace.now;
+        azc__pace_start(&pace);
+        now += (uint64_t)(cost[piece] * (double)MOVE);
+        azc__pace_moved(&pace, MOVE);
+        trials += pace.now == 1 && piece == 0;
+        tried += piece == 1 ? MOVE : 0;
+    }
+    CHECK(trials >= 5 && trials <= 8, "%u trials in 16 GiB", trials);
+    CHECK(tried <= trials * 2 * LEFT, "%.1f MiB in %u trials",
+          (double)tried / (1 << 20), trials);
+}
+
+/* Nobody is sure of a new favourite. */
+static void check_new_favourite(void) {
+    azc_pace pace = {0};
+    double cost[PACES];
+    draw_costs(cost, 0, 3);
+    share(&pace, cost, 0, 16 * GIB, false);
+    draw_costs(cost, 1, 3);
+    while (pace.favourite == 0) share(&pace, cost, 1, MESSAGE, false);
+    draw_costs(cost, 0, 3);
+    share(&pace, cost, 0, FIND, false);
+    CHECK(pace.favourite == 0, "a new favourite was kept for long");
+}
+
 /* Something else disturbs the favourite's laps, now and then. */
 static void check_disturbed(void) {
     azc_pace pace = {0};
     uint64_t bytes[PACES] = {0};
     unsigned laps = 0;
     int before = 0;
-    for (uint64_t sent = 0; sent < 16 * GIB; sent += MESSAGE) {
+    for (uint64_t sent = 0; sent < 64 * GIB; sent += MESSAGE) {
         laps += pace.now == 0 && before == 1;
         before = pace.now;
         bool disturbed = laps % 3 == 0;
@@ -141,6 +175,8 @@ int main(void) {
     check_not_started();
     check_hardly_cheaper();
     check_leftovers();
+    check_price();
+    check_new_favourite();
     check_disturbed();
     return 0;
 }

@@ -1,0 +1,168 @@
+/* crowd.c - who writes a big message: the thread that sends it, or the pump.
+ *
+ * With two cores, and a reader that keeps up, a pump could only take turns with
+ * the sender, who has nothing to do but to wait: so he writes.  Everywhere else
+ * it is the pump's, and the sender's thread is free at once.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "channel.h"
+
+#define CHECK(condition)                                                       \
+    do {                                                                       \
+        if (!(condition)) {                                                    \
+            fprintf(stderr, "crowd: not %s, %s\n", #condition, what);          \
+            exit(1);                                                           \
+        }                                                                      \
+    } while (0)
+
+enum { SMALL = 64 << 10, MIB = 1 << 20, BIG = 6 * MIB, HUGE = 9 * MIB };
+
+static const char *what;
+static int cores;
+static char *memory;
+
+static int cores_here(void) { return cores; }
+
+/* ---- a pipe that takes everything, but says once that it is full -------- */
+
+static pthread_t sender;
+static atomic_size_t by_sender, by_pump, full_after;
+
+static ssize_t write_all(int fd, const struct iovec *vec, int count, int how) {
+    bool is_sender = pthread_equal(pthread_self(), sender);
+    atomic_size_t *bytes = is_sender ? &by_sender : &by_pump;
+    (void)fd, (void)how;
+    if (full_after && by_sender + by_pump >= full_after) {
+        full_after = 0;
+        return -EAGAIN;
+    }
+    size_t n = 0;
+    for (int i = 0; i < count; i++) n += vec[i].iov_len;
+    *bytes += n;
+    return (ssize_t)n;
+}
+
+typedef struct stream {
+    int ends[2];
+    azc_port *port;
+    azc_channel *channel;
+} stream;
+
+static void open_stream(stream *it, int flags) {
+    CHECK(pipe(it->ends) == 0 && azc_port_open(&it->port) == 0);
+    CHECK(azc_open(it->ends[1], flags, &it->channel) == 0);
+    azc_set_home(it->channel, it->port, 1, 1 << 30);
+    by_sender = by_pump = full_after = 0;
+}
+
+static void wait_for_pump(stream *it) {
+    struct pollfd told = {azc_port_fd(it->port), POLLIN, 0};
+    azc_event event;
+    CHECK(poll(&told, 1, 10000) == 1);
+    CHECK(azc_port_drain(it->port, &event, 1) == 1 && event.status == 0);
+    azc_set_home(it->channel, it->port, 1, 1 << 30);
+}
+
+static void close_stream(stream *it) {
+    azc_close(it->channel, NULL, 0);
+    azc_free(it->channel);
+    azc_port_close(it->port);
+    close(it->ends[0]);
+}
+
+/* In messages that are always the sender's. */
+static void send_small(stream *it, size_t bytes) {
+    for (size_t sent = 0; sent < bytes; sent += SMALL)
+        CHECK(azc_send_home(it->channel, memory, SMALL) == 0);
+    CHECK(by_sender == bytes && by_pump == 0);
+    by_sender = 0;
+}
+
+/* ---- whose is it ---------------------------------------------------------- */
+
+static void expect_sender(stream *it, size_t n) {
+    CHECK(azc_send_home(it->channel, memory, n) == 0);
+    CHECK(by_sender == n && by_pump == 0);
+}
+
+static void expect_pump(stream *it, size_t n) {
+    CHECK(azc_send_home(it->channel, memory, n) == -EINPROGRESS);
+    wait_for_pump(it);
+    CHECK(by_sender <= SMALL && by_sender + by_pump == n);
+}
+
+typedef void expectation(stream *it, size_t n);
+
+static void check(const char *name, int cores_then, int flags, size_t before,
+                  size_t n, expectation *expect) {
+    stream it;
+    what = name;
+    cores = cores_then;
+    open_stream(&it, flags);
+    send_small(&it, before);
+    expect(&it, n);
+    close_stream(&it);
+}
+
+/* The rest is the pump's, and so is the next: is the reader quick again?  If the
+ * pump meets a full pipe too, he is not. */
+static void check_full(void) {
+    stream it;
+    what = "the pipe is full";
+    cores = 2;
+    open_stream(&it, AZC_OUT | AZC_OWN);
+    send_small(&it, 4 * MIB);
+    full_after = 5 * MIB;
+    CHECK(azc_send_home(it.channel, memory, BIG) == -EINPROGRESS);
+    wait_for_pump(&it);
+    CHECK(by_sender == 5 * MIB && by_pump == MIB);
+    for (int i = 0; i < 2; i++) {
+        by_sender = by_pump = 0;
+        full_after = i == 0 ? 5 * MIB : 0;
+        expect_pump(&it, BIG);
+    }
+    by_pump = 0;
+    expect_sender(&it, BIG);
+    azc_stats stats;
+    azc_get_stats(it.channel, &stats);
+    CHECK(stats.waits == 2 && stats.bytes == 28 * MIB);
+    close_stream(&it);
+}
+
+/* Who does not wait for the end has something else to do. */
+static void check_put(void) {
+    stream it;
+    what = "a message that is put";
+    cores = 2;
+    open_stream(&it, AZC_OUT | AZC_OWN);
+    send_small(&it, 4 * MIB);
+    CHECK(azc_send(it.channel, it.port, 7, memory, BIG) == -EINPROGRESS);
+    wait_for_pump(&it);
+    CHECK(by_sender == 0 && by_pump == BIG);
+    close_stream(&it);
+}
+
+int main(void) {
+    const int own = AZC_OUT | AZC_OWN, lends = own | AZC_READS;
+    memory = calloc(1, HUGE);
+    sender = pthread_self();
+    azc_sys.cores = cores_here;
+    azc_sys.write_pipe = write_all;
+    check("two cores", 2, own, 4 * MIB, BIG, expect_sender);
+    check("one core", 1, own, 4 * MIB, BIG, expect_sender);
+    check("three cores", 3, own, 4 * MIB, BIG, expect_pump);
+    check("a reader that nobody knows", 2, own, 0, BIG, expect_pump);
+    check("a reader that is hardly known", 2, own, MIB, BIG, expect_pump);
+    check("too long for the sender", 2, own, 4 * MIB, HUGE, expect_pump);
+    check("a pipe that is lent pages", 2, lends, 4 * MIB, BIG, expect_pump);
+    check_full();
+    check_put();
+    free(memory);
+    return 0;
+}
