@@ -55,7 +55,9 @@ class Lab:
         program = self.path / name
         if not program.exists():
             source = HERE / f"{name}.c"
-            subprocess.run([COMPILER, "-O2", "-o", program, source], check=True)
+            subprocess.run(
+                [COMPILER, "-O2", "-pthread", "-o", program, source], check=True
+            )
         return str(program)
 
     def pattern(self, work: Work) -> str:
@@ -232,14 +234,15 @@ class Feeder:
         return told
 
 
-def in_c(chunk: int = 0, pause: int = 0) -> Callable[[Lab, Task], list[str]]:
-    """The C loop, with so many bytes a call (0: the whole message), and a moment's
-    pause after so many (0: none)."""
+def in_c(chunk: int = 0, **disturbed: int) -> Callable[[Lab, Task], list[str]]:
+    """The C loop, with so many bytes a call (0: the whole message); feed.c says what
+    may disturb it."""
 
     def command(lab: Lab, task: Task) -> list[str]:
         work = task.work
         numbers = (task.fd, work.size, work.warm, work.messages, chunk)
-        return [lab.program("feed"), *map(str, numbers), task.pattern, str(pause)]
+        options = [f"{name}={number}" for name, number in disturbed.items()]
+        return [lab.program("feed"), *map(str, numbers), task.pattern, *options]
 
     return command
 
