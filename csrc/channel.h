@@ -105,7 +105,7 @@ void azc__port_drop(azc_port *port);
 void azc__port_post(azc_port *port, azc_op *op);
 
 /* pace.c: the piece that a pipe's reader gets on with best. */
-enum { PACES = 2 };
+enum { PACES = 2, SHORTEST_PIECE = 8 << 10 };
 
 typedef enum { RESTING, SETTLING, MEASURED } azc_pace_part;
 
@@ -180,9 +180,11 @@ struct azc_channel {
     unsigned nap_us; /* until that is asked for again; 0: the fd will tell */
     unsigned more_calls; /* of the move going on, after its first */
     bool met_full; /* ... which got on until then */
+    atomic_bool hurry; /* ... for whose end a cancel or a close is waiting */
+    bool in_caller; /* ... made in a thread that is the program's, */
+    uint64_t late;  /* ... who wants it back at this time; 0: at the end */
     uint64_t full_at; /* stats.bytes when the fd was full, the last time */
     bool crowded; /* no core is left for a pump beside us and the peer */
-    atomic_bool hurry; /* ... for whose end a cancel or a close is waiting */
     char *bounce; /* of a lane that works on copies */
     size_t kept_at, kept; /* received into the bounce, not yet asked for */
     azc_queue queue;

@@ -139,6 +139,7 @@ int azc__drive(azc_channel *channel, uint64_t budget, bool direct) {
     int outcome = DROVE_DRY, max_ops = azc__outward(channel) ? VEC_MAX : 1;
     uint64_t check_at = 0;
     channel->driving = true;
+    channel->in_caller = direct;
     if (channel->lane->paced && !direct) azc__pace_start(&channel->pace);
     while (channel->state == OPEN && channel->queue.cursor) {
         if (!direct && (spent >= check_at || channel->lane->bounced)) {

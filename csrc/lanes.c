@@ -1,7 +1,7 @@
 /* lanes.c - the ways in and out, and which fd takes which.
  *
  *   socket   sendmsg, recvmsg          many bytes a call; one pump for all
- *   pipe     pwritev2, preadv2         in pieces that suit the reader (pace.c)
+ *   pipe     write, pwritev2, preadv2  in pieces that suit the reader (pace.c)
  *   waiting  poll, then writev, readv  FIFOs, ttys: what cannot be asked not to
  *                                      wait.  It works on a copy of each piece,
  *                                      since its calls may last
@@ -22,6 +22,7 @@ enum {
      * pause for a microsecond, a reader that keeps up falls asleep.  Then it is
      * time to look whether the fd is still ours.  No piece is longer. */
     PIPE_CHUNK = 16 << 20,
+    STRETCH = 1 << 20, /* of pieces, until the pace is told of them */
     BOUNCE_CHUNK = 8 << 10,
     /* A pipe that says it is ready takes a page without waiting. */
     WAITING_CHUNK = 4 << 10,
@@ -60,33 +61,74 @@ static int parts_of_piece(const struct iovec *vec, int count, size_t *n) {
     return parts;
 }
 
-/* Piece after piece, until the pipe is full or somebody wants his memory. */
+static bool has_long_part(const struct iovec *vec, int count) {
+    while (count-- && vec->iov_len <= SHORTEST_PIECE) vec++;
+    return count >= 0;
+}
+
+static bool is_late(const azc_channel *channel) {
+    return channel->late && azc_sys.now_ns() > channel->late;
+}
+
+static bool is_in_a_hurry(azc_channel *channel) {
+    return atomic_load_explicit(&channel->hurry, memory_order_relaxed);
+}
+
+/* Piece after piece, with as little between two of them as there can be.  Returns
+ * 0 or -errno; done says how many bytes it was. */
+static ssize_t run(azc_channel *channel, const char *data, size_t n,
+                   size_t piece, size_t *done) {
+    const int fd = channel->fd;
+    const bool own = channel->flags & AZC_OWN;
+    unsigned calls = 0;
+    ssize_t r = 0;
+    do {
+        size_t most = n - *done < piece ? n - *done : piece;
+        struct iovec vec = {(void *)(uintptr_t)(data + *done), most};
+        r = own ? azc_sys.write_piece(fd, vec.iov_base, most)
+                : azc_sys.write_pipe(fd, &vec, 1, SYS_NOWAIT);
+        calls++;
+        *done += r > 0 ? (size_t)r : 0;
+    } while (r >= 0 && *done < n && !is_in_a_hurry(channel));
+    channel->more_calls += calls - 1;
+    return r < 0 ? r : 0;
+}
+
+/* In pieces that suit the reader: many small parts make one, a long part many.
+ * It ends early if the pipe is full, somebody wants his memory or his thread. */
 static ssize_t write_pieces(azc_channel *channel, struct iovec *vec,
                             int count) {
-    ssize_t done = 0;
+    const bool hushes = channel->in_caller && has_long_part(vec, count);
+    size_t done = 0;
+    ssize_t r = 0;
+    sys_hush hush;
+    if (hushes) azc_sys.hush(&hush);
     while (count) {
-        size_t n = azc__pace_piece(&channel->pace);
+        size_t moved = 0, n = azc__pace_piece(&channel->pace), piece = n;
         int parts = parts_of_piece(vec, count, &n);
-        struct iovec start = {vec->iov_base, n};
-        ssize_t r = azc_sys.write_pipe(channel->fd, parts ? vec : &start,
-                                       parts ? parts : 1, how_to_move(channel));
-        channel->more_calls += done > 0;
-        if (r < 0) {
-            channel->met_full = done && r == -EAGAIN;
-            return done ? done : r;
+        if (!parts) {
+            n = vec->iov_len < STRETCH ? vec->iov_len : STRETCH;
+            r = run(channel, vec->iov_base, n, piece, &moved);
+        } else {
+            r = azc_sys.write_pipe(channel->fd, vec, parts,
+                                   how_to_move(channel));
+            moved = r > 0 ? (size_t)r : 0;
         }
-        done += r;
-        azc__pace_moved(&channel->pace, (uint64_t)r);
-        if ((size_t)r < n ||
-            atomic_load_explicit(&channel->hurry, memory_order_relaxed))
-            return done;
-        vec += parts;
-        count -= parts;
-        if (parts) continue;
-        vec->iov_base = (char *)vec->iov_base + n;
-        vec->iov_len -= n;
+        channel->more_calls += done > 0;
+        done += moved;
+        azc__pace_moved(&channel->pace, moved);
+        if (moved < n || is_in_a_hurry(channel) || is_late(channel)) break;
+        if (parts || n == vec->iov_len) {
+            vec += parts ? parts : 1;
+            count -= parts ? parts : 1;
+        } else {
+            vec->iov_base = (char *)vec->iov_base + n;
+            vec->iov_len -= n;
+        }
     }
-    return done;
+    if (hushes) azc_sys.unhush(&hush, r);
+    channel->met_full = done && r == -EAGAIN;
+    return done ? (ssize_t)done : r;
 }
 
 static ssize_t read_pipe(azc_channel *channel, struct iovec *vec, int count) {

@@ -25,7 +25,7 @@ enum {
     WINS = 3,
 };
 
-static const size_t pieces[PACES] = {8 << 10, 1 << 20};
+static const size_t pieces[PACES] = {SHORTEST_PIECE, 1 << 20};
 
 /* What a rival's byte may cost, measured by the favourite's. */
 static const double worth_it = 0.9;

@@ -10,7 +10,8 @@
 
 enum {
     KEEPS_UP = 2 << 20, /* bytes since the pipe was full: its reader is fast */
-    INSTEAD_OF_PUMP = 8 << 20, /* bytes, two milliseconds or so */
+    INSTEAD_OF_PUMP = 8 << 20, /* bytes that mostly take two milliseconds, */
+    LATE_NS = 3000000,         /* and after three are the pump's all the same */
 };
 
 static int refusal(const azc_channel *channel) {
@@ -87,20 +88,24 @@ static ssize_t submit(azc_channel *channel, azc_port *port, uint64_t token,
     return enter(channel, port, token, op);
 }
 
-/* One system call for a message that needs no operation if it goes out whole.
- * The lock is let go of meanwhile; returns what the lane did. */
+/* For a message that needs no operation if it goes out whole.  The lock is let go
+ * of meanwhile; returns what the lane did. */
 static ssize_t attempt(azc_channel *channel, const void *data, size_t n,
                        int messages) {
     struct iovec vec = {(void *)(uintptr_t)data, n};
-    bool timed = channel->lane->paced && n > channel->lane->direct;
-    channel->driving = true;
+    bool instead = channel->lane->paced && n > channel->lane->direct;
+    if (instead) {
+        azc__pace_start(&channel->pace);
+        channel->late = azc_sys.now_ns() + LATE_NS;
+    }
+    channel->driving = channel->in_caller = true;
     channel->hurry = false;
-    if (timed) azc__pace_start(&channel->pace);
     pthread_mutex_unlock(&channel->lock);
     ssize_t r = channel->lane->move(channel, &vec, 1);
     pthread_mutex_lock(&channel->lock);
-    if (timed && r == (ssize_t)n) azc__pace_stop(&channel->pace);
     channel->driving = false;
+    channel->late = 0;
+    if (instead && r == (ssize_t)n) azc__pace_stop(&channel->pace);
     channel->stats.calls += 1 + channel->more_calls;
     channel->more_calls = 0;
     if (r > 0) channel->stats.bytes += (uint64_t)r;

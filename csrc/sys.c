@@ -14,6 +14,7 @@
 #include <linux/errqueue.h>
 #include <netinet/in.h>
 #include <sched.h>
+#include <sys/syscall.h>
 #endif
 
 #ifndef MSG_NOSIGNAL
@@ -59,22 +60,45 @@ static ssize_t plain_write(int fd, const struct iovec *vec, int count,
     return result(writev(fd, vec, count));
 }
 
-/* A write that leaves no SIGPIPE behind, whatever its disposition: a host
- * program that never heard of SIGPIPE must live when a reader leaves.  In the
- * pump's threads the signal is blocked anyway, and dies with the thread. */
-static ssize_t quiet_write(int fd, const struct iovec *vec, int count,
-                           int flags) {
-    sigset_t only, before, pending;
-    if (sigpipe_is_ignored()) return plain_write(fd, vec, count, flags);
+/* Writes that leave no SIGPIPE behind, whatever its disposition: a host program
+ * that never heard of SIGPIPE must live when a reader leaves.  In the pump's
+ * threads the signal is blocked anyway, and dies with the thread. */
+static void sys_hush_begin(sys_hush *hush) {
+    sigset_t only, pending;
+    hush->blocked = !sigpipe_is_ignored();
+    if (!hush->blocked) return;
     sigemptyset(&only);
     sigaddset(&only, SIGPIPE);
-    bool had_one =
+    hush->had_one =
         sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1;
-    pthread_sigmask(SIG_BLOCK, &only, &before);
+    pthread_sigmask(SIG_BLOCK, &only, &hush->before);
+}
+
+static void sys_hush_end(const sys_hush *hush, ssize_t written) {
+    sigset_t only;
+    if (!hush->blocked) return;
+    sigemptyset(&only);
+    sigaddset(&only, SIGPIPE);
+    if (written == -EPIPE && !hush->had_one) consume_sigpipe(&only);
+    pthread_sigmask(SIG_SETMASK, &hush->before, NULL);
+}
+
+static ssize_t quiet_write(int fd, const struct iovec *vec, int count,
+                           int flags) {
+    sys_hush hush;
+    sys_hush_begin(&hush);
     ssize_t r = plain_write(fd, vec, count, flags);
-    if (r == -EPIPE && !had_one) consume_sigpipe(&only);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    sys_hush_end(&hush, r);
     return r;
+}
+
+/* Without the C library's care for threads that are cancelled in it. */
+static ssize_t sys_write_piece(int fd, const void *data, size_t n) {
+#ifdef AZC_PORTABLE
+    return result(write(fd, data, n));
+#else
+    return result(syscall(SYS_write, fd, data, n));
+#endif
 }
 
 static ssize_t sys_write_file(int fd, const struct iovec *vec, int count) {
@@ -335,6 +359,9 @@ struct azc_sys azc_sys = {
     .read_file = sys_read_file,
     .write_pipe = sys_write_pipe,
     .read_pipe = sys_read_pipe,
+    .write_piece = sys_write_piece,
+    .hush = sys_hush_begin,
+    .unhush = sys_hush_end,
     .lend = sys_lend,
     .unread = sys_unread,
     .send = sys_send,

@@ -8,6 +8,7 @@
  *   writev, readv     files, ttys, and everything in the portable build
  *   pwritev2/preadv2  pipes: RWF_NOWAIT needs no O_NONBLOCK on a description
  *                     that others may share, RWF_NOSIGNAL spares a SIGPIPE
+ *   write             pieces of a pipe that is ours: nothing is as short
  *   vmsplice          lends pages to a pipe; FIONREAD tells what is not read yet
  *   sendmsg, recvmsg  sockets: MSG_DONTWAIT and MSG_NOSIGNAL do the same there.
  *                     MSG_ZEROCOPY lends pages, and MSG_ERRQUEUE tells which
@@ -23,6 +24,7 @@
 #define AZC_SYS_H
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -35,6 +37,12 @@ enum {
     SYS_NOWAIT = 1, /* -EAGAIN rather than wait, whatever O_NONBLOCK says */
 };
 
+/* What is to be undone. */
+typedef struct sys_hush {
+    sigset_t before;
+    bool blocked, had_one;
+} sys_hush;
+
 /* Loans to a socket that are over, by their numbers, the last one included. */
 typedef struct sys_range {
     uint32_t first, last;
@@ -46,6 +54,9 @@ struct azc_sys {
     ssize_t (*read_file)(int fd, const struct iovec *vec, int count);
     ssize_t (*write_pipe)(int fd, const struct iovec *vec, int count, int how);
     ssize_t (*read_pipe)(int fd, const struct iovec *vec, int count, int how);
+    ssize_t (*write_piece)(int fd, const void *data, size_t n); /* hushed */
+    void (*hush)(sys_hush *hush); /* no SIGPIPE of this thread, until: */
+    void (*unhush)(const sys_hush *hush, ssize_t written);
     ssize_t (*lend)(int fd, const struct iovec *vec, int count);
     ssize_t (*unread)(int fd);
     ssize_t (*send)(int fd, const struct iovec *vec, int count);

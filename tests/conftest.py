@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import ssl
 import threading
 import time
 import weakref
@@ -49,6 +50,18 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     elif request.param == "trio":
         pytest.importorskip("trio")
     return backend
+
+
+@pytest.fixture(scope="session")
+def tls() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Of a server that is called localhost, and of a client that trusts it."""
+    trustme = pytest.importorskip("trustme")
+    authority = trustme.CA()
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(server)
+    client = ssl.create_default_context()
+    authority.configure_trust(client)
+    return server, client
 
 
 @pytest.fixture(scope="session", autouse=True)

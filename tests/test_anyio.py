@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 import sys
 from typing import TYPE_CHECKING
 
@@ -30,6 +29,7 @@ from oracle import Checker, message
 import aiozerocopy as azc
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -60,13 +60,13 @@ class TestWrappers:
             assert not isinstance(reader, ByteSendStream)
             assert not isinstance(writer, ByteReceiveStream)
 
-    async def test_tls(self, contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    async def test_tls(self, tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
         ours, theirs = azc.socketpair()
         data = bytes(message(1, 0, BIG))
 
         async def serve() -> None:
             async with await TLSStream.wrap(
-                theirs, server_side=True, ssl_context=contexts[0]
+                theirs, server_side=True, ssl_context=tls[0]
             ) as server:
                 received = b""
                 while len(received) < len(data):
@@ -76,7 +76,7 @@ class TestWrappers:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(serve)
             client = await TLSStream.wrap(
-                ours, hostname="localhost", ssl_context=contexts[1]
+                ours, hostname="localhost", ssl_context=tls[1]
             )
             async with client:
                 assert client.extra(TLSAttribute.tls_version).startswith("TLS")
@@ -88,17 +88,6 @@ class TestWrappers:
                 assert received == data
                 with pytest.raises(anyio.EndOfStream):
                     await client.receive()
-
-    @pytest.fixture
-    def contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-        """Of a server with a certificate of its own, and of a client that trusts it."""
-        trustme = pytest.importorskip("trustme")
-        authority = trustme.CA()
-        server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        authority.issue_cert("localhost").configure_cert(server)
-        client = ssl.create_default_context()
-        authority.configure_trust(client)
-        return server, client
 
     async def test_buffered(self, pipe: Link) -> None:
         async with pipe.receiver() as receiver, pipe.sender() as sender:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -293,15 +294,10 @@ def test_addresses(address: str, expected: tuple[str, int | None]) -> None:
     assert parse_address(address) == expected
 
 
-async def test_certificate_of_somebody_else() -> None:
-    import ssl
-
-    trustme = pytest.importorskip("trustme")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority = trustme.CA()
-    authority.issue_cert("localhost").configure_cert(context)
-    trusting = ssl.create_default_context()
-    authority.configure_trust(trusting)
+async def test_certificate_of_somebody_else(
+    tls: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> None:
+    context, trusting = tls
 
     async def show(stream: Any) -> None:
         await FrameSender(stream).send(np.arange(100_000, dtype="u2"))

@@ -504,19 +504,6 @@ async def test_over_tls(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
     assert np.array_equal(frame.array, np.arange(500_000, dtype="u1"))
 
 
-@pytest.fixture(scope="module")
-def tls() -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    import ssl
-
-    trustme = pytest.importorskip("trustme")
-    authority = trustme.CA()
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("localhost").configure_cert(server)
-    client = ssl.create_default_context()
-    authority.configure_trust(client)
-    return server, client
-
-
 # ---- readers in other languages -----------------------------------------------------
 
 

@@ -576,15 +576,18 @@ class TestSignals:
             + """
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
-    async def at_once(link):
+    async def at_once(link, size=100):
         stream = link.sender()
         link.kill_reader()
         try:
             while True:
-                await stream.send(b"x" * 100)
+                await stream.send(bytes(size))
         except azc.StreamBroken:
             print(link.kind, "at once", flush=True)
         stream.abort()
+
+    async def in_pieces(link):
+        await at_once(link, 60_000)
 
     async def later(link):
         stream = link.sender()
@@ -598,7 +601,7 @@ class TestSignals:
 
     async def main():
         for kind in sys.argv[3:]:
-            for case in (at_once, later):
+            for case in (at_once, in_pieces, later):
                 folder = pathlib.Path(sys.argv[2]) / kind / case.__name__
                 folder.mkdir(parents=True)
                 with links.open_link(kind, folder) as link:
@@ -613,7 +616,11 @@ class TestSignals:
             str(tmp_path),
             *kinds,
         )
-        expected = [f"{kind} {when}" for kind in kinds for when in ("at once", "later")]
+        expected = [
+            f"{kind} {when}"
+            for kind in kinds
+            for when in ("at once", "at once", "later")
+        ]
         assert said.splitlines() == expected
 
     def test_own_sigpipe_handler_is_not_called(self) -> None:
@@ -623,12 +630,13 @@ class TestSignals:
         os._exit(9)
     signal.signal(signal.SIGPIPE, handler)
     async def main():
-        reader, writer = azc.pipe()
-        reader.abort()
-        try:
-            await writer.send(b"x")
-        except azc.StreamBroken:
-            writer.abort()
+        for size in (1, 60_000):
+            reader, writer = azc.pipe()
+            reader.abort()
+            try:
+                await writer.send(bytes(size))
+            except azc.StreamBroken:
+                writer.abort()
     run(main)
     """
         )

@@ -8,7 +8,6 @@ import importlib.util
 import logging
 import os
 import socket
-import ssl
 import stat
 import struct
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from aiozerocopy import _entrance, _listening, serving
 from aiozerocopy.client import TokenRefused, open_stream, present_token
 
 if TYPE_CHECKING:
+    import ssl
     from pathlib import Path
 
 pytestmark = pytest.mark.anyio
@@ -490,17 +490,6 @@ async def test_many_clients_that_come_and_go() -> None:
 
 
 # ---- TLS ------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def tls() -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    trustme = pytest.importorskip("trustme")
-    authority = trustme.CA()
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("localhost").configure_cert(server)
-    client = ssl.create_default_context()
-    authority.configure_trust(client)
-    return server, client
 
 
 async def test_tls_and_token(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:

@@ -7,7 +7,6 @@ import logging
 import os
 import random
 import socket
-import ssl
 import struct
 import threading
 from contextlib import asynccontextmanager
@@ -30,6 +29,7 @@ from aiozerocopy.broadcast import Broadcast  # noqa: E402
 from aiozerocopy.web import h264, http, jpeg, pictures, shows, websocket  # noqa: E402
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import AsyncIterator
 
     from numpy.typing import NDArray
@@ -864,18 +864,6 @@ async def test_names_that_it_answers_to(hub: Broadcast, name: str) -> None:
 
 
 # ---- over TLS --------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def tls() -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """For the server, and for its clients."""
-    trustme = pytest.importorskip("trustme")
-    authority = trustme.CA()
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("localhost").configure_cert(server)
-    client = ssl.create_default_context()
-    authority.configure_trust(client)
-    return server, client
 
 
 async def test_pages_and_pictures_over_tls(

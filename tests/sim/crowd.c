@@ -33,18 +33,20 @@ static int cores_here(void) { return cores; }
 
 static pthread_t sender;
 static atomic_size_t by_sender, by_pump, full_after;
+static atomic_uint_fast64_t now = 1, ns_per_call;
 
-static ssize_t write_all(int fd, const struct iovec *vec, int count, int how) {
+static uint64_t now_ns(void) { return now; }
+
+static ssize_t write_all(int fd, const void *data, size_t n) {
     bool is_sender = pthread_equal(pthread_self(), sender);
     atomic_size_t *bytes = is_sender ? &by_sender : &by_pump;
-    (void)fd, (void)how;
+    (void)fd, (void)data;
     if (full_after && by_sender + by_pump >= full_after) {
         full_after = 0;
         return -EAGAIN;
     }
-    size_t n = 0;
-    for (int i = 0; i < count; i++) n += vec[i].iov_len;
     *bytes += n;
+    now += ns_per_call;
     return (ssize_t)n;
 }
 
@@ -110,6 +112,22 @@ static void check(const char *name, int cores_then, int flags, size_t before,
     close_stream(&it);
 }
 
+/* The sender's thread has more to do than this. */
+static void check_late(void) {
+    stream it;
+    what = "it takes too long";
+    cores = 2;
+    open_stream(&it, AZC_OUT | AZC_OWN);
+    send_small(&it, 4 * MIB);
+    ns_per_call = 1000000 / (MIB / (8 << 10)); /* a millisecond a MiB */
+    CHECK(azc_send_home(it.channel, memory, BIG) == -EINPROGRESS);
+    wait_for_pump(&it);
+    CHECK(by_sender >= 3 * MIB && by_sender <= 4 * MIB);
+    CHECK(by_sender + by_pump == BIG);
+    ns_per_call = 0;
+    close_stream(&it);
+}
+
 /* The rest is the pump's, and so is the next: is the reader quick again?  If the
  * pump meets a full pipe too, he is not. */
 static void check_full(void) {
@@ -153,7 +171,8 @@ int main(void) {
     memory = calloc(1, HUGE);
     sender = pthread_self();
     azc_sys.cores = cores_here;
-    azc_sys.write_pipe = write_all;
+    azc_sys.now_ns = now_ns;
+    azc_sys.write_piece = write_all;
     check("two cores", 2, own, 4 * MIB, BIG, expect_sender);
     check("one core", 1, own, 4 * MIB, BIG, expect_sender);
     check("three cores", 3, own, 4 * MIB, BIG, expect_pump);
@@ -161,6 +180,7 @@ int main(void) {
     check("a reader that is hardly known", 2, own, MIB, BIG, expect_pump);
     check("too long for the sender", 2, own, 4 * MIB, HUGE, expect_pump);
     check("a pipe that is lent pages", 2, lends, 4 * MIB, BIG, expect_pump);
+    check_late();
     check_full();
     check_put();
     free(memory);

@@ -27,8 +27,7 @@ static azc_port *port;
 static bool closes;
 static atomic_int calls; /* that had the caller's memory */
 
-static ssize_t (*write_pipe)(int fd, const struct iovec *vec, int count,
-                             int how);
+static ssize_t (*write_piece)(int fd, const void *data, size_t n);
 
 static void want_it_back(void) {
     azc_event event;
@@ -39,14 +38,13 @@ static void want_it_back(void) {
 }
 
 /* The first call is the submitter's: full, so that the pump has the second. */
-static ssize_t interrupted(int fd, const struct iovec *vec, int count,
-                           int how) {
-    const char *from = vec->iov_base;
+static ssize_t interrupted(int fd, const void *data, size_t n) {
+    const char *from = data;
     if (from >= memory && from < memory + sizeof memory) {
         if (++calls == 1) return -EAGAIN;
         if (calls == 2) want_it_back();
     }
-    return write_pipe(fd, vec, count, how);
+    return write_piece(fd, data, n);
 }
 
 /* Waits until the operation is over. */
@@ -78,8 +76,8 @@ static void try_it(bool by_close) {
 }
 
 int main(void) {
-    write_pipe = azc_sys.write_pipe;
-    azc_sys.write_pipe = interrupted;
+    write_piece = azc_sys.write_piece;
+    azc_sys.write_piece = interrupted;
     try_it(false);
     try_it(true);
     return 0;

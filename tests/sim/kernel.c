@@ -499,6 +499,18 @@ static ssize_t fake_write_pipe(int fd, const struct iovec *vec, int count,
                                   : move(fd, vec, count, true, false);
 }
 
+static ssize_t fake_write_piece(int fd, const void *data, size_t n) {
+    struct iovec vec = {(void *)(uintptr_t)data, n};
+    return move(fd, &vec, 1, true, false);
+}
+
+static void fake_hush(sys_hush *hush) { hush->blocked = true; }
+
+static void fake_unhush(const sys_hush *hush, ssize_t written) {
+    (void)written;
+    SIM_CHECK(hush->blocked, "the end of a hush that has no beginning");
+}
+
 static ssize_t fake_read_pipe(int fd, const struct iovec *vec, int count,
                               int how) {
     return refuses(fd, how, false) ? -EOPNOTSUPP
@@ -710,6 +722,9 @@ struct azc_sys azc_sys = {
     .write_file = fake_write_file,
     .read_file = fake_read_file,
     .write_pipe = fake_write_pipe,
+    .write_piece = fake_write_piece,
+    .hush = fake_hush,
+    .unhush = fake_unhush,
     .read_pipe = fake_read_pipe,
     .lend = fake_lend,
     .unread = fake_unread,
