@@ -225,8 +225,9 @@ class Process:
     def abort(self) -> None:
         """Kill it and reap it now, and close stdin and stdout; nothing is left of it.
 
-        What was queued is lost.  For where nothing can be awaited; may be called from
-        any thread, and again.
+        What was queued is lost and says `StreamClosed`, or `StreamBroken` where the
+        child's end is noticed first.  For where nothing can be awaited; may be called
+        from any thread, and again.
         """
         if self._generation != _native.generation:
             return  # a forked child's copy: it is the parent's
