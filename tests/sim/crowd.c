@@ -86,6 +86,14 @@ static void send_small(stream *it, size_t bytes) {
     by_sender = 0;
 }
 
+/* With two cores, and a reader that is known to keep up. */
+static void open_crowded(stream *it, const char *name) {
+    what = name;
+    cores = 2;
+    open_stream(it, AZC_OUT | AZC_OWN);
+    send_small(it, 4 * MIB);
+}
+
 /* ---- whose is it ---------------------------------------------------------- */
 
 static void expect_sender(stream *it, size_t n) {
@@ -115,11 +123,8 @@ static void check(const char *name, int cores_then, int flags, size_t before,
 /* The sender's thread has more to do than this. */
 static void check_late(void) {
     stream it;
-    what = "it takes too long";
-    cores = 2;
-    open_stream(&it, AZC_OUT | AZC_OWN);
-    send_small(&it, 4 * MIB);
-    ns_per_call = 1000000 / (MIB / (8 << 10)); /* a millisecond a MiB */
+    open_crowded(&it, "it takes too long");
+    ns_per_call = 1000000 / (MIB / SHORTEST_PIECE); /* a millisecond a MiB */
     CHECK(azc_send_home(it.channel, memory, BIG) == -EINPROGRESS);
     wait_for_pump(&it);
     CHECK(by_sender >= 3 * MIB && by_sender <= 4 * MIB);
@@ -132,10 +137,7 @@ static void check_late(void) {
  * pump meets a full pipe too, he is not. */
 static void check_full(void) {
     stream it;
-    what = "the pipe is full";
-    cores = 2;
-    open_stream(&it, AZC_OUT | AZC_OWN);
-    send_small(&it, 4 * MIB);
+    open_crowded(&it, "the pipe is full");
     full_after = 5 * MIB;
     CHECK(azc_send_home(it.channel, memory, BIG) == -EINPROGRESS);
     wait_for_pump(&it);
@@ -150,16 +152,14 @@ static void check_full(void) {
     azc_stats stats;
     azc_get_stats(it.channel, &stats);
     CHECK(stats.waits == 2 && stats.bytes == 28 * MIB);
+    CHECK(stats.calls == stats.bytes / SHORTEST_PIECE + stats.waits);
     close_stream(&it);
 }
 
 /* Who does not wait for the end has something else to do. */
 static void check_put(void) {
     stream it;
-    what = "a message that is put";
-    cores = 2;
-    open_stream(&it, AZC_OUT | AZC_OWN);
-    send_small(&it, 4 * MIB);
+    open_crowded(&it, "a message that is put");
     CHECK(azc_send(it.channel, it.port, 7, memory, BIG) == -EINPROGRESS);
     wait_for_pump(&it);
     CHECK(by_sender == 0 && by_pump == BIG);
