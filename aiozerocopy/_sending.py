@@ -1,9 +1,10 @@
 """SendStream: `send`, `put`, `send_many`, and how they keep their promise.
 
 The way of one send
-    `SendStream.send` -> `_native.Channel.send` -> `azc_send` in C, which tries at once
-    if nothing is queued.  All out: return.  Else the pump finishes it
-    without the loop or the GIL, and `_finish` awaits the `Operation`.
+    `SendStream.send` -> `_native.Channel.send` -> `azc_send_home` in C, which tries at
+    once if nothing is queued (but see there for a pipe's big messages).  All out:
+    return.  Else the pump finishes it without the loop or the GIL, and `_finish`
+    awaits the `Operation`.
 
 The states of a message, and who owns its buffers
     in line   (Python, `_Room`)   the caller: nothing of it has been submitted

@@ -12,8 +12,9 @@
  * One that is not has cost something (it fills the pipe, and whoever has to wait
  * for that), so the term after it is twice as long, up to TERM << LONGEST.
  *
- * The clock runs from the pump's first call until the queue is dry: what the
- * program does between two messages is no fault of the piece.
+ * The clock runs from the first call of the pump, or of who writes in its place,
+ * until the queue is dry: what the program does between two messages is no fault
+ * of the piece.
  */
 #include "channel.h"
 

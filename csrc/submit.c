@@ -2,7 +2,8 @@
  *
  * The short cut of a submitting thread (move at once, no pump) is allowed only
  * when nothing is queued and nobody drives, so the queue alone decides the
- * order.
+ * order.  A pipe's big message is the pump's all the same, unless that would only
+ * be in the way (fits_attempt).
  */
 #include <errno.h>
 

@@ -37,7 +37,7 @@ enum {
     SYS_NOWAIT = 1, /* -EAGAIN rather than wait, whatever O_NONBLOCK says */
 };
 
-/* What is to be undone. */
+/* What unhush has to undo. */
 typedef struct sys_hush {
     sigset_t before;
     bool blocked, had_one;
