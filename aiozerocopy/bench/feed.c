@@ -1,25 +1,20 @@
 /* feed.c - a plain blocking write loop: what C reaches without any ado.
  *
- *   feed FD SIZE WARM COUNT CHUNK PATTERN [pause=BYTES] [turn=US] [thread=US]
+ *   feed FD SIZE WARM COUNT CHUNK PATTERN
  *
  * Sends messages of SIZE bytes, which are the file PATTERN over and over, in pieces of
  * CHUNK bytes (0: whole).  Prints the CPU seconds that the last COUNT of them took.
  *
- * What the loop would lose by being part of a program:
- *   pause   one short system call after so many bytes each
- *   turn    so many microseconds of computing between two messages
- *   thread  so many of another thread's, which each message wakes
+ * As a library it has the function feed, for one message.
  */
-#include <pthread.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
+
+long long feed(int fd, int is_socket, const char *data, size_t n, size_t chunk);
 
 static double cpu(void) {
     struct rusage use;
@@ -28,60 +23,9 @@ static double cpu(void) {
            (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec) * 1e-6;
 }
 
-static long long calls;
-static size_t pause_after, since_pause;
-static double turn_us, thread_us;
-static int bell[2];
-
-static void compute(double us) {
-    struct timespec start, now;
-    clock_gettime(CLOCK_MONOTONIC, &start);
-    do {
-        clock_gettime(CLOCK_MONOTONIC, &now);
-    } while ((double)(now.tv_sec - start.tv_sec) * 1e6 +
-                 (double)(now.tv_nsec - start.tv_nsec) * 1e-3 <
-             us);
-}
-
-static void *compute_when_rung(void *unused) {
-    char byte;
-    while (read(bell[0], &byte, 1) == 1) compute(thread_us);
-    return unused;
-}
-
-static bool start_thread(void) {
-    pthread_t thread;
-    return pipe(bell) == 0 && !pthread_create(&thread, NULL, compute_when_rung, NULL);
-}
-
-static bool between_messages(void) {
-    if (turn_us > 0) compute(turn_us);
-    return thread_us <= 0 || write(bell[1], "", 1) == 1;
-}
-
-static bool option(const char *text) {
-    double number;
-    if (sscanf(text, "pause=%lf", &number) == 1)
-        pause_after = (size_t)number;
-    else if (sscanf(text, "turn=%lf", &number) == 1)
-        turn_us = number;
-    else if (sscanf(text, "thread=%lf", &number) == 1)
-        thread_us = number;
-    else
-        return false;
-    return true;
-}
-
-static void pause_if_due(int fd, size_t sent) {
-    int unread;
-    since_pause += sent;
-    if (!pause_after || since_pause < pause_after) return;
-    since_pause = 0;
-    ioctl(fd, FIONREAD, &unread);
-    calls++;
-}
-
-static int feed(int fd, int is_socket, const char *data, size_t n, size_t chunk) {
+/* Returns how many calls it took, or -1. */
+long long feed(int fd, int is_socket, const char *data, size_t n, size_t chunk) {
+    long long calls = 0;
     while (n) {
         size_t most = chunk && chunk < n ? chunk : n;
         ssize_t r = is_socket ? send(fd, data, most, 0) : write(fd, data, most);
@@ -89,16 +33,12 @@ static int feed(int fd, int is_socket, const char *data, size_t n, size_t chunk)
         data += r;
         n -= (size_t)r;
         calls++;
-        pause_if_due(fd, (size_t)r);
     }
-    return 0;
+    return calls;
 }
 
 int main(int argc, char **argv) {
     if (argc < 7) return 2;
-    for (int i = 7; i < argc; i++)
-        if (!option(argv[i])) return 2;
-    if (thread_us > 0 && !start_thread()) return 2;
     int fd = atoi(argv[1]);
     size_t size = (size_t)atoll(argv[2]), chunk = (size_t)atoll(argv[5]);
     long long warm = atoll(argv[3]), count = atoll(argv[4]);
@@ -112,14 +52,16 @@ int main(int argc, char **argv) {
     if (!data || fread(data, 1, period, file) != period) return 2;
 
     double before = 0;
-    long long buffers = (long long)(period / size);
+    long long buffers = (long long)(period / size), calls = 0;
     for (long long i = 0; i < warm + count; i++) {
         if (i == warm) before = cpu(), calls = 0;
-        if (feed(fd, is_socket, data + (size_t)(i % buffers) * size, size, chunk)) {
+        const char *message = data + (size_t)(i % buffers) * size;
+        long long r = feed(fd, is_socket, message, size, chunk);
+        if (r < 0) {
             perror("feed");
             return 1;
         }
-        if (!between_messages()) return 1;
+        calls += r;
     }
     printf("{\"who\": \"sender\", \"cpu\": %.6f, \"calls\": %lld}\n",
            cpu() - before, calls);

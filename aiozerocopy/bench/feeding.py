@@ -41,24 +41,32 @@ class Lab:
     """A temporary folder for compiled programs and for what is sent."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="aiozerocopy-bench-")
-        self.path = Path(self._folder.name)
+        self._ends = contextlib.ExitStack()
+        folder = tempfile.TemporaryDirectory(prefix="aiozerocopy-bench-")
+        self.path = Path(self._ends.enter_context(folder))
 
     def __enter__(self) -> Lab:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._folder.cleanup()
+        self._ends.close()
+
+    def at_end(self, close: Callable[[], object]) -> None:
+        self._ends.callback(close)
 
     def program(self, name: str) -> str:
         """The C program of that name, compiled."""
-        program = self.path / name
-        if not program.exists():
-            source = HERE / f"{name}.c"
-            subprocess.run(
-                [COMPILER, "-O2", "-pthread", "-o", program, source], check=True
-            )
-        return str(program)
+        return self._compiled(name, name)
+
+    def library(self, name: str) -> str:
+        """The same as a shared library."""
+        return self._compiled(f"{name}.so", name, "-shared", "-fPIC")
+
+    def _compiled(self, what: str, name: str, *options: str) -> str:
+        path, source = self.path / what, HERE / f"{name}.c"
+        if not path.exists():
+            subprocess.run([COMPILER, "-O2", *options, "-o", path, source], check=True)
+        return str(path)
 
     def pattern(self, work: Work) -> str:
         """A file with the content of all buffers, one after the other."""
@@ -234,15 +242,13 @@ class Feeder:
         return told
 
 
-def in_c(chunk: int = 0, **disturbed: int) -> Callable[[Lab, Task], list[str]]:
-    """The C loop, with so many bytes a call (0: the whole message); feed.c says what
-    may disturb it."""
+def in_c(chunk: int = 0) -> Callable[[Lab, Task], list[str]]:
+    """The C loop, with so many bytes a call (0: the whole message)."""
 
     def command(lab: Lab, task: Task) -> list[str]:
         work = task.work
         numbers = (task.fd, work.size, work.warm, work.messages, chunk)
-        options = [f"{name}={number}" for name, number in disturbed.items()]
-        return [lab.program("feed"), *map(str, numbers), task.pattern, *options]
+        return [lab.program("feed"), *map(str, numbers), task.pattern]
 
     return command
 

@@ -213,7 +213,7 @@ def in_turn(
 
 def champion(race: Race, options: Options) -> Contestant:
     entries = [Entry(contestant, race.work) for contestant in race.candidates]
-    in_turn(race, entries, 1 if options.quick else 3)
+    in_turn(race, entries, 1 if options.quick else max(3, (race.rounds or 0) // 4))
     return max(entries, key=lambda entry: entry.rate).contestant
 
 

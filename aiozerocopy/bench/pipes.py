@@ -1,12 +1,18 @@
-"""Raw video frames to a child that reads its stdin in pieces, as FFmpeg does."""
+"""Raw video frames to a child that reads its stdin in pieces, as FFmpeg does.
+
+Two races for each size of piece: beside other libraries, every sender with a child of
+its own; and beside the C loop, all in turn with the same child (see `one_pipe`).
+"""
 
 from __future__ import annotations
 
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from aiozerocopy.bench.feeding import LOOPS, Feeder, in_c, in_python, pipe_link
 from aiozerocopy.bench.kit import Goal, Options, Race, Work
+from aiozerocopy.bench.one_pipe import IN_FLIGHT, Stage, Turn, TurnTaker
 
 if TYPE_CHECKING:
     from aiozerocopy.bench.feeding import Lab
@@ -18,20 +24,34 @@ CHUNKS = (4 * KIB, 8 * KIB, 16 * KIB, 64 * KIB, 0)
 PIPES = (64 * KIB, 256 * KIB, MIB)
 
 
+SEND, PUT = "open_process, send", f"open_process, put {IN_FLIGHT} in flight"
+TURNS = 8  # of the same child, for each round: they are short
+
+
 def races(lab: Lab, options: Options) -> list[Race]:
+    reads = READS[:1] if options.quick else READS
     return [
-        feed_child(lab, options, read) for read in READS[: 1 if options.quick else 3]
+        race
+        for read in reads
+        for race in (
+            feed_children(lab, options, read),
+            *(
+                feed_one_child(lab, options, read, loop)
+                for loop, needs in LOOPS
+                if all(map(find_spec, needs))
+            ),
+        )
     ]
 
 
-def feed_child(lab: Lab, options: Options, read_size: int) -> Race:
+def feed_children(lab: Lab, options: Options, read_size: int) -> Race:
     feeder = partial(Feeder, lab=lab, read_size=read_size)
     ours = [
-        feeder(f"open_process, {name}, {loop}", command=command, link=None, needs=needs)
+        feeder(f"{name}, {loop}", command=command, link=None, needs=needs)
         for loop, needs in LOOPS
         for name, command in (
-            ("send", in_python("send", loop)),
-            ("put 3 in flight", in_python("put", loop, in_flight=3)),
+            (SEND, in_python("send", loop)),
+            (PUT, in_python("put", loop, in_flight=IN_FLIGHT)),
         )
     ]
     peers = [
@@ -43,39 +63,37 @@ def feed_child(lab: Lab, options: Options, read_size: int) -> Race:
         )
         for loop, needs in LOOPS
     ]
-    in_turn = [
-        feeder(
-            f"C write of {size_name(chunk)}, {size_name(pipe)} pipe",
-            command=in_c(chunk),
-            link=pipe_link(pipe),
-        )
+    c_loop = feeder(c_name(8 * KIB, MIB), command=in_c(8 * KIB), link=pipe_link(MIB))
+    names = [peer.name for peer in peers]
+    goals = [Goal("pipe", one.name, names) for one in ours]
+    messages, warm = (4, 4) if options.quick else (250, 20)
+    work = Work(FRAME, messages, warm, buffers=4)
+    return Race(title(read_size), work, [*ours, *peers, c_loop], goals)
+
+
+def feed_one_child(lab: Lab, options: Options, read_size: int, loop: str) -> Race:
+    taker = partial(TurnTaker, stage=Stage(lab, loop, read_size))
+    ours = [taker(f"{SEND}, {loop}", how=Turn("send"))]
+    ours += [taker(f"{PUT}, {loop}", how=Turn("put"))]
+    in_c = [
+        taker(c_name(chunk, pipe), how=Turn("write", chunk, pipe))
         for chunk in (CHUNKS[1:2] if options.quick else CHUNKS)
         for pipe in (PIPES[::2] if options.quick else PIPES)
     ]
-    # What the C loop loses by a pause, by an event loop's turn after each frame, and
-    # by an event loop beside it, as there is with put.
-    disturbed = [
-        feeder(
-            f"C write of 8 KiB, {what}",
-            command=in_c(8 * KIB, **disturbance),
-            link=pipe_link(MIB),
-        )
-        for what, disturbance in (
-            ("paused each 64 KiB", {"pause": 64 * KIB}),
-            ("a turn of 20 us", {"turn": 20}),
-            ("a thread of 60 us", {"thread": 60}),
-        )
-    ]
-    bests = [rival.name for rival in in_turn]
-    goals = [
-        *(Goal("pipe", one.name, bests, 0.9) for one in ours),
-        *(Goal("pipe", one.name, bests) for one in disturbed),
-        *(Goal("pipe", one.name, [peer.name for peer in peers]) for one in ours),
-    ]
-    frames = 4 if options.quick else 250
-    work = Work(FRAME, frames, warm=4 if options.quick else 20, buffers=4)
-    title = f"1080p rgb24 frames, read {size_name(read_size)} at a time"
-    return Race(title, work, [*ours, *peers, *disturbed], goals, candidates=in_turn)
+    names = [one.name for one in in_c]
+    goals = [Goal("pipe", one.name, names, 0.9) for one in ours]
+    work = Work(FRAME, messages=4 if options.quick else 60, warm=4, buffers=4)
+    rounds = 1 if options.quick else TURNS * options.rounds
+    name = f"{title(read_size)}, one child for all"
+    return Race(name, work, ours, goals, in_c, rounds)
+
+
+def title(read_size: int) -> str:
+    return f"1080p rgb24 frames, read {size_name(read_size)} at a time"
+
+
+def c_name(chunk: int, pipe: int) -> str:
+    return f"C write of {size_name(chunk)}, {size_name(pipe)} pipe"
 
 
 def size_name(n: int) -> str:

@@ -1,0 +1,255 @@
+"""Senders that share one program, one child and its pipe, and take turns.
+
+What a pipe carries depends on the pages and cores that its two processes happened to
+get: the same C loop, started again, may be twice as fast.  So here nothing changes but
+who writes.  The program starts the child once, by `open_process`.  In its turn a sender
+has the pipe for itself, from empty to empty: ours by the stream, the C loop (feed.c) by
+a second description of the same pipe, one that waits, and with the size that it likes.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import ctypes
+import fcntl
+import itertools
+import json
+import os
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aiozerocopy import open_process
+from aiozerocopy.bench.feeding import ENVIRONMENT, PATIENCE
+from aiozerocopy.bench.frames import cpu
+from aiozerocopy.bench.kit import Run, Work, WrongBytes
+from aiozerocopy.bench.network import command, run_on, tell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from aiozerocopy import Process, Ticket
+    from aiozerocopy.bench.feeding import Lab
+
+IN_FLIGHT = 3
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What the program is asked for, again and again."""
+
+    way: str  # of OnePipe's
+    chunk: int = 0  # bytes of a write in C; 0: the whole message
+    pipe: int = 0  # bytes that the pipe is to hold; 0: what open_process has reached
+    warm: int = 0
+    messages: int = 0
+
+
+@dataclass(frozen=True)
+class Job:
+    """What it is told at its start."""
+
+    loop: str
+    library: str
+    sink: list[str]
+    pattern: str
+    size: int
+
+
+# ---- the side of the bench -----------------------------------------------------------
+
+
+class Stage:
+    """The program and its child; started by the first turn."""
+
+    def __init__(self, lab: Lab, loop: str, read_size: int) -> None:
+        self._lab = lab
+        self._loop = loop
+        self._read_size = read_size
+        self._program: subprocess.Popen[bytes] | None = None
+        lab.at_end(self.close)
+
+    def checking(self) -> Stage:
+        """Another one like this, for a turn of which every byte is compared."""
+        return Stage(self._lab, self._loop, self._read_size)
+
+    def turn(self, turn: Turn, work: Work, check: bool = False) -> dict[str, Any]:
+        if self._program is None:
+            self._program = self._start(work, check)
+        request = {**asdict(turn), "warm": work.warm, "messages": work.messages}
+        assert self._program.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # then it has nothing to say either
+            self._program.stdin.write(json.dumps(request).encode() + b"\n")
+            self._program.stdin.flush()
+        return self._report(self._program)
+
+    def close(self) -> dict[str, Any] | None:
+        """End both; what the child has to say of all turns."""
+        program, self._program = self._program, None
+        if program is None:
+            return None
+        assert program.stdin is not None
+        with program:
+            program.stdin.close()
+            return self._report(program)
+
+    def _start(self, work: Work, check: bool) -> subprocess.Popen[bytes]:
+        lab = self._lab
+        pattern = lab.pattern(work)
+        sink = [lab.program("sink"), "0", "0", str(self._read_size)]
+        sink += [pattern] if check else []
+        job = Job(self._loop, lab.library("feed"), sink, pattern, work.size)
+        with self._log.open("wb") as log:
+            return subprocess.Popen(
+                command("one_pipe", asdict(job)),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=lab.path,
+                env=ENVIRONMENT,
+            )
+
+    def _report(self, program: subprocess.Popen[bytes]) -> dict[str, Any]:
+        watchdog = threading.Timer(PATIENCE, program.kill)
+        watchdog.start()
+        assert program.stdout is not None
+        line = program.stdout.readline()
+        watchdog.cancel()
+        if not line:
+            self._program = None
+            program.communicate()
+            raise ChildProcessError(f"the senders failed:\n{self._log.read_text()}")
+        report: dict[str, Any] = json.loads(line)
+        return report
+
+    @property
+    def _log(self) -> Path:
+        return self._lab.path / "stderr"
+
+
+@dataclass(frozen=True)
+class TurnTaker:
+    """A contestant that has the stage in its turn."""
+
+    name: str
+    stage: Stage
+    how: Turn
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ()
+
+    def run(self, work: Work, check: bool) -> Run:
+        report = self._checked(work) if check else self.stage.turn(self.how, work)
+        return Run(report["seconds"], report["cpu"], report["sink"], report["calls"])
+
+    def count_calls(self, work: Work) -> float | None:
+        calls: int = self.stage.turn(self.how, work)["calls"]
+        return calls / work.messages
+
+    def _checked(self, work: Work) -> dict[str, Any]:
+        stage = self.stage.checking()
+        report = stage.turn(self.how, work, check=True)
+        told = stage.close()
+        total = work.size * (work.warm + work.messages)
+        if told is None or told["bytes"] != total or told["wrong"] >= 0:
+            raise WrongBytes(f"{self.name}: of {total:,} bytes the child says {told}")
+        return report
+
+
+# ---- the program ---------------------------------------------------------------------
+
+
+class OnePipe:
+    """The child's pipe, and the ways to fill it.  Each returns its system calls."""
+
+    def __init__(self, child: Process, job: Job) -> None:
+        assert child.stdin is not None
+        self.stream = child.stdin
+        # Linux's way to say clock_getcpuclockid(pid), which Python has not.
+        self.child_clock = ~child.pid << 3 | 2
+        self.fd = os.open(f"/proc/self/fd/{self.stream.fileno()}", os.O_WRONLY)
+        self.capacity = fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ)
+        data = Path(job.pattern).read_bytes()
+        self.buffers = [
+            bytearray(data[at : at + job.size]) for at in range(0, len(data), job.size)
+        ]
+        self.feed = ctypes.CDLL(job.library, use_errno=True).feed
+        self.feed.restype = ctypes.c_longlong
+        size_t, pointer = ctypes.c_size_t, ctypes.c_void_p
+        self.feed.argtypes = [ctypes.c_int, ctypes.c_int, pointer, size_t, size_t]
+
+    async def turn(self, turn: Turn) -> dict[str, Any]:
+        fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, turn.pipe or self.capacity)
+        await self.fill(turn, turn.warm)
+        before = time.perf_counter(), cpu(), time.clock_gettime(self.child_clock)
+        calls = await self.fill(turn, turn.messages)
+        after = time.perf_counter(), cpu(), time.clock_gettime(self.child_clock)
+        seconds, used, sink = (b - a for a, b in zip(before, after, strict=True))
+        return {"seconds": seconds, "cpu": used, "sink": sink, "calls": calls}
+
+    async def fill(self, turn: Turn, messages: int) -> int:
+        """Until the child has read all of it."""
+        buffers = itertools.islice(itertools.cycle(self.buffers), messages)
+        if turn.way == "write":
+            calls = sum(self.write(buffer, turn.chunk) for buffer in buffers)
+        else:
+            before = self.stream.stats.send_calls
+            await (self.send if turn.way == "send" else self.put)(buffers)
+            calls = self.stream.stats.send_calls - before
+        while unread(self.fd):
+            os.sched_yield()
+        return calls
+
+    async def send(self, buffers: Iterable[bytearray]) -> None:
+        for buffer in buffers:
+            await self.stream.send(buffer)
+
+    async def put(self, buffers: Iterable[bytearray]) -> None:
+        flying: collections.deque[Ticket] = collections.deque()
+        for buffer in buffers:
+            if len(flying) == IN_FLIGHT:
+                await flying.popleft()
+            flying.append(await self.stream.put(buffer))
+        for ticket in flying:
+            await ticket
+
+    def write(self, buffer: bytearray, chunk: int) -> int:
+        start = ctypes.byref(ctypes.c_char.from_buffer(buffer))
+        calls: int = self.feed(self.fd, False, start, len(buffer), chunk)
+        if calls < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        return calls
+
+
+def unread(fd: int) -> int:
+    """Bytes that the pipe holds."""
+    number: int
+    (number,) = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))
+    return number
+
+
+async def take_turns(job: Job, requests: Iterator[bytes]) -> None:
+    async with (
+        open_process(job.sink, stdout=None) as child,
+        contextlib.AsyncExitStack() as at_end,
+    ):
+        pipe = OnePipe(child, job)
+        await at_end.enter_async_context(pipe.stream)
+        at_end.callback(os.close, pipe.fd)
+        # Nothing else is to happen between two turns: the loop may wait for them.
+        for request in requests:
+            tell(await pipe.turn(Turn(**json.loads(request))))
+
+
+if __name__ == "__main__":
+    told = Job(**json.loads(sys.argv[1]))
+    run_on(told.loop, take_turns(told, iter(sys.stdin.buffer.readline, b"")))
