@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aiozerocopy import bench
-from aiozerocopy.bench import feeding, kit, report
+from aiozerocopy.bench import feeding, kit, one_pipe, report
 from aiozerocopy.bench.feeding import Feeder, Lab, in_c, unix_link
 from aiozerocopy.bench.kit import Goal, Options, Race, Run, Work, WrongBytes
+from aiozerocopy.bench.one_pipe import Stage, Turn, TurnTaker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+LOOPS = ["asyncio", *(["uvloop"] if find_spec("uvloop") else [])]
 needs_compiler = pytest.mark.skipif(
     shutil.which(feeding.COMPILER) is None, reason="no C compiler"
 )
@@ -127,6 +129,26 @@ def test_only_the_best_candidate_is_in_the_race() -> None:
     assert [entry.name for entry in result.entries] == ["ours", "fast"]
 
 
+def test_candidates_of_a_long_race_are_tried_more_often() -> None:
+    one, other = Fake("one", *[(2.0, 1.0)] * 5), Fake("other", *[(1.0, 1.0)] * 25)
+    race = Race("fakes", WORK, [], [], [one, other], rounds=20)
+    result = kit.run_race(race, Options())
+    assert [entry.name for entry in result.entries] == ["other"]
+    assert [one.runs, other.runs] == [[], []]
+
+
+def test_spread_of_the_ratios_is_told_once_there_are_enough() -> None:
+    ours = Fake("ours", *[(1 / rate, 1.0) for rate in (1.0, 1.1, 1.2, 1.3, 1.4)])
+    contestants = [ours, Fake("rival", *[(1.0, 1.0)] * 5)]
+    race = Race("fakes", WORK, contestants, [Goal("S0", "ours", ["rival"])])
+    result = kit.run_race(race, Options(rounds=5))
+    assert "S0: ours / rival = 1.20x (1.05 to 1.35) at 1.00x the CPU" in (
+        report.footnotes(result)
+    )
+    [goal] = report.as_json([result])["races"][0]["goals"]
+    assert goal["spread"] == pytest.approx((1.05, 1.35))
+
+
 def test_what_is_not_installed_is_named() -> None:
     assert "not installed: absent" in report.footnotes(fake_result())
 
@@ -202,11 +224,61 @@ def test_sender_that_fails_is_reported() -> None:
         Feeder("failing", lab, command, unix_link).run(work, check=False)
 
 
+needs_one_pipe = pytest.mark.skipif(not one_pipe.is_possible(), reason="no /proc")
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    with Lab() as lab:
+        yield Stage(lab, "asyncio", read_size=1000)
+
+
+@needs_compiler
+@needs_one_pipe
+def test_those_who_share_a_child_have_their_turns(stage: Stage) -> None:
+    work = Work(size=100_000, messages=8, warm=4, buffers=4)
+    calls = {}
+    for turn in (Turn("write", 4096, 65536), Turn("send"), Turn("put"), Turn("write")):
+        taker = TurnTaker(turn.way, stage, turn)
+        for check in (False, True):
+            run = taker.run(work, check)
+            assert min(run.seconds, run.sink_cpu, run.sender_cpu) > 0
+        calls[turn] = taker.count_calls(work)
+    assert calls[Turn("write", 4096, 65536)] == 25
+    assert calls[Turn("write")] == 1
+    assert calls[Turn("send")]
+    told = stage.close()
+    assert told is not None
+    assert told["bytes"] == 4 * 2 * 12 * 100_000  # (what was checked, another had)
+
+
+@needs_compiler
+@needs_one_pipe
+def test_byte_that_is_wrong_in_a_turn_is_found(stage: Stage) -> None:
+    # The second phase begins with the first buffer again, where the child expects
+    # another.
+    work = Work(size=10_000, messages=8, warm=3, buffers=4)
+    with pytest.raises(WrongBytes, match="'wrong': 30000"):
+        TurnTaker("ours", stage, Turn("send")).run(work, check=True)
+
+
+@needs_compiler
+@needs_one_pipe
+def test_turn_that_fails_is_reported_and_another_may_follow(stage: Stage) -> None:
+    work = Work(size=10_000, messages=4, warm=4, buffers=4)
+    with pytest.raises(ChildProcessError, match="Invalid argument"):
+        stage.turn(Turn("write", pipe=-1), work)
+    assert stage.turn(Turn("send"), work)["seconds"] > 0
+
+
 @needs_compiler
 @pytest.mark.timeout(90)  # dozens of processes, one after the other
 @pytest.mark.parametrize(
     ("name", "titles", "count"),
-    [("sockets", ["S4", "S5", "S6"], 21), ("pipes", ["1080p"], 10)],
+    [
+        ("sockets", ["S4", "S5", "S6"], 21),
+        ("pipes", ["1080p", *["1080p"] * len(LOOPS)], 7 + 3 * len(LOOPS)),
+    ],
 )
 def test_bench_runs_and_every_byte_is_right(
     name: str,

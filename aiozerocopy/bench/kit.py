@@ -161,6 +161,7 @@ class Verdict:
     rival: str  # the best of them
     ratio: float
     cpu_ratio: float | None  # None where too little was used to tell
+    spread: tuple[float, float] | None = None  # half of the rounds are within it
 
     @property
     def met(self) -> bool | None:
@@ -227,16 +228,27 @@ def judge(goal: Goal, entries: Sequence[Entry]) -> Verdict | None:
         best = min(rivals, key=lambda entry: entry.sender_cpu)
     else:
         best = max(rivals, key=lambda entry: entry.rate)
+    by_cpu = ratios(ours.sender_cpus, best.sender_cpus)
+    by_rate = ratios(ours.rates, best.rates)
     return Verdict(
         goal,
         best.name,
-        median_ratio(ours.rates, best.rates),
-        median_ratio(ours.sender_cpus, best.sender_cpus) if best.sender_cpu else None,
+        statistics.median(by_rate),
+        statistics.median(by_cpu) if best.sender_cpu else None,
+        spread(by_rate),
     )
 
 
-def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True) if b)
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    return [a / b for a, b in zip(ours, theirs, strict=True) if b]
+
+
+def spread(values: Sequence[float]) -> tuple[float, float] | None:
+    """Without the lowest and the highest quarter; None if they are too few for it."""
+    if len(values) < 4:
+        return None
+    low, _, high = statistics.quantiles(values)
+    return low, high
 
 
 def missing(contestant: Contestant) -> bool:

@@ -63,6 +63,11 @@ class Job:
     size: int
 
 
+def is_possible() -> bool:
+    """Can a pipe be opened a second time?  On Linux it can."""
+    return Path("/proc/self/fd").is_dir()
+
+
 # ---- the side of the bench -----------------------------------------------------------
 
 
@@ -74,7 +79,7 @@ class Stage:
         self._loop = loop
         self._read_size = read_size
         self._program: subprocess.Popen[bytes] | None = None
-        lab.at_end(self.close)
+        lab.at_end(self.kill)
 
     def checking(self) -> Stage:
         """Another one like this, for a turn of which every byte is compared."""
@@ -85,10 +90,9 @@ class Stage:
             self._program = self._start(work, check)
         request = {**asdict(turn), "warm": work.warm, "messages": work.messages}
         assert self._program.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # then it has nothing to say either
+        with contextlib.suppress(BrokenPipeError):  # then there is no report either
             self._program.stdin.write(json.dumps(request).encode() + b"\n")
-            self._program.stdin.flush()
-        return self._report(self._program)
+        return self._report(self._program, "sender")
 
     def close(self) -> dict[str, Any] | None:
         """End both; what the child has to say of all turns."""
@@ -98,7 +102,13 @@ class Stage:
         assert program.stdin is not None
         with program:
             program.stdin.close()
-            return self._report(program)
+            return self._report(program, "sink")
+
+    def kill(self) -> None:
+        """The same if nobody wants to know."""
+        if self._program is not None:
+            with self._program as program:
+                program.kill()
 
     def _start(self, work: Work, check: bool) -> subprocess.Popen[bytes]:
         lab = self._lab
@@ -109,6 +119,7 @@ class Stage:
         with self._log.open("wb") as log:
             return subprocess.Popen(
                 command("one_pipe", asdict(job)),
+                bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -116,18 +127,20 @@ class Stage:
                 env=ENVIRONMENT,
             )
 
-    def _report(self, program: subprocess.Popen[bytes]) -> dict[str, Any]:
+    def _report(self, program: subprocess.Popen[bytes], who: str) -> dict[str, Any]:
         watchdog = threading.Timer(PATIENCE, program.kill)
         watchdog.start()
-        assert program.stdout is not None
-        line = program.stdout.readline()
-        watchdog.cancel()
-        if not line:
+        try:
+            assert program.stdout is not None
+            report: dict[str, Any] = json.loads(program.stdout.readline() or "{}")
+            if report.get("who") == who:
+                return report
             self._program = None
-            program.communicate()
-            raise ChildProcessError(f"the senders failed:\n{self._log.read_text()}")
-        report: dict[str, Any] = json.loads(line)
-        return report
+            with program:  # until it has said all
+                pass
+        finally:
+            watchdog.cancel()
+        raise ChildProcessError(f"the senders failed:\n{self._log.read_text()}")
 
     @property
     def _log(self) -> Path:
@@ -193,7 +206,13 @@ class OnePipe:
         calls = await self.fill(turn, turn.messages)
         after = time.perf_counter(), cpu(), time.clock_gettime(self.child_clock)
         seconds, used, sink = (b - a for a, b in zip(before, after, strict=True))
-        return {"seconds": seconds, "cpu": used, "sink": sink, "calls": calls}
+        return {
+            "who": "sender",
+            "seconds": seconds,
+            "cpu": used,
+            "sink": sink,
+            "calls": calls,
+        }
 
     async def fill(self, turn: Turn, messages: int) -> int:
         """Until the child has read all of it."""

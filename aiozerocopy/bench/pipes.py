@@ -10,6 +10,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from aiozerocopy.bench import one_pipe
 from aiozerocopy.bench.feeding import LOOPS, Feeder, in_c, in_python, pipe_link
 from aiozerocopy.bench.kit import Goal, Options, Race, Work
 from aiozerocopy.bench.one_pipe import IN_FLIGHT, Stage, Turn, TurnTaker
@@ -29,19 +30,13 @@ TURNS = 8  # of the same child, for each round: they are short
 
 
 def races(lab: Lab, options: Options) -> list[Race]:
-    reads = READS[:1] if options.quick else READS
-    return [
-        race
-        for read in reads
-        for race in (
-            feed_children(lab, options, read),
-            *(
-                feed_one_child(lab, options, read, loop)
-                for loop, needs in LOOPS
-                if all(map(find_spec, needs))
-            ),
-        )
-    ]
+    loops = [loop for loop, needs in LOOPS if all(map(find_spec, needs))]
+    result = []
+    for read_size in READS[:1] if options.quick else READS:
+        result.append(feed_children(lab, options, read_size))
+        if one_pipe.is_possible():
+            result += [feed_one_child(lab, options, read_size, loop) for loop in loops]
+    return result
 
 
 def feed_children(lab: Lab, options: Options, read_size: int) -> Race:

@@ -32,6 +32,8 @@ def cells(entry: Entry) -> tuple[str, ...]:
 def sentence(verdict: Verdict) -> str:
     goal = verdict.goal
     text = f"{goal.name}: {goal.ours} / {verdict.rival} = {verdict.ratio:.2f}x"
+    if verdict.spread is not None:
+        text += " ({:.2f} to {:.2f})".format(*verdict.spread)
     if verdict.cpu_ratio is not None:
         text += f" at {verdict.cpu_ratio:.2f}x the CPU"
     if verdict.met is None:
@@ -180,6 +182,7 @@ def verdict_as_json(verdict: Verdict) -> dict[str, Any]:
         "rival": verdict.rival,
         "ratio": verdict.ratio,
         "cpu_ratio": verdict.cpu_ratio,
+        "spread": verdict.spread,
         "factor": verdict.goal.factor,
         "at_lower_cpu": verdict.goal.at_lower_cpu,
         "cpu_factor": verdict.goal.cpu_factor,
