@@ -272,6 +272,7 @@ def test_turn_that_fails_is_reported_and_another_may_follow(stage: Stage) -> Non
 
 
 @needs_compiler
+@pytest.mark.slow
 @pytest.mark.timeout(90)  # dozens of processes, one after the other
 @pytest.mark.parametrize(
     ("name", "titles", "count"),

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.anyio,
+    pytest.mark.slow,
     pytest.mark.skipif(chromium.find() is None, reason="needs Chromium"),
     pytest.mark.timeout(60),
 ]

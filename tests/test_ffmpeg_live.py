@@ -71,9 +71,8 @@ PROTOCOLS = {
         socket.SOCK_DGRAM,
     ),
 }
-
 # No packet tells the sender that a receiver was killed: it takes SRT 5 seconds.
-KILLED = {"srt_killed": replace(PROTOCOLS["srt"], ends_by=signal.SIGKILL)}
+PROTOCOLS["srt_killed"] = replace(PROTOCOLS["srt"], ends_by=signal.SIGKILL)
 
 
 def plain(number: int) -> np.ndarray[Any, Any]:
@@ -93,14 +92,13 @@ async def send_until_error(video: Writer) -> None:
         await video.send(plain(number))
 
 
-@pytest.mark.parametrize(
-    "name", [*PROTOCOLS, pytest.param(*KILLED, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROTOCOLS)
 async def test_frames_arrive_and_a_receivers_end_is_told(
     ffmpeg: str, name: str
 ) -> None:
     ffmpegs.need_protocol(ffmpeg, name.partition("_")[0])
-    protocol = (PROTOCOLS | KILLED)[name]
+    protocol = PROTOCOLS[name]
     port = free_port(protocol.kind)
     source = [word.format(port) for word in [*AT_ONCE, *protocol.receives]]
     output = ["-f", protocol.muxer, protocol.sends_to.format(port)]

@@ -204,6 +204,7 @@ def by_ffmpeg(picture: Format, frames: list[NDArray[np.uint8]]) -> NDArray[np.ui
     return converted.reshape(len(frames), *picture.shape)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("ffmpeg"), reason="no FFmpeg to compare with")
 @pytest.mark.parametrize("size", [(64, 48), (62, 34), (70, 30)])
 @pytest.mark.parametrize("color_range", ["limited", "full"])

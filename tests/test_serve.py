@@ -88,6 +88,7 @@ def test_frames_are_piped_on(tmp_path: Path) -> None:
     assert said.stdout.strip() == "64,36,10"
 
 
+@pytest.mark.slow  # the server waits for a token that never comes
 def test_who_does_not_know_the_token_gets_nothing() -> None:
     with serving("--tcp", "0", "--token", "secret") as (tcp,):
         assert view(tcp, "--frames", "2", "--token", "secret").returncode == 0
@@ -98,6 +99,7 @@ def test_who_does_not_know_the_token_gets_nothing() -> None:
             assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_encrypted(tmp_path: Path) -> None:
     trustme = pytest.importorskip("trustme")
     authority = trustme.CA()

@@ -186,6 +186,7 @@ class TestIntegrity:
                     sent += b"header" + part + b"end" + part
                 assert_same(await link.read(len(sent)), sent)
 
+    @pytest.mark.slow
     async def test_100_megabytes(self) -> None:
         """In 25 connections, so that much of it is lent; the slots all come back."""
         frames, lent = 10, 0
@@ -509,6 +510,7 @@ class TestAsOnANetworkCard:
     """With the word of the copying left out, loopback is as a card is: the pages are
     looked at when the bytes are sent, and nothing ever ends the lending."""
 
+    @pytest.mark.slow
     async def test_100_megabytes_are_all_lent(
         self, tmp_path: Path, anyio_backend: tuple[str, dict[str, Any]]
     ) -> None:
