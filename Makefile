@@ -37,7 +37,7 @@ demo: $(STAMPS)/packages-demo $(STAMPS)/demo
 	@cd $(VENV) && bin/python -m aiozerocopy demo -o $(CURDIR)/demo.mp4
 
 test: $(STAMPS)/packages-test $(STAMPS)/test $(if $(filter-out 0,$(LINT)),check)
-	cd tests && $(BIN)/pytest $(PYTEST_ARGS)
+	cd tests && $(BIN)/pytest -o cache_dir=$(VENV)/pytest-cache $(PYTEST_ARGS)
 
 portable-test:
 	$(MAKE) test AZC_PORTABLE=1

@@ -84,6 +84,7 @@ LISTENERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 @pytest.mark.parametrize("protocol", LISTENERS)
 def test_live_stream_to_a_server(protocol: str, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-pytestmark = [pytest.mark.anyio, linux_only]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, linux_only]
 
 STEP = 4  # from one frame's grey to the next one's
 ENOUGH = 20  # frames
@@ -92,7 +92,6 @@ async def send_until_error(video: Writer) -> None:
         await video.send(plain(number))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", PROTOCOLS)
 async def test_frames_arrive_and_a_receivers_end_is_told(
     ffmpeg: str, name: str
