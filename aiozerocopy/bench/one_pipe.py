@@ -116,7 +116,7 @@ class Stage:
         sink = [lab.program("sink"), "0", "0", str(self._read_size)]
         sink += [pattern] if check else []
         job = Job(self._loop, lab.library("feed"), sink, pattern, work.size)
-        with self._log.open("wb") as log:
+        with self._log.open("ab") as log:
             return subprocess.Popen(
                 command("one_pipe", asdict(job)),
                 bufsize=0,

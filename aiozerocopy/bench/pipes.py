@@ -23,8 +23,6 @@ FRAME = 1920 * 1080 * 3
 READS = (32 * KIB, 256 * KIB, MIB)
 CHUNKS = (4 * KIB, 8 * KIB, 16 * KIB, 64 * KIB, 0)
 PIPES = (64 * KIB, 256 * KIB, MIB)
-
-
 SEND, PUT = "open_process, send", f"open_process, put {IN_FLIGHT} in flight"
 TURNS = 8  # of the same child, for each round: they are short
 
