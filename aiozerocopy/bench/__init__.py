@@ -60,7 +60,11 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     result.add_argument("bench", choices=BENCHES, help="see below")
-    result.add_argument("--rounds", type=int, help="how often each has its turn (5)")
+    result.add_argument(
+        "--rounds",
+        type=int,
+        help="how often each has its turn (5; if short, eight times that)",
+    )
     result.add_argument(
         "--quick",
         action="store_true",

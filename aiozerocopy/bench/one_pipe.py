@@ -9,7 +9,6 @@ a second description of the same pipe, one that waits, and with the size that it
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import ctypes
 import fcntl
@@ -31,11 +30,12 @@ from aiozerocopy.bench.feeding import ENVIRONMENT, PATIENCE
 from aiozerocopy.bench.frames import cpu
 from aiozerocopy.bench.kit import Run, Work, WrongBytes
 from aiozerocopy.bench.network import command, run_on, tell
+from aiozerocopy.bench.senders import put_each, send_each
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
-    from aiozerocopy import Process, Ticket
+    from aiozerocopy import Process
     from aiozerocopy.bench.feeding import Lab
 
 IN_FLIGHT = 3
@@ -45,7 +45,7 @@ IN_FLIGHT = 3
 class Turn:
     """What the program is asked for, again and again."""
 
-    way: str  # of OnePipe's
+    way: str  # send, put, or write: C's
     chunk: int = 0  # bytes of a write in C; 0: the whole message
     pipe: int = 0  # bytes that the pipe is to hold; 0: what open_process has reached
     warm: int = 0
@@ -74,20 +74,23 @@ def is_possible() -> bool:
 class Stage:
     """The program and its child; started by the first turn."""
 
-    def __init__(self, lab: Lab, loop: str, read_size: int) -> None:
+    def __init__(
+        self, lab: Lab, loop: str, read_size: int, check: bool = False
+    ) -> None:
         self._lab = lab
         self._loop = loop
         self._read_size = read_size
+        self._check = check  # every byte
         self._program: subprocess.Popen[bytes] | None = None
         lab.at_end(self.kill)
 
     def checking(self) -> Stage:
-        """Another one like this, for a turn of which every byte is compared."""
-        return Stage(self._lab, self._loop, self._read_size)
+        """Another one like this, whose child compares every byte."""
+        return Stage(self._lab, self._loop, self._read_size, check=True)
 
-    def turn(self, turn: Turn, work: Work, check: bool = False) -> dict[str, Any]:
+    def turn(self, turn: Turn, work: Work) -> dict[str, Any]:
         if self._program is None:
-            self._program = self._start(work, check)
+            self._program = self._start(work)
         request = {**asdict(turn), "warm": work.warm, "messages": work.messages}
         assert self._program.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # then there is no report either
@@ -110,11 +113,11 @@ class Stage:
             with self._program as program:
                 program.kill()
 
-    def _start(self, work: Work, check: bool) -> subprocess.Popen[bytes]:
+    def _start(self, work: Work) -> subprocess.Popen[bytes]:
         lab = self._lab
         pattern = lab.pattern(work)
         sink = [lab.program("sink"), "0", "0", str(self._read_size)]
-        sink += [pattern] if check else []
+        sink += [pattern] if self._check else []
         job = Job(self._loop, lab.library("feed"), sink, pattern, work.size)
         with self._log.open("ab") as log:
             return subprocess.Popen(
@@ -154,10 +157,7 @@ class TurnTaker:
     name: str
     stage: Stage
     how: Turn
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ()
+    needs: tuple[str, ...] = ()
 
     def run(self, work: Work, check: bool) -> Run:
         report = self._checked(work) if check else self.stage.turn(self.how, work)
@@ -169,7 +169,7 @@ class TurnTaker:
 
     def _checked(self, work: Work) -> dict[str, Any]:
         stage = self.stage.checking()
-        report = stage.turn(self.how, work, check=True)
+        report = stage.turn(self.how, work)
         told = stage.close()
         total = work.size * (work.warm + work.messages)
         if told is None or told["bytes"] != total or told["wrong"] >= 0:
@@ -181,7 +181,7 @@ class TurnTaker:
 
 
 class OnePipe:
-    """The child's pipe, and the ways to fill it.  Each returns its system calls."""
+    """The child's pipe, and the ways to fill it."""
 
     def __init__(self, child: Process, job: Job) -> None:
         assert child.stdin is not None
@@ -215,30 +215,20 @@ class OnePipe:
         }
 
     async def fill(self, turn: Turn, messages: int) -> int:
-        """Until the child has read all of it."""
+        """Until the child has read all of it; returns how many system calls it took."""
         buffers = itertools.islice(itertools.cycle(self.buffers), messages)
         if turn.way == "write":
             calls = sum(self.write(buffer, turn.chunk) for buffer in buffers)
         else:
             before = self.stream.stats.send_calls
-            await (self.send if turn.way == "send" else self.put)(buffers)
+            if turn.way == "send":
+                await send_each(self.stream, buffers)
+            else:
+                await put_each(self.stream, buffers, IN_FLIGHT)
             calls = self.stream.stats.send_calls - before
         while unread(self.fd):
             os.sched_yield()
         return calls
-
-    async def send(self, buffers: Iterable[bytearray]) -> None:
-        for buffer in buffers:
-            await self.stream.send(buffer)
-
-    async def put(self, buffers: Iterable[bytearray]) -> None:
-        flying: collections.deque[Ticket] = collections.deque()
-        for buffer in buffers:
-            if len(flying) == IN_FLIGHT:
-                await flying.popleft()
-            flying.append(await self.stream.put(buffer))
-        for ticket in flying:
-            await ticket
 
     def write(self, buffer: bytearray, chunk: int) -> int:
         start = ctypes.byref(ctypes.c_char.from_buffer(buffer))

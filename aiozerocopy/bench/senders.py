@@ -13,17 +13,21 @@ import contextlib
 import itertools
 import json
 import os
-import resource
 import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aiozerocopy.bench.frames import cpu
+from aiozerocopy.bench.network import run_on
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 
     from aiozerocopy import SendStream, Ticket
+
+    Message = bytes | bytearray | memoryview
 
 
 @dataclass
@@ -75,31 +79,36 @@ class Job:
         return sock
 
 
-def cpu() -> float:
-    """CPU seconds so far, of all threads."""
-    use = resource.getrusage(resource.RUSAGE_SELF)
-    return use.ru_utime + use.ru_stime
-
-
 # ---- aiozerocopy ------------------------------------------------------------------
+
+
+async def send_each(stream: SendStream, messages: Iterable[Message]) -> None:
+    for message in messages:
+        await stream.send(message)
+
+
+async def put_each(
+    stream: SendStream, messages: Iterable[Message], in_flight: int
+) -> None:
+    flying: collections.deque[Ticket] = collections.deque()
+    for message in messages:
+        if len(flying) == in_flight:
+            await flying.popleft()
+        flying.append(await stream.put(message))
+    for ticket in flying:
+        await ticket
 
 
 async def send(job: Job) -> None:
     async with opened(job) as stream:
         for messages in job.phases():
-            for message in messages:
-                await stream.send(message)
+            await send_each(stream, messages)
 
 
 async def put(job: Job) -> None:
-    most = job.options["in_flight"]
-    flying: collections.deque[Ticket] = collections.deque()
     async with opened(job) as stream:
         for messages in job.phases():
-            for message in messages:
-                if len(flying) == most:
-                    await flying.popleft()
-                flying.append(await stream.put(message))
+            await put_each(stream, messages, job.options["in_flight"])
 
 
 async def send_many(job: Job) -> None:
@@ -202,12 +211,7 @@ def main() -> None:
         await WAYS[job.way](job)
         job.report()  # before the interpreter's own end, which is no part of the work
 
-    if job.loop == "uvloop":
-        import uvloop
-
-        uvloop.run(run())
-    else:
-        asyncio.run(run())
+    run_on(job.loop, run())
 
 
 if __name__ == "__main__":
