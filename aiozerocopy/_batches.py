@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aiozerocopy import _native
-from aiozerocopy._native import Lease
+from aiozerocopy._core.channel import CHANGED
+from aiozerocopy._core.pins import Lease, nbytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -17,53 +17,65 @@ if TYPE_CHECKING:
 _JOIN_BELOW = 8 << 10
 _GROUP_BYTES = 512 << 10
 _GROUP_MESSAGES = 512
-_PLAIN = frozenset((bytes, bytearray))
+
+
+def joined(messages: Sequence[Any]) -> bytes:
+    """A batch of small messages in one block; empty if it is not clearly such a one.
+
+    Most batches are, and each step here costs as much as a message.  The length of
+    other memory than bytes may be rows or items: then the block is of another size.
+    """
+    if not 0 < len(messages) <= _GROUP_MESSAGES or not _is_plain(messages[0]):
+        return b""
+    try:
+        total = sum(map(len, messages))
+        if total > _GROUP_BYTES or total > _JOIN_BELOW * len(messages):
+            return b""
+        block = b"".join(messages)
+    except (TypeError, ValueError, BufferError):
+        return b""
+    return block if len(block) == total else b""
+
+
+def _is_plain(message: object) -> bool:
+    """Does its length count bytes?"""
+    if type(message) is memoryview:
+        return message.itemsize == 1 and message.ndim == 1
+    return type(message) is bytes or type(message) is bytearray
 
 
 class Group(NamedTuple):
     """Messages that go to the kernel together; each stays a message."""
 
     messages: Sequence[Any]
-    sizes: list[int]
+    sizes: Sequence[int]
     nbytes: int
 
-    def is_cheaper_joined(self) -> bool:
-        return self.nbytes <= _JOIN_BELOW * len(self.sizes)
+    def pieces(self) -> Sequence[Any]:
+        """All of it to be sent: the messages, or one block where that is cheaper.
+
+        Raises:
+            ValueError: one of them has another size by now.
+        """
+        if self.nbytes > _JOIN_BELOW * len(self.sizes):
+            return self.messages
+        block = b"".join(self.messages)
+        if len(block) != self.nbytes:
+            raise ValueError(CHANGED)
+        return (block,)
 
 
-def groups(messages: Iterable[Buffer]) -> Iterable[Group]:
+def groups(messages: Iterable[Buffer]) -> Iterator[Group]:
     """Cut a batch, of which no more is taken at a time than fits into a group.
 
     Raises:
         TypeError, BufferError: one of them is not a buffer that can be sent.
     """
-    if isinstance(messages, (list, tuple)):
-        # All there is, and its sizes, are known: most batches are one group.
-        sizes = _plain_sizes(messages)
-        if 0 < len(sizes) <= _GROUP_MESSAGES:
-            nbytes = sum(sizes)
-            if nbytes <= _GROUP_BYTES:
-                return (Group(messages, sizes, nbytes),)
-    return _cut(messages)
-
-
-def _plain_sizes(messages: Sequence[Any]) -> list[int]:
-    """The sizes of messages that are nothing but bytes; empty if one may not be."""
-    kinds = set(map(type, messages))
-    if kinds <= _PLAIN:
-        return list(map(len, messages))
-    if kinds != {memoryview}:
-        return []
-    plain = [v.nbytes for v in messages if v.itemsize == 1 and v.c_contiguous]
-    return plain if len(plain) == len(messages) else []
-
-
-def _cut(messages: Iterable[Buffer]) -> Iterator[Group]:
     group: list[Any] = []
     sizes: list[int] = []
     total = 0
     for message in messages:
-        size = _native.nbytes(message)
+        size = nbytes(message)
         # (join takes a frame for a buffer from Python 3.12 on only)
         group.append(message.view if isinstance(message, Lease) else message)
         sizes.append(size)

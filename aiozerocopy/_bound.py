@@ -3,6 +3,9 @@
 A stream is bound to the loop that first uses it, and refuses any other.  It ends by
 ``aclose`` (in that loop), by ``abort`` (anywhere), or by being collected (a warning,
 then abort); in a forked child it is dead from the start.
+
+An end that was interrupted, by a signal's exception say, can be asked for again: each
+of its steps may be taken twice, and only the last says that it has ended.
 """
 
 from __future__ import annotations
@@ -13,14 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 from anyio.streams.file import FileStreamAttribute
 
-from aiozerocopy import _native, _waiter
+from aiozerocopy import _waiter
+from aiozerocopy._core.channel import lane_of
 from aiozerocopy._errors import StreamClosed
-from aiozerocopy._waiter import running_asyncio_loop
+from aiozerocopy._waiter import (
+    LOOP_IS_CHEAP,
+    running_asyncio_loop,
+    running_tasks,
+    this_thread,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from aiozerocopy._native import Channel
+    from aiozerocopy._core.channel import Channel
     from aiozerocopy._waiter import Waiter
 
 NOWHERE = object()
@@ -36,7 +45,7 @@ class Stats:
     send_calls: int = 0  # system calls
     send_waits: int = 0  # of those, how many met a full pipe or socket
     bytes_rescued: int = 0  # copied because a send was cancelled
-    bytes_queued: int = 0
+    bytes_queued: int = 0  # within the limit: see `SendStream.put`
     messages_queued: int = 0
     bytes_received: int = 0
     receive_calls: int = 0
@@ -46,45 +55,56 @@ class Stats:
 class Bound:
     """What the sending and the receiving side share: a waiter and a lifetime."""
 
-    def __init__(self) -> None:
+    # Until it is whole there is nothing to give back.
+    _has_ended = True
+
+    def __init__(self, *channels: Channel) -> None:
+        self._channels = channels
         self._waiter: Waiter | None = None
         # The running asyncio loop is compared with this at every call: it is ours
         # only while the stream is open and bound there.
         self._home: Any = NOWHERE
-        self._closed = False
+        self._thread = 0
+        self._key = object()  # by which the waiter knows this stream
         self._spent = 0  # of the turn that calls have which end at once
-        self._turn = 0
-
-    def _channels(self) -> Sequence[Channel]:
-        raise NotImplementedError
+        self._turn = 0  # until it is bound
+        self._closed = False  # it takes no more work
+        self._has_ended = False  # all is given back
 
     def _enter(self) -> Waiter:
         """Bind to the running loop at first use, and refuse any other."""
         waiter = self._waiter
-        if waiter is not None and running_asyncio_loop() is self._home:
+        if waiter is not None and (
+            running_asyncio_loop() is self._home
+            if LOOP_IS_CHEAP
+            else self._home in running_tasks and this_thread() == self._thread
+        ):
             return waiter
         if self._closed:
             raise StreamClosed("the stream is closed")
-        if waiter is not None and _waiter.is_current(waiter):
+        if waiter is not None and self._turn and _waiter.is_current(waiter):
             return waiter
         return self._bind()
 
     def _bind(self) -> Waiter:
-        if self._channels()[0].inherited:
+        if self._channels[0].inherited:
             raise StreamClosed(
                 "the stream belongs to the parent process, and this is a forked "
                 "child: open a stream of its own here"
             )
-        if self._waiter is not None:
+        waiter = self._waiter
+        if waiter is None or not self._turn:
+            waiter = self._waiter = _waiter.current_waiter()
+        elif not _waiter.is_current(waiter):
             raise RuntimeError(
                 "the stream is used by another event loop; from another thread use "
                 "send_from_thread, or anyio.from_thread.run"
             )
-        self._waiter = _waiter.join()
-        if not self._waiter.is_trio:
-            self._home = self._waiter.native
-        self._turn = self._waiter.loop.turn
-        return self._waiter
+        waiter.join(self._key)
+        self._turn, self._thread = waiter.loop.turn, this_thread()
+        if not waiter.is_trio:
+            self._home = waiter.native
+        return waiter
 
     def _turn_is_over(self, n: int) -> bool:
         """Calls that never wait must let others run once in a while."""
@@ -97,76 +117,71 @@ class Bound:
     async def _close(self) -> None:
         """Close the fd, and return when it is closed."""
         waiter = self._waiter
-        if self._closed:
+        if self._has_ended:
             return
         here = waiter is not None and _waiter.is_current(waiter)
-        if waiter is None or not here or self._channels()[0].inherited:
+        if waiter is None or not here or self._channels[0].inherited:
             self.abort()
             return
-        self._closed, self._home = True, NOWHERE
-        self._let_go()
-        pending = [
-            (channel, channel.close(waiter.port)) for channel in self._channels()
-        ]
-        self._on_close()
+        self._refuse_more()
+        # (all of them before the first is waited for)
+        pending = [(each, each.close(waiter.port)) for each in self._channels]
         try:
             for channel, operation in pending:
-                if operation is not None:
-                    await waiter.wait_shielded(operation, channel.patience())
+                await waiter.wait_shielded(operation, channel.patience())
         finally:
-            for channel in self._channels():
-                channel.free()
-            waiter.port.drain()  # what was queued is the caller's again
-            self._waiter = None
-            waiter.leave()
+            self._end()
 
     def abort(self) -> None:
         """Close at once; what is queued is lost, and its senders get StreamClosed.
 
         Never waits for the peer; may be called from any thread and without a loop.
         """
-        if self._closed:
+        if self._has_ended:
             return
+        self._refuse_more()
+        if not self._channels[0].inherited:  # else touch neither the fds nor the loop
+            for channel in self._channels:
+                channel.abort()
+        self._end()
+
+    def _refuse_more(self) -> None:
         self._closed, self._home = True, NOWHERE
         self._let_go()
-        waiter, self._waiter = self._waiter, None
-        if self._channels()[0].inherited:
-            return  # the parent's: touch neither the fds nor the loop
-        for channel in self._channels():
-            channel.close_now()
-        if waiter is not None:
-            waiter.call_soon(waiter.port.drain)
-            waiter.call_soon(self._on_close)
-            waiter.leave()
+
+    def _end(self) -> None:
+        """Whatever ended with the channels is the caller's again."""
+        waiter = self._waiter
+        if waiter is not None and not self._channels[0].inherited:
+            waiter.leave(self._key)
+        self._waiter = None
+        self._has_ended = True
 
     def _let_go(self) -> None:
         """Nobody else may use the fd from here on: it is about to be closed."""
 
-    def _on_close(self) -> None:
-        """Tell those whom no operation tells, in the loop's thread."""
-
     def fileno(self) -> int:
         """The stream's own fd, which is not the one it was made from; -1 if closed."""
-        return -1 if self._closed else self._channels()[0].fileno()
+        return -1 if self._closed else self._channels[0].fileno()
 
     @property
     def lane(self) -> str:
         """How the bytes travel: "copy" (one copy, made by the kernel), or "vmsplice"
-        or "zerocopy" once a pool's pages were lent to a pipe's reader, or to TCP, and
-        may be again."""
-        return _native.lane_of(self._channels()[0].stats())
+        once a pool's pages were lent to a pipe's reader, and may be again."""
+        return lane_of(self._channels[0].stats())
 
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
         return {FileStreamAttribute.fileno: self.fileno}
 
     def __del__(self) -> None:
-        if getattr(self, "_closed", True) or self._channels()[0].inherited:
+        if self._has_ended or self._channels[0].inherited:
             return
         try:
-            warnings.warn(
-                f"unclosed {self!r}", ResourceWarning, stacklevel=1, source=self
-            )
+            if not self._closed:
+                warnings.warn(
+                    f"unclosed {self!r}", ResourceWarning, stacklevel=1, source=self
+                )
         finally:
             self.abort()
 

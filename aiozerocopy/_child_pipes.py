@@ -11,8 +11,7 @@ import fcntl
 import os
 from typing import TYPE_CHECKING, TypeVar
 
-from aiozerocopy import _native
-from aiozerocopy._native import Channel
+from aiozerocopy._core.channel import IN, OUT, OWN, Channel
 from aiozerocopy._tail import Tail
 from aiozerocopy.opening import PIPE_SIZE, enlarge_pipe, flags_for
 from aiozerocopy.streams import ReceiveStream, SendStream
@@ -54,7 +53,7 @@ class ChildPipes:
 
     def into(self, kind: type[S], peer: str = "unknown") -> tuple[int, S]:
         """The fd that the child reads from, and a stream to it."""
-        flags = _native.OUT | flags_for(peer)
+        flags = OUT | flags_for(peer)
         fd, ours = _pipe()
         self._theirs.callback(os.close, fd)
         stream = kind(self._own_end(ours, flags))
@@ -65,7 +64,7 @@ class ChildPipes:
         """The fd that the child writes to, and a stream from it."""
         ours, fd = _pipe()
         self._theirs.callback(os.close, fd)
-        stream = ReceiveStream(self._own_end(ours, _native.IN))
+        stream = ReceiveStream(self._own_end(ours, IN))
         self._undo.callback(stream.abort)
         return fd, stream
 
@@ -79,13 +78,9 @@ class ChildPipes:
 
     def _own_end(self, fd: int, flags: int) -> Channel:
         """A channel over our end, which does not make the child's non-blocking."""
-        try:
-            enlarge_pipe(fd, self._size)
-            os.set_blocking(fd, False)
-            return Channel(fd, flags | _native.OWN)
-        except BaseException:
-            os.close(fd)
-            raise
+        enlarge_pipe(fd, self._size)
+        os.set_blocking(fd, False)
+        return Channel(fd, flags | OWN)
 
     def keep(self) -> None:
         """The child has started: our ends stay open."""

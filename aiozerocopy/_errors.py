@@ -69,6 +69,7 @@ _BROKEN = {
     errno.EBADF: "the fd was closed, or given to another file, behind our back",
     errno.EFAULT: BAD_MEMORY,
     errno.ENOSPC: "the disk is full",
+    errno.ENOMEM: "there was no memory for a copy of the unsent rest",
     errno.ECANCELED: (
         "a cancelled send left more unsent bytes than rescue_limit allows to copy"
     ),
@@ -76,23 +77,30 @@ _BROKEN = {
 
 
 def error_of(
-    status: int, moved: int = 0, total: int = 0, broken: bool = True
+    status: int,
+    moved: int = 0,
+    total: int = 0,
+    *,
+    broken: bool = True,
+    at_least: bool = False,
 ) -> Exception:
     """The exception for a ``-errno`` of the C helper.
 
-    ``broken`` says that the stream itself failed, not only this call.
+    ``broken`` says that the stream itself failed, not only this call; ``at_least``
+    that more than ``moved`` bytes may have gone out.
     """
     code = -status
     if code in _CLOSED:
         return StreamClosed(_CLOSED[code])
-    if code == errno.EFAULT and moved == 0:
+    if code == errno.EFAULT and not broken:
         return BufferError(f"{BAD_MEMORY}; nothing was sent")
     if code == errno.ENOMEM and not broken:
         return MemoryError("no memory to queue the operation")
     cause = OSError(code, os.strerror(code))
     text = _BROKEN.get(code) or os.strerror(code)
     if total:
-        text = f"{text}: {moved:,} of {total:,} bytes of this message were sent"
+        count = f"at least {moved:,}" if at_least else f"{moved:,}"
+        text = f"{text}: {count} of {total:,} bytes of this message were sent"
     error = StreamBroken(text, moved, total)
     error.errno, error.__cause__ = code, cause
     return error

@@ -57,9 +57,9 @@ def python() -> Finding:
 
 def build() -> Finding:
     """Which of the two builds of the C part is installed."""
-    from aiozerocopy import _native
+    from aiozerocopy._core import binding
 
-    if not _native.PORTABLE:
+    if not binding.PORTABLE:
         return Finding("build", f"{version('aiozerocopy')}, for Linux")
     return Finding(
         "build",
@@ -159,17 +159,6 @@ def huge_pages() -> Finding:
 # --- probes: limits -----------------------------------------------------------
 
 
-def locked_memory() -> Finding:
-    """How much memory may be pinned, which MSG_ZEROCOPY counts."""
-    name = "locked memory"
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    if _at_least(soft, 8 * MEBIBYTE):
-        return Finding(name, _limit(soft, _size))
-    cost = "MSG_ZEROCOPY soon falls back to copying"
-    remedy = "ulimit -l unlimited, or memlock in /etc/security/limits.conf"
-    return Finding(name, _limit(soft, _size), "limited", cost, remedy)
-
-
 def open_files() -> Finding:
     """How many files, pipes and sockets may be open at once."""
     name = "open files"
@@ -258,7 +247,6 @@ PROBES: tuple[Callable[[], Finding], ...] = (
     rwf_nosignal,
     vmsplice,
     huge_pages,
-    locked_memory,
     open_files,
     socket_buffers,
     uvloop,

@@ -5,28 +5,50 @@ The states of a receive, and who owns the memory
     over            the caller
     cancelled       the caller; what had arrived by then is kept in `_unread`, and the
                     next receive begins with it
+
+Whatever is raised before a receive has returned, be it a cancel or the exception of a
+signal's handler: `_keep` settles it with C, keeps what has arrived, and only then gives
+the memory back.  It is nested twice, for the second may come during the first.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 from anyio.abc import ByteReceiveStream
 
-from aiozerocopy import _native
 from aiozerocopy._bound import Bound, Stats
+from aiozerocopy._core.binding import IN_PROGRESS
+from aiozerocopy._core.borrows import Operation, borrowed
+from aiozerocopy._core.pins import content, fill, pin_writable, scratch, unpin
 from aiozerocopy._errors import IncompleteReceive
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
     from typing_extensions import Buffer
 
-    from aiozerocopy._native import Channel, Operation
+    from aiozerocopy._core.channel import Channel
     from aiozerocopy._waiter import Waiter
 
 RECEIVE_SIZE = 64 << 10
+
+T = TypeVar("T")
+
+
+class Reception(Operation):
+    """One receive.  The caller unpins: what has arrived is still to be looked at."""
+
+    taken = 0  # bytes that were there from an earlier receive
+    is_kept = False
+
+    def _give_back(self, outcome: int) -> None:
+        borrowed.pop(self.token, None)
+
+
+def _number(_view: object, n: int) -> int:
+    return n
 
 
 class ReceiveStream(Bound, ByteReceiveStream):
@@ -37,13 +59,13 @@ class ReceiveStream(Bound, ByteReceiveStream):
     """
 
     def __init__(self, channel: Channel) -> None:
-        Bound.__init__(self)
+        self._receive_from(channel)
+        Bound.__init__(self, channel)
+
+    def _receive_from(self, channel: Channel) -> None:
         self._in = channel
         self._unread = b""
-        self._receiving = False
-
-    def _channels(self) -> Sequence[Channel]:
-        return (self._in,)
+        self._reception: Reception | None = None  # that of the task which receives
 
     async def receive(self, max_bytes: int = RECEIVE_SIZE) -> bytes:
         """Return the next 1 to ``max_bytes`` bytes.
@@ -55,20 +77,16 @@ class ReceiveStream(Bound, ByteReceiveStream):
         """
         if max_bytes < 1:
             raise ValueError(f"max_bytes must be positive, not {max_bytes}")
-        memory = _native.scratch(max_bytes)
-        n = await self._receive(memory, 1)
-        return _native.content(memory, n)
+        waiter = self._enter_alone()
+        return await self._receive(waiter, scratch(max_bytes), 1, content)
 
     async def receive_into(self, buffer: Buffer) -> int:
         """Receive at least one byte straight into ``buffer``; return how many.
 
         Raises: as `receive`; BufferError for memory that cannot be written.
         """
-        with _native.Pinned(buffer) as view:
-            if len(view) == 0:
-                await self._enter().checkpoint()
-                return 0
-            return await self._receive(view, 1)
+        waiter = self._enter_alone()
+        return await self._receive(waiter, pin_writable(buffer), 1, _number)
 
     async def receive_exactly(self, buffer: Buffer) -> None:
         """Fill the whole ``buffer``: a NumPy array, a frame.
@@ -78,69 +96,88 @@ class ReceiveStream(Bound, ByteReceiveStream):
             IncompleteReceive: it ended later; its ``received`` bytes are in place.
             others: as `receive_into`.
         """
-        with _native.Pinned(buffer) as view:
-            total = len(view)
-            if total == 0:
-                await self._enter().checkpoint()
-                return
-            received = await self._receive(view, total)
-            if received < total:
-                raise IncompleteReceive(received, total)
+        waiter = self._enter_alone()
+        view = pin_writable(buffer)
+        await self._receive(waiter, view, len(view), _number)
 
-    async def _receive(self, view: Any, need: int) -> int:
-        """Fill a pinned view with at least need bytes; fewer mean the end."""
+    def _enter_alone(self) -> Waiter:
         waiter = self._enter()
-        if self._receiving:
+        if self._reception is not None:
             raise anyio.BusyResourceError("receiving from")
-        self._receiving = True
-        try:
-            # Before anything is taken, so that a cancel here loses nothing.
-            if self._turn_is_over(len(view)):
-                await waiter.checkpoint()
-                self._enter()  # it may be closed by now
-            got = self._take_unread(view)
-            if got < need:
-                got += await self._receive_rest(waiter, view, got, need)
-        finally:
-            self._receiving = False
-        if got == 0:
-            raise anyio.EndOfStream
-        return got
+        return waiter
 
-    async def _receive_rest(
-        self, waiter: Waiter, view: Any, got: int, need: int
+    async def _receive(
+        self, waiter: Waiter, view: Any, need: int, result: Callable[[Any, int], T]
+    ) -> T:
+        """Fill a pin with at least need bytes, and return what result makes of it.
+
+        The pin is released with this frame, and not before: should anything be raised
+        up to the return, its bytes must still be there.
+        """
+        reception = Reception(waiter.port, [])
+        try:
+            try:
+                n = await self._fill(waiter, reception, view, need)
+                received = result(view, n)
+                self._reception = None
+                return received
+            except BaseException as error:
+                await self._keep(waiter, reception, view, error)
+                raise
+        except BaseException as error:
+            await self._keep(waiter, reception, view, error)
+            raise
+
+    async def _fill(
+        self, waiter: Waiter, reception: Reception, view: Any, need: int
     ) -> int:
-        result: Operation | int = 0
-        try:
-            result = self._in.receive(waiter.port, view, got, need - got)
-            if isinstance(result, int):
-                return result
-            await self._wait_for_arrival(waiter, result)
-            result.raise_if_failed()
-        except BaseException:
-            moved = 0 if isinstance(result, int) else result.moved
-            self._unread = _native.content(view, got + moved) + self._unread
-            raise
-        return result.moved
-
-    async def _wait_for_arrival(self, waiter: Waiter, operation: Operation) -> None:
-        try:
-            await waiter.wait(operation)
-        except GeneratorExit:
-            if not self._in.cancel(waiter.port, operation, 0):
-                waiter.port.wait(operation, seconds=1)
-            raise
-        except BaseException:
-            if not self._in.cancel(waiter.port, operation, 0):
-                await waiter.wait_shielded(operation)
-            raise
-
-    def _take_unread(self, view: Any) -> int:
-        n = min(len(self._unread), len(view))
-        if n:
-            _native.fill(view, memoryview(self._unread)[:n])
-            self._unread = self._unread[n:]
+        self._reception = reception
+        reception.views.append(view)
+        # Before anything is taken, so that a cancel here loses nothing.
+        if self._turn_is_over(len(view)) or len(view) == 0:
+            await waiter.checkpoint()
+            self._enter()  # it may be closed by now
+        if self._unread:
+            self._take_unread(reception, view)
+        taken = reception.taken
+        if taken < min(need, len(view)):
+            left = self._in.receive(waiter.port, reception, view, taken, need - taken)
+            if left == IN_PROGRESS:
+                await waiter.wait(reception)
+                reception.raise_if_failed()
+            elif left < 0:
+                raise self._in.refused(left, reception.total)
+        else:
+            reception.end(0, 0, 0)
+            waiter.port.forget(reception)
+        n = taken + reception.moved
+        if n < min(need, len(view)):
+            raise anyio.EndOfStream if n == 0 else IncompleteReceive(n, len(view))
         return n
+
+    def _take_unread(self, reception: Reception, view: Any) -> None:
+        n = min(len(self._unread), len(view))
+        fill(view, memoryview(self._unread)[:n])
+        rest = self._unread[n:]
+        self._unread, reception.taken = rest, n  # (nothing comes in between)
+
+    async def _keep(
+        self, waiter: Waiter, reception: Reception, view: Any, error: BaseException
+    ) -> None:
+        """Something was raised: keep what has arrived, then give the memory back."""
+        if isinstance(error, GeneratorExit):  # nobody may await any more
+            self._in.settle_now(waiter.port, reception, 0)
+        elif not self._in.settle(waiter.port, reception, 0):
+            await waiter.wait_shielded(reception)
+        if reception.done:
+            # (of an incomplete one they are in their place, and the error says so)
+            if not reception.is_kept and not isinstance(error, IncompleteReceive):
+                n = reception.taken + reception.moved
+                unread = content(view, n) + self._unread
+                self._unread, reception.is_kept = unread, True  # (nor here)
+            unpin([view])
+        if self._reception is reception:
+            self._reception = None
 
     async def aclose(self) -> None:
         """Close; a task that is receiving gets StreamClosed."""

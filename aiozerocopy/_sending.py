@@ -1,40 +1,53 @@
 """SendStream: `send`, `put`, `send_many`, and how they keep their promise.
 
 The way of one send
-    `SendStream.send` -> `_native.Channel.send` -> `azc_send_home` in C, which tries at
-    once if nothing is queued (but see there for a pipe's big messages).  All out:
-    return.  Else the pump finishes it without the loop or the GIL, and `_finish`
-    awaits the `Operation`.
+    `SendStream.send` -> `azc_send_home` in C, which tries at once if nothing is queued
+    (but see there for a pipe's big messages).  All out: return.  Else the pump finishes
+    it without the loop or the GIL, and `_attend` awaits the `Operation`.
 
 The states of a message, and who owns its buffers
-    in line   (Python, `_Room`)   the caller: nothing of it has been submitted
-    queued    (C)                 borrowed; a cancel drops it without a trace
-    started   (C)                 borrowed; a cancel copies the rest (rescue)
-    done                          the caller
-Order is decided by the queue in C alone; the line before it is first in, first out,
-and nobody overtakes it.
+    waiting   (C, of a `put`)   borrowed; beyond the limit: `put` returns when it is not
+    queued    (C)               borrowed; a cancel drops it without a trace
+    started   (C)               borrowed; a cancel copies the rest (rescue)
+    done                        the caller
+Order is decided by the queue in C alone, in which every message has its place from the
+moment that it is submitted: there is one line, and nobody overtakes it.
+
+Whatever is raised while a message is submitted or awaited, be it a cancel or the
+exception of a signal's handler: `_settle` takes the buffers back before that goes on.
+It is nested twice, for the second may come while the first is being settled.
 """
 
 from __future__ import annotations
 
-import collections
-from collections.abc import Awaitable, Generator, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import anyio
 from anyio.abc import ByteSendStream
 
-from aiozerocopy import _native
-from aiozerocopy._batches import groups
-from aiozerocopy._bound import Bound, Stats
+from aiozerocopy._batches import groups, joined
+from aiozerocopy._bound import NOWHERE, Bound, Stats
+from aiozerocopy._core.binding import BUSY, IN_PROGRESS, send_home
+from aiozerocopy._core.borrows import Operation, Port
+from aiozerocopy._core.pins import pin_or_copy
 from aiozerocopy._errors import StreamBroken, StreamClosed
-from aiozerocopy._native import Channel, Operation, Port
-from aiozerocopy._waiter import Waiter, has_loop, running_asyncio_loop
+from aiozerocopy._waiter import (
+    LOOP_IS_CHEAP,
+    Waiter,
+    has_loop,
+    running_asyncio_loop,
+    running_tasks,
+    this_thread,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Buffer
+
+    from aiozerocopy._core.channel import Channel
 
 
 RESCUE_LIMIT = 64 << 20  # bytes that a cancelled send may copy
@@ -52,75 +65,50 @@ class Ticket(Awaitable[None]):
     __slots__ = ("_operation", "_stream", "_waiter")
 
     def __init__(
-        self, stream: SendStream, waiter: Waiter, result: Operation | int
+        self, stream: SendStream, waiter: Waiter, operation: Operation
     ) -> None:
         self._stream = stream
         self._waiter = waiter
-        self._operation = None if isinstance(result, int) else result
+        self._operation = operation
 
     def done(self) -> bool:
         """True once the buffers are the caller's (sent, or failed)."""
-        return self._operation is None or self._operation.done
+        return self._operation.done
 
     def __await__(self) -> Generator[Any, None, None]:
         return self._wait().__await__()
 
     async def _wait(self) -> None:
-        if self._operation is not None:
-            await self._waiter.wait(self._operation)
-            if self._operation.status < 0:
-                await self._stream._raise(self._operation)
+        await self._waiter.wait(self._operation)
+        if self._operation.status < 0:
+            await self._stream._raise(self._operation)
 
 
-class _Room:
-    """How much is queued, and the line of those who wait for room.
+class _Failures:
+    """What was put and could not be sent, until somebody was told.
 
     Operations refer to this and not to the stream, so that a stream which nobody
     holds any more is collected even while something is queued.
     """
 
-    __slots__ = ("failed", "limit", "line", "queued")
+    __slots__ = ("operations",)
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.queued = 0
-        self.line: collections.deque[Operation] = collections.deque()
-        self.failed: list[Operation] = []  # that were put, and nobody has asked
-
-    def is_full(self, n: int) -> bool:
-        return self.queued > 0 and self.queued + n > self.limit
-
-    def take(self, operation: Operation) -> None:
-        self.queued += operation.total
-
-        def give_back(n: int = operation.total) -> None:
-            self.queued -= n
-            self.wake()
-
-        operation.on_end.append(give_back)
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
 
     def watch(self, operation: Operation) -> None:
-        """Remember if it fails, until somebody was told."""
+        """Remember it if it fails."""
 
         def remember() -> None:
-            if operation.status < 0:
-                self.failed.append(operation)
+            if operation.status < 0 and operation not in self.operations:
+                self.operations.append(operation)
 
-        operation.on_end.append(remember)
+        operation.listen(remember)
 
     def forget(self, operation: Operation) -> None:
         """Somebody was told, or gave it up."""
-        if operation in self.failed:
-            self.failed.remove(operation)
-
-    def wake(self) -> None:
-        """Let the first in line look again."""
-        if self.line:
-            self.line[0].end(0, 0, 0)
-
-    def wake_all(self) -> None:
-        for place in list(self.line):
-            place.end(0, 0, 0)
+        if operation in self.operations:
+            self.operations.remove(operation)
 
 
 class SendStream(Bound, ByteSendStream):
@@ -137,31 +125,20 @@ class SendStream(Bound, ByteSendStream):
         rescue_limit: int = RESCUE_LIMIT,
         queue_limit: int = QUEUE_LIMIT,
     ) -> None:
-        Bound.__init__(self)
+        channel.set_limit(queue_limit)
         self._out = channel
         self._rescue_limit = rescue_limit
-        self._room = _Room(queue_limit)
-        self._line = self._room.line
+        self._failures = _Failures()
         self._eof = False
-
-    def _on_close(self) -> None:
-        self._room.wake_all()
-
-    def _channels(self) -> Sequence[Channel]:
-        return (self._out,)
-
-    def _bind(self) -> Waiter:
-        waiter = super()._bind()
-        self._out.settle(waiter.port, self._turn)
-        return waiter
+        Bound.__init__(self, channel)
 
     # -- sending ------------------------------------------------------------------
 
-    async def send(self, *buffers: Buffer) -> None:
+    async def send(self, buffer: Buffer = b"", /, *more: Buffer) -> None:
         """Send the buffers as one message; when this returns they are yours again.
 
         The buffers are borrowed until then: they must not be changed meanwhile, and
-        a bytearray cannot be resized.
+        a bytearray cannot be resized (unless it is so small that it was copied).
 
         Cancelled before the first byte was out, it leaves no trace.  Cancelled later,
         the unsent rest is copied (up to ``rescue_limit``), the message completes, and
@@ -173,19 +150,36 @@ class SendStream(Bound, ByteSendStream):
             TypeError, BufferError, ValueError: not a buffer that can be sent; nothing
                 of the message was, and the stream is as before.
         """
-        waiter = self._waiter
-        if waiter is None or running_asyncio_loop() is not self._home or self._line:
-            waiter = await self._admit()
+        out = self._out
+        home, waiter = out.home, self._waiter
+        if (
+            more
+            or home is None
+            or waiter is None
+            or not (
+                running_asyncio_loop() is self._home
+                if LOOP_IS_CHEAP
+                else self._home in running_tasks and this_thread() == self._thread
+            )
+        ):
+            await self._send((buffer, *more))
+            return
         try:
-            if len(buffers) == 1:
-                left = self._out.send(buffers[0])
-            else:
-                left = self._send_pieces(waiter, buffers)
-        except StreamBroken as error:
-            await self._explain(error)
+            try:
+                data = buffer if type(buffer) is bytes else pin_or_copy(buffer)
+                home.views[0] = data
+                left = send_home(out.id, data, len(data))
+                if left == 0:
+                    home.views[0] = None
+                    return
+                left = out.answered(waiter.port, home, len(data), left)
+                await self._attend(waiter, home, left)
+            except BaseException as error:
+                await self._settle(waiter, home, error)
+                raise
+        except BaseException as error:
+            await self._settle(waiter, home, error)
             raise
-        if left:
-            await self._attend(waiter, left)
 
     async def put(self, *buffers: Buffer) -> Ticket:
         """Queue the buffers as one message, waiting for room only.
@@ -197,17 +191,18 @@ class SendStream(Bound, ByteSendStream):
 
         Raises: as `send`, for what is known at once.
         """
-        size = sum(map(_native.nbytes, buffers))
-        waiter = await self._admit(size)
-        left = await self._submit(waiter, buffers)
-        if not isinstance(left, int):
-            self._room.take(left)
-            self._room.watch(left)
-            if self._turn_is_over(size):  # who cancels now gets no ticket
-                await self._or_take_back(waiter, left, waiter.give_turn())
-        elif left:
-            await waiter.give_turn()
-        return Ticket(self, waiter, left)
+        waiter, operation = await self._begin()
+        try:
+            try:
+                left = self._out.submit(waiter.port, operation, buffers, ask_room=True)
+                await self._attend_put(waiter, operation, left)
+                return Ticket(self, waiter, operation)
+            except BaseException as error:
+                await self._settle(waiter, operation, error)
+                raise
+        except BaseException as error:
+            await self._settle(waiter, operation, error)
+            raise
 
     async def send_many(self, messages: Iterable[Buffer]) -> None:
         """Send messages in as few system calls as possible, each contiguous.
@@ -217,21 +212,19 @@ class SendStream(Bound, ByteSendStream):
 
         Raises: as `send`; what came before the failing group was sent.
         """
-        self._enter()
+        waiter = self._enter()
+        home = self._out.home
+        if (
+            home is not None
+            and self._home is not NOWHERE
+            and isinstance(messages, (list, tuple))
+            and (block := joined(messages))
+        ):
+            submit = partial(self._out.send_batch, waiter.port, home, block, messages)
+            await self._see_through(waiter, home, submit, self._attend)
+            return
         for group in groups(messages):
-            waiter = self._waiter
-            if waiter is None or running_asyncio_loop() is not self._home or self._line:
-                waiter = await self._admit()
-            try:
-                if group.is_cheaper_joined():
-                    left = self._out.send_joined(*group)
-                else:
-                    left = self._send_pieces(waiter, group.messages, group.sizes)
-            except StreamBroken as error:
-                await self._explain(error)
-                raise
-            if left:
-                await self._attend(waiter, left)
+            await self._send(group.pieces(), group.sizes)
 
     async def flush(self) -> None:
         """Return once everything that was sent or put before this call is out.
@@ -239,13 +232,10 @@ class SendStream(Bound, ByteSendStream):
         Raises:
             StreamBroken, StreamClosed: it is not and will not be.
         """
-        waiter = await self._admit()
+        waiter = self._enter()
         # An empty message has its turn when all before it have had theirs.
-        left = await self._submit(waiter, (b"",))
-        if isinstance(left, int):
-            waiter.port.drain()  # all before it is over: let their tickets know
-        if left:
-            await self._attend(waiter, left)
+        await self._send((b"",))
+        waiter.port.drain()  # let their tickets know
 
     def send_from_thread(self, *buffers: Buffer) -> None:
         """Send from a thread without an event loop, in one order with all others.
@@ -259,115 +249,119 @@ class SendStream(Bound, ByteSendStream):
         if self._closed or self._eof:
             raise StreamClosed("the stream is closed")
         port = Port()
+        operation = Operation(port, [])
         try:
-            result = self._out.send_pieces(port, buffers)
-            if not isinstance(result, int):
-                try:
-                    port.wait(result)
-                except BaseException:
-                    self._take_back_now(port, result)
-                    raise
-                result.raise_if_failed()
-        except StreamBroken as error:
-            self._explain_in_thread(error)
+            try:
+                self._send_in_thread(port, operation, buffers)
+            except BaseException:
+                self._out.settle_now(port, operation, self._rescue_limit)
+                raise
+        except BaseException:
+            self._out.settle_now(port, operation, self._rescue_limit)
             raise
         finally:
             port.close()
 
     # -- how a message gets in, and how one gets out again ------------------------
 
-    async def _admit(self, size: int | None = None) -> Waiter:
-        """Return when a message may be submitted: with a size, when it has room.
-
-        The caller must submit without awaiting anything in between.
-        """
+    async def _begin(self) -> tuple[Waiter, Operation]:
+        """What it takes to submit a message, from whatever loop."""
         waiter = self._enter()
         if self._eof:
             raise StreamClosed("send_eof was called before")
         if waiter.entry is not None:
             await waiter.entry()
-        if self._line or (size is not None and self._room.is_full(size)):
-            await self._wait_in_line(waiter, size)
-        return waiter
+        if self._out.home is None:
+            self._out.settle_in(waiter.port, self._turn)
+        return waiter, Operation(waiter.port, [])
 
-    def _send_pieces(
-        self, waiter: Waiter, buffers: Sequence[Buffer], sizes: Sequence[int] = ()
-    ) -> Operation | int:
-        """Hand a message, or with sizes a batch, to C.  Returns what is left to do:
-        the operation, or 1 if it is others' turn, or 0."""
-        result = self._out.send_pieces(waiter.port, buffers, sizes)
-        return self._turn_is_over(result) if isinstance(result, int) else result
+    async def _send(self, buffers: Sequence[Buffer], sizes: Sequence[int] = ()) -> None:
+        """Send a message, or a batch."""
+        waiter, operation = await self._begin()
+        submit = partial(self._out.submit, waiter.port, operation, buffers, sizes)
+        await self._see_through(waiter, operation, submit, self._attend)
 
-    async def _submit(
-        self, waiter: Waiter, buffers: Sequence[Buffer]
-    ) -> Operation | int:
-        """The same; it awaits only if that fails."""
-        try:
-            return self._send_pieces(waiter, buffers)
-        except StreamBroken as error:
-            await self._explain(error)
-            raise
-
-    async def _attend(self, waiter: Waiter, left: Operation | int) -> None:
-        if isinstance(left, int):
-            await waiter.give_turn()
-        else:
-            await self._finish(waiter, left)
-
-    async def _wait_in_line(self, waiter: Waiter, size: int | None) -> None:
-        """Return when it is our turn and, unless size is None, when it has room."""
-        line = self._line
-        place = Operation(0, (), 0)
-        line.append(place)
-        try:
-            while line[0] is not place or (
-                size is not None and self._room.is_full(size)
-            ):
-                place.done = False
-                await waiter.wait(place)
-                if self._closed:
-                    raise StreamClosed("the stream was closed")
-        finally:
-            line.remove(place)
-            self._room.wake()
-
-    async def _finish(self, waiter: Waiter, operation: Operation) -> None:
-        """Wait for the end of it."""
-        self._room.take(operation)
-        await self._or_take_back(waiter, operation, waiter.wait(operation))
-        if operation.status < 0:
-            await self._raise(operation)
-
-    async def _or_take_back(
-        self, waiter: Waiter, operation: Operation, event: Awaitable[None]
+    async def _see_through(
+        self,
+        waiter: Waiter,
+        operation: Operation,
+        submit: Callable[[], int],
+        attend: Callable[[Waiter, Operation, int], Awaitable[None]],
     ) -> None:
-        """Await something; if we are cancelled there, take the buffers back first."""
+        """Submit and attend; raised is what they raise, once that is settled."""
         try:
-            await event
-        except GeneratorExit:  # nobody may await any more
-            self._take_back_now(waiter.port, operation)
-            raise
-        except BaseException:
-            if not self._out.cancel(waiter.port, operation, self._rescue_limit):
-                await waiter.wait_shielded(operation)
-            self._room.forget(operation)
+            try:
+                await attend(waiter, operation, submit())
+            except BaseException as error:
+                await self._settle(waiter, operation, error)
+                raise
+        except BaseException as error:
+            await self._settle(waiter, operation, error)
             raise
 
-    def _take_back_now(self, port: Port, operation: Operation) -> None:
-        """The same where nothing can be awaited.  A system call that has the buffer
-        is waited for; if a peer holds it up, the buffer stays borrowed."""
-        if not operation.done and not self._out.cancel(
-            port, operation, self._rescue_limit
-        ):
-            port.wait(operation, seconds=1)
+    async def _attend(self, waiter: Waiter, operation: Operation, left: int) -> None:
+        """Return when it is over, and others had their turn if it was time for it."""
+        if left == 0:
+            return
+        if operation is self._out.home:  # it can be used only once
+            self._out.settle_in(waiter.port, self._turn)
+        if left == IN_PROGRESS:
+            await waiter.wait(operation)
+            if operation.status < 0:
+                await self._raise(operation)
+        elif left < 0:
+            await self._fail(self._out.refused(left, operation.total))
+        else:
+            await waiter.give_turn()
 
-    async def _raise(self, operation: Operation) -> None:
-        self._room.forget(operation)
+    async def _attend_put(
+        self, waiter: Waiter, operation: Operation, left: int
+    ) -> None:
+        """Return when it has room."""
+        if left not in (BUSY, IN_PROGRESS):
+            await self._attend(waiter, operation, left)
+            return
+        if left == BUSY:
+            await waiter.wait_for_room(operation)
+            if operation.status < 0:
+                await self._raise(operation)
+        self._failures.watch(operation)
+        if self._turn_is_over(operation.total):  # who cancels now gets no ticket
+            await waiter.give_turn()
+
+    async def _settle(
+        self, waiter: Waiter, operation: Operation, error: BaseException
+    ) -> None:
+        """Something was raised: when this returns, the buffers are the caller's."""
+        if isinstance(error, GeneratorExit):  # nobody may await any more
+            self._out.settle_now(waiter.port, operation, self._rescue_limit)
+        elif not self._out.settle(waiter.port, operation, self._rescue_limit):
+            await waiter.wait_shielded(operation)
+        self._failures.forget(operation)
+
+    def _send_in_thread(
+        self, port: Port, operation: Operation, buffers: Sequence[Buffer]
+    ) -> None:
         try:
-            operation.raise_if_failed()
+            left = self._out.submit(port, operation, buffers)
+            if left == IN_PROGRESS:
+                port.wait(operation)
+                operation.raise_if_failed()
+            elif left < 0:
+                raise self._out.refused(left, operation.total)
         except StreamBroken as error:
-            await self._explain(error)
+            self._explain_in_thread(error)
             raise
+
+    async def _raise(self, operation: Operation) -> NoReturn:
+        """Tell why it failed."""
+        self._failures.forget(operation)
+        await self._fail(operation.failure())
+
+    async def _fail(self, error: Exception) -> NoReturn:
+        if isinstance(error, StreamBroken):
+            await self._explain(error)
+        raise error
 
     async def _explain(self, error: StreamBroken) -> None:
         """For those who know more about the peer than its silence."""
@@ -383,17 +377,17 @@ class SendStream(Bound, ByteSendStream):
         Raises:
             StreamBroken: something that was accepted could not be sent.
         """
-        if self._closed:
-            return
         try:
-            await self._drain()
-            if self._room.failed:
-                await self._raise(self._room.failed[0])
+            if not self._closed:
+                await self._drain()
+                if self._failures.operations:
+                    await self._raise(self._failures.operations[0])
         finally:
             await self._close()
 
     async def _drain(self) -> None:
-        if self._line or self._out.stats().queued:
+        stats = self._out.stats()
+        if stats.queued or stats.waiting:
             await self.flush()
 
     async def __aexit__(

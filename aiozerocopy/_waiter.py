@@ -2,9 +2,9 @@
 
 One `Waiter` serves all streams of one event loop.  It owns a port; the loop watches
 the port's fd, and when that becomes readable the waiter ends the operations whose
-events have come, which wakes the tasks that await them.  The waiter lives while
-streams use it: the first one opens it, the last one to close takes it away, so that
-a program which closed its streams has no fd of ours left.
+events have come, which wakes the tasks that await them.  The waiter stays while streams
+use it: the first one opens it, the last one to close takes it away, so that a program
+which closed its streams has no fd of ours left.
 
 Everything here runs in the loop's own thread, except `Waiter.leave`, which a garbage
 collector may call from anywhere.
@@ -13,39 +13,46 @@ collector may call from anywhere.
 from __future__ import annotations
 
 import asyncio
-import atexit
+import asyncio.tasks
 import contextlib
 import os
 import sys
-import warnings
+import threading
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 from anyio.lowlevel import current_token
 
-from aiozerocopy import _native
-from aiozerocopy._native import Operation, Port
+from aiozerocopy._core.borrows import Operation, Port
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     import trio
 
-# asyncio.get_running_loop without the exception where there is none
+# asyncio.get_running_loop without the exception where there is none.  Before 3.12 it
+# asks for the process's number, which costs a system call.
 running_asyncio_loop = asyncio._get_running_loop
+LOOP_IS_CHEAP = sys.version_info >= (3, 12)
+
+# So a send looks instead whether a task of that loop runs, in the loop's thread.
+running_tasks: dict[Any, Any] = getattr(asyncio.tasks, "_current_tasks", {})
+this_thread = threading.get_ident
 
 
-class _Loop(Protocol):
-    """What the waiter needs of an event loop."""
+class Loop(Protocol):
+    """What we need of an event loop."""
 
     turn: int  # calls that may end at once before others have their turn
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None: ...
     def unwatch(self, fd: int) -> None: ...
-    def call_in_loop(self, callback: Callable[[], None]) -> None: ...
+    def call_in_loop(self, callback: Callable[[], object]) -> None: ...
     def is_closed(self) -> bool: ...
-    async def park(self, operation: Operation) -> None: ...
+    async def park(self, operation: Operation) -> None:
+        """Return when something has changed; perhaps nothing has."""
 
     # Where a call may be cancelled although it will not wait: None where nowhere.
     entry: Callable[[], Awaitable[None]] | None
@@ -71,7 +78,7 @@ class _AsyncioLoop:
         if not self._loop.is_closed():
             self._loop.remove_reader(fd)
 
-    def call_in_loop(self, callback: Callable[[], None]) -> None:
+    def call_in_loop(self, callback: Callable[[], object]) -> None:
         self._loop.call_soon_threadsafe(callback)
 
     def is_closed(self) -> bool:
@@ -84,8 +91,11 @@ class _AsyncioLoop:
             if not future.done() and not self._loop.is_closed():
                 future.set_result(None)
 
-        operation.on_end.append(wake)
-        await future
+        try:
+            operation.listen(wake)
+            await future
+        finally:
+            operation.forget(wake)
 
     async def checkpoint(self) -> None:
         await asyncio.sleep(0)
@@ -101,7 +111,7 @@ class _TrioLoop:
 
         self._token = token
         self._trio = trio  # at interpreter exit nothing can be imported
-        self._aborted: trio.lowlevel.Abort = trio.lowlevel.Abort.SUCCEEDED
+        self._watched: set[int] = set()
         self.entry: Callable[[], Awaitable[None]] | None = (
             trio.lowlevel.checkpoint_if_cancelled
         )
@@ -110,21 +120,24 @@ class _TrioLoop:
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
         async def wait_and_call() -> None:
-            # It may be closed, and its number be another's, between two waits.
-            with contextlib.suppress(self._trio.ClosedResourceError):
-                while self._watching:
+            # It may be closed, and its number be another's, between two waits.  (Busy:
+            # an interrupted call of ours has started another task like this one.)
+            with contextlib.suppress(
+                self._trio.ClosedResourceError, self._trio.BusyResourceError
+            ):
+                while fd in self._watched:
                     await self._trio.lowlevel.wait_readable(fd)
                     callback()
 
-        self._watching = True
+        self._watched.add(fd)
         self._trio.lowlevel.spawn_system_task(wait_and_call)
 
     def unwatch(self, fd: int) -> None:
-        self._watching = False
+        self._watched.discard(fd)
         with contextlib.suppress(RuntimeError):  # the run is over
             self._trio.lowlevel.notify_closing(fd)
 
-    def call_in_loop(self, callback: Callable[[], None]) -> None:
+    def call_in_loop(self, callback: Callable[[], object]) -> None:
         self._token.run_sync_soon(callback)
 
     def is_closed(self) -> bool:
@@ -135,24 +148,13 @@ class _TrioLoop:
         return False
 
     async def park(self, operation: Operation) -> None:
-        task = self._trio.lowlevel.current_task()
-
-        def wake() -> None:
-            self._trio.lowlevel.reschedule(task)
-
-        def forget() -> None:
-            if wake in operation.on_end:
-                operation.on_end.remove(wake)
-
-        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
-            forget()
-            return self._aborted
-
-        operation.on_end.append(wake)
+        event = self._trio.Event()
+        wake = event.set
         try:
-            await self._trio.lowlevel.wait_task_rescheduled(abort)
+            operation.listen(wake)
+            await event.wait()
         finally:  # a coroutine that is thrown away is no task's to wake
-            forget()
+            operation.forget(wake)
 
 
 class Waiter:
@@ -160,33 +162,76 @@ class Waiter:
 
     def __init__(self, native_token: Any) -> None:
         self.native = native_token
-        if isinstance(native_token, asyncio.AbstractEventLoop):
-            self.loop: _Loop = _AsyncioLoop(native_token)
-        else:
-            self.loop = _TrioLoop(native_token)
+        self.loop = _adapted(native_token)
         self.port = Port()
-        self.users = 0
+        self._fd = self.port.fileno()
+        self._is_watched = False
+        # A key for each stream, so that one which was interrupted can leave again.
+        self._users: set[object] = set()
         self.entry = self.loop.entry
         self.checkpoint = self.loop.checkpoint
         self.give_turn = self.loop.give_turn
-        self.loop.watch(self.port.fileno(), self.port.drain)
 
     @property
     def is_trio(self) -> bool:
         return isinstance(self.loop, _TrioLoop)
+
+    def join(self, key: object) -> None:
+        """One stream more."""
+        self._users.add(key)
+        self._watch()
+
+    def _watch(self) -> None:
+        if not self._is_watched:
+            self.loop.watch(self._fd, self._hear)
+            self._is_watched = True
+
+    def _hear(self) -> None:
+        """Events have come."""
+        self.port.drain()
+        if not self._users:
+            self._end()
+
+    def leave(self, key: object) -> None:
+        """One stream fewer; what has ended of it is the caller's again."""
+        self.call_soon(partial(self._leave, key))
+
+    def _leave(self, key: object) -> None:
+        self.port.drain()
+        self._users.discard(key)
+        if not self._users:
+            self._end()
+
+    def _end(self) -> None:
+        """Close the port, or listen on until what C still has is over."""
+        if _waiters.get(id(self.native)) is self:
+            del _waiters[id(self.native)]
+        if self._is_watched:
+            self.loop.unwatch(self._fd)
+            self._is_watched = False
+        if not self.port.close() and not self.loop.is_closed():
+            self._watch()
 
     async def wait(self, operation: Operation) -> None:
         """Return once the operation is done.  A cancel leaves the operation alone."""
         while not operation.done:
             await self.loop.park(operation)
 
+    async def wait_for_room(self, operation: Operation) -> None:
+        """Return once it is within its channel's limit, or done."""
+        while not (operation.has_room or operation.done):
+            await self.loop.park(operation)
+
     async def wait_shielded(
         self, operation: Operation, seconds: float | None = None
     ) -> None:
-        """The same, and no cancel can interrupt it; it is delivered afterwards.
+        """Return once it is done, and no cancel can interrupt that; it is delivered
+        afterwards.
 
         After so many seconds it gives up.
         """
+        if operation.done:
+            return
         cancelled: BaseException | None = None
         with anyio.move_on_after(seconds, shield=True) as scope:
             while not operation.done:
@@ -199,7 +244,7 @@ class Waiter:
         if cancelled is not None:
             raise cancelled
 
-    def call_soon(self, callback: Callable[[], None]) -> None:
+    def call_soon(self, callback: Callable[[], object]) -> None:
         """Run it in the loop's thread: now, if that is here or the loop is gone."""
         if self.loop.is_closed() or _current_native() is self.native:
             callback()
@@ -207,25 +252,17 @@ class Waiter:
             with contextlib.suppress(RuntimeError):
                 self.loop.call_in_loop(callback)
 
-    def leave(self) -> None:
-        """One stream fewer; the last one closes the port."""
-        self.call_soon(self._leave)
 
-    def _leave(self) -> None:
-        self.users -= 1
-        if self.users:
-            return
-        if _waiters.get(self.native) is self:
-            del _waiters[self.native]
-        if self.port.c is not None:  # else a garbage collector was here first
-            self.port.drain()
-            self.loop.unwatch(self.port.fileno())
-            self.port.close()
+# By their loops' ids, and weak: when a loop was closed with sends pending, or lost,
+# nothing but the streams, the tasks and the loop themselves may keep them, or all that
+# would never be collected.
+_waiters: weakref.WeakValueDictionary[int, Waiter] = weakref.WeakValueDictionary()
 
 
-# Weak: when a loop was closed with sends pending, nothing but the streams and tasks
-# themselves may keep them, or they would never be collected.
-_waiters: weakref.WeakValueDictionary[Any, Waiter] = weakref.WeakValueDictionary()
+def _adapted(native: Any) -> Loop:
+    if isinstance(native, asyncio.AbstractEventLoop):
+        return _AsyncioLoop(native)
+    return _TrioLoop(native)
 
 
 def _current_native() -> Any:
@@ -240,13 +277,17 @@ def _current_native() -> Any:
         return None
 
 
-def join() -> Waiter:
-    """The waiter of the running loop, for one stream more."""
+def current_loop() -> Loop:
+    """The loop that runs in this thread."""
+    return _adapted(_current_native() or current_token().native_token)
+
+
+def current_waiter() -> Waiter:
+    """That of the running loop.  It stays only if it is joined."""
     native = _current_native() or current_token().native_token
-    waiter = _waiters.get(native)
-    if waiter is None:
-        waiter = _waiters[native] = Waiter(native)
-    waiter.users += 1
+    waiter = _waiters.get(id(native))
+    if waiter is None or waiter.native is not native:
+        waiter = _waiters[id(native)] = Waiter(native)
     return waiter
 
 
@@ -266,20 +307,4 @@ def is_current(waiter: Waiter) -> bool:
     return _current_native() is waiter.native
 
 
-# ---- fork and exit ------------------------------------------------------------
-
-
-def _stop() -> None:
-    unsent = _native.unsent()
-    if unsent:
-        warnings.warn(
-            f"{unsent:,} bytes were still queued at the end of the program and are "
-            "lost: close the streams (aclose or async with) before it ends",
-            ResourceWarning,
-            stacklevel=1,
-        )
-    _native.stop()
-
-
-atexit.register(_stop)
 os.register_at_fork(after_in_child=_waiters.clear)

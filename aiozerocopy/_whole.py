@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.abc import ByteSendStream
 
-from aiozerocopy import _native
+from aiozerocopy._core.pins import Lease
 from aiozerocopy._errors import IncompleteReceive, StreamBroken
 from aiozerocopy.streams import SendStream
 
@@ -67,7 +67,7 @@ def _pieces(buffers: Sequence[Buffer]) -> Iterator[bytes]:
     """Copies of them all, small ones joined."""
     small = b""
     for buffer in buffers:
-        lease = buffer.view if isinstance(buffer, _native.Lease) else buffer
+        lease = buffer.view if isinstance(buffer, Lease) else buffer
         data = lease if isinstance(lease, bytes) else memoryview(lease).tobytes()
         if len(small) + len(data) <= PIECE:
             small += data

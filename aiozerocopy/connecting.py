@@ -62,13 +62,11 @@ def connect_tcp(
     local_host: str | None = None,
     happy_eyeballs_delay: float = 0.25,
     nodelay: bool = True,
-    zerocopy: bool = False,
 ) -> Opening[Stream]:
     """Connect to a TCP server; to be awaited, or used with ``async with``.
 
     Of a name's addresses the first to answer wins; each is given
-    ``happy_eyeballs_delay`` seconds before the next is tried as well.  For
-    ``zerocopy`` see `wrap_socket`.
+    ``happy_eyeballs_delay`` seconds before the next is tried as well.
 
     Raises:
         OSError: nobody answered, the name is unknown, or ``timeout`` (TimeoutError);
@@ -86,12 +84,12 @@ def connect_tcp(
                 )
         except OSError as error:
             raise located(error, f"cannot connect to {host}:{port}") from error
-        return await _take_over(connected, nodelay, zerocopy)
+        return await _take_over(connected, nodelay)
 
     return Opening(connect())
 
 
-async def _take_over(connected: SocketStream, nodelay: bool, zerocopy: bool) -> Stream:
+async def _take_over(connected: SocketStream, nodelay: bool) -> Stream:
     """Our stream over the connection of anyio's, which is closed.
 
     No byte is lost, although the peer may send at once.  On trio nobody reads unasked.
@@ -114,7 +112,7 @@ async def _take_over(connected: SocketStream, nodelay: bool, zerocopy: bool) -> 
         early = await _read_before(connected)
         with contextlib.suppress(OSError):  # the peer may have gone already
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, nodelay)
-        stream = stream_over(sock, zerocopy=zerocopy)
+        stream = stream_over(sock)
         stream._unread = early
     return stream
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from aiozerocopy import _native
+from aiozerocopy._core.pins import Lease, nbytes
 from aiozerocopy._errors import IncompleteReceive
 from aiozerocopy._frame_header import DTYPES as DTYPES
 from aiozerocopy._frame_header import HEADER_SIZE as HEADER_SIZE
@@ -85,7 +85,7 @@ class FrameSender:
             pixel_format,
             key,
             len(metadata),
-            _native.nbytes(frame),
+            nbytes(frame),
         ).pack()
         self.sequence += 1
         await self._stream.send(header, metadata, frame)
@@ -268,15 +268,7 @@ def _payload_view(n: int, into: Buffer | None, slot: Frame | None) -> memoryview
 
 def memory_of(buffer: Any) -> Any:
     """What has the buffer protocol: a frame's view, or the buffer itself."""
-    return buffer.view if isinstance(buffer, _native.Lease) else buffer
-
-
-def copy_into(view: memoryview, source: Buffer) -> None:
-    """Copy the bytes of any contiguous buffer."""
-    pinned = _native.pin(source)
-    with _native.Pinned(view) as target:
-        _native.fill(target, pinned)
-    _native.ffi.release(pinned)
+    return buffer.view if isinstance(buffer, Lease) else buffer
 
 
 def _plain(buffer: Buffer) -> memoryview:

@@ -20,8 +20,8 @@ import stat
 import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
-from aiozerocopy import _native
-from aiozerocopy._native import Channel
+from aiozerocopy._core.binding import PORTABLE
+from aiozerocopy._core.channel import IN, OUT, OWN, READS, UNTRUSTED, Channel
 from aiozerocopy._sending import QUEUE_LIMIT, RESCUE_LIMIT
 from aiozerocopy.streams import ReceiveStream, SendStream, Stream
 
@@ -35,7 +35,7 @@ _F_SETPIPE_SZ = 1031
 _F_GETPIPE_SZ = 1032
 _O_PATH = getattr(os, "O_PATH", 0)
 
-_PEERS = {"unknown": 0, "reads": _native.READS, "untrusted": _native.UNTRUSTED}
+_PEERS = {"unknown": 0, "reads": READS, "untrusted": UNTRUSTED}
 
 
 class HasFileno(Protocol):
@@ -71,12 +71,12 @@ def open_writer(
         io.UnsupportedOperation: open for reading only, or not a stream of bytes.
         OSError: the fd is not open, a directory, a socket that is not connected.
     """
-    flags = _native.OUT | flags_for(peer)
-    with _taken(fd_or_file, os.O_WRONLY) as fd:
-        if flags & _native.READS:
-            flags += _make_own(fd)
+    flags = OUT | flags_for(peer)
+    with _taken(fd_or_file, os.O_WRONLY) as ours:
+        if flags & READS:
+            flags += _make_own(ours.fd)
         return SendStream(
-            Channel(fd, flags), rescue_limit=rescue_limit, queue_limit=queue_limit
+            ours.channel(flags), rescue_limit=rescue_limit, queue_limit=queue_limit
         )
 
 
@@ -88,15 +88,15 @@ def _make_own(fd: int) -> int:
 
     Returns what that adds to the flags.  Where it cannot be done nothing is lent.
     """
-    if _native.PORTABLE or not stat.S_ISFIFO(os.fstat(fd).st_mode):
-        return -_native.READS
+    if PORTABLE or not stat.S_ISFIFO(os.fstat(fd).st_mode):
+        return -READS
     try:
         own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK)
     except OSError:
-        return -_native.READS
+        return -READS
     os.dup2(own, fd, inheritable=False)
     os.close(own)
-    return _native.OWN
+    return OWN
 
 
 def open_reader(fd_or_file: int | HasFileno, peer: str = "unknown") -> ReceiveStream:
@@ -107,40 +107,27 @@ def open_reader(fd_or_file: int | HasFileno, peer: str = "unknown") -> ReceiveSt
 
     Raises: also TypeError for a text file, which always reads ahead.
     """
-    flags = _native.IN | flags_for(peer)
-    with _taken(fd_or_file, os.O_RDONLY) as fd:
-        return ReceiveStream(Channel(fd, flags))
+    flags = IN | flags_for(peer)
+    with _taken(fd_or_file, os.O_RDONLY) as ours:
+        return ReceiveStream(ours.channel(flags))
 
 
 def wrap_socket(
     sock: int | HasFileno,
     *,
-    zerocopy: bool = False,
     rescue_limit: int = RESCUE_LIMIT,
     queue_limit: int = QUEUE_LIMIT,
 ) -> Stream:
     """Both directions of a connected stream socket, in whatever blocking mode.
 
     Takes over the socket; ownership and errors are as for `open_writer`.
-
-    With ``zerocopy`` what lies in a `FramePool` is lent to a TCP socket in pieces of
-    10 KiB or more, not copied (MSG_ZEROCOPY).  A send of it is then over when the peer
-    has acknowledged it.  That is worth while to another machine only: where the system
-    does not allow it, or copies all the same (as to this machine itself), the stream
-    copies from then on, and ``lane`` says so.
     """
-    with _taken(sock, None) as fd:
-        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+    with _taken(sock, None) as ours:
+        if not stat.S_ISSOCK(os.fstat(ours.fd).st_mode):
             raise OSError(errno.ENOTSOCK, f"{sock!r} is not a socket")
         return Stream(
-            Channel(fd, _socket_flags(zerocopy)),
-            rescue_limit=rescue_limit,
-            queue_limit=queue_limit,
+            ours.channel(OUT), rescue_limit=rescue_limit, queue_limit=queue_limit
         )
-
-
-def _socket_flags(zerocopy: bool) -> int:
-    return _native.OUT | (_native.ZEROCOPY if zerocopy else 0)
 
 
 def flags_for(peer: str) -> int:
@@ -151,18 +138,29 @@ def flags_for(peer: str) -> int:
     return _PEERS[peer]
 
 
+class _Dup:
+    """A dup of somebody's fd, ours until a channel has it."""
+
+    def __init__(self, number: int) -> None:
+        self.fd = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)
+
+    def channel(self, flags: int) -> Channel:
+        fd, self.fd = self.fd, -1
+        return Channel(fd, flags)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
 @contextlib.contextmanager
-def _taken(source: int | HasFileno, access: int | None) -> Iterator[int]:
+def _taken(source: int | HasFileno, access: int | None) -> Iterator[_Dup]:
     """A dup of the caller's fd; if the block ends well, the caller's is closed."""
     number = _number_of(source)
     _check(number, access)
     _settle(source, number, reading=access == os.O_RDONLY)
-    fd = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)
-    try:
-        yield fd
-    except BaseException:
-        os.close(fd)
-        raise
+    with contextlib.closing(_Dup(number)) as ours:
+        yield ours
     _give_up(source, number)
 
 
@@ -298,15 +296,15 @@ def pipe(size: int = PIPE_SIZE) -> tuple[ReceiveStream, SendStream]:
     It holds ``size`` bytes, or what the system allows: see `pipe_capacity`.
     """
     read_fd, write_fd = os.pipe()  # closed on exec
-    with contextlib.ExitStack() as undo:
-        undo.callback(os.close, read_fd)
-        undo.callback(os.close, write_fd)
-        enlarge_pipe(write_fd, size)
-        os.set_blocking(read_fd, False)
-        os.set_blocking(write_fd, False)
-        reader = Channel(read_fd, _native.IN | _native.OWN)
-        writer = Channel(write_fd, _native.OUT | _native.OWN)
-        undo.pop_all()
+    enlarge_pipe(write_fd, size)
+    os.set_blocking(read_fd, False)
+    os.set_blocking(write_fd, False)
+    try:
+        reader = Channel(read_fd, IN | OWN)
+    except BaseException:
+        os.close(write_fd)
+        raise
+    writer = Channel(write_fd, OUT | OWN)
     return ReceiveStream(reader), SendStream(writer)
 
 
@@ -344,10 +342,8 @@ def socketpair() -> tuple[Stream, Stream]:
 UNIX_BUFFER = 212_992
 
 
-def stream_over(sock: socket.socket, *, zerocopy: bool = False) -> Stream:
-    """The stream of a connected socket that we have opened."""
+def stream_over(sock: socket.socket) -> Stream:
+    """The stream of a connected socket that we have opened, and which it takes."""
     if sock.family == socket.AF_UNIX:  # (TCP finds the right size by itself)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER)
-    channel = Channel(sock.fileno(), _socket_flags(zerocopy))
-    sock.detach()
-    return Stream(channel)
+    return Stream(Channel(sock.detach(), OUT))

@@ -1,15 +1,15 @@
 """FramePool: a fixed number of frames, handed out again when nobody needs them.
 
 The states of a slot
-    free      in `FramePool._free`
+    free
     leased    its `Frame`, or any view or array made of it, or a send that is not over,
-              refers to its memory: each of them keeps the same cffi object alive
-    free      the last of them is gone, which that object's finalizer tells
+              refers to its memory: each of them keeps the same object alive
+    free      the last of them is gone, which that object tells
 
 So nobody counts: a slot cannot come back too early, and cannot be lost while Python
-collects garbage.  The finalizer may run in any thread; it only appends to a deque and
-wakes the first who waits.  The memory itself stays mapped until no slot is leased,
-whatever becomes of the pool.
+collects garbage; `_core.memory` says how.  Its end may be told in any thread, and wakes
+the first who waits.  The memory itself stays mapped until no slot is leased, whatever
+becomes of the pool.
 
 Waiting for a free slot is the backpressure of a program that makes frames.
 """
@@ -17,13 +17,17 @@ Waiting for a free slot is the backpressure of a program that makes frames.
 from __future__ import annotations
 
 import collections
+import contextlib
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import anyio
 from anyio import ClosedResourceError, WouldBlock
 
-from aiozerocopy import _native, _waiter
+from aiozerocopy import _waiter
+from aiozerocopy._core.memory import Memory, finalizing_view
+from aiozerocopy._core.pins import Lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from typing_extensions import Buffer, Self
+
+ONCE_IN_A_WHILE = 0.1  # seconds
 
 _ITEMSIZE = {
     f"{kind}{bits}": bits // 8
@@ -56,7 +62,7 @@ class PoolStats:
     nbytes: int
 
 
-class Frame(_native.Lease):
+class Frame(Lease):
     """One slot, leased.  Accepted wherever a buffer is; use it with ``with``.
 
     Released, it gives up its own part in the memory.  The slot is free once every
@@ -122,31 +128,42 @@ class Frame(_native.Lease):
         return f"<Frame {state}>"
 
 
-class _Slots:
-    """Which slots are free, and who waits: what finalizers refer to."""
+class _Place:
+    """A task that waits in a line; any thread may let it look again."""
 
-    def __init__(self, slots: int) -> None:
-        self.free = collections.deque(range(slots))
-        self.line: collections.deque[tuple[_waiter.Waiter, _native.Operation]] = (
-            collections.deque()
-        )
+    def __init__(self) -> None:
+        self._loop = _waiter.current_loop()
+        self._called = anyio.Event()
 
-    def lease(self, memory: _native.Memory, slot: int) -> memoryview:
-        """A view of the slot, which is free again once all made of it is gone."""
+    async def wait(self) -> None:
+        """Return when it was called since the last time, and once in a while: Python
+        swallows what a signal's handler raises in a finalizer, and a call with it."""
+        with anyio.move_on_after(ONCE_IN_A_WHILE):
+            await self._called.wait()
+        self._called = anyio.Event()
 
-        def give_back() -> None:
-            self.free.append(slot)
-            self.wake()
+    def call(self) -> None:
+        # (the loop may be over)
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_in_loop(self._wake)
 
-        return memory.view(slot, give_back)
+    def _wake(self) -> None:
+        self._called.set()
+
+
+class _Line:
+    """Who waits for a slot: what finalizers refer to."""
+
+    def __init__(self) -> None:
+        self.places: collections.deque[_Place] = collections.deque()
 
     def wake(self) -> None:
         """Let the first in line look again.  From any thread, even in a finalizer."""
         try:
-            waiter, place = self.line[0]
+            first = self.places[0]
         except IndexError:
             return
-        waiter.call_soon(lambda: place.end(0, 0, 0))
+        first.call()
 
 
 class FramePool:
@@ -174,10 +191,11 @@ class FramePool:
             raise ValueError(f"a frame of shape {self.shape} has no bytes")
         if slots < 1:
             raise ValueError(f"a pool needs a slot at least, not {slots}")
-        memory = _native.Memory(self.frame_bytes, slots)
+        memory = Memory(self.frame_bytes, slots)
         self.nbytes = memory.nbytes
-        self._memory: _native.Memory | None = memory  # None once closed
-        self._slots = _Slots(slots)
+        self._memory: Memory | None = memory  # None once closed
+        self._slots = memory.slots
+        self._line = _Line()
         self._acquired = self._waited = 0
 
     def acquire_nowait(self) -> Frame:
@@ -189,17 +207,16 @@ class FramePool:
         """
         if self._memory is None:
             raise ClosedResourceError("the pool is closed")
-        if self._slots.line:
+        if self._line.places:
             raise WouldBlock
         return self._take(self._memory)
 
-    def _take(self, memory: _native.Memory) -> Frame:
-        try:
-            slot = self._slots.free.popleft()
-        except IndexError:
-            raise WouldBlock from None
+    def _take(self, memory: Memory) -> Frame:
+        view = memory.lease(self._line.wake)
+        if view is None:
+            raise WouldBlock
         self._acquired += 1
-        return Frame(self._slots.lease(memory, slot), self.shape, self.dtype)
+        return Frame(view, self.shape, self.dtype)
 
     async def acquire(self) -> Frame:
         """A free slot; waits for one, in order of the calls.
@@ -210,36 +227,34 @@ class FramePool:
             ClosedResourceError: the pool is or was closed.
         """
         await _waiter.enter()
-        if self._memory is None or (self._slots.free and not self._slots.line):
+        if self._memory is None or (self._slots.free() and not self._line.places):
             return self.acquire_nowait()
         return await self._wait_in_line()
 
     async def _wait_in_line(self) -> Frame:
         self._waited += 1
-        line = self._slots.line
-        waiter = _waiter.join()
-        place = _native.Operation(0, (), 0)
-        line.append((waiter, place))
+        line = self._line.places
+        place = _Place()
         try:
+            line.append(place)
             while self._memory is not None:
-                place.done = False
-                if line[0][1] is place and self._slots.free:
+                if line[0] is place and self._slots.free():
                     return self._take(self._memory)
-                await waiter.wait(place)
+                await place.wait()
             raise ClosedResourceError("the pool was closed")
         finally:
-            line.remove((waiter, place))
-            if self._slots.free:
-                self._slots.wake()
-            waiter.leave()
+            with contextlib.suppress(ValueError):
+                line.remove(place)
+            if self._slots.free():
+                self._line.wake()
 
     @property
     def stats(self) -> PoolStats:
         """Counters, as of now."""
         return PoolStats(
             slots=self.slots,
-            free=len(self._slots.free),
-            waiting=len(self._slots.line),
+            free=self._slots.free(),
+            waiting=len(self._line.places),
             acquired=self._acquired,
             waited=self._waited,
             nbytes=self.nbytes,
@@ -249,8 +264,8 @@ class FramePool:
         """Hand out no more.  Frames and views that live stay as they are; with the
         last of them the memory goes."""
         self._memory = None
-        for waiter, place in list(self._slots.line):
-            waiter.call_soon(lambda place=place: place.end(0, 0, 0))  # type: ignore[misc]
+        for place in tuple(self._line.places):
+            place.call()
 
     async def aclose(self) -> None:
         """The same, for ``async with``."""
@@ -271,7 +286,7 @@ class FramePool:
     def __repr__(self) -> str:
         return (
             f"<FramePool {self.dtype} {self.shape}, "
-            f"{len(self._slots.free)} of {self.slots} free>"
+            f"{self._slots.free()} of {self.slots} free>"
         )
 
 
@@ -300,7 +315,7 @@ def finalizing_buffer(memory: Buffer, finalizer: Callable[[], Any]) -> memoryvie
         TypeError, BufferError: not a buffer, or not a C-contiguous one.
     """
     outer = memoryview(memory)
-    view = _native.finalizing_view(memory, finalizer)
+    view = finalizing_view(memory, finalizer)
     if outer.readonly:
         view = view.toreadonly()
     if outer.format != "B" or outer.ndim != 1:

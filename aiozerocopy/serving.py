@@ -68,7 +68,6 @@ def serve_tcp(
     token: str | bytes | None = None,
     max_connections: int | None = None,
     idle_timeout: float | None = None,
-    zerocopy: bool = False,
 ) -> Server:
     """Serve TCP clients: ``await handler(stream)`` for each.
 
@@ -78,8 +77,7 @@ def serve_tcp(
     With an ``ssl_context`` the handler gets a ``TLSStream``.  With a ``token`` clients
     must show it first: see `client.present_token`.  Who comes when ``max_connections``
     clients are there is sent away, and a client is cancelled for which nothing went in
-    or out for ``idle_timeout`` seconds.  For ``zerocopy`` see `wrap_socket`; over TLS
-    there is nothing to lend.
+    or out for ``idle_timeout`` seconds.
 
     Raises (when it is awaited or entered):
         OSError: it cannot listen there; host and port are in the text.
@@ -89,9 +87,7 @@ def serve_tcp(
         return listen_tcp(host, port, backlog, reuse_port)
 
     entrance = Entrance(ssl_context, token_bytes(token))
-    return Server(
-        handler, listen, entrance, max_connections, idle_timeout, zerocopy=zerocopy
-    )
+    return Server(handler, listen, entrance, max_connections, idle_timeout)
 
 
 def serve_unix(
@@ -159,8 +155,6 @@ class Server:
         entrance: Entrance,
         max_connections: int | None = None,
         idle_timeout: float | None = None,
-        *,
-        zerocopy: bool = False,
     ) -> None:
         self.refused = 0  # clients that were sent away, or did not get in
         self._handler = handler
@@ -168,7 +162,6 @@ class Server:
         self._entrance = entrance
         self._max_connections = max_connections
         self._idle_timeout = idle_timeout
-        self._zerocopy = zerocopy
         self._listeners: list[Listener] = []
         self._tasks: contextlib.AsyncExitStack | None = None
         self._exhausted = False
@@ -299,7 +292,7 @@ class Server:
 
     def _receive_guest(self, sock: socket.socket) -> _Guest:
         with sock:
-            stream = stream_over(sock, zerocopy=self._zerocopy)
+            stream = stream_over(sock)
             guest = _Guest(stream, anyio.CancelScope())
         self._guests[id(guest)] = guest
         return guest

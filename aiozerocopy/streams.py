@@ -23,10 +23,10 @@ from aiozerocopy._sending import SendStream as SendStream
 from aiozerocopy._sending import Ticket as Ticket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from aiozerocopy._bound import Stats as Stats
-    from aiozerocopy._native import Channel
+    from aiozerocopy._core.channel import Channel
 
 
 class Stream(SendStream, ReceiveStream, ByteStream):
@@ -39,16 +39,12 @@ class Stream(SendStream, ReceiveStream, ByteStream):
         rescue_limit: int = RESCUE_LIMIT,
         queue_limit: int = QUEUE_LIMIT,
     ) -> None:
+        self._receive_from(channel.opposite())
+        self._socket: socket.socket | None = None
         SendStream.__init__(
             self, channel, rescue_limit=rescue_limit, queue_limit=queue_limit
         )
-        self._in = channel.opposite()
-        self._unread = b""
-        self._receiving = False
-        self._socket: socket.socket | None = None
-
-    def _channels(self) -> Sequence[Channel]:
-        return (self._out, self._in)
+        self._channels = (channel, self._in)
 
     async def send_eof(self) -> None:
         """Send what was accepted, then tell the peer that no more will come.

@@ -29,8 +29,8 @@ def declarations() -> str:
 
 
 def sources() -> list[str]:
-    names = ["sys", "queue", "port", "registry", "pool", "pace", "lanes", "lend"]
-    names += ["channel", "submit", "drive", "cancel", "pump"]
+    names = ["sys", "handle", "port", "pool", "op", "queue", "pace", "writer", "lanes"]
+    names += ["lender", "pump", "channel", "ending", "cancel", "move", "submit", "fork"]
     poller = "poller_poll" if portable else "poller_epoll"
     return [str(SOURCE / f"{name}.c") for name in [*names, poller]]
 

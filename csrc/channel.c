@@ -2,15 +2,13 @@
  *
  * The states and the locks are in channel.h.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include "channel.h"
 
-/* ---- opening and letting go ------------------------------------------ */
+#include <errno.h>
+#include <string.h>
+
+#include "ending.h"
+#include "sabotage.h"
 
 int azc_portable(void) {
 #ifdef AZC_PORTABLE
@@ -20,6 +18,48 @@ int azc_portable(void) {
 #endif
 }
 
+/* ---- entering and leaving -------------------------------------------- */
+
+azc_channel *azc__find(azc_id id) {
+    return azc__handle_lock(&azc__channels, id);
+}
+
+azc_channel *azc__enter(azc_id id) {
+    azc_channel *channel = azc__find(id);
+    if (!channel || !channel->freed) return channel;
+    azc__unlock(channel);
+    return NULL;
+}
+
+int azc__why(azc_id id) { return azc__handle_why(&azc__channels, id); }
+
+static void destroy(azc_channel *channel) {
+    azc__handle_drop(&azc__channels, channel->id);
+    azc__note_free(channel->closing);
+    azc_sys.release(channel->bounce);
+    azc_sys.release(channel);
+}
+
+void azc__leave(azc_channel *channel) {
+    if (channel->freed && channel->state == CLOSED && !channel->driving)
+        destroy(channel);
+    else
+        azc__unlock(channel);
+}
+
+int azc__refusal(const azc_channel *channel) {
+    switch (channel->state) {
+    case OPEN:
+        return 0;
+    case BROKEN:
+        return channel->error;
+    default:
+        return -ESHUTDOWN;
+    }
+}
+
+/* ---- opening --------------------------------------------------------- */
+
 static int prepare_fd(azc_channel *channel) {
     struct stat st;
     int r = azc_sys.fstat(channel->fd, &st);
@@ -27,16 +67,72 @@ static int prepare_fd(azc_channel *channel) {
     channel->device = st.st_dev;
     channel->inode = st.st_ino;
     channel->lane = azc__lane_for(&st, channel->fd, channel->flags);
-    channel->crowded = azc_sys.cores() <= 2;
-#ifdef SO_NOSIGPIPE
-    int on = 1;
-    if (S_ISSOCK(st.st_mode))
-        setsockopt(channel->fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
-#endif
+    if (channel->lane->shared) azc_sys.no_sigpipe(channel->fd);
     return 0;
 }
 
-/* The number may have been closed and given to another file behind our back. */
+int azc__prepare_bounce(azc_channel *channel) {
+    if (!channel->lane->bounced || channel->bounce) return 0;
+    channel->bounce = azc_sys.allocate(azc__lane_bounce_size());
+    return channel->bounce ? 0 : -ENOMEM;
+}
+
+/* The number comes last: from then on others may find the channel. */
+static int name(azc_channel *channel) {
+    channel->id = azc__handle_new(&azc__channels, NULL);
+    if (!channel->id) return -ENOMEM;
+    channel->slot = azc__handle_slot(&azc__channels, channel->id);
+    azc__handle_set(&azc__channels, channel->id, channel);
+    return 0;
+}
+
+static int open_over(azc_file *file, int fd, int flags, azc_id *out) {
+    azc_channel *channel = azc_sys.allocate(sizeof *channel);
+    if (!channel) return -ENOMEM;
+    memset(channel, 0, sizeof *channel);
+    channel->file = file;
+    channel->fd = fd;
+    channel->flags = flags;
+    channel->queue.limit = UINT64_MAX;
+    int r = prepare_fd(channel);
+    if (r == 0) r = azc__prepare_bounce(channel);
+    if (r == 0) r = name(channel);
+    if (r == 0) {
+        azc__lender_begin(channel);
+        if (channel->lane->paced) azc__writer_begin(&channel->writer);
+        file->refs++;
+        *out = channel->id;
+    } else {
+        azc_sys.release(channel->bounce);
+        azc_sys.release(channel);
+    }
+    return r;
+}
+
+int azc_open(int fd, int flags, azc_id *out) {
+    int direction = flags & (AZC_IN | AZC_OUT);
+    if (direction != AZC_IN && direction != AZC_OUT) return -EINVAL;
+    azc_file *file = azc_sys.allocate(sizeof *file);
+    if (!file) return -ENOMEM;
+    atomic_init(&file->refs, 0);
+    atomic_init(&file->lost, false);
+    int r = open_over(file, fd, flags, out);
+    if (r < 0) azc_sys.release(file);
+    return r;
+}
+
+int azc_open_opposite(azc_id id, azc_id *out) {
+    azc_channel *channel = azc__enter(id);
+    if (!channel) return azc__why(id);
+    int flags = channel->flags ^ (AZC_IN | AZC_OUT), r = -EBADF;
+    if (channel->fd >= 0) r = open_over(channel->file, channel->fd, flags, out);
+    azc__leave(channel);
+    return r;
+}
+
+/* ---- the number ------------------------------------------------------ */
+
+/* It may have been closed and given to another file behind our back. */
 static bool still_ours(const azc_channel *channel) {
     struct stat st;
     if (SABOTAGED(IDENTITY)) return true;
@@ -44,206 +140,165 @@ static bool still_ours(const azc_channel *channel) {
            st.st_dev == channel->device && st.st_ino == channel->inode;
 }
 
-/* The lane's copy buffer, or the error that there is none. */
-int azc__prepare_bounce(azc_channel *channel) {
-    if (!channel->lane->bounced || channel->bounce) return 0;
-    channel->bounce = azc_sys.allocate(azc__lane_bounce_size());
-    return channel->bounce ? 0 : -ENOMEM;
-}
-
-static int open_over(azc_file *file, int fd, int flags, azc_channel **out) {
-    azc_channel *channel = azc_sys.allocate(sizeof *channel);
-    if (!channel) return -ENOMEM;
-    memset(channel, 0, sizeof *channel);
-    channel->file = file;
-    channel->fd = fd;
-    channel->flags = flags;
-    channel->refs = 1;
-    int r = prepare_fd(channel);
-    if (r == 0) r = azc__prepare_bounce(channel);
-    if (r < 0) {
-        azc_sys.release(channel);
-        return r;
-    }
-    azc__lend_begin(channel);
-    file->refs++;
-    pthread_mutex_init(&channel->lock, NULL);
-    azc__register(REGISTERED_CHANNEL, &channel->registered, channel);
-    *out = channel;
-    return 0;
-}
-
-int azc_open(int fd, int flags, azc_channel **out) {
-    int direction = flags & (AZC_IN | AZC_OUT);
-    if (direction != AZC_IN && direction != AZC_OUT) return -EINVAL;
-    azc_file *file = azc_sys.allocate(sizeof *file);
-    if (!file) return -ENOMEM;
-    atomic_init(&file->refs, 0);
-    atomic_init(&file->lost, false);
-    atomic_init(&file->lends, false);
-    int r = open_over(file, fd, flags, out);
-    if (r < 0) azc_sys.release(file);
-    return r;
-}
-
-int azc_open_opposite(azc_channel *channel, azc_channel **out) {
-    int fd = channel->fd;
-    if (fd < 0) return -EBADF;
-    return open_over(channel->file, fd, channel->flags ^ (AZC_IN | AZC_OUT),
-                     out);
-}
-
-/* The last channel over the fd closes it, unless the number is lost. */
-static void close_file(azc_file *file, int fd) {
-    if (--file->refs) return;
-    if (!file->lost) azc_sys.close(fd);
-    azc_sys.release(file);
-}
-
-/* False if the last holder is just letting go. */
-bool azc__channel_hold(azc_channel *channel) {
-    int refs = atomic_load(&channel->refs);
-    while (refs > 0) {
-        if (atomic_compare_exchange_weak(&channel->refs, &refs, refs + 1))
-            return true;
-    }
-    return false;
-}
-
-void azc__channel_unref(azc_channel *channel) {
-    if (--channel->refs) return;
-    azc__unregister(&channel->registered);
-    pthread_mutex_destroy(&channel->lock);
-    azc_sys.release(channel->bounce);
-    azc_sys.release(channel->loans);
-    azc_sys.release(channel);
-}
-
-/* ---- closing --------------------------------------------------------- */
-
-/* The lock is let go of while the fd is closed: that can last (a pipe whose
- * reader sits inside its own system call, a socket that lingers). */
-void azc__finish_close(azc_channel *channel) {
-    int fd = channel->fd;
-    azc_op *notice = channel->close_op;
-    channel->state = CLOSED;
-    channel->close_op = NULL;
-    azc__end_all(channel, -ESHUTDOWN);
-    if (!channel->file->lost && !still_ours(channel))
-        channel->file->lost = true; /* not ours to close */
-    azc__pump_leave(channel);
-    channel->fd = -1;
-    pthread_mutex_unlock(&channel->lock);
-    close_file(channel->file, fd);
-    if (notice) azc__port_post(notice->port, notice);
-    pthread_mutex_lock(&channel->lock);
-}
-
-int azc_close(azc_channel *channel, azc_port *port, uint64_t token) {
-    azc_op *notice = NULL;
-    if (azc__is_dead(&channel->registered)) return 1;
-    if (port) {
-        notice = azc__op_new(NULL, 0, NULL, 0);
-        if (!notice) return -ENOMEM;
-        notice->token = token;
-        notice->port = port;
-        azc__port_hold(port);
-    }
-    pthread_mutex_lock(&channel->lock);
-    int r = -EALREADY;
-    if (channel->state == OPEN || channel->state == BROKEN) {
-        bool threaded = channel->pump && !channel->lane->shared;
-        channel->state = CLOSING;
-        if (channel->lane->bounced) azc__end_all(channel, -ESHUTDOWN);
-        if (channel->driving || threaded) {
-            channel->close_op = notice;
-            notice = NULL;
-            channel->hurry = true;
-            r = -EINPROGRESS;
-            if (threaded) azc__pump_kick(channel);
-        } else {
-            azc__finish_close(channel);
-            r = 1;
-        }
-    }
-    pthread_mutex_unlock(&channel->lock);
-    if (notice) {
-        azc__op_free(notice);
-        azc__port_drop(port);
-    }
-    return r;
-}
-
-void azc_free(azc_channel *channel) {
-    if (azc__is_dead(&channel->registered)) return;
-    pthread_mutex_lock(&channel->lock);
-    bool closed = channel->state == CLOSED;
-    pthread_mutex_unlock(&channel->lock);
-    azc__pump_detach(channel, closed);
-    azc__channel_unref(channel);
-}
-
-int azc_fd(azc_channel *channel) { return channel->fd; }
-
-int azc_shutdown(azc_channel *channel) {
-    pthread_mutex_lock(&channel->lock);
-    int r = channel->state == OPEN ? azc_sys.shutdown(channel->fd) : -ESHUTDOWN;
-    pthread_mutex_unlock(&channel->lock);
-    return r;
-}
-
-int azc_get_stats(azc_channel *channel, azc_stats *stats) {
-    if (azc__is_dead(&channel->registered)) return -ECHILD;
-    pthread_mutex_lock(&channel->lock);
-    *stats = channel->stats;
-    stats->queued = channel->queue.ops;
-    stats->queued_bytes = channel->queue.bytes;
-    stats->error = channel->error;
-    stats->lends = !channel->lends  ? AZC_LENDS_NOTHING
-                   : channel->loans ? AZC_LENDS_TO_SOCKET
-                                    : AZC_LENDS_TO_PIPE;
-    stats->threaded = channel->pump && !channel->lane->shared;
-    pthread_mutex_unlock(&channel->lock);
-    return 0;
-}
-
-/* Does the number belong to another file now?  Then not one byte may go there. */
 bool azc__was_replaced(azc_channel *channel) {
-    if (still_ours(channel)) return false;
+    if (channel->fd < 0 || still_ours(channel)) return false;
     channel->file->lost = true; /* not ours to close either */
     azc__break(channel, -EBADF);
     return true;
 }
 
-/* ---- exit and fork --------------------------------------------------- */
+/* ---- closing --------------------------------------------------------- */
 
-/* Is a thread still inside a system call that has a caller's bytes? */
-static bool is_busy(azc_channel *channel) {
-    pthread_mutex_lock(&channel->lock);
-    bool busy = channel->driving && !channel->lane->bounced;
-    pthread_mutex_unlock(&channel->lock);
-    return busy;
+/* What is left to be done about an fd, and who is to be told. */
+typedef struct azc_farewell {
+    int fd; /* -1: others have it, or the number is lost */
+    azc_note *note;
+} azc_farewell;
+
+static void say(const azc_farewell *farewell) {
+    if (farewell->fd >= 0) azc_sys.close(farewell->fd);
+    azc__note_post(farewell->note, 0, 0, AZC_DROPPED);
 }
 
-int azc_stop(int ms) {
-    enum { MOST = 4096 };
-    static azc_channel *channels[MOST];
-    uint64_t deadline = azc_sys.now_ns() + (uint64_t)ms * 1000000;
-    int count = azc__registry_channels(channels, MOST), busy = 0;
-    for (int i = 0; i < count; i++) azc_close(channels[i], NULL, 0);
-    do {
-        busy = 0;
-        for (int i = 0; i < count; i++) busy += is_busy(channels[i]);
-        if (busy) poll(NULL, 0, 1);
-    } while (busy && azc_sys.now_ns() < deadline);
-    for (int i = 0; i < count; i++) azc__channel_unref(channels[i]);
-    return busy ? -ETIMEDOUT : count;
+static void *say_slowly(void *farewell) {
+    say(farewell);
+    azc_sys.release(farewell);
+    return NULL;
 }
 
-/* In the child: the lock may be held by a thread that does not exist here. */
-void azc__channel_fork_child(azc_channel *channel) {
-    pthread_mutex_init(&channel->lock, NULL);
-    channel->state = DEAD;
+/* In a thread of its own; false if there is none. */
+static bool say_elsewhere(const azc_farewell *farewell) {
+    pthread_t thread;
+    azc_farewell *copy = azc_sys.allocate(sizeof *copy);
+    if (!copy) return false;
+    *copy = *farewell;
+    if (azc_sys.thread_start(&thread, say_slowly, copy) < 0) {
+        azc_sys.release(copy);
+        return false;
+    }
+    azc_sys.thread_detach(thread);
+    return true;
+}
+
+/* A socket that lingers, a tty that drains, a pipe whose reader sits inside its
+ * own system call.  The pump of one channel may wait for those. */
+static bool closes_slowly(const azc_channel *channel) {
+    if (azc__pump_is_private(channel)) return false;
+    if (channel->lane->shared) return azc_sys.linger(channel->fd) > 0;
+    return channel->lane->bounced;
+}
+
+/* The last channel over the fd closes it, unless the number is lost. */
+static int give_up_file(azc_file *file, int fd) {
+    if (--file->refs) return -1;
+    if (file->lost) fd = -1;
+    azc_sys.release(file);
+    return fd;
+}
+
+bool azc__finish_close(azc_channel *channel) {
+    bool slow = closes_slowly(channel);
+    azc_farewell farewell = {channel->fd, channel->closing};
+    channel->state = CLOSED;
+    channel->closing = NULL;
+    azc__end_all(channel, -ESHUTDOWN);
+    if (!channel->file->lost && !still_ours(channel))
+        channel->file->lost = true; /* not ours to close */
+    azc__pump_leave(channel);
+    channel->fd = -1;
+    channel->driving = true;
+    azc__unlock(channel);
+    farewell.fd = give_up_file(channel->file, farewell.fd);
+    bool elsewhere = farewell.fd >= 0 && slow && say_elsewhere(&farewell);
+    if (!elsewhere) say(&farewell);
+    azc__lock(channel);
+    channel->driving = false;
+    return !elsewhere;
+}
+
+/* What no system call has ends now.  1 if the fd is closed too. */
+static int begin_close(azc_channel *channel) {
+    channel->state = CLOSING;
+    if (!channel->in_call) azc__end_all(channel, -ESHUTDOWN);
+    if (channel->driving) {
+        channel->hurry = true;
+        return -EINPROGRESS;
+    }
+    if (azc__pump_is_private(channel)) {
+        azc__pump_kick(channel);
+        return -EINPROGRESS;
+    }
+    return azc__finish_close(channel) ? 1 : -EINPROGRESS;
+}
+
+static bool is_to_close(const azc_channel *channel) {
+    return channel->state == OPEN || channel->state == BROKEN;
+}
+
+int azc_close(azc_id id, azc_id port, uint64_t token) {
+    azc_note *note;
+    int r = azc__note_new(port, token, &note);
+    azc_channel *channel = azc__enter(id);
+    if (!channel) r = azc__why(id);
+    if (r == 0 && !is_to_close(channel)) r = -EALREADY;
+    if (r < 0) {
+        azc__note_free(note);
+    } else {
+        channel->closing = note;
+        r = begin_close(channel);
+        if (note) r = -EINPROGRESS; /* its event tells, or has told */
+    }
+    if (channel) azc__leave(channel);
+    return r;
+}
+
+int azc_free(azc_id id) {
+    azc_channel *channel = azc__enter(id);
+    if (!channel) return azc__why(id);
+    channel->freed = true;
+    if (is_to_close(channel)) begin_close(channel);
+    azc__leave(channel);
+    return 0;
+}
+
+/* ---- questions ------------------------------------------------------- */
+
+int azc_fd(azc_id id) {
+    azc_channel *channel = azc__enter(id);
+    if (!channel) return azc__why(id);
+    int fd = channel->fd;
+    azc__leave(channel);
+    return fd < 0 ? -ESHUTDOWN : fd;
+}
+
+int azc_shutdown(azc_id id) {
+    azc_channel *channel = azc__enter(id);
+    if (!channel) return azc__why(id);
+    int r = channel->state == OPEN ? azc_sys.shutdown(channel->fd) : -ESHUTDOWN;
+    azc__leave(channel);
+    return r;
+}
+
+int azc_get_stats(azc_id id, azc_stats *stats) {
+    azc_channel *channel = azc__enter(id);
+    if (!channel) return azc__why(id);
+    *stats = channel->stats;
+    stats->queued_bytes = channel->queue.bytes;
+    stats->queued = channel->queue.ops - channel->queue.waiting;
+    stats->waiting = channel->queue.waiting;
+    stats->error = channel->error;
+    stats->threaded = azc__pump_is_private(channel);
+    stats->lends = channel->lender.lends;
+    azc__leave(channel);
+    return 0;
+}
+
+/* ---- fork ------------------------------------------------------------ */
+
+/* The lock is new: the old one may be held by a thread that does not exist. */
+void azc__channel_fork_child(void *object) {
+    azc_channel *channel = object;
+    azc__pump_fork_child(channel);
     bool last = channel->fd >= 0 && --channel->file->refs == 0;
     if (last && !channel->file->lost && still_ours(channel))
         azc_sys.close(channel->fd);

@@ -9,11 +9,11 @@
  *   device   the same on a copy        /dev/null and other character devices
  *
  * All of these copy: the bytes are the caller's again when the call returns.
- * What is lent to a pipe or a socket instead goes the ways of lend.c.
+ * What is lent to a pipe's reader instead goes the way of lender.c.
  */
+#include "lane.h"
+
 #include <errno.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "channel.h"
 
@@ -35,10 +35,9 @@ enum {
 };
 
 #ifdef AZC_LEND_MIN /* the simulation's: small loans are many loans */
-enum { PIPE_LENDS = AZC_LEND_MIN, SOCKET_LENDS = AZC_LEND_MIN };
+enum { PIPE_LENDS = AZC_LEND_MIN };
 #else
-enum { PIPE_LENDS = 64 << 10, SOCKET_LENDS = 10 << 10 }; /* below, a copy is
-                                                          * cheaper */
+enum { PIPE_LENDS = 64 << 10 }; /* below, a copy is cheaper */
 #endif
 
 static ssize_t move_socket(azc_channel *channel, struct iovec *vec, int count) {
@@ -46,8 +45,16 @@ static ssize_t move_socket(azc_channel *channel, struct iovec *vec, int count) {
                                  : azc_sys.recv(channel->fd, vec, count);
 }
 
+/* A pipe of ours is non-blocking, unless somebody has changed that through a
+ * duplicate: the program's own threads take no chances, and the pump looks before
+ * each move.  RWF_NOWAIT is unknown to older kernels, and to a pipe that pages were
+ * lent to. */
 static int how_to_move(const azc_channel *channel) {
-    return channel->flags & AZC_OWN ? 0 : SYS_NOWAIT;
+    if (!(channel->flags & AZC_OWN)) return SYS_NOWAIT;
+    bool knows = !channel->no_nowait && !(channel->flags & AZC_READS);
+    if (channel->in_caller && knows) return SYS_NOWAIT;
+    azc_sys.unblock(channel->fd);
+    return 0;
 }
 
 /* How many whole parts of vec make up a piece of at most n bytes, which then
@@ -66,27 +73,22 @@ static bool has_long_part(const struct iovec *vec, int count) {
     return count >= 0;
 }
 
-static bool is_late(const azc_channel *channel) {
-    return channel->late && azc_sys.now_ns() > channel->late;
-}
-
 static bool is_in_a_hurry(azc_channel *channel) {
     return atomic_load_explicit(&channel->hurry, memory_order_relaxed);
 }
 
 /* Piece after piece, with as little between two of them as there can be.  Returns
  * 0 or -errno; done says how many bytes it was. */
-static ssize_t run(azc_channel *channel, const char *data, size_t n,
+static ssize_t run(azc_channel *channel, int how, const char *data, size_t n,
                    size_t piece, size_t *done) {
     const int fd = channel->fd;
-    const bool own = channel->flags & AZC_OWN;
     unsigned calls = 0;
     ssize_t r = 0;
     do {
         size_t most = n - *done < piece ? n - *done : piece;
         struct iovec vec = {(void *)(uintptr_t)(data + *done), most};
-        r = own ? azc_sys.write_piece(fd, vec.iov_base, most)
-                : azc_sys.write_pipe(fd, &vec, 1, SYS_NOWAIT);
+        r = how ? azc_sys.write_pipe(fd, &vec, 1, how)
+                : azc_sys.write_piece(fd, vec.iov_base, most);
         calls++;
         *done += r > 0 ? (size_t)r : 0;
     } while (r >= 0 && *done < n && !is_in_a_hurry(channel));
@@ -98,6 +100,7 @@ static ssize_t run(azc_channel *channel, const char *data, size_t n,
  * It ends early if the pipe is full, somebody wants his memory or his thread. */
 static ssize_t write_pieces(azc_channel *channel, struct iovec *vec,
                             int count) {
+    const int how = how_to_move(channel);
     const bool hushes = channel->in_caller && has_long_part(vec, count);
     size_t done = 0;
     ssize_t r = 0;
@@ -108,16 +111,15 @@ static ssize_t write_pieces(azc_channel *channel, struct iovec *vec,
         int parts = parts_of_piece(vec, count, &n);
         if (!parts) {
             n = vec->iov_len < STRETCH ? vec->iov_len : STRETCH;
-            r = run(channel, vec->iov_base, n, piece, &moved);
+            r = run(channel, how, vec->iov_base, n, piece, &moved);
         } else {
-            r = azc_sys.write_pipe(channel->fd, vec, parts,
-                                   how_to_move(channel));
+            r = azc_sys.write_pipe(channel->fd, vec, parts, how);
             moved = r > 0 ? (size_t)r : 0;
         }
         channel->more_calls += done > 0;
         done += moved;
         azc__pace_moved(&channel->pace, moved);
-        if (moved < n || is_in_a_hurry(channel) || is_late(channel)) break;
+        if (moved < n || is_in_a_hurry(channel) || azc__writer_is_late(&channel->writer)) break;
         if (parts || n == vec->iov_len) {
             vec += parts ? parts : 1;
             count -= parts ? parts : 1;
@@ -146,9 +148,9 @@ static ssize_t move_file(azc_channel *channel, struct iovec *vec, int count) {
                                  : azc_sys.read_file(channel->fd, vec, count);
 }
 
-/* Fills the bounce buffer from the pieces; they add up to a chunk at most.
- * The channel's lock is held: an operation whose lane works on copies may be
- * cancelled during the call, and then its memory must not be looked at. */
+/* The pieces add up to a chunk at most.  The lock is held: an operation whose lane
+ * works on copies may be cancelled during the call, and then its memory must not be
+ * looked at. */
 ssize_t azc__lane_fill(azc_channel *channel, const struct iovec *vec,
                        int count) {
     size_t n = 0;
@@ -173,7 +175,6 @@ static ssize_t move_waiting(azc_channel *channel, struct iovec *vec,
 static const azc_lane socket_lane = {.move = move_socket,
                                      .chunk = SOCKET_CHUNK,
                                      .direct = DIRECT,
-                                     .lend_from = SOCKET_LENDS,
                                      .polled = true,
                                      .shared = true};
 static const azc_lane pipe_out = {.move = write_pieces,
@@ -202,12 +203,10 @@ const azc_lane *azc__lane_for(const struct stat *st, int fd, int flags) {
         if (flags & AZC_UNTRUSTED) return &untrusted_lane;
         return flags & AZC_OUT ? &pipe_out : &pipe_in;
     }
-    if (S_ISCHR(st->st_mode)) return isatty(fd) ? &waiting_lane : &device_lane;
+    if (S_ISCHR(st->st_mode)) return azc_sys.is_tty(fd) ? &waiting_lane : &device_lane;
     return &file_lane;
 }
 
-/* For a FIFO, when RWF_NOWAIT turned out not to be known there. */
 const azc_lane *azc__lane_waiting(void) { return &waiting_lane; }
 
-/* The longest piece of any bounced lane. */
 size_t azc__lane_bounce_size(void) { return BOUNCE_CHUNK; }

@@ -16,7 +16,9 @@
  * until the queue is dry: what the program does between two messages is no fault
  * of the piece.
  */
-#include "channel.h"
+#include "pace.h"
+
+#include "sys.h"
 
 enum {
     TERM = 256 << 20, /* bytes that nobody measures, and then twice as many */

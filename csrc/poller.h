@@ -4,11 +4,13 @@
  * and poller_poll.c (poll and a pipe, for the portable build).
  *
  * An fd is armed for one report: after it the poller is silent about that fd
- * until it is armed again.  All may be called while another thread waits.
+ * until it is armed again.  All may be called while another thread waits.  A
+ * report may be old: it carries a channel's number, which is never another's.
  */
 #ifndef AZC_POLLER_H
 #define AZC_POLLER_H
 #include <stdbool.h>
+#include <stdint.h>
 
 typedef struct azc_notifier {
     int read_fd, write_fd; /* the same number for an eventfd */
@@ -26,13 +28,15 @@ void azc__poller_close(azc_poller *poller);
 /* In a forked child: only closes the fds. */
 void azc__poller_abandon(azc_poller *poller);
 /* What to wait for.  Errors and the end of the other side always count. */
-enum { POLLER_ERRORS, POLLER_IN, POLLER_OUT };
-/* known says if this fd was armed before.  who comes back from a wait. */
+enum { POLLER_IN, POLLER_OUT };
+/* known says if this fd was armed before (-ENOENT: the number was closed behind
+ * our back).  who comes back from a wait.  -EPERM: it cannot be waited for. */
 int azc__poller_arm(azc_poller *poller, int fd, int what, bool known,
-                    void *who);
+                    uint64_t who);
 void azc__poller_forget(azc_poller *poller, int fd);
 /* Up to max of those that are ready; 0 after a wake or the timeout. */
-int azc__poller_wait(azc_poller *poller, void **who, int max, int timeout_us);
+int azc__poller_wait(azc_poller *poller, uint64_t *who, int max,
+                     int timeout_us);
 void azc__poller_wake(azc_poller *poller);
 
 #endif

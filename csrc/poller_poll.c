@@ -4,47 +4,40 @@
  * is woken when another thread arms one.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "poller.h"
 #include "sys.h"
 
 int azc__notifier_open(azc_notifier *notifier) {
-    int fds[2];
-    if (pipe(fds) < 0) return -errno;
-    for (int i = 0; i < 2; i++) {
-        fcntl(fds[i], F_SETFD, FD_CLOEXEC);
-        fcntl(fds[i], F_SETFL, O_NONBLOCK);
-    }
+    int fds[2], r = azc_sys.pipe(fds);
+    if (r < 0) return r;
     notifier->read_fd = fds[0];
     notifier->write_fd = fds[1];
     return 0;
 }
 
 void azc__notifier_close(azc_notifier *notifier) {
-    close(notifier->read_fd);
-    close(notifier->write_fd);
+    azc_sys.close(notifier->read_fd);
+    azc_sys.close(notifier->write_fd);
 }
 
 void azc__notifier_signal(azc_notifier *notifier) {
-    while (write(notifier->write_fd, "", 1) < 0 && errno == EINTR) {
-    }
+    azc_sys.signal(notifier->write_fd);
 }
 
 void azc__notifier_clear(azc_notifier *notifier) {
-    char ignored[64];
-    while (read(notifier->read_fd, ignored, sizeof ignored) > 0) {
-    }
+    azc_sys.clear(notifier->read_fd);
 }
+
+enum { NO_MEMORY_PAUSE_US = 5000 };
 
 typedef struct armed {
     int fd;
     short events;
-    void *who;
+    uint64_t who;
 } armed;
 
 struct azc_poller {
@@ -52,7 +45,7 @@ struct azc_poller {
     azc_notifier wake;
     armed *table; /* [0, count) */
     struct pollfd *polled;
-    void **owners;
+    uint64_t *owners;
     int count, room, polled_room;
 };
 
@@ -105,8 +98,8 @@ static void drop(azc_poller *poller, int fd) {
 }
 
 int azc__poller_arm(azc_poller *poller, int fd, int what, bool known,
-                    void *who) {
-    static const short events[] = {0, POLLIN, POLLOUT};
+                    uint64_t who) {
+    static const short events[] = {POLLIN, POLLOUT};
     (void)known;
     pthread_mutex_lock(&poller->lock);
     drop(poller, fd);
@@ -149,7 +142,7 @@ static int copy_table(azc_poller *poller) {
 }
 
 /* Disarms what is still armed as it was when the wait began. */
-static bool disarm(azc_poller *poller, int fd, const void *who) {
+static bool disarm(azc_poller *poller, int fd, uint64_t who) {
     for (int i = 0; i < poller->count; i++) {
         armed *it = &poller->table[i];
         if (it->fd != fd || it->who != who) continue;
@@ -159,13 +152,15 @@ static bool disarm(azc_poller *poller, int fd, const void *who) {
     return false;
 }
 
-int azc__poller_wait(azc_poller *poller, void **who, int max, int timeout_us) {
+int azc__poller_wait(azc_poller *poller, uint64_t *who, int max,
+                     int timeout_us) {
     int timeout_ms = timeout_us < 0 ? -1 : (timeout_us + 999) / 1000;
     pthread_mutex_lock(&poller->lock);
     int n = copy_table(poller), count = 0;
     pthread_mutex_unlock(&poller->lock);
+    if (n < 0) azc_sys.sleep_us(NO_MEMORY_PAUSE_US);
     if (n < 0) return 0;
-    if (poll(poller->polled, (nfds_t)n, timeout_ms) <= 0) return 0;
+    if (azc_sys.poll(poller->polled, (nfds_t)n, timeout_ms) <= 0) return 0;
     if (poller->polled[0].revents) azc__notifier_clear(&poller->wake);
     pthread_mutex_lock(&poller->lock);
     for (int i = 1; i < n && count < max; i++) {

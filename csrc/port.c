@@ -1,27 +1,137 @@
 /* port.c - where one event loop hears of the operations that ended later.
  *
- * Ended operations wait here, in order, as the nodes of a list, so that telling
- * needs no memory.  The fd is signalled once for any number of them: when the
- * list stops being empty.  A port lives until it was closed and no operation
- * names it any more.
+ * The fd is signalled once for any number of events: when the list stops being
+ * empty.  It is readable until the last of them was acknowledged.
  */
+#include "port.h"
+
 #include <errno.h>
 #include <string.h>
 
-#include "channel.h"
+#include "handle.h"
 #include "poller.h"
-#include "registry.h"
+#include "sabotage.h"
 
-struct azc_port {
-    pthread_mutex_t lock;
-    azc_registered registered;
+typedef struct azc_port {
+    azc_id id;
     azc_notifier notifier;
-    azc_op *head, *tail;
-    atomic_int refs;
-    bool signalled, closed;
+    azc_note *first, *last; /* to be told */
+    uint64_t sequence;      /* of the last event */
+    uint64_t notes;
+    bool signalled;
+    bool (*again)(void); /* see azc__note_nudge */
+} azc_port;
+
+struct azc_note {
+    azc_note *next, *before;
+    azc_port *port;
+    bool listed;
+    azc_event event;
 };
 
-int azc_port_open(azc_port **out) {
+enum { NUDGE_PAUSE_US = 1000 };
+
+static azc_port *enter(azc_id port) {
+    return azc__handle_lock(&azc__ports, port);
+}
+
+static void leave(const azc_port *port) {
+    azc__handle_unlock(&azc__ports, port->id);
+}
+
+static void lock(const azc_port *port) {
+    pthread_mutex_lock(&azc__handle_slot(&azc__ports, port->id)->lock);
+}
+
+/* ---- notes ----------------------------------------------------------- */
+
+int azc__note_new(azc_id id, uint64_t token, azc_note **out) {
+    *out = NULL;
+    if (!id) return 0;
+    azc_note *note = azc_sys.allocate(sizeof *note);
+    if (!note) return -ENOMEM;
+    azc_port *port = enter(id);
+    if (!port) {
+        azc_sys.release(note);
+        return azc__handle_why(&azc__ports, id);
+    }
+    memset(note, 0, sizeof *note);
+    note->port = port;
+    note->event.token = token;
+    port->notes++;
+    leave(port);
+    *out = note;
+    return 0;
+}
+
+uint64_t azc__note_token(const azc_note *note) { return note->event.token; }
+
+static void unlist(azc_port *port, azc_note *note) {
+    if (!note->listed) return;
+    note->listed = false;
+    if (note->before)
+        note->before->next = note->next;
+    else
+        port->first = note->next;
+    if (note->next)
+        note->next->before = note->before;
+    else
+        port->last = note->before;
+}
+
+static void list(azc_port *port, azc_note *note) {
+    note->listed = true;
+    note->next = NULL;
+    note->before = port->last;
+    if (port->last)
+        port->last->next = note;
+    else
+        port->first = note;
+    port->last = note;
+}
+
+static void signal_once(azc_port *port) {
+    if (!port->signalled) azc__notifier_signal(&port->notifier);
+    port->signalled = true;
+}
+
+void azc__note_free(azc_note *note) {
+    if (!note) return;
+    azc_port *port = note->port;
+    lock(port);
+    unlist(port, note);
+    port->notes--;
+    leave(port);
+    azc_sys.release(note);
+}
+
+/* With a new sequence number, also if it is listed already: what was told of it
+ * and not yet acknowledged must not take the end along. */
+void azc__note_post(azc_note *note, uint64_t bytes, int status, int outcome) {
+    if (!note) return;
+    azc_port *port = note->port;
+    lock(port);
+    unlist(port, note);
+    note->event.sequence = ++port->sequence;
+    note->event.bytes = bytes;
+    note->event.status = status;
+    note->event.outcome = outcome;
+    list(port, note);
+    signal_once(port);
+    leave(port);
+}
+
+void azc__note_nudge(const azc_note *note, bool (*again)(void)) {
+    if (!note) return;
+    lock(note->port);
+    note->port->again = again;
+    signal_once(note->port);
+    leave(note->port);
+}
+
+/* ---- ports ----------------------------------------------------------- */
+
+int azc_port_open(azc_id *out) {
     azc_port *port = azc_sys.allocate(sizeof *port);
     if (!port) return -ENOMEM;
     memset(port, 0, sizeof *port);
@@ -30,82 +140,88 @@ int azc_port_open(azc_port **out) {
         azc_sys.release(port);
         return r;
     }
-    pthread_mutex_init(&port->lock, NULL);
-    port->refs = 1;
-    azc__register(REGISTERED_PORT, &port->registered, port);
-    *out = port;
+    port->id = azc__handle_new(&azc__ports, NULL);
+    if (!port->id) {
+        azc__notifier_close(&port->notifier);
+        azc_sys.release(port);
+        return -ENOMEM;
+    }
+    *out = port->id;
+    azc__handle_set(&azc__ports, port->id, port);
     return 0;
 }
 
-int azc_port_fd(azc_port *port) { return port->notifier.read_fd; }
-
-void azc__port_hold(azc_port *port) {
-    port->refs++;
+int azc_port_fd(azc_id id) {
+    azc_port *port = enter(id);
+    if (!port) return azc__handle_why(&azc__ports, id);
+    int fd = port->notifier.read_fd;
+    leave(port);
+    return fd;
 }
 
-void azc__port_drop(azc_port *port) {
-    if (--port->refs) return;
-    azc__unregister(&port->registered);
-    azc__notifier_close(&port->notifier);
-    pthread_mutex_destroy(&port->lock);
-    azc_sys.release(port);
-}
-
-/* The operation is the port's from here on, and the port stays for it.  Of a
- * port that was closed nobody will ask. */
-void azc__port_post(azc_port *port, azc_op *op) {
-    op->next = NULL;
-    pthread_mutex_lock(&port->lock);
-    if (port->closed) {
-        pthread_mutex_unlock(&port->lock);
-        azc__op_free(op);
-        azc__port_drop(port);
-        return;
+/* Takes the notes out that the caller has noted.  One of AZC_ROOM is its
+ * operation's, and stays. */
+static azc_note *forget(azc_port *port, uint64_t recorded) {
+    azc_note *ended = NULL;
+    while (port->first && port->first->event.sequence <= recorded) {
+        azc_note *note = port->first;
+        unlist(port, note);
+        if (note->event.status == AZC_ROOM) continue;
+        port->notes--;
+        note->next = ended;
+        ended = note;
     }
-    if (port->tail)
-        port->tail->next = op;
-    else
-        port->head = op;
-    port->tail = op;
-    if (!port->signalled) azc__notifier_signal(&port->notifier);
-    port->signalled = true;
-    pthread_mutex_unlock(&port->lock);
+    return ended;
 }
 
-int azc_port_drain(azc_port *port, azc_event *events, int max) {
+static void release_all(azc_note *note) {
+    while (note) {
+        azc_note *next = note->next;
+        azc_sys.release(note);
+        note = next;
+    }
+}
+
+static int take(azc_port *port, azc_event *events, int max) {
     int count = 0;
-    if (azc__is_dead(&port->registered)) return 0;
-    pthread_mutex_lock(&port->lock);
-    while (count < max && port->head) {
-        azc_op *op = port->head;
-        port->head = op->next;
-        events[count++] = (azc_event){.token = op->token,
-                                      .bytes = op->done,
-                                      .status = op->status,
-                                      .outcome = op->outcome};
-        azc__op_free(op);
-        port->refs--; /* never the last: the caller has one */
-    }
-    if (!port->head) {
-        port->tail = NULL;
-        if (port->signalled) azc__notifier_clear(&port->notifier);
+    for (azc_note *it = port->first; it && count < max; it = it->next)
+        events[count++] = it->event;
+    if (SABOTAGED(EVENT) && count)
+        release_all(forget(port, events[count - 1].sequence));
+    if (!port->first && port->signalled && !port->again) {
+        azc__notifier_clear(&port->notifier);
         port->signalled = false;
     }
-    pthread_mutex_unlock(&port->lock);
     return count;
 }
 
-void azc_port_close(azc_port *port) {
-    azc_event rest[16];
-    if (azc__is_dead(&port->registered)) return; /* the parent's: let it be */
-    pthread_mutex_lock(&port->lock);
-    port->closed = true;
-    pthread_mutex_unlock(&port->lock);
-    while (azc_port_drain(port, rest, 16) == 16) {
-    }
-    azc__port_drop(port);
+int azc_port_take(azc_id id, uint64_t recorded, azc_event *events, int max) {
+    azc_port *port = enter(id);
+    if (!port) return azc__handle_why(&azc__ports, id);
+    bool (*again)(void) = port->again;
+    port->again = NULL;
+    azc_note *ended = forget(port, recorded);
+    int count = take(port, events, max);
+    leave(port);
+    release_all(ended);
+    if (again && again()) azc_sys.sleep_us(NUDGE_PAUSE_US);
+    return count;
 }
 
-void azc__port_fork_child(azc_port *port) {
+int azc_port_close(azc_id id) {
+    azc_port *port = enter(id);
+    if (!port) return azc__handle_why(&azc__ports, id);
+    if (port->notes) {
+        leave(port);
+        return -EBUSY;
+    }
+    azc__handle_drop(&azc__ports, id);
+    azc__notifier_close(&port->notifier);
+    azc_sys.release(port);
+    return 0;
+}
+
+void azc__port_fork_child(void *object) {
+    azc_port *port = object;
     azc__notifier_close(&port->notifier);
 }

@@ -3,25 +3,33 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 #ifdef __linux__
-#include <linux/errqueue.h>
-#include <netinet/in.h>
 #include <sched.h>
+#endif
+#ifndef AZC_PORTABLE
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #endif
 
 #ifndef MSG_NOSIGNAL
-#define MSG_NOSIGNAL 0 /* there, channel.c sets SO_NOSIGPIPE */
+#define MSG_NOSIGNAL 0 /* there, sockets have SO_NOSIGPIPE */
 #endif
 #ifndef RWF_NOSIGNAL
 #define RWF_NOSIGNAL 0x100 /* Linux 6.18 */
+#endif
+#ifndef AZC_CGROUP /* the tests have one of their own */
+#define AZC_CGROUP "/sys/fs/cgroup"
 #endif
 
 static ssize_t result(ssize_t r) { return r < 0 ? -errno : r; }
@@ -232,84 +240,7 @@ static ssize_t sys_recv(int fd, const struct iovec *vec, int count) {
     return result(recvmsg(fd, &message, MSG_DONTWAIT));
 }
 
-/* An empty message tells whether a longer one could go. */
-static int sys_is_broken(int fd) {
-    ssize_t r = result(send(fd, "", 0, MSG_DONTWAIT | MSG_NOSIGNAL));
-    return r < 0 && r != -EAGAIN && r != -EINTR ? (int)r : 0;
-}
-
-#if defined AZC_PORTABLE || !defined SO_ZEROCOPY
-
-static int sys_zerocopy(int fd) {
-    (void)fd;
-    return -ENOSYS;
-}
-
-static ssize_t sys_send_lent(int fd, const struct iovec *vec, int count) {
-    (void)fd, (void)vec, (void)count;
-    return -ENOSYS;
-}
-
-static int sys_settled(int fd, sys_range *range) {
-    (void)fd, (void)range;
-    return 0;
-}
-
-#else
-
-static int option_of(int fd, int option) {
-    int value = -1;
-    socklen_t size = sizeof value;
-    int r = (int)result(getsockopt(fd, SOL_SOCKET, option, &value, &size));
-    return r < 0 ? r : value;
-}
-
-/* One that had it before may have counted already. */
-static int sys_zerocopy(int fd) {
-    int on = 1;
-    if (option_of(fd, SO_PROTOCOL) != IPPROTO_TCP) return -EOPNOTSUPP;
-    if (option_of(fd, SO_ZEROCOPY) != 0) return -EBUSY;
-    return (int)result(
-        setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on));
-}
-
-static ssize_t sys_send_lent(int fd, const struct iovec *vec, int count) {
-    struct msghdr message = message_of(vec, count);
-    return result(
-        sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL | MSG_ZEROCOPY));
-}
-
-static bool is_about_loans(const struct cmsghdr *part,
-                           const struct sock_extended_err *told) {
-    bool v4 = part->cmsg_level == SOL_IP && part->cmsg_type == IP_RECVERR;
-    bool v6 = part->cmsg_level == SOL_IPV6 && part->cmsg_type == IPV6_RECVERR;
-    return (v4 || v6) && told->ee_origin == SO_EE_ORIGIN_ZEROCOPY &&
-           told->ee_errno == 0;
-}
-
-/* What else stands in the queue (ICMP, say) is nobody's business here. */
-static int sys_settled(int fd, sys_range *range) {
-    for (;;) {
-        _Alignas(struct cmsghdr) char parts[256];
-        struct sock_extended_err told;
-        struct msghdr message = message_of(NULL, 0);
-        message.msg_control = parts;
-        message.msg_controllen = sizeof parts;
-        int r = (int)result(
-            recvmsg(fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT));
-        if (r == -EINTR) continue;
-        if (r < 0) return r;
-        struct cmsghdr *part = CMSG_FIRSTHDR(&message);
-        if (!part || part->cmsg_len < CMSG_LEN(sizeof told)) continue;
-        memcpy(&told, CMSG_DATA(part), sizeof told);
-        if (!is_about_loans(part, &told)) continue;
-        *range = (sys_range){told.ee_info, told.ee_data,
-                             told.ee_code & SO_EE_CODE_ZEROCOPY_COPIED};
-        return 1;
-    }
-}
-
-#endif
+/* ---- fds ---------------------------------------------------------------- */
 
 static int sys_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
     return (int)result(poll(fds, count, timeout_ms));
@@ -319,10 +250,125 @@ static int sys_fstat(int fd, struct stat *st) {
     return (int)result(fstat(fd, st));
 }
 
+static int sys_is_tty(int fd) { return isatty(fd); }
+
+static int sys_unblock(int fd) {
+    int flags = (int)result(fcntl(fd, F_GETFL));
+    if (flags < 0 || flags & O_NONBLOCK) return flags < 0 ? flags : 0;
+    return (int)result(fcntl(fd, F_SETFL, flags | O_NONBLOCK));
+}
+
+static int sys_no_sigpipe(int fd) {
+#ifdef SO_NOSIGPIPE
+    int on = 1;
+    return (int)result(
+        setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on));
+#else
+    (void)fd;
+    return 0;
+#endif
+}
+
+static int sys_linger(int fd) {
+    struct linger linger = {0, 0};
+    socklen_t size = sizeof linger;
+    if (getsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, &size) < 0) return 0;
+    return linger.l_onoff ? linger.l_linger : 0;
+}
+
 /* On Linux an interrupted close has closed: never try again. */
 static int sys_close(int fd) { return (int)result(close(fd)); }
 
 static int sys_shutdown(int fd) { return (int)result(shutdown(fd, SHUT_WR)); }
+
+/* ---- waking and waiting --------------------------------------------------- */
+
+static int sys_pipe(int fds[2]) {
+    int r = (int)result(pipe(fds));
+    for (int i = 0; i < 2 && r == 0; i++) {
+        fcntl(fds[i], F_SETFD, FD_CLOEXEC);
+        fcntl(fds[i], F_SETFL, O_NONBLOCK);
+    }
+    return r;
+}
+
+/* Eight bytes, since an eventfd wants a number. */
+static void sys_signal(int fd) {
+    const uint64_t one = 1;
+    while (write(fd, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+}
+
+/* One read empties an eventfd. */
+static void sys_clear(int fd) {
+    char ignored[64];
+    while (read(fd, ignored, sizeof ignored) == sizeof ignored) {
+    }
+}
+
+#ifndef AZC_PORTABLE
+
+static int sys_eventfd(void) {
+    return (int)result(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+}
+
+static int sys_epoll_create(void) {
+    return (int)result(epoll_create1(EPOLL_CLOEXEC));
+}
+
+static int sys_epoll_ctl(int epoll, int how, int fd,
+                         struct epoll_event *event) {
+    return (int)result(epoll_ctl(epoll, how, fd, event));
+}
+
+/* epoll_wait counts in milliseconds; another poll of the epoll fd does not. */
+static int sys_epoll_wait(int epoll, struct epoll_event *events, int max,
+                          int timeout_us) {
+    struct pollfd ready = {epoll, POLLIN, 0};
+    struct timespec most = {timeout_us / 1000000, timeout_us % 1000000 * 1000};
+    if (timeout_us > 0) ppoll(&ready, 1, &most, NULL);
+    return (int)result(epoll_wait(epoll, events, max, timeout_us < 0 ? -1 : 0));
+}
+
+#endif
+
+/* ---- memory --------------------------------------------------------------- */
+
+static size_t sys_page_size(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+
+static void *sys_map(size_t n) {
+    void *at = mmap(NULL, n, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return at == MAP_FAILED ? NULL : at;
+}
+
+static int sys_unmap(void *at, size_t n) { return (int)result(munmap(at, n)); }
+
+static void sys_prefer_huge(void *at, size_t n) {
+#ifdef MADV_HUGEPAGE
+    madvise(at, n, MADV_HUGEPAGE);
+#else
+    (void)at, (void)n;
+#endif
+}
+
+static int sys_remap(void *from, size_t n, void *to) {
+#ifdef AZC_PORTABLE
+    (void)from, (void)n, (void)to;
+    return -ENOSYS;
+#else
+    void *at = mremap(from, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+    return at == MAP_FAILED ? -errno : 0;
+#endif
+}
+
+static int sys_replace(void *at, size_t n) {
+    void *fresh = mmap(at, n, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    return fresh == MAP_FAILED ? -errno : 0;
+}
+
+/* ---- threads, time, cores ------------------------------------------------- */
 
 /* Signals belong to the program's own threads, so ours block them all. */
 static int sys_thread_start(pthread_t *thread, void *(*run)(void *),
@@ -335,8 +381,6 @@ static int sys_thread_start(pthread_t *thread, void *(*run)(void *),
     return -failed;
 }
 
-static void sys_thread_join(pthread_t thread) { pthread_join(thread, NULL); }
-
 static void sys_thread_detach(pthread_t thread) { pthread_detach(thread); }
 
 static uint64_t sys_now_ns(void) {
@@ -345,13 +389,46 @@ static uint64_t sys_now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
+static void sys_sleep_us(unsigned us) {
+    struct timespec t = {us / 1000000, us % 1000000 * 1000};
+    while (nanosleep(&t, &t) < 0 && errno == EINTR) {
+    }
+}
+
+/* A small file as a string; "" if there is none. */
+static const char *read_text(const char *path, char *text, size_t room) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? 0 : read(fd, text, room - 1);
+    if (fd >= 0) close(fd);
+    text[n < 0 ? 0 : n] = 0;
+    return text;
+}
+
+/* A container's share of the time of all cores, in cores; INT_MAX: unlimited.
+ * cgroup v2 says "max 100000" or "200000 100000", v1 has a file for each. */
+static int cores_of_cgroup(void) {
+    char text[64];
+    long long quota = 0, period = 0;
+    read_text(AZC_CGROUP "/cpu.max", text, sizeof text);
+    if (sscanf(text, "%lld %lld", &quota, &period) < 2) {
+        read_text(AZC_CGROUP "/cpu/cpu.cfs_quota_us", text, sizeof text);
+        quota = atoll(text);
+        read_text(AZC_CGROUP "/cpu/cpu.cfs_period_us", text, sizeof text);
+        period = atoll(text);
+    }
+    if (quota <= 0 || period <= 0) return INT_MAX;
+    return (int)((quota + period - 1) / period);
+}
+
 static int sys_cores(void) {
+    int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
 #ifdef __linux__
     cpu_set_t allowed;
     if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
-        return CPU_COUNT(&allowed);
+        cores = CPU_COUNT(&allowed);
 #endif
-    return (int)sysconf(_SC_NPROCESSORS_ONLN);
+    int share = cores_of_cgroup();
+    return share < cores ? share : cores;
 }
 
 struct azc_sys azc_sys = {
@@ -366,20 +443,35 @@ struct azc_sys azc_sys = {
     .unread = sys_unread,
     .send = sys_send,
     .recv = sys_recv,
-    .zerocopy = sys_zerocopy,
-    .send_lent = sys_send_lent,
-    .settled = sys_settled,
-    .is_broken = sys_is_broken,
     .poll = sys_poll,
     .fstat = sys_fstat,
+    .is_tty = sys_is_tty,
+    .unblock = sys_unblock,
+    .no_sigpipe = sys_no_sigpipe,
+    .linger = sys_linger,
     .close = sys_close,
     .shutdown = sys_shutdown,
-    .copy = sys_copy,
+    .pipe = sys_pipe,
+    .signal = sys_signal,
+    .clear = sys_clear,
+#ifndef AZC_PORTABLE
+    .eventfd = sys_eventfd,
+    .epoll_create = sys_epoll_create,
+    .epoll_ctl = sys_epoll_ctl,
+    .epoll_wait = sys_epoll_wait,
+#endif
     .allocate = malloc,
     .release = free,
+    .copy = sys_copy,
+    .page_size = sys_page_size,
+    .map = sys_map,
+    .unmap = sys_unmap,
+    .prefer_huge = sys_prefer_huge,
+    .remap = sys_remap,
+    .replace = sys_replace,
     .thread_start = sys_thread_start,
-    .thread_join = sys_thread_join,
     .thread_detach = sys_thread_detach,
     .now_ns = sys_now_ns,
+    .sleep_us = sys_sleep_us,
     .cores = sys_cores,
 };

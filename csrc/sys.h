@@ -1,8 +1,8 @@
 /* sys.h - every system call of the helper, through one table.
  *
- * Each entry returns >= 0 or -errno; no other file touches errno.  Tests put a
- * simulated kernel here: they assign other functions to the entries of
- * azc_sys before the first channel is opened.
+ * Each entry returns >= 0 or -errno, unless it says otherwise; no other file
+ * touches errno.  Tests put a simulated kernel here: they assign other functions
+ * to the entries of azc_sys before the first channel is opened.
  *
  * The syscalls, and why
  *   writev, readv     files, ttys, and everything in the portable build
@@ -10,15 +10,17 @@
  *                     that others may share, RWF_NOSIGNAL spares a SIGPIPE
  *   write             pieces of a pipe that is ours: nothing is as short
  *   vmsplice          lends pages to a pipe; FIONREAD tells what is not read yet
- *   sendmsg, recvmsg  sockets: MSG_DONTWAIT and MSG_NOSIGNAL do the same there.
- *                     MSG_ZEROCOPY lends pages, and MSG_ERRQUEUE tells which
- *                     are needed no more
+ *   sendmsg, recvmsg  sockets: MSG_DONTWAIT and MSG_NOSIGNAL do the same there
  *   poll              is a tty or FIFO ready, before a call that could block
  *   fstat             is the number still the file that we were given
+ *   fcntl             a pipe end of ours stays non-blocking, whatever somebody
+ *                     else who has it did
+ *   getsockopt        can a close last (SO_LINGER)
  *   copy              process_vm_readv on ourselves (or a pipe): a copy that
  *                     meets a hole in the caller's memory says EFAULT where
  *                     memcpy would die
- *   the poller's own  epoll and eventfd, or poll and a pipe (see poller.h)
+ *   mmap and others   the memory of pools, whose pages can be replaced
+ *   epoll, eventfd    who waits, and what wakes him; or poll and a pipe (poller.h)
  */
 #ifndef AZC_SYS_H
 #define AZC_SYS_H
@@ -43,13 +45,10 @@ typedef struct sys_hush {
     bool blocked, had_one;
 } sys_hush;
 
-/* Loans to a socket that are over, by their numbers, the last one included. */
-typedef struct sys_range {
-    uint32_t first, last;
-    bool copied; /* the kernel had to copy them all the same */
-} sys_range;
+struct epoll_event;
 
 struct azc_sys {
+    /* Bytes */
     ssize_t (*write_file)(int fd, const struct iovec *vec, int count);
     ssize_t (*read_file)(int fd, const struct iovec *vec, int count);
     ssize_t (*write_pipe)(int fd, const struct iovec *vec, int count, int how);
@@ -61,22 +60,44 @@ struct azc_sys {
     ssize_t (*unread)(int fd);
     ssize_t (*send)(int fd, const struct iovec *vec, int count);
     ssize_t (*recv)(int fd, const struct iovec *vec, int count);
-    int (*zerocopy)(int fd); /* may it be lent pages?  They count from 0 on */
-    ssize_t (*send_lent)(int fd, const struct iovec *vec, int count);
-    int (*settled)(int fd, sys_range *range); /* 1 if there was one */
-    int (*is_broken)(int fd); /* 0, or why nothing can be sent any more */
+
+    /* Fds */
     int (*poll)(struct pollfd *fds, nfds_t count, int timeout_ms);
     int (*fstat)(int fd, struct stat *st);
+    int (*is_tty)(int fd);     /* 1 or 0 */
+    int (*unblock)(int fd);    /* the description is ours: be it non-blocking */
+    int (*no_sigpipe)(int fd); /* of a socket, where MSG_NOSIGNAL is unknown */
+    int (*linger)(int fd);     /* seconds that a socket's close may take */
     int (*close)(int fd);
     int (*shutdown)(int fd);
-    ssize_t (*copy)(void *to, const void *from, size_t n);
+
+    /* Waking and waiting; epoll and eventfd are for Linux alone */
+    int (*eventfd)(void);
+    int (*pipe)(int fds[2]);
+    void (*signal)(int fd); /* an eventfd, or a pipe's end */
+    void (*clear)(int fd);
+    int (*epoll_create)(void);
+    int (*epoll_ctl)(int epoll, int how, int fd, struct epoll_event *event);
+    int (*epoll_wait)(int epoll, struct epoll_event *events, int max,
+                      int timeout_us);
+
+    /* Memory */
     void *(*allocate)(size_t n);
     void (*release)(void *memory);
+    ssize_t (*copy)(void *to, const void *from, size_t n);
+    size_t (*page_size)(void);
+    void *(*map)(size_t n); /* NULL: there is none */
+    int (*unmap)(void *at, size_t n);
+    void (*prefer_huge)(void *at, size_t n);
+    int (*remap)(void *from, size_t n, void *to); /* whatever is mapped there */
+    int (*replace)(void *at, size_t n); /* by fresh pages, locked ones too */
+
+    /* Threads, time, cores */
     int (*thread_start)(pthread_t *thread, void *(*run)(void *), void *arg);
-    void (*thread_join)(pthread_t thread);
     void (*thread_detach)(pthread_t thread);
     uint64_t (*now_ns)(void);
-    int (*cores)(void); /* that this process may run on */
+    void (*sleep_us)(unsigned us);
+    int (*cores)(void); /* that this process may use, and has time for */
 };
 
 extern struct azc_sys azc_sys;

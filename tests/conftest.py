@@ -17,7 +17,8 @@ import anyio
 import pytest
 import sabotage
 
-from aiozerocopy import _native, _waiter
+from aiozerocopy import _waiter
+from aiozerocopy._core import borrows, pins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,34 +155,37 @@ def _is_held(view: Any) -> bool:
     return "RELEASED" not in repr(view)
 
 
+def _any(views: list[Any]) -> bool:
+    """Has C something of these?  (A stream's home has room for one, which is None.)"""
+    return any(view is not None for view in views)
+
+
 @pytest.fixture(autouse=True)
 def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Compare fds, threads, children, borrowed buffers and open streams."""
-    pins = Pins(_native._from_buffer)
-    monkeypatch.setattr(_native, "_from_buffer", pins)
+    pinned = Pins(pins._from_buffer)
+    monkeypatch.setattr(pins, "_from_buffer", pinned)
     if not FDS.exists():  # not Linux: there is nothing to look at
         yield
         return
     before = Inventory.take()
-    known = set(_ours())
+    known = set(_waiter._waiters.values())
     yield
     deadline = time.monotonic() + PATIENCE
-    while leaked := _leaks(before, pins, known):
+    while leaked := _leaks(before, pinned, known):
         if time.monotonic() > deadline:
             pytest.fail("left behind: " + "; ".join(leaked))
         time.sleep(0.001)
     gc.freeze()  # what pytest keeps need not be looked at again
 
 
-def _leaks(before: Inventory, pins: Pins, known: set[object]) -> list[str]:
+def _leaks(before: Inventory, pinned: Pins, known: set[Any]) -> list[str]:
     gc.collect()
+    borrows.sweep()
+    waiters = set(_waiter._waiters.values())
     return [
         *Inventory.take().leaked_since(before),
-        *(f"pinned: {view}" for view in pins.held()),
-        *(f"open: {ours!r}" for ours in _ours() if ours not in known),
+        *(f"pinned: {view}" for view in pinned.held()),
+        *(f"borrowed: {views}" for views in borrows.borrowed.values() if _any(views)),
+        *(f"open: {waiter!r}" for waiter in waiters - known),
     ]
-
-
-def _ours() -> list[object]:
-    """Channels and waiters that somebody should have closed."""
-    return [*_native._alive, *_waiter._waiters.values()]

@@ -40,7 +40,8 @@ import anyio.lowlevel
 import pytest
 
 import aiozerocopy as azc
-from aiozerocopy import ReceiveStream, SendStream, _native
+from aiozerocopy import ReceiveStream, SendStream
+from aiozerocopy._core.channel import IN, OUT, OWN, Channel
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,8 +95,7 @@ class Link:
         fd = self.take_write_fd()
         if self.kind == "pipe":  # as azc.pipe() does it
             os.set_blocking(fd, False)
-            channel = _native.Channel(fd, _native.OUT | _native.OWN)
-            return SendStream(channel, **options)
+            return SendStream(Channel(fd, OUT | OWN), **options)
         opener = azc.wrap_socket if self.kind in SOCKETS else azc.open_writer
         return opener(fd, **options)
 
@@ -104,7 +104,7 @@ class Link:
         fd = self.take_read_fd()
         if self.kind == "pipe":
             os.set_blocking(fd, False)
-            return ReceiveStream(_native.Channel(fd, _native.IN | _native.OWN))
+            return ReceiveStream(Channel(fd, IN | OWN))
         return azc.wrap_socket(fd) if self.kind in SOCKETS else azc.open_reader(fd)
 
     def kill_reader(self) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozerocopy import _azc, _native  # type: ignore[attr-defined]
-from aiozerocopy._native import Operation
+from aiozerocopy import _azc  # type: ignore[attr-defined]
+from aiozerocopy._core.binding import IN_PROGRESS
+from aiozerocopy._core.borrows import give_back
+from aiozerocopy._sending import SendStream
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-    from aiozerocopy._native import Channel
+    from aiozerocopy._core.borrows import Operation
+    from aiozerocopy._waiter import Waiter
 
 VARIABLE = "AZC_TEST_SABOTAGE"
 
@@ -37,12 +38,13 @@ def apply(fault: str) -> None:
 
 def _unpin_early() -> None:
     """Give the export back when the message is queued, not when it is out."""
-    send = _native.Channel.send
+    attend = SendStream._attend
 
-    def send_and_unpin(self: Channel, data: Buffer) -> Operation | int:
-        result = send(self, data)
-        if isinstance(result, Operation):
-            result.unpin()
-        return result
+    async def unpin_and_attend(
+        self: SendStream, waiter: Waiter, operation: Operation, left: int
+    ) -> None:
+        if left == IN_PROGRESS:
+            give_back(operation.token)
+        await attend(self, waiter, operation, left)
 
-    _native.Channel.send = send_and_unpin  # type: ignore[method-assign]
+    SendStream._attend = unpin_and_attend  # type: ignore[method-assign]

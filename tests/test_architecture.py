@@ -21,7 +21,12 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 # and is free among itself.
 ORDER = (
     "_errors",
-    "_native",
+    "_core.binding",
+    "_core.pins",
+    "_core.borrows",
+    "_core.memory",
+    "_core.lifetime",
+    "_core.channel",
     "_batches",
     "_waiter",
     "_bound",
@@ -100,14 +105,20 @@ def read(path: Path, *, inside_functions: bool = True) -> set[str]:
 
 
 def sibling(name: str) -> str:
-    """The module right below the package that an absolute name is in, or ""."""
-    below = name.split(".")[1:2]
-    known = below and (
-        below[0] == "_azc"
-        or (PACKAGE / below[0]).is_dir()
-        or (PACKAGE / f"{below[0]}.py").exists()
-    )
+    """The module right below the package that an absolute name is in, or "".
+
+    Of the core it is the module right below that.
+    """
+    below = name.split(".")[1:3]
+    if below[:1] == ["_core"] and is_module(PACKAGE / "_core", *below[1:]):
+        return ".".join(below)
+    known = below and (below[0] == "_azc" or is_module(PACKAGE, below[0]))
     return below[0] if known else ""
+
+
+def is_module(folder: Path, *name: str) -> bool:
+    path = folder.joinpath(*name)
+    return bool(name) and (path.is_dir() or path.with_suffix(".py").exists())
 
 
 def siblings(path: Path) -> set[str]:
@@ -118,18 +129,25 @@ def siblings(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("name", ORDER)
 def test_core_imports_go_one_way(name: str) -> None:
-    path = PACKAGE / f"{name}.py"
+    path = PACKAGE / f"{name.replace('.', '/')}.py"
     allowed = {"_azc", *ORDER[: ORDER.index(name)]}
     assert siblings(path) - allowed == set()
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=module_name)
-def test_only_native_sees_cffi(path: Path) -> None:
+def test_only_binding_sees_cffi(path: Path) -> None:
     names = {name for full in read(path) for name in full.split(".")[:2]}
-    if module_name(path) == "_native":
+    if module_name(path) == "_core.binding":
         assert "_azc" in names
     else:
         assert names.isdisjoint({"_azc", "cffi", "_cffi_backend"})
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_name)
+def test_only_the_core_uses_what_cffi_offers(path: Path) -> None:
+    if module_name(path).partition(".")[0] != "_core":
+        used = {full.rpartition(".")[2] for full in read(path) if "binding" in full}
+        assert used.isdisjoint({"ffi", "lib"})
 
 
 def is_about_others(path: Path) -> bool:
@@ -154,6 +172,8 @@ def test_optional_packages_are_imported_where_they_are_used(path: Path) -> None:
         ("aiozerocopy.Stream", ""),
         ("aiozerocopy._azc.lib", "_azc"),
         ("aiozerocopy.doctor.main", "doctor"),
+        ("aiozerocopy._core.pins.pin", "_core.pins"),
+        ("aiozerocopy._core", "_core"),
     ],
 )
 def test_sibling(name: str, found: str) -> None:
@@ -166,7 +186,7 @@ def test_sibling(name: str, found: str) -> None:
         ("import numpy.linalg as n", {"numpy.linalg"}),
         ("from anyio import abc, run", {"anyio.abc", "anyio.run"}),
         ("from . import _errors", {"aiozerocopy._errors"}),
-        ("from ._native import send", {"aiozerocopy._native.send"}),
+        ("from ._core.pins import pin", {"aiozerocopy._core.pins.pin"}),
         ("try:\n import trio\nexcept ImportError:\n pass", {"trio"}),
         ("class A:\n import trio", {"trio"}),
         ("def f():\n import trio", set()),

@@ -80,7 +80,7 @@ def test_linux_probe_says_so_elsewhere(
 def test_build_tells_which_one_is_installed(
     portable: bool, verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozerocopy._native.PORTABLE", portable)
+    monkeypatch.setattr("aiozerocopy._core.binding.PORTABLE", portable)
     finding = _probes.build()
     assert ("portable" in finding.value) == portable
     assert finding.verdict == verdict
@@ -134,22 +134,15 @@ def test_socket_buffers_reads_the_limit(
 
 
 @pytest.mark.parametrize(
-    ("soft", "locked", "files"),
-    [
-        (1024, "limited", "limited"),
-        (8 << 20, "ok", "ok"),
-        (resource.RLIM_INFINITY, "ok", "ok"),
-    ],
+    ("soft", "verdict"),
+    [(1024, "limited"), (8 << 20, "ok"), (resource.RLIM_INFINITY, "ok")],
 )
-def test_limits(
-    soft: int, locked: str, files: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_open_files(soft: int, verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
-    assert _probes.locked_memory().verdict == locked
-    assert _probes.open_files().verdict == files
-    for probe in (_probes.locked_memory, _probes.open_files):
-        assert_complete(probe())
-        assert ("unlimited" in probe().value) == (soft == resource.RLIM_INFINITY)
+    finding = _probes.open_files()
+    assert finding.verdict == verdict
+    assert_complete(finding)
+    assert ("unlimited" in finding.value) == (soft == resource.RLIM_INFINITY)
 
 
 @linux_only

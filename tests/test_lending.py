@@ -28,14 +28,14 @@ from loans import (
 from oracle import assert_prefix, assert_same, payload, poison
 
 import aiozerocopy as azc
-from aiozerocopy import _native
+from aiozerocopy._core.binding import PORTABLE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(_native.PORTABLE, reason="the portable build lends nothing"),
+    pytest.mark.skipif(PORTABLE, reason="the portable build lends nothing"),
 ]
 
 

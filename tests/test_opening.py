@@ -23,7 +23,10 @@ from anyio import EndOfStream
 from links import linux_only
 
 import aiozerocopy as azc
-from aiozerocopy import _native, opening
+from aiozerocopy import opening
+from aiozerocopy._core import channel, lifetime
+from aiozerocopy._core.binding import PORTABLE
+from aiozerocopy._core.channel import Channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -178,13 +181,20 @@ def test_flush_that_fails_leaves_the_file_alone(ends: tuple[int, int]) -> None:
 async def test_failure_leaves_the_callers_fd_alone(
     ends: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(opening, "Channel", fail)
-    with pytest.raises(MemoryError):
+    monkeypatch.setattr(channel, "lib", _NoMemory())
+    with pytest.raises(OSError, match="memory"):
         azc.open_writer(ends[1])
     assert is_open(ends[1])
+
+
+class _NoMemory:
+    """The C part, without memory for a channel."""
+
+    def azc_open(self, *_: object) -> int:
+        return -errno.ENOMEM
+
+    def azc_free(self, _: object) -> int:
+        return -errno.ESHUTDOWN
 
 
 @pytest.mark.parametrize("blocking", [True, False])
@@ -393,7 +403,7 @@ async def test_known_peers(ends: tuple[int, int], peer: str) -> None:
         assert await everything(reader) == b"hello"
     # No system call of ours in the loop's thread, for a peer that is not trusted (nor
     # where an adopted pipe cannot be asked not to wait).
-    never = peer == "untrusted" or _native.PORTABLE
+    never = peer == "untrusted" or PORTABLE
     assert writer.stats.sent_at_once == (0 if never else 1)
 
 
@@ -448,11 +458,8 @@ async def test_pipe_takes_what_the_system_allows(
 async def test_pipe_that_cannot_be_opened_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(opening, "Channel", fail)
-    with pytest.raises(MemoryError):
+    monkeypatch.setattr(channel, "lib", _NoMemory())
+    with pytest.raises(OSError, match="memory"):
         azc.pipe()
 
 
@@ -498,11 +505,16 @@ def test_wrap_what_is_no_socket(ends: tuple[int, int]) -> None:
     assert is_open(ends[0])
 
 
-async def test_limits_are_passed_on(ends: tuple[int, int]) -> None:
+async def test_limits_are_passed_on(
+    ends: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int] = []
+    monkeypatch.setattr(Channel, "set_limit", lambda _, nbytes: limits.append(nbytes))
     async with azc.open_writer(ends[1], rescue_limit=1, queue_limit=2) as writer:
-        assert (writer._rescue_limit, writer._room.limit) == (1, 2)
+        assert writer._rescue_limit == 1
     one, other = socket.socketpair()
     with other:
         async with azc.wrap_socket(one, rescue_limit=1, queue_limit=2) as stream:
-            assert (stream._rescue_limit, stream._room.limit) == (1, 2)
-    assert _native.unsent() == 0
+            assert stream._rescue_limit == 1
+    assert limits == [2, 2]
+    assert lifetime.unsent() == 0

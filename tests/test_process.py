@@ -275,9 +275,9 @@ async def test_spawn_that_fails_leaves_nothing(
 async def test_failure_on_the_way_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        if name.endswith("Tail"):
-            os.close(_[0])  # type: ignore[arg-type]
+    def fail(*given: Any, **_: object) -> None:
+        if not name.endswith("Popen"):
+            os.close(given[0])  # as they do: the fd is theirs from the call on
         raise OSError(errno.EMFILE, "no more")
 
     monkeypatch.setattr(f"aiozerocopy.{name}", fail)

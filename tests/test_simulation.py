@@ -5,7 +5,8 @@ threads on real pipes and sockets. A failure prints its seed: build the program 
 below, and ``sim --from SEED --seeds 1 --verbose`` shows it again, step by step.
 tests/sim/pace.c gives csrc/pace.c a clock of its own; tests/sim/hurry.c takes memory
 back in the middle of a pipe's pieces; tests/sim/turns.c has somebody else wait while a
-pump is busy; tests/sim/crowd.c looks who writes where cores are few.
+pump is busy; tests/sim/crowd.c looks who writes where cores are few; tests/sim/cores.c
+says how many there are; tests/sim/locked.c takes locked pages back from a pipe.
 """
 
 from __future__ import annotations
@@ -23,16 +24,12 @@ TESTS = Path(__file__).parent
 CSRC = TESTS.parent / "csrc"
 SIM = TESTS / "sim"
 HELPER = [
-    *("queue", "port", "registry", "lanes", "pace", "pool", "lend"),
-    *("channel", "submit", "drive", "cancel", "pump"),
+    *("handle", "op", "queue", "port", "pool", "pace", "writer", "lanes", "lender"),
+    *("channel", "ending", "move", "submit", "cancel", "pump", "fork"),
 ]
 REAL = (*HELPER, "sys", "poller_epoll")
-KERNEL = ("sim", "oracle", "kernel", "lending", "zerocopy", "poller", "threads")
-LOANS = [
-    "-DAZC_LEND_MIN=2000",  # bytes; small loans are many loans
-    "-DAZC_LOANS_MAX=8",  # to a socket at a time
-    "-DAZC_FIRST_LOAN=4294967290u",  # soon the last number of 32 bits is used
-]
+KERNEL = ("sim", "oracle", "ports", "kernel", "lending", "poller", "threads")
+LENDS = "-DAZC_LEND_MIN=2000"  # bytes; small loans are many loans
 
 SEEDS = os.environ.get("AZC_SIM_SEEDS", "10000")
 CAUGHT_WITHIN = "5000"  # seeds
@@ -91,13 +88,14 @@ def works(folder: Path) -> Callable[..., bool]:
 
 @pytest.fixture(scope="module")
 def build_sim(folder: Path) -> Build:
-    """Build the simulation; its locks and pages take the place of the real ones."""
+    """Build the simulation; its locks take the place of the real ones."""
 
     def build(name: str, *flags: str) -> Path:
         sources = [CSRC / f"{name}.c" for name in HELPER]
         sources += [SIM / f"{name}.c" for name in KERNEL]
-        fakes = [f"-include{SIM / name}" for name in ("locks.h", "lending.h")]
-        return compiled(folder / name, sources, *fakes, *LOANS, *flags)
+        return compiled(
+            folder / name, sources, f"-include{SIM / 'locks.h'}", LENDS, *flags
+        )
 
     return build
 
@@ -120,22 +118,14 @@ def test_simulation_without_sabotage(saboteur: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "lend_to"),
+    "fault",
     [
-        ("order", "both"),
-        ("tail", "both"),
-        ("rescue", "both"),
-        ("identity", "both"),
-        ("loan", "pipes"),
-        ("loan", "sockets"),
-        ("detach", "pipes"),
-        ("detach", "sockets"),
-        ("gap", "sockets"),
+        *("order", "tail", "rescue", "identity", "loan", "detach"),
+        *("event", "handle", "gate"),
     ],
 )
-def test_simulation_catches(fault: str, lend_to: str, saboteur: Path) -> None:
-    options = ["--seeds", CAUGHT_WITHIN, "--lend-to", lend_to, "--sabotage", fault]
-    result = run([saboteur, *options])
+def test_simulation_catches(fault: str, saboteur: Path) -> None:
+    result = run([saboteur, "--seeds", CAUGHT_WITHIN, "--sabotage", fault])
     assert result.returncode == 1
     assert "failed; its last steps" in result.stderr
 
@@ -145,6 +135,37 @@ def test_pace(folder: Path, works: Callable[..., bool]) -> None:
     pace = compiled(folder / "pace", [CSRC / "pace.c", SIM / "pace.c"], *flags)
     result = run([pace])
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("files", "most"),
+    [
+        ({}, 1000),
+        ({"cpu.max": "max 100000"}, 1000),
+        ({"cpu.max": "100000 100000"}, 1),
+        ({"cpu.max": "100001 100000"}, 2),
+        ({"cpu.max": "1000 100000"}, 1),
+        ({"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"}, 1000),
+        ({"cpu.cfs_quota_us": "50000", "cpu.cfs_period_us": "100000"}, 1),
+    ],
+)
+def test_cores(folder: Path, files: dict[str, str], most: int) -> None:
+    group = folder / "cgroup"
+    shutil.rmtree(group, ignore_errors=True)
+    (group / "cpu").mkdir(parents=True)
+    for name, text in files.items():
+        (group / ("cpu" if "cfs" in name else "") / name).write_text(f"{text}\n")
+    sources = [CSRC / "sys.c", SIM / "cores.c"]
+    cores = compiled(folder / "cores", sources, f'-DAZC_CGROUP="{group}"')
+    assert int(run([cores]).stdout) == min(most, len(os.sched_getaffinity(0)))
+
+
+def test_locked_memory(folder: Path) -> None:
+    sources = [CSRC / f"{name}.c" for name in ("pool", "handle", "sys")]
+    locked = compiled(folder / "locked", [*sources, SIM / "locked.c"])
+    result = run([locked])
+    assert result.returncode == 0, result.stderr
+    assert "is_full_of(seen, BEFORE)" in run([locked, "advised"]).stderr
 
 
 @pytest.mark.parametrize("name", ["hurry", "turns", "crowd"])

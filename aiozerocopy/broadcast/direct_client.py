@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import time
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy import _native
-from aiozerocopy._errors import error_of
 from aiozerocopy.broadcast.audience import Client
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozerocopy._native import Operation
+    from aiozerocopy._core.borrows import Operation
     from aiozerocopy.broadcast.published import Message
     from aiozerocopy.streams import SendStream
-
-_CANCELED = -errno.ECANCELED
 
 
 class DirectClient(Client):
@@ -39,22 +34,18 @@ class DirectClient(Client):
     def _submit(self, message: Message, buffers: Sequence[Any]) -> None:
         stream = self._stream
         try:
-            waiter = stream._enter()
-            if len(buffers) == 1:
-                result = stream._out.send(buffers[0])
-            else:
-                result = stream._out.send_pieces(waiter.port, buffers)
+            operation = stream._out.send_now(stream._enter().port, buffers)
         except Exception as error:
             self._drop(message)
             self._fail(error)
             return
-        if isinstance(result, int):
+        if operation.done:
             self._done(message)
             return
-        self._current, self._operation, self._asked_back = message, result, False
+        self._current, self._operation, self._asked_back = message, operation, False
         if not self._since:
             self._since = time.monotonic()
-        result.on_end.append(self._over)
+        operation.listen(self._over)
 
     def _over(self) -> None:
         """The operation in flight has ended."""
@@ -65,11 +56,11 @@ class DirectClient(Client):
         if operation.status == 0:
             self._since = 0.0
             self._done(message)
-        elif operation.status != _CANCELED:
-            self._drop(message)
-            self._fail(error_of(operation.status, operation.moved, operation.total))
-        elif operation.outcome == _native.lib.AZC_DROPPED:
+        elif operation.was_dropped:
             self._not_begun(message)
+        elif not operation.was_rescued:
+            self._drop(message)
+            self._fail(operation.failure())
         elif self._closed:
             self._done(message)  # its rest follows
         else:
@@ -92,7 +83,7 @@ class DirectClient(Client):
         if waiter is None or operation is None or self._asked_back:
             return
         self._asked_back = True
-        self._stream._out.cancel(waiter.port, operation, operation.total)
+        self._stream._out.settle(waiter.port, operation, operation.total)
 
     def _abort(self) -> None:
         self._stream.abort()

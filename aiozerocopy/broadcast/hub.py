@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 
-from aiozerocopy import _native
+from aiozerocopy._core.pins import copy_into, nbytes
 from aiozerocopy._errors import StreamClosed
 from aiozerocopy.broadcast.direct_client import DirectClient
 from aiozerocopy.broadcast.encoding import TURN, Encoding, SlowEncoding, Turns, is_slow
 from aiozerocopy.broadcast.fed_client import FedClient
 from aiozerocopy.broadcast.published import Published
-from aiozerocopy.framing import FrameHeader, copy_into, describe, fresh
+from aiozerocopy.framing import FrameHeader, describe, fresh
 from aiozerocopy.pool import Frame, FramePool
 from aiozerocopy.streams import SendStream
 
@@ -186,7 +186,7 @@ class Broadcast:
                 pixel_format,
                 key,
                 len(metadata),
-                _native.nbytes(frame),
+                nbytes(frame),
             )
             published = self._taken(frame, header, metadata)
             self.sequence += 1

@@ -6,7 +6,7 @@ import copy
 import time
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy import _native
+from aiozerocopy._core.pins import nbytes
 from aiozerocopy._frame_header import Described
 from aiozerocopy.framing import array_over, memory_of
 
@@ -61,7 +61,7 @@ class Message:
 
     def __init__(self, published: Published, buffers: Sequence[Any]) -> None:
         self.buffers = buffers
-        self.nbytes = sum(map(_native.nbytes, buffers))
+        self.nbytes = sum(map(nbytes, buffers))
         self.sequence = published.sequence
         self.key = published.key
         self.published_ns = published.published_ns

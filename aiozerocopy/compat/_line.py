@@ -13,8 +13,9 @@ import threading
 import warnings
 from typing import TYPE_CHECKING
 
-from aiozerocopy import _native
-from aiozerocopy._native import Channel, Operation, Port
+from aiozerocopy._core.borrows import Operation, Port
+from aiozerocopy._core.channel import OUT, Channel
+from aiozerocopy._core.pins import fill, pin, pin_writable
 from aiozerocopy.opening import PIPE_SIZE, enlarge_pipe
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy.compat._source import Source
 
+_NO_LIMIT = (1 << 64) - 1
 DEPTH = 32  # messages that an fd's queue takes before `pipe` waits
 IDLE = 0.05  # seconds that an fd of ours outlives the last byte
 STALL = 1.0  # seconds without progress, after which the interpreter's exit gives up
@@ -87,9 +89,9 @@ class Line:
     def _submit(self, source: Source) -> None:
         copy = None if source.gl is None else self._copy(source)
         memory = source.data if copy is None else copy
-        result = self._channel.send_pieces(self._port, (memory,))
-        if not isinstance(result, int):
-            self._flying.append(Message(source, copy, result))
+        operation = self._channel.send_now(self._port, (memory,))
+        if not operation.done:
+            self._flying.append(Message(source, copy, operation))
         elif copy is not None:
             self._spare.append(copy)
 
@@ -101,11 +103,11 @@ class Line:
 
     def _copy(self, source: Source) -> mmap.mmap:
         """Map, copy, unmap: in one go, so that the right buffer is bound throughout."""
-        with _native.pin(source.data) as mapped:
+        with pin(source.data) as mapped:
             self._spare = [old for old in self._spare if len(old) == len(mapped)]
             copy = self._spare.pop() if self._spare else mmap.mmap(-1, len(mapped))
-            with _native.pin_writable(copy) as memory:
-                _native.fill(memory, mapped)
+            with pin_writable(copy) as memory:
+                fill(memory, mapped)
         source.data = source.gl  # a view of the caller's would keep it mapped
         return copy
 
@@ -151,7 +153,7 @@ class Line:
     def _watch(self) -> None:
         ready = select.poll()
         ready.register(self._port.fileno(), select.POLLIN)
-        while self.open:
+        while self.open or self._flying:
             idle = not self._flying
             if not ready.poll(self._idle * 1000 if idle else None) and idle:
                 self._end_if_idle()
@@ -181,7 +183,7 @@ class Line:
         if self.open:
             self.open = False
             self._spare.clear()
-            self._channel.close_now()
+            self._channel.abort()
             self._changed.notify_all()
 
 
@@ -191,8 +193,6 @@ def _channel_to(number: int) -> Channel:
         raise io.UnsupportedOperation(f"fd {number} is open for reading only")
     fd = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)
     enlarge_pipe(fd, PIPE_SIZE)
-    try:
-        return Channel(fd, _native.OUT)
-    except BaseException:
-        os.close(fd)
-        raise
+    channel = Channel(fd, OUT)
+    channel.set_limit(_NO_LIMIT)  # (it is counted here, in messages)
+    return channel

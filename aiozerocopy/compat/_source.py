@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from aiozerocopy import _native
+from aiozerocopy._core.pins import nbytes, overlap
 
 
 class Source:
@@ -19,15 +19,14 @@ class Source:
     def check(self) -> None:
         """Raise unless it is a buffer; one of OpenGL's is not mapped for that."""
         if self.gl is None:
-            _native.nbytes(self.data)
+            nbytes(self.data)
 
     def touches(self, other: Source) -> bool:
         """Have the two a byte in common?"""
         if self.gl is not None or other.gl is not None:
             return self.gl is other.gl
         try:
-            with _native.pin(self.data) as mine, _native.pin(other.data) as others:
-                return bool(mine < others + len(others) and others < mine + len(mine))
+            return overlap(self.data, other.data)
         except (TypeError, ValueError, BufferError):
             return False  # a memoryview that was released when its bytes were out
 

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy import _native
+from aiozerocopy._core.pins import Lease, nbytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +47,7 @@ class Layout:
             ValueError: its size, dtype or shape is not a frame's.
             TypeError, BufferError: not a buffer, or not a C-contiguous one.
         """
-        given = sum(map(_native.nbytes, planes))
+        given = sum(map(nbytes, planes))
         if given != self.nbytes:
             theirs = _look(planes[0]) if len(planes) == 1 else ""
             ours = f" ({self.shape}, {self.dtype})" if theirs else ""
@@ -86,7 +86,7 @@ _FLOATS = frozenset("efdg")  # memoryview's names for them
 
 def _described(array: Any) -> tuple[str, int, Sequence[int]]:
     """The type of its items, their size, and the shape."""
-    if isinstance(array, _native.Lease):
+    if isinstance(array, Lease):
         shape = getattr(array, "shape", ())
         dtype = getattr(array, "dtype", "uint8")
         kind = "f" if "f" in dtype else dtype
@@ -210,7 +210,7 @@ class Audio:
             ValueError: a part of a sample, or floats where integers are expected.
             TypeError, BufferError: not a buffer, or not a C-contiguous one.
         """
-        given = _native.nbytes(samples)
+        given = nbytes(samples)
         if given % self.sample_bytes:
             raise ValueError(
                 f"a sample of {self.channels} x {self.format} has {self.sample_bytes} "

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from aiozerocopy import _native
 from aiozerocopy._child_pipes import ChildPipes
+from aiozerocopy._core import lifetime
 from aiozerocopy._errors import StreamBroken
 from aiozerocopy.ffmpeg.finding import environment
 from aiozerocopy.ffmpeg.progress import REPORT_BYTES, Status, Watchdog, parse
@@ -123,10 +123,7 @@ class Child:
 
 def _counters(stream: Input) -> tuple[int, int]:
     """Bytes that were sent and messages that were not, asked in another thread."""
-    try:
-        stats = stream.stats
-    except TypeError:  # it is being closed in this very moment
-        return 0, 0
+    stats = stream.stats
     return stats.bytes_sent, stats.messages_queued
 
 
@@ -161,7 +158,7 @@ class Running:
     child: Child
     video: Input
     audio: Input | None
-    _generation: int = field(default_factory=lambda: _native.generation)
+    _generation: int = field(default_factory=lambda: lifetime.generation)
 
     @property
     def process(self) -> Process:
@@ -170,7 +167,7 @@ class Running:
     @property
     def is_inherited(self) -> bool:
         """In a forked child: it is the parent's."""
-        return self._generation != _native.generation
+        return self._generation != lifetime.generation
 
     @property
     def inputs(self) -> list[Input]:

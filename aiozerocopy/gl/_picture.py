@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.lowlevel
 
-from aiozerocopy._native import Lease
+from aiozerocopy._core.pins import Lease
 from aiozerocopy.gl import _functions as gl
 
 if TYPE_CHECKING:

@@ -2,10 +2,11 @@
  *
  * Simulated are pipes, FIFOs, ttys, sockets, regular files and devices, each
  * with a small capacity, an end that a peer holds, and faults drawn from the
- * seed.  Loans are in lending.h, and what a socket tells of them in zerocopy.h.  It keeps the rules of the real one (an fd reports once and is then
- * silent, a socket with a bad page takes nothing, ...) and checks that the
- * helper keeps them too (no call on a closed or strange number, no two calls
- * at once on one fd and direction, no lock held where a call may last).
+ * seed.  Loans are in lending.h.  It keeps the rules of the real one (an fd
+ * reports once and is then silent, a socket with a bad page takes nothing, ...)
+ * and checks that the helper keeps them too (no call on a closed or strange
+ * number, no two calls at once on one fd and direction, no lock held where a call
+ * may last, and no thread of the program's in one that does).
  */
 #ifndef SIM_KERNEL_H
 #define SIM_KERNEL_H
@@ -16,7 +17,6 @@
 #include <sys/uio.h>
 
 #include "lending.h"
-#include "zerocopy.h"
 
 enum sim_kind { SOCKET, PIPE, FIFO, TTY, REGULAR, DEVICE, KINDS };
 
@@ -31,16 +31,15 @@ typedef struct sim_flow {
     sim_loan *loans; /* out: what is looked at in memory when it is read */
     int loans_count, loans_room;
     uint64_t lent; /* bytes, ever */
-    bool may_lend; /* it only reads, as AZC_READS says; or AZC_ZEROCOPY */
+    bool may_lend; /* it only reads, as AZC_READS says */
     bool refused;  /* ... but the kernel does not lend */
-    bool counts;   /* a socket that numbers its loans */
-    sim_calls calls_lent;
     bool reads_on; /* the peer reads all that comes */
     uint64_t fed;      /* in: what the peer has written, ever */
     bool ended;        /* in: the peer has closed; out: it is gone */
     bool stalled;      /* calls do not return (a pipe that a peer holds) */
     bool starving;     /* -ENOBUFS or -ENOMEM until the peer lets go */
-    bool starved_long; /* ... it was, once */
+    uint64_t starved_since; /* 0: the last call was not */
+    bool starved_long; /* it was for so long that a channel may give up */
     bool no_more;      /* azc_close was called ... */
     int late_calls;    /* ... and this many have begun since: one may */
     bool busy;         /* a call runs */
@@ -51,8 +50,14 @@ typedef struct sim_flow {
 
 typedef struct sim_file {
     int kind, number;
-    bool open, stolen;
-    bool unpollable;  /* the poller does not know such files */
+    bool open;
+    bool stolen;     /* its number was given to another file: a stranger's, */
+    bool succeeds;   /* or one that is this, and ours too */
+    bool gone;       /* ... and nobody has the old one open any more */
+    bool unpollable; /* the poller does not know such files */
+    bool blocking;   /* somebody has taken O_NONBLOCK from a pipe of ours */
+    int waits_told;  /* ... and so many calls have met that */
+    int linger;      /* ms that a close takes */
     sim_flow flow[2]; /* 0: in, 1: out */
 } sim_file;
 
@@ -71,8 +76,7 @@ typedef struct sim_rates {
     unsigned spurious; /* readiness that is none; more unread than there is */
     unsigned refused;  /* the kernel lends no pages */
     unsigned no_pages; /* mmap fails */
-    unsigned no_room;  /* for one more loan to a socket */
-    unsigned copied;   /* it was copied although it was lent */
+    unsigned kept;     /* the same, even in the place of other memory */
 } sim_rates;
 
 /* Faults that were injected, all seeds together. */
@@ -89,14 +93,14 @@ enum sim_fault {
     FAULT_SPURIOUS,
     FAULT_PEER_DIED,
     FAULT_STOLEN,
+    FAULT_SUCCEEDED,
     FAULT_STALLED,
     FAULT_REFUSED,
     FAULT_LATE,
     FAULT_NO_PAGES,
-    FAULT_NO_ROOM,
-    FAULT_COPIED,
-    FAULT_MERGED,
-    FAULT_UNORDERED,
+    FAULT_KEPT,
+    FAULT_BLOCKING,
+    FAULT_LINGERS,
     FAULTS,
 };
 extern uint64_t sim_faults[FAULTS];
@@ -105,7 +109,7 @@ extern uint64_t sim_bytes; /* moved, all seeds together */
 
 /* Whether an error of this kind was injected since kernel_begin. */
 typedef struct sim_excuses {
-    bool no_memory, no_thread, no_fd, no_pages;
+    bool no_memory, no_thread, no_fd, no_pages, kept;
 } sim_excuses;
 
 void kernel_begin(void);
@@ -116,7 +120,11 @@ extern sim_excuses kernel_excuses;
 void kernel_set_faults(bool on);
 
 sim_file *kernel_new_file(int kind, size_t capacity);
+/* Somebody has closed the number of that file, and it is this one's now. */
+sim_file *kernel_new_successor(sim_file *of, int kind, size_t capacity);
 sim_file *kernel_file(int number);
+/* Was it ours twice, and names nothing any more? */
+bool kernel_is_nothing(int number);
 int kernel_files(void);
 sim_file *kernel_file_at(int index);
 bool kernel_signalled(int number); /* of a notifier */
@@ -126,16 +134,8 @@ extern uint64_t kernel_progress;
 bool kernel_strikes(unsigned rate, int fault);
 bool kernel_always_ready(const sim_file *file);
 bool kernel_is_ready(sim_file *file, int what); /* of poller.h */
-void poller_drop_closed(int fd);
+void poller_drop_closed(const sim_file *file);
 void poller_end(void); /* fails if one is left open */
-
-/* For zerocopy.c: what all calls that move bytes have in common. */
-void kernel_begins_call(sim_file *file, bool out, int count);
-void kernel_ends_call(sim_file *file, bool out, ssize_t r);
-int kernel_meets_fault(sim_file *file, bool out);
-int kernel_breaks(sim_flow *flow, int error);
-size_t kernel_cut(size_t n);
-void kernel_lends(sim_flow *flow, const struct iovec *vec, size_t n);
 
 /* Memory that no system call can read. */
 void kernel_mark_bad(const void *from, size_t n);
@@ -153,10 +153,11 @@ void peer_read_remains(sim_flow *flow);
 void peer_feed(sim_flow *flow, size_t n);
 void peer_end(sim_flow *flow, int fatal); /* fatal of 0: an orderly end */
 void peer_steal(sim_file *file);
+void peer_unset_nonblock(sim_file *file);
 void kernel_report_falsely(void);
 
 /* True for the threads that play the helper's callers: a system call made in
- * such a thread is a short cut, one made elsewhere is a pump's. */
+ * such a thread is a short cut, one made elsewhere is the helper's own. */
 extern bool (*kernel_is_caller)(int thread);
 /* Told of each call that moves bytes, before it begins. */
 extern void (*kernel_on_move)(sim_file *file, bool out);

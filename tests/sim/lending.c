@@ -1,8 +1,10 @@
 /* lending.c - simulated pages and loans; see lending.h. */
 #include "lending.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "kernel.h"
 #include "threads.h"
@@ -51,10 +53,7 @@ static void make_room(sim_flow *flow) {
 void lending_add(struct sim_flow *flow, const char *from, size_t n) {
     make_room(flow);
     sim_loan *loan = &flow->loans[flow->loans_count++];
-    *loan = (sim_loan){.from = from,
-                       .at = flow->moved,
-                       .n = n,
-                       .call = flow->calls_lent.count};
+    *loan = (sim_loan){.from = from, .at = flow->moved, .n = n};
     sim_lent += n;
     lending_on_lend(from);
     if (!sim_chance(100)) return;
@@ -64,7 +63,7 @@ void lending_add(struct sim_flow *flow, const char *from, size_t n) {
 
 /* Looks at as much of a loan as has been read. */
 static void look(sim_flow *flow, sim_loan *loan) {
-    if (loan->at >= flow->read || zerocopy_is_late(flow, loan->call)) return;
+    if (loan->at >= flow->read) return;
     uint64_t n = flow->read - loan->at;
     if (n > loan->n) n = loan->n;
     copy_loan(flow, loan, n);
@@ -151,10 +150,10 @@ bool lending_is_mapped(const void *from, size_t n) {
 }
 
 /* At a huge page's boundary, with the room that pool.c asks for to find it. */
-void *sim_mmap(size_t n) {
+void *lending_map(size_t n) {
     if (kernel_strikes(kernel_rates.no_pages, FAULT_NO_PAGES)) {
         kernel_excuses.no_pages = true;
-        return MAP_FAILED;
+        return NULL;
     }
     size_t rounded = (n + HUGE - 1) / HUGE * HUGE;
     SIM_CHECK(pages.used + rounded <= ARENA, "too much memory is mapped");
@@ -178,7 +177,7 @@ static void unmap(range *it, size_t n) {
     }
 }
 
-int sim_munmap(void *memory, size_t n) {
+int lending_unmap(void *memory, size_t n) {
     range *it = range_of(memory, n);
     SIM_CHECK(it && (char *)memory + n == it->from + it->n,
               "what is unmapped is no end of a map");
@@ -193,25 +192,29 @@ int sim_munmap(void *memory, size_t n) {
 }
 
 /* Others run between the copy that pool.c has made and this. */
-void *sim_mremap(void *from, size_t n, void *to) {
+int lending_remap(void *from, size_t n, void *to) {
     range *it = range_of(from, n);
     SIM_CHECK(it && (void *)it->from == from && it->n == n, "no such map");
     SIM_CHECK(range_of(to, n), "a map goes where there was none");
+    if (kernel_strikes(kernel_rates.kept, FAULT_KEPT)) return -ENOMEM;
     lending_on_replace(to, n);
     if (sim_chance(512)) sim_pause();
     replace(to, n);
     memcpy(to, from, n);
     unmap(it, n);
     sim_yield();
-    return to;
+    return 0;
 }
 
-int sim_madvise(void *memory, size_t n, int advice) {
-    if (advice != MADV_DONTNEED) return 0;
-    SIM_CHECK(range_of(memory, n), "advice for strange memory");
-    lending_on_replace(memory, n);
-    replace(memory, n);
-    memset(memory, 0, n);
+int lending_replace(void *at, size_t n) {
+    SIM_CHECK(range_of(at, n), "strange memory is replaced");
+    if (kernel_strikes(kernel_rates.kept, FAULT_KEPT)) {
+        kernel_excuses.kept = true;
+        return -ENOMEM;
+    }
+    lending_on_replace(at, n);
+    replace(at, n);
+    memset(at, 0, n);
     return 0;
 }
 
@@ -219,9 +222,8 @@ int sim_madvise(void *memory, size_t n, int advice) {
 
 void lending_begin(void) {
     if (!pages.arena) {
-        char *arena = (mmap)(NULL, ARENA + HUGE, PROT_READ | PROT_WRITE,
-                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
-                             0);
+        char *arena = mmap(NULL, ARENA + HUGE, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (arena == MAP_FAILED) abort();
         pages.arena = arena + -(uintptr_t)arena % HUGE;
     }

@@ -1,21 +1,16 @@
 /* lending.h - simulated pages: the memory of pools, and the loans of it.
  *
- * A loan is what a pipe or a socket holds of lent pages: not bytes, but where
- * they are.
+ * A loan is what a pipe holds of lent pages: not bytes, but where they are.
  * Its bytes are looked at when the reader reads, so whatever was stored there
  * meanwhile is what the reader gets.  Only when the pages are replaced at that
- * address (mremap, madvise, munmap) the loan keeps the old ones.  Now and then
- * the kernel copies at once, as it may, and nobody can tell.
- *
- * Read by the compiler before each file of csrc, as locks.h is, so that pool.c
- * maps simulated pages.
+ * address (mremap, mmap, munmap) the loan keeps the old ones.  Now and then the
+ * kernel copies at once, as it may, and nobody can tell.
  */
 #ifndef SIM_LENDING_H
 #define SIM_LENDING_H
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/mman.h>
 
 struct sim_flow;
 
@@ -24,7 +19,6 @@ typedef struct sim_loan {
     const char *from;
     uint64_t at; /* in the flow's log */
     size_t n;
-    int call;    /* to a socket: its number there */
     bool copied; /* the log has the bytes already ... */
     bool gone;   /* ... and these pages are no more in the slot */
 } sim_loan;
@@ -45,14 +39,10 @@ bool lending_is_mapped(const void *from, size_t n);
 extern void (*lending_on_lend)(const void *from);
 extern void (*lending_on_replace)(const void *from, size_t n);
 
-void *sim_mmap(size_t n);
-int sim_munmap(void *memory, size_t n);
-void *sim_mremap(void *from, size_t n, void *to);
-int sim_madvise(void *memory, size_t n, int advice);
-
-#define mmap(at, n, protection, flags, fd, offset) sim_mmap(n)
-#define munmap(memory, n)                          sim_munmap(memory, n)
-#define mremap(from, n, to_n, flags, to)           sim_mremap(from, n, to)
-#define madvise(at, n, advice)                     sim_madvise(at, n, advice)
+/* As in csrc/sys.h. */
+void *lending_map(size_t n);
+int lending_unmap(void *at, size_t n);
+int lending_remap(void *from, size_t n, void *to);
+int lending_replace(void *at, size_t n);
 
 #endif

@@ -2,25 +2,27 @@
  *
  * It puts the simulated threads' locks in the place of the real ones, so that
  * a simulated thread can be stopped wherever a real one can, and so that every
- * lock is checked: its rank, its owner, its end.
+ * lock is checked: its rank, its owner, its end.  And what is to be done around a
+ * fork is told to the simulation, which forks.
  */
 #ifndef SIM_LOCKS_H
 #define SIM_LOCKS_H
 #include <pthread.h>
-#include <unistd.h>
 
 int sim_mutex_init(pthread_mutex_t *mutex);
 int sim_mutex_destroy(pthread_mutex_t *mutex);
 int sim_mutex_lock(pthread_mutex_t *mutex, const char *name);
 int sim_mutex_unlock(pthread_mutex_t *mutex);
 pthread_t sim_thread_self(void);
-int sim_isatty(int fd);
+int sim_atfork(void (*prepare)(void), void (*parent)(void),
+               void (*child)(void));
 
 #define pthread_mutex_init(mutex, attributes) sim_mutex_init(mutex)
 #define pthread_mutex_destroy(mutex)          sim_mutex_destroy(mutex)
 #define pthread_mutex_lock(mutex)             sim_mutex_lock(mutex, #mutex)
 #define pthread_mutex_unlock(mutex)           sim_mutex_unlock(mutex)
 #define pthread_self()                        sim_thread_self()
-#define isatty(fd)                            sim_isatty(fd)
+#define pthread_atfork(before, parent, child) \
+    sim_atfork(before, parent, child)
 
 #endif

@@ -2,13 +2,17 @@
  *
  * Each message carries bytes made from its token and the offset, so whatever
  * reached a reader can be compared, byte by byte, with what should have.  The
- * instant an operation is the caller's again by the rule of csrc/azc.h, its
- * memory is poisoned and often freed: a later look at it is a poisoned byte at
- * a reader, or an error of the address sanitizer.
+ * instant an operation's memory is the caller's again by the rule of csrc/azc.h,
+ * it is poisoned and often freed: a later look at it is a poisoned byte at a
+ * reader, or an error of the address sanitizer.
  *
+ * Checked when an operation is submitted
+ *   - it has to wait for room if, and only if, the unsent bytes before it leave
+ *     none; and it is told of room only when they do
  * Checked when an operation ends
- *   - it ends once: by return value, event or azc_cancel
- *   - what is said of it fits: status, bytes, outcome, order of ends
+ *   - it ends once: by return value or by an event
+ *   - what is said of it fits: status, bytes, outcome, order of ends, and what
+ *     azc_cancel has said before
  *   - received bytes lie where they should, and nothing beyond them changed
  *   - the reader has looked at all pages of it that were lent, unless it was
  *     cancelled, closed or broken; an empty message also waits for those before
@@ -17,7 +21,8 @@
  * Checked of each channel at the end of a seed
  *   - the reader has the messages in the order of submission, each contiguous;
  *     those in part are the last, a cancelled batch ends with a message
- *   - one that was dropped left no byte, one that was rescued is whole
+ *   - one that was dropped left no byte but those it has told of, one that was
+ *     rescued is whole
  *   - every error has a cause, and all operations of a channel hear the same
  *   - the counters of azc_get_stats are those of the simulated kernel
  *   - memory that was given back was not written to
@@ -28,10 +33,11 @@
 #include "channel.h"
 #include "kernel.h"
 
-enum { OPS = 400, ENDS = 6, CHANNELS = 6, PORTS = 2, SLOTS = 8 };
+enum { OPS = 400, ENDS = 6, CHANNELS = 18, SLOTS = 8, PORTS_EVER = 24 };
 
 enum op_kind { SEND, RECEIVE, CLOSE };
-enum op_end { RUNNING, BY_RETURN, BY_EVENT, BY_CANCEL };
+enum op_end { RUNNING, BY_RETURN, BY_EVENT };
+enum { NOTHING = -1 }; /* what azc_cancel has said of it */
 
 typedef struct chan chan;
 
@@ -49,37 +55,52 @@ typedef struct op {
     size_t bad_from; /* bytes from here on cannot be read; length: none */
     int place;       /* in its channel's order, or -1 */
     int turn;        /* the same, as a number that stays */
-    bool calling;    /* the submitting call has not returned */
+    int port;        /* where its end will be told */
+    bool calling;    /* the submitting call has not returned, or not begun */
     bool direct;     /* that call has moved bytes itself */
     bool lent;       /* some of its pages were */
-    bool home;       /* it is azc_send_home */
+    bool home;       /* it is azc_send_home, or azc_send_batch: */
+    bool sizes_told; /* ... azc_set_sizes was called */
+    bool sizes_late; /* ... but azc_cancel before or meanwhile */
+    bool asks_room, must_wait; /* at the instant it got into the queue */
+    bool has_room;   /* it was told so */
     bool cancelling; /* azc_cancel was called for it */
+    bool in_line;    /* ... while it had no room */
+    int promise;     /* ... which said this, when it gave the memory back */
+    uint64_t limit;  /* ... and could copy so much at most */
+    bool back;       /* its memory is the caller's again */
+    bool lost;       /* its memory never will be (AZC_KEPT) */
     int end;
     int status, outcome;
     uint64_t bytes;
     uint64_t final;      /* bytes of it that the reader has */
     uint64_t copied;     /* if it was rescued */
-    unsigned char *kept; /* what it had received */
+    unsigned char *kept; /* what it had received, all its memory */
 } op;
 
 struct chan {
-    azc_channel *azc;
+    azc_id azc;
     sim_file *file;
     sim_flow *flow;
-    azc_port *port;
+    int port; /* of those which are in use */
     bool out, opposite, bounced;
     bool lends;       /* AZC_READS */
-    int users;        /* calls in progress */
-    bool at_home;     /* ... one of them is azc_send_home */
-    bool closing;     /* azc_close was called */
+    uint64_t most;    /* the highest limit that it ever had */
+    bool at_home;     /* an azc_send_home is in progress */
+    bool closing;     /* azc_close or azc_free was called */
     bool close_asked; /* ... and has said that it will be closed */
-    bool closed, freed;
+    int calls;  /* sends and receives in progress */
+    bool lost;  /* its number is another channel's: it is called no more */
+    bool freed; /* azc_free was called, */
+    bool gone;  /* ... and has returned */
     op *order[OPS]; /* as they were submitted */
-    int count, turns, last_end[2]; /* of those that were copied, or lent */
+    int count, turns;
+    int last_end[PORTS_EVER][2]; /* of those that were copied, or lent */
     int error;
     bool torn; /* a message may have been cut off */
     uint64_t immediate;
     uint64_t replaced; /* bytes of slots, to take loans back */
+    op *last_receive;  /* that has ended in its own call */
 };
 
 extern op ops[OPS];
@@ -88,8 +109,9 @@ extern chan channels[CHANNELS];
 extern int channel_count;
 
 /* The pool that the callers have, if they have one. */
-extern azc_pool *pool;
-extern size_t slot_bytes;
+extern azc_id pool;
+extern char *pool_memory;
+extern size_t slot_bytes, pool_stride;
 extern uint64_t sim_twins; /* operations with the bytes of another */
 
 void oracle_begin(void);
@@ -99,14 +121,19 @@ op *op_new_in_slot(chan *channel, int kind, size_t length);
 /* The same bytes as a send that has not ended, in the same slot, once more. */
 op *op_new_twin(chan *channel);
 op *op_of(uint64_t token);
-/* The operation that this simulated thread submits now. */
+/* The operation that this simulated thread submits now, or cancels. */
 void op_enters(op *it);
 void op_leaves(op *it);
-void op_ends(op *it, int how, int status, uint64_t bytes, int outcome);
+void op_is_cancelled(op *it, bool now);
+void op_ends(op *it, int how, const azc_event *event);
+void op_has_room(op *it);
+/* The caller has the memory again. */
 void op_give_back(op *it);
 /* Where a batch ends that is cancelled after so many bytes. */
 uint64_t op_cut(const op *it, uint64_t bytes);
-void channel_check(chan *channel, bool all_ended);
+/* As the helper sees it; NULL once that is gone. */
+azc_channel *channel_inside(const chan *channel);
+void channel_check(chan *channel);
 void channel_check_stats(chan *channel);
 /* The pool is closed: all operations with its memory must be over. */
 void oracle_close_pool(void);

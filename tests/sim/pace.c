@@ -9,7 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "channel.h"
+#include "pace.h"
+#include "sys.h"
 
 #define CHECK(condition, ...)                                                  \
     do {                                                                       \

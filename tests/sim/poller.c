@@ -20,12 +20,13 @@ enum {
     FRUITLESS_MAX = 60, /* turns without a rest or a result */
 };
 
+/* As in epoll: a number and what it named then. */
 typedef struct entry {
-    int fd;
+    sim_file *file;
     bool used, armed;
     int what;
     bool spurious; /* it will be reported, but nothing is there */
-    void *who;
+    uint64_t who;
 } entry;
 
 struct azc_poller {
@@ -102,10 +103,10 @@ void azc__poller_close(azc_poller *poller) {
     azc_sys.release(poller);
 }
 
-static entry *find(azc_poller *poller, int fd) {
+static entry *find(azc_poller *poller, const sim_file *file) {
     for (int i = 0; i < ENTRIES; i++) {
         entry *it = &poller->entries[i];
-        if (it->used && it->fd == fd) return it;
+        if (it->used && it->file == file) return it;
     }
     return NULL;
 }
@@ -118,38 +119,43 @@ static entry *find_room(azc_poller *poller) {
 }
 
 int azc__poller_arm(azc_poller *poller, int fd, int what, bool known,
-                    void *who) {
+                    uint64_t who) {
     sim_yield();
-    SIM_CHECK(!kernel_always_ready(kernel_file(fd)), "fd %d cannot be polled",
-              fd);
-    entry *it = find(poller, fd);
+    if (kernel_is_nothing(fd)) return -EBADF;
+    sim_file *file = kernel_file(fd);
+    SIM_CHECK(!kernel_always_ready(file), "fd %d cannot be polled", fd);
+    entry *it = find(poller, file);
+    if (known && !it && (file->stolen || file->succeeds)) return -ENOENT;
     SIM_CHECK(known == (it != NULL), "fd %d is%s in the poller", fd,
               known ? " not" : "");
-    if (kernel_file(fd)->unpollable) return -EPERM;
+    if (file->unpollable) return -EPERM;
     if (no_fd() < 0) return -ENOMEM;
     if (!it) it = find_room(poller);
-    *it = (entry){.fd = fd, .used = true, .armed = true, .what = what, .who = who};
+    *it = (entry){
+        .file = file, .used = true, .armed = true, .what = what, .who = who};
     return 0;
 }
 
 void azc__poller_forget(azc_poller *poller, int fd) {
     sim_yield();
-    entry *it = find(poller, fd);
+    if (kernel_is_nothing(fd)) return;
+    sim_file *file = kernel_file(fd);
+    entry *it = find(poller, file);
     /* A stranger's number does not name the description that is known here. */
-    if (it && !kernel_file(fd)->stolen) it->used = false;
+    if (it && !file->stolen) it->used = false;
 }
 
 /* The kernel itself forgets a description that nobody has open. */
-void poller_drop_closed(int fd) {
+void poller_drop_closed(const sim_file *file) {
     for (int i = 0; i < POLLERS; i++) {
-        entry *it = polling.pollers[i] ? find(polling.pollers[i], fd) : NULL;
+        entry *it = polling.pollers[i] ? find(polling.pollers[i], file) : NULL;
         if (it) it->used = false;
     }
 }
 
 static bool is_reported(const entry *it) {
     return it->used && it->armed &&
-           (it->spurious || kernel_is_ready(kernel_file(it->fd), it->what));
+           (it->spurious || kernel_is_ready(it->file, it->what));
 }
 
 static bool has_report(void *arg) {
@@ -182,7 +188,7 @@ static void check_fruitless(azc_poller *poller, int timeout_ms) {
     SIM_CHECK(++poller->fruitless < FRUITLESS_MAX, "a busy loop");
 }
 
-static int collect(azc_poller *poller, void **who, int max) {
+static int collect(azc_poller *poller, uint64_t *who, int max) {
     int count = 0, first = (int)sim_below(ENTRIES);
     for (int i = 0; i < ENTRIES && count < max; i++) {
         entry *it = &poller->entries[(first + i) % ENTRIES];
@@ -194,7 +200,8 @@ static int collect(azc_poller *poller, void **who, int max) {
     return count;
 }
 
-int azc__poller_wait(azc_poller *poller, void **who, int max, int timeout_us) {
+int azc__poller_wait(azc_poller *poller, uint64_t *who, int max,
+                     int timeout_us) {
     int timeout_ms = timeout_us < 0 ? -1 : (timeout_us + 999) / 1000;
     SIM_CHECK(!sim_holds_locks(), "a thread waits with a lock held");
     check_fruitless(poller, timeout_ms);

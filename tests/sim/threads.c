@@ -10,6 +10,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include "handle.h"
 #include "locks.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -29,6 +30,9 @@ enum {
     TRACED = 120,
     STEPS_MAX = 4000000, /* turns in one seed: more is a busy loop */
     HANG_SECONDS = 30,
+    BUSY_MS = 50, /* that may pass while anyone can run */
+    IDLE_MS = 6000, /* longer than anything in csrc has patience */
+    CHANNEL_RANK = 1,
 };
 
 typedef struct thread {
@@ -185,8 +189,8 @@ static bool can_run(const thread *it) {
     return it->deadline != SIM_FOREVER && it->deadline <= sim.now;
 }
 
-/* Time goes on to the next end of a wait; false if there is none. */
-static bool advance_time(void) {
+/* Time goes on to the next end of a wait; false if there is none before most. */
+static bool advance_time(int64_t most) {
     int64_t next = INT64_MAX;
     for (int i = 0; i < sim.count; i++) {
         const thread *it = &sim.threads[i];
@@ -194,20 +198,21 @@ static bool advance_time(void) {
             it->deadline > sim.now && it->deadline < next)
             next = it->deadline;
     }
-    if (next == INT64_MAX) return false;
+    if (next == INT64_MAX || next > most) return false;
     sim.now = next;
     return true;
 }
 
 static int pick(void) {
     if (++sim.steps > STEPS_MAX) sim_fail("it goes round and round");
-    if (sim_chance(4)) advance_time();
+    const thread *first = &sim.threads[0];
+    if (sim_chance(4)) advance_time(sim.now + BUSY_MS);
     do {
         int runnable[SIM_THREADS], count = 0;
         for (int i = 0; i < sim.count; i++)
             if (can_run(&sim.threads[i])) runnable[count++] = i;
         if (count) return runnable[sim_below((uint64_t)count)];
-    } while (advance_time());
+    } while (advance_time(first->idling ? first->deadline : INT64_MAX));
     SIM_CHECK(sim.threads[0].idling, "deadlock: nobody can run");
     return 0;
 }
@@ -230,6 +235,7 @@ bool sim_wait(bool (*ready)(void *), void *arg, int64_t ms) {
 
 void sim_idle(void) {
     self()->idling = true;
+    self()->deadline = sim.now + IDLE_MS;
     sim_pause();
     self()->idling = false;
 }
@@ -237,7 +243,7 @@ void sim_idle(void) {
 /* ---- starting and ending --------------------------------------------- */
 
 static char *new_stack(void) {
-    char *stack = (mmap)(NULL, STACK_SIZE, PROT_READ | PROT_WRITE,
+    char *stack = mmap(NULL, STACK_SIZE, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stack == MAP_FAILED) abort();
     mprotect(stack, 4096, PROT_NONE);
@@ -302,11 +308,6 @@ void sim_detach(int number) {
     it->joined = true;
 }
 
-void sim_forked(void) {
-    for (int i = 0; i < sim.count; i++)
-        if (i != sim.self) sim.threads[i].alive = false;
-}
-
 void sim_begin(uint64_t seed, bool verbose) {
     static const unsigned restless[] = {0, 8, 60, 250, 600};
     sim.seed = seed;
@@ -339,13 +340,32 @@ typedef struct lock_state {
     unsigned rank;
 } lock_state;
 
-/* The locks are asked by their names, as csrc/channel.h orders them. */
-static unsigned rank_of(const char *name) {
-    static const char *const order[] = {"&channel->lock", "&shared_lock",
-                                        "&pump->lock", "&port->lock",
-                                        "&pools_lock", "&lock"};
-    for (unsigned i = 0; i < sizeof order / sizeof *order; i++)
-        if (strcmp(name, order[i]) == 0) return 1u << i;
+static const azc_slot *slot_of(const azc_table *table, const void *mutex) {
+    for (uint32_t i = 0; i * SLOTS_A_CHUNK < table->used; i++) {
+        const azc_slot *first = table->chunks[i];
+        const azc_slot *slot = (const azc_slot *)mutex;
+        if (slot >= first && slot < first + SLOTS_A_CHUNK) return slot;
+    }
+    return NULL;
+}
+
+static bool is_slot_of(const azc_table *table, const void *mutex) {
+    return slot_of(table, mutex) != NULL;
+}
+
+/* As csrc/channel.h orders them; and before a pump's those of the tables, which
+ * only a fork takes together.  The slot of no channel comes last. */
+static unsigned rank_of(const void *mutex, const char *name) {
+    const azc_slot *slot = slot_of(&azc__channels, mutex);
+    if (slot) return slot->object ? CHANNEL_RANK : 1u << 9;
+    if (strcmp(name, "&shared_lock") == 0) return 1u << 1;
+    if (mutex == &azc__channels.lock) return 1u << 2;
+    if (mutex == &azc__ports.lock) return 1u << 3;
+    if (mutex == &azc__pools.lock) return 1u << 4;
+    if (strcmp(name, "&pump->lock") == 0) return 1u << 5;
+    if (is_slot_of(&azc__ports, mutex)) return 1u << 6;
+    if (is_slot_of(&azc__pools, mutex)) return 1u << 7;
+    if (strcmp(name, "&pools_lock") == 0) return 1u << 8;
     sim_fail("a lock without a rank: %s", name);
 }
 
@@ -378,14 +398,14 @@ int sim_mutex_destroy(pthread_mutex_t *mutex) {
 }
 
 int sim_mutex_lock(pthread_mutex_t *mutex, const char *name) {
-    unsigned rank = rank_of(name);
+    unsigned rank = rank_of(mutex, name);
     SIM_CHECK(rank > self()->ranks, "%s is taken out of order", name);
     sim_yield();
     if (!is_free(mutex)) sim_wait(is_free, mutex, SIM_FOREVER);
     SIM_CHECK(get(mutex).owner == 0, "%s was destroyed", name);
     set(mutex, sim.self + 1, rank);
     self()->ranks |= rank;
-    if (rank == 1 && sim_on_channel_lock) sim_on_channel_lock(mutex);
+    if (rank == CHANNEL_RANK && sim_on_channel_lock) sim_on_channel_lock(mutex);
     return 0;
 }
 
@@ -401,3 +421,27 @@ int sim_mutex_unlock(pthread_mutex_t *mutex) {
 pthread_t sim_thread_self(void) { return (pthread_t)(uintptr_t)(sim.self + 1); }
 
 bool sim_holds_locks(void) { return self()->ranks != 0; }
+
+/* ---- fork ------------------------------------------------------------ */
+
+static void (*before_fork)(void), (*in_parent)(void), (*in_child)(void);
+
+int sim_atfork(void (*prepare)(void), void (*parent)(void),
+               void (*child)(void)) {
+    before_fork = prepare;
+    in_parent = parent;
+    in_child = child;
+    return 0;
+}
+
+/* The child has no thread but the one that asked for it. */
+pid_t sim_fork(void) {
+    before_fork();
+    pid_t child = fork();
+    for (int i = 0; i < sim.count && child == 0; i++)
+        if (i != sim.self) sim.threads[i].alive = false;
+    if (child) in_parent();
+    return child;
+}
+
+void sim_fork_ends(void) { in_child(); }

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 enum { SIM_THREADS = 64, SIM_FOREVER = -1 };
 
@@ -36,14 +37,17 @@ void sim_join(int thread);
 void sim_detach(int thread);
 int sim_self(void); /* 0 is who called sim_begin */
 
-/* After a fork the child has no thread but the one that asked for it. */
-void sim_forked(void);
+/* As fork, with what the helper does around it; but in the child that is done when
+ * sim_fork_ends is called. */
+pid_t sim_fork(void);
+void sim_fork_ends(void);
 
 void sim_yield(void); /* another may have its turn here */
 void sim_pause(void); /* another has its turn, if there is one */
 /* Waits for ready(arg), for ms at most; says if it became true. */
 bool sim_wait(bool (*ready)(void *), void *arg, int64_t ms);
-/* Waits until all others only wait for what nobody will do (thread 0 only). */
+/* Waits until all others only wait for what nobody will do, or look again and again
+ * for seconds whether somebody has (thread 0 only). */
 void sim_idle(void);
 
 uint64_t sim_now(void);

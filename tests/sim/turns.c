@@ -11,12 +11,14 @@
  */
 #include <errno.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "channel.h"
+#include "azc.h"
+#include "sys.h"
 
 #define CHECK(condition)                                                       \
     do {                                                                       \
@@ -29,7 +31,7 @@
 enum { FEW = 1, MESSAGES = 32 };
 static const size_t MUCH = 32 << 20, FRAME = 1 << 20;
 
-static atomic_size_t taken; /* of what is much */
+static atomic_size_t taken;  /* of what is much */
 static atomic_bool all_wait; /* everything was submitted */
 static int other_fd;
 
@@ -39,10 +41,23 @@ static size_t size_of(const struct iovec *vec, int count) {
     return n;
 }
 
-static void wait_for_event(azc_port *port, azc_event *event) {
+static int put(azc_id channel, azc_id port, uint64_t token, void *data,
+               size_t n) {
+    struct iovec all = {data, n};
+    return azc_sendv(channel, port, token, &all, 1, NULL, 0, 0);
+}
+
+/* Takes events for good; returns how many there were. */
+static int take(azc_id port, azc_event *events, int max) {
+    int count = azc_port_take(port, 0, events, max);
+    if (count > 0) azc_port_take(port, events[count - 1].sequence, NULL, 0);
+    return count;
+}
+
+static void wait_for_event(azc_id port, azc_event *event) {
     struct pollfd told = {azc_port_fd(port), POLLIN, 0};
     CHECK(poll(&told, 1, 10000) == 1);
-    CHECK(azc_port_drain(port, event, 1) == 1);
+    CHECK(take(port, event, 1) == 1);
     CHECK(event->status == 0);
 }
 
@@ -66,8 +81,7 @@ static ssize_t send_all(int fd, const struct iovec *vec, int count) {
 
 static void two_sockets(void) {
     int a[2], b[2];
-    azc_channel *much, *other;
-    azc_port *port;
+    azc_id much, other, port;
     azc_event event;
     char *memory = calloc(1, MUCH);
     CHECK(memory && socketpair(AF_UNIX, SOCK_STREAM, 0, a) == 0);
@@ -77,19 +91,15 @@ static void two_sockets(void) {
     CHECK(azc_port_open(&port) == 0);
     CHECK(azc_open(a[0], AZC_OUT, &much) == 0);
     CHECK(azc_open(b[0], AZC_OUT, &other) == 0);
-    CHECK(azc_send(much, port, 1, memory, MUCH) == -EINPROGRESS);
-    CHECK(azc_send(other, port, 2, memory, FEW) == -EINPROGRESS);
+    CHECK(put(much, port, 1, memory, MUCH) == -EINPROGRESS);
+    CHECK(put(other, port, 2, memory, FEW) == -EINPROGRESS);
     all_wait = true;
     wait_for_event(port, &event);
     CHECK(event.token == 2);
     wait_for_event(port, &event);
     CHECK(taken == MUCH);
-    azc_channel *both[] = {much, other};
-    for (int i = 0; i < 2; i++) {
-        azc_close(both[i], NULL, 0);
-        azc_free(both[i]);
-    }
-    azc_port_close(port);
+    CHECK(azc_free(much) == 0 && azc_free(other) == 0);
+    CHECK(azc_port_close(port) == 0);
     close(a[1]);
     close(b[1]);
     free(memory);
@@ -97,12 +107,12 @@ static void two_sockets(void) {
 
 /* ---- a pipe that is lent pages ----------------------------------------- */
 
-static azc_port *frames_port;
+static azc_id frames_port;
 static atomic_int back;
 
 static void take_back(void) {
     azc_event events[MESSAGES];
-    back += azc_port_drain(frames_port, events, MESSAGES);
+    back += take(frames_port, events, MESSAGES);
 }
 
 /* What comes back is counted while the pump still has much to lend. */
@@ -128,8 +138,7 @@ static ssize_t all_is_read(int fd) {
 
 static void lent_pipe(void) {
     int ends[2];
-    azc_channel *channel;
-    azc_pool *pool;
+    azc_id channel, pool;
     all_wait = false;
     azc_sys.lend = lend_all;
     azc_sys.unread = all_is_read;
@@ -138,18 +147,16 @@ static void lent_pipe(void) {
     CHECK(azc_port_open(&frames_port) == 0);
     CHECK(azc_open(ends[1], AZC_OUT | AZC_OWN | AZC_READS, &channel) == 0);
     for (uint64_t i = 0; i < MESSAGES; i++)
-        CHECK(azc_send(channel, frames_port, i, azc_pool_slot(pool, 0),
-                       FRAME) == -EINPROGRESS);
+        CHECK(put(channel, frames_port, i, azc_pool_slot(pool, 0), FRAME) ==
+              -EINPROGRESS);
     all_wait = true;
     while (back < MESSAGES) {
         struct pollfd told = {azc_port_fd(frames_port), POLLIN, 0};
         CHECK(poll(&told, 1, 10000) == 1);
         take_back();
     }
-    azc_close(channel, NULL, 0);
-    azc_free(channel);
-    azc_port_close(frames_port);
-    azc_pool_close(pool);
+    CHECK(azc_free(channel) == 0 && azc_port_close(frames_port) == 0);
+    CHECK(azc_pool_close(pool) == 0);
     close(ends[0]);
 }
 
@@ -163,7 +170,7 @@ static ssize_t write_all(int fd, const void *data, size_t n) {
     (void)fd;
     while (!all_wait) sched_yield();
     if (data == second) {
-        CHECK(azc_port_drain(frames_port, &event, 1) == 1 && event.token == 0);
+        CHECK(take(frames_port, &event, 1) == 1 && event.token == 0);
         second_begun = true;
     }
     return (ssize_t)n;
@@ -171,7 +178,7 @@ static ssize_t write_all(int fd, const void *data, size_t n) {
 
 static void big_messages(void) {
     int ends[2];
-    azc_channel *channel;
+    azc_id channel;
     azc_event event;
     char *memory = calloc(2, 2 * FRAME);
     second = memory + 2 * FRAME;
@@ -181,15 +188,13 @@ static void big_messages(void) {
     CHECK(azc_port_open(&frames_port) == 0);
     CHECK(azc_open(ends[1], AZC_OUT | AZC_OWN, &channel) == 0);
     for (uint64_t i = 0; i < 2; i++)
-        CHECK(azc_send(channel, frames_port, i, memory + i * 2 * FRAME,
-                       2 * FRAME) == -EINPROGRESS);
+        CHECK(put(channel, frames_port, i, memory + i * 2 * FRAME, 2 * FRAME) ==
+              -EINPROGRESS);
     all_wait = true;
     while (!second_begun) sched_yield(); /* the pump takes the first event */
     wait_for_event(frames_port, &event);
     CHECK(event.token == 1);
-    azc_close(channel, NULL, 0);
-    azc_free(channel);
-    azc_port_close(frames_port);
+    CHECK(azc_free(channel) == 0 && azc_port_close(frames_port) == 0);
     close(ends[0]);
     free(memory);
 }

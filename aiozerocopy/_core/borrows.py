@@ -1,0 +1,230 @@
+"""What C has borrowed, and who hears of its end.
+
+The states of an operation
+    registered   its views are in `borrowed` and it is in `Port.operations`, both under
+                 its token.  It stands there before C is called, so whatever is raised
+                 during the call, by a signal's handler between any two lines, C has
+                 nothing that is not registered
+    queued       C has said -EINPROGRESS: one event will tell the end
+    over         C has said so: by what the call returned, by an event, or by
+                 `Channel.settle`.  Only then do the views go out of `borrowed`
+
+`borrowed` is a root, which no garbage collection looks behind: it holds views, and no
+operation, future or stream.  So a borrow outlives whoever has asked for it, for as long
+as C may look at the memory.  `Port.operations` is none: who waits is the port's affair,
+and goes with it.
+
+Noting an event twice is harmless, and C tells each again until it was told that all up
+to it are noted: a signal's exception in `Port.drain` loses nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import select
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from aiozerocopy._core.binding import check, ffi, lib
+from aiozerocopy._core.pins import unpin
+from aiozerocopy._errors import error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_EVENTS = 64  # taken from a port in one call
+
+# By token: the views of memory that C has, or may have.
+borrowed: dict[int, list[Any]] = {}
+_tokens = itertools.count(1)
+
+
+def give_back(token: int, outcome: int = 0) -> None:
+    """C has said that it is over.  May be called twice.
+
+    A reader who was lent pages may look at them for ever: then they stay borrowed.
+    """
+    if outcome == lib.AZC_KEPT:
+        return
+    views = borrowed.get(token)
+    if views is not None:
+        unpin(views)
+        borrowed.pop(token, None)
+        views.clear()
+
+
+class Operation:
+    """One message on its way; ``done`` once its buffers are free.
+
+    Made before C is called, and registered as of then: see above.
+    """
+
+    done = False
+    has_room = False  # within the channel's limit, for a `put` that had to ask
+    moved = 0
+    total = 0
+    status = 0
+    outcome = 0
+
+    def __init__(self, port: Port, views: list[Any]) -> None:
+        self.token = token = next(_tokens)
+        self.views = views
+        # As keys, for their order; each is called once, or twice if it was interrupted.
+        self._listeners: dict[Callable[[], object], None] = {}
+        port.operations[token] = self
+        borrowed[token] = views
+
+    def end(self, moved: int, status: int, outcome: int) -> None:
+        """The buffers are the caller's again: give them back first, then tell."""
+        self._give_back(outcome)
+        if not self.done:
+            self.moved, self.status, self.outcome = moved, status, outcome
+            self.done = True
+        if self._listeners:
+            self._tell()
+
+    def _give_back(self, outcome: int) -> None:
+        give_back(self.token, outcome)
+
+    def let_in(self) -> None:
+        """There is room for it: it is queued within the limit."""
+        self.has_room = True
+        self._tell()
+
+    def listen(self, listener: Callable[[], object]) -> None:
+        """Call it at the next change, or now if there will be none."""
+        self._listeners[listener] = None
+        if self.done:
+            self._tell()
+
+    def forget(self, listener: Callable[[], object]) -> None:
+        self._listeners.pop(listener, None)
+
+    def _tell(self) -> None:
+        for listener in list(self._listeners):
+            listener()
+            self._listeners.pop(listener, None)
+
+    @property
+    def was_dropped(self) -> bool:
+        """Cancelled before a byte of it was out."""
+        return self._was_cancelled(lib.AZC_DROPPED) and self.moved == 0
+
+    @property
+    def was_rescued(self) -> bool:
+        """Cancelled, and its rest follows from a copy."""
+        return self._was_cancelled(lib.AZC_RESCUED)
+
+    def _was_cancelled(self, outcome: int) -> bool:
+        return self.status == -errno.ECANCELED and self.outcome == outcome
+
+    def failure(self) -> Exception:
+        """Why it failed."""
+        return error_of(
+            self.status,
+            self.moved,
+            self.total,
+            broken=self.outcome != lib.AZC_REFUSED,
+            at_least=self.outcome == lib.AZC_UNKNOWN,
+        )
+
+    def raise_if_failed(self) -> None:
+        if self.status < 0:
+            raise self.failure()
+
+
+class Port:
+    """Where one event loop, or one waiting thread, hears of operations that ended."""
+
+    def __init__(self) -> None:
+        sweep()
+        self.operations: dict[int, Operation] = {}
+        # C stores the number where it cannot be lost on its way to us.
+        self._number = ffi.new("azc_id *")
+        check(lib.azc_port_open(self._number))
+        self.id: int = self._number[0]
+
+    def fileno(self) -> int:
+        return lib.azc_port_fd(self.id)
+
+    def drain(self) -> None:
+        """End every operation whose event has come.  From any thread."""
+        _drain(self._number[0], self.operations)
+
+    def forget(self, operation: Operation) -> None:
+        """It has ended, or will not begin: no event is to be expected."""
+        self.operations.pop(operation.token, None)
+
+    def wait(self, operation: Operation, seconds: float | None = None) -> bool:
+        """Block this thread until the operation is done, or the time is over."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        ready = select.poll()
+        ready.register(self.fileno(), select.POLLIN)
+        while True:
+            self.drain()
+            if operation.done:
+                return True
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            ready.poll(None if left is None else left * 1000)
+
+    def close(self) -> bool:
+        """Close, and say so; not while C has an operation that names it."""
+        return _close(self._number[0], self.operations)
+
+    def __del__(self) -> None:
+        number = getattr(self, "_number", None)
+        if number is None or not number[0] or sys.is_finalizing():
+            return
+        if not self.close():
+            _lost.append(number[0])
+
+
+def _drain(port: int, operations: dict[int, Operation]) -> None:
+    # (of its own for each call: several threads may drain one port)
+    events = ffi.new("azc_event[]", _EVENTS)
+    recorded = 0
+    while (count := lib.azc_port_take(port, recorded, events, _EVENTS)) > 0:
+        for event in events[0:count]:
+            _note(event, operations)
+        recorded = events[count - 1].sequence
+
+
+def _note(event: Any, operations: dict[int, Operation]) -> None:
+    token = event.token
+    operation = operations.get(token)
+    if event.status == lib.AZC_ROOM:
+        if operation is not None:
+            operation.let_in()
+    elif operation is None:
+        give_back(token, event.outcome)
+    else:
+        operation.end(event.bytes, event.status, event.outcome)
+        operations.pop(token, None)
+
+
+def _close(port: int, operations: dict[int, Operation]) -> bool:
+    _drain(port, operations)
+    return lib.azc_port_close(port) != -errno.EBUSY
+
+
+# ---- ports without a loop ---------------------------------------------------------
+
+# Those that C still named when nobody else did any more.
+_lost: list[int] = []
+
+
+def sweep() -> None:
+    """Give back what has ended on such ports, and close those that are idle.
+
+    Called now and then, from any thread, also by a finalizer in the middle of itself:
+    then a port is looked at twice, or has to wait for the next time.
+    """
+    for port in _lost:
+        if _close(port, {}):
+            with contextlib.suppress(ValueError):
+                _lost.remove(port)

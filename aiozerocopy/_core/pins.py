@@ -1,0 +1,170 @@
+"""A caller's buffer as memory that C may be given, and copies between such memory.
+
+A pin is a cffi object that holds the buffer's export: the memory stays where it is, and
+a bytearray cannot be resized, until the pin is released or gone.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import TYPE_CHECKING, Any, cast
+
+from aiozerocopy._core.binding import ffi
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+# A buffer up to this size is cheaper copied than pinned.
+_COPY_UP_TO = 4 << 10
+
+_STRIDED = (
+    "the memory is not C-contiguous (a strided, transposed or Fortran-ordered view): "
+    "send numpy.ascontiguousarray(...) or another contiguous copy"
+)
+
+_from_buffer = ffi.from_buffer
+_allocate = ffi.new_allocator(should_clear_after_alloc=False)
+
+
+class Lease:
+    """What has its memory in a view: accepted wherever a buffer is.
+
+    (A class can be a buffer itself from Python 3.12 on only.)
+    """
+
+    @property
+    def view(self) -> memoryview:
+        """The memory; a view of it, wherever it is, keeps it borrowed."""
+        raise NotImplementedError
+
+
+# These can hold nothing but plain bytes.
+_PLAIN = frozenset((bytes, bytearray, mmap.mmap))
+
+
+def _refuse_objects(data: object) -> None:
+    """An array of Python objects is an array of addresses: never send those."""
+    if type(data) is memoryview:
+        holds_objects = data.itemsize > 1 and "O" in data.format
+    else:
+        holds_objects = getattr(getattr(data, "dtype", None), "hasobject", False)
+    if holds_objects:
+        raise TypeError("an array of Python objects has no bytes to send")
+
+
+def pin(data: Buffer) -> Any:
+    """Borrow the memory of ``data`` until the result is released.
+
+    Raises:
+        TypeError: not a bytes-like object, or one that holds Python objects.
+        BufferError: its memory is not C-contiguous.
+        ValueError: a released memoryview.
+    """
+    if type(data) not in _PLAIN:
+        if isinstance(data, Lease):
+            data = data.view
+        _refuse_objects(data)
+    try:
+        return _from_buffer(data)
+    except (TypeError, ValueError, BufferError) as error:
+        raise _refusal(data, error) from None
+
+
+def pin_writable(data: Buffer) -> Any:
+    """The same for memory to receive into.
+
+    Raises: as `pin`; BufferError for read-only memory too.
+    """
+    if isinstance(data, Lease):
+        data = data.view
+    _refuse_objects(data)
+    try:
+        return _from_buffer(data, require_writable=True)
+    except (TypeError, ValueError, BufferError) as error:
+        raise _refusal(data, error) from None
+
+
+def pin_or_copy(data: Buffer) -> Any:
+    """What C may be given for ``data``: a copy of it if that is cheaper than a pin.
+
+    Raises: as `pin`.
+    """
+    kind = type(data)
+    if kind is memoryview:
+        plain = cast("memoryview", data)
+        if plain.itemsize == 1 and plain.c_contiguous:
+            if plain.nbytes <= _COPY_UP_TO:
+                return plain.tobytes()
+            return _from_buffer(plain)  # the usual kind needs no second look
+    elif kind is bytearray and len(cast("bytearray", data)) <= _COPY_UP_TO:
+        return bytes(data)
+    return pin(data)
+
+
+def unpin(views: list[Any]) -> None:
+    """Give the exports back; may be called twice, and go on where it was left."""
+    for view in views:
+        if type(view) is not bytes and view is not None:
+            ffi.release(view)
+
+
+def _refusal(data: object, error: Exception) -> Exception:
+    """What a user can do about a buffer that cffi did not take."""
+    if "contiguous" in str(error):
+        return BufferError(_STRIDED)
+    if "read-only" in str(error):  # NumPy says ValueError
+        return BufferError("the memory is read-only: nothing can be received there")
+    if not isinstance(error, TypeError):
+        return error
+    hint = " (encode it first)" if isinstance(data, str) else ""
+    kind = type(data).__name__
+    return TypeError(f"a bytes-like object is required, not {kind!r}{hint}")
+
+
+def nbytes(data: Buffer) -> int:
+    """The size of a bytes-like object; ``len`` would count rows or items."""
+    kind = type(data)
+    if kind is bytes or kind is bytearray:
+        return len(cast("bytes", data))
+    if kind is memoryview:
+        plain = cast("memoryview", data)
+        if plain.itemsize == 1 and plain.c_contiguous:
+            return plain.nbytes
+    with pin(data) as view:  # memoryview would refuse an array of datetime64
+        return len(view)
+
+
+# ---- what is done with memory ----------------------------------------------------
+
+
+def scratch(n: int) -> Any:
+    """Memory of our own to receive into, not cleared."""
+    return _allocate("char[]", n)
+
+
+def content(view: Any, n: int) -> bytes:
+    """The first n bytes of a pin or of scratch memory."""
+    return bytes(ffi.buffer(view, n))
+
+
+def fill(view: Any, data: memoryview) -> None:
+    """Copy into a pin."""
+    ffi.memmove(view, data, len(data))
+
+
+def copy_into(target: Buffer, source: Buffer) -> None:
+    """Copy the bytes of any contiguous buffer into another of that size or more.
+
+    Raises: as `pin` and `pin_writable`.
+    """
+    with pin(source) as data, pin_writable(target) as memory:
+        ffi.memmove(memory, data, len(data))
+
+
+def overlap(one: Buffer, other: Buffer) -> bool:
+    """Have the two a byte in common?
+
+    Raises: as `pin`.
+    """
+    with pin(one) as first, pin(other) as second:
+        return bool(first < second + len(second) and second < first + len(first))

@@ -1,0 +1,65 @@
+/* ending.c - how operations end: done, cut off, or with their channel. */
+#include "ending.h"
+
+/* Pages that cannot be taken back stay with the reader for as long as it likes. */
+static bool stay_lent(azc_op *op) {
+    return op->lent && azc__op_detach(op) < 0;
+}
+
+void azc__end(azc_channel *channel, azc_op *op, int status, int outcome) {
+    op->status = status;
+    op->outcome = outcome;
+    op->ended = true;
+    if (status < 0 && op->in_flight) op->outcome = AZC_UNKNOWN;
+    if (stay_lent(op)) op->outcome = AZC_KEPT;
+    if (!azc__outward(channel))
+        channel->stats.messages += status == 0;
+    else if (status == 0 || op->done) /* not an empty one that was dropped */
+        channel->stats.messages += azc__op_messages(op);
+    if (op->submitting) return;
+    azc__note_post(op->note, op->done, status, op->outcome);
+    azc__op_free(op);
+}
+
+static void end_list(azc_channel *channel, azc_op *op, int status) {
+    while (op) {
+        azc_op *next = op->next;
+        azc__end(channel, op, status, AZC_DROPPED);
+        op = next;
+    }
+}
+
+void azc__end_one(azc_channel *channel, azc_op *op, int status, int outcome) {
+    azc__queue_remove(&channel->queue, op);
+    azc__end(channel, op, status, outcome);
+    azc__let_in(channel);
+}
+
+void azc__end_consumed(azc_channel *channel) {
+    uint64_t upto = channel->lender.read;
+    end_list(channel, azc__queue_consume(&channel->queue, upto), 0);
+    azc__let_in(channel);
+}
+
+void azc__end_all(azc_channel *channel, int status) {
+    end_list(channel, azc__queue_take_all(&channel->queue), status);
+}
+
+/* While a system call has somebody's memory nothing may end: the driver sees to it
+ * when it is back. */
+void azc__break(azc_channel *channel, int error) {
+    if (channel->state != OPEN) return;
+    channel->error = channel->error ? channel->error : error;
+    if (channel->in_call) {
+        channel->hurry = true;
+        return;
+    }
+    channel->state = BROKEN;
+    azc__end_all(channel, channel->error);
+}
+
+void azc__let_in(azc_channel *channel) {
+    azc_op *op;
+    while ((op = azc__queue_admit(&channel->queue)))
+        if (op->asks_room) azc__note_post(op->note, 0, AZC_ROOM, AZC_DROPPED);
+}

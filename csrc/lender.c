@@ -1,0 +1,73 @@
+/* lender.c - pages that are lent to a pipe's reader, not copied: until when. */
+#include "lender.h"
+
+#include <errno.h>
+
+#include "channel.h"
+
+enum {
+    NAP_MIN_US = 50, /* while a reader has lent pages, */
+    NAP_MAX_US = 2000, /* and when it is slow */
+};
+
+void azc__lender_begin(azc_channel *channel) {
+    azc_lender *lender = &channel->lender;
+    bool wanted = channel->flags & AZC_READS && channel->flags & AZC_OWN;
+    lender->nap_us = NAP_MIN_US;
+    lender->lends =
+        wanted && azc__outward(channel) && channel->lane->lend_from;
+}
+
+size_t azc__lend_from(const azc_channel *channel) {
+    return channel->lender.lends ? channel->lane->lend_from : 0;
+}
+
+ssize_t azc__lend(azc_channel *channel, struct iovec *vec, int count) {
+    return azc_sys.lend(channel->fd, vec, count);
+}
+
+ssize_t azc__lend_weigh(azc_channel *channel, ssize_t r) {
+    if (r > 0) channel->stats.lent += (uint64_t)r;
+    switch (-r) {
+    case EINVAL:
+    case EPERM:
+    case ENOSYS:
+    case EOPNOTSUPP:
+    case EFAULT:
+        channel->lender.lends = false;
+        return -EINTR; /* ask again: now it is copied */
+    }
+    return r;
+}
+
+bool azc__is_owed(const azc_channel *channel) {
+    return channel->state == OPEN &&
+           channel->queue.head != channel->queue.cursor;
+}
+
+/* How many bytes the reader has not read, or -EPIPE if there is no reader.
+ * The lock is let go of: a reader can hold the question up. */
+static ssize_t unread(azc_channel *channel) {
+    struct pollfd peer = {channel->fd, 0, 0};
+    azc__unlock(channel);
+    ssize_t n = azc_sys.unread(peer.fd);
+    if (n > 0 && azc_sys.poll(&peer, 1, 0) > 0 && peer.revents & POLLERR)
+        n = -EPIPE;
+    azc__lock(channel);
+    return n;
+}
+
+int azc__lender_ask(azc_channel *channel) {
+    azc_lender *lender = &channel->lender;
+    uint64_t accepted = channel->queue.accepted, read = 0;
+    ssize_t n = unread(channel);
+    if (n < 0) return (int)n;
+    if ((uint64_t)n < accepted) read = accepted - (uint64_t)n;
+    if (read > lender->read) {
+        lender->read = read;
+        lender->nap_us = NAP_MIN_US;
+    } else if (lender->nap_us < NAP_MAX_US) {
+        lender->nap_us *= 2;
+    }
+    return 0;
+}

@@ -1,0 +1,33 @@
+/* port.h - where one event loop hears of the operations that ended later.
+ *
+ * A note is what will be told about one token.  It is made before there is anything
+ * to tell, so that telling needs no memory:
+ *
+ *   its operation's --(azc__note_post)--> the port's --(acknowledged)--> freed
+ *        |                                    |
+ *        +---------(azc__note_free)-----------+-- a note of AZC_ROOM stays its
+ *                  nobody is to be told           operation's, and is posted again
+ *
+ * A port lives until it was closed, which it cannot be while it has any notes.
+ */
+#ifndef AZC_PORT_H
+#define AZC_PORT_H
+#include "azc.h"
+#include "sys.h"
+
+typedef struct azc_note azc_note;
+
+/* 0 or -errno; a note for port 0 is NULL. */
+int azc__note_new(azc_id port, uint64_t token, azc_note **note);
+uint64_t azc__note_token(const azc_note *note);
+/* With NULL it does nothing, as do the two below. */
+void azc__note_free(azc_note *note);
+void azc__note_post(azc_note *note, uint64_t bytes, int status, int outcome);
+
+/* Wakes the port's loop, whose azc_port_take then calls `again`; true from there
+ * says that it has nudged once more. */
+void azc__note_nudge(const azc_note *note, bool (*again)(void));
+
+void azc__port_fork_child(void *port);
+
+#endif

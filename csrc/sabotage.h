@@ -1,0 +1,23 @@
+/* sabotage.h - deliberate faults, compiled in only for the tests that must catch them. */
+#ifndef AZC_SABOTAGE_H
+#define AZC_SABOTAGE_H
+
+#ifdef AZC_SABOTAGE
+enum {
+    SABOTAGE_ORDER = 1,
+    SABOTAGE_TAIL = 2,
+    SABOTAGE_RESCUE = 4,
+    SABOTAGE_IDENTITY = 8,
+    SABOTAGE_LOAN = 16,
+    SABOTAGE_DETACH = 32,
+    SABOTAGE_EVENT = 64,
+    SABOTAGE_HANDLE = 128,
+    SABOTAGE_GATE = 256,
+};
+extern int azc_sabotage;
+#define SABOTAGED(what) (azc_sabotage & SABOTAGE_##what)
+#else
+#define SABOTAGED(what) 0
+#endif
+
+#endif

@@ -1,0 +1,105 @@
+"""The C helper's includes go one way, and its system calls through one table."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+CSRC = Path(__file__).parents[1] / "csrc"
+
+# A header may include those before it; a C file its own header and those before it,
+# and what it names below.
+ORDER = (
+    *("azc", "sys", "sabotage", "handle", "poller", "port", "pool", "op", "queue"),
+    *("pace", "writer", "lane", "lender", "pump", "channel"),
+    *("ending", "cancel", "move", "fork"),
+)
+# Headers that belong to a C file of another name, or to none.
+HEADER_OF = {
+    "lanes": "lane",
+    "poller_epoll": "poller",
+    "poller_poll": "poller",
+    "submit": "fork",  # the top: what is called for
+}
+# These work on channels, whose parts they are.
+ON_CHANNELS = {"lanes", "lender", "pump", "channel"}
+SYSTEM = {"sys"}  # the only file that calls the system
+# Headers without calls: names, numbers and memory.
+PLAIN = {
+    *("errno.h", "stdatomic.h", "stdbool.h", "stddef.h", "stdint.h", "string.h"),
+    *("pthread.h", "poll.h", "signal.h"),
+    *("sys/stat.h", "sys/types.h", "sys/uio.h", "sys/epoll.h"),
+}
+CALLS = re.compile(
+    r"(?<![.\w])(?:errno(?!\.h)|(?:open|close|read|write|writev|readv|send|recv|poll|pipe"
+    r"|fcntl|ioctl|fstat|mmap|madvise|munmap|malloc|free|usleep|isatty|setsockopt"
+    r"|epoll_\w+|eventfd\w*)\()"
+)
+
+FILES = sorted([*CSRC.glob("*.c"), *CSRC.glob("*.h")])
+
+
+def includes(path: Path) -> tuple[set[str], set[str]]:
+    """Our headers, by their names, and the system's."""
+    text = path.read_text()
+    ours = set(re.findall(r'^ *# *include "([^"]+)\.h"', text, re.MULTILINE))
+    system = set(re.findall(r"^ *# *include <([^>]+)>", text, re.MULTILINE))
+    return ours, system
+
+
+def code(path: Path) -> str:
+    """Without comments."""
+    return re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
+
+
+def allowed(path: Path) -> set[str]:
+    name = path.stem
+    if path.suffix == ".h":
+        return set(ORDER[: ORDER.index(name)])
+    last = ORDER.index(HEADER_OF.get(name, name))
+    if name in ON_CHANNELS:  # and they may end what they have found to be at its end
+        last = ORDER.index("ending")
+    return set(ORDER[: last + 1])
+
+
+def test_every_header_has_its_place() -> None:
+    assert {path.stem for path in CSRC.glob("*.h")} == set(ORDER)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_includes_go_one_way(path: Path) -> None:
+    ours, _ = includes(path)
+    assert ours - allowed(path) == set()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_only_sys_calls_the_system(path: Path) -> None:
+    _, system = includes(path)
+    if path.stem in SYSTEM:
+        assert "errno.h" in system or path.suffix == ".h"
+        return
+    assert system - PLAIN == set()
+    assert CALLS.findall(code(path)) == []
+
+
+@pytest.mark.parametrize("path", sorted(CSRC.glob("*.c")), ids=lambda path: path.name)
+def test_a_c_file_uses_what_it_includes(path: Path) -> None:
+    """Each header of ours offers something that is used (or it is its own)."""
+    ours, _ = includes(path)
+    own = HEADER_OF.get(path.stem, path.stem)
+    text = code(path)
+    unused = {
+        name
+        for name in ours - {own, "azc", "sys"}
+        if not any(re.search(rf"\b{word}\b", text) for word in offered(name))
+    }
+    assert unused == set()
+
+
+def offered(name: str) -> set[str]:
+    """What a header declares: functions, types, macros, and members of enums."""
+    text = code(CSRC / f"{name}.h")
+    words = set(re.findall(r"\b(azc__?\w+|[A-Z][A-Z_0-9]{3,})\b", text))
+    return words | {f"azc_{name}"}
