@@ -1,0 +1,680 @@
+"""The garbage collector, the interpreter's end, forks and other interpreters.
+
+Each test is a program of its own, since what it looks for ends a process: memory that
+is freed too early, a lock that nobody gives back.  `signal.alarm` ends what hangs.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+import scripts
+from links import linux_only
+from oracle import POISON, Checker
+
+every_loop = pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
+every_asyncio_loop = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+every_end = pytest.mark.parametrize("end", ["0", "1", "2", "exit"])
+
+# What the programs below share.
+TOOLS = """
+    import socket
+    BIG = 1 << 20
+    signal.alarm(12)
+
+    def cycle(*objects):
+        "From here on only garbage refers to these."
+        try:
+            raise ValueError
+        except ValueError as error:
+            kept = error
+
+    def collect(end):
+        "In a generation; or only when the program ends."
+        if end == "exit":
+            print("ends")
+            sys.exit()
+        gc.collect(int(end))
+
+    def until(condition):
+        deadline = time.monotonic() + 5
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+    def new_loop():
+        if sys.argv[1] == "asyncio":
+            return asyncio.new_event_loop()
+        import uvloop
+        return uvloop.new_event_loop()
+
+    def read_to_the_end(fd):
+        received = bytearray()
+        while piece := os.read(fd, BIG):
+            received += piece
+        os.close(fd)
+        return received
+
+    def threads():
+        return len(os.listdir("/proc/self/task"))
+
+    def fork():
+        with warnings.catch_warnings():  # 3.12 and later warn of threads
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return os.fork()
+
+    def must_end_well(pid):
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if status:
+            print("the child's status is", status, file=sys.stderr, flush=True)
+            os._exit(1)
+
+    async def transfer():
+        "Opens streams and uses them."
+        data, copy = os.urandom(BIG), bytearray(BIG)
+        for reader, writer in (azc.pipe(1 << 16), azc.socketpair()):
+            async with reader, writer, anyio.create_task_group() as tasks:
+                tasks.start_soon(writer.send, data)
+                await reader.receive_exactly(copy)
+            assert copy == data
+
+    gc.disable()
+"""
+
+
+def lost(code: str, *arguments: str) -> tuple[str, str]:
+    """What a program says that forgets to close its streams."""
+    process = scripts.start(TOOLS + code, *arguments, warnings="default")
+    status, said, complained = scripts.finish(process)
+    assert status == 0, complained
+    assert "Traceback" not in complained
+    return said, complained
+
+
+# ---- the garbage collector ----------------------------------------------------------
+
+
+@every_end
+@every_loop
+def test_stream_in_a_cycle(loop: str, end: str) -> None:
+    """It is warned of and closed, and what it had borrowed is given back."""
+    said, complained = lost(
+        """
+    read_fd, write_fd = os.pipe()
+    near, far = socket.socketpair()
+    data = [bytearray(b"x" * BIG) for _ in range(4)]
+
+    async def main():
+        writer = azc.open_writer(write_fd, peer="reads")
+        stream = azc.wrap_socket(near)
+        tickets = [await writer.put(data[0]), await stream.put(data[1])]
+        await begun(writer)
+        await begun(stream)
+        tickets.append(await writer.put(data[2], data[3]))
+        cycle(writer, stream, tickets)
+
+    run(main)
+    collect(sys.argv[2])
+    for each in data:
+        each.clear()
+    assert set(read_to_the_end(read_fd)) == set(b"x")
+    assert set(read_to_the_end(far.detach())) == set(b"x")
+    until(lambda: threads() == 1)
+    print("ends")
+    """,
+        loop,
+        end,
+    )
+    assert said == "ends\n"
+    if end != "exit":
+        assert complained.count("ResourceWarning: unclosed <SendStream") == 1
+        assert complained.count("ResourceWarning: unclosed <Stream") == 1
+
+
+@every_end
+@every_asyncio_loop
+def test_closed_loop_in_a_cycle(loop: str, end: str) -> None:
+    """With a send, a receive and a put that waits for room, none of them over."""
+    said, complained = lost(
+        """
+    loop = new_loop()
+    read_fd, write_fd = os.pipe()
+    near, far = socket.socketpair()
+    data = [bytearray(b"x" * BIG) for _ in range(4)]
+
+    async def use():
+        writer = azc.open_writer(write_fd, queue_limit=1)
+        stream = azc.wrap_socket(near)
+        tasks = [
+            loop.create_task(call) for call in (
+                writer.send(data[0]), writer.put(data[1]),
+                stream.receive_into(data[2]), stream.send_many([data[3]]),
+            )
+        ]
+        for task in tasks:
+            task._log_destroy_pending = False
+        await begun(writer)
+        await begun(stream)
+        cycle(loop, writer, stream, tasks)
+
+    loop.run_until_complete(use())
+    loop.close()
+    del loop
+    collect(sys.argv[2])
+    for each in data:
+        each.clear()
+    read_to_the_end(read_fd)
+    read_to_the_end(far.detach())
+    until(lambda: threads() == 1)
+    print("ends")
+    """,
+        loop,
+        end,
+    )
+    assert said == "ends\n"
+    if end != "exit":
+        assert complained.count("ResourceWarning: unclosed <SendStream") == 1
+        assert complained.count("ResourceWarning: unclosed <Stream") == 1
+
+
+@every_end
+@every_asyncio_loop
+def test_everything_in_one_cycle(loop: str, end: str) -> None:
+    """Made in any order; and who looks at a frame at his end sees what is in it."""
+    said, _ = lost(
+        """
+    import random
+    seen = []
+
+    class Looks:
+        def __init__(self, view, tell=seen.append):
+            self.view, self.tell = view, tell
+
+        def __del__(self):
+            self.tell(bytes(self.view[-4:]))
+
+    class Scene:
+        def __init__(self, number):
+            self.loop, self.fds, self.number = new_loop(), os.pipe(), number
+            self.pool = self.stream = None
+
+        def make_pool(self):
+            self.pool = azc.FramePool(BIG, slots=3)
+            self.frame = self.pool.acquire_nowait()
+            self.frame.view[:] = b"seen" * (BIG // 4)
+            self.looks = Looks(self.frame.view)
+
+        def make_stream(self):
+            self.stream = azc.open_writer(self.fds[1], peer="reads")
+
+        def make_looks(self):
+            self.early = Looks(memoryview(b"seen"))
+
+        async def use(self):
+            makes = [self.make_pool, self.make_stream, self.make_looks]
+            random.Random(self.number).shuffle(makes)
+            for make in makes:
+                make()
+            self.ticket = await self.stream.put(self.frame, b"x" * 9)
+            self.task = self.loop.create_task(self.stream.send(self.frame.view[9:]))
+            self.task._log_destroy_pending = False
+            await begun(self.stream)
+            self.me = self
+
+    def make(number):
+        scene = Scene(number)
+        scene.loop.run_until_complete(scene.use())
+        scene.loop.close()
+        return scene.fds[0]
+
+    count = 6
+    fds = [make(number) for number in range(count)]
+    collect(sys.argv[2])
+    assert seen == [b"seen"] * 2 * count, seen
+    for fd in fds:
+        assert set(read_to_the_end(fd)) <= set(b"seenx")
+    until(lambda: threads() == 1)
+    print("ends")
+    """,
+        loop,
+        end,
+    )
+    assert said == "ends\n"
+
+
+@every_end
+def test_finalizing_buffer_in_a_cycle(end: str) -> None:
+    said, _ = lost(
+        """
+    class Looks:
+        def __init__(self):
+            self.memory = bytearray(b"seen" * 100_000)
+            self.view = azc.finalizing_buffer(self.memory, self.over)
+            self.seen = True
+
+        def over(self):
+            self.seen = False
+
+        def __del__(self, say=print):
+            try:
+                self.memory.clear()
+            except BufferError:
+                say(bytes(self.view[-4:]))
+
+    Looks()
+    collect(sys.argv[2])
+    print("ends")
+    """,
+        "asyncio",
+        end,
+    )
+    assert sorted(said.split("\n")) == ["", "b'seen'", "ends"]
+
+
+def test_memory_of_a_lost_pool_is_given_back() -> None:
+    said, _ = lost(
+        """
+    import resource
+    def size():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[0]) * resource.getpagesize()
+
+    def make():
+        pool = azc.FramePool(64 << 20, slots=4)
+        cycle(pool, pool.acquire_nowait(), pool.acquire_nowait().view[5:])
+
+    before = size()
+    for _ in range(3):
+        make()
+        assert size() > before + (200 << 20)
+        gc.collect()
+        assert size() < before + (32 << 20)
+    print("ends")
+    """
+    )
+    assert said == "ends\n"
+
+
+# ---- threads, after the loop and at the end -----------------------------------------
+
+
+@every_loop
+def test_threads_and_the_streams_of_a_closed_loop(loop: str) -> None:
+    """They send, abort and collect, and all of it ends by itself."""
+    said, complained = lost(
+        """
+    import contextlib
+    data = bytearray(BIG)
+
+    async def main(streams):
+        for _ in range(8):
+            reader, writer = azc.pipe(1 << 16)
+            await writer.put(data)
+            await begun(writer)
+            streams.append((reader, writer))
+
+    def use(reader, writer, go):
+        def send():
+            go.wait()
+            with contextlib.suppress(azc.StreamClosed):
+                while True:
+                    writer.send_from_thread(b"x" * 1000)
+        sender = threading.Thread(target=send)
+        sender.start()
+        go.wait()
+        if writer.fileno() % 2:
+            gc.collect()
+        writer.abort()
+        reader.abort()
+        sender.join()
+
+    for _ in range(30):
+        streams = []
+        run(lambda: main(streams))
+        go = threading.Barrier(2 * len(streams))
+        users = [threading.Thread(target=use, args=(*each, go)) for each in streams]
+        for user in users:
+            user.start()
+        for user in users:
+            user.join()
+        del streams, users
+        data.append(0)
+    until(lambda: threads() == 1)
+    print("ends")
+    """,
+        loop,
+    )
+    assert said == "ends\n"
+    assert complained == ""
+
+
+DAEMONS = """
+    import oracle
+    stream = azc.open_writer(int(sys.argv[2]))
+    begins = threading.Semaphore(0)
+
+    def send(number):
+        sequence = 0
+        while True:
+            data = oracle.message(number, sequence, (100, 70_000, BIG)[number % 3])
+            begins.release()
+            stream.send_from_thread(data)
+            oracle.poison(data)
+            sequence += 1
+
+    for number in range(12):
+        threading.Thread(target=send, args=(number,), daemon=True).start()
+    for _ in range(100):
+        begins.acquire()
+    """
+
+
+def test_daemon_threads_that_send_at_the_end() -> None:
+    checker = Checker()
+    for _ in range(5):
+        checker = Checker()
+        read_fd, write_fd = os.pipe()
+        process = scripts.start(
+            TOOLS + DAEMONS,
+            "asyncio",
+            str(write_fd),
+            warnings="default",
+            pass_fds=[write_fd],
+        )
+        os.close(write_fd)
+        with open(read_fd, "rb", buffering=0) as file:
+            while piece := file.read(1 << 20):
+                checker.feed(piece)
+        status, _, complained = scripts.finish(process)
+        assert status == 0, complained
+        assert "Fatal" not in complained
+
+
+# ---- before and after everything else -----------------------------------------------
+
+# What is registered before the package is imported runs closest to a fork, and last
+# at the program's end.
+EARLY = """
+import atexit, os
+at_forks, at_end = [], []
+
+def call(these):
+    for each in these:
+        each()
+
+atexit.register(call, at_end)
+os.register_at_fork(
+    before=lambda: call(at_forks),
+    after_in_parent=lambda: call(at_forks),
+    after_in_child=lambda: call(at_forks),
+)
+"""
+
+
+def start_early(
+    code: str, *arguments: str, warnings: str = "error", **options: Any
+) -> subprocess.Popen[str]:
+    """`scripts.start`, after `EARLY`."""
+    script = EARLY + scripts.PRELUDE + textwrap.dedent(TOOLS + code)
+    return subprocess.Popen(
+        [sys.executable, "-X", "dev", "-W", warnings, "-c", script, *arguments],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+MANY = """
+    import resource
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2
+    )
+    told, answers, *fds = map(int, sys.argv[2:])
+
+    data = [bytearray(b"a" * BIG) for _ in fds]
+
+    def store():
+        "What is in the buffers from here on was never sent."
+        for each in data:
+            each[:] = b"\\xdb" * BIG
+        os.write(told, b".")
+        os.read(answers, 1)  # only we hold what the streams have not closed
+        os._exit(0)  # more than that is not looked at
+
+    at_end.append(store)
+
+    async def main():
+        global streams
+        streams = [azc.open_writer(fd) for fd in fds]
+        for stream, each in zip(streams, data):
+            await stream.put(each)
+            await begun(stream)
+        for _ in range(1_050):  # each has four channels
+            streams.extend(azc.socketpair())
+
+    run(main)
+    """
+
+
+@linux_only
+def test_more_than_four_thousand_channels_at_the_end() -> None:
+    """All of them are closed before memory is freed; the oldest have data to send."""
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 4096:
+        pytest.skip("needs more fds than this machine allows")
+    pipes = [os.pipe() for _ in range(10)]
+    told, tell = os.pipe()
+    ask, answer = os.pipe()
+    theirs = [tell, ask, *(write_fd for _, write_fd in pipes)]
+    process = start_early(
+        MANY, "asyncio", *map(str, theirs), warnings="default", pass_fds=theirs
+    )
+    for fd in theirs:
+        os.close(fd)
+    wrong = 0
+    if os.read(told, 1) == b".":
+        for read_fd, _ in pipes:
+            while not wrong and (piece := os.read(read_fd, 1 << 20)):
+                wrong += piece.count(POISON)
+    for fd in (told, answer, *(read_fd for read_fd, _ in pipes)):
+        os.close(fd)
+    status, _, complained = scripts.finish(process)
+    assert status == 0, complained
+    assert wrong == 0
+    assert "bytes were still queued" in complained
+
+
+# ---- forks --------------------------------------------------------------------------
+
+
+def test_fork_with_collections_in_other_hooks() -> None:
+    """A pool, a stream and a port end while everything is about to fork."""
+    process = start_early(
+        """
+    def throw_away():
+        cycle(azc.FramePool(1000), azc.FramePool(BIG).acquire_nowait())
+        gc.collect()
+        reader, writer = azc.pipe()
+        writer.send_from_thread(b"x")
+        reader.abort()
+        writer.abort()
+
+    at_forks.append(throw_away)
+    anyio.run(transfer)
+    for _ in range(5):
+        pid = fork()
+        if pid == 0:
+            anyio.run(transfer)
+            os._exit(0)
+        must_end_well(pid)
+    anyio.run(transfer)
+    """
+    )
+    assert scripts.finish(process) == (0, "", "")
+
+
+BUSY = """
+    anyio.run(transfer)  # whatever is imported late is imported now
+    stopping = False
+
+    def churn():
+        while not stopping:
+            with azc.FramePool(100_000, slots=2) as pool:
+                reader, writer = azc.pipe()
+                cycle(pool, pool.acquire_nowait())
+                writer.send_from_thread(pool.acquire_nowait())
+                reader.abort()
+                writer.abort()
+
+    def use_loops():
+        while not stopping:
+            anyio.run(transfer)
+
+    users = [
+        threading.Thread(target=each, daemon=True)
+        for each in (churn, churn, use_loops)
+    ]
+    for user in users:
+        user.start()
+    gc.enable()
+    gc.set_threshold(20)
+"""
+
+
+def test_fork_while_others_open_and_close() -> None:
+    scripts.run(
+        TOOLS
+        + BUSY
+        + """
+    for _ in range(30):
+        pid = fork()
+        if pid == 0:
+            signal.alarm(5)
+            anyio.run(transfer)
+            os._exit(0)
+        must_end_well(pid)
+    stopping = True
+    for user in users:
+        user.join()
+    """
+    )
+
+
+@linux_only
+def test_fork_from_c_while_pumps_are_busy() -> None:
+    """Of such a fork Python knows nothing; the child's streams are dead all the same,
+    and it can open its own."""
+    scripts.run(
+        TOOLS
+        + """
+    import ctypes, mmap, subprocess
+    libc = ctypes.PyDLL(None)  # (it keeps the interpreter's lock)
+    data = mmap.mmap(-1, 1 << 30, flags=mmap.MAP_PRIVATE | 0x4000)  # no memory
+    near, far = azc.socketpair()
+    streams, readers = [], []
+
+    def to_a_reader(end, sender):
+        readers.append(
+            subprocess.Popen(["cat"], stdin=end, stdout=subprocess.DEVNULL)
+        )
+        streams.append(sender)
+
+    read_fd, write_fd = os.pipe()
+    to_a_reader(read_fd, azc.open_writer(write_fd))
+    os.close(read_fd)
+    ours, theirs = socket.socketpair()
+    to_a_reader(theirs, azc.wrap_socket(ours))
+    theirs.close()
+
+    async def main():
+        await transfer()  # whatever is imported late is imported now
+        for stream in streams:
+            await stream.put(data)
+            await begun(stream)
+
+    def child():
+        signal.alarm(5)
+        for stream in (near, *streams):
+            try:
+                stream.send_from_thread(b"child")
+            except azc.StreamClosed:
+                stream.abort()
+            else:
+                return 1
+        anyio.run(transfer)
+        return 0
+
+    run(main)
+    for _ in range(20):
+        pid = libc.fork()
+        if pid == 0:
+            code = 2
+            try:
+                code = child()
+            finally:
+                os._exit(code)
+        must_end_well(pid)
+    near.send_from_thread(b"parent")
+    assert anyio.run(far.receive) == b"parent"
+    for stream in (near, far, *streams):
+        stream.abort()
+    for reader in readers:
+        reader.wait()
+    anyio.run(transfer)
+    """
+    )
+
+
+# ---- another interpreter in this process --------------------------------------------
+
+
+def test_subinterpreter_is_refused_and_harms_nobody() -> None:
+    said = scripts.run(
+        TOOLS
+        + """
+    try:
+        import _interpreters as interpreters
+    except ImportError:
+        import _xxsubinterpreters as interpreters
+        create = interpreters.create
+    else:
+        create = lambda: interpreters.create("legacy")
+
+    async def main():
+        near, far = azc.socketpair()
+        reader, writer = azc.pipe(1 << 16)
+        data, copy = os.urandom(BIG), bytearray(BIG)
+        async with near, far, reader, writer, anyio.create_task_group() as tasks:
+            tasks.start_soon(writer.send, data)
+            await begun(writer)
+            other = create()
+            interpreters.run_string(other, code)
+            interpreters.destroy(other)
+            await reader.receive_exactly(copy)
+            await near.send(b"well")
+            assert await far.receive() == b"well"
+        assert copy == data
+        print("ends")
+
+    code = '''if True:
+        try:
+            import aiozerocopy
+        except ImportError as error:
+            print(f"refused: {error}", flush=True)
+        else:
+            print("accepted", flush=True)
+    '''
+    run(main)
+    """
+    )
+    refused, *rest = said.splitlines()
+    assert rest == ["ends"]
+    assert refused.startswith("refused: ")
+    assert "interpreter" in refused

@@ -1,0 +1,396 @@
+"""One gate: whoever sends, from wherever, waits in the same line, and it is bounded."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from links import (
+    BIG,
+    Link,
+    attempt,
+    begun,
+    let_others_run,
+    open_link,
+    reading,
+    stuck,
+    until,
+)
+from oracle import Checker, message
+
+import aiozerocopy as azc
+from aiozerocopy import StreamBroken, StreamClosed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from anyio.abc import TaskGroup
+
+pytestmark = pytest.mark.anyio
+
+SMALL = 1000
+
+
+@pytest.fixture(params=["pipe", "unix"])
+def link(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Link]:
+    with open_link(request.param, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Iterator[Link]:
+    with open_link("pipe", tmp_path) as opened:
+        yield opened
+
+
+class Sender(threading.Thread):
+    """A thread that sends one message."""
+
+    def __init__(self, stream: azc.SendStream, data: Any) -> None:
+        super().__init__(daemon=True)
+        self._send = stream.send_from_thread
+        self._data = data
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._send(self._data)
+        except BaseException as error:
+            self.error = error
+
+    def is_over_or_waits(self) -> bool:
+        """It is asleep, and not because another thread is running Python."""
+        if not self.is_alive():
+            return True
+        try:
+            where = Path(f"/proc/self/task/{self.native_id}/wchan").read_text()
+        except OSError:  # it has just ended
+            return False
+        return "poll" in where
+
+
+async def submitted(*senders: Sender) -> None:
+    """Return when all of them wait for the end of their messages.
+
+    Where the kernel does not say in what a thread sleeps, that is a guess.
+    """
+    with anyio.move_on_after(1):
+        await until(lambda: all(sender.is_over_or_waits() for sender in senders))
+
+
+async def ended(*senders: Sender) -> None:
+    await until(lambda: not any(sender.is_alive() for sender in senders))
+    assert [sender.error for sender in senders] == [None] * len(senders)
+
+
+# ---- first come, first served -------------------------------------------------------
+
+
+async def test_thread_does_not_overtake_a_put(link: Link) -> None:
+    checker = Checker()
+    async with reading(link, checker.feed, start=False) as reader:
+        async with link.sender(queue_limit=1) as stream:
+            async with stuck(stream, message(1, 0, BIG)) as tasks:
+                putting = attempt(tasks, stream.put, message(1, 1, SMALL))
+                await let_others_run()
+                assert not putting.done
+                sender = Sender(stream, message(1, 2, SMALL))
+                await submitted(sender)
+                reader.start()
+                await ended(sender)
+    checker.finish()
+    assert checker.counts == {1: 3}
+
+
+class Crowd:
+    """Messages of one stream, each sent in some way, and queued before the next."""
+
+    def __init__(self, stream: azc.SendStream, tasks: TaskGroup) -> None:
+        self._stream = stream
+        self._tasks = tasks
+        self._dice = random.Random(11)
+        self.sequence = 0
+        self.senders: list[Sender] = []
+
+    def new(self) -> bytearray:
+        data = message(1, self.sequence, self._dice.choice((10, SMALL, 90_000)))
+        self.sequence += 1
+        return data
+
+    async def one_more(self) -> None:
+        way = self._dice.choice(("send", "put", "send_many", "thread"))
+        if way == "thread":
+            self.senders.append(Sender(self._stream, self.new()))
+            await submitted(self.senders[-1])
+            return
+        data: Any = [self.new() for _ in range(3)] if way == "send_many" else self.new()
+        self._tasks.start_soon(getattr(self._stream, way), data)
+        await let_others_run(4)
+
+
+@pytest.mark.parametrize("limit", [1, 100_000, 32 << 20])
+async def test_order_of_calls_is_the_order_of_messages(link: Link, limit: int) -> None:
+    checker = Checker()
+    async with reading(link, checker.feed, start=False) as reader:
+        async with link.sender(queue_limit=limit) as stream:
+            async with anyio.create_task_group() as tasks:
+                crowd = Crowd(stream, tasks)
+                tasks.start_soon(stream.send, message(1, 0, BIG))
+                await begun(stream)
+                crowd.sequence = 1
+                for _ in range(30):
+                    await crowd.one_more()
+                reader.start()
+                await ended(*crowd.senders)
+    checker.finish()
+    assert checker.counts == {1: crowd.sequence}
+
+
+async def test_put_that_is_cancelled_in_line_leaves_no_trace(link: Link) -> None:
+    checker = Checker()
+    async with reading(link, checker.feed, start=False) as reader:
+        async with link.sender(queue_limit=1) as stream:
+            async with stuck(stream, message(1, 0, BIG)) as tasks:
+                gone = message(2, 0, SMALL)
+                with anyio.CancelScope() as scope:
+                    tasks.start_soon(_cancel_soon, scope)
+                    await stream.put(gone)
+                assert scope.cancelled_caught
+                gone.clear()
+                behind = attempt(tasks, stream.put, message(1, 1, SMALL))
+                await let_others_run()
+                assert not behind.done
+                last = Sender(stream, message(1, 2, SMALL))
+                await submitted(last)
+                reader.start()
+                await ended(last)
+    checker.finish()
+    assert checker.counts == {1: 3}
+
+
+async def test_those_behind_a_cancelled_put_come_in(link: Link) -> None:
+    checker = Checker()
+    async with reading(link, checker.feed, start=False) as reader:
+        async with link.sender(queue_limit=2 * SMALL) as stream:
+            async with stuck(stream, message(1, 0, BIG)) as tasks:
+                scope = anyio.CancelScope()
+
+                async def put_much() -> None:
+                    with scope:
+                        await stream.put(message(2, 0, BIG))
+
+                tasks.start_soon(put_much)
+                await let_others_run()
+                behind = [
+                    attempt(tasks, stream.put, message(1, sequence, SMALL))
+                    for sequence in (1, 2)
+                ]
+                await let_others_run()
+                scope.cancel()
+                reader.start()
+                await until(lambda: all(each.done for each in behind))
+    checker.finish()
+    assert checker.counts == {1: 3}
+
+
+async def _cancel_soon(scope: anyio.CancelScope) -> None:
+    await let_others_run()
+    scope.cancel()
+
+
+# ---- ... and no more than that ------------------------------------------------------
+
+
+async def test_two_hundred_threads_are_bounded(pipe: Link) -> None:
+    received = most = 0
+
+    def count(piece: memoryview) -> None:
+        nonlocal received
+        received += len(piece)
+
+    data = bytes(BIG)
+    async with reading(pipe, count, start=False) as reader:
+        async with pipe.sender(queue_limit=1) as stream:
+            await stream.put(data)
+            senders = [Sender(stream, data) for _ in range(200)]
+            await submitted(*senders)
+            reader.start()
+            while any(sender.is_alive() for sender in senders):
+                most = max(most, stream.stats.bytes_queued)
+                await anyio.lowlevel.checkpoint()
+    assert most <= BIG
+    assert received == 201 * BIG
+
+
+async def test_waiting_messages_are_not_counted_as_queued(link: Link) -> None:
+    checker = Checker()
+    async with reading(link, checker.feed, start=False) as reader:
+        async with link.sender(queue_limit=1) as stream:
+            async with stuck(stream, message(1, 0, BIG)) as tasks:
+                for sequence in (1, 2, 3):
+                    tasks.start_soon(stream.put, message(1, sequence, BIG))
+                sender = Sender(stream, message(2, 0, BIG))
+                await submitted(sender)
+                await let_others_run()
+                assert stream.stats.bytes_queued <= BIG
+                assert stream.stats.messages_queued == 1
+                reader.start()
+                await ended(sender)
+    checker.finish()
+
+
+# ---- the others who send ------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def far_end() -> Iterator[tuple[azc.Stream, socket.socket]]:
+    """A stream with room for one message only, and a plain socket."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        stream = azc.wrap_socket(ours, queue_limit=1)
+        yield stream, theirs
+        stream.abort()
+
+
+async def read_all(sock: socket.socket, into: bytearray) -> None:
+    sock.setblocking(True)
+
+    def read() -> None:
+        while piece := sock.recv(1 << 20):
+            into.extend(piece)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    await until(lambda: not thread.is_alive())
+
+
+def assert_order(received: bytearray, first: bytes, second: bytes) -> None:
+    at, behind = received.find(first), received.find(second)
+    assert 0 <= at < behind
+
+
+BEFORE, AFTER = b"put before" * 100, b"published after" * 100
+
+
+async def test_broadcast_does_not_overtake_a_put() -> None:
+    received = bytearray()
+    with far_end() as (stream, far):
+        hub = azc.Broadcast(keep_last=False)
+        client = hub.attach(stream)
+        async with stuck(stream, bytes(BIG)) as tasks:
+            tasks.start_soon(stream.put, BEFORE)
+            await let_others_run()
+            await hub.publish(AFTER)
+            await let_others_run()
+            tasks.start_soon(read_all, far, received)
+            await until(lambda: client.stats.sent)
+            client.detach()
+            await stream.send_eof()
+        await hub.aclose(0)
+    assert_order(received, BEFORE, AFTER)
+
+
+UPGRADE = b"""GET /raw HTTP/1.1\r
+Host: localhost\r
+Upgrade: websocket\r
+Connection: Upgrade\r
+Sec-WebSocket-Version: 13\r
+Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r
+\r
+"""
+PING, PONG = b"\x89\x83\0\0\0\0you", b"\x8a\x03you"
+
+
+async def test_pong_does_not_overtake_a_put() -> None:
+    pytest.importorskip("h11")
+    pytest.importorskip("wsproto")
+    from aiozerocopy.web import http, websocket
+
+    received = bytearray()
+    with far_end() as (stream, far):
+        far.sendall(UPGRADE)
+        connection = http.HttpConnection(stream, lambda status: None)
+        request = await connection.next_request()
+        assert request is not None
+        socket_ = await websocket.WebSocket.accept(connection, request)
+        async with stuck(stream, bytes(BIG)) as tasks:
+            tasks.start_soon(stream.put, BEFORE)
+            await let_others_run()
+            far.sendall(PING)
+            listening = attempt(tasks, socket_.listen)
+            await until(lambda: stream.stats.bytes_received == len(UPGRADE + PING))
+            await let_others_run()
+            tasks.start_soon(read_all, far, received)
+            await until(lambda: PONG in received)
+            far.shutdown(socket.SHUT_WR)
+            await until(lambda: listening.done)
+            await stream.send_eof()
+    assert_order(received, BEFORE, PONG)
+
+
+# ---- while another thread ends it ---------------------------------------------------
+
+
+async def _send(stream: azc.SendStream) -> None:
+    await stream.send(bytes(SMALL))
+
+
+async def _send_pieces(stream: azc.SendStream) -> None:
+    await stream.send(b"x" * SMALL, memoryview(b"y" * SMALL))
+
+
+async def _put(stream: azc.SendStream) -> None:
+    await (await stream.put(bytearray(SMALL)))
+
+
+async def _send_many(stream: azc.SendStream) -> None:
+    await stream.send_many([b"x" * SMALL] * 3)
+
+
+async def _flush(stream: azc.SendStream) -> None:
+    await stream.flush()
+
+
+@pytest.fixture
+def restless() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("restless")
+@pytest.mark.parametrize("call", [_send, _send_pieces, _put, _send_many, _flush])
+async def test_abort_in_another_thread(call: Callable[..., Any]) -> None:
+    """Whenever it comes, the sender is told that the stream is closed."""
+    dice = random.Random(3)
+    for _ in range(100):
+        reader, stream = azc.pipe()
+        go = threading.Event()
+
+        def abort(stream: azc.SendStream = stream, go: threading.Event = go) -> None:
+            go.wait()
+            stream.abort()
+
+        thread = threading.Thread(target=abort, daemon=True)
+        thread.start()
+        begin = dice.randrange(30)
+        try:
+            with pytest.raises((StreamClosed, StreamBroken)):
+                for count in itertools.count():
+                    if count == begin:
+                        go.set()
+                    await call(stream)
+        finally:
+            reader.abort()
+        thread.join()

@@ -1,0 +1,857 @@
+"""A signal's exception at every line of the core: what was borrowed is given back.
+
+A signal's handler may raise between any two lines.  So each call runs once to note
+which lines of the core it goes through, and then once more for each of them, to be hit
+there.  Whatever becomes of the call, its buffers are the caller's when it is over: they
+are poisoned that instant, and then the other end is read to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+import scripts
+from links import BIG, Link, PlainReader, let_others_run, open_link, until
+from oracle import CANARY, HEADER, Checker, message, payload, poison
+
+import aiozerocopy as azc
+from aiozerocopy import StreamBroken, StreamClosed
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from typing_extensions import Self
+
+# The modules, relative to the package, whose lines are all hit.
+CORE = ("_core", "_sending", "_receiving", "_bound", "_batches", "_waiter")
+SMALL = 1000
+TURNS = 8  # of the loop, until a call is as far as it gets by itself
+PATIENCE = 2.0  # seconds for what is over at once, or never
+ENOUGH = 2  # lines at which something is wrong
+
+Place = tuple[str, int, int]  # file, line, and for which time it is reached
+Call = Callable[[], Awaitable[object]]
+
+
+class Interruption(BaseException):
+    """What the handler of a signal raises."""
+
+
+class Lines:
+    """Notes the lines of the core that one thread goes through, or raises at one."""
+
+    def __init__(self, at: Place | None = None) -> None:
+        self.seen: list[Place] = []
+        self.armed = True
+        self._at = at
+        self._times: dict[tuple[str, int], int] = {}
+
+    def __enter__(self) -> Self:
+        self._before = sys.gettrace()
+        sys.settrace(self._enter_frame)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _enter_frame(self, frame: FrameType, _event: str, _: object) -> Any:
+        package, _, name = frame.f_globals.get("__name__", "").partition(".")
+        is_core = package == "aiozerocopy" and name.startswith(CORE)
+        return self._in_frame if is_core else None
+
+    def _in_frame(self, frame: FrameType, event: str, _: object) -> Any:
+        if event == "line" and self.armed:
+            line = (frame.f_code.co_filename, frame.f_lineno)
+            self._times[line] = times = self._times.get(line, 0) + 1
+            self.seen.append((*line, times))
+            if (*line, times) == self._at:
+                raise Interruption
+        return self._in_frame
+
+
+async def holds(condition: Callable[[], object], seconds: float) -> bool:
+    """Does it, within this time?"""
+    with anyio.move_on_after(seconds):
+        await until(condition)
+        return True
+    return False
+
+
+def shown(place: Place) -> str:
+    path, line, times = place
+    return f"{Path(path).name}:{line} for the {times}. time"
+
+
+def open_fds() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+def is_exported(buffer: bytearray) -> bool:
+    """Is it borrowed?  Then it cannot be resized."""
+    try:
+        buffer.append(0)
+    except BufferError:
+        return True
+    return False
+
+
+# ---- one call, which is hit once ----------------------------------------------------
+
+
+class Scene:
+    """A link, our stream at one of its ends, and what there is to complain about."""
+
+    stream: Any
+
+    def __init__(self, link: Link, lines: Lines) -> None:
+        self.link = link
+        self.lines = lines
+        self.complaints: list[str] = []
+        self.buffers: list[Any] = []  # what the call borrows
+
+    async def call_and_be_hit(self, case: Case) -> None:
+        """Return when it is over, or has had its time."""
+        self.lines.armed = not case.cancel
+        with self.lines if not case.thread else contextlib.nullcontext():
+            task = asyncio.ensure_future(self._judged(lambda: case.call(self)))
+            task.add_done_callback(lambda _: self.give_back())
+            await let_others_run(TURNS)
+            if case.cancel:
+                self.lines.armed = True
+                task.cancel()
+                await let_others_run(TURNS)
+            self.let_the_peer_go()
+            await self._ended(task, "the call")
+
+    async def succeeds(self, call: Call, what: str) -> bool:
+        """Call it, and nothing hits it any more: it must end, be it by an error."""
+        task = asyncio.ensure_future(self._judged(call))
+        return await self._ended(task, what) and task.result()
+
+    async def _judged(self, call: Call) -> bool:
+        try:
+            await call()
+        except (Interruption, asyncio.CancelledError, StreamBroken, StreamClosed):
+            return False
+        except BaseException as error:
+            self.complaints.append(f"it raised {error!r}")
+            return False
+        return True
+
+    async def _ended(self, task: asyncio.Task[Any], what: str) -> bool:
+        for complaint in (f"{what} hangs", f"{what} cannot be cancelled"):
+            await asyncio.wait({task}, timeout=PATIENCE)
+            if task.done():
+                return True
+            self.complaints.append(complaint)
+            task.cancel()
+        return False
+
+    def in_the_loop(self, _: object, context: dict[str, Any]) -> None:
+        """A callback may be hit as well as a task."""
+        if not isinstance(context.get("exception"), Interruption):
+            self.complaints.append(f"in the loop: {context}")
+
+    def in_a_finalizer(self, unraisable: Any) -> None:
+        """And so may a finalizer."""
+        if not isinstance(unraisable.exc_value, Interruption):
+            self.complaints.append(f"in a finalizer: {unraisable.exc_value!r}")
+
+    async def soon(self, condition: Callable[[], object], complaint: str) -> None:
+        if not await holds(condition, PATIENCE):
+            self.complaints.append(complaint)
+
+    async def no_fd_is_left(self, before: set[str]) -> None:
+        """Some may go with the next collection, or with the next stream's end."""
+        if await holds(lambda: open_fds() <= before, PATIENCE / 20):
+            return
+        gc.collect()
+        for stream in azc.pipe():
+            stream.abort()
+        await self.soon(lambda: open_fds() <= before, "fds are left")
+
+    def give_back(self) -> None:
+        """The buffers are the caller's again, who makes use of them at once."""
+        raise NotImplementedError
+
+    def let_the_peer_go(self) -> None:
+        """The other end has held still until here."""
+        raise NotImplementedError
+
+    async def finish(self) -> None:
+        """Go on with the stream, close it, and look at what arrived."""
+        raise NotImplementedError
+
+    def nothing_is_borrowed(self) -> None:
+        if any(map(is_exported, self.buffers)):
+            gc.collect()  # of a traceback, say, in a cycle
+            if any(map(is_exported, self.buffers)):
+                self.complaints.append("a buffer is still borrowed")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call, and what there is before and after it."""
+
+    scene: Callable[..., Any]
+    call: Callable[[Any], Awaitable[object]]
+    before: Callable[[Any], Awaitable[object]] | None = None
+    cancel: bool = False  # it is cancelled while it waits, and hit from there on
+    thread: bool = False  # it is hit in a thread of its own
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+async def be_hit(
+    case: Case, kind: str, folder: Path, at: Place | None = None
+) -> tuple[list[str], list[Place]]:
+    """What there is to complain about, and the lines."""
+    fds = open_fds()
+    lines = Lines(at)
+    with open_link("adopted" if kind == "lent" else kind, folder) as link:
+        scene = case.scene(link, lines, lent=kind == "lent", **case.options)
+        asyncio.get_running_loop().set_exception_handler(scene.in_the_loop)
+        sys.unraisablehook = scene.in_a_finalizer
+        if case.before is not None:
+            await case.before(scene)
+        await scene.call_and_be_hit(case)
+        await scene.finish()
+    await scene.no_fd_is_left(fds)
+    scene.nothing_is_borrowed()
+    return scene.complaints, lines.seen
+
+
+# ---- sending ------------------------------------------------------------------------
+
+
+class Sending(Scene):
+    """One message is sent before the call's and one after them."""
+
+    def __init__(
+        self, link: Link, lines: Lines, *, lent: bool = False, **options: Any
+    ) -> None:
+        super().__init__(link, lines)
+        self.pool = azc.FramePool(HEADER.size + BIG, slots=3) if lent else None
+        if lent:
+            fd = link.take_write_fd()
+            self.stream = azc.open_writer(fd, peer="reads", **options)
+        else:
+            self.stream = link.sender(**options)
+        self._checker = Checker()
+        self._reader = PlainReader(link, self._checker.feed)
+        self.frames: list[azc.Frame] = []
+        self.tickets: list[azc.Ticket] = []
+        self.thrown_away = 0  # bytes of memory that the caller has let go of
+        self._sequence = 0
+
+    def new(self, size: int) -> Any:
+        """A message in memory that will be poisoned."""
+        data = message(1, self._sequence, size)
+        self._sequence += 1
+        if self.pool is None or size < BIG:
+            self.buffers.append(data)
+            return memoryview(data)
+        frame = self.pool.acquire_nowait()
+        frame.view[:] = data
+        self.frames.append(frame)
+        return frame
+
+    def new_bytes(self, size: int) -> bytes:
+        """A message in memory that will be freed, and taken by others."""
+        self.thrown_away = size
+        return bytes(message(1, 0, size))
+
+    def give_back(self) -> None:
+        if not all(ticket.done() for ticket in self.tickets):
+            return  # some of them are not
+        for buffer in self.buffers:
+            poison(buffer)
+        for frame in self.frames:
+            poison(frame.view)
+        self._others = [bytearray([CANARY]) * self.thrown_away for _ in range(4)]
+
+    def let_the_peer_go(self) -> None:
+        self._reader.start()
+
+    async def finish(self) -> None:
+        await self.succeeds(self._await_tickets, "a ticket")
+        whole = await self.succeeds(
+            lambda: self.stream.send(message(2, 0, SMALL)), "the next send"
+        )
+        whole = await self.succeeds(self.stream.aclose, "aclose") and whole
+        if self.stream.fileno() != -1:
+            self.complaints.append("it does not close")
+        tickets = self.tickets
+        await self.soon(lambda: all(t.done() for t in tickets), "a ticket is not done")
+        self.give_back()
+        await self._look_at_what_arrived(whole)
+        if self.pool is not None:
+            self._look_at_the_pool(self.pool)
+
+    async def _await_tickets(self) -> None:
+        for ticket in self.tickets:
+            await ticket
+        self.give_back()
+
+    async def _look_at_what_arrived(self, whole: bool) -> None:
+        self._reader.start()
+        thread = self._reader._thread
+        await self.soon(lambda: not thread.is_alive(), "the other end sees no end")
+        if not thread.is_alive():
+            try:
+                await self._reader.finish()
+                if whole:
+                    self._checker.finish()
+            except AssertionError as error:
+                self.complaints.append(str(error))
+
+    def _look_at_the_pool(self, pool: azc.FramePool) -> None:
+        while self.frames:
+            self.frames.pop().release()
+        if pool.stats.free < pool.slots:
+            gc.collect()
+        if pool.stats.free < pool.slots:
+            self.complaints.append("a slot does not come back")
+        pool.close()
+
+    # -- the calls ----------------------------------------------------------------
+
+    async def send_first(self) -> None:
+        await self.stream.send(message(0, 0, SMALL))
+
+    async def send(self, size: int) -> None:
+        await self.stream.send(self.new(size))
+
+    async def send_bytes(self, size: int) -> None:
+        await self.stream.send(self.new_bytes(size))
+
+    async def send_pieces(self, size: int) -> None:
+        data = self.new(size)
+        view = memoryview(data.view if isinstance(data, azc.Frame) else data)
+        await self.stream.send(view[:100], view[100:])
+
+    async def send_many(self, size: int, count: int) -> None:
+        await self.stream.send_many([self.new(size) for _ in range(count)])
+
+    async def put(self, size: int) -> None:
+        self.tickets.append(await self.stream.put(self.new(size)))
+
+    async def put_first(self) -> None:
+        """What the call waits for, or ends."""
+        await self.send_first()
+        await self.put(BIG)
+
+    async def send_from_thread(self, size: int) -> None:
+        over = asyncio.Event()
+        tell = partial(asyncio.get_running_loop().call_soon_threadsafe, over.set)
+        arguments = (self.new(size), tell)
+        thread = threading.Thread(target=self._in_thread, args=arguments, daemon=True)
+        del arguments
+        thread.start()
+        await over.wait()
+        thread.join()
+
+    def _in_thread(self, data: Any, tell: Callable[[], object]) -> None:
+        try:
+            with self.lines:
+                self.stream.send_from_thread(data)
+        except (Interruption, StreamBroken, StreamClosed):
+            pass
+        except BaseException as error:
+            self.complaints.append(f"it raised {error!r}")
+        finally:
+            del data
+            tell()
+
+
+# ---- receiving ----------------------------------------------------------------------
+
+
+class Receiving(Scene):
+    """What a hit receive did not get, the next ones do."""
+
+    def __init__(self, link: Link, lines: Lines, *, lent: bool = False) -> None:
+        super().__init__(link, lines)
+        self.stream = link.receiver()
+        self.data = payload(3, 400_000)
+        self.result = b""  # of the call, if it had one
+        self._before = 0  # bytes that were received before the call
+        self._seen = b""  # by the caller in its buffer, when the call was over
+        self._fd = link.take_write_fd()
+        self._written = 0
+        self._writer = threading.Thread(target=self._write_the_rest, daemon=True)
+
+    def _write(self, n: int) -> None:
+        self._written += os.write(self._fd, self.data[self._written : n])
+
+    def _write_the_rest(self) -> None:
+        os.set_blocking(self._fd, True)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            while self._written < len(self.data):
+                self._write(self._written + (16 << 10))
+        os.close(self._fd)
+
+    def let_the_peer_go(self) -> None:
+        if self._writer.ident is None:
+            self._writer.start()
+
+    def give_back(self) -> None:
+        for buffer in self.buffers:
+            self._seen = bytes(buffer)
+            poison(buffer, CANARY)
+
+    async def finish(self) -> None:
+        rest = bytearray()
+
+        async def receive_all() -> None:
+            with contextlib.suppress(anyio.EndOfStream):
+                while True:
+                    rest.extend(await self.stream.receive(BIG))
+
+        await self.succeeds(receive_all, "the next receive")
+        await self.succeeds(self.stream.aclose, "aclose")
+        if self.stream.fileno() != -1:
+            self.complaints.append("it does not close")
+        self._look_at_what_arrived(rest)
+        self.let_the_peer_go()
+        await self.soon(lambda: not self._writer.is_alive(), "the writer hangs")
+
+    def _look_at_what_arrived(self, rest: bytearray) -> None:
+        if any(buffer.count(CANARY) < len(buffer) for buffer in self.buffers):
+            self.complaints.append("something was stored after the end of the call")
+        if not rest:
+            return  # it was closed
+        got = bytes(self.data[self._before : len(self.data) - len(rest)])
+        if rest != self.data[len(self.data) - len(rest) :]:
+            self.complaints.append("what was received later is not the rest")
+        elif not (self.result + self._seen).startswith(got):
+            self.complaints.append(f"{len(got):,} bytes are lost")
+
+    # -- the calls ----------------------------------------------------------------
+
+    async def receive_first(self) -> None:
+        self._write(SMALL)
+        assert await self.stream.receive() == self.data[:SMALL]
+        self._before = SMALL
+
+    async def find_some(self) -> None:
+        await self.receive_first()
+        self._write(2 * SMALL)
+
+    async def receive(self) -> None:
+        self.result = await self.stream.receive()
+
+    async def receive_into(self) -> None:
+        self.buffers.append(bytearray(50_000))
+        await self.stream.receive_into(self.buffers[0])
+
+    async def receive_exactly(self, n: int) -> None:
+        self.buffers.append(bytearray(n))
+        await self.stream.receive_exactly(self.buffers[0])
+
+
+# ---- every call, every line ---------------------------------------------------------
+
+
+async def flush(scene: Scene) -> None:
+    await scene.stream.flush()
+
+
+async def aclose(scene: Scene) -> None:
+    await scene.stream.aclose()
+
+
+async def abort(scene: Scene) -> None:
+    scene.stream.abort()
+
+
+def sends(call: Callable[[Sending], Awaitable[object]], **options: Any) -> Case:
+    return Case(Sending, call, options.pop("before", Sending.send_first), **options)
+
+
+def receives(call: Callable[[Receiving], Awaitable[object]], **options: Any) -> Case:
+    return Case(
+        Receiving, call, options.pop("before", Receiving.receive_first), **options
+    )
+
+
+FULL = {"before": Sending.put_first, "options": {"queue_limit": 1}}
+READY = {"before": Receiving.find_some}
+
+SENDS = {
+    "the first send": sends(Sending.send_first, before=None),
+    "send": sends(lambda s: s.send(SMALL)),
+    "send, waiting": sends(lambda s: s.send(BIG)),
+    "send of bytes": sends(lambda s: s.send_bytes(SMALL)),
+    "send of bytes, waiting": sends(lambda s: s.send_bytes(BIG)),
+    "send of pieces": sends(lambda s: s.send_pieces(SMALL)),
+    "send of pieces, waiting": sends(lambda s: s.send_pieces(BIG)),
+    "send_many": sends(lambda s: s.send_many(SMALL, 9)),
+    "send_many, waiting": sends(lambda s: s.send_many(SMALL, 400)),
+    "send_many of big ones": sends(lambda s: s.send_many(BIG, 2)),
+    "put": sends(lambda s: s.put(SMALL)),
+    "put of a big one": sends(lambda s: s.put(BIG)),
+    "put, waiting": sends(lambda s: s.put(SMALL), **FULL),
+    "send_from_thread": sends(lambda s: s.send_from_thread(SMALL), thread=True),
+    "send_from_thread, waiting": sends(lambda s: s.send_from_thread(BIG), thread=True),
+    "flush": sends(flush, before=Sending.put_first),
+    "aclose": sends(aclose, before=Sending.put_first),
+    "abort": sends(abort, before=Sending.put_first),
+    "cancelled send": sends(lambda s: s.send(BIG), cancel=True),
+    "cancelled send_many": sends(lambda s: s.send_many(BIG, 2), cancel=True),
+    "cancelled put": sends(lambda s: s.put(SMALL), cancel=True, **FULL),
+    "cancelled aclose": sends(aclose, before=Sending.put_first, cancel=True),
+}
+RECEIVES = {
+    "the first receive": receives(Receiving.receive, before=None),
+    "receive": receives(Receiving.receive, **READY),
+    "receive, waiting": receives(Receiving.receive),
+    "receive_into": receives(Receiving.receive_into, **READY),
+    "receive_into, waiting": receives(Receiving.receive_into),
+    "receive_exactly": receives(lambda s: s.receive_exactly(SMALL), **READY),
+    "receive_exactly, waiting": receives(lambda s: s.receive_exactly(200_000), **READY),
+    "aclose of a receiver": receives(aclose),
+    "cancelled receive": receives(Receiving.receive, cancel=True),
+    "cancelled receive_exactly": receives(
+        lambda s: s.receive_exactly(200_000), cancel=True, **READY
+    ),
+}
+CASES = SENDS | RECEIVES
+LOOPS = {"asyncio": {}, "uvloop": {"use_uvloop": True}}
+WAYS = [(kind, loop) for kind in ("pipe", "unix", "tcp4", "lent") for loop in LOOPS]
+
+every_case = pytest.mark.parametrize("name", CASES)
+every_way = pytest.mark.parametrize(("kind", "loop"), WAYS)
+
+
+@pytest.fixture(autouse=True)
+def finalizers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+
+
+def complaints_of(
+    name: str, kind: str, loop: str, folder: Path, some: Callable[[list[Place]], Any]
+) -> list[str]:
+    """Make the call once, and then once more for some of its places."""
+    if kind == "lent" and name in RECEIVES:
+        pytest.skip("what receives is lent nothing")
+    if loop == "uvloop":
+        pytest.importorskip("uvloop")
+    found: list[str] = []
+
+    async def main() -> None:
+        complaints, places = await be_hit(CASES[name], kind, folder)
+        assert not complaints
+        assert places
+        for place in some(places):
+            complaints, _ = await be_hit(CASES[name], kind, folder, place)
+            found.extend(f"{shown(place)}: {complaint}" for complaint in complaints)
+            if len(found) >= ENOUGH:
+                break
+
+    anyio.run(main, backend_options=LOOPS[loop])
+    return found
+
+
+never_awaited = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+
+
+@never_awaited  # what was hit between a call and its await
+@every_way
+@every_case
+def test_one_line_after_the_other(
+    name: str, kind: str, loop: str, tmp_path: Path
+) -> None:
+    """Of the links and loops each hits some of the lines; all of them hit all."""
+    ways, way = len(WAYS), WAYS.index((kind, loop))
+
+    def some(places: list[Place]) -> list[Place]:
+        return [place for place in places if place[2] == 1][way::ways]
+
+    complaints = complaints_of(name, kind, loop, tmp_path, some)
+    assert not complaints, "\n".join(complaints)
+
+
+@pytest.mark.slow
+@never_awaited
+@every_way
+@every_case
+def test_every_line_everywhere(name: str, kind: str, loop: str, tmp_path: Path) -> None:
+    """Also where a line is reached for the second and the third time."""
+
+    def some(places: list[Place]) -> list[Place]:
+        return [place for place in places if place[2] <= 3]
+
+    complaints = complaints_of(name, kind, loop, tmp_path, some)
+    assert not complaints, "\n".join(complaints)
+
+
+# ---- real signals, at any time ------------------------------------------------------
+
+STORM = """
+import pathlib, random, tempfile
+import links, oracle
+
+HITS, SIZES = 250, (100, 5_000, 100_000, 1 << 20)
+dice = random.Random(7)
+hits, armed = 0, False
+
+class Hit(BaseException):
+    pass
+
+def handler(_, frame):
+    global hits, armed
+    if not armed:
+        return
+    if frame.f_globals.get("__name__", "").startswith("aiozerocopy."):
+        hits, armed = hits + 1, False
+        raise Hit
+    signal.setitimer(signal.ITIMER_REAL, 20e-6)  # ... then it is somebody else's turn
+
+def arm():
+    global armed
+    armed = True
+    signal.setitimer(signal.ITIMER_REAL, dice.uniform(5e-6, 300e-6))
+
+def disarm():
+    global armed
+    armed = False
+
+class Storm:
+    def __init__(self, kind, folder):
+        self.lent = kind == "lent"
+        self.opening = links.open_link("adopted" if self.lent else kind, folder)
+        link = self.opening.__enter__()
+        if self.lent:
+            self.stream = azc.open_writer(link.take_write_fd(), peer="reads")
+            self.pool = azc.FramePool(oracle.HEADER.size + SIZES[-1], slots=4)
+        else:
+            self.stream = link.sender()
+        self.checker = oracle.Checker()
+        self.reader = links.PlainReader(link, self.checker.feed)
+        self.reader.start()
+        self.ended = 0  # streams that broke
+        self.buffers, self.tickets, self.number = [], [], 0
+
+    def new(self, size=None):
+        data = oracle.message(self.number, 0, size or dice.choice(SIZES))
+        self.number += 1
+        if self.lent and len(data) == self.pool.frame_bytes:
+            try:
+                frame = self.pool.acquire_nowait()
+            except anyio.WouldBlock:
+                pass
+            else:
+                frame.view[:] = data
+                return frame
+        self.buffers.append(data)
+        del self.buffers[:-50]
+        return data
+
+    def give_back(self, *messages):
+        for each in messages:
+            if isinstance(each, azc.Frame):
+                oracle.poison(each.view)
+                each.release()
+            else:
+                oracle.poison(each)
+
+    async def send(self):
+        data = self.new()
+        try:
+            await self.stream.send(data)
+        finally:
+            self.give_back(data)
+
+    async def send_pieces(self):
+        data = [self.new(100), self.new()]
+        try:
+            await self.stream.send(*data)
+        finally:
+            self.give_back(*data)
+
+    async def send_many(self):
+        data = [self.new(dice.choice(SIZES[:3])) for _ in range(9)]
+        try:
+            await self.stream.send_many(data)
+        finally:
+            self.give_back(*data)
+
+    async def put(self):
+        data, ticket = self.new(), None
+        try:
+            ticket = await self.stream.put(data)
+        finally:
+            if ticket is None:
+                self.give_back(data)
+        self.tickets.append((ticket, data))
+        await self.look_at_tickets(4)
+
+    async def look_at_tickets(self, most):
+        while len(self.tickets) > most:
+            ticket, data = self.tickets[0]
+            await ticket
+            self.give_back(data)
+            del self.tickets[0]
+
+    async def cancelled(self):
+        data = self.new()
+        try:
+            with anyio.move_on_after(dice.uniform(0, 200e-6)):
+                await self.stream.send(data)
+        finally:
+            self.give_back(data)
+
+    async def flush(self):
+        await self.stream.flush()
+
+    async def rage(self):
+        calls = [self.send, self.send_pieces, self.send_many, self.put, self.flush,
+                 self.cancelled]
+        most = hits + HITS
+        while hits < most:
+            call = dice.choice(calls)
+            try:
+                with anyio.fail_after(10):
+                    arm()
+                    try:
+                        await call()
+                    finally:
+                        disarm()
+            except Hit:
+                pass
+            except azc.StreamBroken:
+                await self.reader.finish()  # it knows why
+                raise
+        with anyio.fail_after(10):
+            await self.look_at_tickets(0)
+            await self.stream.aclose()
+            await self.reader.finish()
+
+    def rage_without_a_loop(self):
+        most = hits + HITS
+        while hits < most:
+            data = self.new()
+            try:
+                arm()
+                try:
+                    self.stream.send_from_thread(data)
+                finally:
+                    disarm()
+            except Hit:
+                pass
+            self.give_back(data)
+        self.stream.abort()
+
+    def end(self):
+        self.opening.__exit__(None, None, None)
+        if self.lent:
+            assert self.pool.stats.free == 4, self.pool
+            self.pool.close()
+        gc.collect()
+        for data in self.buffers:
+            data.clear()
+
+class Flood:
+    "Receives; whoever is hit fills his buffer, and nobody else may store there."
+
+    def __init__(self, kind, folder):
+        self.opening = links.open_link(kind, folder)
+        link = self.opening.__enter__()
+        self.stream = link.receiver()
+        self.fd = link.take_write_fd()
+        self.writer = threading.Thread(target=self.write, daemon=True)
+        self.writer.start()
+        self.buffers = []
+
+    def write(self):
+        data = oracle.payload(1, 60_000)
+        try:
+            while True:
+                os.write(self.fd, data[: dice.randrange(1, 60_000)])
+        except (BrokenPipeError, ConnectionResetError):
+            os.close(self.fd)
+
+    async def rage(self):
+        most = hits + HITS
+        while hits < most:
+            data = bytearray(dice.choice(SIZES[:3]))
+            call = dice.choice([self.stream.receive_into, self.stream.receive_exactly])
+            try:
+                with anyio.fail_after(10):
+                    arm()
+                    try:
+                        await call(data)
+                    finally:
+                        disarm()
+            except Hit:
+                pass
+            oracle.poison(data, oracle.CANARY)
+            self.buffers.append(data)
+            del self.buffers[:-50]
+        with anyio.fail_after(10):
+            await self.stream.receive()
+            await self.stream.aclose()
+            await links.until(lambda: not self.writer.is_alive())
+
+    def end(self):
+        self.opening.__exit__(None, None, None)
+        for data in self.buffers:
+            assert data.count(oracle.CANARY) == len(data)
+            data.clear()
+
+def ignore(_, context):
+    if not isinstance(context.get("exception"), Hit):
+        print(context)
+
+sys.unraisablehook = lambda it: ignore(None, {"exception": it.exc_value})
+
+def fds():
+    return {fd: os.readlink(f"/proc/self/fd/{fd}")
+            for fd in os.listdir("/proc/self/fd")
+            if os.path.exists(f"/proc/self/fd/{fd}")}
+
+async def main():
+    asyncio.get_running_loop().set_exception_handler(ignore)
+    before = fds()
+    for kind in ("pipe", "unix", "tcp4", "lent"):
+        for scene in (Storm, Flood)[: 1 if kind == "lent" else 2]:
+            with tempfile.TemporaryDirectory() as folder:
+                storm = scene(kind, pathlib.Path(folder))
+                await storm.rage()
+                storm.end()
+    with anyio.fail_after(10):
+        await links.until(lambda: fds().keys() <= before.keys())
+
+warnings.simplefilter("ignore", RuntimeWarning)  # a coroutine that was never awaited
+signal.signal(signal.SIGALRM, handler)
+run(main)
+with tempfile.TemporaryDirectory() as folder:
+    storm = Storm("pipe", pathlib.Path(folder))
+    storm.rage_without_a_loop()
+    anyio.run(storm.reader.finish)
+    storm.end()
+print(hits)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("loop", LOOPS)
+def test_two_thousand_signals(loop: str) -> None:
+    process = scripts.start(STORM, loop, warnings="default")
+    with process:
+        said, complained = process.communicate(timeout=50)
+    assert (process.returncode, complained) == (0, "")
+    assert int(said) >= 2000
