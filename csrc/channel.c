@@ -35,7 +35,8 @@ int azc__why(azc_id id) { return azc__handle_why(&azc__channels, id); }
 
 static void destroy(azc_channel *channel) {
     azc__handle_drop(&azc__channels, channel->id);
-    azc__note_free(channel->closing);
+    if (channel->spare) azc__note_free(channel->spare->note);
+    azc_sys.release(channel->spare);
     azc_sys.release(channel->bounce);
     azc_sys.release(channel);
 }

@@ -79,6 +79,7 @@ struct azc_channel {
     /* who hears of it */
     azc_id home; /* of azc_send_home */
     uint64_t home_token;
+    azc_op *spare; /* for the rest of such a message, so that none is ever torn */
     uint64_t turn, spent; /* sends that may end at once, and did */
     azc_event last; /* of the receives that ended in their own call, the last */
     azc_note *closing; /* tells of the closing */

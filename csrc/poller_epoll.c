@@ -35,7 +35,8 @@ static int open_epoll(azc_poller *poller) {
     struct epoll_event wake = {.events = EPOLLIN, .data.u64 = WAKE};
     int epoll = azc_sys.epoll_create();
     if (epoll < 0) return epoll;
-    int r = azc_sys.epoll_ctl(epoll, EPOLL_CTL_ADD, poller->wake.read_fd, &wake);
+    int r =
+        azc_sys.epoll_ctl(epoll, EPOLL_CTL_ADD, poller->wake.read_fd, &wake);
     if (r < 0) azc_sys.close(epoll);
     poller->epoll = epoll;
     return r;

@@ -104,8 +104,7 @@ int azc__poller_arm(azc_poller *poller, int fd, int what, bool known,
     pthread_mutex_lock(&poller->lock);
     drop(poller, fd);
     int r = make_room(poller);
-    if (r == 0)
-        poller->table[poller->count++] = (armed){fd, events[what], who};
+    if (r == 0) poller->table[poller->count++] = (armed){fd, events[what], who};
     pthread_mutex_unlock(&poller->lock);
     azc__poller_wake(poller);
     return r;

@@ -45,23 +45,33 @@ static void lock(const azc_port *port) {
 
 /* ---- notes ----------------------------------------------------------- */
 
-int azc__note_new(azc_id id, uint64_t token, azc_note **out) {
-    *out = NULL;
-    if (!id) return 0;
+azc_note *azc__note_blank(void) {
     azc_note *note = azc_sys.allocate(sizeof *note);
-    if (!note) return -ENOMEM;
+    if (note) memset(note, 0, sizeof *note);
+    return note;
+}
+
+int azc__note_address(azc_note *note, azc_id id, uint64_t token) {
     azc_port *port = enter(id);
-    if (!port) {
-        azc_sys.release(note);
-        return azc__handle_why(&azc__ports, id);
-    }
-    memset(note, 0, sizeof *note);
+    if (!port) return azc__handle_why(&azc__ports, id);
     note->port = port;
     note->event.token = token;
     port->notes++;
     leave(port);
-    *out = note;
     return 0;
+}
+
+int azc__note_new(azc_id id, uint64_t token, azc_note **note) {
+    *note = NULL;
+    if (!id) return 0;
+    *note = azc__note_blank();
+    if (!*note) return -ENOMEM;
+    int r = azc__note_address(*note, id, token);
+    if (r < 0) {
+        azc_sys.release(*note);
+        *note = NULL;
+    }
+    return r;
 }
 
 uint64_t azc__note_token(const azc_note *note) { return note->event.token; }
@@ -96,12 +106,13 @@ static void signal_once(azc_port *port) {
 }
 
 void azc__note_free(azc_note *note) {
-    if (!note) return;
-    azc_port *port = note->port;
-    lock(port);
-    unlist(port, note);
-    port->notes--;
-    leave(port);
+    azc_port *port = note ? note->port : NULL;
+    if (port) {
+        lock(port);
+        unlist(port, note);
+        port->notes--;
+        leave(port);
+    }
     azc_sys.release(note);
 }
 

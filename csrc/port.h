@@ -19,6 +19,9 @@ typedef struct azc_note azc_note;
 
 /* 0 or -errno; a note for port 0 is NULL. */
 int azc__note_new(azc_id port, uint64_t token, azc_note **note);
+/* The same in two steps, of which the second needs no memory. */
+azc_note *azc__note_blank(void);
+int azc__note_address(azc_note *note, azc_id port, uint64_t token);
 uint64_t azc__note_token(const azc_note *note);
 /* With NULL it does nothing, as do the two below. */
 void azc__note_free(azc_note *note);

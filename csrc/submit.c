@@ -122,28 +122,37 @@ static bool fits_attempt(const azc_channel *channel, size_t n) {
     return !channel->lender.lends && azc__writer_is_caller(&channel->writer, n);
 }
 
-/* A message of which done bytes are out already goes before all others: they were
- * queued while it was in the kernel. */
-static int enter_rest(azc_channel *channel, azc_op *op, size_t done) {
-    int r = azc__note_new(channel->home, channel->home_token, &op->note);
-    if (r < 0) return r;
+/* What is left after an attempt becomes an operation, the spare one: to be without
+ * memory now would tear the message.  It goes before all others, which were queued
+ * while it was in the kernel. */
+static int queue_rest(azc_channel *channel, const void *data, size_t n,
+                      ssize_t moved, int messages) {
+    azc_op *op = channel->spare;
+    channel->spare = NULL;
+    op->first[0] = (struct iovec){(void *)(uintptr_t)data, n};
+    op->count = 1;
+    op->total = op->need = n;
+    op->messages = messages;
+    if (azc__note_address(op->note, channel->home, channel->home_token) < 0) {
+        azc__note_free(op->note); /* its port was closed */
+        op->note = NULL;
+    }
     azc__queue_push_first(&channel->queue, op);
-    if (done) azc__queue_accept(&channel->queue, done, false);
+    if (moved > 0) azc__queue_accept(&channel->queue, (uint64_t)moved, false);
     return -EINPROGRESS;
 }
 
-/* What is left after an attempt becomes an operation. */
-static int queue_rest(azc_channel *channel, const void *data, size_t n,
-                      ssize_t moved, int messages) {
-    struct iovec vec = {(void *)(uintptr_t)data, n};
-    azc_op *op = azc__op_new(&vec, 1, NULL, 0);
-    size_t done = moved > 0 ? (size_t)moved : 0;
-    if (op) op->messages = messages;
-    int r = op ? enter_rest(channel, op, done) : -ENOMEM;
-    if (r == -EINPROGRESS) return r;
-    if (op) azc__op_free(op);
-    if (done) azc__break(channel, r); /* it is torn */
-    return r;
+static int find_spare(azc_channel *channel) {
+    if (channel->spare) return 0;
+    azc_op *op = azc__op_new(NULL, 0, NULL, 0);
+    azc_note *note = op ? azc__note_blank() : NULL;
+    if (!note) {
+        azc_sys.release(op);
+        return -ENOMEM;
+    }
+    op->note = note;
+    channel->spare = op;
+    return 0;
 }
 
 /* What no attempt is worth making for. */
@@ -164,8 +173,9 @@ static int queue_all(azc_channel *channel, const void *data, size_t n,
 
 static int attempt(azc_channel *channel, const void *data, size_t n,
                    int messages) {
+    int r = find_spare(channel);
+    if (r < 0) return r;
     ssize_t moved = azc__attempt(channel, data, n);
-    int r;
     if (moved == (ssize_t)n) {
         channel->queue.accepted += n;
         channel->stats.messages += (uint64_t)messages;
@@ -173,7 +183,6 @@ static int attempt(azc_channel *channel, const void *data, size_t n,
         r = turn_is_over(channel, n);
     } else {
         r = queue_rest(channel, data, n, moved, messages);
-        if (r != -EINPROGRESS) moved = 0; /* what was wrong is met again */
     }
     azc__weigh_attempt(channel, moved);
     if (!channel->driving) azc__hand_over(channel, DROVE_BLOCKED);

@@ -190,11 +190,11 @@ async def test_those_behind_a_cancelled_put_come_in(link: Link) -> None:
 
                 tasks.start_soon(put_much)
                 await let_others_run()
-                behind = [
-                    attempt(tasks, stream.put, message(1, sequence, SMALL))
-                    for sequence in (1, 2)
-                ]
-                await let_others_run()
+                behind = []
+                for sequence in (1, 2):
+                    data = message(1, sequence, SMALL)
+                    behind.append(attempt(tasks, stream.put, data))
+                    await let_others_run()
                 scope.cancel()
                 reader.start()
                 await until(lambda: all(each.done for each in behind))

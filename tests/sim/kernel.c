@@ -16,8 +16,8 @@ uint64_t sim_faults[FAULTS], sim_bytes;
 const char *const sim_fault_names[FAULTS] = {
     "short count", "EAGAIN",    "EINTR",     "out of buffers", "broken",
     "bad memory",  "no memory", "no thread", "no fd",          "spurious",
-    "peer died",   "fd stolen", "succeeded", "stalled",   "loan refused",   "late count",
-    "no pages",    "kept",      "blocking",  "lingers",
+    "peer died",   "fd stolen", "succeeded", "stalled",        "loan refused",
+    "late count",  "no pages",  "kept",      "blocking",       "lingers",
 };
 sim_rates kernel_rates;
 bool kernel_in_child;

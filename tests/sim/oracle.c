@@ -242,12 +242,10 @@ op *op_of(uint64_t token) {
 }
 
 void op_enters(op *it) {
-    it->channel->calls++;
     entering[sim_self()] = inside[sim_self()] = it;
 }
 
 void op_leaves(op *it) {
-    it->channel->calls--;
     it->calling = false;
     entering[sim_self()] = inside[sim_self()] = NULL;
 }
@@ -358,16 +356,14 @@ static void check_status(op *it) {
         SIM_CHECK(channel->closing, "ESHUTDOWN without a close");
         return;
     case -ECANCELED: /* or the channel broke, as a rescue was too long */
-        if (it->cancelling &&
-            (it->kind == RECEIVE || it->bytes == 0 ||
-             it->outcome == AZC_RESCUED || channel->closing))
+        if (it->cancelling && (it->kind == RECEIVE || it->bytes == 0 ||
+                               it->outcome == AZC_RESCUED || channel->closing))
             return;
         break;
     case -EFAULT:
         SIM_CHECK(it->outcome != AZC_REFUSED || (bad && it->bytes == 0),
                   "operation %ld is refused", (long)it->token);
-        if (it->outcome == AZC_REFUSED || (bad && it->end == BY_RETURN))
-            return;
+        if (it->outcome == AZC_REFUSED || (bad && it->end == BY_RETURN)) return;
         break;
     case -ENOMEM: /* of the call itself */
         if (it->place < 0 || it->home) return;

@@ -363,10 +363,12 @@ static void step_receive(chan *channel) {
 static void step_submit(void) {
     chan *channel = draw_channel(true);
     if (!channel || channel->lost || op_count > OPS - 20) return;
+    channel->calls++;
     if (channel->out)
         step_send(channel);
     else
         step_receive(channel);
+    channel->calls--;
 }
 
 static uint64_t draw_rescue_limit(const op *it) {
@@ -496,8 +498,7 @@ static void step_late(void) {
         SIM_CHECK(answers[i] == -ESHUTDOWN ||
                       (answers[i] == -ENOMEM && kernel_excuses.no_memory),
                   "late call %d: %d", i, answers[i]);
-    SIM_CHECK(azc_cancel(azc, OPS + 1, 1, &event) == AZC_OVER,
-              "a late cancel");
+    SIM_CHECK(azc_cancel(azc, OPS + 1, 1, &event) == AZC_OVER, "a late cancel");
 }
 
 static void step_shutdown(chan *channel) {
