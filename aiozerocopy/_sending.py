@@ -65,20 +65,22 @@ class Ticket(Awaitable[None]):
     __slots__ = ("_operation", "_stream", "_waiter")
 
     def __init__(
-        self, stream: SendStream, waiter: Waiter, operation: Operation
+        self, stream: SendStream, waiter: Waiter, operation: Operation | None
     ) -> None:
         self._stream = stream
         self._waiter = waiter
-        self._operation = operation
+        self._operation = operation  # None: it was over at once
 
     def done(self) -> bool:
         """True once the buffers are the caller's (sent, or failed)."""
-        return self._operation.done
+        return self._operation is None or self._operation.done
 
     def __await__(self) -> Generator[Any, None, None]:
         return self._wait().__await__()
 
     async def _wait(self) -> None:
+        if self._operation is None:
+            return
         await self._waiter.wait(self._operation)
         if self._operation.status < 0:
             await self._stream._raise(self._operation)
@@ -191,10 +193,25 @@ class SendStream(Bound, ByteSendStream):
 
         Raises: as `send`, for what is known at once.
         """
-        waiter, operation = await self._begin()
+        out = self._out
+        home, waiter = out.home, self._waiter
+        operation = home
+        if (
+            waiter is None
+            or home is None
+            or len(buffers) != 1
+            or not self._is_at_home()
+        ):
+            waiter, operation = await self._begin()
+        assert operation is not None
         try:
             try:
-                left = self._out.submit(waiter.port, operation, buffers, ask_room=True)
+                if operation is home:
+                    left = out.put_home(waiter.port, home, buffers[0])
+                    if left == 0:
+                        return Ticket(self, waiter, None)
+                else:
+                    left = out.submit(waiter.port, operation, buffers, ask_room=True)
                 await self._attend_put(waiter, operation, left)
                 return Ticket(self, waiter, operation)
             except BaseException as error:
@@ -264,6 +281,13 @@ class SendStream(Bound, ByteSendStream):
 
     # -- how a message gets in, and how one gets out again ------------------------
 
+    def _is_at_home(self) -> bool:
+        """Does the loop run here that the stream is bound to?  (In `send` this stands
+        in place.)"""
+        if LOOP_IS_CHEAP:
+            return running_asyncio_loop() is self._home
+        return self._home in running_tasks and this_thread() == self._thread
+
     async def _begin(self) -> tuple[Waiter, Operation]:
         """What it takes to submit a message, from whatever loop."""
         waiter = self._enter()
@@ -321,6 +345,8 @@ class SendStream(Bound, ByteSendStream):
         if left not in (BUSY, IN_PROGRESS):
             await self._attend(waiter, operation, left)
             return
+        if operation is self._out.home:  # it can be used only once
+            self._out.settle_in(waiter.port, self._turn)
         if left == BUSY:
             await waiter.wait_for_room(operation)
             if operation.status < 0:

@@ -131,6 +131,8 @@ int azc_set_home(azc_id channel, azc_id port, uint64_t token, unsigned turn);
  * The event's status: 0, -ESHUTDOWN (closed meanwhile), -ECANCELED (azc_cancel),
  * -EFAULT with AZC_REFUSED, or the error that broke the channel. */
 int azc_send_home(azc_id channel, const void *data, size_t n);
+/* The same, and -EBUSY as azc_sendv with ask_room. */
+int azc_put_home(azc_id channel, const void *data, size_t n);
 
 /* The same for count messages in one block.  Where each of them ends is told by
  * azc_set_sizes, if the batch was queued; without it they are one message. */

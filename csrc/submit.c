@@ -157,11 +157,12 @@ static int find_spare(azc_channel *channel) {
 
 /* What no attempt is worth making for. */
 static int queue_all(azc_channel *channel, const void *data, size_t n,
-                     int messages) {
+                     int messages, bool ask_room) {
     struct iovec vec = {(void *)(uintptr_t)data, n};
     azc_op *op = azc__op_new(&vec, 1, NULL, 0);
     if (!op) return -ENOMEM;
     op->messages = messages;
+    op->asks_room = ask_room;
     int r = azc__note_new(channel->home, channel->home_token, &op->note);
     if (r < 0) {
         azc__op_free(op);
@@ -189,7 +190,8 @@ static int attempt(azc_channel *channel, const void *data, size_t n,
     return r;
 }
 
-static int send_home(azc_id id, const void *data, size_t n, int messages) {
+static int send_home(azc_id id, const void *data, size_t n, int messages,
+                     bool ask_room) {
     azc_channel *channel = azc__enter(id);
     if (!channel) return azc__why(id);
     int r = azc__refusal(channel);
@@ -199,17 +201,21 @@ static int send_home(azc_id id, const void *data, size_t n, int messages) {
              !is_to_be_lent(channel, data, n))
         r = attempt(channel, data, n, messages);
     else
-        r = queue_all(channel, data, n, messages);
+        r = queue_all(channel, data, n, messages, ask_room);
     azc__leave(channel);
     return r;
 }
 
 int azc_send_home(azc_id channel, const void *data, size_t n) {
-    return send_home(channel, data, n, 1);
+    return send_home(channel, data, n, 1, false);
+}
+
+int azc_put_home(azc_id channel, const void *data, size_t n) {
+    return send_home(channel, data, n, 1, true);
 }
 
 int azc_send_batch(azc_id channel, const void *data, size_t n, int count) {
-    return send_home(channel, data, n, count);
+    return send_home(channel, data, n, count, false);
 }
 
 int azc_set_sizes(azc_id id, uint64_t token, const uint64_t *sizes,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from aiozerocopy import _azc  # type: ignore[attr-defined]
 from aiozerocopy._core.binding import IN_PROGRESS
 from aiozerocopy._core.borrows import give_back
+from aiozerocopy._core.channel import Channel
 from aiozerocopy._sending import SendStream
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "AZC_TEST_SABOTAGE"
 
-# csrc/channel.h; compiled in with AZC_SABOTAGE=1 only
+# csrc/sabotage.h; compiled in with AZC_SABOTAGE=1 only
 IN_C = {
     "order": 1,
     "tail": 2,
@@ -23,6 +24,8 @@ IN_C = {
     "identity": 8,
     "loan": 16,
     "detach": 32,
+    "event": 64,
+    "gate": 256,
 }
 
 
@@ -32,6 +35,8 @@ def apply(fault: str) -> None:
         _azc.lib.azc_sabotage = IN_C[fault]
     elif fault == "unpin":
         _unpin_early()
+    elif fault == "settle":
+        _settle_nothing()
     elif fault not in ("", "none"):
         raise ValueError(f"no such fault: {fault}")
 
@@ -48,3 +53,12 @@ def _unpin_early() -> None:
         await attend(self, waiter, operation, left)
 
     SendStream._attend = unpin_and_attend  # type: ignore[method-assign]
+
+
+def _settle_nothing() -> None:
+    """Let an exception out of a call although C has the buffers."""
+
+    def settle(*_: object) -> bool:
+        return True
+
+    Channel.settle = settle  # type: ignore[method-assign, assignment]

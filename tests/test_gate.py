@@ -196,6 +196,7 @@ async def test_those_behind_a_cancelled_put_come_in(link: Link) -> None:
                     behind.append(attempt(tasks, stream.put, data))
                     await let_others_run()
                 scope.cancel()
+                await let_others_run()
                 reader.start()
                 await until(lambda: all(each.done for each in behind))
     checker.finish()
@@ -238,9 +239,9 @@ async def test_waiting_messages_are_not_counted_as_queued(link: Link) -> None:
             async with stuck(stream, message(1, 0, BIG)) as tasks:
                 for sequence in (1, 2, 3):
                     tasks.start_soon(stream.put, message(1, sequence, BIG))
+                    await let_others_run()
                 sender = Sender(stream, message(2, 0, BIG))
                 await submitted(sender)
-                await let_others_run()
                 assert stream.stats.bytes_queued <= BIG
                 assert stream.stats.messages_queued == 1
                 reader.start()
@@ -374,7 +375,7 @@ def restless() -> Iterator[None]:
 async def test_abort_in_another_thread(call: Callable[..., Any]) -> None:
     """Whenever it comes, the sender is told that the stream is closed."""
     dice = random.Random(3)
-    for _ in range(100):
+    for _ in range(60):
         reader, stream = azc.pipe()
         go = threading.Event()
 

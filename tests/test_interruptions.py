@@ -588,10 +588,17 @@ def test_one_line_after_the_other(
 @every_way
 @every_case
 def test_every_line_everywhere(name: str, kind: str, loop: str, tmp_path: Path) -> None:
-    """Also where a line is reached for the second and the third time."""
+    """Also where a line is reached for the second and the third time.
+
+    With AZC_EVERY_LINE=1 in the environment each link and loop hits all of them, which
+    takes half an hour.
+    """
+    ways, way = len(WAYS), WAYS.index((kind, loop))
 
     def some(places: list[Place]) -> list[Place]:
-        return [place for place in places if place[2] <= 3]
+        if os.environ.get("AZC_EVERY_LINE") == "1":
+            return [place for place in places if place[2] <= 3]
+        return [place for place in places if 1 < place[2] <= 3][way::ways]
 
     complaints = complaints_of(name, kind, loop, tmp_path, some)
     assert not complaints, "\n".join(complaints)

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 
 SMALL = 1000
+# For what takes seconds, and is the same with every loop.
+only_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 
 # ---- numbers that are closed behind our back ----------------------------------------
@@ -114,6 +116,7 @@ async def _receiver_is_told(link: Link, reused: bool) -> None:
 
 @pytest.mark.anyio
 class TestNumbers:
+    @only_asyncio
     @pytest.mark.parametrize("reused", [False, True], ids=["closed", "reused"])
     @pytest.mark.parametrize("check", [_sender_is_told, _receiver_is_told])
     async def test_who_waits_is_told(
@@ -589,6 +592,7 @@ class TestEnds:
             far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             far.close()  # and so ends the lingering
 
+    @only_asyncio
     @pytest.mark.parametrize("end", [_abort, _aclose_at_once])
     async def test_stuck_terminals(
         self, end: Callable[[azc.SendStream], Awaitable[None]]

@@ -29,6 +29,9 @@ CAUGHT_BY = {
     "read",
     "detach": "lending.py::TestTakenBack::test_after_a_cancel_the_reader_sees_the_old_"
     "bytes",
+    "event": "interruptions.py::test_one_line_after_the_other",
+    "gate": "contract.py::TestBackpressure::test_put_waits_for_room",
+    "settle": "interruptions.py::test_one_line_after_the_other",
     "unpin": "contract.py::TestDoneMeansYours::test_pending_send_locks_the_buffer",
 }
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from aiozerocopy._core import lifetime
 from aiozerocopy._core.binding import BUSY, IN_PROGRESS, check, ffi, lib
 from aiozerocopy._core.borrows import Operation, give_back, sweep
-from aiozerocopy._core.pins import nbytes, pin
+from aiozerocopy._core.pins import nbytes, pin, pin_or_copy
 from aiozerocopy._errors import error_of
 
 if TYPE_CHECKING:
@@ -161,6 +161,16 @@ class Channel:
             self.id, port.id, operation.token, vec, count, ends, nsizes, ask_room
         )
         return self.answered(port, operation, total, result)
+
+    def put_home(self, port: Port, home: Operation, buffer: Buffer) -> int:
+        """Send a buffer as one message; returns as `submit` that asks for room."""
+        data = buffer if type(buffer) is bytes else pin_or_copy(buffer)
+        home.views[0] = data
+        result = lib.azc_put_home(self.id, data, len(data))
+        if result == 0:
+            home.views[0] = None
+            return 0
+        return self.answered(port, home, len(data), result)
 
     def send_batch(
         self, port: Port, home: Operation, block: bytes, messages: Sequence[Buffer]

@@ -485,9 +485,6 @@ static guesses guess_rescued(const op *it, uint64_t rest, bool torn) {
 
 static guesses guess_ended(const op *it, uint64_t rest, bool torn) {
     guesses all = {.n = {it->bytes}, .count = 1};
-    /* Without memory for an event nobody can tell how much of it is out. */
-    if (it->home && it->end == BY_RETURN && kernel_excuses.no_memory)
-        guess_rest(&all, it, rest);
     /* A call on a copy may end after the operation did. */
     if (it->status < 0 && it->outcome == AZC_UNKNOWN && torn &&
         rest > it->bytes && rest - it->bytes <= azc__lane_bounce_size())

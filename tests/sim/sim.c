@@ -117,7 +117,7 @@ static chan *new_channel(sim_file *file, bool out) {
 }
 
 static void open_opposite(chan *first) {
-    if (!sim_chance(300)) return;
+    if (first->opposite || !sim_chance(300)) return;
     azc_id opposite;
     first->opposite = true;
     int r = azc_open_opposite(first->azc, &opposite);
