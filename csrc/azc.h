@@ -159,9 +159,9 @@ ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data,
 
 /* Gives the buffers of an operation back before its end.  A rest of more than
  * limit bytes is not copied: it breaks the channel with -ECANCELED.
- *   AZC_OVER   the channel does not know the token.  Its event may still be in
- *              the port; of a receive that ended in its own call, and was the
- *              last to do so, *event says how
+ *   AZC_OVER   the channel is gone, or does not know the token.  Its event may
+ *              still be in the port, and is to be taken first; of a receive that
+ *              ended in its own call, and was the last to do so, *event says how
  *   others     as above: an event with this token comes, or is there already */
 int azc_cancel(azc_id channel, uint64_t token, uint64_t limit,
                azc_event *event);

@@ -27,8 +27,8 @@ static int cancel_now(azc_channel *channel, azc_op *op, uint64_t limit) {
     bool begun = azc__outward(channel) && (op->done || op->in_flight);
     op->cancelled = false;
     if (begun && channel->state == OPEN) return rescue(channel, op, limit);
-    azc__end_one(channel, op, -ECANCELED, AZC_DROPPED);
-    return AZC_DROPPED;
+    int outcome = azc__end_one(channel, op, -ECANCELED, AZC_DROPPED);
+    return outcome == AZC_KEPT ? AZC_LATER : outcome;
 }
 
 void azc__settle_submitted(azc_channel *channel, azc_op *op) {

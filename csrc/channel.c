@@ -97,13 +97,15 @@ static int open_over(azc_file *file, int fd, int flags, azc_id *out) {
     channel->queue.limit = UINT64_MAX;
     int r = prepare_fd(channel);
     if (r == 0) r = azc__prepare_bounce(channel);
-    if (r == 0) r = name(channel);
     if (r == 0) {
         azc__lender_begin(channel);
         if (channel->lane->paced) azc__writer_begin(&channel->writer);
         file->refs++;
-        *out = channel->id;
-    } else {
+        r = name(channel);
+        if (r == 0) *out = channel->id;
+        if (r < 0) file->refs--;
+    }
+    if (r < 0) {
         azc_sys.release(channel->bounce);
         azc_sys.release(channel);
     }

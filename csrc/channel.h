@@ -69,7 +69,7 @@ struct azc_channel {
     char *bounce;           /* of a lane that works on copies */
     size_t kept_at, kept;   /* received into the bounce, not yet asked for */
     unsigned more_calls;    /* of the move going on, after its first */
-    bool met_full;          /* ... which got on until then */
+    int met;                /* ... the -errno that it met, once it had got on */
     bool in_caller;         /* ... made in a thread that is the program's */
     bool no_nowait;         /* RWF_NOWAIT is not known to this pipe of ours */
     atomic_bool hurry;      /* ... for whose end a cancel or a close is waiting */
@@ -77,6 +77,7 @@ struct azc_channel {
     azc_pumping pumping;
 
     /* who hears of it */
+    azc_id last_port; /* of the operations; its loop tries again for all */
     azc_id home; /* of azc_send_home */
     uint64_t home_token;
     azc_op *spare; /* for the rest of such a message, so that none is ever torn */

@@ -6,19 +6,20 @@ static bool stay_lent(azc_op *op) {
     return op->lent && azc__op_detach(op) < 0;
 }
 
-void azc__end(azc_channel *channel, azc_op *op, int status, int outcome) {
+int azc__end(azc_channel *channel, azc_op *op, int status, int outcome) {
+    if (status < 0 && op->in_flight) outcome = AZC_UNKNOWN;
+    if (stay_lent(op)) outcome = AZC_KEPT;
     op->status = status;
     op->outcome = outcome;
     op->ended = true;
-    if (status < 0 && op->in_flight) op->outcome = AZC_UNKNOWN;
-    if (stay_lent(op)) op->outcome = AZC_KEPT;
     if (!azc__outward(channel))
         channel->stats.messages += status == 0;
     else if (status == 0 || op->done) /* not an empty one that was dropped */
         channel->stats.messages += azc__op_messages(op);
-    if (op->submitting) return;
-    azc__note_post(op->note, op->done, status, op->outcome);
+    if (op->submitting) return outcome;
+    azc__note_post(op->note, op->done, status, outcome);
     azc__op_free(op);
+    return outcome;
 }
 
 static void end_list(azc_channel *channel, azc_op *op, int status) {
@@ -29,10 +30,11 @@ static void end_list(azc_channel *channel, azc_op *op, int status) {
     }
 }
 
-void azc__end_one(azc_channel *channel, azc_op *op, int status, int outcome) {
+int azc__end_one(azc_channel *channel, azc_op *op, int status, int outcome) {
     azc__queue_remove(&channel->queue, op);
-    azc__end(channel, op, status, outcome);
+    outcome = azc__end(channel, op, status, outcome);
     azc__let_in(channel);
+    return outcome;
 }
 
 void azc__end_consumed(azc_channel *channel) {

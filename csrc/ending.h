@@ -7,10 +7,11 @@
 #define AZC_ENDING_H
 #include "channel.h"
 
-/* It is in no queue any more, and is freed, unless its call still runs. */
-void azc__end(azc_channel *channel, azc_op *op, int status, int outcome);
+/* It is in no queue any more, and is freed, unless its call still runs.  Returns the
+ * outcome that its event tells. */
+int azc__end(azc_channel *channel, azc_op *op, int status, int outcome);
 /* The same after taking it out of the queue. */
-void azc__end_one(azc_channel *channel, azc_op *op, int status, int outcome);
+int azc__end_one(azc_channel *channel, azc_op *op, int status, int outcome);
 /* What the reader needs no more. */
 void azc__end_consumed(azc_channel *channel);
 /* Every operation hears of the end, in order. */

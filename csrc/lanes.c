@@ -129,7 +129,7 @@ static ssize_t write_pieces(azc_channel *channel, struct iovec *vec,
         }
     }
     if (hushes) azc_sys.unhush(&hush, r);
-    channel->met_full = done && r == -EAGAIN;
+    channel->met = done && r < 0 ? (int)r : 0;
     return done ? (ssize_t)done : r;
 }
 

@@ -25,12 +25,12 @@ enum {
 /* ---- one move -------------------------------------------------------- */
 
 static void count(azc_channel *channel, ssize_t r) {
-    bool was_full = r == -EAGAIN || channel->met_full;
+    bool was_full = r == -EAGAIN || channel->met == -EAGAIN;
     channel->stats.calls += 1 + channel->more_calls;
     channel->stats.waits += was_full;
     channel->more_calls = 0;
     if (r > 0) channel->stats.bytes += (uint64_t)r;
-    if (r >= 0) channel->starved_since = 0;
+    if (r >= 0 || r == -EAGAIN) channel->starved_since = 0;
     azc__writer_moved(&channel->writer, r > 0 ? (uint64_t)r : 0, was_full);
 }
 
@@ -141,7 +141,8 @@ ssize_t azc__attempt(azc_channel *channel, const void *data, size_t n) {
 
 void azc__weigh_attempt(azc_channel *channel, ssize_t r) {
     int max_ops = 1;
-    channel->met_full = false;
+    if (r >= 0) r = channel->met;
+    channel->met = 0;
     if (r < 0 && channel->state == OPEN)
         weigh_error(channel, (int)r, &max_ops);
     catch_up(channel);
@@ -207,10 +208,10 @@ static ssize_t step(azc_channel *channel, int max_ops, uint64_t max_bytes) {
         r = move_queued(channel, max_ops, max_bytes, &pieces);
     bool end = r == 0 && pieces && inward && !channel->kept;
     const azc_op *blamed = channel->queue.cursor;
+    azc__end_consumed(channel); /* first: a cancel may break the channel */
     azc__settle(channel);
     if (r == -EFAULT && blamed != channel->queue.cursor)
         r = -EINTR; /* whose memory was bad was cancelled: ask again */
-    azc__end_consumed(channel);
     if (end && channel->queue.cursor)
         azc__end_one(channel, channel->queue.cursor, 0, AZC_DROPPED);
     return r;
@@ -251,12 +252,11 @@ static enum azc_drove move_all(azc_channel *channel, uint64_t budget) {
         if (most > budget - spent) most = budget - spent;
         ssize_t r = step(channel, max_ops, most);
         if (channel->error) break;
-        if (r >= 0 && !channel->met_full) {
-            spent += (uint64_t)r;
-            continue;
-        }
-        channel->met_full = false;
-        int error = r >= 0 ? -EAGAIN : weigh_error(channel, (int)r, &max_ops);
+        if (r >= 0) spent += (uint64_t)r;
+        if (r >= 0) r = channel->met;
+        channel->met = 0;
+        if (r == 0) continue;
+        int error = weigh_error(channel, (int)r, &max_ops);
         if (error < 0)
             return error == -ENOMEM ? DROVE_STARVED : DROVE_BLOCKED;
     }
@@ -328,12 +328,6 @@ static int arm(azc_channel *channel, enum azc_drove drove) {
     return 0;
 }
 
-static const azc_note *first_note(const azc_channel *channel) {
-    const azc_op *op = channel->queue.head;
-    while (op && !op->note) op = op->next;
-    return op ? op->note : NULL;
-}
-
 /* Tries again for all that are without a pump; true if some still are. */
 static bool serve_unserved(void) {
     bool more = false;
@@ -358,7 +352,7 @@ static void wait_for_pump(azc_channel *channel, int error) {
         azc__pump_nap(channel, STARVED_PAUSE_US);
         channel->pumping.armed = true;
     } else {
-        azc__note_nudge(first_note(channel), serve_unserved);
+        azc__port_nudge(channel->last_port, serve_unserved);
     }
 }
 

@@ -132,12 +132,12 @@ void azc__note_post(azc_note *note, uint64_t bytes, int status, int outcome) {
     leave(port);
 }
 
-void azc__note_nudge(const azc_note *note, bool (*again)(void)) {
-    if (!note) return;
-    lock(note->port);
-    note->port->again = again;
-    signal_once(note->port);
-    leave(note->port);
+void azc__port_nudge(azc_id id, bool (*again)(void)) {
+    azc_port *port = enter(id);
+    if (!port) return;
+    port->again = again;
+    signal_once(port);
+    leave(port);
 }
 
 /* ---- ports ----------------------------------------------------------- */
@@ -206,6 +206,13 @@ static int take(azc_port *port, azc_event *events, int max) {
     return count;
 }
 
+/* The port stays awake while something is left to be tried. */
+static void try_again(azc_id id, bool (*again)(void)) {
+    if (!again || !again()) return;
+    azc_sys.sleep_us(NUDGE_PAUSE_US);
+    azc__port_nudge(id, again);
+}
+
 int azc_port_take(azc_id id, uint64_t recorded, azc_event *events, int max) {
     azc_port *port = enter(id);
     if (!port) return azc__handle_why(&azc__ports, id);
@@ -215,7 +222,7 @@ int azc_port_take(azc_id id, uint64_t recorded, azc_event *events, int max) {
     int count = take(port, events, max);
     leave(port);
     release_all(ended);
-    if (again && again()) azc_sys.sleep_us(NUDGE_PAUSE_US);
+    try_again(id, again);
     return count;
 }
 

@@ -29,7 +29,7 @@ void azc__note_post(azc_note *note, uint64_t bytes, int status, int outcome);
 
 /* Wakes the port's loop, whose azc_port_take then calls `again`; true from there
  * says that it has nudged once more. */
-void azc__note_nudge(const azc_note *note, bool (*again)(void));
+void azc__port_nudge(azc_id port, bool (*again)(void));
 
 void azc__port_fork_child(void *port);
 

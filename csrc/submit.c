@@ -80,6 +80,7 @@ static ssize_t submit(azc_id id, azc_id port, uint64_t token, azc_op *op) {
         return r;
     }
     uint64_t total = op->total;
+    channel->last_port = port;
     r = enter(channel, op);
     if (r >= 0 && azc__outward(channel)) r = turn_is_over(channel, total);
     azc__leave(channel);
@@ -133,6 +134,7 @@ static int queue_rest(azc_channel *channel, const void *data, size_t n,
     op->count = 1;
     op->total = op->need = n;
     op->messages = messages;
+    channel->last_port = channel->home;
     if (azc__note_address(op->note, channel->home, channel->home_token) < 0) {
         azc__note_free(op->note); /* its port was closed */
         op->note = NULL;
@@ -168,6 +170,7 @@ static int queue_all(azc_channel *channel, const void *data, size_t n,
         azc__op_free(op);
         return r;
     }
+    channel->last_port = channel->home;
     r = (int)enter(channel, op);
     return r >= 0 ? turn_is_over(channel, n) : r;
 }

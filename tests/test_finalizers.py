@@ -18,6 +18,7 @@ import scripts
 from links import linux_only
 from oracle import POISON, Checker
 
+pytestmark = linux_only  # the programs look into /proc
 every_loop = pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
 every_asyncio_loop = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 every_end = pytest.mark.parametrize("end", ["collection", "exit"])
@@ -486,7 +487,6 @@ MANY = """
     """
 
 
-@linux_only
 def test_more_than_four_thousand_channels_at_the_end() -> None:
     """All of them are closed before memory is freed; the oldest have data to send."""
     if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 4096:
@@ -590,7 +590,6 @@ def test_fork_while_others_open_and_close() -> None:
     )
 
 
-@linux_only
 def test_fork_from_c_while_pumps_are_busy() -> None:
     """Of such a fork Python knows nothing; the child's streams are dead all the same,
     and it can open its own."""

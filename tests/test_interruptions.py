@@ -23,7 +23,15 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 import scripts
-from links import BIG, Link, PlainReader, let_others_run, open_link, until
+from links import (
+    BIG,
+    Link,
+    PlainReader,
+    let_others_run,
+    linux_only,
+    open_link,
+    until,
+)
 from oracle import CANARY, HEADER, Checker, message, payload, poison
 
 import aiozerocopy as azc
@@ -33,6 +41,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from typing_extensions import Self
+
+pytestmark = linux_only  # it looks into /proc
 
 # The modules, relative to the package, whose lines are all hit.
 CORE = ("_core", "_sending", "_receiving", "_bound", "_batches", "_waiter")

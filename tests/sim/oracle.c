@@ -241,9 +241,7 @@ op *op_of(uint64_t token) {
     return &ops[token - 1];
 }
 
-void op_enters(op *it) {
-    entering[sim_self()] = inside[sim_self()] = it;
-}
+void op_enters(op *it) { entering[sim_self()] = inside[sim_self()] = it; }
 
 void op_leaves(op *it) {
     it->calling = false;
