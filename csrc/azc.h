@@ -166,8 +166,8 @@ ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data,
 int azc_cancel(azc_id channel, uint64_t token, uint64_t limit,
                azc_event *event);
 
-/* Closes the fd, never in this thread if that can take time; what is queued ends
- * with -ESHUTDOWN, in order.
+/* Closes the fd; if that can take time, in another thread, unless there is none to be
+ * had.  What is queued ends with -ESHUTDOWN, in order.
  *   -EINPROGRESS  an event with this token will come, or is there already
  *   1             closed (port was 0: nobody is told)
  *   -ENOMEM       not closed; without a port it will be

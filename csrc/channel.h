@@ -15,7 +15,8 @@
  *
  * Locks, always taken in this order, and none of them held in a system call that
  * moves bytes, nor while any Python may run
- *   the channel's   its queue and state (handle.h: its slot's lock)
+ *   the channel's   its queue and state (handle.h: its slot's lock); while it is
+ *                   held, also that of a new channel which nobody else knows yet
  *   shared          which pumps serve all sockets (pump.c)
  *   a pump's        its lists of channels
  *   a port's        its list of events
@@ -72,7 +73,7 @@ struct azc_channel {
     int met;                /* ... the -errno that it met, once it had got on */
     bool in_caller;         /* ... made in a thread that is the program's */
     bool no_nowait;         /* RWF_NOWAIT is not known to this pipe of ours */
-    atomic_bool hurry;      /* ... for whose end a cancel or a close is waiting */
+    atomic_bool hurry;      /* ... to be ended soon: a cancel or a close waits */
     uint64_t starved_since; /* the kernel has no memory, or we no pump; 0: never */
     azc_pumping pumping;
 

@@ -27,8 +27,8 @@ uint64_t azc__note_token(const azc_note *note);
 void azc__note_free(azc_note *note);
 void azc__note_post(azc_note *note, uint64_t bytes, int status, int outcome);
 
-/* Wakes the port's loop, whose azc_port_take then calls `again`; true from there
- * says that it has nudged once more. */
+/* Wakes the port's loop, whose azc_port_take then calls `again`, and once more the
+ * next time if that returns true. */
 void azc__port_nudge(azc_id port, bool (*again)(void));
 
 void azc__port_fork_child(void *port);
