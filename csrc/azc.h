@@ -39,25 +39,25 @@
 typedef uint64_t azc_id; /* 0 names nothing */
 
 enum {
-    AZC_IN = 1,         /* the channel receives */
-    AZC_OUT = 2,        /* the channel sends */
-    AZC_OWN = 4,        /* a pipe end we made: non-blocking, shared with nobody */
-    AZC_UNTRUSTED = 8,  /* no system call on this fd in a caller's thread */
-    AZC_READS = 16,     /* with AZC_OWN: the peer only read()s, so a pool's pages
-                         * may be lent to it */
+    AZC_IN = 1,        /* the channel receives */
+    AZC_OUT = 2,       /* the channel sends */
+    AZC_OWN = 4,       /* a pipe end we made: non-blocking, ours alone */
+    AZC_UNTRUSTED = 8, /* no system call on this fd in a caller's thread */
+    AZC_READS = 16,    /* with AZC_OWN: the peer only read()s, so a pool's pages
+                        * may be lent to it */
 };
 
 /* What azc_cancel did, and an event's outcome if its status is not 0. */
 enum {
-    AZC_DROPPED = 0,  /* nothing of it is or will be out, but event.bytes */
-    AZC_RESCUED = 1,  /* the unsent rest was copied and will follow */
-    AZC_LATER = 2,    /* a system call has the buffer: its event will tell */
-    AZC_OVER = 3,     /* it is over, or was never begun */
-    AZC_UNKNOWN = 4,  /* at least event.bytes are out; a system call that had
-                       * more of them has not come back */
-    AZC_REFUSED = 5,  /* it alone: its memory is bad, the channel is well */
-    AZC_KEPT = 6,     /* a reader may look at its memory for ever, which could not
-                       * be taken back: never use that again */
+    AZC_DROPPED = 0, /* nothing of it is or will be out, but event.bytes */
+    AZC_RESCUED = 1, /* the unsent rest was copied and will follow */
+    AZC_LATER = 2,   /* a system call has the buffer: its event will tell */
+    AZC_OVER = 3,    /* it is over, or was never begun */
+    AZC_UNKNOWN = 4, /* at least event.bytes are out; a system call that had
+                      * more of them has not come back */
+    AZC_REFUSED = 5, /* it alone: its memory is bad, the channel is well */
+    AZC_KEPT = 6,    /* a reader may look at its memory for ever, which could
+                      * not be taken back: never use that again */
 };
 
 /* An event's status, if that is not the end of the operation. */
@@ -69,25 +69,25 @@ enum {
 typedef struct azc_event {
     uint64_t sequence; /* of the port's events */
     uint64_t token;
-    uint64_t bytes;    /* bytes of this operation that were moved */
-    int32_t status;    /* AZC_ROOM, 0, or -errno; see azc_sendv and azc_recv */
+    uint64_t bytes; /* bytes of this operation that were moved */
+    int32_t status; /* AZC_ROOM, 0, or -errno; see azc_sendv and azc_recv */
     int32_t outcome;
 } azc_event;
 
 typedef struct azc_stats {
-    uint64_t bytes;         /* moved through the channel so far */
-    uint64_t messages;      /* operations (messages of a batch) completed */
-    uint64_t calls;         /* system calls that moved or tried to move bytes */
-    uint64_t waits;         /* of those, how many met a full or empty fd */
-    uint64_t immediate;     /* operations that were finished by the call itself */
-    uint64_t rescued;       /* bytes copied because a send was cancelled */
-    uint64_t lent;          /* of the bytes, how many went as lent pages */
-    uint64_t queued_bytes;  /* still to be moved, within the limit, now */
-    uint64_t queued;        /* operations in the queue, within the limit, now */
-    uint64_t waiting;       /* operations that wait for room, now */
-    int32_t error;          /* 0, or the -errno that broke the channel */
-    int32_t threaded;       /* 1 if a thread of its own serves the channel */
-    int32_t lends;          /* 1 if the next bytes of a pool would be lent */
+    uint64_t bytes;        /* moved through the channel so far */
+    uint64_t messages;     /* operations (messages of a batch) completed */
+    uint64_t calls;        /* system calls that moved or tried to move bytes */
+    uint64_t waits;        /* of those, how many met a full or empty fd */
+    uint64_t immediate;    /* operations that the call itself finished */
+    uint64_t rescued;      /* bytes copied because a send was cancelled */
+    uint64_t lent;         /* of the bytes, how many went as lent pages */
+    uint64_t queued_bytes; /* still to be moved, within the limit, now */
+    uint64_t queued;       /* operations in the queue, within the limit, now */
+    uint64_t waiting;      /* operations that wait for room, now */
+    int32_t error;         /* 0, or the -errno that broke the channel */
+    int32_t threaded;      /* 1 if a thread of its own serves the channel */
+    int32_t lends;         /* 1 if the next bytes of a pool would be lent */
 } azc_stats;
 
 /* Which build this is: 1 if portable (poll, pipe and no Linux-only call). */
@@ -116,23 +116,23 @@ int azc_open_opposite(azc_id channel, azc_id *opposite);
  * where there is no other. */
 int azc_set_limit(azc_id channel, uint64_t bytes);
 
-/* For azc_send_home: the port and the token of the next message that cannot be
+/* For azc_send_bound: the port and the token of the next message that cannot be
  * finished at once.  turn: after so many that were, the call returns 1. */
-int azc_set_home(azc_id channel, azc_id port, uint64_t token, unsigned turn);
+int azc_bind_port(azc_id channel, azc_id port, uint64_t token, unsigned turn);
 
 /* Sends the n bytes at data as one message, after all that was sent before.
  *   0             all is out
  *   1             the same, and it is time to let others run: so many sends (a
  *                 longer one counts for each 4 KiB) have ended at once
- *   -EINPROGRESS  queued: an event with the home's token will come.  Set another
- *                 token before the next call
+ *   -EINPROGRESS  queued: an event with the token of azc_bind_port will come.
+ *                 Bind another before the next call
  *   -ESHUTDOWN    azc_close was called       -ECHILD  we are a forked child
  *   other         the error that broke the channel earlier
  * The event's status: 0, -ESHUTDOWN (closed meanwhile), -ECANCELED (azc_cancel),
  * -EFAULT with AZC_REFUSED, or the error that broke the channel. */
-int azc_send_home(azc_id channel, const void *data, size_t n);
+int azc_send_bound(azc_id channel, const void *data, size_t n);
 /* The same, and -EBUSY as azc_sendv with ask_room. */
-int azc_put_home(azc_id channel, const void *data, size_t n);
+int azc_put_bound(azc_id channel, const void *data, size_t n);
 
 /* The same for count messages in one block.  Where each of them ends is told by
  * azc_set_sizes, if the batch was queued; without it they are one message. */

@@ -55,7 +55,7 @@ ffibuilder.set_source(
         for path in HERE.glob(pattern)
     ),
     define_macros=macros(),
-    extra_compile_args=["-std=c11", "-O2", "-Wall", "-Wextra"],
+    extra_compile_args=["-std=c11", "-O2", "-Wall", "-Wextra", "-fvisibility=hidden"],
     libraries=[] if sys.platform == "darwin" else ["pthread"],
     py_limited_api=not free_threaded,
 )

@@ -31,7 +31,7 @@ static int cancel_now(azc_channel *channel, azc_op *op, uint64_t limit) {
     return outcome == AZC_KEPT ? AZC_LATER : outcome;
 }
 
-void azc__settle_submitted(azc_channel *channel, azc_op *op) {
+void azc__apply_cancel_of(azc_channel *channel, azc_op *op) {
     if (op->cancelled) cancel_now(channel, op, op->rescue_limit);
 }
 
@@ -46,7 +46,7 @@ static azc_op *next_cancelled(const azc_queue *queue) {
     return op;
 }
 
-void azc__settle(azc_channel *channel) {
+void azc__apply_cancels(azc_channel *channel) {
     bool any = false;
     for (azc_op *op = channel->queue.head; op; op = op->next) {
         if (!op->in_flight && op->done < op->need) break;

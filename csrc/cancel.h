@@ -9,8 +9,8 @@
 
 /* After a system call, with the lock: no operation is in flight any more, and
  * those which were to be cancelled are. */
-void azc__settle(azc_channel *channel);
+void azc__apply_cancels(azc_channel *channel);
 /* One whose submitting call is over. */
-void azc__settle_submitted(azc_channel *channel, azc_op *op);
+void azc__apply_cancel_of(azc_channel *channel, azc_op *op);
 
 #endif

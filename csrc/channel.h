@@ -49,10 +49,10 @@ struct azc_channel {
     azc_id id;
     int flags;
     enum azc_state state;
-    int error;  /* why it is BROKEN */
+    int error; /* why it is BROKEN */
     bool driving;
     bool in_call; /* a system call has somebody's memory, not a copy */
-    bool freed; /* its number is given back */
+    bool freed;   /* its number is given back */
     azc_queue queue;
     azc_stats stats;
 
@@ -67,21 +67,21 @@ struct azc_channel {
     azc_lender lender;
     azc_pace pace;
     azc_writer writer;
-    char *bounce;           /* of a lane that works on copies */
-    size_t kept_at, kept;   /* received into the bounce, not yet asked for */
-    unsigned more_calls;    /* of the move going on, after its first */
-    int met;                /* ... the -errno that it met, once it had got on */
-    bool in_caller;         /* ... made in a thread that is the program's */
-    bool no_nowait;         /* RWF_NOWAIT is not known to this pipe of ours */
-    atomic_bool hurry;      /* ... to be ended soon: a cancel or a close waits */
-    uint64_t starved_since; /* the kernel has no memory, or we no pump; 0: never */
+    char *bounce;         /* of a lane that works on copies */
+    size_t kept_at, kept; /* received into the bounce, not yet asked for */
+    unsigned more_calls;  /* of the move going on, after its first */
+    int met;              /* ... the -errno that it met, once it had got on */
+    bool in_caller;       /* ... made in a thread that is the program's */
+    bool no_nowait;       /* RWF_NOWAIT is not known to this pipe of ours */
+    atomic_bool hurry;    /* ... to be ended soon: a cancel or a close waits */
+    uint64_t starved_since; /* no memory in the kernel, or no pump; 0: never */
     azc_pumping pumping;
 
     /* who hears of it */
-    azc_id last_port; /* of the operations; its loop tries again for all */
-    azc_id home; /* of azc_send_home */
-    uint64_t home_token;
-    azc_op *spare; /* for the rest of such a message, so that none is ever torn */
+    azc_id last_port;    /* of the operations; its loop tries again for all */
+    azc_id default_port; /* of azc_send_bound */
+    uint64_t default_token;
+    azc_op *spare; /* for the rest of such a message: none is ever torn */
     uint64_t turn, spent; /* sends that may end at once, and did */
     azc_event last; /* of the receives that ended in their own call, the last */
     azc_note *closing; /* tells of the closing */

@@ -2,9 +2,7 @@
 #include "ending.h"
 
 /* Pages that cannot be taken back stay with the reader for as long as it likes. */
-static bool stay_lent(azc_op *op) {
-    return op->lent && azc__op_detach(op) < 0;
-}
+static bool stay_lent(azc_op *op) { return op->lent && azc__op_detach(op) < 0; }
 
 int azc__end(azc_channel *channel, azc_op *op, int status, int outcome) {
     if (status < 0 && op->in_flight) outcome = AZC_UNKNOWN;

@@ -76,8 +76,8 @@ uint64_t azc_unsent(void) {
     for (uint32_t i = 0; i < azc__channels.used; i++) {
         azc_channel *channel = azc__handle_lock_at(&azc__channels, i);
         if (!channel) continue;
-        for (azc_op *op = channel->queue.head;
-             op && azc__outward(channel); op = op->next)
+        for (azc_op *op = channel->queue.head; op && azc__outward(channel);
+             op = op->next)
             unsent += op->total - op->done;
         azc__leave(channel);
     }

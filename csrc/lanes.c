@@ -40,9 +40,19 @@ enum { PIPE_LENDS = AZC_LEND_MIN };
 enum { PIPE_LENDS = 64 << 10 }; /* below, a copy is cheaper */
 #endif
 
+static size_t sum_of(const struct iovec *vec, int count) {
+    size_t sum = 0;
+    while (count--) sum += vec++->iov_len;
+    return sum;
+}
+
+/* What stops short has met a full or empty socket: to ask that again would only get
+ * a few bytes more, where a wait gets many. */
 static ssize_t move_socket(azc_channel *channel, struct iovec *vec, int count) {
-    return azc__outward(channel) ? azc_sys.send(channel->fd, vec, count)
-                                 : azc_sys.recv(channel->fd, vec, count);
+    ssize_t r = azc__outward(channel) ? azc_sys.send(channel->fd, vec, count)
+                                      : azc_sys.recv(channel->fd, vec, count);
+    if (r > 0 && (size_t)r < sum_of(vec, count)) channel->met = -EAGAIN;
+    return r;
 }
 
 /* A pipe of ours is non-blocking, unless somebody has changed that through a
@@ -119,7 +129,9 @@ static ssize_t write_pieces(azc_channel *channel, struct iovec *vec,
         channel->more_calls += done > 0;
         done += moved;
         azc__pace_moved(&channel->pace, moved);
-        if (moved < n || is_in_a_hurry(channel) || azc__writer_is_late(&channel->writer)) break;
+        if (moved < n || is_in_a_hurry(channel) ||
+            azc__writer_is_late(&channel->writer))
+            break;
         if (parts || n == vec->iov_len) {
             vec += parts ? parts : 1;
             count -= parts ? parts : 1;
@@ -203,7 +215,8 @@ const azc_lane *azc__lane_for(const struct stat *st, int fd, int flags) {
         if (flags & AZC_UNTRUSTED) return &untrusted_lane;
         return flags & AZC_OUT ? &pipe_out : &pipe_in;
     }
-    if (S_ISCHR(st->st_mode)) return azc_sys.is_tty(fd) ? &waiting_lane : &device_lane;
+    if (S_ISCHR(st->st_mode))
+        return azc_sys.is_tty(fd) ? &waiting_lane : &device_lane;
     return &file_lane;
 }
 

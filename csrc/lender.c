@@ -6,7 +6,7 @@
 #include "channel.h"
 
 enum {
-    NAP_MIN_US = 50, /* while a reader has lent pages, */
+    NAP_MIN_US = 50,   /* while a reader has lent pages, */
     NAP_MAX_US = 2000, /* and when it is slow */
 };
 
@@ -14,8 +14,7 @@ void azc__lender_begin(azc_channel *channel) {
     azc_lender *lender = &channel->lender;
     bool wanted = channel->flags & AZC_READS && channel->flags & AZC_OWN;
     lender->nap_us = NAP_MIN_US;
-    lender->lends =
-        wanted && azc__outward(channel) && channel->lane->lend_from;
+    lender->lends = wanted && azc__outward(channel) && channel->lane->lend_from;
 }
 
 size_t azc__lend_from(const azc_channel *channel) {

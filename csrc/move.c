@@ -14,10 +14,10 @@
 #include "ending.h"
 
 enum {
-    PUMP_TURN = 1 << 20, /* bytes, before another socket has its turn */
-    CHECK_EVERY = 1 << 20, /* bytes, or a move, before the fd is looked at */
+    PUMP_TURN = 1 << 20,     /* bytes, before another socket has its turn */
+    CHECK_EVERY = 1 << 20,   /* bytes, or a move, before the fd is looked at */
     STARVED_PAUSE_US = 5000, /* between two tries, */
-    DEVICE_PAUSE_US = 5000, /* also of what nobody tells when it is ready */
+    DEVICE_PAUSE_US = 5000,  /* also of what nobody tells when it is ready */
 };
 
 #define PATIENCE_NS UINT64_C(2000000000) /* with a kernel that has no memory */
@@ -143,8 +143,7 @@ void azc__weigh_attempt(azc_channel *channel, ssize_t r) {
     int max_ops = 1;
     if (r >= 0) r = channel->met;
     channel->met = 0;
-    if (r < 0 && channel->state == OPEN)
-        weigh_error(channel, (int)r, &max_ops);
+    if (r < 0 && channel->state == OPEN) weigh_error(channel, (int)r, &max_ops);
     catch_up(channel);
 }
 
@@ -209,7 +208,7 @@ static ssize_t step(azc_channel *channel, int max_ops, uint64_t max_bytes) {
     bool end = r == 0 && pieces && inward && !channel->kept;
     const azc_op *blamed = channel->queue.cursor;
     azc__end_consumed(channel); /* first: a cancel may break the channel */
-    azc__settle(channel);
+    azc__apply_cancels(channel);
     if (r == -EFAULT && blamed != channel->queue.cursor)
         r = -EINTR; /* whose memory was bad was cancelled: ask again */
     if (end && channel->queue.cursor)
@@ -257,8 +256,7 @@ static enum azc_drove move_all(azc_channel *channel, uint64_t budget) {
         channel->met = 0;
         if (r == 0) continue;
         int error = weigh_error(channel, (int)r, &max_ops);
-        if (error < 0)
-            return error == -ENOMEM ? DROVE_STARVED : DROVE_BLOCKED;
+        if (error < 0) return error == -ENOMEM ? DROVE_STARVED : DROVE_BLOCKED;
     }
     return DROVE_DRY;
 }
@@ -295,7 +293,8 @@ static bool is_wanted(const azc_channel *channel) {
 
 static void resume(azc_id id);
 
-/* A number that was lost is found out here, by whoever waits for it. */
+/* A number that was lost is found out here, by whoever waits for it.  (It may be
+ * another channel's by now, whose place in the poller would be taken.) */
 static int await_fd(azc_channel *channel) {
     if (azc__was_replaced(channel)) return 0;
     int r = azc__pump_poll(channel);

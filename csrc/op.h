@@ -15,13 +15,13 @@ enum { VEC_INLINE = 4, VEC_MAX = 1024 };
 
 typedef struct azc_op azc_op;
 struct azc_op {
-    azc_op *next;   /* in its queue */
-    azc_note *note; /* NULL: nobody waits */
-    uint64_t total; /* bytes in vec */
-    uint64_t need;  /* it is over once this many were moved */
-    uint64_t done;  /* moved so far */
-    uint64_t end;   /* the queue's accepted offset when it was all in */
-    uint64_t in_flight; /* bytes that a system call has right now */
+    azc_op *next;          /* in its queue */
+    azc_note *note;        /* NULL: nobody waits */
+    uint64_t total;        /* bytes in vec */
+    uint64_t need;         /* it is over once this many were moved */
+    uint64_t done;         /* moved so far */
+    uint64_t end;          /* the queue's accepted offset when it was all in */
+    uint64_t in_flight;    /* bytes that a system call has right now */
     uint64_t rescue_limit; /* of the cancel that waits for that call */
     int status, outcome;
     bool submitting; /* the call that made it still runs and will free it */

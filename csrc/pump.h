@@ -18,9 +18,9 @@ typedef struct azc_pumping {
     azc_pump *pump;
     azc_list *list; /* that it stands in, under the pump's lock; or NULL */
     azc_channel *next, *before;
-    uint64_t due;   /* in the list of those that nap */
-    bool armed;     /* it will be driven, sooner or later */
-    bool known;     /* the pump's poller has heard of this fd */
+    uint64_t due; /* in the list of those that nap */
+    bool armed;   /* it will be driven, sooner or later */
+    bool known;   /* the pump's poller has heard of this fd */
 } azc_pumping;
 
 /* Gives the channel a pump, which will call resume; 0 or -errno. */

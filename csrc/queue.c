@@ -6,7 +6,7 @@
 
 enum {
     LEND_CHUNK = 1 << 20, /* bytes a call: what our pipes hold */
-    ENOUGH = 1 << 20, /* bytes, for a call to be worth it */
+    ENOUGH = 1 << 20,     /* bytes, for a call to be worth it */
 };
 
 /* ---- coming in ------------------------------------------------------- */

@@ -64,7 +64,7 @@ static ssize_t enter(azc_channel *channel, azc_op *op) {
     op->submitting = false;
     if (op->ended) return report(channel, op);
     bool must_wait = op->asks_room && !has_room;
-    azc__settle_submitted(channel, op);
+    azc__apply_cancel_of(channel, op);
     return must_wait ? -EBUSY : -EINPROGRESS;
 }
 
@@ -107,7 +107,7 @@ ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data,
     return submit(channel, port, token, op);
 }
 
-/* ---- at home: no operation, if all goes out at once ------------------- */
+/* ---- to the default port: no operation, if all goes out at once ------- */
 
 static bool is_to_be_lent(const azc_channel *channel, const void *data,
                           size_t n) {
@@ -134,8 +134,9 @@ static int queue_rest(azc_channel *channel, const void *data, size_t n,
     op->count = 1;
     op->total = op->need = n;
     op->messages = messages;
-    channel->last_port = channel->home;
-    if (azc__note_address(op->note, channel->home, channel->home_token) < 0) {
+    channel->last_port = channel->default_port;
+    if (azc__note_address(op->note, channel->default_port,
+                          channel->default_token) < 0) {
         azc__note_free(op->note); /* its port was closed */
         op->note = NULL;
     }
@@ -165,12 +166,13 @@ static int queue_all(azc_channel *channel, const void *data, size_t n,
     if (!op) return -ENOMEM;
     op->messages = messages;
     op->asks_room = ask_room;
-    int r = azc__note_new(channel->home, channel->home_token, &op->note);
+    int r =
+        azc__note_new(channel->default_port, channel->default_token, &op->note);
     if (r < 0) {
         azc__op_free(op);
         return r;
     }
-    channel->last_port = channel->home;
+    channel->last_port = channel->default_port;
     r = (int)enter(channel, op);
     return r >= 0 ? turn_is_over(channel, n) : r;
 }
@@ -193,8 +195,8 @@ static int attempt(azc_channel *channel, const void *data, size_t n,
     return r;
 }
 
-static int send_home(azc_id id, const void *data, size_t n, int messages,
-                     bool ask_room) {
+static int send_bound(azc_id id, const void *data, size_t n, int messages,
+                      bool ask_room) {
     azc_channel *channel = azc__enter(id);
     if (!channel) return azc__why(id);
     int r = azc__refusal(channel);
@@ -209,16 +211,16 @@ static int send_home(azc_id id, const void *data, size_t n, int messages,
     return r;
 }
 
-int azc_send_home(azc_id channel, const void *data, size_t n) {
-    return send_home(channel, data, n, 1, false);
+int azc_send_bound(azc_id channel, const void *data, size_t n) {
+    return send_bound(channel, data, n, 1, false);
 }
 
-int azc_put_home(azc_id channel, const void *data, size_t n) {
-    return send_home(channel, data, n, 1, true);
+int azc_put_bound(azc_id channel, const void *data, size_t n) {
+    return send_bound(channel, data, n, 1, true);
 }
 
 int azc_send_batch(azc_id channel, const void *data, size_t n, int count) {
-    return send_home(channel, data, n, count, false);
+    return send_bound(channel, data, n, count, false);
 }
 
 int azc_set_sizes(azc_id id, uint64_t token, const uint64_t *sizes,
@@ -231,11 +233,11 @@ int azc_set_sizes(azc_id id, uint64_t token, const uint64_t *sizes,
     return r;
 }
 
-int azc_set_home(azc_id id, azc_id port, uint64_t token, unsigned turn) {
+int azc_bind_port(azc_id id, azc_id port, uint64_t token, unsigned turn) {
     azc_channel *channel = azc__enter(id);
     if (!channel) return azc__why(id);
-    channel->home = port;
-    channel->home_token = token;
+    channel->default_port = port;
+    channel->default_token = token;
     channel->turn = turn;
     azc__leave(channel);
     return 0;

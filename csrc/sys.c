@@ -145,8 +145,8 @@ static ssize_t copy_through(const int pipe_ends[2], char *to, const char *from,
         if (in == -EINTR) continue;
         if (in < 0) return in;
         for (ssize_t got = 0; got < in;) {
-            ssize_t r = result(
-                read(pipe_ends[0], to + done + got, (size_t)(in - got)));
+            ssize_t r =
+                result(read(pipe_ends[0], to + done + got, (size_t)(in - got)));
             if (r < 0 && r != -EINTR) return r;
             if (r > 0) got += r;
         }
@@ -200,7 +200,8 @@ static ssize_t sys_copy(void *to, const void *from, size_t n) {
     while (done < n) {
         struct iovec local = {(char *)to + done, n - done};
         struct iovec remote = {(char *)(uintptr_t)from + done, n - done};
-        ssize_t r = result(process_vm_readv(getpid(), &local, 1, &remote, 1, 0));
+        ssize_t r =
+            result(process_vm_readv(getpid(), &local, 1, &remote, 1, 0));
         if (r == -ENOSYS || r == -EPERM) { /* a sandbox forbids it */
             memcpy((char *)to + done, (const char *)from + done, n - done);
             break;
@@ -227,8 +228,8 @@ static struct msghdr message_of(const struct iovec *vec, int count) {
 
 static ssize_t sys_send(int fd, const struct iovec *vec, int count) {
     if (count == 1) /* spares the kernel from copying the vector */
-        return result(send(fd, vec->iov_base, vec->iov_len,
-                           MSG_DONTWAIT | MSG_NOSIGNAL));
+        return result(
+            send(fd, vec->iov_base, vec->iov_len, MSG_DONTWAIT | MSG_NOSIGNAL));
     struct msghdr message = message_of(vec, count);
     return result(sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL));
 }
@@ -321,13 +322,20 @@ static int sys_epoll_ctl(int epoll, int how, int fd,
     return (int)result(epoll_ctl(epoll, how, fd, event));
 }
 
-/* epoll_wait counts in milliseconds; another poll of the epoll fd does not. */
+/* epoll_wait counts in milliseconds; where that is too coarse, another poll of the
+ * epoll fd waits. */
+enum { COARSE_US = 100000 };
+
 static int sys_epoll_wait(int epoll, struct epoll_event *events, int max,
                           int timeout_us) {
     struct pollfd ready = {epoll, POLLIN, 0};
     struct timespec most = {timeout_us / 1000000, timeout_us % 1000000 * 1000};
-    if (timeout_us > 0) ppoll(&ready, 1, &most, NULL);
-    return (int)result(epoll_wait(epoll, events, max, timeout_us < 0 ? -1 : 0));
+    int timeout_ms = timeout_us < 0 ? -1 : timeout_us / 1000;
+    if (timeout_us > 0 && timeout_us < COARSE_US) {
+        ppoll(&ready, 1, &most, NULL);
+        timeout_ms = 0;
+    }
+    return (int)result(epoll_wait(epoll, events, max, timeout_ms));
 }
 
 #endif

@@ -4,9 +4,9 @@
 #include "sys.h"
 
 enum {
-    FEW = 2,             /* cores */
-    KEEPS_UP = 2 << 20,  /* bytes since the pipe was full: its reader is fast */
-    LONGEST = 8 << 20,   /* bytes that mostly take two milliseconds, */
+    FEW = 2,            /* cores */
+    KEEPS_UP = 2 << 20, /* bytes since the pipe was full: its reader is fast */
+    LONGEST = 8 << 20,  /* bytes that mostly take two milliseconds, */
     PATIENCE_NS = 3000000, /* and after three are the pump's all the same */
 };
 

@@ -16,8 +16,8 @@
 
 typedef struct azc_writer {
     bool few_cores;
-    uint64_t moved;       /* bytes since the pipe was full */
-    uint64_t give_up_at;  /* when the caller's time is over; 0: never */
+    uint64_t moved;      /* bytes since the pipe was full */
+    uint64_t give_up_at; /* when the caller's time is over; 0: never */
 } azc_writer;
 
 void azc__writer_begin(azc_writer *writer);
