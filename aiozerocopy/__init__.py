@@ -9,15 +9,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._bound import Stats as Stats
-from aiozerocopy._errors import IncompleteReceive as IncompleteReceive
-from aiozerocopy._errors import StreamBroken as StreamBroken
-from aiozerocopy._errors import StreamClosed as StreamClosed
+from aiozerocopy._core.errors import IncompleteReceive as IncompleteReceive
+from aiozerocopy._core.errors import StreamBroken as StreamBroken
+from aiozerocopy._core.errors import StreamClosed as StreamClosed
+from aiozerocopy._core.lifetime import Stats as Stats
+from aiozerocopy._net.connecting import connect_tcp as connect_tcp
+from aiozerocopy._net.connecting import connect_unix as connect_unix
+from aiozerocopy._net.serving import serve_tcp as serve_tcp
+from aiozerocopy._net.serving import serve_unix as serve_unix
 from aiozerocopy.broadcast import Broadcast as Broadcast
 from aiozerocopy.client import FrameClient as FrameClient
 from aiozerocopy.client import connect_frames as connect_frames
-from aiozerocopy.connecting import connect_tcp as connect_tcp
-from aiozerocopy.connecting import connect_unix as connect_unix
 from aiozerocopy.framing import FrameError as FrameError
 from aiozerocopy.framing import FrameReceiver as FrameReceiver
 from aiozerocopy.framing import FrameSender as FrameSender
@@ -33,8 +35,6 @@ from aiozerocopy.pool import PoolStats as PoolStats
 from aiozerocopy.pool import finalizing_buffer as finalizing_buffer
 from aiozerocopy.process import Process as Process
 from aiozerocopy.process import open_process as open_process
-from aiozerocopy.serving import serve_tcp as serve_tcp
-from aiozerocopy.serving import serve_unix as serve_unix
 from aiozerocopy.streams import ReceiveStream as ReceiveStream
 from aiozerocopy.streams import SendStream as SendStream
 from aiozerocopy.streams import Stream as Stream

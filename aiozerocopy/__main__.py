@@ -1,6 +1,6 @@
 """`python -m aiozerocopy` is the `aiozerocopy` command."""
 
-from aiozerocopy.cli import main
+from aiozerocopy.commands.cli import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import anyio
 from anyio.streams.tls import TLSStream
 
-from aiozerocopy._backoff import Backoff as Backoff
-from aiozerocopy._entrance import TokenRefused as TokenRefused
-from aiozerocopy._entrance import present_token as present_token
-from aiozerocopy._errors import StreamClosed
-from aiozerocopy._whole import drop_stream
-from aiozerocopy.connecting import connect_tcp, connect_unix
+from aiozerocopy._core.errors import StreamClosed
+from aiozerocopy._net.admission import TokenRefused as TokenRefused
+from aiozerocopy._net.admission import present_token as present_token
+from aiozerocopy._net.backoff import Backoff as Backoff
+from aiozerocopy._net.connecting import connect_tcp, connect_unix
+from aiozerocopy._net.foreign_streams import drop_stream
 from aiozerocopy.framing import (
     MAX_BYTES,
     FrameError,

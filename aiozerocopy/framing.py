@@ -1,9 +1,9 @@
 """Frames over any byte stream: `FrameSender`, `FrameReceiver`, and the wire format.
 
 A frame on the wire is a header of 128 bytes, then its metadata, then its payload; the
-header is described in docs/wire-format.md, byte by byte, and `FrameHeader` is that page
-in Python.  Over a stream of ours the three go out in one gathered send, without a copy,
-and the payload is received straight into its place.
+header is described in docs/pages/wire-format.md, byte by byte, and `FrameHeader` is
+that page in Python.  Over a stream of ours the three go out in one gathered send,
+without a copy, and the payload is received straight into its place.
 
 Nothing of a header is believed before its checksum and its limits were looked at, and
 no memory is asked for before that.
@@ -16,26 +16,26 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from aiozerocopy._core.pins import Lease, nbytes
-from aiozerocopy._errors import IncompleteReceive
-from aiozerocopy._frame_header import DTYPES as DTYPES
-from aiozerocopy._frame_header import HEADER_SIZE as HEADER_SIZE
-from aiozerocopy._frame_header import MAX_BYTES as MAX_BYTES
-from aiozerocopy._frame_header import MAX_METADATA as MAX_METADATA
-from aiozerocopy._frame_header import CorruptHeader as CorruptHeader
-from aiozerocopy._frame_header import Described
-from aiozerocopy._frame_header import FrameError as FrameError
-from aiozerocopy._frame_header import FrameHeader as FrameHeader
-from aiozerocopy._frame_header import FrameTooLarge as FrameTooLarge
-from aiozerocopy._frame_header import TruncatedFrame as TruncatedFrame
-from aiozerocopy._frame_header import UnknownVersion as UnknownVersion
-from aiozerocopy._frame_header import WrongMagic as WrongMagic
-from aiozerocopy._frame_header import describe as describe
-from aiozerocopy._whole import ExactReceiver, whole_sender
+from aiozerocopy._core.errors import IncompleteReceive
+from aiozerocopy._core.leases import Lease, memory_of
+from aiozerocopy._core.pins import nbytes
+from aiozerocopy._net.foreign_streams import ExactReceiver, whole_sender
+from aiozerocopy._net.frame_header import DTYPES as DTYPES
+from aiozerocopy._net.frame_header import HEADER_SIZE as HEADER_SIZE
+from aiozerocopy._net.frame_header import MAX_BYTES as MAX_BYTES
+from aiozerocopy._net.frame_header import MAX_METADATA as MAX_METADATA
+from aiozerocopy._net.frame_header import CorruptHeader as CorruptHeader
+from aiozerocopy._net.frame_header import Described
+from aiozerocopy._net.frame_header import FrameError as FrameError
+from aiozerocopy._net.frame_header import FrameHeader as FrameHeader
+from aiozerocopy._net.frame_header import FrameTooLarge as FrameTooLarge
+from aiozerocopy._net.frame_header import TruncatedFrame as TruncatedFrame
+from aiozerocopy._net.frame_header import UnknownVersion as UnknownVersion
+from aiozerocopy._net.frame_header import WrongMagic as WrongMagic
+from aiozerocopy._net.frame_header import describe as describe
 from aiozerocopy.streams import ReceiveStream
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     from anyio.abc import ByteReceiveStream, ByteSendStream
     from typing_extensions import Buffer, Self
 
@@ -94,11 +94,8 @@ class FrameSender:
 # ---- receiving ------------------------------------------------------------------
 
 
-class ReceivedFrame(Described):
-    """One frame that came.  Its memory is this frame's own, or a slot of the pool.
-
-    `release` gives the slot back; every view and array of it must be gone too.
-    """
+class ReceivedFrame(Described, Lease):
+    """One frame that came.  Its memory is this frame's own, or a slot of the pool."""
 
     def __init__(
         self,
@@ -109,54 +106,17 @@ class ReceivedFrame(Described):
     ) -> None:
         self.header = header
         self.metadata = metadata
-        self._view: memoryview | None = view
+        Lease.__init__(self, view)
         self._slot = slot
 
-    @property
-    def view(self) -> memoryview:
-        """The payload's bytes.
-
-        Raises:
-            ValueError: the frame was released.
-        """
-        if self._view is None:
-            raise ValueError("the frame was released")
-        return self._view
-
-    @property
-    def array(self) -> npt.NDArray[Any]:
-        """The payload as a NumPy array of its dtype and shape, without a copy.
-
-        Raises:
-            ValueError: the frame was released.
-        """
-        return array_over(self.view, self.dtype, self.shape)
-
     def release(self) -> None:
-        """Let go of the memory; may be called twice."""
-        self._view = None
+        super().release()
         if self._slot is not None:
             self._slot.release()
             self._slot = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
     def __repr__(self) -> str:
         return f"<ReceivedFrame {self.sequence}: {self.dtype} {self.shape}>"
-
-
-def array_over(
-    view: memoryview, dtype: str, shape: tuple[int, ...]
-) -> npt.NDArray[Any]:
-    """A NumPy array over the bytes of a view, however they lie."""
-    import numpy
-
-    array: npt.NDArray[Any] = numpy.ndarray(shape, dtype, view)
-    return array
 
 
 class FrameReceiver:
@@ -264,11 +224,6 @@ def _payload_view(n: int, into: Buffer | None, slot: Frame | None) -> memoryview
         if whole.readonly or not whole.c_contiguous:
             raise BufferError("nothing can be received into this memory")
     return _plain(into)[:n]
-
-
-def memory_of(buffer: Any) -> Any:
-    """What has the buffer protocol: a frame's view, or the buffer itself."""
-    return buffer.view if isinstance(buffer, Lease) else buffer
 
 
 def _plain(buffer: Buffer) -> memoryview:

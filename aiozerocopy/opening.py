@@ -1,5 +1,8 @@
 """Streams over pipes, files, terminals and sockets: those that exist, and new pairs.
 
+All of them are ready at once.  They may be awaited nevertheless, as all that opens
+something may, which returns them as they are; or used with ``async with``.
+
 Who owns the fd.  `open_writer`, `open_reader` and `wrap_socket` take over what they are
 given: the stream has an fd of its own (a dup, 3 or higher, closed on exec), and the
 caller's fd or object is closed, so that the end of the stream is seen when the stream
@@ -18,21 +21,21 @@ import os
 import socket
 import stat
 import sys
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._core.channel import IN, OUT, OWN, READS, UNTRUSTED, Channel
-from aiozerocopy._sending import QUEUE_LIMIT, RESCUE_LIMIT
+from aiozerocopy._core.pipe_size import PIPE_SIZE, capacity_of, enlarge_pipe
+from aiozerocopy._core.sending import QUEUE_LIMIT, RESCUE_LIMIT
 from aiozerocopy.streams import ReceiveStream, SendStream, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
+    from types import TracebackType
 
-PIPE_SIZE = 1 << 20
+    from typing_extensions import Self
 
-# Python has no names for these, or only where its own build machine had them.
-_F_SETPIPE_SZ = 1031
-_F_GETPIPE_SZ = 1032
+# Python has no name for it where its own build machine had none.
 _O_PATH = getattr(os, "O_PATH", 0)
 
 _PEERS = {"unknown": 0, "reads": READS, "untrusted": UNTRUSTED}
@@ -158,7 +161,7 @@ def _taken(source: int | HasFileno, access: int | None) -> Iterator[_Dup]:
     """A dup of the caller's fd; if the block ends well, the caller's is closed."""
     number = _number_of(source)
     _check(number, access)
-    _settle(source, number, reading=access == os.O_RDONLY)
+    _sync_position(source, number, reading=access == os.O_RDONLY)
     with contextlib.closing(_Dup(number)) as ours:
         yield ours
     _give_up(source, number)
@@ -259,7 +262,7 @@ def _looked_at(number: int) -> Iterator[socket.socket]:
         sock.detach()
 
 
-def _settle(source: int | HasFileno, number: int, *, reading: bool) -> None:
+def _sync_position(source: int | HasFileno, number: int, *, reading: bool) -> None:
     """Bring the fd to where the object over it believes to be."""
     if reading and isinstance(source, io.TextIOBase):
         raise TypeError("a text file reads ahead: open it in binary mode")
@@ -290,10 +293,57 @@ def _give_up(source: int | HasFileno, number: int) -> None:
 # ---- pairs of our own ----------------------------------------------------------
 
 
-def pipe(size: int = PIPE_SIZE) -> tuple[ReceiveStream, SendStream]:
-    """A pipe: what is sent to the second is received from the first.
+class _Ends:
+    """Two streams, ready: unpack them, ``await`` them, or use them in ``async with``.
 
-    It holds ``size`` bytes, or what the system allows: see `pipe_capacity`.
+    The block closes both at its end, the second one first, which sends what it accepted
+    while the first can still receive.
+    """
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        yield from ()
+        return self
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        first, second = cast("tuple[ReceiveStream, SendStream]", self)
+        try:
+            await second.__aexit__(exc_type, exc_val, exc_tb)
+        finally:
+            await first.__aexit__(exc_type, exc_val, exc_tb)
+
+
+class PipeEnds(
+    _Ends, NamedTuple("PipeEnds", [("reader", ReceiveStream), ("writer", SendStream)])
+):
+    """What `pipe` returns."""
+
+    __slots__ = ()
+
+
+class SocketEnds(_Ends, NamedTuple("SocketEnds", [("one", Stream), ("other", Stream)])):
+    """What `socketpair` returns."""
+
+    __slots__ = ()
+
+
+def pipe(size: int = PIPE_SIZE) -> PipeEnds:
+    """A pipe, ``(reader, writer)``: what is sent to the second the first receives.
+
+    They are ready; ``async with pipe() as (reader, writer)`` closes them, the writer
+    first.  It holds ``size`` bytes, or what the system allows: see `pipe_capacity`.
+
+    Raises:
+        OSError: there are no fds or no memory.
     """
     read_fd, write_fd = os.pipe()  # closed on exec
     enlarge_pipe(write_fd, size)
@@ -305,36 +355,26 @@ def pipe(size: int = PIPE_SIZE) -> tuple[ReceiveStream, SendStream]:
         os.close(write_fd)
         raise
     writer = Channel(write_fd, OUT | OWN)
-    return ReceiveStream(reader), SendStream(writer)
-
-
-def enlarge_pipe(fd: int, size: int) -> None:
-    """Let a pipe hold size bytes, or as many as the system allows.  Never fails."""
-    size = min(size, 1 << 30)
-    while size > (_capacity(fd) or size):
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(fd, _F_SETPIPE_SZ, size)
-            return
-        size //= 2  # above the limit of one pipe, or of all pipes of the user
+    return PipeEnds(ReceiveStream(reader), SendStream(writer))
 
 
 def pipe_capacity(stream: SendStream | ReceiveStream) -> int | None:
     """How many bytes a stream's pipe holds; None if that is not a pipe or not known."""
-    return _capacity(stream.fileno())
+    return capacity_of(stream.fileno())
 
 
-def _capacity(fd: int) -> int | None:
-    try:
-        return fcntl.fcntl(fd, _F_GETPIPE_SZ)
-    except (OSError, ValueError):
-        return None
+def socketpair() -> SocketEnds:
+    """Two streams that are connected to each other.
 
+    They are ready; ``async with socketpair() as (one, other)`` closes them, the other
+    first.
 
-def socketpair() -> tuple[Stream, Stream]:
-    """Two streams that are connected to each other."""
+    Raises:
+        OSError: there are no fds or no memory.
+    """
     one, other = socket.socketpair()
     with one, other:
-        return stream_over(one), stream_over(other)
+        return SocketEnds(stream_over(one), stream_over(other))
 
 
 # Twice the usual: the reader has something to do while one message ends and the next

@@ -25,15 +25,13 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio import ClosedResourceError, WouldBlock
 
-from aiozerocopy import _waiter
+from aiozerocopy._core import waiter
+from aiozerocopy._core.leases import Lease
 from aiozerocopy._core.memory import Memory, finalizing_view
-from aiozerocopy._core.pins import Lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import numpy as np
-    import numpy.typing as npt
     from typing_extensions import Buffer, Self
 
 ONCE_IN_A_WHILE = 0.1  # seconds
@@ -63,65 +61,17 @@ class PoolStats:
 
 
 class Frame(Lease):
-    """One slot, leased.  Accepted wherever a buffer is; use it with ``with``.
+    """One slot, leased.  Its bytes are writable."""
 
-    Released, it gives up its own part in the memory.  The slot is free once every
-    view, array and send of it is over too.
-    """
-
-    __slots__ = ("_array", "_view", "dtype", "nbytes", "shape")
+    __slots__ = ("dtype", "nbytes", "shape")
+    shape: tuple[int, ...]
+    dtype: str
 
     def __init__(self, view: memoryview, shape: tuple[int, ...], dtype: str) -> None:
-        self._view: memoryview | None = view
-        self._array: Any = None
+        super().__init__(view)
         self.shape = shape
         self.dtype = dtype
         self.nbytes = view.nbytes
-
-    @property
-    def view(self) -> memoryview:
-        """The bytes, writable.
-
-        Raises:
-            ValueError: the frame was released.
-        """
-        if self._view is None:
-            raise ValueError("the frame was released")
-        return self._view
-
-    def __buffer__(self, flags: int) -> memoryview:
-        return self.view
-
-    @property
-    def array(self) -> npt.NDArray[Any]:
-        """The same memory as a NumPy array of the pool's shape and dtype.
-
-        Raises:
-            ValueError: the frame was released.
-        """
-        view = self.view
-        if self._array is None:
-            import numpy
-
-            self._array = numpy.frombuffer(view, self.dtype).reshape(self.shape)
-        array: np.ndarray[Any, Any] = self._array
-        return array
-
-    def release(self) -> None:
-        """Let go of the memory; may be called twice."""
-        self._array = self._view = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.release()
 
     def __repr__(self) -> str:
         state = "released" if self._view is None else f"{self.dtype} {self.shape}"
@@ -132,7 +82,7 @@ class _Place:
     """A task that waits in a line; any thread may let it look again."""
 
     def __init__(self) -> None:
-        self._loop = _waiter.current_loop()
+        self._loop = waiter.current_loop()
         self._called = anyio.Event()
 
     async def wait(self) -> None:
@@ -226,7 +176,7 @@ class FramePool:
         Raises:
             ClosedResourceError: the pool is or was closed.
         """
-        await _waiter.enter()
+        await waiter.enter()
         if self._memory is None or (self._slots.free() and not self._line.places):
             return self.acquire_nowait()
         return await self._wait_in_line()

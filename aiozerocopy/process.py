@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 
-from aiozerocopy._child import LAST_WORDS as LAST_WORDS
-from aiozerocopy._child import Child, ChildStdin
-from aiozerocopy._child_pipes import ChildPipes
-from aiozerocopy._core import lifetime
-from aiozerocopy.connecting import Opening
-from aiozerocopy.opening import PIPE_SIZE, flags_for
+from aiozerocopy._core import fork_and_exit
+from aiozerocopy._core.pipe_size import PIPE_SIZE
+from aiozerocopy._net.connecting import Opening
+from aiozerocopy._process.child import LAST_WORDS as LAST_WORDS
+from aiozerocopy._process.child import Child, ChildStdin
+from aiozerocopy._process.pipes import ChildPipes
+from aiozerocopy.opening import flags_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -171,7 +172,7 @@ class Process:
         stdout: ReceiveStream | None,
     ) -> None:
         self._child = child
-        self._generation = lifetime.generation
+        self._generation = fork_and_exit.generation
         self.stdin: SendStream | None = stdin
         self.stdout = stdout
         if stdin is not None:
@@ -229,7 +230,7 @@ class Process:
         child's end is noticed first.  For where nothing can be awaited; may be called
         from any thread, and again.
         """
-        if self._generation != lifetime.generation:
+        if self._generation != fork_and_exit.generation:
             return  # a forked child's copy: it is the parent's
         self.kill()  # first, or it would take what it got for all
         for stream in (self.stdin, self.stdout):
@@ -295,7 +296,7 @@ class Process:
             await self._end()
 
     def __del__(self) -> None:
-        if self._generation != lifetime.generation:
+        if self._generation != fork_and_exit.generation:
             return  # a forked child's copy: it is the parent's
         try:
             if self.returncode is None:

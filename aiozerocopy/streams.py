@@ -1,8 +1,8 @@
 """The streams: SendStream, ReceiveStream, and Stream for both directions of a socket.
 
 They are anyio's ``ByteSendStream``, ``ByteReceiveStream`` and ``ByteStream``, so all
-that is built for those works over them.  How each is done: `_sending`, `_receiving`,
-and `_bound` for what they share.
+that is built for those works over them.  How each is done: `_core.sending`,
+`_core.receiving`, and `_core.lifetime` for what they share.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any
 from anyio.abc import ByteStream, SocketAttribute
 from anyio.streams.file import FileStreamAttribute
 
-from aiozerocopy._bound import NOWHERE
-from aiozerocopy._errors import StreamClosed
-from aiozerocopy._receiving import ReceiveStream as ReceiveStream
-from aiozerocopy._sending import QUEUE_LIMIT, RESCUE_LIMIT
-from aiozerocopy._sending import SendStream as SendStream
-from aiozerocopy._sending import Ticket as Ticket
+from aiozerocopy._core.errors import StreamClosed
+from aiozerocopy._core.lifetime import NOWHERE
+from aiozerocopy._core.receiving import ReceiveStream as ReceiveStream
+from aiozerocopy._core.sending import QUEUE_LIMIT, RESCUE_LIMIT
+from aiozerocopy._core.sending import SendStream as SendStream
+from aiozerocopy._core.sending import Ticket as Ticket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from aiozerocopy._bound import Stats as Stats
     from aiozerocopy._core.channel import Channel
+    from aiozerocopy._core.lifetime import Stats as Stats
 
 
 class Stream(SendStream, ReceiveStream, ByteStream):
@@ -56,7 +56,7 @@ class Stream(SendStream, ReceiveStream, ByteStream):
         if self._eof:
             return
         await self.flush()
-        self._eof, self._home = True, NOWHERE
+        self._eof, self._loop = True, NOWHERE
         self._out.shutdown()
 
     async def aclose(self) -> None:

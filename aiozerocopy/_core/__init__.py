@@ -1,13 +1,22 @@
-"""How the promise is kept: all that touches C.
+"""How a send is done, and how its promise is kept.
 
 A module imports those above it, never those below.
 
-    binding    the C functions, as cffi offers them: the only file that sees cffi
-    pins       a caller's buffer as memory that C may be given
-    borrows    what C has borrowed, and who hears of its end
-    memory     memory of our own: a pool's slots, and views that tell their end
-    lifetime   fork and exit
-    channel    one fd, one direction
+    change          waiting until something has changed
+    errors          errno -> exception, the only table
+    pipe_size       how much a pipe holds
+    binding         the C functions, as cffi offers them: the only file that sees cffi
+    leases          memory that is somebody's until he releases it: frames, pictures
+    pins            a caller's buffer as memory that C may be given
+    borrows         what C has borrowed, and who hears of its end
+    memory          memory of our own: a pool's slots, and views that tell their end
+    fork_and_exit   what becomes of it all in a forked child, and at the end
+    channel         one fd, one direction
+    batches         many messages in few system calls
+    waiter          completions -> whoever awaits, on asyncio, uvloop and trio
+    lifetime        a stream's tie to its event loop, and its end
+    receiving       ReceiveStream
+    sending         SendStream
 """
 
 from __future__ import annotations

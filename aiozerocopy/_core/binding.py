@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 from typing import Any, Protocol, cast
 
-from aiozerocopy import _azc  # type: ignore[attr-defined]
+try:
+    import aiozerocopy._azc as _azc
+except ModuleNotFoundError as error:
+    if error.name != "aiozerocopy._azc":
+        raise  # it is there, and misses something else
+    raise ImportError(
+        f"The C part of aiozerocopy is not built in {Path(__file__).parents[2]}: "
+        "run `pip install -e .` there, or start Python from another folder to use "
+        "an installed aiozerocopy.",
+        name="aiozerocopy",  # so named, `python -m aiozerocopy` says it in one line
+    ) from error
 
 
 class _Lib(Protocol):
@@ -39,9 +50,9 @@ class _Lib(Protocol):
     def azc_open(self, fd: int, flags: int, channel: Any) -> int: ...
     def azc_open_opposite(self, channel: int, opposite: Any) -> int: ...
     def azc_set_limit(self, channel: int, nbytes: int) -> int: ...
-    def azc_set_home(self, channel: int, port: int, token: int, turn: int) -> int: ...
-    def azc_send_home(self, channel: int, data: Any, n: int) -> int: ...
-    def azc_put_home(self, channel: int, data: Any, n: int) -> int: ...
+    def azc_bind_port(self, channel: int, port: int, token: int, turn: int) -> int: ...
+    def azc_send_bound(self, channel: int, data: Any, n: int) -> int: ...
+    def azc_put_bound(self, channel: int, data: Any, n: int) -> int: ...
     def azc_send_batch(self, channel: int, data: Any, n: int, count: int) -> int: ...
     def azc_set_sizes(
         self, channel: int, token: int, sizes: Any, nsizes: int
@@ -84,7 +95,7 @@ IN_PROGRESS = -errno.EINPROGRESS
 BUSY = -errno.EBUSY
 
 # For `SendStream.send`, which has no time for a function of Python's in between.
-send_home = lib.azc_send_home
+send_bound = lib.azc_send_bound
 send_batch = lib.azc_send_batch
 
 

@@ -29,8 +29,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.binding import check, ffi, lib
+from aiozerocopy._core.errors import error_of
 from aiozerocopy._core.pins import unpin
-from aiozerocopy._errors import error_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

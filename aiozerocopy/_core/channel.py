@@ -3,9 +3,9 @@
 All messages have their place in C's queue from the moment that they are submitted, so
 the order of the calls is the order of the bytes, and there is no line in Python.
 
-The home of a channel is an operation that is ready: registered, and C knows its token.
-A send from the loop that the channel is bound to needs no other, as long as it is over
-at once.  One that is not has used the token up, and the next home is made.
+A channel that is bound to a port has an operation ready: registered, and C knows its
+token.  A send from the loop of that port needs no other, as long as it is over at once.
+One that is not has used the token up, and the next is made ready.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from aiozerocopy._core import lifetime
+from aiozerocopy._core import fork_and_exit
 from aiozerocopy._core.binding import BUSY, IN_PROGRESS, check, ffi, lib
-from aiozerocopy._core.borrows import Operation, give_back, sweep
+from aiozerocopy._core.borrows import Operation, borrowed, sweep
+from aiozerocopy._core.errors import error_of
 from aiozerocopy._core.pins import nbytes, pin, pin_or_copy
-from aiozerocopy._errors import error_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -85,10 +85,10 @@ class Channel:
         sweep()
         # C stores the number where it cannot be lost on its way to us.
         self._number = ffi.new("azc_id *")
-        self._generation = lifetime.generation
+        self._generation = fork_and_exit.generation
         self._closing: Operation | None = None
         self._port: Port | None = None
-        self.home: Operation | None = None
+        self.ready: Operation | None = None
 
     def opposite(self) -> Channel:
         """The channel of the other direction over the same fd."""
@@ -101,7 +101,7 @@ class Channel:
     @property
     def inherited(self) -> bool:
         """True in a forked child: the channel is the parent's, and dead here."""
-        return self._generation != lifetime.generation
+        return self._generation != fork_and_exit.generation
 
     def fileno(self) -> int:
         """Its fd; -1 once it is closed."""
@@ -123,14 +123,17 @@ class Channel:
         """How many bytes may be queued before `submit` answers that it is busy."""
         check(lib.azc_set_limit(self.id, nbytes))
 
-    def settle_in(self, port: Port, turn: int) -> None:
-        """Make a home.  Of the sends there which are over at once each ``turn``th
-        answers 1, for it is time to let others run."""
-        self.home = None  # until C knows it too
+    def bind_port(self, port: Port, turn: int) -> None:
+        """Have an operation ready, whose end that port will tell.
+
+        Of the bound sends that are over at once each ``turn``th answers 1, for it is
+        time to let others run.
+        """
+        self.ready = None  # until C knows it too
         self._port = port
-        home = Operation(port, [None])
-        if lib.azc_set_home(self.id, port.id, home.token, turn) >= 0:
-            self.home = home
+        ready = Operation(port, [None])
+        if lib.azc_bind_port(self.id, port.id, ready.token, turn) >= 0:
+            self.ready = ready
 
     def submit(
         self,
@@ -162,31 +165,25 @@ class Channel:
         )
         return self.answered(port, operation, total, result)
 
-    def put_home(self, port: Port, home: Operation, buffer: Buffer) -> int:
+    def put_bound(self, port: Port, ready: Operation, buffer: Buffer) -> int:
         """Send a buffer as one message; returns as `submit` that asks for room."""
         data = buffer if type(buffer) is bytes else pin_or_copy(buffer)
-        home.views[0] = data
-        result = lib.azc_put_home(self.id, data, len(data))
-        if result == 0:
-            home.views[0] = None
-            return 0
-        return self.answered(port, home, len(data), result)
+        ready.views[0] = data
+        result = lib.azc_put_bound(self.id, data, len(data))
+        return self.answered(port, ready, len(data), result)
 
     def send_batch(
-        self, port: Port, home: Operation, block: bytes, messages: Sequence[Buffer]
+        self, port: Port, ready: Operation, block: bytes, messages: Sequence[Buffer]
     ) -> int:
         """Send messages that were joined into one block; returns as `submit`."""
-        home.views[0] = block
+        ready.views[0] = block
         result = lib.azc_send_batch(self.id, block, len(block), len(messages))
-        if result == 0:
-            home.views[0] = None
-            return 0
         if result == IN_PROGRESS:
             ends = array.array("Q", map(nbytes, messages))
             lib.azc_set_sizes(
-                self.id, home.token, ffi.from_buffer("uint64_t[]", ends), len(ends)
+                self.id, ready.token, ffi.from_buffer("uint64_t[]", ends), len(ends)
             )
-        return self.answered(port, home, len(block), result)
+        return self.answered(port, ready, len(block), result)
 
     def answered(
         self, port: Port, operation: Operation, total: int, result: int
@@ -196,6 +193,9 @@ class Channel:
         0 and 1 mean that it is over, IN_PROGRESS that the operation will end later,
         and BUSY the same for one that must wait for room before.  Else it is refused.
         """
+        if result == 0 and operation is self.ready:
+            operation.views[0] = None  # and ready for the next
+            return result
         operation.total = total
         if result not in (IN_PROGRESS, BUSY):
             operation.end(total if result >= 0 else 0, min(result, 0), 0)
@@ -239,8 +239,8 @@ class Channel:
         May be called again, also if it was interrupted.  False: a system call has
         them, and an event will tell when it has not.
         """
-        if self.home is operation:
-            self.home = None
+        if self.ready is operation:
+            self.ready = None
         if operation.done:
             return True
         event = ffi.new("azc_event *")
@@ -287,6 +287,16 @@ class Channel:
         """Close from anywhere, without a loop and without waiting."""
         lib.azc_close(self.id, 0, 0)
 
+    def unbind_port(self) -> None:
+        """It is closed.  Who keeps it must not keep the port, or nobody would look
+        there, once its loop is gone, for what ends later."""
+        ready, port = self.ready, self._port
+        self.ready = self._port = None
+        if ready is not None and port is not None and ready.views == [None]:
+            # It is not in use.  (If another thread is about to, C will refuse.)
+            borrowed.pop(ready.token, None)
+            port.forget(ready)
+
     def shutdown(self) -> None:
         """End the sending side of a socket."""
         result = lib.azc_shutdown(self.id)
@@ -298,8 +308,5 @@ class Channel:
         if number is None or sys.is_finalizing():
             return
         lib.azc_free(number[0])
-        home, port = self.home, self._port
-        if home is not None and port is not None and home.views == [None]:
-            give_back(home.token)  # it was not in use
-            port.forget(home)
+        self.unbind_port()
         sweep()

@@ -1,49 +1,204 @@
-"""What becomes of it all at a fork, and at the end of the program.
+"""A stream's tie to its event loop, and its end.
 
-C looks after its own locks and fds at a fork (pthread_atfork), so that a fork from
-elsewhere is covered too, and answers every call in the child with -ECHILD.  Here is
-only what Python must know of it: no call into C, and no lock.
+A stream is bound to the loop that first uses it, and refuses any other.  It ends by
+``aclose`` (in that loop), by ``abort`` (anywhere), or by being collected (a warning,
+then abort); in a forked child it is dead from the start.
+
+An end that was interrupted, by a signal's exception say, can be asked for again: each
+of its steps may be taken twice, and only the last says that it has ended.
 """
 
 from __future__ import annotations
 
-import atexit
-import ctypes
-import os
 import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._core.binding import lib
-from aiozerocopy._core.borrows import borrowed
+from anyio.streams.file import FileStreamAttribute
 
-PATIENCE = 1.0  # seconds for the threads to let go of memory, at exit
+from aiozerocopy._core.channel import lane_of
+from aiozerocopy._core.errors import StreamClosed
+from aiozerocopy._core.waiter import (
+    LOOP_IS_CHEAP,
+    current_waiter,
+    is_current,
+    running_asyncio_loop,
+    running_tasks,
+    this_thread,
+)
 
-generation = 0  # how many forks lie between this process and the first
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping
 
+    from typing_extensions import Self
 
-def _after_fork() -> None:
-    global generation
-    generation += 1
+    from aiozerocopy._core.channel import Channel
+    from aiozerocopy._core.waiter import Waiter
 
-
-def unsent() -> int:
-    """Bytes that are queued in all channels of this process."""
-    return lib.azc_unsent()
-
-
-def stop() -> None:
-    """Close every channel, and wait until no thread reads borrowed memory."""
-    lost = unsent()
-    if lost:
-        warnings.warn(
-            f"{lost:,} bytes were still queued at the end of the program and are "
-            "lost: close the streams (aclose or async with) before it ends",
-            ResourceWarning,
-            stacklevel=1,
-        )
-    lib.azc_stop(int(PATIENCE * 1000))
-    # A system call that a peer holds up may still have some: never free that.
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(borrowed))
+NOWHERE = object()
 
 
-os.register_at_fork(after_in_child=_after_fork)
-atexit.register(stop)
+@dataclass(frozen=True)
+class Stats:
+    """What a stream has done so far, and what is queued now."""
+
+    bytes_sent: int = 0
+    messages_sent: int = 0
+    sent_at_once: int = 0  # messages that needed no thread and no waiting
+    send_calls: int = 0  # system calls
+    send_waits: int = 0  # of those, how many met a full pipe or socket
+    bytes_rescued: int = 0  # copied because a send was cancelled
+    bytes_queued: int = 0  # within the limit: see `SendStream.put`
+    messages_queued: int = 0
+    bytes_received: int = 0
+    receive_calls: int = 0
+    receive_waits: int = 0
+
+
+class Bound:
+    """What the sending and the receiving side share: a waiter and a lifetime."""
+
+    # Until it is whole there is nothing to give back.
+    _has_ended = True
+
+    def __init__(self, *channels: Channel) -> None:
+        self._channels = channels
+        self._waiter: Waiter | None = None
+        # The running asyncio loop is compared with this at every call: it is ours
+        # only while the stream is open and bound there.
+        self._loop: Any = NOWHERE
+        self._thread = 0
+        self._key = object()  # by which the waiter knows this stream
+        self._spent = 0  # of the turn that calls have which end at once
+        self._turn = 0  # until it is bound
+        self._closed = False  # it takes no more work
+        self._has_ended = False  # all is given back
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        """The stream itself, at once: it was ready when the call returned that made it.
+
+        So whatever opens something may be awaited.  No wrapper does it, for streams are
+        also opened where there is no event loop; to await one again changes nothing.
+        """
+        yield from ()
+        return self
+
+    def _enter(self) -> Waiter:
+        """Bind to the running loop at first use, and refuse any other."""
+        waiter = self._waiter
+        if waiter is not None and (
+            running_asyncio_loop() is self._loop
+            if LOOP_IS_CHEAP
+            else self._loop in running_tasks and this_thread() == self._thread
+        ):
+            return waiter
+        if self._closed:
+            raise StreamClosed("the stream is closed")
+        if waiter is not None and self._turn and is_current(waiter):
+            return waiter
+        return self._bind()
+
+    def _bind(self) -> Waiter:
+        if self._channels[0].inherited:
+            raise StreamClosed(
+                "the stream belongs to the parent process, and this is a forked "
+                "child: open a stream of its own here"
+            )
+        waiter = self._waiter
+        if waiter is None or not self._turn:
+            waiter = self._waiter = current_waiter()
+        elif not is_current(waiter):
+            raise RuntimeError(
+                "the stream is used by another event loop; from another thread use "
+                "send_from_thread, or anyio.from_thread.run"
+            )
+        waiter.join(self._key)
+        self._turn, self._thread = waiter.loop.turn, this_thread()
+        if not waiter.is_trio:
+            self._loop = waiter.native
+        return waiter
+
+    def _turn_is_over(self, n: int) -> bool:
+        """Calls that never wait must let others run once in a while."""
+        self._spent += 1 + (n >> 12)
+        if self._spent < self._turn:
+            return False
+        self._spent = 0
+        return True
+
+    async def _close(self) -> None:
+        """Close the fd, and return when it is closed."""
+        waiter = self._waiter
+        if self._has_ended:
+            return
+        here = waiter is not None and is_current(waiter)
+        if waiter is None or not here or self._channels[0].inherited:
+            self.abort()
+            return
+        self._refuse_more()
+        # (all of them before the first is waited for)
+        pending = [(each, each.close(waiter.port)) for each in self._channels]
+        try:
+            for channel, operation in pending:
+                await waiter.wait_shielded(operation, channel.patience())
+        finally:
+            self._end()
+
+    def abort(self) -> None:
+        """Close at once; what is queued is lost, and its senders get StreamClosed.
+
+        Never waits for the peer; may be called from any thread and without a loop.
+        """
+        if self._has_ended:
+            return
+        self._refuse_more()
+        if not self._channels[0].inherited:  # else touch neither the fds nor the loop
+            for channel in self._channels:
+                channel.abort()
+        self._end()
+
+    def _refuse_more(self) -> None:
+        self._closed, self._loop = True, NOWHERE
+        self._let_go()
+
+    def _end(self) -> None:
+        """Whatever ended with the channels is the caller's again."""
+        waiter = self._waiter
+        for channel in self._channels:
+            channel.unbind_port()
+        if waiter is not None and not self._channels[0].inherited:
+            waiter.leave(self._key)
+        self._waiter = None
+        self._has_ended = True
+
+    def _let_go(self) -> None:
+        """Nobody else may use the fd from here on: it is about to be closed."""
+
+    def fileno(self) -> int:
+        """The stream's own fd, which is not the one it was made from; -1 if closed."""
+        return -1 if self._closed else self._channels[0].fileno()
+
+    @property
+    def lane(self) -> str:
+        """How the bytes travel: "copy" (one copy, made by the kernel), or "vmsplice"
+        once a pool's pages were lent to a pipe's reader, and may be again."""
+        return lane_of(self._channels[0].stats())
+
+    @property
+    def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
+        return {FileStreamAttribute.fileno: self.fileno}
+
+    def __del__(self) -> None:
+        if self._has_ended or self._channels[0].inherited:
+            return
+        try:
+            if not self._closed:
+                warnings.warn(
+                    f"unclosed {self!r}", ResourceWarning, stacklevel=1, source=self
+                )
+        finally:
+            self.abort()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"fd={self.fileno()}"
+        return f"<{type(self).__name__} {state}>"

@@ -10,6 +10,7 @@ import mmap
 from typing import TYPE_CHECKING, Any, cast
 
 from aiozerocopy._core.binding import ffi
+from aiozerocopy._core.leases import memory_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -24,18 +25,6 @@ _STRIDED = (
 
 _from_buffer = ffi.from_buffer
 _allocate = ffi.new_allocator(should_clear_after_alloc=False)
-
-
-class Lease:
-    """What has its memory in a view: accepted wherever a buffer is.
-
-    (A class can be a buffer itself from Python 3.12 on only.)
-    """
-
-    @property
-    def view(self) -> memoryview:
-        """The memory; a view of it, wherever it is, keeps it borrowed."""
-        raise NotImplementedError
 
 
 # These can hold nothing but plain bytes.
@@ -61,8 +50,7 @@ def pin(data: Buffer) -> Any:
         ValueError: a released memoryview.
     """
     if type(data) not in _PLAIN:
-        if isinstance(data, Lease):
-            data = data.view
+        data = memory_of(data)
         _refuse_objects(data)
     try:
         return _from_buffer(data)
@@ -75,8 +63,7 @@ def pin_writable(data: Buffer) -> Any:
 
     Raises: as `pin`; BufferError for read-only memory too.
     """
-    if isinstance(data, Lease):
-        data = data.view
+    data = memory_of(data)
     _refuse_objects(data)
     try:
         return _from_buffer(data, require_writable=True)
@@ -93,9 +80,9 @@ def pin_or_copy(data: Buffer) -> Any:
     if kind is memoryview:
         plain = cast("memoryview", data)
         if plain.itemsize == 1 and plain.c_contiguous:
-            if plain.nbytes <= _COPY_UP_TO:
-                return plain.tobytes()
-            return _from_buffer(plain)  # the usual kind needs no second look
+            if plain.nbytes > _COPY_UP_TO:
+                return _from_buffer(plain)  # the usual kind needs no second look
+            return plain.tobytes()
     elif kind is bytearray and len(cast("bytearray", data)) <= _COPY_UP_TO:
         return bytes(data)
     return pin(data)

@@ -1,7 +1,7 @@
 """`aiozerocopy bench`: how fast it is on this machine, beside others.
 
 Every bench is a module of that name here with a function `races`.  What they share:
-`kit` (rounds and ratios), `feeding` (the processes of a run), `report`.
+`racing` (rounds and ratios), `feeding` (the processes of a run), `report`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from aiozerocopy.bench import chart, report
 from aiozerocopy.bench.feeding import Lab
-from aiozerocopy.bench.kit import Options, run_race
+from aiozerocopy.bench.racing import Options, run_race
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from aiozerocopy.bench.kit import Result
+    from aiozerocopy.bench.racing import Result
 
 WIDTH, BAR, HEAD = 9.0, 0.28, 0.8  # inches
 LINES = (9.0, 5.0)
@@ -31,7 +31,7 @@ def draw(results: Sequence[Result], path: Path) -> None:
 
 
 def ours(results: Sequence[Result]) -> set[str]:
-    return {verdict.goal.ours for result in results for verdict in result.verdicts}
+    return {verdict.ours for result in results for verdict in result.verdicts}
 
 
 # ---- a bar for each contestant, a panel for each race --------------------------------

@@ -29,23 +29,21 @@ from aiozerocopy.bench import rate
 from aiozerocopy.bench.crowd import PREFIX
 from aiozerocopy.bench.feeding import Crew, Lab
 from aiozerocopy.bench.frames import cpu
-from aiozerocopy.bench.kit import Goal, Options, Race, Run, Work, WrongBytes
 from aiozerocopy.bench.network import age_sentence, command, run_on, tell
+from aiozerocopy.bench.racing import Comparison, Options, Race, Run, Work, WrongBytes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from aiozerocopy.bench.kit import Entry
+    from aiozerocopy.bench.racing import Entry
 
 FRAME = 100_000
 CLIENTS = (1, 10, 100, 1000)
-JUDGED = 100  # clients, from which on there is a goal
-CPU = 0.5  # that goal: of what the others need
 _DELIVERED = 1_000_000_000  # bytes in one round
 
 
 def races(lab: Lab, options: Options) -> list[Race]:
-    counts = (JUDGED,) if options.quick else CLIENTS
+    counts = CLIENTS[2:3] if options.quick else CLIENTS
     fans = [race(lab, options, clients) for clients in counts]
     return [*fans, rate.race(lab, options)]
 
@@ -65,15 +63,14 @@ def race(lab: Lab, options: Options, clients: int) -> Race:
         )
     }
     ours, *peers = fans.values()
-    most = CPU if clients >= JUDGED else None
-    goals = [
-        Goal("S7", one.name, [rival.name for rival in peer], cpu_factor=most)
+    comparisons = [
+        Comparison(one.name, [rival.name for rival in peer], by_cpu=True)
         for one in ours
         for peer in peers
     ]
-    title = f"S7 {FRAME // 1000} KB to {clients:,} client" + "s" * (clients > 1)
+    title = f"{FRAME // 1000} KB to {clients:,} client" + "s" * (clients > 1)
     field = [one for fan in fans.values() for one in fan]
-    return FanRace(title, work, field, goals, count=clients)
+    return FanRace(title, work, field, comparisons, count=clients)
 
 
 @dataclass(frozen=True)

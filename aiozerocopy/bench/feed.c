@@ -24,7 +24,8 @@ static double cpu(void) {
 }
 
 /* Returns how many calls it took, or -1. */
-long long feed(int fd, int is_socket, const char *data, size_t n, size_t chunk) {
+long long feed(int fd, int is_socket, const char *data, size_t n,
+               size_t chunk) {
     long long calls = 0;
     while (n) {
         size_t most = chunk && chunk < n ? chunk : n;

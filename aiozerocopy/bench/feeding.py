@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy.bench.kit import Run, Work, WrongBytes
-from aiozerocopy.opening import enlarge_pipe
+from aiozerocopy._core.pipe_size import enlarge_pipe
+from aiozerocopy.bench.racing import Run, Work, WrongBytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,7 +6,8 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy.bench.kit import Goal, Options, Race, Work
+from aiozerocopy._core.pipe_size import PIPE_SIZE
+from aiozerocopy.bench.racing import Comparison, Options, Race, Work
 from aiozerocopy.bench.video import (
     ROOMY,
     FrameRun,
@@ -16,13 +17,12 @@ from aiozerocopy.bench.video import (
     counted,
     ffmpegs,
 )
-from aiozerocopy.opening import PIPE_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from aiozerocopy.bench.feeding import Lab
-    from aiozerocopy.bench.kit import Entry
+    from aiozerocopy.bench.racing import Entry
 
     Given = Mapping[str, Mapping[str, Any]]  # a contestant's options, by its name
 
@@ -55,7 +55,7 @@ def races(lab: Lab, options: Options) -> Iterator[Race]:
     for version, ffmpeg in known.items():
         for name, size in (TINY if options.quick else SIZES).items():
             for buffers in (4,) if options.quick else (1, 4):
-                title = f"S1 {name}, {counted(buffers)}, FFmpeg {version}"
+                title = f"{name}, {counted(buffers)}, FFmpeg {version}"
                 video = Video(ffmpeg, size)
                 work = amount(options, video, 3_000_000_000, buffers)
                 yield to_null(lab, title, video, work)
@@ -64,13 +64,13 @@ def races(lab: Lab, options: Options) -> Iterator[Race]:
         video = Video(ffmpeg, size)
         yield heartbeat(
             lab,
-            f"S8 {name}, 2 ms of rendering a frame, FFmpeg {version}",
+            f"{name}, 2 ms of rendering a frame, FFmpeg {version}",
             video,
             amount(options, video, 6_000_000_000, 4),
         )
     video = Video(ffmpeg, TINY["90p"] if options.quick else SIZES["1080p"])
     work = amount(options, video, 10_000_000_000, 4)
-    yield memory_over(lab, f"S9 memory over {work.gigabytes:.3g} GB", video, work)
+    yield memory_over(lab, f"memory over {work.gigabytes:.3g} GB", video, work)
 
 
 UVLOOP: Mapping[str, Any] = {"loop": "uvloop", "needs": ("uvloop",)}
@@ -105,28 +105,20 @@ def to_null(lab: Lab, title: str, video: Video, work: Work) -> Race:
         "asyncio stdin, write+drain": {"way": "write_and_drain"},
         "uvloop stdin, write+drain": {"way": "write_and_drain", **UVLOOP},
     }
-    factors = {
-        "TurboPipe": 3.0,
-        "stdin.write(buffer.read())": 10.0,
-        "uvloop stdin, write+drain": 2.0,
-        "C vmsplice, huge pages": 0.9,
-        "TurboPipe, our pipe and environment": 2.0,
-        "asyncio stdin, write+drain": None,
-    }
-    goals = [
-        Goal("S1", one, [rival], factor)
+    comparisons = [
+        Comparison(one, [rival])
         for one in ("put, asyncio", "send, asyncio")
-        for rival, factor in factors.items()
+        for rival in (*limit, *tuned, *plain)
     ]
-    goals += [
-        Goal("S1", one, ["TurboPipe"])
+    comparisons += [
+        Comparison(one, ["TurboPipe"])
         for one in ("put, uvloop", "put, asyncio, copied", "compat.turbopipe")
     ]
     field = [
         *contestants(lab, video, {**ours, **limit, **tuned}, environment=ROOMY),
         *contestants(lab, video, plain),
     ]
-    return Race(title, work, field, goals)
+    return Race(title, work, field, comparisons)
 
 
 def heartbeat(lab: Lab, title: str, video: Video, work: Work) -> Race:
@@ -143,12 +135,12 @@ def heartbeat(lab: Lab, title: str, video: Video, work: Work) -> Race:
         *contestants(lab, video, rendering, render=RENDER),
         *contestants(lab, video, sending),
     ]
-    goals = [
-        Goal("S8", one, [rival])
+    comparisons = [
+        Comparison(one, [rival])
         for one in ("put, asyncio", "put, uvloop")
         for rival in ("TurboPipe", "uvloop stdin, write+drain")
     ]
-    return FrameRace(title, work, field, goals, told=of_heartbeats)
+    return FrameRace(title, work, field, comparisons, told=of_heartbeats)
 
 
 def of_heartbeats(entries: Sequence[Entry]) -> list[str]:
@@ -156,15 +148,15 @@ def of_heartbeats(entries: Sequence[Entry]) -> list[str]:
     gaps = {entry.name: gap for entry in entries if (gap := gap_of(entry)) is not None}
     idle = gaps.get("renders only", 0.0)
     told = [
-        f"S8: {name}, 99 of 100 beats of the loop within {gap * 1e3:.2f} ms"
+        f"{name}: 99 of 100 beats of the loop within {gap * 1e3:.2f} ms"
         + ("" if gap <= idle + SLACK else f", idle {idle * 1e3:.2f} ms: too late")
         for name, gap in gaps.items()
     ]
     rate = {entry.name: entry.messages_per_second for entry in entries}
     slower = min(rate["renders only"], rate["sends only"])
     told += [
-        f"S8: {name} at {rate[name] / slower:.2f}x the rate of the slower of rendering "
-        "and sending alone (goal 1x)"
+        f"{name}: {rate[name] / slower:.2f} times the rate of the slower of rendering "
+        "and sending alone"
         for name in gaps
         if name != "renders only"
     ]
@@ -187,11 +179,11 @@ def memory_over(lab: Lab, title: str, video: Video, work: Work) -> Race:
         "TurboPipe": PEER,
         "uvloop stdin, write+drain": {"way": "write_and_drain", **UVLOOP},
     }
-    goals = [
-        Goal("S9", one, ["TurboPipe"]) for one in ("put, asyncio", "send, asyncio")
+    comparisons = [
+        Comparison(one, ["TurboPipe"]) for one in ("put, asyncio", "send, asyncio")
     ]
     field = contestants(lab, video, given)
-    return FrameRace(title, work, field, goals, told=of_memory)
+    return FrameRace(title, work, field, comparisons, told=of_memory)
 
 
 def of_memory(entries: Sequence[Entry]) -> list[str]:
@@ -200,5 +192,5 @@ def of_memory(entries: Sequence[Entry]) -> list[str]:
         grown = [run.growth for run in entry.runs if isinstance(run, FrameRun)]
         most = max((n for n in grown if n is not None), default=0)
         verdict = "flat" if most <= FLAT else "not flat"
-        told.append(f"S9: {entry.name}, memory grew by {most / 1e6:.1f} MB: {verdict}")
+        told.append(f"{entry.name}: memory grew by {most / 1e6:.1f} MB: {verdict}")
     return told

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 from aiozerocopy import open_process
 from aiozerocopy.bench.feeding import ENVIRONMENT, PATIENCE
 from aiozerocopy.bench.frames import cpu
-from aiozerocopy.bench.kit import Run, Work, WrongBytes
 from aiozerocopy.bench.network import command, run_on, tell
+from aiozerocopy.bench.racing import Run, Work, WrongBytes
 from aiozerocopy.bench.senders import put_each, send_each
 
 if TYPE_CHECKING:

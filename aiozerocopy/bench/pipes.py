@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from aiozerocopy.bench import one_pipe
 from aiozerocopy.bench.feeding import LOOPS, Feeder, in_c, in_python, pipe_link
-from aiozerocopy.bench.kit import Goal, Options, Race, Work
 from aiozerocopy.bench.one_pipe import IN_FLIGHT, Stage, Turn, TurnTaker
+from aiozerocopy.bench.racing import Comparison, Options, Race, Work
 
 if TYPE_CHECKING:
     from aiozerocopy.bench.feeding import Lab
@@ -58,10 +58,10 @@ def feed_children(lab: Lab, options: Options, read_size: int) -> Race:
     ]
     c_loop = feeder(c_name(8 * KIB, MIB), command=in_c(8 * KIB), link=pipe_link(MIB))
     names = [peer.name for peer in peers]
-    goals = [Goal("pipe", one.name, names) for one in ours]
+    comparisons = [Comparison(one.name, names) for one in ours]
     messages, warm = (4, 4) if options.quick else (250, 20)
     work = Work(FRAME, messages, warm, buffers=4)
-    return Race(title(read_size), work, [*ours, *peers, c_loop], goals)
+    return Race(title(read_size), work, [*ours, *peers, c_loop], comparisons)
 
 
 def feed_one_child(lab: Lab, options: Options, read_size: int, loop: str) -> Race:
@@ -74,11 +74,11 @@ def feed_one_child(lab: Lab, options: Options, read_size: int, loop: str) -> Rac
         for pipe in (PIPES[::2] if options.quick else PIPES)
     ]
     names = [one.name for one in in_c]
-    goals = [Goal("pipe", one.name, names, 0.9) for one in ours]
+    comparisons = [Comparison(one.name, names) for one in ours]
     work = Work(FRAME, messages=4 if options.quick else 60, warm=4, buffers=4)
     rounds = 1 if options.quick else TURNS * options.rounds
     name = f"{title(read_size)}, one child for all"
-    return Race(name, work, ours, goals, in_c, rounds)
+    return Race(name, work, ours, comparisons, in_c, rounds)
 
 
 def title(read_size: int) -> str:

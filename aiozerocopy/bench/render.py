@@ -7,13 +7,13 @@ with what the scene looks like: exactly, or what went as YUV by its mean differe
 
 from __future__ import annotations
 
-import functools
 import json
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy.bench.kit import Goal, Options, Race, Work, WrongBytes
+from aiozerocopy._core.pipe_size import PIPE_SIZE
+from aiozerocopy.bench.racing import Comparison, Options, Race, Work, WrongBytes
 from aiozerocopy.bench.video import (
     ROOMY,
     FrameFeeder,
@@ -23,7 +23,6 @@ from aiozerocopy.bench.video import (
     counted,
     ffmpegs,
 )
-from aiozerocopy.opening import PIPE_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +35,6 @@ X264 = {"preset": "ultrafast"}
 NOWHERE = "/dev/null"
 ENCODE = ("-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p")
 NEAR = 4.0  # code values that YUV may differ on average
-SOFTWARE, HARDWARE = 1.2, 1.8  # the goal, by who renders
 
 
 @dataclass(frozen=True)
@@ -114,14 +112,12 @@ def races(lab: Lab, options: Options) -> Iterator[Race]:
     for version, ffmpeg in ffmpegs(options).items():
         for buffers in (4,) if options.quick else (1, 4):
             video = SceneVideo(ffmpeg, size)
-            title = f"S2 {name} scene to x264, {counted(buffers)}, FFmpeg {version}"
+            title = f"{name} scene to x264, {counted(buffers)}, FFmpeg {version}"
             work = amount(options, video, 1_500_000_000, buffers)
-            yield scene(
-                lab, title, video, work, SOFTWARE if is_software() else HARDWARE
-            )
+            yield scene(lab, title, video, work)
 
 
-def scene(lab: Lab, title: str, video: Video, work: Work, factor: float) -> Race:
+def scene(lab: Lab, title: str, video: Video, work: Work) -> Race:
     turbopipe = {"way": "read_into", "options": {"module": "turbopipe"}}
     tuned = {"module": "turbopipe", "pipe_size": PIPE_SIZE}
     compatible = {"module": "aiozerocopy.compat.turbopipe"}
@@ -139,16 +135,17 @@ def scene(lab: Lab, title: str, video: Video, work: Work, factor: float) -> Race
         "stdin.write(fbo.read())": {"way": "read_and_write"},
         "PyAV in this process": {"way": "pyav", "needs": ("av", "moderngl")},
     }
-    goals = [Goal("S2", "Readback auto, put", ["TurboPipe"], factor)] + [
-        Goal("S2", "Readback auto, put", [rival])
+    comparisons = [
+        Comparison("Readback auto, put", [rival])
         for rival in (
+            "TurboPipe",
             "TurboPipe, our pipe and environment",
             "stdin.write(fbo.read())",
             "PyAV in this process",
         )
     ]
     field = contestants(lab, video, given, kind=SceneFeeder, **{"needs": ("moderngl",)})
-    return Race(title, work, field, goals)
+    return Race(title, work, field, comparisons)
 
 
 def ours(pix_fmt: str, exact: bool = True) -> dict[str, Any]:
@@ -158,18 +155,3 @@ def ours(pix_fmt: str, exact: bool = True) -> dict[str, Any]:
         "environment": ROOMY,
         "exact": exact,
     }
-
-
-@functools.cache
-def is_software() -> bool:
-    """Does the processor render?"""
-    try:
-        import moderngl
-
-        egl: Any = {"standalone": True, "backend": "egl"}
-        context = moderngl.create_context(**egl)
-    except Exception:  # whatever glcontext raises: there is no GPU for us
-        return True
-    renderer: str = context.info["GL_RENDERER"]
-    context.release()
-    return "llvmpipe" in renderer or "softpipe" in renderer

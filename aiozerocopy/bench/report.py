@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozerocopy.bench.kit import Entry, Goal, Result, Verdict
+    from aiozerocopy.bench.racing import Entry, Result, Verdict
 
 HEADER = ("", "GB/s", "messages/s", "CPU s/GB", "sink s/GB", "calls/msg")
 
@@ -30,26 +30,12 @@ def cells(entry: Entry) -> tuple[str, ...]:
 
 
 def sentence(verdict: Verdict) -> str:
-    goal = verdict.goal
-    text = f"{goal.name}: {goal.ours} / {verdict.rival} = {verdict.ratio:.2f}x"
+    text = f"{verdict.ours}: {verdict.ratio:.2f} times the rate of {verdict.rival}"
     if verdict.spread is not None:
         text += " ({:.2f} to {:.2f})".format(*verdict.spread)
     if verdict.cpu_ratio is not None:
-        text += f" at {verdict.cpu_ratio:.2f}x the CPU"
-    if verdict.met is None:
-        return text
-    return f"{text} (goal {wanted(goal)}: {'met' if verdict.met else 'not met'})"
-
-
-def wanted(goal: Goal) -> str:
-    parts = []
-    if goal.factor is not None:
-        parts.append(f"{goal.factor:g}x")
-    if goal.at_lower_cpu:
-        parts.append("lower CPU")
-    if goal.cpu_factor is not None:
-        parts.append(f"{goal.cpu_factor:g}x the CPU")
-    return " at ".join(parts)
+        text += f", {verdict.cpu_ratio:.2f} times its CPU a byte"
+    return text
 
 
 def footnotes(result: Result) -> list[str]:
@@ -154,7 +140,9 @@ def as_json(results: Sequence[Result]) -> dict[str, Any]:
                 "size": result.race.work.size,
                 "messages": result.race.work.messages,
                 "contestants": [entry_as_json(entry) for entry in result.entries],
-                "goals": [verdict_as_json(verdict) for verdict in result.verdicts],
+                "comparisons": [
+                    verdict_as_json(verdict) for verdict in result.verdicts
+                ],
                 "remarks": result.race.remarks(result.entries),
                 "not_installed": result.left_out,
             }
@@ -177,14 +165,9 @@ def entry_as_json(entry: Entry) -> dict[str, Any]:
 
 def verdict_as_json(verdict: Verdict) -> dict[str, Any]:
     return {
-        "goal": verdict.goal.name,
-        "ours": verdict.goal.ours,
+        "ours": verdict.ours,
         "rival": verdict.rival,
         "ratio": verdict.ratio,
         "cpu_ratio": verdict.cpu_ratio,
         "spread": verdict.spread,
-        "factor": verdict.goal.factor,
-        "at_lower_cpu": verdict.goal.at_lower_cpu,
-        "cpu_factor": verdict.goal.cpu_factor,
-        "met": verdict.met,
     }

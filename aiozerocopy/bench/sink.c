@@ -63,13 +63,16 @@ int main(int argc, char **argv) {
     memset(data, 0, size);
 
     long long bytes = 0, reads = 0, wrong = -1;
-    double start = seconds(), end = start, cpu_start = cpu(), cpu_end = cpu_start;
+    double start = seconds(), end = start, cpu_start = cpu(),
+           cpu_end = cpu_start;
     ssize_t n;
     while ((n = read(0, data, size)) > 0) {
         if (pattern && wrong < 0)
             wrong = first_wrong(data, (size_t)n, bytes, pattern, period);
-        if (bytes < warm && bytes + n >= warm) start = seconds(), cpu_start = cpu();
-        if (bytes < total && bytes + n >= total) end = seconds(), cpu_end = cpu();
+        if (bytes < warm && bytes + n >= warm)
+            start = seconds(), cpu_start = cpu();
+        if (bytes < total && bytes + n >= total)
+            end = seconds(), cpu_end = cpu();
         bytes += n;
         reads++;
     }

@@ -14,7 +14,7 @@ from aiozerocopy.bench.feeding import (
     tcp_link,
     unix_link,
 )
-from aiozerocopy.bench.kit import Goal, Options, Race, Work
+from aiozerocopy.bench.racing import Comparison, Options, Race, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ def races(lab: Lab, options: Options) -> list[Race]:
     if options.quick:
         del links["TCP"], sizes["6 MB"]
     big = [
-        big_messages(lab, options, f"S4 {size_name}, {link_name}", link, size)
+        big_messages(lab, options, f"{size_name}, {link_name}", link, size)
         for link_name, link in links.items()
         for size_name, size in sizes.items()
     ]
@@ -62,20 +62,19 @@ def big_messages(
         ),
     ]
     others = [feeder("asyncio write+drain", command=in_python("write_and_drain"))]
-    goals = [
-        Goal("S4", one.name, [rival.name for rival in rivals], 1.0, at_lower_cpu=True)
-        for one in ours
+    comparisons = [
+        Comparison(one.name, [rival.name for rival in rivals]) for one in ours
     ]
     messages = round((8_000_000 if options.quick else 1_500_000_000) / size)
     work = Work(
         size, messages - messages % 4, warm=4 if options.quick else 40, buffers=4
     )
-    return Race(title, work, [*ours, *rivals, *others], goals)
+    return Race(title, work, [*ours, *rivals, *others], comparisons)
 
 
 def small_messages(lab: Lab, options: Options) -> Race:
     contestants: list[Feeder] = []
-    goals: list[Goal] = []
+    comparisons: list[Comparison] = []
     for loop, needs in LOOPS:
         for kind in ("bytes", "memoryview"):
             ours, theirs = (
@@ -89,9 +88,9 @@ def small_messages(lab: Lab, options: Options) -> Race:
                 for way in ("send", "sock_sendall")
             )
             contestants += [ours, theirs]
-            goals.append(Goal("S5", ours.name, [theirs.name], 1.0))
+            comparisons.append(Comparison(ours.name, [theirs.name]))
     return Race(
-        "S5 1 KiB, UNIX, one await each", kib(options, 200_000), contestants, goals
+        "1 KiB, UNIX, one await each", kib(options, 200_000), contestants, comparisons
     )
 
 
@@ -118,11 +117,12 @@ def small_batches(lab: Lab, options: Options) -> Race:
         in_python("writelines_and_drain"),
         unix_link,
     )
-    goals = [Goal("S6", one.name, [each.name], 8.0) for one in ours]
-    goals += [Goal("S6", one.name, [lines.name]) for one in ours]
+    comparisons = [
+        Comparison(one.name, [rival.name]) for rival in (each, lines) for one in ours
+    ]
     contestants = [*ours, each, lines, joined]
     return Race(
-        "S6 1 KiB, UNIX, 64 at a time", kib(options, 1_000_000), contestants, goals
+        "1 KiB, UNIX, 64 at a time", kib(options, 1_000_000), contestants, comparisons
     )
 
 

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy.bench.feeding import TRACED_BYTES, Crew
-from aiozerocopy.bench.kit import Options, Run, Work, WrongBytes
+from aiozerocopy.bench.racing import Options, Run, Work, WrongBytes
 from aiozerocopy.ffmpeg.finding import ROOMY as ROOMY
 
 if TYPE_CHECKING:

@@ -44,7 +44,8 @@ static char *load(const char *path, size_t size, int buffers, size_t stride) {
     memory += HUGE - (size_t)memory % HUGE;
     madvise(memory, stride * (size_t)buffers, MADV_HUGEPAGE);
     for (int i = 0; i < buffers; i++)
-        if (fread(memory + stride * (size_t)i, 1, size, file) != size) return NULL;
+        if (fread(memory + stride * (size_t)i, 1, size, file) != size)
+            return NULL;
     fclose(file);
     return memory;
 }
@@ -79,8 +80,10 @@ static int lend(int fd, char *data, size_t n) {
 
 int main(int argc, char **argv) {
     if (argc < 7) return 2;
-    size_t size = (size_t)atoll(argv[1]), stride = (size + HUGE - 1) / HUGE * HUGE;
-    int buffers = atoi(argv[2]), warm = atoi(argv[3]), count = atoi(argv[4]), status;
+    size_t size = (size_t)atoll(argv[1]),
+           stride = (size + HUGE - 1) / HUGE * HUGE;
+    int buffers = atoi(argv[2]), warm = atoi(argv[3]), count = atoi(argv[4]),
+        status;
     char *memory = load(argv[5], size, buffers, stride);
     if (!memory) return 2;
     int fd = start(argv + 6);

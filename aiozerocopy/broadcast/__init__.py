@@ -20,14 +20,14 @@ What a slow client holds
 Everything here runs in the event loop's thread.
 """
 
-from aiozerocopy.broadcast.audience import Client as Client
-from aiozerocopy.broadcast.audience import ClientStats as ClientStats
-from aiozerocopy.broadcast.audience import ClientTooSlow as ClientTooSlow
-from aiozerocopy.broadcast.audience import Event as Event
-from aiozerocopy.broadcast.audience import Policy as Policy
-from aiozerocopy.broadcast.encoding import Encode as Encode
+from aiozerocopy.broadcast.clients import Client as Client
+from aiozerocopy.broadcast.clients import ClientStats as ClientStats
+from aiozerocopy.broadcast.clients import ClientTooSlow as ClientTooSlow
+from aiozerocopy.broadcast.clients import Event as Event
+from aiozerocopy.broadcast.clients import Policy as Policy
 from aiozerocopy.broadcast.hub import GRACE as GRACE
 from aiozerocopy.broadcast.hub import SLOTS as SLOTS
 from aiozerocopy.broadcast.hub import Broadcast as Broadcast
 from aiozerocopy.broadcast.hub import wire as wire
+from aiozerocopy.broadcast.published import Encode as Encode
 from aiozerocopy.broadcast.published import Published as Published

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy.broadcast.audience import Client
+from aiozerocopy.broadcast.clients import Client
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

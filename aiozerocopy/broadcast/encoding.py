@@ -15,19 +15,17 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
 
+from aiozerocopy._core.change import Change
 from aiozerocopy.broadcast.published import Message, Published
 
 if TYPE_CHECKING:
-    from aiozerocopy.broadcast.audience import Client
-
-# What is sent of a frame, as one message.
-Encode: TypeAlias = Callable[[Published], Sequence[Any] | Awaitable[Sequence[Any]]]
+    from aiozerocopy.broadcast.clients import Client
+    from aiozerocopy.broadcast.published import Encode
 
 log = logging.getLogger("aiozerocopy")
 
@@ -136,7 +134,7 @@ class SlowEncoding(Encoding):
         self._next: Published | None = None
         self._following = -1  # the frame that can be decoded after the last one
         self._scope = anyio.CancelScope()
-        self._news = anyio.Event()
+        self._news = Change()
         self._idle = anyio.Event()
         self._idle.set()
 
@@ -169,7 +167,7 @@ class SlowEncoding(Encoding):
         self._next, self._following = published, published.sequence + 1
         if self._idle.is_set():
             self._idle = anyio.Event()
-        self._news.set()
+        self._news.happen()
 
     def _miss(self, published: Published) -> None:
         for client in tuple(self.clients):
@@ -189,8 +187,7 @@ class SlowEncoding(Encoding):
         published, self._next = self._next, None
         if published is None:
             self._idle.set()
-            self._news = anyio.Event()
-            await self._news.wait()
+            await self._news.next()
             return
         try:
             encode: Any = self.encode
@@ -210,7 +207,7 @@ class SlowEncoding(Encoding):
 
     def forget(self, client: Client) -> bool:
         if super().forget(client):
-            self._news.set()  # and `run` ends
+            self._news.happen()  # and `run` ends
         return False
 
 

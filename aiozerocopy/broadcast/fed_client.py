@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from aiozerocopy._errors import StreamBroken
-from aiozerocopy._whole import drop_stream, whole_sender
-from aiozerocopy.broadcast.audience import Client, ClientTooSlow
+from aiozerocopy._core.errors import StreamBroken
+from aiozerocopy._net.foreign_streams import drop_stream, whole_sender
+from aiozerocopy.broadcast.clients import Client, ClientTooSlow
 
 if TYPE_CHECKING:
-    from aiozerocopy._whole import WholeSender
+    from aiozerocopy._net.foreign_streams import WholeSender
     from aiozerocopy.broadcast.published import Message
     from aiozerocopy.streams import SendStream
 
@@ -30,12 +30,12 @@ class FedClient(Client):
     def _send(self, message: Message) -> None:
         message.keep()
         self._current, self._since = message, time.monotonic()
-        self._changed()
+        self._change.happen()
 
     async def wait_closed(self) -> None:
         while not self._closed:
             if self._current is None:
-                await self._next_change()
+                await self._change.next()
             else:
                 await self._feed(self._current)
 

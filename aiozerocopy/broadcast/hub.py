@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 
+from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.pins import copy_into, nbytes
-from aiozerocopy._errors import StreamClosed
 from aiozerocopy.broadcast.direct_client import DirectClient
 from aiozerocopy.broadcast.encoding import TURN, Encoding, SlowEncoding, Turns, is_slow
 from aiozerocopy.broadcast.fed_client import FedClient
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from anyio.abc import ByteSendStream, TaskGroup
     from typing_extensions import Buffer, Self
 
-    from aiozerocopy.broadcast.audience import Client, Event, Policy
-    from aiozerocopy.broadcast.encoding import Encode
+    from aiozerocopy.broadcast.clients import Client, Event, Policy
+    from aiozerocopy.broadcast.published import Encode
 
 SLOTS = 3
 GRACE = 1.0  # seconds that closing gives to frames which are on their way
@@ -118,7 +118,7 @@ class Broadcast:
         if self._closed:
             raise StreamClosed("the broadcast is closed")
         kind = DirectClient if isinstance(stream, SendStream) else FedClient
-        client = kind(self, stream, policy, limit, deadline, encode, on_event)
+        client = kind(self._forget, stream, policy, limit, deadline, encode, on_event)
         if isinstance(stream, SendStream):
             stream._enter()
         self._encoding(encode).welcome(client, self._last, self.sequence)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import copy
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from aiozerocopy._core.leases import array_over, memory_of
 from aiozerocopy._core.pins import nbytes
-from aiozerocopy._frame_header import Described
-from aiozerocopy.framing import array_over, memory_of
+from aiozerocopy._net.frame_header import Described
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy.typing as npt
     from typing_extensions import Buffer
 
-    from aiozerocopy._frame_header import FrameHeader
+    from aiozerocopy._net.frame_header import FrameHeader
 
 
 class Published(Described):
@@ -52,6 +51,10 @@ class Published(Described):
     def array(self) -> npt.NDArray[Any]:
         """The frame as a NumPy array, without a copy."""
         return array_over(self.view, self.dtype, self.shape)
+
+
+# What is sent of a frame, as one message.
+Encode: TypeAlias = Callable[[Published], Sequence[Any] | Awaitable[Sequence[Any]]]
 
 
 class Message:

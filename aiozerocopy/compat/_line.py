@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from aiozerocopy._core.borrows import Operation, Port
 from aiozerocopy._core.channel import OUT, Channel
 from aiozerocopy._core.pins import fill, pin, pin_writable
-from aiozerocopy.opening import PIPE_SIZE, enlarge_pipe
+from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable

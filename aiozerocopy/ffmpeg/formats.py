@@ -8,7 +8,8 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._core.pins import Lease, nbytes
+from aiozerocopy._core.leases import Lease
+from aiozerocopy._core.pins import nbytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

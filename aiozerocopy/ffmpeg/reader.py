@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.abc import ObjectReceiveStream
 
-from aiozerocopy._errors import IncompleteReceive, StreamClosed
+from aiozerocopy._core.errors import IncompleteReceive, StreamClosed
 from aiozerocopy.ffmpeg.arguments import (
     checked_format,
     checked_rate,

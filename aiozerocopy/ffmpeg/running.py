@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from aiozerocopy._child_pipes import ChildPipes
-from aiozerocopy._core import lifetime
-from aiozerocopy._errors import StreamBroken
+from aiozerocopy._core import fork_and_exit
+from aiozerocopy._core.errors import StreamBroken
+from aiozerocopy._process.pipes import ChildPipes
 from aiozerocopy.ffmpeg.finding import environment
 from aiozerocopy.ffmpeg.progress import REPORT_BYTES, Status, Watchdog, parse
 from aiozerocopy.process import LAST_WORDS, Process, open_process
@@ -22,7 +22,7 @@ from aiozerocopy.streams import SendStream
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aiozerocopy._tail import Tail
+    from aiozerocopy._process.last_words import Tail
 
 LAST_LINES = 20
 QUIETLY = ["-nostdin", "-hide_banner", "-nostats"]
@@ -158,7 +158,7 @@ class Running:
     child: Child
     video: Input
     audio: Input | None
-    _generation: int = field(default_factory=lambda: lifetime.generation)
+    _generation: int = field(default_factory=lambda: fork_and_exit.generation)
 
     @property
     def process(self) -> Process:
@@ -167,7 +167,7 @@ class Running:
     @property
     def is_inherited(self) -> bool:
         """In a forked child: it is the parent's."""
-        return self._generation != lifetime.generation
+        return self._generation != fork_and_exit.generation
 
     @property
     def inputs(self) -> list[Input]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from aiozerocopy._bound import Stats
-from aiozerocopy._errors import StreamBroken, StreamClosed
+from aiozerocopy._core.errors import StreamBroken, StreamClosed
+from aiozerocopy._core.lifetime import Stats
 from aiozerocopy.ffmpeg.arguments import (
     AT_ONCE,
     audio_arguments,

@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.lowlevel
 
-from aiozerocopy._core.pins import Lease
+from aiozerocopy._core.leases import Lease
 from aiozerocopy.gl import _functions as gl
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
-
-    from typing_extensions import Self
 
     from aiozerocopy.gl._functions import Functions
 
@@ -25,54 +22,30 @@ PIECE = 1 << 20  # bytes copied between two checkpoints: 0.1 to 0.3 ms
 
 
 class Picture(Lease):
-    """One frame in memory, read-only, top row first.
+    """One frame in memory, read-only, top row first, YUV's planes one below another.
 
-    Accepted wherever a buffer is.  The memory is the picture's until `release` *and*
-    until every view and array made of it, and every send of it, is gone; only then is
-    it drawn to again.
+    The memory is the picture's until `release` *and* until every view and array made of
+    it, and every send of it, is gone; only then is it drawn to again.
     """
 
+    KIND = "picture"
+    shape: tuple[int, ...]
+    dtype: str
+
     def __init__(self, view: memoryview, shape: tuple[int, ...], pix_fmt: str) -> None:
-        self._view: memoryview | None = view
+        super().__init__(view)
         self.shape = shape
         self.pix_fmt = pix_fmt
         self.nbytes = view.nbytes
         self.dtype = "uint8"
 
-    @property
-    def view(self) -> memoryview:
-        """The bytes.  Raises ValueError after `release`."""
-        if self._view is None:
-            raise ValueError("the picture was released")
-        return self._view
-
-    def __buffer__(self, flags: int) -> memoryview:
-        return self.view
-
-    @property
-    def array(self) -> Any:
-        """The memory as a NumPy array of `shape`, YUV's planes one below another."""
-        import numpy as np
-
-        return np.frombuffer(self.view, np.uint8).reshape(self.shape)
-
     def release(self) -> None:
         """Let go of it; again is no error.  `view` cannot be used afterwards."""
-        view, self._view = self._view, None
+        view = self._view
+        super().release()
         if view is not None:
             with contextlib.suppress(BufferError):  # an array or a send still has it
                 view.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.release()
 
     def __repr__(self) -> str:
         state = "released" if self._view is None else f"{self.nbytes:,} bytes"

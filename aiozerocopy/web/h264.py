@@ -3,7 +3,7 @@
 The way of a frame
     hub -> a pipe of ours -> FFmpeg (libx264, no delay: one frame in, one packet out)
         -> FLV, whose packets tell their size before they come -> `Packet`, made once
-        -> a `Line` for each viewer, which begins with a key frame
+        -> a `PacketQueue` for each viewer, which begins with a key frame
 
 It runs while somebody watches.  When the picture's size changes it is started anew.
 """
@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from aiozerocopy._errors import IncompleteReceive, StreamBroken
+from aiozerocopy._core.errors import IncompleteReceive, StreamBroken
+from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
 from aiozerocopy.ffmpeg import finding
-from aiozerocopy.opening import PIPE_SIZE, enlarge_pipe, open_writer
+from aiozerocopy.opening import open_writer
 from aiozerocopy.process import open_process
-from aiozerocopy.web.line import Line, Packet
+from aiozerocopy.web.packets import Packet, PacketQueue
 from aiozerocopy.web.pictures import H264, H264_CONFIGURATION, message, picture_of
-from aiozerocopy.web.viewers import first_to_end
+from aiozerocopy.web.waiting import first_to_end
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +56,7 @@ _VIDEO = 9
 _AVC_PREFIX = 5  # frame type and codec, packet type, composition time
 
 
-def find_ffmpeg() -> str | None:
+def ffmpeg_if_any() -> str | None:
     """The FFmpeg to use, if there is one."""
     with contextlib.suppress(FileNotFoundError):
         return finding.find_ffmpeg()
@@ -167,16 +168,16 @@ class H264Encoder:
         self._hub = hub
         self._ffmpeg = ffmpeg
         self._tasks = tasks
-        self._lines: set[Line] = set()
+        self._lines: set[PacketQueue] = set()
         self._running = False
         self._scope = anyio.CancelScope()
         self._current = _Run()
 
     # -- viewers ------------------------------------------------------------------
 
-    def subscribe(self) -> Line:
+    def subscribe(self) -> PacketQueue:
         """A line that begins with the latest key frame."""
-        line = Line(2 * GROUP)
+        line = PacketQueue(2 * GROUP)
         for packet in self._current.latest:
             line.push(packet)
         self._lines.add(line)
@@ -185,7 +186,7 @@ class H264Encoder:
             self._tasks.start_soon(self._run)
         return line
 
-    def unsubscribe(self, line: Line) -> None:
+    def unsubscribe(self, line: PacketQueue) -> None:
         self._lines.discard(line)
         if not self._lines:
             self._scope.cancel()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy.broadcast import Broadcast
     from aiozerocopy.web.http import HttpConnection, Request
-    from aiozerocopy.web.shows import Handler, Shows
+    from aiozerocopy.web.modes import Handler, Modes
 
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -39,12 +39,12 @@ class Pages:
     def __init__(
         self,
         hub: Broadcast,
-        shows: Shows,
+        modes: Modes,
         more: Callable[[], Iterable[Metric]],
         title: str,
     ) -> None:
         self._hub = hub
-        self._shows = shows
+        self._modes = modes
         self._more = more
         self._title = title
         self.routes: dict[str, Handler] = {
@@ -65,9 +65,9 @@ class Pages:
     async def _send_status(self, http: HttpConnection, _request: Request) -> None:
         status = {
             "title": self._title,
-            "modes": self._shows.modes,
+            "modes": self._modes.modes,
             "sequence": self._hub.sequence,
-            "viewers": self._shows.viewers,
+            "viewers": self._modes.viewers,
             "now_us": time.time_ns() // 1000,
         }
         body = json.dumps(status).encode()
@@ -84,7 +84,7 @@ class Pages:
             "Frames that were published to the hub.",
             [({}, self._hub.sequence)],
         )
-        yield from self._shows.metrics()
+        yield from self._modes.metrics()
         yield from self._more()
 
 

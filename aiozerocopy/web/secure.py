@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from anyio.streams.tls import TLSStream
 
-from aiozerocopy._errors import StreamBroken
-from aiozerocopy._whole import WholeSender
+from aiozerocopy._core.errors import StreamBroken
+from aiozerocopy._net.foreign_streams import WholeSender
 
 if TYPE_CHECKING:
     import socket

@@ -10,14 +10,14 @@ from urllib.parse import urlencode
 
 import anyio
 
-from aiozerocopy.serving import GRACE, Server, serve_tcp
+from aiozerocopy._net.serving import GRACE, Server, serve_tcp
 from aiozerocopy.web.guard import Guard
 from aiozerocopy.web.http import HttpConnection, Refused
 from aiozerocopy.web.metrics import Metric
+from aiozerocopy.web.modes import PATHS, Modes
 from aiozerocopy.web.pages import Pages
 from aiozerocopy.web.secure import connection_over
-from aiozerocopy.web.shows import PATHS, Shows
-from aiozerocopy.web.viewers import PEER_LEFT
+from aiozerocopy.web.waiting import PEER_LEFT
 
 if TYPE_CHECKING:
     import ssl
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from aiozerocopy.broadcast import Broadcast
     from aiozerocopy.web.http import Request
+    from aiozerocopy.web.modes import Handler
     from aiozerocopy.web.secure import Connection
-    from aiozerocopy.web.shows import Handler
 
 CONNECTIONS = 256
 PATIENCE = 15.0  # seconds that one frame may take to a viewer
@@ -71,7 +71,7 @@ def serve(
         OSError: when it is awaited or entered, as `serve_tcp`.
     """
     return WebServer(
-        Shows(hub, modes, quality, patience),
+        Modes(hub, modes, quality, patience),
         Guard(host, token, hosts, origins),
         (host, port),
         hub=hub,
@@ -85,13 +85,15 @@ def serve(
 class WebServer:
     """What `serve` returns: serves inside of ``async with``, or when it is awaited.
 
+    Awaited it serves until cancelled; where it listens is logged, as by `Server`.
+
     At the end of the block viewers are told so, and the server ends.  The hub stays
     open.
     """
 
     def __init__(
         self,
-        shows: Shows,
+        modes: Modes,
         guard: Guard,
         address: tuple[str | None, int],
         *,
@@ -101,7 +103,7 @@ class WebServer:
         connections: int,
         ssl_context: ssl.SSLContext | None,
     ) -> None:
-        self._shows = shows
+        self._modes = modes
         self._guard = guard
         self._host = address[0]
         self._token = token
@@ -118,8 +120,8 @@ class WebServer:
         self._idle: set[anyio.CancelScope] = set()  # of those who ask for nothing now
         self._undo: contextlib.AsyncExitStack | None = None
         self._routes: dict[str, Handler] = {
-            **shows.routes,
-            **Pages(hub, shows, self._metrics, title).routes,
+            **modes.routes,
+            **Pages(hub, modes, self._metrics, title).routes,
         }
         self._answers: collections.Counter[int] = collections.Counter()
         self._open = 0  # connections that are served
@@ -143,12 +145,12 @@ class WebServer:
     @property
     def viewers(self) -> int:
         """How many watch now."""
-        return self._shows.viewers
+        return self._modes.viewers
 
     @property
     def modes(self) -> tuple[str, ...]:
         """The ways to watch that are offered, the best first."""
-        return self._shows.modes
+        return self._modes.modes
 
     def __await__(self) -> Generator[Any, None, None]:
         return self._serve_forever().__await__()
@@ -161,7 +163,7 @@ class WebServer:
         async with contextlib.AsyncExitStack() as undo:
             tasks = await undo.enter_async_context(anyio.create_task_group())
             undo.callback(tasks.cancel_scope.cancel)
-            self._shows.open(tasks)
+            self._modes.open(tasks)
             await undo.enter_async_context(self._server)
             self._undo = undo.pop_all()
         return self
@@ -181,7 +183,7 @@ class WebServer:
     async def aclose(self, grace: float | None = GRACE) -> None:
         """Stop accepting, tell the viewers, and end all after ``grace`` seconds."""
         self._closing = True
-        self._shows.close()
+        self._modes.close()
         for scope in self._idle:
             scope.cancel()
         await self._server.aclose(grace)

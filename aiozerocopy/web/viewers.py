@@ -6,26 +6,15 @@ hold for it what their policies say, which does not grow.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from aiozerocopy.broadcast import Broadcast, Encode
     from aiozerocopy.web.h264 import H264Encoder
     from aiozerocopy.web.secure import Connection
-
-READ_SIZE = 4 << 10
-PEER_LEFT = (
-    anyio.BrokenResourceError,
-    anyio.ClosedResourceError,
-    anyio.EndOfStream,
-    TimeoutError,
-)
 
 
 @dataclass(frozen=True)
@@ -103,26 +92,3 @@ class PacketFeed:
     @property
     def counts(self) -> Counts:
         return self._counts + Counts(dropped=self._line.dropped)
-
-
-async def first_to_end(*waits: Callable[[], Awaitable[object]]) -> int:
-    """Run them side by side until one returns, or finds that the peer left; which?"""
-    ended: list[int] = []
-
-    async def run(number: int, wait: Callable[[], Awaitable[object]]) -> None:
-        with contextlib.suppress(*PEER_LEFT):
-            await wait()
-        ended.append(number)
-        tasks.cancel_scope.cancel()
-
-    async with anyio.create_task_group() as tasks:
-        for number, wait in enumerate(waits):
-            tasks.start_soon(run, number, wait)
-    return ended[0]
-
-
-async def until_silent(stream: Connection) -> None:
-    """Read whatever comes, and forget it, until the viewer closes its half."""
-    with contextlib.suppress(*PEER_LEFT):
-        while True:
-            await stream.receive(READ_SIZE)

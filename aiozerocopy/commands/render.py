@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from aiozerocopy import scenes
-from aiozerocopy._progress import frames_bar
+from aiozerocopy.commands import scenes
+from aiozerocopy.commands.film import render
+from aiozerocopy.commands.progress import frames_bar
 from aiozerocopy.ffmpeg import FFmpegError
-from aiozerocopy.rendering import render
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

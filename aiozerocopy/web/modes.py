@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from aiozerocopy.web import jpeg
-from aiozerocopy.web.h264 import H264Encoder, find_ffmpeg
+from aiozerocopy.web.h264 import H264Encoder, ffmpeg_if_any
 from aiozerocopy.web.metrics import Metric
 from aiozerocopy.web.pictures import raw
 from aiozerocopy.web.viewers import (
@@ -16,9 +16,8 @@ from aiozerocopy.web.viewers import (
     Feed,
     HubFeed,
     PacketFeed,
-    first_to_end,
-    until_silent,
 )
+from aiozerocopy.web.waiting import first_to_end, until_silent
 from aiozerocopy.web.websocket import WebSocket
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ PING_SECONDS = 20.0
 GOING_AWAY, CANNOT = 1001, 4406  # why a WebSocket is closed
 
 
-class Shows:
+class Modes:
     """What can be watched here, and those who do."""
 
     def __init__(
@@ -51,7 +50,7 @@ class Shows:
         self._patience = patience
         self._closing = anyio.Event()
         self._h264: H264Encoder | None = None
-        self._ffmpeg = find_ffmpeg() if "h264" in modes else None
+        self._ffmpeg = ffmpeg_if_any() if "h264" in modes else None
         compress = jpeg.find_compressor() if "mjpeg" in modes else None
         self._jpeg = jpeg.JpegEncoder(compress, quality) if compress else None
         handlers: dict[str, Handler | None] = {

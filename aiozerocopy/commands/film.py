@@ -12,8 +12,8 @@ from aiozerocopy import ffmpeg
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozerocopy._progress import Tick
-    from aiozerocopy.scenes import Scene
+    from aiozerocopy.commands.progress import Tick
+    from aiozerocopy.commands.scenes import Scene
 
 SLOTS = 4
 OPTIONS = {

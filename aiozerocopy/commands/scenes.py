@@ -58,7 +58,6 @@ class Scene(Protocol):
 
     name: str
     pix_fmt: str
-    input_options: list[str]
 
     def frames(self, pool: FramePool, count: int) -> AsyncIterator[Frame]: ...
     def new_pool(self, slots: int) -> FramePool: ...
@@ -110,7 +109,6 @@ class ShaderScene:
             context.release()
             raise
         self.pix_fmt = self._readback.pix_fmt
-        self.input_options = self._readback.ffmpeg_options
         self._set("iResolution", (*size, 1.0))
         self._set("iFrameRate", fps)
         self._set("iTimeDelta", 1 / fps)
@@ -172,7 +170,6 @@ class NumpyScene:
         width, height = size
         self.name = "NumPy (no OpenGL here)"
         self.pix_fmt = "rgb24"
-        self.input_options: list[str] = []
         self._shape = (height, width, 3)
         self._step = max(1, round(120 / fps))
         y, x = np.mgrid[0:height, 0:width].astype(np.uint8)

@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         # Only the wanted module, so that doctor works where demo's extras lack.
-        command = importlib.import_module(f"aiozerocopy.{arguments.command}")
+        command = importlib.import_module(f"aiozerocopy.commands.{arguments.command}")
         return int(command.main(arguments.arguments))
     except ModuleNotFoundError as error:
         return _report_missing(arguments.command, error)

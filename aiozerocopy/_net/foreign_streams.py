@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.abc import ByteSendStream
 
-from aiozerocopy._core.pins import Lease
-from aiozerocopy._errors import IncompleteReceive, StreamBroken
+from aiozerocopy._core.errors import IncompleteReceive, StreamBroken
+from aiozerocopy._core.leases import memory_of
 from aiozerocopy.streams import SendStream
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ def _pieces(buffers: Sequence[Buffer]) -> Iterator[bytes]:
     """Copies of them all, small ones joined."""
     small = b""
     for buffer in buffers:
-        lease = buffer.view if isinstance(buffer, Lease) else buffer
-        data = lease if isinstance(lease, bytes) else memoryview(lease).tobytes()
+        memory = memory_of(buffer)
+        data = memory if isinstance(memory, bytes) else memoryview(memory).tobytes()
         if len(small) + len(data) <= PIECE:
             small += data
             continue

@@ -1,7 +1,7 @@
 """SendStream: `send`, `put`, `send_many`, and how they keep their promise.
 
 The way of one send
-    `SendStream.send` -> `azc_send_home` in C, which tries at once if nothing is queued
+    `SendStream.send` -> `azc_send_bound` in C, which tries at once if nothing is queued
     (but see there for a pipe's big messages).  All out: return.  Else the pump finishes
     it without the loop or the GIL, and `_attend` awaits the `Operation`.
 
@@ -27,16 +27,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import anyio
 from anyio.abc import ByteSendStream
 
-from aiozerocopy._batches import groups, joined
-from aiozerocopy._bound import NOWHERE, Bound, Stats
-from aiozerocopy._core.binding import BUSY, IN_PROGRESS, send_home
+from aiozerocopy._core.batches import groups, joined
+from aiozerocopy._core.binding import BUSY, IN_PROGRESS, send_bound
 from aiozerocopy._core.borrows import Operation, Port
+from aiozerocopy._core.errors import StreamBroken, StreamClosed
+from aiozerocopy._core.lifetime import NOWHERE, Bound, Stats
 from aiozerocopy._core.pins import pin_or_copy
-from aiozerocopy._errors import StreamBroken, StreamClosed
-from aiozerocopy._waiter import (
+from aiozerocopy._core.waiter import (
     LOOP_IS_CHEAP,
     Waiter,
     has_loop,
+    is_current,
     running_asyncio_loop,
     running_tasks,
     this_thread,
@@ -153,15 +154,15 @@ class SendStream(Bound, ByteSendStream):
                 of the message was, and the stream is as before.
         """
         out = self._out
-        home, waiter = out.home, self._waiter
+        ready, waiter = out.ready, self._waiter
         if (
             more
-            or home is None
+            or ready is None
             or waiter is None
-            or not (
-                running_asyncio_loop() is self._home
+            or (
+                running_asyncio_loop() is not self._loop
                 if LOOP_IS_CHEAP
-                else self._home in running_tasks and this_thread() == self._thread
+                else this_thread() != self._thread or self._loop not in running_tasks
             )
         ):
             await self._send((buffer, *more))
@@ -169,18 +170,18 @@ class SendStream(Bound, ByteSendStream):
         try:
             try:
                 data = buffer if type(buffer) is bytes else pin_or_copy(buffer)
-                home.views[0] = data
-                left = send_home(out.id, data, len(data))
+                ready.views[0] = data
+                left = send_bound(out.id, data, len(data))
                 if left == 0:
-                    home.views[0] = None
+                    ready.views[0] = None
                     return
-                left = out.answered(waiter.port, home, len(data), left)
-                await self._attend(waiter, home, left)
+                left = out.answered(waiter.port, ready, len(data), left)
+                await self._attend(waiter, ready, left)
             except BaseException as error:
-                await self._settle(waiter, home, error)
+                await self._settle(waiter, ready, error)
                 raise
         except BaseException as error:
-            await self._settle(waiter, home, error)
+            await self._settle(waiter, ready, error)
             raise
 
     async def put(self, *buffers: Buffer) -> Ticket:
@@ -194,26 +195,25 @@ class SendStream(Bound, ByteSendStream):
         Raises: as `send`, for what is known at once.
         """
         out = self._out
-        home, waiter = out.home, self._waiter
-        operation = home
+        ready, waiter = out.ready, self._waiter
+        operation = ready
         if (
             waiter is None
-            or home is None
+            or ready is None
             or len(buffers) != 1
-            or not self._is_at_home()
+            or not self._is_bound_here()
         ):
             waiter, operation = await self._begin()
         assert operation is not None
         try:
             try:
-                if operation is home:
-                    left = out.put_home(waiter.port, home, buffers[0])
-                    if left == 0:
-                        return Ticket(self, waiter, None)
+                if operation is ready:
+                    left = out.put_bound(waiter.port, ready, buffers[0])
                 else:
                     left = out.submit(waiter.port, operation, buffers, ask_room=True)
-                await self._attend_put(waiter, operation, left)
-                return Ticket(self, waiter, operation)
+                if left != 0:
+                    await self._attend_put(waiter, operation, left)
+                return Ticket(self, waiter, operation if left < 0 else None)
             except BaseException as error:
                 await self._settle(waiter, operation, error)
                 raise
@@ -230,15 +230,15 @@ class SendStream(Bound, ByteSendStream):
         Raises: as `send`; what came before the failing group was sent.
         """
         waiter = self._enter()
-        home = self._out.home
+        ready = self._out.ready
         if (
-            home is not None
-            and self._home is not NOWHERE
+            ready is not None
+            and self._loop is not NOWHERE
             and isinstance(messages, (list, tuple))
             and (block := joined(messages))
         ):
-            submit = partial(self._out.send_batch, waiter.port, home, block, messages)
-            await self._see_through(waiter, home, submit, self._attend)
+            submit = partial(self._out.send_batch, waiter.port, ready, block, messages)
+            await self._see_through(waiter, ready, submit, self._attend)
             return
         for group in groups(messages):
             await self._send(group.pieces(), group.sizes)
@@ -281,12 +281,12 @@ class SendStream(Bound, ByteSendStream):
 
     # -- how a message gets in, and how one gets out again ------------------------
 
-    def _is_at_home(self) -> bool:
+    def _is_bound_here(self) -> bool:
         """Does the loop run here that the stream is bound to?  (In `send` this stands
         in place.)"""
         if LOOP_IS_CHEAP:
-            return running_asyncio_loop() is self._home
-        return self._home in running_tasks and this_thread() == self._thread
+            return running_asyncio_loop() is self._loop
+        return self._loop in running_tasks and this_thread() == self._thread
 
     async def _begin(self) -> tuple[Waiter, Operation]:
         """What it takes to submit a message, from whatever loop."""
@@ -295,8 +295,8 @@ class SendStream(Bound, ByteSendStream):
             raise StreamClosed("send_eof was called before")
         if waiter.entry is not None:
             await waiter.entry()
-        if self._out.home is None:
-            self._out.settle_in(waiter.port, self._turn)
+        if self._out.ready is None:
+            self._out.bind_port(waiter.port, self._turn)
         return waiter, Operation(waiter.port, [])
 
     async def _send(self, buffers: Sequence[Buffer], sizes: Sequence[int] = ()) -> None:
@@ -315,7 +315,9 @@ class SendStream(Bound, ByteSendStream):
         """Submit and attend; raised is what they raise, once that is settled."""
         try:
             try:
-                await attend(waiter, operation, submit())
+                left = submit()
+                if left != 0:
+                    await attend(waiter, operation, left)
             except BaseException as error:
                 await self._settle(waiter, operation, error)
                 raise
@@ -324,19 +326,19 @@ class SendStream(Bound, ByteSendStream):
             raise
 
     async def _attend(self, waiter: Waiter, operation: Operation, left: int) -> None:
-        """Return when it is over, and others had their turn if it was time for it."""
-        if left == 0:
-            return
-        if operation is self._out.home:  # it can be used only once
-            self._out.settle_in(waiter.port, self._turn)
-        if left == IN_PROGRESS:
+        """Return when it is over, and others have had the turn that was due."""
+        # It is used up; or others have their turn now, and must not share it with one
+        # who may be cancelled meanwhile.
+        if operation is self._out.ready:
+            self._out.bind_port(waiter.port, self._turn)
+        if left >= 0:
+            await waiter.give_turn()
+        elif left == IN_PROGRESS:
             await waiter.wait(operation)
             if operation.status < 0:
                 await self._raise(operation)
-        elif left < 0:
-            await self._fail(self._out.refused(left, operation.total))
         else:
-            await waiter.give_turn()
+            await self._fail(self._out.refused(left, operation.total))
 
     async def _attend_put(
         self, waiter: Waiter, operation: Operation, left: int
@@ -345,8 +347,8 @@ class SendStream(Bound, ByteSendStream):
         if left not in (BUSY, IN_PROGRESS):
             await self._attend(waiter, operation, left)
             return
-        if operation is self._out.home:  # it can be used only once
-            self._out.settle_in(waiter.port, self._turn)
+        if operation is self._out.ready:  # it is used up
+            self._out.bind_port(waiter.port, self._turn)
         if left == BUSY:
             await waiter.wait_for_room(operation)
             if operation.status < 0:
@@ -412,9 +414,11 @@ class SendStream(Bound, ByteSendStream):
             await self._close()
 
     async def _drain(self) -> None:
-        stats = self._out.stats()
+        stats, waiter = self._out.stats(), self._waiter
         if stats.queued or stats.waiting:
             await self.flush()
+        elif waiter is not None and is_current(waiter) and not self._out.inherited:
+            waiter.port.drain()  # what has failed by now may not have said so
 
     async def __aexit__(
         self,

@@ -12,8 +12,9 @@ import os
 from typing import TYPE_CHECKING, TypeVar
 
 from aiozerocopy._core.channel import IN, OUT, OWN, Channel
-from aiozerocopy._tail import Tail
-from aiozerocopy.opening import PIPE_SIZE, enlarge_pipe, flags_for
+from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
+from aiozerocopy._process.last_words import Tail
+from aiozerocopy.opening import flags_for
 from aiozerocopy.streams import ReceiveStream, SendStream
 
 if TYPE_CHECKING:

@@ -65,7 +65,7 @@ class Loop(Protocol):
 
 
 class _AsyncioLoop:
-    turn = 256
+    turn = 512
     entry: Callable[[], Awaitable[None]] | None = None
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

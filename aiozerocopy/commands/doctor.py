@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from aiozerocopy._probes import PROBES, Finding
+from aiozerocopy.commands.probes import PROBES, Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

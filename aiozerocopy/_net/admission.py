@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.streams.tls import TLSStream
 
-from aiozerocopy._errors import IncompleteReceive
-from aiozerocopy._whole import ExactReceiver
+from aiozerocopy._core.errors import IncompleteReceive
+from aiozerocopy._net.foreign_streams import ExactReceiver
 from aiozerocopy.streams import Stream
 
 if TYPE_CHECKING:

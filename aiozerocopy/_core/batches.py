@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiozerocopy._core.channel import CHANGED
-from aiozerocopy._core.pins import Lease, nbytes
+from aiozerocopy._core.leases import memory_of
+from aiozerocopy._core.pins import nbytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -77,7 +78,7 @@ def groups(messages: Iterable[Buffer]) -> Iterator[Group]:
     for message in messages:
         size = nbytes(message)
         # (join takes a frame for a buffer from Python 3.12 on only)
-        group.append(message.view if isinstance(message, Lease) else message)
+        group.append(memory_of(message))
         sizes.append(size)
         total += size
         if total >= _GROUP_BYTES or len(group) == _GROUP_MESSAGES:

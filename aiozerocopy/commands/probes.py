@@ -22,6 +22,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from aiozerocopy._core.pipe_size import F_GETPIPE_SZ, F_SETPIPE_SZ
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -32,8 +34,6 @@ SPLICE_F_NONBLOCK = 2
 # Python has no names for these, or only where its own build machine had them.
 RWF_NOWAIT = 0x8
 RWF_NOSIGNAL = 0x100
-F_SETPIPE_SZ = 1031
-F_GETPIPE_SZ = 1032
 
 
 @dataclass(frozen=True)

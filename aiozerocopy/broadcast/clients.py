@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import anyio
 
-from aiozerocopy._errors import StreamBroken
+from aiozerocopy._core.change import Change
+from aiozerocopy._core.errors import StreamBroken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from anyio.abc import ByteSendStream
 
-    from aiozerocopy.broadcast.encoding import Encode
-    from aiozerocopy.broadcast.hub import Broadcast
-    from aiozerocopy.broadcast.published import Message
+    from aiozerocopy.broadcast.published import Encode, Message
 
 Policy: TypeAlias = Literal["latest", "drop_oldest", "block", "disconnect"]
 Event: TypeAlias = Literal["sent", "dropped", "closed"]
@@ -65,7 +64,7 @@ class Client:
 
     def __init__(
         self,
-        hub: Broadcast,
+        forget: Callable[[Client], object],
         stream: ByteSendStream,
         policy: Policy,
         limit: int | None,
@@ -80,7 +79,7 @@ class Client:
         self.policy = policy
         self.encode = encode
         self.error: Exception | None = None  # why it was disconnected
-        self._hub = hub
+        self._forget = forget  # of the hub: it is no client any more
         self._stream = stream
         self._limit = LIMITS[policy] if limit is None or policy == "latest" else limit
         self._deadline = deadline
@@ -92,7 +91,7 @@ class Client:
         self._needs_key = True
         self._offered = -1  # the last that was
         self._closed = False
-        self._change: anyio.Event | None = None  # somebody waits for one
+        self._change = Change()  # it got free, or closed
         self._sent = self._dropped = self._bytes = self._age_ns = 0
 
     @property
@@ -130,12 +129,12 @@ class Client:
         fed by this very call: without it, nothing is sent there.
         """
         while not self._closed:
-            await self._next_change()
+            await self._change.next()
 
     async def _idle(self) -> None:
         """Return when nothing waits and nothing is in flight."""
         while not self._closed and (self._current is not None or self._pending):
-            await self._next_change()
+            await self._change.next()
 
     # -- what the hub does with it ------------------------------------------------
 
@@ -164,7 +163,7 @@ class Client:
         deadline = math.inf if self._deadline is None else started + self._deadline
         with anyio.CancelScope(deadline=deadline):
             while self._is_full and not self._closed:
-                await self._next_change()
+                await self._change.next()
         if self._is_full and not self._closed:
             self._fail(ClientTooSlow(f"a frame waited for {self._deadline:g} s"))
         self._offer(message)
@@ -231,18 +230,7 @@ class Client:
         """Nothing is in flight: go on with what waits, and let others know."""
         while self._pending and self._current is None and not self._closed:
             self._send(self._pending.popleft())
-        self._changed()
-
-    async def _next_change(self) -> None:
-        """Return when it got free, or closed."""
-        if self._change is None:
-            self._change = anyio.Event()
-        await self._change.wait()
-
-    def _changed(self) -> None:
-        change, self._change = self._change, None
-        if change is not None:
-            change.set()
+        self._change.happen()
 
     def _fail(self, error: Exception) -> None:
         """Disconnect."""
@@ -260,8 +248,8 @@ class Client:
         self._closed = True
         while self._pending:
             self._drop(self._pending.popleft())
-        self._hub._forget(self)
-        self._changed()
+        self._forget(self)
+        self._change.happen()
         self._tell("closed", -1)
 
     def _tell(self, event: Event, sequence: int) -> None:

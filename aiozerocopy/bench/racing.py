@@ -1,4 +1,4 @@
-"""What all benches share: contestants in turn, rounds, ratios, goals.
+"""What all benches share: contestants in turn, rounds, ratios.
 
 A bench is a list of races.  In a race all contestants do the same fixed work, one after
 the other (A B C, A B C, ...), so that what else the machine does hits all alike.  A
@@ -72,20 +72,12 @@ class WrongBytes(Exception):
 
 
 @dataclass(frozen=True)
-class Goal:
-    """Ours over the best of the rivals; without any factor, just to be known."""
+class Comparison:
+    """Ours over the best of the rivals: the fastest, or the one with the least CPU."""
 
-    name: str
     ours: str
     rivals: Sequence[str]
-    factor: float | None = None  # of the rate, at least
-    at_lower_cpu: bool = False
-    cpu_factor: float | None = None  # of the CPU for each byte, at most
-
-    @property
-    def is_about_cpu(self) -> bool:
-        """Then the best rival is the one that needs the least."""
-        return self.factor is None and self.cpu_factor is not None
+    by_cpu: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,7 +85,7 @@ class Race:
     title: str
     work: Work
     contestants: Sequence[Contestant]
-    goals: Sequence[Goal]
+    comparisons: Sequence[Comparison]
     # Of these only the best (by its median over some rounds) is in the race.
     candidates: Sequence[Contestant] = ()
     rounds: int | None = None  # instead of as many as were asked for
@@ -155,23 +147,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A goal, and what came of it."""
+    """What came of a comparison."""
 
-    goal: Goal
+    ours: str
     rival: str  # the best of them
     ratio: float
     cpu_ratio: float | None  # None where too little was used to tell
     spread: tuple[float, float] | None = None  # half of the rounds are within it
-
-    @property
-    def met(self) -> bool | None:
-        goal = self.goal
-        if goal.factor is None and goal.cpu_factor is None:
-            return None
-        most = 1.0 if goal.at_lower_cpu else goal.cpu_factor
-        return (goal.factor is None or self.ratio >= goal.factor) and (
-            most is None or (self.cpu_ratio is not None and self.cpu_ratio <= most)
-        )
 
 
 @dataclass(frozen=True)
@@ -196,7 +178,11 @@ def run_race(race: Race, options: Options) -> Result:
             entry.calls_per_message = entry.contestant.count_calls(race.work)
             entry.runs.clear()
         in_turn(race, entries, race.rounds or options.rounds)
-    verdicts = [v for goal in race.goals if (v := judge(goal, entries)) is not None]
+    verdicts = [
+        verdict
+        for comparison in race.comparisons
+        if (verdict := judge(comparison, entries)) is not None
+    ]
     return Result(race, entries, verdicts, left_out)
 
 
@@ -218,20 +204,20 @@ def champion(race: Race, options: Options) -> Contestant:
     return max(entries, key=lambda entry: entry.rate).contestant
 
 
-def judge(goal: Goal, entries: Sequence[Entry]) -> Verdict | None:
+def judge(comparison: Comparison, entries: Sequence[Entry]) -> Verdict | None:
     """None if we, or all rivals, are not in the race."""
-    ours = next((entry for entry in entries if entry.name == goal.ours), None)
-    rivals = [entry for entry in entries if entry.name in goal.rivals]
+    ours = next((entry for entry in entries if entry.name == comparison.ours), None)
+    rivals = [entry for entry in entries if entry.name in comparison.rivals]
     if ours is None or not rivals:
         return None
-    if goal.is_about_cpu:
+    if comparison.by_cpu:
         best = min(rivals, key=lambda entry: entry.sender_cpu)
     else:
         best = max(rivals, key=lambda entry: entry.rate)
     by_cpu = ratios(ours.sender_cpus, best.sender_cpus)
     by_rate = ratios(ours.rates, best.rates)
     return Verdict(
-        goal,
+        ours.name,
         best.name,
         statistics.median(by_rate),
         statistics.median(by_cpu) if best.sender_cpu else None,

@@ -1,4 +1,4 @@
-"""The line of H.264 packets that wait for one viewer."""
+"""The queue of H.264 packets that wait for one viewer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import collections
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import anyio
+from aiozerocopy._core.change import Change
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Packet:
     is_key: bool
 
 
-class Line:
+class PacketQueue:
     """Packets that wait for one viewer; too many, and it goes on at a key frame."""
 
     def __init__(self, limit: int) -> None:
@@ -33,7 +33,7 @@ class Line:
         self._packets: collections.deque[Packet] = collections.deque()
         self._needs_key = True
         self._ended = False
-        self._news = anyio.Event()
+        self._change = Change()
 
     def push(self, packet: Packet) -> None:
         if not packet.is_picture:
@@ -45,7 +45,7 @@ class Line:
             self._packets.append(packet)
         if len(self._packets) > self._limit:
             self._skip()
-        self._news.set()
+        self._change.happen()
 
     def _skip(self) -> None:
         """Forget all but the newest configuration, and wait for a key frame."""
@@ -56,13 +56,12 @@ class Line:
 
     def end(self) -> None:
         self._ended = True
-        self._news.set()
+        self._change.happen()
 
     async def next(self) -> Packet | None:
         """The next packet; None at the end."""
         while not self._packets:
             if self._ended:
                 return None
-            self._news = anyio.Event()
-            await self._news.wait()
+            await self._change.next()
         return self._packets.popleft()

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 
-from aiozerocopy._entrance import Entrance, NotAdmitted, token_bytes
-from aiozerocopy._errors import IncompleteReceive, StreamBroken, StreamClosed
-from aiozerocopy._listening import listen_tcp, listen_unix
+from aiozerocopy._core.errors import IncompleteReceive, StreamBroken, StreamClosed
+from aiozerocopy._net.admission import Entrance, NotAdmitted, token_bytes
+from aiozerocopy._net.listening import listen_tcp, listen_unix
 from aiozerocopy.opening import stream_over
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup, TaskStatus
 
-    from aiozerocopy._listening import Listener
+    from aiozerocopy._net.listening import Listener
     from aiozerocopy.streams import Stream
 
     # of a Stream, or with TLS of a TLSStream: anyio's ByteStream both
@@ -139,9 +139,12 @@ class _Guest:
 class Server:
     """What `serve_tcp` and `serve_unix` return.
 
-    ``async with`` serves inside of the block; awaiting it serves until cancelled.  At
-    the end of the block it stops accepting, and the handlers have `GRACE` seconds to
-    finish (see `aclose`); when the block fails, none.
+    ``async with`` serves inside of the block.  At its end the server stops accepting,
+    and the handlers have `GRACE` seconds to finish (see `aclose`); when the block
+    fails, none.
+
+    ``await`` serves until cancelled and never returns, for the clients' tasks need a
+    block to end with.  Either way "aiozerocopy" logs where it listens, at info level.
 
     A client's stream is closed when its handler returns.  If the handler raises, the
     stream is aborted, the error is logged to "aiozerocopy" (for a client that merely
@@ -206,6 +209,7 @@ class Server:
             tasks = await undo.enter_async_context(anyio.create_task_group())
             await tasks.start(self._serve)
             self._tasks = undo.pop_all()
+        log.info("listening on %s", ", ".join(map(str, self._listeners)))
         return self
 
     async def __aexit__(

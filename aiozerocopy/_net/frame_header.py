@@ -1,4 +1,4 @@
-"""The header of a frame: docs/wire-format.md in Python, for `framing`.
+"""The header of a frame: docs/pages/wire-format.md in Python, for `framing`.
 
 Nothing of a header is believed before its checksum and its limits were looked at.
 """

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 from anyio.abc import ByteReceiveStream
 
-from aiozerocopy._bound import Bound, Stats
 from aiozerocopy._core.binding import IN_PROGRESS
 from aiozerocopy._core.borrows import Operation, borrowed
+from aiozerocopy._core.errors import IncompleteReceive
+from aiozerocopy._core.lifetime import Bound, Stats
 from aiozerocopy._core.pins import content, fill, pin_writable, scratch, unpin
-from aiozerocopy._errors import IncompleteReceive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from aiozerocopy._core.channel import Channel
-    from aiozerocopy._waiter import Waiter
+    from aiozerocopy._core.waiter import Waiter
 
 RECEIVE_SIZE = 64 << 10
 
@@ -112,13 +112,15 @@ class ReceiveStream(Bound, ByteReceiveStream):
         """Fill a pin with at least need bytes, and return what result makes of it.
 
         The pin is released with this frame, and not before: should anything be raised
-        up to the return, its bytes must still be there.
+        up to the return, its bytes must still be there.  Nor later: the operation, which
+        the traceback of somebody else's exception may keep, lets go of it.
         """
         reception = Reception(waiter.port, [])
         try:
             try:
                 n = await self._fill(waiter, reception, view, need)
                 received = result(view, n)
+                reception.views.clear()
                 self._reception = None
                 return received
             except BaseException as error:

@@ -14,8 +14,8 @@ import anyio.to_thread
 from aiozerocopy.streams import SendStream
 
 if TYPE_CHECKING:
-    from aiozerocopy._errors import StreamBroken
-    from aiozerocopy._tail import Tail
+    from aiozerocopy._core.errors import StreamBroken
+    from aiozerocopy._process.last_words import Tail
 
 LAST_WORDS = 1.0  # seconds that an error waits for the child to end and tell why
 

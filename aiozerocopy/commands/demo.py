@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 import aiozerocopy as azc
-from aiozerocopy import ffmpeg, scenes
-from aiozerocopy._progress import frames_bar
+from aiozerocopy import ffmpeg
+from aiozerocopy.commands import scenes
+from aiozerocopy.commands.film import Rendered, render
+from aiozerocopy.commands.progress import frames_bar
 from aiozerocopy.ffmpeg.running import failure
-from aiozerocopy.rendering import Rendered, render
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozerocopy.scenes import Scene
+    from aiozerocopy.commands.scenes import Scene
 
 SIZE, FPS = (1920, 1080), 60
 FRAMES, CHECKED = 240, 30

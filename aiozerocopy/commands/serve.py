@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 import aiozerocopy as azc
-from aiozerocopy import broadcast, scenes
+from aiozerocopy import broadcast
+from aiozerocopy.commands import scenes
+from aiozerocopy.commands.render import size_of
 from aiozerocopy.ffmpeg import FFmpegError, Reader
-from aiozerocopy.render import size_of
 
 if TYPE_CHECKING:
     import ssl

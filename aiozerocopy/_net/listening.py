@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 
-from aiozerocopy.connecting import located
+from aiozerocopy._net.connecting import located
 
 PORTS = 20  # free ports to try until one is free on all addresses
 
@@ -25,6 +25,13 @@ class Listener:
     address: Any
     file: str | bytes | None = None  # a Unix socket's, absolute
     inode: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        """Where: host:port, or the path in quotes."""
+        if not isinstance(self.address, tuple):
+            return repr(self.address)
+        host, port = self.address
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def close(self) -> None:
         """Stop listening, and remove the file unless another server has put its own."""

@@ -1,0 +1,91 @@
+"""Memory that is somebody's until he releases it: frames and pictures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from typing_extensions import Self
+
+
+class Lease:
+    """Memory with a type and a shape, yours until `release`; use it with ``with``.
+
+    It is accepted wherever a buffer is.  (A class can be a buffer itself from Python
+    3.12 on only.)  Released, it gives up its own part in the memory, which is free once
+    every view, array and send of it is over too.
+    """
+
+    __slots__ = ("_array", "_view")
+    KIND: ClassVar[str] = "frame"
+
+    if TYPE_CHECKING:
+
+        @property
+        def shape(self) -> tuple[int, ...]: ...
+        @property
+        def dtype(self) -> str: ...
+
+    def __init__(self, view: memoryview) -> None:
+        self._view: memoryview | None = view
+        self._array: Any = None
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes.  A view of them, wherever it is, keeps them borrowed.
+
+        Raises:
+            ValueError: it was released.
+        """
+        if self._view is None:
+            raise ValueError(f"the {self.KIND} was released")
+        return self._view
+
+    def __buffer__(self, flags: int) -> memoryview:
+        return self.view
+
+    @property
+    def array(self) -> npt.NDArray[Any]:
+        """The same memory as a NumPy array of its type and shape, without a copy.
+
+        Raises:
+            ValueError: it was released.
+        """
+        view = self.view
+        if self._array is None:
+            self._array = array_over(view, self.dtype, self.shape)
+        array: np.ndarray[Any, Any] = self._array
+        return array
+
+    def release(self) -> None:
+        """Let go of the memory; may be called twice."""
+        self._array = self._view = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.release()
+
+
+def memory_of(buffer: Any) -> Any:
+    """What has the buffer protocol: a lease's view, or the buffer itself."""
+    return buffer.view if isinstance(buffer, Lease) else buffer
+
+
+def array_over(
+    view: memoryview, dtype: str, shape: tuple[int, ...]
+) -> npt.NDArray[Any]:
+    """A NumPy array over the bytes of a view, however they lie."""
+    import numpy
+
+    array: npt.NDArray[Any] = numpy.ndarray(shape, dtype, view)
+    return array

@@ -1,0 +1,103 @@
+"""The first of a host's addresses that answers (RFC 8305, "Happy Eyeballs").
+
+The socket is ours from the start: no transport of the event loop has read from it.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import ipaddress
+import os
+import socket
+from typing import TYPE_CHECKING
+
+import anyio
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Address = tuple[str, int]
+    Place = tuple[socket.AddressFamily, Address]
+
+
+async def look_up(host: str, port: int, family: int = socket.AF_UNSPEC) -> list[Place]:
+    """All addresses of a host, the families in turn; the best one comes first.
+
+    An address is not looked up, but is what it says, of whatever family.
+
+    Raises:
+        OSError: the name is unknown.
+    """
+    with contextlib.suppress(ValueError):
+        is_v6 = ipaddress.ip_address(host).version == 6
+        return [(socket.AF_INET6 if is_v6 else socket.AF_INET, (host, port))]
+    found = await anyio.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
+    before: collections.Counter[int] = collections.Counter()
+
+    def turn(place: Place) -> int:
+        before[place[0]] += 1
+        return before[place[0]]
+
+    places = dict.fromkeys((family, address) for family, *_, address in found)
+    return sorted(places, key=turn)
+
+
+async def connect_first(
+    places: Sequence[Place], local: Address | None, delay: float
+) -> socket.socket:
+    """A socket, not blocking, that is connected to the first place to answer.
+
+    The next one is tried as well after ``delay`` seconds, and at once when one fails.
+    The sockets of the others are closed, and all of them when this is cancelled.
+
+    Raises:
+        OSError: nobody answered.  Its errno is that of the first to fail; if there are
+            many, its text has each of them.
+    """
+    if len(places) == 1:
+        return await _connect(places[0], local)
+    connected: list[socket.socket] = []
+    failures: list[tuple[int | None, str]] = []
+
+    async def attempt(place: Place) -> None:
+        try:
+            sock = await _connect(place, local)
+        except OSError as error:
+            failures.append((error.errno, f"{place[1][0]}: {error.strerror}"))
+            failed.set()
+        else:
+            connected.append(sock)
+            attempts.cancel_scope.cancel()
+
+    try:
+        async with anyio.create_task_group() as attempts:
+            for place in places:
+                failed = anyio.Event()
+                attempts.start_soon(attempt, place)
+                with anyio.move_on_after(delay):
+                    await failed.wait()
+        if connected:
+            return connected.pop()
+    finally:
+        for sock in connected:
+            sock.close()
+    raise OSError(failures[0][0], "; ".join(text for _, text in failures))
+
+
+async def _connect(place: Place, local: Address | None) -> socket.socket:
+    family, address = place
+    sock = socket.socket(family)
+    try:
+        sock.setblocking(False)
+        if local is not None:
+            sock.bind(local)
+        with contextlib.suppress(BlockingIOError):  # it is on its way
+            sock.connect(address)
+        await anyio.wait_writable(sock)
+        if failure := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            raise OSError(failure, os.strerror(failure))
+    except BaseException:
+        sock.close()
+        raise
+    return sock

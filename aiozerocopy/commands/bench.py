@@ -1,0 +1,3 @@
+"""How fast it is here, beside others: see `aiozerocopy.bench`."""
+
+from aiozerocopy.bench import main as main
