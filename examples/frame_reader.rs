@@ -1,4 +1,4 @@
-// Reads frames (docs/wire-format.md) from stdin and prints a line for each: a whole
+// Reads frames (docs/pages/wire-format.md) from stdin and prints a line for each: a whole
 // reader in Rust, without any crate.
 //     rustc -O --edition 2021 frame_reader.rs && some_sender | ./frame_reader
 use std::io::{stdin, Read};

@@ -30,7 +30,8 @@ void main() { color = 0.5 + 0.5 * cos(6.3 * time + 4.0 * at.xyx + vec3(0, 2, 4))
 
 
 def main(video: str = "video.mp4") -> None:
-    context = moderngl.create_context(standalone=True, backend="egl")
+    # moderngl's type hints want a dict for backend; it is a string.
+    context = moderngl.create_context(standalone=True, backend="egl")  # type: ignore[arg-type]
     program = context.program(vertex_shader=VERTEX, fragment_shader=FRAGMENT)
     scene = context.vertex_array(program, [])
     fbo = context.simple_framebuffer((WIDTH, HEIGHT), components=3)
@@ -68,8 +69,12 @@ def main(video: str = "video.mp4") -> None:
     ffmpeg.stdin.close()
     if ffmpeg.wait() != 0:
         raise SystemExit("ffmpeg failed")
-    for resource in (*buffers, fbo, scene, program, context):
-        resource.release()
+    for buffer in buffers:
+        buffer.release()
+    fbo.release()
+    scene.release()
+    program.release()
+    context.release()
 
 
 if __name__ == "__main__":

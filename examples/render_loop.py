@@ -84,7 +84,8 @@ async def main() -> None:
     options = parser.parse_args()
     width, height = map(int, options.size.split("x"))
 
-    context = moderngl.create_context(standalone=True, backend="egl")
+    # moderngl's type hints want a dict for backend; it is a string.
+    context = moderngl.create_context(standalone=True, backend="egl")  # type: ignore[arg-type]
     scene = Scene(context, (width, height))
     start = time.perf_counter()
     with gl.Readback(context, (width, height), "auto", depth=5) as readback:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import signal
@@ -17,11 +18,10 @@ import anyio
 import pytest
 import sabotage
 
-from aiozerocopy import _waiter
-from aiozerocopy._core import borrows, pins
+from aiozerocopy._core import borrows, pins, waiter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 pytest.register_assert_rewrite("links", "loans", "oracle", "scripts")
 
@@ -33,13 +33,32 @@ LOOPS = {
 PATIENCE = 3.0  # seconds for a thread that is just ending, and its like
 FDS = Path("/proc/self/fd")
 TASKS = Path("/proc/self/task")
+STACKS = pytest.StashKey[int]()
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[STACKS] = os.dup(2)  # nothing is captured yet
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # Started in the background; but the programs that we start must hear Ctrl-C.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     sabotage.apply(os.environ.get(sabotage.VARIABLE, ""))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """End the run, with every thread's stack, if a test has outlived its time by far.
+
+    At the end of its time a test is interrupted by an exception; but what cleans up
+    after it may then wait for ever.
+    """
+    mark = item.get_closest_marker("timeout")
+    seconds = float(mark.args[0] if mark else item.config.getini("timeout"))
+    stacks = item.config.stash[STACKS]
+    faulthandler.dump_traceback_later(2 * seconds + 30, exit=True, file=stacks)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(params=LOOPS)
@@ -156,7 +175,7 @@ def _is_held(view: Any) -> bool:
 
 
 def _any(views: list[Any]) -> bool:
-    """Has C something of these?  (A stream's home has room for one, which is None.)"""
+    """Has C something of these?  (An operation that is ready has room for one.)"""
     return any(view is not None for view in views)
 
 
@@ -169,7 +188,7 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
         return
     before = Inventory.take()
-    known = set(_waiter._waiters.values())
+    known = set(waiter._waiters.values())
     yield
     deadline = time.monotonic() + PATIENCE
     while leaked := _leaks(before, pinned, known):
@@ -182,7 +201,7 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def _leaks(before: Inventory, pinned: Pins, known: set[Any]) -> list[str]:
     gc.collect()
     borrows.sweep()
-    waiters = set(_waiter._waiters.values())
+    waiters = set(waiter._waiters.values())
     return [
         *Inventory.take().leaked_since(before),
         *(f"pinned: {view}" for view in pinned.held()),

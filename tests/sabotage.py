@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozerocopy import _azc  # type: ignore[attr-defined]
+from aiozerocopy import _azc
 from aiozerocopy._core.binding import IN_PROGRESS
 from aiozerocopy._core.borrows import give_back
 from aiozerocopy._core.channel import Channel
-from aiozerocopy._sending import SendStream
+from aiozerocopy._core.sending import SendStream
 
 if TYPE_CHECKING:
     from aiozerocopy._core.borrows import Operation
-    from aiozerocopy._waiter import Waiter
+    from aiozerocopy._core.waiter import Waiter
 
 VARIABLE = "AZC_TEST_SABOTAGE"
 

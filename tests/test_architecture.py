@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 from importlib.util import resolve_name
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,23 +18,19 @@ if TYPE_CHECKING:
 PACKAGE = Path(__file__).parents[1] / "aiozerocopy"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
-# A module may import those before it. The rest of the package comes after these
-# and is free among itself.
-ORDER = (
-    "_errors",
-    "_core.binding",
-    "_core.pins",
-    "_core.borrows",
-    "_core.memory",
-    "_core.lifetime",
-    "_core.channel",
-    "_batches",
-    "_waiter",
-    "_bound",
-    "_receiving",
-    "_sending",
-    "streams",
-    "opening",
+# The rooms of the house, from the ground up: one may import those before it.  "" is
+# the package itself, with the public names.
+ROOMS = (
+    *("_core", "pool", "streams", "opening", "_net", "_process"),
+    *("framing", "client", "process", "gl", "broadcast", "ffmpeg", "web", "compat"),
+    *("", "bench", "commands", "__main__"),
+)
+
+# The same inside the core.
+CORE = (
+    *("change", "errors", "pipe_size", "binding", "leases", "pins", "borrows"),
+    *("memory", "fork_and_exit", "channel", "batches", "waiter", "lifetime"),
+    *("receiving", "sending"),
 )
 
 # What the core may import at the top of a module, besides the standard library.
@@ -57,8 +54,12 @@ OPTIONAL = {
     "websockets",
 }
 # The modules that are about one of them, and those that compare with others.
-MAY_IMPORT = {"gl": {"moderngl"}, "scenes": {"numpy"}, "web": {"h11", "wsproto"}}
-ABOUT_OTHERS = {"bench", "compat", "demo"}
+MAY_IMPORT = {
+    "gl": {"moderngl"},
+    "commands.scenes": {"numpy"},
+    "web": {"h11", "wsproto"},
+}
+ABOUT_OTHERS = {"bench", "compat", "commands.demo"}
 
 
 def module_name(path: Path) -> str:
@@ -104,34 +105,64 @@ def read(path: Path, *, inside_functions: bool = True) -> set[str]:
     return imports(path.read_text(), path, inside_functions=inside_functions)
 
 
-def sibling(name: str) -> str:
-    """The module right below the package that an absolute name is in, or "".
-
-    Of the core it is the module right below that.
-    """
-    below = name.split(".")[1:3]
-    if below[:1] == ["_core"] and is_module(PACKAGE / "_core", *below[1:]):
-        return ".".join(below)
-    known = below and (below[0] == "_azc" or is_module(PACKAGE, below[0]))
-    return below[0] if known else ""
-
-
-def is_module(folder: Path, *name: str) -> bool:
-    path = folder.joinpath(*name)
-    return bool(name) and (path.is_dir() or path.with_suffix(".py").exists())
+def read_types(path: Path) -> set[str]:
+    """What is imported for mypy alone."""
+    blocks = (
+        ast.unparse(ast.Module(node.body, []))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if is_type_checking(node)
+    )
+    return set().union(
+        *(imports(block, path, inside_functions=True) for block in blocks)
+    )
 
 
-def siblings(path: Path) -> set[str]:
-    """What the module at path imports of our own; "" is the package itself."""
-    ours = (name for name in read(path) if name.partition(".")[0] == "aiozerocopy")
-    return {sibling(name) for name in ours}
+NAMES = {module_name(path): path for path in SOURCES}
 
 
-@pytest.mark.parametrize("name", ORDER)
-def test_core_imports_go_one_way(name: str) -> None:
-    path = PACKAGE / f"{name.replace('.', '/')}.py"
-    allowed = {"_azc", *ORDER[: ORDER.index(name)]}
-    assert siblings(path) - allowed == set()
+def room_of(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def module_of(name: str) -> str:
+    """The module of ours that an absolute name is in; "" is the package itself."""
+    below = name.partition(".")[2]
+    while below not in NAMES and below != "_azc":
+        below = below.rpartition(".")[0]
+    return below
+
+
+def ours(path: Path) -> set[str]:
+    """The modules of ours that the one at path names, also for types alone."""
+    found = read(path) | read_types(path)
+    return {
+        module_of(name) for name in found if name.partition(".")[0] == "aiozerocopy"
+    } - {module_name(path)}
+
+
+def test_every_room_has_its_place() -> None:
+    assert {room_of(name) for name in NAMES} == set(ROOMS)
+    assert set(CORE) == {path.stem for path in (PACKAGE / "_core").glob("[a-z]*.py")}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_name)
+def test_imports_go_one_way_between_rooms(path: Path) -> None:
+    room = room_of(module_name(path))
+    allowed = {"_azc", *ROOMS[: ROOMS.index(room) + 1]}
+    assert {room_of(name) for name in ours(path)} - allowed == set()
+
+
+@pytest.mark.parametrize("name", CORE)
+def test_imports_go_one_way_in_the_core(name: str) -> None:
+    allowed = {"_azc", "_core", *(f"_core.{one}" for one in CORE[: CORE.index(name)])}
+    assert ours(NAMES[f"_core.{name}"]) - allowed == set()
+
+
+@pytest.mark.parametrize("room", [room for room in ROOMS if (PACKAGE / room).is_dir()])
+def test_there_is_no_circle_in_a_room(room: str) -> None:
+    inside = {name for name in NAMES if room_of(name) == room and name != room}
+    graph = {name: ours(NAMES[name]) & inside for name in inside}
+    tuple(graphlib.TopologicalSorter(graph).static_order())
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=module_name)
@@ -150,19 +181,26 @@ def test_only_the_core_uses_what_cffi_offers(path: Path) -> None:
         assert used.isdisjoint({"ffi", "lib"})
 
 
+def belongs_to(path: Path, area: str) -> bool:
+    return f"{module_name(path)}.".startswith(f"{area}.")
+
+
 def is_about_others(path: Path) -> bool:
     """Does it measure or adapt other packages?"""
-    area, _, module = module_name(path).partition(".")
-    return area in ABOUT_OTHERS and bool(module)
+    return path.name != "__init__.py" and any(
+        belongs_to(path, area) for area in ABOUT_OTHERS
+    )
 
 
 @pytest.mark.parametrize(
     "path", [path for path in SOURCES if not is_about_others(path)], ids=module_name
 )
 def test_optional_packages_are_imported_where_they_are_used(path: Path) -> None:
-    area = module_name(path).partition(".")[0]
     tops = {full.partition(".")[0] for full in read(path, inside_functions=False)}
-    assert tops & OPTIONAL - MAY_IMPORT.get(area, set()) == set()
+    for area, allowed in MAY_IMPORT.items():
+        if belongs_to(path, area):
+            tops -= allowed
+    assert tops & OPTIONAL == set()
 
 
 @pytest.mark.parametrize(
@@ -171,13 +209,13 @@ def test_optional_packages_are_imported_where_they_are_used(path: Path) -> None:
         ("aiozerocopy", ""),
         ("aiozerocopy.Stream", ""),
         ("aiozerocopy._azc.lib", "_azc"),
-        ("aiozerocopy.doctor.main", "doctor"),
+        ("aiozerocopy.commands.doctor.main", "commands.doctor"),
         ("aiozerocopy._core.pins.pin", "_core.pins"),
         ("aiozerocopy._core", "_core"),
     ],
 )
-def test_sibling(name: str, found: str) -> None:
-    assert sibling(name) == found
+def test_module_of(name: str, found: str) -> None:
+    assert module_of(name) == found
 
 
 @pytest.mark.parametrize(
@@ -185,7 +223,7 @@ def test_sibling(name: str, found: str) -> None:
     [
         ("import numpy.linalg as n", {"numpy.linalg"}),
         ("from anyio import abc, run", {"anyio.abc", "anyio.run"}),
-        ("from . import _errors", {"aiozerocopy._errors"}),
+        ("from . import streams", {"aiozerocopy.streams"}),
         ("from ._core.pins import pin", {"aiozerocopy._core.pins.pin"}),
         ("try:\n import trio\nexcept ImportError:\n pass", {"trio"}),
         ("class A:\n import trio", {"trio"}),

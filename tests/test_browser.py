@@ -23,7 +23,7 @@ import browser as chromium
 
 from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
-from aiozerocopy.web import shows
+from aiozerocopy.web import modes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -169,7 +169,7 @@ async def test_frames_on_the_screen_are_those_sent(
 async def test_another_way_when_the_best_does_not_work(
     browser: chromium.Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shows, "find_ffmpeg", lambda: "/bin/false")
+    monkeypatch.setattr(modes, "ffmpeg_if_any", lambda: "/bin/false")
     async with Broadcast() as hub, web.serve(hub) as server, publishing(hub):
         await watch(browser, server.url)
         await look(browser, next(mode for mode in server.modes if mode != "h264"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiozerocopy import _probes, cli, doctor
+from aiozerocopy.commands import cli, doctor, probes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def fake_command(
     monkeypatch: pytest.MonkeyPatch, name: str, main: Callable[[list[str]], int]
 ) -> None:
-    module = ModuleType(f"aiozerocopy.{name}")
+    module = ModuleType(f"aiozerocopy.commands.{name}")
     module.main = main  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
 
@@ -82,7 +82,7 @@ def test_missing_package_is_named_with_its_extra(
 
 def test_missing_module_of_our_own_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     # None in sys.modules makes the import fail.
-    monkeypatch.setitem(sys.modules, "aiozerocopy.demo", None)
+    monkeypatch.setitem(sys.modules, "aiozerocopy.commands.demo", None)
     with pytest.raises(ModuleNotFoundError):
         cli.main(["demo"])
 
@@ -90,6 +90,6 @@ def test_missing_module_of_our_own_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> 
 def test_doctor_runs(capsys: pytest.CaptureFixture[str]) -> None:
     # The cheapest probe stands for all of them; test_doctor.py has the rest.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(doctor, "PROBES", (_probes.python,))
+        patch.setattr(doctor, "PROBES", (probes.python,))
         assert cli.main(["doctor"]) == 0
     assert capsys.readouterr().out.startswith("ok       python  ")

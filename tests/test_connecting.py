@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import importlib.util
 import os
+import resource
 import socket
 import struct
 import threading
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import anyio.lowlevel
 import pytest
 from anyio import EndOfStream
-from links import let_others_run, linux_only
+from links import let_others_run, linux_only, until
 
 import aiozerocopy as azc
-from aiozerocopy import connecting
+from aiozerocopy._net import connecting, happy_eyeballs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module", autouse=True)
-def warm_resolver() -> None:
-    """uvloop looks names up in threads that it keeps: not to be taken for leaks."""
-    if importlib.util.find_spec("uvloop"):
-        options = {"use_uvloop": True}
-        anyio.run(anyio.getaddrinfo, "127.0.0.1", None, backend_options=options)
 
 
 @pytest.fixture(params=["127.0.0.1", "::1"])
@@ -128,31 +119,6 @@ async def test_no_byte_is_lost_when_the_peer_sends_at_once() -> None:
         thread.join()
 
 
-async def test_no_byte_is_lost_that_anyio_had_read(
-    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    host, port, *_ = listener.getsockname()
-    real: Any = anyio.connect_tcp
-    peers: list[socket.socket] = []
-
-    async def connect_and_read_ahead(*args: object, **options: object) -> object:
-        stream = await real(*args, **options)
-        peers.append(listener.accept()[0])
-        peers[0].send(b"first, ")
-        if hasattr(stream, "_transport"):  # asyncio: let its transport read
-            stream._transport.resume_reading()
-            while not stream._protocol.read_queue:
-                await anyio.lowlevel.checkpoint()
-            stream._transport.pause_reading()
-        return stream
-
-    monkeypatch.setattr(anyio, "connect_tcp", connect_and_read_ahead)
-    async with azc.connect_tcp(host, port) as stream:
-        with peers[0] as peer:
-            peer.send(b"second")
-        assert b"".join([data async for data in stream]) == b"first, second"
-
-
 async def test_nobody_listens() -> None:
     port = unused_port()
     with pytest.raises(ConnectionRefusedError, match=f"127.0.0.1:{port}: ") as caught:
@@ -164,16 +130,16 @@ async def test_unknown_host(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    monkeypatch.setattr("anyio._core._sockets.getaddrinfo", fail)
+    monkeypatch.setattr(anyio, "getaddrinfo", fail)
     with pytest.raises(socket.gaierror, match="nowhere:80: Name or service"):
         await azc.connect_tcp("nowhere", 80)
 
 
 @contextlib.contextmanager
-def full_listener() -> Iterator[int]:
+def full_listener(host: str = "127.0.0.1") -> Iterator[int]:
     """A port that answers nobody any more, for its backlog is full."""
     with contextlib.ExitStack() as opened:
-        listener = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+        listener = opened.enter_context(socket.create_server((host, 0)))
         listener.listen(0)
         for _ in range(3):
             client = opened.enter_context(socket.socket())
@@ -200,22 +166,6 @@ async def test_cancelled() -> None:
 
 
 @linux_only
-async def test_the_first_address_to_answer_wins(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def both(*_: object, **__: object) -> list[object]:
-        def entry(address: str) -> object:
-            return socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)
-
-        return [entry("127.0.0.1"), entry("127.0.0.2")]
-
-    with full_listener() as port, socket.create_server(("127.0.0.2", port)):
-        monkeypatch.setattr("anyio._core._sockets.getaddrinfo", both)
-        async with azc.connect_tcp("two", port, happy_eyeballs_delay=0.01) as stream:
-            assert stream._raw_socket.getpeername() == ("127.0.0.2", port)
-
-
-@linux_only
 async def test_local_host() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -223,16 +173,149 @@ async def test_local_host() -> None:
             assert stream._raw_socket.getsockname()[0] == "127.0.0.9"
 
 
-async def test_no_fd_for_the_stream(
-    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
+async def test_no_fd(listener: socket.socket) -> None:
     host, port, *_ = listener.getsockname()
-    monkeypatch.setattr("fcntl.fcntl", fail)
-    with pytest.raises(OSError, match="Too many open files"):
-        await azc.connect_tcp(host, port)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            await azc.connect_tcp(host, port)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+# ---- a name with many addresses --------------------------------------------------
+
+NEVER = 3600.0  # seconds before the next address is tried, if none fails
+
+
+def sockets() -> list[str]:
+    """All that this process has open."""
+    folder = "/proc/self/fd"
+    links = (f"{folder}/{name}" for name in os.listdir(folder))
+    targets = [os.readlink(link) for link in links if os.path.lexists(link)]
+    return sorted(name for name in targets if name.startswith("socket:"))
+
+
+def has_addresses(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
+    """Every name stands for these addresses, in this order."""
+
+    async def find(_: object, port: int, **__: object) -> list[object]:
+        def entry(host: str) -> object:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            return family, socket.SOCK_STREAM, 6, "", (host, port)
+
+        return [entry(host) for host in hosts]
+
+    monkeypatch.setattr(anyio, "getaddrinfo", find)
+
+
+@linux_only
+async def test_who_does_not_answer_is_overtaken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    has_addresses(monkeypatch, "127.0.0.1", "127.0.0.2")
+    with full_listener() as port, socket.create_server(("127.0.0.2", port)):
+        before = sockets()
+        async with azc.connect_tcp("two", port, happy_eyeballs_delay=0.01) as stream:
+            assert stream._raw_socket.getpeername() == ("127.0.0.2", port)
+            assert len(sockets()) == len(before) + 1  # the loser's is closed
+        assert sockets() == before
+
+
+@linux_only
+async def test_after_a_failure_the_next_is_tried_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    has_addresses(monkeypatch, "127.0.0.1", "127.0.0.2")
+    with socket.create_server(("127.0.0.2", 0)) as listener:
+        port = listener.getsockname()[1]
+        with anyio.fail_after(60):
+            stream = await azc.connect_tcp("two", port, happy_eyeballs_delay=NEVER)
+        async with stream:
+            assert stream._raw_socket.getpeername() == ("127.0.0.2", port)
+
+
+@linux_only
+async def test_one_of_two_that_answer_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    has_addresses(monkeypatch, "127.0.0.1", "127.0.0.2")
+    with socket.create_server(("", 0)) as listener:
+        port = listener.getsockname()[1]
+        before = sockets()
+        async with azc.connect_tcp("two", port, happy_eyeballs_delay=0):
+            assert len(sockets()) == len(before) + 1
+
+
+@linux_only
+async def test_nobody_of_many_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    has_addresses(monkeypatch, "127.0.0.1", "127.0.0.2")
+    port = unused_port()
+    before = sockets()
+    with pytest.raises(ConnectionRefusedError) as caught:
+        await azc.connect_tcp("two", port, happy_eyeballs_delay=NEVER)
+    refused = os.strerror(errno.ECONNREFUSED)
+    assert caught.value.errno == errno.ECONNREFUSED
+    assert caught.value.strerror == (
+        f"cannot connect to two:{port}: 127.0.0.1: {refused}; 127.0.0.2: {refused}"
+    )
+    assert sockets() == before
+
+
+@linux_only
+@pytest.mark.parametrize("hosts", [["127.0.0.1"], ["127.0.0.1", "127.0.0.2"]])
+async def test_cancelled_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, hosts: list[str]
+) -> None:
+    has_addresses(monkeypatch, *hosts)
+    with full_listener("") as port:
+        before = sockets()
+        async with anyio.create_task_group() as tasks:
+
+            async def connect() -> None:
+                await azc.connect_tcp("many", port, happy_eyeballs_delay=0)
+
+            tasks.start_soon(connect)
+            await until(lambda: len(sockets()) == len(before) + len(hosts))
+            tasks.cancel_scope.cancel()
+        assert sockets() == before
+
+
+async def test_cancelled_when_it_is_there_already(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    has_addresses(monkeypatch, "127.0.0.1", "127.0.0.2")
+    real = happy_eyeballs._connect
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with anyio.CancelScope() as scope:
+
+            async def connect_and_cancel(*args: Any) -> socket.socket:
+                sock = await real(*args)
+                scope.cancel()
+                return sock
+
+            monkeypatch.setattr(happy_eyeballs, "_connect", connect_and_cancel)
+            await azc.connect_tcp("two", port, happy_eyeballs_delay=NEVER)
+        assert scope.cancelled_caught
+
+
+async def test_families_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    has_addresses(monkeypatch, "::1", "::2", "::3", "127.0.0.1", "127.0.0.2", "::1")
+    places = await happy_eyeballs.look_up("many", 80)
+    hosts = [address[0] for _, address in places]
+    assert hosts == ["::1", "127.0.0.1", "::2", "127.0.0.2", "::3"]
+
+
+async def test_an_address_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(anyio, "getaddrinfo")
+    v4, v6 = socket.AF_INET, socket.AF_INET6
+    assert await happy_eyeballs.look_up("127.0.0.1", 80) == [(v4, ("127.0.0.1", 80))]
+    assert await happy_eyeballs.look_up("::1", 80) == [(v6, ("::1", 80))]
 
 
 # ---- Unix ----------------------------------------------------------------------

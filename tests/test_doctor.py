@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiozerocopy import _probes, doctor
-from aiozerocopy._probes import Finding
+from aiozerocopy._core import pipe_size
+from aiozerocopy.commands import doctor, probes
+from aiozerocopy.commands.probes import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
 LINUX_PROBES = (
-    _probes.pipe_size,
-    _probes.rwf_nowait,
-    _probes.rwf_nosignal,
-    _probes.vmsplice,
-    _probes.egl_renderer,
+    probes.pipe_size,
+    probes.rwf_nowait,
+    probes.rwf_nosignal,
+    probes.vmsplice,
+    probes.egl_renderer,
 )
 
 
@@ -46,7 +47,7 @@ def open_fds() -> list[str]:
     return os.listdir("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
 
 
-@pytest.mark.parametrize("probe", _probes.PROBES, ids=lambda probe: probe.__name__)
+@pytest.mark.parametrize("probe", probes.PROBES, ids=lambda probe: probe.__name__)
 def test_probe_works_here_and_leaves_nothing_open(probe: Callable[[], Finding]) -> None:
     before = open_fds()
     finding = doctor.examine(probe)
@@ -81,7 +82,7 @@ def test_build_tells_which_one_is_installed(
     portable: bool, verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiozerocopy._core.binding.PORTABLE", portable)
-    finding = _probes.build()
+    finding = probes.build()
     assert ("portable" in finding.value) == portable
     assert finding.verdict == verdict
     assert_complete(finding)
@@ -89,7 +90,7 @@ def test_build_tells_which_one_is_installed(
 
 def test_kernel_elsewhere_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    finding = _probes.kernel()
+    finding = probes.kernel()
     assert finding.verdict == "limited"
     assert_complete(finding)
 
@@ -97,8 +98,8 @@ def test_kernel_elsewhere_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_setting_that_is_absent_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(_probes, "Path", lambda _: tmp_path / "absent")
-    for probe in (_probes.huge_pages, _probes.socket_buffers):
+    monkeypatch.setattr(probes, "Path", lambda _: tmp_path / "absent")
+    for probe in (probes.huge_pages, probes.socket_buffers):
         assert probe().value == "not on this system"
 
 
@@ -115,8 +116,8 @@ def test_huge_pages_reads_the_setting(
 ) -> None:
     setting = tmp_path / "enabled"
     setting.write_text(line + "\n")
-    monkeypatch.setattr(_probes, "Path", lambda _: setting)
-    finding = _probes.huge_pages()
+    monkeypatch.setattr(probes, "Path", lambda _: setting)
+    finding = probes.huge_pages()
     assert (finding.value, finding.verdict) == (value, verdict)
     assert_complete(finding)
 
@@ -127,8 +128,8 @@ def test_socket_buffers_reads_the_limit(
 ) -> None:
     setting = tmp_path / "wmem_max"
     setting.write_text(f"{limit}\n")
-    monkeypatch.setattr(_probes, "Path", lambda _: setting)
-    finding = _probes.socket_buffers()
+    monkeypatch.setattr(probes, "Path", lambda _: setting)
+    finding = probes.socket_buffers()
     assert finding.verdict == verdict
     assert_complete(finding)
 
@@ -139,7 +140,7 @@ def test_socket_buffers_reads_the_limit(
 )
 def test_open_files(soft: int, verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
-    finding = _probes.open_files()
+    finding = probes.open_files()
     assert finding.verdict == verdict
     assert_complete(finding)
     assert ("unlimited" in finding.value) == (soft == resource.RLIM_INFINITY)
@@ -164,9 +165,9 @@ def test_pipe_size_tells_the_two_limits_apart(
 ) -> None:
     setting = tmp_path / "pipe-max-size"
     setting.write_text(f"{limit}\n")
-    monkeypatch.setattr(_probes, "Path", lambda _: setting)
-    monkeypatch.setattr(_probes, "_grow_pipe", lambda fd, wanted: granted)
-    finding = _probes.pipe_size()
+    monkeypatch.setattr(probes, "Path", lambda _: setting)
+    monkeypatch.setattr(probes, "_grow_pipe", lambda fd, wanted: granted)
+    finding = probes.pipe_size()
     assert finding.verdict == verdict
     assert remedy in finding.remedy
     assert_complete(finding)
@@ -175,12 +176,12 @@ def test_pipe_size_tells_the_two_limits_apart(
 @linux_only
 def test_pipe_that_may_not_grow_keeps_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     def fcntl(fd: int, command: int, wanted: int = 0) -> int:
-        if command == _probes.F_SETPIPE_SZ:
+        if command == pipe_size.F_SETPIPE_SZ:
             raise PermissionError(errno.EPERM, "not permitted")
         return 8192
 
-    monkeypatch.setattr(_probes, "fcntl", SimpleNamespace(fcntl=fcntl))
-    assert _probes._grow_pipe(0, 1 << 20) == 8192
+    monkeypatch.setattr(probes, "fcntl", SimpleNamespace(fcntl=fcntl))
+    assert probes._grow_pipe(0, 1 << 20) == 8192
 
 
 @linux_only
@@ -188,8 +189,8 @@ def test_write_flag_that_the_kernel_does_not_know_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # No kernel has given this bit a meaning.
-    monkeypatch.setattr(_probes, "RWF_NOSIGNAL", 0x4000_0000)
-    finding = _probes.rwf_nosignal()
+    monkeypatch.setattr(probes, "RWF_NOSIGNAL", 0x4000_0000)
+    finding = probes.rwf_nosignal()
     assert (finding.value, finding.verdict) == ("refused", "missing")
     assert_complete(finding)
 
@@ -202,8 +203,8 @@ def test_write_flag_that_the_kernel_does_not_know_is_missing(
 def test_vmsplice_says_what_the_kernel_does(
     shares: bool, verdict: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_probes, "_vmsplice_shares", lambda: shares)
-    finding = _probes.vmsplice()
+    monkeypatch.setattr(probes, "_vmsplice_shares", lambda: shares)
+    finding = probes.vmsplice()
     assert finding.verdict == verdict
     assert value in finding.value
     assert_complete(finding)
@@ -218,7 +219,7 @@ def test_vmsplice_that_is_refused_is_missing(monkeypatch: pytest.MonkeyPatch) ->
     library = SimpleNamespace(vmsplice=refuse)
     monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: library)
     before = open_fds()
-    finding = _probes.vmsplice()
+    finding = probes.vmsplice()
     assert (finding.value, finding.verdict) == ("refused (EINVAL)", "missing")
     assert_complete(finding)
     assert open_fds() == before
@@ -226,7 +227,7 @@ def test_vmsplice_that_is_refused_is_missing(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(
     "probe",
-    [_probes.uvloop, _probes.trio, _probes.numpy],
+    [probes.uvloop, probes.trio, probes.numpy],
     ids=lambda probe: probe.__name__,
 )
 def test_package_that_is_absent_is_missing(
@@ -241,7 +242,7 @@ def test_package_that_is_absent_is_missing(
 def test_ffmpeg_is_missing_without_either(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    finding = _probes.ffmpeg()
+    finding = probes.ffmpeg()
     assert finding.verdict == "missing"
     assert_complete(finding)
 
@@ -253,7 +254,7 @@ def test_ffmpeg_on_path_comes_first(
     program.write_text("#!/bin/sh\necho ffmpeg version 9.0-x Copyright\necho more\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert _probes.ffmpeg() == Finding("FFmpeg", f"9.0-x from PATH ({program})")
+    assert probes.ffmpeg() == Finding("FFmpeg", f"9.0-x from PATH ({program})")
 
 
 @linux_only
@@ -264,8 +265,8 @@ def test_software_renderer_is_limited(
     renderer: str, verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    monkeypatch.setattr(_probes, "_run", lambda code: renderer)
-    finding = _probes.egl_renderer()
+    monkeypatch.setattr(probes, "_run", lambda code: renderer)
+    finding = probes.egl_renderer()
     assert finding.verdict == verdict
     assert_complete(finding)
 
@@ -282,8 +283,8 @@ def test_driver_that_crashes_hurts_nobody(
     code: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    monkeypatch.setattr(_probes, "_EGL_RENDERER", code)
-    finding = _probes.egl_renderer()
+    monkeypatch.setattr(probes, "_EGL_RENDERER", code)
+    finding = probes.egl_renderer()
     assert finding.verdict == "missing"
     assert said in finding.value
     assert_complete(finding)
@@ -296,7 +297,7 @@ def test_driver_that_hangs_hurts_nobody(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     monkeypatch.setattr(subprocess, "run", run)
-    assert _probes.egl_renderer().verdict == "missing"
+    assert probes.egl_renderer().verdict == "missing"
 
 
 @pytest.mark.parametrize(
@@ -310,7 +311,7 @@ def test_driver_that_hangs_hurts_nobody(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_size(count: int, text: str) -> None:
-    assert _probes._size(count) == text
+    assert probes._size(count) == text
 
 
 def two_findings(monkeypatch: pytest.MonkeyPatch) -> None:

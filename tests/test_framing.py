@@ -21,6 +21,7 @@ from links import attempt, let_others_run
 
 import aiozerocopy as azc
 from aiozerocopy import framing
+from aiozerocopy._core import leases
 from aiozerocopy.framing import (
     HEADER_SIZE,
     CorruptHeader,
@@ -42,7 +43,8 @@ np = pytest.importorskip("numpy")
 
 anyio_test = pytest.mark.anyio
 HERE = Path(__file__).parent
-VECTORS = json.loads((HERE.parent / "docs" / "wire-format-vectors.json").read_text())
+PAGES = HERE.parent / "docs" / "pages"
+VECTORS = json.loads((PAGES / "wire-format-vectors.json").read_text())
 GOOD = bytes.fromhex(VECTORS["frames"][0]["frame"])
 
 
@@ -126,7 +128,7 @@ def read_hostile(data: bytes) -> None:
         return
     assert found.payload_length <= framing.MAX_BYTES
     assert found.metadata_length <= framing.MAX_METADATA
-    array = framing.array_over(
+    array = leases.array_over(
         memoryview(np.empty(found.payload_length, "u1")), found.dtype, found.shape
     )
     assert array.nbytes == found.payload_length

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 pytestmark = linux_only  # it looks into /proc
 
 # The modules, relative to the package, whose lines are all hit.
-CORE = ("_core", "_sending", "_receiving", "_bound", "_batches", "_waiter")
+CORE = ("_core",)
 SMALL = 1000
 TURNS = 8  # of the loop, until a call is as far as it gets by itself
 PATIENCE = 2.0  # seconds for what is over at once, or never

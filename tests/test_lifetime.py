@@ -408,6 +408,21 @@ class TestLoops:
 
 
 @pytest.mark.anyio
+class TestClosed:
+    """What was accepted is out when a stream is closed, or an error says that not."""
+
+    async def test_after_a_failure_of_which_the_loop_has_not_heard(self) -> None:
+        reader, writer = azc.pipe()
+        ticket = await writer.put(bytes(2 * BIG))  # more than the pipe holds
+        reader.abort()
+        while writer.stats.messages_queued:  # and the loop has no turn
+            pass
+        with pytest.raises(StreamBroken, match="reader is gone"):
+            await writer.aclose()
+        assert ticket.done()
+
+
+@pytest.mark.anyio
 class TestCollected:
     """A stream that nobody holds is closed, with a warning."""
 
@@ -756,3 +771,35 @@ def test_payloads_are_what_both_sides_think() -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     said = subprocess.check_output([sys.executable, "-c", code], env=environment)
     assert said == bytes(payload(3, 1000))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "uvloop"], indirect=True)
+async def test_cancelled_while_others_run_cancels_nobody_else() -> None:
+    """Who is cancelled in the turn that others have must not take theirs back.
+
+    (In trio the others' turn is shielded, and tasks have no order.)
+    """
+    near, far = azc.socketpair()
+    data = payload(2, BIG)
+    received = bytearray(1 + BIG)
+    async with near, far, anyio.create_task_group() as tasks:
+        await near.send(b"x")
+        turn = near._turn
+        for _ in range(turn - 2):
+            await near.send(b"")
+        await far.receive_exactly(bytearray(1))
+        scope = anyio.CancelScope()
+
+        async def first() -> None:
+            with scope:
+                await near.send(b"a")
+
+        tasks.start_soon(first)
+        other = attempt(tasks, near.send, data)
+        await let_others_run(1)
+        scope.cancel()
+        await far.receive_exactly(received)
+        await until(lambda: other.done)
+    assert other.error is None
+    assert bytes(received[1:]) == data

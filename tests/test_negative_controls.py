@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import sabotage
+import trees
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
-
-ROOT = Path(__file__).parents[1]
+    from pathlib import Path
 
 # The tests that must catch it
 CAUGHT_BY = {
@@ -40,38 +36,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the source and the tests, with the faults compiled in."""
-    folder = tmp_path_factory.mktemp("sabotaged")
-    ignored = shutil.ignore_patterns("__pycache__", "*.so", "sim")
-    for name in ("aiozerocopy", "csrc", "tests"):
-        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
-    for name in ("setup.py", "pyproject.toml"):
-        shutil.copy(ROOT / name, folder)
-    done = subprocess.run(
-        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
-        cwd=folder,
-        env=os.environ | {"AZC_SABOTAGE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return folder
+    """The package with the faults compiled in."""
+    return trees.build(tmp_path_factory.mktemp("sabotaged"), AZC_SABOTAGE="1")
 
 
 def run(tree: Path, fault: str, *tests: str) -> subprocess.Popen[str]:
     """Run these tests on one loop and two links, with a fault."""
-    path = os.pathsep.join([str(tree), *filter(None, sys.path)])
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     options = ["-x", "-k", "asyncio and (unix or adopted or lending)", "--tb=line"]
-    return subprocess.Popen(
-        [*command, *options, *(f"tests/test_{test}" for test in tests)],
-        cwd=tree,
-        env=os.environ | {sabotage.VARIABLE: fault, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    files = (f"tests/test_{test}" for test in tests)
+    return trees.start_tests(tree, *options, *files, **{sabotage.VARIABLE: fault})
 
 
 @pytest.fixture(scope="module")

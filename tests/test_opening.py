@@ -23,10 +23,10 @@ from anyio import EndOfStream
 from links import linux_only
 
 import aiozerocopy as azc
-from aiozerocopy import opening
-from aiozerocopy._core import channel, lifetime
+from aiozerocopy._core import channel, fork_and_exit, pipe_size
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._core.channel import Channel
+from aiozerocopy._core.lifetime import Bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -407,6 +407,84 @@ async def test_known_peers(ends: tuple[int, int], peer: str) -> None:
     assert writer.stats.sent_at_once == (0 if never else 1)
 
 
+# ---- await, and async with -----------------------------------------------------
+
+
+async def test_what_is_opened_may_be_awaited(ends: tuple[int, int]) -> None:
+    one, other = socket.socketpair()
+    async with (
+        await azc.open_reader(ends[0]) as reader,
+        await azc.open_writer(ends[1]) as writer,
+        await azc.wrap_socket(one) as stream,
+    ):
+        other.close()
+        await writer.send(b"sent")
+        assert await reader.receive() == b"sent"
+        with pytest.raises(EndOfStream):
+            await stream.receive()
+        assert await stream is stream
+
+
+async def test_ready_without_a_wait() -> None:
+    async with azc.pipe() as ends:
+        for ready in (ends, *ends):
+            with pytest.raises(StopIteration) as caught:
+                next(ready.__await__())
+            assert caught.value.value is ready
+
+
+async def test_a_pipe_in_async_with() -> None:
+    async with azc.pipe() as (reader, writer):
+        await writer.send(b"piped")
+        assert await reader.receive() == b"piped"
+    assert reader.fileno() == writer.fileno() == -1
+
+
+async def test_socketpair_in_async_with() -> None:
+    async with azc.socketpair() as (one, other):
+        await one.send(b"there")
+        assert await other.receive() == b"there"
+    assert one.fileno() == other.fileno() == -1
+
+
+async def test_awaited_pairs() -> None:
+    async with await azc.pipe() as ends, await azc.socketpair() as pair:
+        assert ends == (ends.reader, ends.writer)
+        assert pair == (pair.one, pair.other)
+
+
+async def test_the_one_that_sends_is_closed_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed: list[Bound] = []
+    real = Bound._close
+
+    async def close(stream: Bound) -> None:
+        closed.append(stream)
+        await real(stream)
+
+    monkeypatch.setattr(Bound, "_close", close)
+    async with azc.pipe() as (reader, writer):
+        await writer.put(b"accepted")
+    assert closed == [writer, reader]
+
+
+@pytest.mark.parametrize("make", [azc.pipe, azc.socketpair])
+async def test_a_block_that_fails_closes_both_ends(make: Callable[[], Any]) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with make() as ends:
+            raise ZeroDivisionError
+    assert [stream.fileno() for stream in ends] == [-1, -1]
+
+
+async def test_the_reader_is_closed_when_the_writer_cannot_be() -> None:
+    with pytest.raises(azc.StreamBroken):
+        async with azc.pipe() as (reader, writer):
+            await writer.put(bytes(2 * pipe_size.PIPE_SIZE))
+            reader.abort()
+    assert reader.fileno() == writer.fileno() == -1
+
+
 # ---- pairs of our own ----------------------------------------------------------
 
 
@@ -442,7 +520,7 @@ async def test_pipe_takes_what_the_system_allows(
     tried: list[int] = []
 
     def stingy(fd: int, command: int, arg: int = 0) -> int:
-        if command == opening._F_SETPIPE_SZ:
+        if command == pipe_size.F_SETPIPE_SZ:
             tried.append(arg)
             if arg > 1 << 17:
                 raise PermissionError(errno.EPERM, "not so much")
@@ -517,4 +595,4 @@ async def test_limits_are_passed_on(
         async with azc.wrap_socket(one, rescue_limit=1, queue_limit=2) as stream:
             assert stream._rescue_limit == 1
     assert limits == [2, 2]
-    assert lifetime.unsent() == 0
+    assert fork_and_exit.unsent() == 0

@@ -132,3 +132,23 @@ def test_import_needs_no_extra(tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=tmp_path, text=True
     )
     assert printed == "set()\n"
+
+
+@pytest.mark.parametrize("start", [["-c", "import aiozerocopy"], ["-m", "aiozerocopy"]])
+def test_import_without_the_c_part_says_what_to_do(
+    start: list[str], tmp_path: Path
+) -> None:
+    """As from the root of a clone, whose aiozerocopy/ hides the installed one."""
+    ignore = shutil.ignore_patterns("__pycache__", "*.so")
+    shutil.copytree(ROOT / "aiozerocopy", tmp_path / "aiozerocopy", ignore=ignore)
+    done = subprocess.run(
+        [sys.executable, *start],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert f"is not built in {tmp_path}: run `pip install -e .` there" in last
+    assert "circular" not in done.stderr

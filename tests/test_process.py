@@ -23,7 +23,7 @@ from links import begun, let_others_run, linux_only, until
 
 import aiozerocopy as azc
 from aiozerocopy import process as module
-from aiozerocopy._tail import Tail
+from aiozerocopy._process.last_words import Tail
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -270,7 +270,8 @@ async def test_spawn_that_fails_leaves_nothing(
 
 
 @pytest.mark.parametrize(
-    "name", ["_child_pipes.Channel", "_child_pipes.Tail", "process.subprocess.Popen"]
+    "name",
+    ["_process.pipes.Channel", "_process.pipes.Tail", "process.subprocess.Popen"],
 )
 async def test_failure_on_the_way_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, name: str
@@ -389,7 +390,7 @@ async def test_every_waiting_sender_is_told() -> None:
 async def test_child_that_closes_stdin_and_lives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("aiozerocopy._child.LAST_WORDS", 0.01)
+    monkeypatch.setattr("aiozerocopy._process.child.LAST_WORDS", 0.01)
     script = "exec <&-; echo words >&2; echo ready; exec sleep 60"
     async with azc.open_process(script, stdout=True) as child:
         assert child.stdin

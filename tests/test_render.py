@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from aiozerocopy import cli, demo, ffmpeg, scenes
+from aiozerocopy import ffmpeg
+from aiozerocopy.commands import cli, demo, scenes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiozerocopy import cli
+from aiozerocopy.commands import cli
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,6 +7,7 @@ import errno
 import importlib.util
 import logging
 import os
+import re
 import socket
 import stat
 import struct
@@ -18,7 +19,7 @@ from anyio import EndOfStream
 from links import let_others_run, linux_only, until
 
 import aiozerocopy as azc
-from aiozerocopy import _entrance, _listening, serving
+from aiozerocopy._net import admission, listening, serving
 from aiozerocopy.client import TokenRefused, open_stream, present_token
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ async def test_address_of_another_machine() -> None:
 async def test_another_free_port_if_one_address_has_it_in_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = _listening._bound
+    real = listening._bound
     calls: list[int] = []
 
     def bind(family: Any, address: tuple[str, int], reuse_port: bool) -> socket.socket:
@@ -137,7 +138,7 @@ async def test_another_free_port_if_one_address_has_it_in_use(
             raise OSError(errno.EADDRINUSE, "in use")
         return real(family, address, reuse_port)
 
-    monkeypatch.setattr(_listening, "_bound", bind)
+    monkeypatch.setattr(listening, "_bound", bind)
     async with azc.serve_tcp(nothing, None) as server:
         assert len(calls) >= 3
         assert calls[2] == 0
@@ -169,6 +170,34 @@ async def test_awaiting_serves_until_cancelled(tmp_path: Path) -> None:
             assert await ask(stream, b"hello") == b"hello"
         tasks.cancel_scope.cancel()
     assert not path.exists()
+
+
+async def test_awaiting_logs_where_it_listens(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    caplog.set_level(logging.INFO, "aiozerocopy")
+    path = str(tmp_path / "socket")
+    async with anyio.create_task_group() as tasks:
+
+        async def serve(server: serving.Server) -> None:
+            await server
+
+        tasks.start_soon(serve, azc.serve_tcp(echo))
+        tasks.start_soon(serve, azc.serve_unix(echo, path))
+        await until(lambda: len(logged(caplog, logging.INFO)) == 2)
+        texts = [record.getMessage() for record in logged(caplog, logging.INFO)]
+        (port,) = re.findall(r"listening on 127\.0\.0\.1:(\d+)", " ".join(texts))
+        async with azc.connect_tcp("127.0.0.1", int(port)) as stream:
+            assert await ask(stream, b"hello") == b"hello"
+        assert f"listening on {path!r}" in texts
+        tasks.cancel_scope.cancel()
+
+
+def test_address_of_a_listener() -> None:
+    with socket.socket() as sock:
+        assert str(listening.Listener(sock, ("0.0.0.0", 80))) == "0.0.0.0:80"
+        assert str(listening.Listener(sock, ("::", 80))) == "[::]:80"
+        assert str(listening.Listener(sock, b"\0name")) == r"b'\x00name'"
 
 
 async def test_handlers_may_finish_within_the_grace() -> None:
@@ -345,7 +374,7 @@ async def test_accept_that_fails(
     server = azc.serve_tcp(echo)
     listen = server._listen
 
-    async def faulty() -> list[_listening.Listener]:
+    async def faulty() -> list[listening.Listener]:
         (listener,) = await listen()
         sock = Faulty(fileno=listener.sock.detach())
         sock.faults = [code] * 3
@@ -416,7 +445,7 @@ async def test_bad_token(token: str) -> None:
 
 
 async def test_client_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_entrance, "ADMISSION", 0.01)
+    monkeypatch.setattr(admission, "ADMISSION", 0.01)
     async with azc.serve_tcp(echo, token="secret") as server:
         async with azc.connect_tcp("127.0.0.1", server.port) as stream:
             with pytest.raises((EndOfStream, azc.StreamBroken)):

@@ -177,20 +177,31 @@ def test_pump(folder: Path, works: Callable[..., bool], name: str) -> None:
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize(
-    ("flags", "prefix"),
-    [(THREAD, ("setarch", "-R")), (ADDRESS, ())],
-    ids=["threads", "addresses"],
-)
-def test_race(
-    flags: tuple[str, ...],
-    prefix: tuple[str, ...],
-    works: Callable[..., bool],
-    folder: Path,
-) -> None:
-    if not works(*flags, prefix=prefix):
-        pytest.skip(f"{flags[0]} does not work here")
-    sources = [CSRC / f"{name}.c" for name in REAL]
-    race = compiled(folder / "race", [*sources, SIM / "race.c"], *flags)
-    result = run([*prefix, race, "--operations", "5000"])
+@pytest.fixture(scope="module")
+def race(folder: Path, works: Callable[..., bool]) -> Callable[..., Path]:
+    """Build tests/sim/race.c, once in each way."""
+
+    def race(*flags: str, prefix: tuple[str, ...] = ()) -> Path:
+        target = folder / "-".join(["race", *flags]).replace("=", "-")
+        if target.exists():
+            return target
+        if not works(*flags, prefix=prefix):
+            pytest.skip(f"{flags[0]} does not work here")
+        sources = [CSRC / f"{name}.c" for name in REAL]
+        return compiled(target, [*sources, SIM / "race.c"], *flags)
+
+    return race
+
+
+@pytest.mark.parametrize("seed", range(1, 21))
+def test_race(race: Callable[..., Path], seed: int) -> None:
+    result = run([race(*ADDRESS), "--operations", "60000", "--seed", str(seed)])
+    assert result.returncode == 0, result.stderr[-8000:]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_race_of_threads(race: Callable[..., Path], seed: int) -> None:
+    prefix = ("setarch", "-R")
+    program = race(*THREAD, prefix=prefix)
+    result = run([*prefix, program, "--operations", "60000", "--seed", str(seed)])
     assert result.returncode == 0, result.stderr[-8000:]

@@ -26,7 +26,7 @@ from wsproto import events  # noqa: E402
 import aiozerocopy as azc  # noqa: E402
 from aiozerocopy import web  # noqa: E402
 from aiozerocopy.broadcast import Broadcast  # noqa: E402
-from aiozerocopy.web import h264, http, jpeg, pictures, shows, websocket  # noqa: E402
+from aiozerocopy.web import h264, http, jpeg, modes, pictures, websocket  # noqa: E402
 
 if TYPE_CHECKING:
     import ssl
@@ -40,7 +40,7 @@ HEIGHT, WIDTH = 48, 64
 HEADER = struct.Struct("<BBBBIIIQq")
 END_OF_JPEG = b"\xff\xd9"
 
-needs_ffmpeg = pytest.mark.skipif(h264.find_ffmpeg() is None, reason="needs FFmpeg")
+needs_ffmpeg = pytest.mark.skipif(h264.ffmpeg_if_any() is None, reason="needs FFmpeg")
 needs_jpeg = pytest.mark.skipif(
     jpeg.find_compressor() is None, reason="needs simplejpeg or Pillow"
 )
@@ -478,7 +478,7 @@ async def test_h264_begins_anew_for_another_size(hub: Broadcast) -> None:
 async def test_viewers_hear_that_h264_is_impossible(
     hub: Broadcast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(shows, "find_ffmpeg", lambda: "/bin/false")
+    monkeypatch.setattr(modes, "ffmpeg_if_any", lambda: "/bin/false")
     await hub.publish(picture())
     with caplog.at_level(logging.ERROR, "aiozerocopy"):
         async with web.serve(hub) as to, watching(to, "/h264") as viewer:
@@ -655,7 +655,7 @@ async def test_a_viewer_who_never_reads_is_let_go_and_harms_nobody(
 async def test_half_of_a_connection(
     hub: Broadcast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shows, "PING_SECONDS", 0.1)
+    monkeypatch.setattr(modes, "PING_SECONDS", 0.1)
     async with web.serve(hub) as to, connected(to) as silent, watching(to) as good:
         await silent.send(upgrade("/raw"))
         await until(lambda: to.viewers == 2)

@@ -17,7 +17,7 @@ import threading
 import time
 from dataclasses import asdict, dataclass, field
 
-from aiozerocopy._frame_header import HEADER_SIZE, FrameHeader
+from aiozerocopy._net.frame_header import HEADER_SIZE, FrameHeader
 
 PIECE = 256 << 10
 ALL_BYTES_EVERY = 20  # of other frames only the ends of each piece are looked at

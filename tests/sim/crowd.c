@@ -73,7 +73,7 @@ typedef struct stream {
 static void open_stream(stream *it, int flags) {
     CHECK(pipe(it->ends) == 0 && azc_port_open(&it->port) == 0);
     CHECK(azc_open(it->ends[1], flags, &it->channel) == 0);
-    azc_set_home(it->channel, it->port, 1, 1 << 30);
+    azc_bind_port(it->channel, it->port, 1, 1 << 30);
     by_sender = by_pump = full_after = 0;
 }
 
@@ -83,7 +83,7 @@ static void wait_for_pump(stream *it) {
     CHECK(poll(&told, 1, 10000) == 1);
     CHECK(azc_port_take(it->port, 0, &event, 1) == 1 && event.status == 0);
     CHECK(azc_port_take(it->port, event.sequence, NULL, 0) == 0);
-    azc_set_home(it->channel, it->port, 1, 1 << 30);
+    azc_bind_port(it->channel, it->port, 1, 1 << 30);
 }
 
 static void close_stream(stream *it) {
@@ -94,7 +94,7 @@ static void close_stream(stream *it) {
 /* In messages that are always the sender's. */
 static void send_small(stream *it, size_t bytes) {
     for (size_t sent = 0; sent < bytes; sent += SMALL)
-        CHECK(azc_send_home(it->channel, memory, SMALL) == 0);
+        CHECK(azc_send_bound(it->channel, memory, SMALL) == 0);
     CHECK(by_sender == bytes && by_pump == 0);
     by_sender = 0;
 }
@@ -110,12 +110,12 @@ static void open_crowded(stream *it, const char *name) {
 /* ---- whose is it ---------------------------------------------------------- */
 
 static void expect_sender(stream *it, size_t n) {
-    CHECK(azc_send_home(it->channel, memory, n) == 0);
+    CHECK(azc_send_bound(it->channel, memory, n) == 0);
     CHECK(by_sender == n && by_pump == 0);
 }
 
 static void expect_pump(stream *it, size_t n) {
-    CHECK(azc_send_home(it->channel, memory, n) == -EINPROGRESS);
+    CHECK(azc_send_bound(it->channel, memory, n) == -EINPROGRESS);
     wait_for_pump(it);
     CHECK(by_sender <= SMALL && by_sender + by_pump == n);
 }
@@ -138,7 +138,7 @@ static void check_late(void) {
     stream it;
     open_crowded(&it, "it takes too long");
     ns_per_call = 1000000 / (MIB / SHORTEST_PIECE); /* a millisecond a MiB */
-    CHECK(azc_send_home(it.channel, memory, BIG) == -EINPROGRESS);
+    CHECK(azc_send_bound(it.channel, memory, BIG) == -EINPROGRESS);
     wait_for_pump(&it);
     CHECK(by_sender >= 3 * MIB && by_sender <= 4 * MIB);
     CHECK(by_sender + by_pump == BIG);
@@ -152,7 +152,7 @@ static void check_full(void) {
     stream it;
     open_crowded(&it, "the pipe is full");
     full_after = 5 * MIB;
-    CHECK(azc_send_home(it.channel, memory, BIG) == -EINPROGRESS);
+    CHECK(azc_send_bound(it.channel, memory, BIG) == -EINPROGRESS);
     wait_for_pump(&it);
     CHECK(by_sender == 5 * MIB && by_pump == MIB);
     for (int i = 0; i < 2; i++) {

@@ -689,14 +689,22 @@ static ssize_t fake_unread(int fd) {
 
 /* ---- sockets --------------------------------------------------------- */
 
-static ssize_t fake_send(int fd, const struct iovec *vec, int count) {
+/* A call that stops short has met a full or empty socket. */
+static ssize_t move_on_socket(int fd, const struct iovec *vec, int count,
+                              bool out) {
     SIM_CHECK(kernel_file(fd)->kind == SOCKET, "not a socket: %d", fd);
-    return move(fd, vec, count, true, false);
+    ssize_t r = move(fd, vec, count, out, false);
+    bool short_of = r > 0 && (uint64_t)r < total_of(vec, count);
+    kernel_file(fd)->flow[out].waits += short_of;
+    return r;
+}
+
+static ssize_t fake_send(int fd, const struct iovec *vec, int count) {
+    return move_on_socket(fd, vec, count, true);
 }
 
 static ssize_t fake_recv(int fd, const struct iovec *vec, int count) {
-    SIM_CHECK(kernel_file(fd)->kind == SOCKET, "not a socket: %d", fd);
-    return move(fd, vec, count, false, false);
+    return move_on_socket(fd, vec, count, false);
 }
 
 /* ---- the other side -------------------------------------------------- */

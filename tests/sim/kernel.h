@@ -30,19 +30,19 @@ typedef struct sim_flow {
     size_t log_room;
     sim_loan *loans; /* out: what is looked at in memory when it is read */
     int loans_count, loans_room;
-    uint64_t lent; /* bytes, ever */
-    bool may_lend; /* it only reads, as AZC_READS says */
-    bool refused;  /* ... but the kernel does not lend */
-    bool reads_on; /* the peer reads all that comes */
-    uint64_t fed;      /* in: what the peer has written, ever */
-    bool ended;        /* in: the peer has closed; out: it is gone */
-    bool stalled;      /* calls do not return (a pipe that a peer holds) */
-    bool starving;     /* -ENOBUFS or -ENOMEM until the peer lets go */
+    uint64_t lent;          /* bytes, ever */
+    bool may_lend;          /* it only reads, as AZC_READS says */
+    bool refused;           /* ... but the kernel does not lend */
+    bool reads_on;          /* the peer reads all that comes */
+    uint64_t fed;           /* in: what the peer has written, ever */
+    bool ended;             /* in: the peer has closed; out: it is gone */
+    bool stalled;           /* calls do not return (a pipe that a peer holds) */
+    bool starving;          /* -ENOBUFS or -ENOMEM until the peer lets go */
     uint64_t starved_since; /* 0: the last call was not */
-    bool starved_long; /* it was for so long that a channel may give up */
-    bool no_more;      /* azc_close was called ... */
-    int late_calls;    /* ... and this many have begun since: one may */
-    bool busy;         /* a call runs */
+    bool starved_long;      /* it was for so long that a channel may give up */
+    bool no_more;           /* azc_close was called ... */
+    int late_calls;         /* ... and this many have begun since: one may */
+    bool busy;              /* a call runs */
     bool eof_told;
     int fatal; /* the first -errno that ends a channel */
     uint64_t calls, waits;
@@ -51,13 +51,13 @@ typedef struct sim_flow {
 typedef struct sim_file {
     int kind, number;
     bool open;
-    bool stolen;     /* its number was given to another file: a stranger's, */
-    bool succeeds;   /* or one that is this, and ours too */
-    bool gone;       /* ... and nobody has the old one open any more */
-    bool unpollable; /* the poller does not know such files */
-    bool blocking;   /* somebody has taken O_NONBLOCK from a pipe of ours */
-    int waits_told;  /* ... and so many calls have met that */
-    int linger;      /* ms that a close takes */
+    bool stolen;      /* its number was given to another file: a stranger's, */
+    bool succeeds;    /* or one that is this, and ours too */
+    bool gone;        /* ... and nobody has the old one open any more */
+    bool unpollable;  /* the poller does not know such files */
+    bool blocking;    /* somebody has taken O_NONBLOCK from a pipe of ours */
+    int waits_told;   /* ... and so many calls have met that */
+    int linger;       /* ms that a close takes */
     sim_flow flow[2]; /* 0: in, 1: out */
 } sim_file;
 

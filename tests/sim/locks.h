@@ -22,7 +22,6 @@ int sim_atfork(void (*prepare)(void), void (*parent)(void),
 #define pthread_mutex_lock(mutex)             sim_mutex_lock(mutex, #mutex)
 #define pthread_mutex_unlock(mutex)           sim_mutex_unlock(mutex)
 #define pthread_self()                        sim_thread_self()
-#define pthread_atfork(before, parent, child) \
-    sim_atfork(before, parent, child)
+#define pthread_atfork(before, parent, child) sim_atfork(before, parent, child)
 
 #endif

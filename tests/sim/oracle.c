@@ -73,11 +73,11 @@ static bool is_in_line(const azc_queue *queue, uint64_t token) {
     return it != NULL;
 }
 
-/* What is left of an azc_send_home goes first, whether there is room or not. */
+/* What is left of an azc_send_bound goes first, whether there is room or not. */
 static uint64_t unsent_homes(const chan *channel) {
     uint64_t unsent = 0;
     for (int i = 0; i < channel->count; i++)
-        if (channel->order[i]->home) unsent += channel->order[i]->length;
+        if (channel->order[i]->bound) unsent += channel->order[i]->length;
     return unsent;
 }
 
@@ -364,7 +364,7 @@ static void check_status(op *it) {
         if (it->outcome == AZC_REFUSED || (bad && it->end == BY_RETURN)) return;
         break;
     case -ENOMEM: /* of the call itself */
-        if (it->place < 0 || it->home) return;
+        if (it->place < 0 || it->bound) return;
         break;
     }
     if (!channel->error) channel->error = it->status;
@@ -380,7 +380,7 @@ static void check_outcome(op *it) {
     case AZC_RESCUED:
         SIM_CHECK(it->cancelling && it->status == -ECANCELED,
                   "operation %ld is rescued", (long)it->token);
-        SIM_CHECK(op_cut(it, it->bytes) - it->bytes <= it->limit || it->home,
+        SIM_CHECK(op_cut(it, it->bytes) - it->bytes <= it->limit || it->bound,
                   "more than the limit was copied");
         break;
     case AZC_UNKNOWN:
@@ -434,7 +434,7 @@ void op_ends(op *it, int how, const azc_event *event) {
 /* ---- what the reader has --------------------------------------------- */
 
 uint64_t op_cut(const op *it, uint64_t bytes) {
-    bool knows_ends = !it->home || it->sizes_told;
+    bool knows_ends = !it->bound || it->sizes_told;
     for (int i = 0; i < it->nends && knows_ends; i++)
         if (it->ends[i] >= bytes) return it->ends[i];
     return it->length;
@@ -467,14 +467,14 @@ static void guess_rest(guesses *it, const op *of, uint64_t rest) {
 static guesses guess_rescued(const op *it, uint64_t rest, bool torn) {
     guesses all = {0};
     uint64_t farthest = it->bytes;
-    bool knows_ends = !it->home || it->sizes_told;
+    bool knows_ends = !it->bound || it->sizes_told;
     if (it->channel->bounced) farthest += azc__lane_bounce_size();
     for (int i = 0; i < it->nends && knows_ends; i++) {
         if (it->ends[i] < it->bytes) continue;
         guess(&all, it->ends[i]);
         if (it->ends[i] >= farthest) break;
     }
-    if (!it->nends || (it->home && it->sizes_late) || !knows_ends)
+    if (!it->nends || (it->bound && it->sizes_late) || !knows_ends)
         guess(&all, it->length);
     all.whole = all.count;
     if (torn) guess_rest(&all, it, rest);
@@ -598,7 +598,7 @@ static uint64_t messages_of(const op *it) {
     uint64_t messages = 0;
     if (it->kind == RECEIVE) return it->status == 0;
     if (it->status < 0 && it->final == 0) return 0;
-    if (it->home && !it->sizes_told && it->nends)
+    if (it->bound && !it->sizes_told && it->nends)
         return it->final == it->length ? (uint64_t)it->nends : 0;
     if (!it->nends) return it->final == it->length;
     for (int i = 0; i < it->nends && it->ends[i] <= it->final; i++) {
@@ -611,7 +611,7 @@ static uint64_t messages_of(const op *it) {
 
 /* Of a batch that broke off nobody may have known where its messages end. */
 static bool is_countable(const op *it) {
-    if (!it->home || !it->nends || !it->sizes_told || !it->final) return true;
+    if (!it->bound || !it->nends || !it->sizes_told || !it->final) return true;
     return was_rescued(it) ? !it->sizes_late : it->final == it->length;
 }
 

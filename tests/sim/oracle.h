@@ -46,7 +46,7 @@ typedef struct op {
     chan *channel;
     int kind;
     unsigned char *data;
-    int slot; /* of the pool, whose memory it is; -1: none */
+    int slot;         /* of the pool, whose memory it is; -1: none */
     bool twin;        /* another has, or had, the same memory */
     uint64_t content; /* the token that its bytes were made from */
     size_t length, need;
@@ -59,17 +59,17 @@ typedef struct op {
     bool calling;    /* the submitting call has not returned, or not begun */
     bool direct;     /* that call has moved bytes itself */
     bool lent;       /* some of its pages were */
-    bool home;       /* it is azc_send_home, or azc_send_batch: */
+    bool bound;      /* it is azc_send_bound, or azc_send_batch: */
     bool sizes_told; /* ... azc_set_sizes was called */
     bool sizes_late; /* ... but azc_cancel before or meanwhile */
     bool asks_room, must_wait; /* at the instant it got into the queue */
-    bool has_room;   /* it was told so */
-    bool cancelling; /* azc_cancel was called for it */
-    bool in_line;    /* ... while it had no room */
-    int promise;     /* ... which said this, when it gave the memory back */
-    uint64_t limit;  /* ... and could copy so much at most */
-    bool back;       /* its memory is the caller's again */
-    bool lost;       /* its memory never will be (AZC_KEPT) */
+    bool has_room;             /* it was told so */
+    bool cancelling;           /* azc_cancel was called for it */
+    bool in_line;              /* ... while it had no room */
+    int promise;    /* ... which said this, when it gave the memory back */
+    uint64_t limit; /* ... and could copy so much at most */
+    bool back;      /* its memory is the caller's again */
+    bool lost;      /* its memory never will be (AZC_KEPT) */
     int end;
     int status, outcome;
     uint64_t bytes;
@@ -86,13 +86,13 @@ struct chan {
     bool out, opposite, bounced;
     bool lends;       /* AZC_READS */
     uint64_t most;    /* the highest limit that it ever had */
-    bool at_home;     /* an azc_send_home is in progress */
+    bool has_bound;   /* an azc_send_bound is in progress */
     bool closing;     /* azc_close or azc_free was called */
     bool close_asked; /* ... and has said that it will be closed */
-    int calls;  /* sends and receives in progress */
-    bool lost;  /* its number is another channel's: it is called no more */
-    bool freed; /* azc_free was called, */
-    bool gone;  /* ... and has returned */
+    int calls;        /* sends and receives in progress */
+    bool lost;      /* its number is another channel's: it is called no more */
+    bool freed;     /* azc_free was called, */
+    bool gone;      /* ... and has returned */
     op *order[OPS]; /* as they were submitted */
     int count, turns;
     int last_end[PORTS_EVER][2]; /* of those that were copied, or lent */

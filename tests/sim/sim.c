@@ -288,18 +288,18 @@ static void tell_sizes(op *it, const uint64_t *sizes) {
               r);
 }
 
-/* Others may send meanwhile, but nobody else from home. */
-static ssize_t send_home(op *it, const uint64_t *sizes) {
+/* Others may send meanwhile, but nobody else to the bound port. */
+static ssize_t send_bound(op *it, const uint64_t *sizes) {
     chan *channel = it->channel;
-    channel->at_home = true;
-    azc_set_home(channel->azc, port_number(it->port), it->token, 5);
+    channel->has_bound = true;
+    azc_bind_port(channel->azc, port_number(it->port), it->token, 5);
     op_enters(it);
     int r = it->nends
                 ? azc_send_batch(channel->azc, it->data, it->length, it->nends)
-                : azc_send_home(channel->azc, it->data, it->length);
+                : azc_send_bound(channel->azc, it->data, it->length);
     op_leaves(it);
     if (r == -EINPROGRESS) tell_sizes(it, sizes);
-    channel->at_home = false;
+    channel->has_bound = false;
     return r;
 }
 
@@ -321,10 +321,10 @@ static void step_send(chan *channel) {
     if (sim_chance(250)) cut_into_messages(it);
     sim_trace("send %ld on channel %ld, %ld bytes", (int64_t)it->token,
               channel - channels, (int64_t)it->length);
-    it->home = !channel->at_home && sim_chance(400);
+    it->bound = !channel->has_bound && sim_chance(400);
     uint64_t *sizes = sizes_of_messages(it);
     ports_expect(it, channel->port);
-    ssize_t r = it->home ? send_home(it, sizes) : send_pieces(it, sizes);
+    ssize_t r = it->bound ? send_bound(it, sizes) : send_pieces(it, sizes);
     free(sizes);
     sim_trace("send %ld returns %ld", (int64_t)it->token, r, 0);
     judge_submission(it, r);
@@ -479,13 +479,13 @@ static void step_late(void) {
     if (!channel->gone) return;
     sim_trace("channel %ld is called late", channel - channels, 0, 0);
     int answers[] = {
-        azc_send_home(azc, &byte, 1),
+        azc_send_bound(azc, &byte, 1),
         azc_send_batch(azc, &byte, 1, 1),
         azc_sendv(azc, 0, 1, &vec, 1, NULL, 0, 0),
         (int)azc_recv(azc, 0, 1, &byte, 1, 1),
         azc_get_stats(azc, &stats),
         azc_set_limit(azc, 1),
-        azc_set_home(azc, 0, 1, 1),
+        azc_bind_port(azc, 0, 1, 1),
         azc_set_sizes(azc, 1, NULL, 0),
         azc_open_opposite(azc, &other),
         azc_shutdown(azc),
@@ -728,7 +728,7 @@ static void play_child(void) {
         azc = channels[i].azc;
         if (channels[i].freed) continue;
         SIM_CHECK(azc_sendv(azc, 0, 1, &vec, 1, NULL, 0, 0) == -ECHILD &&
-                      azc_send_home(azc, &byte, 1) == -ECHILD,
+                      azc_send_bound(azc, &byte, 1) == -ECHILD,
                   "a child sends");
         SIM_CHECK(azc_get_stats(azc, &stats) == -ECHILD, "a child's stats");
         SIM_CHECK(azc_close(azc, 0, 1) == -ECHILD, "a child closes");

@@ -1,0 +1,258 @@
+"""README and docs/pages: their programs run, and their links lead somewhere.
+
+A fence of ``python`` is a program of its own, in which ``await`` may stand anywhere.
+A comment right before it may say more:
+
+``<!-- before: ... -->``     code that the reader can do without
+``<!-- after: ... -->``      the same, right behind the fence
+``<!-- until Ctrl-C -->``    it says something, runs for ever, and ends by Ctrl-C
+``<!-- not run: why -->``    at most `NOT_RUN` of them
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+FOLDER = ROOT / "docs" / "pages"
+PAGES = [README, *sorted(FOLDER.rglob("*.md"))]
+NOT_RUN = 5
+EXTRAS = ("numpy", "moderngl", "trustme", "wsproto")  # that some programs use
+PATIENCE = 15.0  # seconds for one program
+A_WHILE = 0.5  # seconds from its first line to Ctrl-C
+
+FENCE = re.compile(
+    r"(?:<!-- (?P<note>(?:(?!-->).)*?)\s*-->\n)?"
+    r"^```(?P<kind>\w*)[^\n]*\n(?P<text>.*?)^```\n"
+    r"(?:<!-- after:(?P<after>(?:(?!-->).)*)-->)?",
+    re.DOTALL | re.MULTILINE,
+)
+
+RUNNER = """
+import ast, asyncio, sys
+
+path = sys.argv[1]
+with open(path) as file:
+    source = file.read()
+code = compile(source, path, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+names = {"__name__": "__main__"}
+coroutine = eval(code, names)
+if coroutine is not None:
+    async def main():
+        await coroutine
+    asyncio.run(main())
+"""
+
+
+@dataclass(frozen=True)
+class Program:
+    """One block of a page."""
+
+    page: Path
+    line: int
+    text: str
+    note: str = ""
+    after: str = ""
+
+    @property
+    def source(self) -> str:
+        """All that is run, from the first line on."""
+        kind, _, before = self.note.partition(":")
+        parts = [before if kind == "before" else "", self.text, self.after]
+        return "\n".join(textwrap.dedent(part.strip("\n")) for part in parts)
+
+    def __str__(self) -> str:
+        return f"{self.page.stem}:{self.line}"
+
+
+def programs(page: Path) -> Iterator[Program]:
+    text = page.read_text()
+    for match in FENCE.finditer(text):
+        if match["kind"] == "python":
+            line = text.count("\n", 0, match.start("text"))
+            note, after = match["note"] or "", match["after"] or ""
+            yield Program(page, line, match["text"], note, after)
+
+
+PROGRAMS = [program for page in PAGES for program in programs(page)]
+TO_RUN = [each for each in PROGRAMS if not each.note.startswith("not run:")]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+@pytest.mark.parametrize("program", TO_RUN, ids=str)
+def test_program(program: Program, tmp_path: Path) -> None:
+    if lacking := [name for name in EXTRAS if not importlib.util.find_spec(name)]:
+        pytest.skip(f"needs {lacking}")
+    path = tmp_path / f"{program.page.stem}.py"
+    path.write_text(program.source)
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", RUNNER, str(path)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            if program.note == "until Ctrl-C":
+                interrupt(process)
+            else:
+                _, complained = process.communicate(timeout=PATIENCE)
+                assert (complained, process.returncode) == ("", 0)
+        finally:
+            process.kill()
+
+
+def interrupt(process: subprocess.Popen[str]) -> None:
+    """It says something and goes on, and Ctrl-C is what ends it."""
+    assert process.stdout is not None
+    said = process.stdout.readline()
+    time.sleep(A_WHILE)
+    assert (said != "", process.poll()) == (True, None)
+    process.send_signal(signal.SIGINT)
+    _, complained = process.communicate(timeout=PATIENCE)
+    # (before 3.11 anyio.run makes a CancelledError of it)
+    assert complained.rstrip().endswith(("KeyboardInterrupt", "CancelledError"))
+
+
+def test_nearly_all_programs_are_run() -> None:
+    left_out = [each for each in PROGRAMS if each not in TO_RUN]
+    assert len(left_out) <= NOT_RUN
+    assert all(each.note.partition(":")[2].strip() for each in left_out)
+
+
+def test_notes_are_known() -> None:
+    known = ("before", "until Ctrl-C", "not run")
+    notes = (each.note.partition(":")[0] for each in PROGRAMS if each.note)
+    assert [note for note in notes if note not in known] == []
+
+
+def test_contract_names_tests_that_exist() -> None:
+    text = (FOLDER / "contract.md").read_text()
+    named = re.findall(r"`(tests/\w+\.py)`(?:, `(\w+)`)?", text)
+    assert len(named) > 8
+    wrong = [
+        (file, name)
+        for file, name in named
+        if not (ROOT / file).exists() or name not in (ROOT / file).read_text()
+    ]
+    assert wrong == []
+
+
+# ---- commands ----------------------------------------------------------------------
+
+SHELL = re.compile(r"^```console\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def commands(program: str) -> set[tuple[str, str]]:
+    """The first word and all options of each use of a program."""
+    return {
+        (words[1], word.partition("=")[0])
+        for page in PAGES
+        for block in SHELL.finditer(page.read_text())
+        for line in block["text"].replace("\\\n", " ").splitlines()
+        if (words := re.sub('"[^"]*"', "", line).partition("#")[0].split())
+        and words[0] == program
+        for word in words[1:]
+        if word is words[1] or word.startswith("--")
+    }
+
+
+def test_commands_know_their_options() -> None:
+    used = commands("aiozerocopy")
+    assert len(used) > 10
+    for command in {command for command, _ in used}:
+        if command == "bench" and not importlib.util.find_spec("matplotlib"):
+            continue
+        told = subprocess.check_output(
+            [sys.executable, "-m", "aiozerocopy", command, "--help"],
+            cwd=ROOT / "tests",
+            text=True,
+        )
+        options = [word for name, word in used if name == command and word[0] == "-"]
+        assert [option for option in options if option not in told] == []
+
+
+def test_make_knows_its_targets() -> None:
+    told = (ROOT / "Makefile").read_text()
+    targets = {target for target, _ in commands("make")}
+    assert targets
+    assert [name for name in targets if f"\n{name}:" not in told] == []
+
+
+# ---- links -------------------------------------------------------------------------
+
+LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+HEADING = re.compile(r"^#+ (?P<text>.+)$", re.MULTILINE)
+
+
+def without_code(page: Path) -> str:
+    return re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text()))
+
+
+def anchors(page: Path) -> set[str]:
+    """How the headings of a page are named in a link."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = (match["text"].lower() for match in HEADING.finditer(text))
+    return {
+        re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading)).strip("-")
+        for heading in headings
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    wrong = []
+    for match in LINK.finditer(without_code(page)):
+        target, _, anchor = unquote(match["target"]).partition("#")
+        if "://" in target:
+            continue
+        file = page.parent / target if target else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            wrong.append(match["target"])
+    assert wrong == []
+
+
+def test_every_page_is_in_the_menu() -> None:
+    menu = (ROOT / "docs" / "mkdocs.yml").read_text()
+    assert [page.name for page in PAGES[1:] if f" {page.name}\n" not in menu] == []
+
+
+def test_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) <= 120
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_site_builds_without_a_warning(tmp_path: Path) -> None:
+    if importlib.util.find_spec("mkdocs") is None:
+        pytest.skip("needs mkdocs")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"),
+            *("-f", str(ROOT / "docs" / "mkdocs.yml"), "-d", str(tmp_path / "site")),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "site" / "index.html").exists()

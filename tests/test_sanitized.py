@@ -1,0 +1,54 @@
+"""What concerns memory, once more with every access checked (AddressSanitizer).
+
+Python's own objects come from malloc there, so that a buffer which C looks at after
+its end is found out as well.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import trees
+
+TESTS = [
+    *("finalizers", "lifetime", "lending", "pool", "gate", "interruptions"),
+    "contract.py::TestNoLaterBytes",
+    "contract.py::TestNoLeak",
+    "contract.py::TestDoneMeansYours",
+]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+def library() -> str:
+    """The sanitizer's, or "" if this compiler has none."""
+    if not shutil.which("cc"):
+        return ""
+    command = ["cc", "-print-file-name=libasan.so"]
+    path = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return path.strip() if Path(path.strip()).is_absolute() else ""
+
+
+@pytest.mark.skipif(not library(), reason="this compiler has no AddressSanitizer")
+def test_memory(tmp_path: Path) -> None:
+    checked = "-fsanitize=address"
+    tree = trees.build(tmp_path, CFLAGS=f"{checked} -g", LDFLAGS=checked)
+    (built,) = (tree / "aiozerocopy").glob("_azc*.so")
+    assert b"__asan_report_load" in built.read_bytes()
+    files = [f"tests/test_{name}" + ("" if "." in name else ".py") for name in TESTS]
+    process = trees.start_tests(
+        tree,
+        *("-m", "not slow", "-k", "not trio and not tcp"),
+        *files,
+        LD_PRELOAD=library(),
+        ASAN_OPTIONS="detect_leaks=0",  # what Python leaves behind at its end
+        PYTHONMALLOC="malloc",
+    )
+    with process:
+        said, _ = process.communicate()
+    assert process.returncode == 0, said[-8000:]
+    assert re.search(r"^\d{3,} passed", said, re.MULTILINE), said

@@ -1,0 +1,44 @@
+"""A copy of the source and the tests, built in its own way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def build(folder: Path, **settings: str) -> Path:
+    """Copy into the folder and build there, with these environment variables."""
+    ignored = shutil.ignore_patterns("__pycache__", "*.so", "sim")
+    for name in ("aiozerocopy", "csrc", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    for name in ("setup.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder)
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+        cwd=folder,
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def start_tests(tree: Path, *arguments: str, **settings: str) -> subprocess.Popen[str]:
+    """Run pytest in such a tree, with these environment variables."""
+    path = os.pathsep.join([str(tree), *filter(None, sys.path)])
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    return subprocess.Popen(
+        [*command, *arguments],
+        cwd=tree,
+        env=os.environ | {"PYTHONPATH": path} | settings,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
