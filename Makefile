@@ -6,6 +6,7 @@
 # Both work in a virtual environment of their own and are quick when nothing has
 # changed. Can be set: PYTHON=python3.12  VENV=.venv-3.12  AZC_PORTABLE=1  LINT=0
 # PYTEST_ARGS="-k pipe"  BENCH_ARGS="sockets"
+# For the other targets see CONTRIBUTING.md.
 
 PYTHON ?=
 VENV ?= .venv$(if $(AZC_PORTABLE),-portable)$(if $(AZC_SABOTAGE),-sabotage)
@@ -20,6 +21,7 @@ TEST_PACKAGES ?= $(DEMO_PACKAGES) chromium ffmpeg iproute2 strace
 override VENV := $(abspath $(VENV))
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
+COVERAGE := COVERAGE_FILE=$(VENV)/coverage/data $(BIN)/coverage
 
 # Our own CI takes every warning for an error; a user's build must not break over
 # what a newer compiler happens to dislike.
@@ -30,14 +32,26 @@ endif
 # Folders count too: they change when a file in them goes.
 SOURCES := setup.py pyproject.toml $(wildcard README.md) $(wildcard csrc/*) \
     $(shell find aiozerocopy -name __pycache__ -prune -o ! -name '*.so' -print)
+C_SOURCES := $(wildcard csrc/*.[ch] tests/sim/*.[ch] aiozerocopy/bench/*.c examples/*.c)
 
-.PHONY: demo test portable-test bench check lint types venv clean
+.PHONY: demo test coverage portable-test bench check lint types docs venv clean
 
 demo: $(STAMPS)/packages-demo $(STAMPS)/demo
 	@cd $(VENV) && bin/python -m aiozerocopy demo -o $(CURDIR)/demo.mp4
 
 test: $(STAMPS)/packages-test $(STAMPS)/test $(if $(filter-out 0,$(LINT)),check)
 	cd tests && $(BIN)/pytest -o cache_dir=$(VENV)/pytest-cache $(PYTEST_ARGS)
+
+# Lines of the installed package that ran in the tests' own process.
+coverage: $(STAMPS)/packages-test $(STAMPS)/test
+	rm -rf $(VENV)/coverage
+	mkdir $(VENV)/coverage
+	cd tests && $(COVERAGE) run --rcfile=../pyproject.toml \
+	    -m pytest -o cache_dir=$(VENV)/pytest-cache $(PYTEST_ARGS)
+	$(COVERAGE) combine -q
+	$(COVERAGE) html -q -d $(VENV)/coverage/html
+	$(COVERAGE) report
+	@echo "line by line: $(VENV)/coverage/html/index.html"
 
 portable-test:
 	$(MAKE) test AZC_PORTABLE=1
@@ -50,9 +64,15 @@ check: lint types
 lint: $(STAMPS)/test
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/clang-format --dry-run --Werror $(C_SOURCES)
 
 types: $(STAMPS)/test
 	$(BIN)/mypy
+
+docs: $(STAMPS)/docs
+	@cd $(VENV) && NO_MKDOCS_2_WARNING=1 bin/python -m mkdocs build --strict --quiet \
+	    -f $(CURDIR)/docs/mkdocs.yml -d $(VENV)/site
+	@echo $(VENV)/site/index.html
 
 venv: $(STAMPS)/packages-test $(STAMPS)/test
 
@@ -61,22 +81,22 @@ clean:
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(STAMPS)/venv:
-	@.ci/prepare $(VENV) "$(PYTHON)"
+	@.make/prepare $(VENV) "$(PYTHON)"
 	@touch $@
 
 $(STAMPS)/packages-demo: $(STAMPS)/venv
-	@.ci/packages $(DEMO_PACKAGES)
+	@.make/packages $(DEMO_PACKAGES)
 	@touch $@
 
 $(STAMPS)/packages-test: $(STAMPS)/venv
-	@.ci/packages $(TEST_PACKAGES)
+	@.make/packages $(TEST_PACKAGES)
 	@touch $@
 
 # The package itself is installed, not linked to, so that one checkout can serve
 # several Pythons and both builds of the C part, and so that the tests see what a
 # user gets. (Whatever starts Python does so from a folder without an aiozerocopy/
-# in it, or the source tree would win.) The stamp's name is the extra: demo, test or bench.
-$(STAMPS)/demo $(STAMPS)/test $(STAMPS)/bench: $(STAMPS)/venv $(SOURCES)
+# in it, or the source tree would win.) The stamp's name is the extra.
+$(STAMPS)/demo $(STAMPS)/test $(STAMPS)/bench $(STAMPS)/docs: $(STAMPS)/venv $(SOURCES)
 	@# Files that are gone from the source must not come from an old build.
 	@find $(VENV)/build -path '*/lib*' -type f ! -name '*.so' -delete
 	DIST_EXTRA_CONFIG=$(VENV)/build.cfg $(BIN)/python -m pip install -q \
