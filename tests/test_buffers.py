@@ -15,7 +15,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from links import BIG, Link, attempt, begun, linux_only, open_link, reading, stuck
+from links import (
+    BIG,
+    Link,
+    attempt,
+    begun,
+    linux_only,
+    open_link,
+    reading,
+    stuck,
+    until,
+)
 from oracle import Checker, assert_same, message, payload, poison
 
 from aiozerocopy import SendStream, StreamBroken, socketpair
@@ -454,3 +464,18 @@ def _make_tiny(fd: int) -> None:
 
     with socket.socket(fileno=os.dup(fd)) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+
+
+async def test_received_is_free_whoever_keeps_the_operation() -> None:
+    """The traceback of an exception in the loop may keep it."""
+    near, far = socketpair()
+    data = bytearray(100)
+    async with near, far, anyio.create_task_group() as tasks:
+        receiving = attempt(tasks, far.receive_into, data)
+        await until(lambda: far._reception is not None)
+        kept = far._reception
+        await near.send(b"x")
+        await until(lambda: receiving.done)
+        data.clear()
+    assert kept is not None
+    assert receiving.result == 1

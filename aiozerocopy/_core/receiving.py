@@ -112,8 +112,8 @@ class ReceiveStream(Bound, ByteReceiveStream):
         """Fill a pin with at least need bytes, and return what result makes of it.
 
         The pin is released with this frame, and not before: should anything be raised
-        up to the return, its bytes must still be there.  Nor later: the operation, which
-        the traceback of somebody else's exception may keep, lets go of it.
+        up to the return, its bytes must still be there.  Nor later: the traceback of
+        an exception in the loop may keep the operation, so that lets go of it.
         """
         reception = Reception(waiter.port, [])
         try:
