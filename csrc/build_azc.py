@@ -22,9 +22,16 @@ portable = os.environ.get("AZC_PORTABLE") == "1"
 sabotage = os.environ.get("AZC_SABOTAGE") == "1"
 
 
+# A file for each kind of processor, empty on the others.
+KINDS = ("plain", "avx2", "neon")
+HEADERS = ("azc.h", "colour/yuv.h")
+
+
 def declarations() -> str:
-    """The C contract as cffi reads it: azc.h less the preprocessor's lines."""
-    lines = (HERE / "azc.h").read_text().splitlines()
+    """The C contract as cffi reads it: the headers less the preprocessor's lines."""
+    lines = [
+        line for header in HEADERS for line in (HERE / header).read_text().splitlines()
+    ]
     return IOVEC + "\n".join(line for line in lines if not line.startswith("#"))
 
 
@@ -32,7 +39,8 @@ def sources() -> list[str]:
     names = ["sys", "handle", "port", "pool", "op", "queue", "pace", "writer", "lanes"]
     names += ["lender", "pump", "channel", "ending", "cancel", "move", "submit", "fork"]
     poller = "poller_poll" if portable else "poller_epoll"
-    return [str(SOURCE / f"{name}.c") for name in [*names, poller]]
+    names += [poller, "colour/yuv", *(f"colour/rows_{kind}" for kind in KINDS)]
+    return [str(SOURCE / f"{name}.c") for name in names]
 
 
 def macros() -> list[tuple[str, str]]:
@@ -46,13 +54,14 @@ ffibuilder = FFI()
 ffibuilder.cdef(declarations() + ("extern int azc_sabotage;" if sabotage else ""))
 ffibuilder.set_source(
     "aiozerocopy._azc",
-    '#include "azc.h"' + ("\nextern int azc_sabotage;" if sabotage else ""),
+    "".join(f'#include "{header}"\n' for header in HEADERS)
+    + ("extern int azc_sabotage;" if sabotage else ""),
     sources=sources(),
     include_dirs=[str(SOURCE)],
     depends=sorted(
-        str(SOURCE / path.name)
+        str(SOURCE / path.relative_to(HERE))
         for pattern in ("*.h", "*.c", "*.py")
-        for path in HERE.glob(pattern)
+        for path in HERE.rglob(pattern)
     ),
     define_macros=macros(),
     extra_compile_args=["-std=c11", "-O2", "-Wall", "-Wextra", "-fvisibility=hidden"],

@@ -21,7 +21,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 # The rooms of the house, from the ground up: one may import those before it.  "" is
 # the package itself, with the public names.
 ROOMS = (
-    *("_core", "pool", "streams", "opening", "_net", "_process"),
+    *("_core", "frames", "pool", "streams", "opening", "_net", "_process"),
     *("framing", "client", "process", "gl", "broadcast", "ffmpeg", "web", "compat"),
     *("", "bench", "commands", "__main__"),
 )
@@ -29,7 +29,15 @@ ROOMS = (
 # The same inside the core.
 CORE = (
     *("change", "errors", "pipe_size", "binding", "leases", "pins", "borrows"),
-    *("memory", "fork_and_exit", "channel", "batches", "waiter", "lifetime"),
+    *(
+        "pictures",
+        "memory",
+        "fork_and_exit",
+        "channel",
+        "batches",
+        "waiter",
+        "lifetime",
+    ),
     *("receiving", "sending"),
 )
 

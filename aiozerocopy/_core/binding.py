@@ -1,4 +1,4 @@
-"""The C functions of csrc/azc.h: the only file that sees cffi."""
+"""The C functions of csrc/azc.h and csrc/colour/yuv.h: the only file that sees cffi."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ except ModuleNotFoundError as error:
 
 
 class _Lib(Protocol):
-    """The signatures of csrc/azc.h, for the type checker.
+    """Their signatures, for the type checker.
 
     An azc_id is an int here; what C fills in, or reads from, is a cdata object.
     """
@@ -83,6 +83,9 @@ class _Lib(Protocol):
     def azc_get_stats(self, channel: int, stats: Any) -> int: ...
     def azc_stop(self, ms: int) -> int: ...
     def azc_unsent(self) -> int: ...
+    def azc_rgb_to_yuv(self, how: Any, rgb: Any, stride: int, yuv: Any) -> int: ...
+    def azc_yuv_to_rgb(self, how: Any, yuv: Any, rgb: Any, stride: int) -> int: ...
+    def azc_yuv_kind(self, plain: int) -> Any: ...
 
 
 ffi: Any = _azc.ffi

@@ -99,7 +99,7 @@ def _refusal(data: object, error: Exception) -> Exception:
     """What a user can do about a buffer that cffi did not take."""
     if "contiguous" in str(error):
         return BufferError(_STRIDED)
-    if "read-only" in str(error):  # NumPy says ValueError
+    if "read-only" in str(error) or "writable" in str(error):  # NumPy: a ValueError
         return BufferError("the memory is read-only: nothing can be received there")
     if not isinstance(error, TypeError):
         return error

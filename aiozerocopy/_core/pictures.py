@@ -1,0 +1,73 @@
+"""Pictures in memory, for the conversions in csrc/colour."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from aiozerocopy._core.binding import check, ffi, lib
+from aiozerocopy._core.leases import memory_of
+from aiozerocopy._core.pins import pin
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from typing_extensions import Buffer
+
+
+def described(fields: Mapping[str, Any]) -> Any:
+    """A conversion as C knows it: see csrc/colour/yuv.h."""
+    return ffi.new("azc_yuv *", fields)
+
+
+class Rows:
+    """A picture's memory, borrowed: where it starts, and how far its rows are apart."""
+
+    def __init__(self, picture: Buffer, shape: tuple[int, int, int]) -> None:
+        """The shape is height, width and channels, each a byte.
+
+        Raises:
+            TypeError, BufferError, ValueError: as `pin`, unless it is an array of this
+                shape in which only the rows are apart, or upside down.
+        """
+        memory = memory_of(picture)
+        apart = _apart(memory, shape)
+        if apart is None:
+            self._borrowed = self.start = pin(memory)
+            self.nbytes, self.stride = len(self._borrowed), shape[1] * shape[2]
+        else:
+            self._borrowed = memoryview(memory)
+            self.start, self.stride = apart
+            self.nbytes = math.prod(shape)
+
+    def __enter__(self) -> Rows:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if isinstance(self._borrowed, memoryview):
+            self._borrowed.release()
+        else:
+            ffi.release(self._borrowed)
+
+
+def _apart(memory: Any, shape: tuple[int, ...]) -> tuple[Any, int] | None:
+    """The first byte of the first row, and the bytes from one row to the next."""
+    strides = getattr(memory, "strides", None)
+    if not strides or memory.shape != shape or memory.itemsize != 1:
+        return None
+    if strides[1:] != (shape[2], 1) or strides[0] == shape[1] * shape[2]:
+        return None
+    import numpy
+
+    address, _ = numpy.asarray(memory).__array_interface__["data"]
+    return ffi.cast("char *", address), strides[0]
+
+
+def rgb_to_yuv(how: Any, rows: Rows, planes: Any) -> None:
+    """Convert; both have their size."""
+    check(lib.azc_rgb_to_yuv(how, rows.start, rows.stride, planes))
+
+
+def yuv_to_rgb(how: Any, planes: Any, pixels: Any) -> None:
+    """Convert; both have their size."""
+    check(lib.azc_yuv_to_rgb(how, planes, pixels, how.width * how.pixel_bytes))

@@ -1,0 +1,273 @@
+"""Pictures: RGB to YUV 4:2:0, which films are made of, and back.
+
+The work is done in C without the GIL, by AVX2 or NEON where the processor has them.
+Only the memory that is given is read and written, and it is yours again when a call
+returns.  Results are within 1 of the exact formula.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from aiozerocopy._core.leases import Lease
+from aiozerocopy._core.pictures import Rows, described, rgb_to_yuv, yuv_to_rgb
+from aiozerocopy._core.pins import pin, pin_writable
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from typing_extensions import Buffer
+
+    Matrix = Literal["bt709", "bt601", "bt2020"]
+
+# Red's and blue's part in luma: ITU-R BT.709, BT.601 and BT.2020.
+_PARTS = {"bt709": (0.2126, 0.0722), "bt601": (0.299, 0.114)}
+_PARTS |= {"bt2020": (0.2627, 0.0593)}
+
+# Bytes of a pixel, and is blue the first of them?
+PIXELS = {
+    **{"rgb24": (3, False), "bgr24": (3, True)},
+    **{"rgba": (4, False), "bgra": (4, True), "rgb0": (4, False), "bgr0": (4, True)},
+}
+PLANES = ("yuv420p", "nv12")
+
+
+@dataclass(frozen=True)
+class Colour:
+    """What the numbers of a YUV picture mean.
+
+    ``matrix`` is "bt709", "bt601" or "bt2020".  Limited range has black at 16 and white
+    at 235, ``full_range`` has them at 0 and 255.  ``chroma`` says where its samples
+    lie: on the "left" one of each two columns, as H.264 has it unless told otherwise,
+    or in the "center" of four pixels, as JPEG does.
+    """
+
+    matrix: Matrix = "bt709"
+    full_range: bool = False
+    chroma: Literal["left", "center"] = "left"
+
+    def __post_init__(self) -> None:
+        if self.matrix not in _PARTS:
+            known = ", ".join(_PARTS)
+            raise ValueError(f"unknown matrix {self.matrix!r}: one of {known}")
+        if self.chroma not in ("left", "center"):
+            raise ValueError(f"chroma is 'left' or 'center', not {self.chroma!r}")
+
+
+class Conversion:
+    """Between one RGB format and one YUV format, for pictures of one size."""
+
+    def __init__(
+        self, rgb: str, yuv: str, size: tuple[int, int], colour: Colour | None = None
+    ) -> None:
+        """Compute the coefficients.
+
+        Raises:
+            ValueError: a format that is none of these, or no size.
+        """
+        if rgb not in PIXELS:
+            known = ", ".join(PIXELS)
+            raise ValueError(f"unknown RGB format {rgb!r}: one of {known}")
+        if yuv not in PLANES:
+            raise ValueError(f"unknown YUV format {yuv!r}: one of {', '.join(PLANES)}")
+        width, height = map(operator.index, size)
+        if not (0 < width <= 1 << 15 and 0 < height <= 1 << 15):
+            raise ValueError(f"no picture has {width}x{height} pixels")
+        self.size = width, height
+        self.rgb, self.yuv = rgb, yuv
+        self._pixel_bytes, _ = PIXELS[rgb]
+        self.rgb_bytes = width * height * self._pixel_bytes
+        self.yuv_bytes = width * height + 2 * (-(-width // 2) * -(-height // 2))
+        self._how = _coefficients(rgb, yuv, self.size, colour or Colour())
+
+    @property
+    def rgb_shape(self) -> tuple[int, int, int]:
+        """Of an array: height, width and channels."""
+        return *self.size[::-1], self._pixel_bytes
+
+    @property
+    def yuv_shape(self) -> tuple[int, ...]:
+        """Of an array: rows as wide as the picture, where all of it fits in such."""
+        width = self.size[0]
+        rows, rest = divmod(self.yuv_bytes, width)
+        return (self.yuv_bytes,) if rest else (rows, width)
+
+    def to_yuv(self, rgb: Buffer, out: Buffer) -> None:
+        """Convert a picture into the planes of ``out``.  The GIL is free meanwhile.
+
+        Raises:
+            ValueError: one of them is of another size.
+            TypeError, BufferError: no buffer, or one that is not contiguous enough.
+        """
+        with Rows(rgb, self.rgb_shape) as rows, pin_writable(out) as planes:
+            self._check(rows.nbytes, self.rgb_bytes, self.rgb)
+            self._check(len(planes), self.yuv_bytes, self.yuv)
+            rgb_to_yuv(self._how, rows, planes)
+
+    def to_rgb(self, yuv: Buffer, out: Buffer) -> None:
+        """Convert planes into the pixels of ``out``; where those have a fourth byte, it
+        becomes 255.  The GIL is free meanwhile.
+
+        Raises: as `to_yuv`.
+        """
+        with pin(yuv) as planes, pin_writable(out) as pixels:
+            self._check(len(planes), self.yuv_bytes, self.yuv)
+            self._check(len(pixels), self.rgb_bytes, self.rgb)
+            yuv_to_rgb(self._how, planes, pixels)
+
+    def _check(self, given: int, needed: int, pix_fmt: str) -> None:
+        if given != needed:
+            width, height = self.size
+            raise ValueError(
+                f"a picture of {width}x{height} {pix_fmt} has {needed:,} bytes, "
+                f"not {given:,}"
+            )
+
+
+def _coefficients(rgb: str, yuv: str, size: tuple[int, int], colour: Colour) -> Any:
+    """The conversion as C knows it: see csrc/colour/yuv.h."""
+    red, blue = _PARTS[colour.matrix]
+    green = 1 - red - blue
+    black = 0 if colour.full_range else 16
+    luma, chroma = (1.0, 1.0) if colour.full_range else (219 / 255, 224 / 255)
+    of_u, of_v = chroma / (2 * (1 - blue)), chroma / (2 * (1 - red))
+    pixel_bytes, blue_first = PIXELS[rgb]
+
+    def row(*of_rgb: float) -> list[int]:
+        whole = [round(part * (1 << 15)) for part in of_rgb]
+        return whole[::-1] if blue_first else whole
+
+    fields = {
+        "width": size[0],
+        "height": size[1],
+        "pixel_bytes": pixel_bytes,
+        "blue_first": blue_first,
+        "interleaved": yuv == "nv12",
+        "left": colour.chroma == "left",
+        "black": black,
+        "to_y": row(red * luma, green * luma, blue * luma),
+        "to_u": row(-red * of_u, -green * of_u, (1 - blue) * of_u),
+        "to_v": row((1 - red) * of_v, -green * of_v, -blue * of_v),
+        "gain": round((1 << 13) / luma),
+        "from_black": round(-black / luma * 32) + 16,
+        "v_to_red": round((1 << 12) / of_v),
+        "u_to_green": round(-(1 << 12) / of_u * blue / green),
+        "v_to_green": round(-(1 << 12) / of_v * red / green),
+        "u_to_blue": round((1 << 12) / of_u),
+    }
+    return described(fields)
+
+
+# ---- for one picture ---------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=16)
+def _conversion(
+    rgb: str, yuv: str, size: tuple[int, int], colour: Colour | None
+) -> Conversion:
+    return Conversion(rgb, yuv, size, colour)
+
+
+def to_yuv420p(
+    rgb: Buffer,
+    out: Buffer | None = None,
+    *,
+    pix_fmt: str | None = None,
+    size: tuple[int, int] | None = None,
+    colour: Colour | None = None,
+) -> Any:
+    """Return the picture as planes of Y, U and V, of which the last two are halved.
+
+    ``rgb`` is an array of height, width and 3 or 4 channels, whose rows may be apart or
+    upside down, or a buffer with its ``size`` (width, height).  ``pix_fmt`` is "rgb24"
+    or "rgba" unless it is said: "bgr24", "bgra", "rgb0" and "bgr0" are known too.
+    ``out`` is any contiguous memory of that size, and returned; without it, a new NumPy
+    array is.
+
+    Raises:
+        ValueError: a size or a format that is none, or ``out`` is of another size.
+        TypeError, BufferError: no buffer, or one that is not contiguous enough.
+    """
+    return _to_planes(rgb, out, "yuv420p", pix_fmt, size, colour)
+
+
+def to_nv12(
+    rgb: Buffer,
+    out: Buffer | None = None,
+    *,
+    pix_fmt: str | None = None,
+    size: tuple[int, int] | None = None,
+    colour: Colour | None = None,
+) -> Any:
+    """As `to_yuv420p`, but U and V are one plane, in which they take turns."""
+    return _to_planes(rgb, out, "nv12", pix_fmt, size, colour)
+
+
+def _to_planes(
+    rgb: Buffer,
+    out: Buffer | None,
+    yuv: str,
+    pix_fmt: str | None,
+    size: tuple[int, int] | None,
+    colour: Colour | None,
+) -> Any:
+    shape = _shape_of(rgb)
+    if size is None:
+        if len(shape) != 3:
+            raise ValueError(
+                "size=(width, height) is needed, or an array of height, width and "
+                f"channels, not of the shape {shape}"
+            )
+        size = shape[1], shape[0]
+    if pix_fmt is None:
+        channels = shape[2] if len(shape) == 3 else 3
+        pix_fmt = {3: "rgb24", 4: "rgba"}.get(channels, f"{channels} channels")
+    conversion = _conversion(pix_fmt, yuv, size, colour)
+    if out is None:
+        out = _new_array(conversion.yuv_shape)
+    conversion.to_yuv(rgb, out)
+    return out
+
+
+def to_rgb(
+    yuv: Buffer,
+    size: tuple[int, int],
+    out: Buffer | None = None,
+    *,
+    pix_fmt: str = "rgb24",
+    source: str = "yuv420p",
+    colour: Colour | None = None,
+) -> Any:
+    """Return planes as pixels: "rgb24", "bgr24", "rgba" or "bgra".
+
+    ``yuv`` is a contiguous buffer of a picture of that ``size`` (width, height), and
+    ``source`` its format: "yuv420p" or "nv12".  ``out`` is as in `to_yuv420p`.
+
+    Raises: as `to_yuv420p`.
+    """
+    conversion = _conversion(pix_fmt, source, size, colour)
+    if out is None:
+        out = _new_array(conversion.rgb_shape)
+    conversion.to_rgb(yuv, out)
+    return out
+
+
+to_rgb24 = functools.partial(to_rgb, pix_fmt="rgb24")
+
+
+def _shape_of(picture: Any) -> tuple[int, ...]:
+    if isinstance(picture, Lease):
+        return picture.shape
+    return memoryview(picture).shape or ()
+
+
+def _new_array(shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    try:
+        import numpy
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "a new array needs NumPy: pip install 'aiozerocopy[numpy]', or give out=..."
+        ) from None
+    return numpy.empty(shape, numpy.uint8)

@@ -1,0 +1,90 @@
+/* rows_body.h - what rows.h declares, over the operations of one simd_*.h.
+ *
+ * Fixed point.  To YUV: samples have 7 bits behind the point and coefficients 15.
+ * To RGB: the results have 5, and what they are made of so much that `times` leaves
+ * those.
+ */
+#include "rows.h"
+
+static inline words matrix(const words of[3], const int16_t by[3], int zero) {
+    words sum = plus(times(of[0], by[0]), times(of[1], by[1]));
+    sum = plus(sum, times(of[2], by[2]));
+    return plus_all(sum, (int16_t)(zero * 128 + 64));
+}
+
+static void luma(const azc_yuv *how, const uint8_t *rgb, int blocks, uint8_t *y,
+                 uint8_t *const channels[3]) {
+    const azc_yuv h = *how;
+    for (int i = 0; i < blocks * BLOCK; i += BLOCK) {
+        bytes of[3];
+        words wide[3];
+        if (h.pixel_bytes == 3)
+            split3(rgb + 3 * i, of);
+        else
+            split4(rgb + 4 * i, of);
+        UNROLLED
+        for (int c = 0; c < 3; c++) {
+            store(channels[c] + i, of[c]);
+            wide[c] = widened(of[c]);
+        }
+        store(y + i, narrowed(matrix(wide, h.to_y, h.black), 7));
+    }
+}
+
+/* The samples of one channel where the chroma is: 16 times their sum over 8. */
+static inline words sited(const azc_yuv *how, const uint8_t *first,
+                          const uint8_t *second) {
+    words sum;
+    if (how->left) { /* 1 2 1 about each second pixel */
+        sum = plus(pairs(first, 2, 1), pairs(second, 2, 1));
+        sum = plus(sum, plus(pairs(first - 1, 1, 0), pairs(second - 1, 1, 0)));
+    } else {
+        sum = plus(pairs(first, 2, 2), pairs(second, 2, 2));
+    }
+    return shifted(sum, 4);
+}
+
+static void chroma(const azc_yuv *how, uint8_t *const first[3],
+                   uint8_t *const second[3], int blocks, uint8_t *u,
+                   uint8_t *v) {
+    const azc_yuv h = *how;
+    for (int i = 0; i < blocks * BLOCK; i += BLOCK) {
+        words of[3];
+        UNROLLED
+        for (int c = 0; c < 3; c++)
+            of[c] = sited(&h, first[c] + 2 * i, second[c] + 2 * i);
+        const bytes a = narrowed_pairs(matrix(of, h.to_u, 128), 7);
+        const bytes b = narrowed_pairs(matrix(of, h.to_v, 128), 7);
+        if (h.interleaved) {
+            join2(u + 2 * i, a, b);
+        } else {
+            store(u + i, a);
+            store(v + i, b);
+        }
+    }
+}
+
+static void rgb(const azc_yuv *how, const uint8_t *y, const uint8_t *u,
+                const uint8_t *v, int blocks, uint8_t *rgb) {
+    const azc_yuv h = *how;
+    const int red = h.blue_first ? 2 : 0;
+    for (int i = 0; i < blocks * BLOCK; i += BLOCK) {
+        const bytes a =
+            h.interleaved ? doubled_of_pairs(u + i, 0) : doubled(u + i / 2);
+        const bytes b =
+            h.interleaved ? doubled_of_pairs(u + i, 1) : doubled(v + i / 2);
+        const words blue = widened_from_grey(a), redness = widened_from_grey(b);
+        const words grey =
+            plus_all(times(widened(load(y + i)), h.gain), h.from_black);
+        bytes of[3];
+        of[red] = narrowed(plus(grey, times(redness, h.v_to_red)), 5);
+        of[1] = narrowed(plus(grey, plus(times(blue, h.u_to_green),
+                                         times(redness, h.v_to_green))),
+                         5);
+        of[2 - red] = narrowed(plus(grey, times(blue, h.u_to_blue)), 5);
+        if (h.pixel_bytes == 3)
+            join3(rgb + 3 * i, of);
+        else
+            join4(rgb + 4 * i, of);
+    }
+}
