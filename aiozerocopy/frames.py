@@ -42,11 +42,17 @@ class Colour:
     at 235, ``full_range`` has them at 0 and 255.  ``chroma`` says where its samples
     lie: on the "left" one of each two columns, as H.264 has it unless told otherwise,
     or in the "center" of four pixels, as JPEG does.
+
+    ``primaries`` and ``transfer`` change no number: a film says by them, in FFmpeg's
+    words, what its red, green and blue are.  "bt709" is what screens show as it is;
+    "bt2020" with "smpte2084" or "arib-std-b67" is HDR.
     """
 
     matrix: Matrix = "bt709"
     full_range: bool = False
     chroma: Literal["left", "center"] = "left"
+    primaries: str = "bt709"
+    transfer: str = "bt709"
 
     def __post_init__(self) -> None:
         if self.matrix not in _PARTS:

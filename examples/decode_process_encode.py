@@ -30,9 +30,9 @@ async def main() -> None:
     parser.add_argument("output", nargs="?", default="film.mp4")
     options = parser.parse_args()
 
-    arguments = ["-pix_fmt", "yuv420p"]
+    arguments = []
     if options.source:  # its sound as it is, if it has any ("?")
-        arguments += ["-map", "0:v", "-map", "1:a?", "-c:a", "copy"]
+        arguments = ["-map", "0:v", "-map", "1:a?", "-c:a", "copy"]
 
     async with ffmpeg.Reader(options.source or PATTERN, slots=4) as before:
         after = ffmpeg.Writer(

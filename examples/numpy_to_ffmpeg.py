@@ -41,11 +41,8 @@ async def main() -> None:
     width, height = map(int, options.size.split("x"))
 
     scene = Waves(width, height)
-    playable = ["-pix_fmt", "yuv420p"]
     start = time.perf_counter()
-    async with ffmpeg.Writer(
-        options.output, (width, height), options.fps, options=playable
-    ) as video:
+    async with ffmpeg.Writer(options.output, (width, height), options.fps) as video:
         with azc.FramePool(video.layout.shape, video.layout.dtype, slots=3) as pool:
             for number in range(options.frames):
                 with await pool.acquire() as frame:  # waits until FFmpeg has read one

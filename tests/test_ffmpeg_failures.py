@@ -47,9 +47,12 @@ async def send_until_error(video: Writer) -> None:
         await video.send(picture(number))
 
 
+BAD = ["-c:v", "nonesuch"]
+
+
 async def test_bad_codec(each_ffmpeg: str) -> None:
     with pytest.raises(FFmpegError, match="Unknown encoder 'nonesuch'") as caught:
-        async with Writer(NULL, SIZE, codec="nonesuch", ffmpeg=each_ffmpeg) as video:
+        async with Writer(NULL, SIZE, options=BAD, ffmpeg=each_ffmpeg) as video:
             await send_until_error(video)
     assert caught.value.returncode
     assert isinstance(caught.value, azc.StreamBroken)
@@ -58,7 +61,7 @@ async def test_bad_codec(each_ffmpeg: str) -> None:
 
 
 async def test_bad_codec_is_told_at_the_end_too(ffmpeg: str) -> None:
-    video = await Writer(NULL, SIZE, codec="nonesuch", ffmpeg=ffmpeg)
+    video = await Writer(NULL, SIZE, options=BAD, ffmpeg=ffmpeg)
     with pytest.raises(FFmpegError, match="Unknown encoder 'nonesuch'"):
         await video.aclose()
     await video.aclose()
@@ -67,10 +70,10 @@ async def test_bad_codec_is_told_at_the_end_too(ffmpeg: str) -> None:
 async def test_existing_file_stays(each_ffmpeg: str, tmp_path: Path) -> None:
     path = tmp_path / "a.mkv"
     path.write_text("mine")
-    video = await Writer(path, SIZE, overwrite=False, ffmpeg=each_ffmpeg)
-    with pytest.raises(FFmpegError, match="already exists"):
-        await video.aclose()
+    with pytest.raises(FileExistsError):
+        await Writer(path, SIZE, overwrite=False, ffmpeg=each_ffmpeg)
     assert path.read_text() == "mine"
+    assert os.listdir(tmp_path) == ["a.mkv"]
 
 
 async def test_bad_url(ffmpeg: str) -> None:
@@ -190,7 +193,7 @@ async def test_every_waiting_sender_is_told(
 
 
 async def test_sender_in_a_thread_is_told() -> None:
-    async with Writer(NULL, SIZE, codec="nonesuch") as video:
+    async with Writer(NULL, SIZE, options=BAD) as video:
         assert video._running
         stream = video._running.video
         frame = bytes(4 << 20)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -60,13 +60,20 @@ def checked_format(pix_fmt: str) -> str:
 
 
 def words(
-    arguments: Sequence[str | os.PathLike[str]], what: str = "options is"
+    arguments: Sequence[str | os.PathLike[str]] | Mapping[str, object],
+    what: str = "options is",
 ) -> list[str]:
-    """Arguments for FFmpeg.
+    """Arguments for FFmpeg: a list, or names and values.
 
     Raises:
-        TypeError: not a list of them; one str would be taken for a list of letters.
+        TypeError: neither; one str would be taken for a list of letters.
     """
+    if isinstance(arguments, Mapping):
+        return [
+            text
+            for name, value in arguments.items()
+            for text in (f"-{name.removeprefix('-')}", str(value))
+        ]
     if isinstance(arguments, (str, bytes)) or not isinstance(arguments, Iterable):
         raise TypeError(f"{what} a list of arguments, not {arguments!r}")
     return [os.fspath(argument) for argument in arguments]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.lifetime import Stats
+from aiozerocopy.ffmpeg import encoders
 from aiozerocopy.ffmpeg.arguments import (
     AT_ONCE,
     audio_arguments,
@@ -21,15 +23,19 @@ from aiozerocopy.ffmpeg.arguments import (
     output_arguments,
     words,
 )
+from aiozerocopy.ffmpeg.converting import Converter
+from aiozerocopy.ffmpeg.destination import Destination, destination_of
 from aiozerocopy.ffmpeg.finding import find_ffmpeg
 from aiozerocopy.ffmpeg.formats import Audio, Layout
+from aiozerocopy.ffmpeg.plan import Plan, plan
 from aiozerocopy.ffmpeg.probing import frame_layout
 from aiozerocopy.ffmpeg.progress import Status
-from aiozerocopy.ffmpeg.running import QUIETLY, Running, start
+from aiozerocopy.ffmpeg.running import QUIETLY, FFmpegError, Running, start
+from aiozerocopy.frames import PIXELS, Colour
 from aiozerocopy.process import GRACE
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Mapping, Sequence
     from fractions import Fraction
     from types import TracebackType
 
@@ -46,9 +52,18 @@ class Writer:
     """An FFmpeg that takes frames; to be awaited, or used with ``async with``.
 
     ``output`` is a path, a URL (rtmp:, srt:, ...), or a list of FFmpeg's output
-    arguments such as ``["-f", "null", "-"]``.  ``options`` go before it, and so may
-    name more inputs and a map.  ``codec`` is FFmpeg's name of the encoder.  ``fps`` is
-    a number, a Fraction or "30000/1001".
+    arguments such as ``["-f", "null", "-"]``.  ``fps`` is a number, a Fraction or
+    "30000/1001".  A film takes the place of an older one only when it is finished.
+
+    By its name a film gets an encoder, and a format that every player shows (4:2:0; odd
+    sizes are padded).  ``codec`` names another, as FFmpeg does; "auto" is one in
+    hardware if one works here.  ``quality`` is "high", "medium", "low" or "lossless",
+    ``preset`` "ultrafast" to "veryslow", ``bitrate`` such as "5M".  ``options``, a list
+    or a mapping (``{"crf": 20}``), go last and win: they may name more inputs, a map.
+
+    ``colour`` says which YUV is made of RGB, and what the film says of it.  RGB that
+    ends as 4:2:0 is converted here, in C, before it goes to FFmpeg: which is quicker.
+    ``convert="ffmpeg"`` leaves that to FFmpeg, and so do filters in ``options``.
 
     ``audio`` is a path or URL, a list of FFmpeg's input arguments, or an `Audio`: then
     the samples come by `send_audio`.  Send pictures and sound from two tasks: FFmpeg
@@ -59,7 +74,7 @@ class Writer:
     FFmpeg that has done nothing for ``timeout`` seconds (None: for ever), while it had
     something to do, is killed.
 
-    The block's end finishes the file, also where an exception ends it: it then has
+    The block's end finishes the film, also where an exception ends it: it then has
     the frames that were sent until then.  `abort` finishes nothing.
     """
 
@@ -70,10 +85,15 @@ class Writer:
         fps: float | Fraction | str = 60,
         pix_fmt: str = "rgb24",
         codec: str | None = None,
-        options: Sequence[str] = (),
+        options: Sequence[str] | Mapping[str, object] = (),
         audio: Audio | Path | Sequence[str] | None = None,
         ffmpeg: Path | None = None,
         *,
+        quality: encoders.Quality | None = None,
+        preset: str | None = None,
+        bitrate: str | float | None = None,
+        colour: Colour | None = None,
+        convert: Literal["auto", "ffmpeg"] = "auto",
         overwrite: bool = True,
         timeout: float | None = TIMEOUT,
         peer: str = "reads",
@@ -86,6 +106,7 @@ class Writer:
         self.size = checked_size(size)
         self.fps = checked_rate(fps)
         self.pix_fmt = checked_format(pix_fmt)
+        self.frames_written = 0  # in the film, once it is finished
         self.audio: Audio | None = None
         self._sound: list[str] = []  # of another input of FFmpeg's
         if isinstance(audio, Audio):
@@ -94,14 +115,29 @@ class Writer:
             self._sound = input_arguments(audio)
         self._layout: Layout | None = None
         self._running: Running | None = None
+        self._converter: Converter | None = None
+        self._destination: Destination | None = None
         self._closed = False
         if timeout is not None and timeout <= 0:
             raise ValueError(f"timeout is seconds, or None for ever, not {timeout}")
-        self._ffmpeg = ffmpeg
+        if convert not in ("auto", "ffmpeg"):
+            raise ValueError(f"convert is 'auto' or 'ffmpeg', not {convert!r}")
+        self._binary = "" if ffmpeg is None else os.fspath(ffmpeg)
         self._peer = peer
         self._timeout = timeout
-        encoder = [] if codec is None else ["-c:v", codec]
-        self._output = [*encoder, *words(options), *output_arguments(output)]
+        self._codec = codec
+        self._choose = partial(
+            encoders.chosen,
+            quality=quality,
+            preset=preset,
+            bitrate=bitrate,
+            is_rgb=self.pix_fmt in PIXELS,
+        )
+        self._colour = colour or Colour()
+        self._convert = convert
+        self._output = output
+        self._options = words(options)
+        *self._before_output, self._place = output_arguments(output)
         self._overwrite = overwrite
 
     # -- the beginning ------------------------------------------------------------
@@ -111,34 +147,75 @@ class Writer:
 
         Raises:
             FileNotFoundError: there is no FFmpeg.
-            ValueError: FFmpeg does not know the pixel format.
+            ValueError: FFmpeg does not know the pixel format, or has no such encoder.
+            FileExistsError: the film is there, and is not to be replaced.
+            OSError: nothing can be written there.
         """
         if self._running is not None:
             raise RuntimeError("this Writer was opened before")
-        binary = os.fspath(self._ffmpeg or find_ffmpeg())
-        self._layout = await frame_layout(self.pix_fmt, self.size, binary)
-
-        def command(progress: str, audio: str) -> list[str]:
-            return [binary, *self._arguments(progress, audio)]
-
-        self._running = await start(
-            command,
-            has_audio=self.audio is not None,
-            peer=self._peer,
-            patience=self._timeout,
-        )
+        self._binary = self._binary or find_ffmpeg()
+        self._layout = await frame_layout(self.pix_fmt, self.size, self._binary)
+        made = await self._plan()
+        self._destination = destination_of(self._output, overwrite=self._overwrite)
+        try:
+            self._running = await start(
+                lambda progress, audio: self._command(made, progress, audio),
+                has_audio=self.audio is not None,
+                peer=self._peer,
+                patience=self._timeout,
+            )
+        except BaseException:
+            self._discard()
+            raise
+        if made.conversion is not None:
+            self._converter = Converter(made.conversion, self._running.video)
         return self
 
-    def _arguments(self, progress: str, audio: str) -> list[str]:
+    async def _plan(self) -> Plan:
+        options = [*self._options, *self._before_output]
+        codec = encoders.named_in(options)
+        ours = None
+        if codec is None:
+            container = "" if "-f" in options else encoders.container_of(self._place)
+            ours = await encoders.encoder_for(container, self._codec, self._binary)
+            codec = ours
+        choice = self._choose(ours)
+        is_told = choice.pix_fmt is not None or "-pix_fmt" in options
+        may_be_rgb = is_told or codec is None
+        if not may_be_rgb and codec is not None:
+            may_be_rgb = await encoders.takes_rgb(codec, self._binary)
+        made = plan(
+            self.pix_fmt,
+            self.size,
+            choice,
+            options,
+            self._colour,
+            ours=self._convert == "auto",
+            ends_as_yuv=not may_be_rgb,
+        )
+        if made.is_padded:
+            width, height = (side + side % 2 for side in self.size)
+            warnings.warn(
+                f"4:2:0 has even sizes: the film is padded to {width}x{height}",
+                stacklevel=4,
+            )
+        return made
+
+    def _command(self, made: Plan, progress: str, audio: str) -> list[str]:
         width, height = self.size
+        arguments = made.of_output
+        place = [*encoders.muxer_of(self._place, arguments), self._place]
+        overwrite = self._overwrite
+        if self._destination is not None:
+            place, overwrite = self._destination.arguments(arguments), True
         return [
-            *(*QUIETLY, "-loglevel", "warning", "-progress", progress),
-            "-y" if self._overwrite else "-n",
-            *(*AT_ONCE, "-f", "rawvideo", "-pix_fmt", self.pix_fmt),
+            *(self._binary, *QUIETLY, "-loglevel", "warning", "-progress", progress),
+            *("-y" if overwrite else "-n", *made.before),
+            *(*AT_ONCE, *made.of_input, "-f", "rawvideo", "-pix_fmt", made.pix_fmt),
             *("-video_size", f"{width}x{height}", "-framerate", str(self.fps)),
             *("-i", "pipe:0"),
             *(*audio_arguments(self.audio, audio), *self._sound),
-            *self._output,
+            *(*arguments, *place),
         ]
 
     def __await__(self) -> Generator[Any, None, Writer]:
@@ -162,7 +239,10 @@ class Writer:
             StreamClosed: the video was closed.
         """
         running = self._open_for_frames(planes)
-        await running.video.send(*planes)
+        if self._converter is not None:
+            await (await self._converter.put(*planes))
+        else:
+            await running.video.send(*planes)
 
     async def put(self, *planes: Buffer) -> Ticket:
         """Queue one frame, waiting for room only.
@@ -172,6 +252,8 @@ class Writer:
         Raises: as `send`, and so does the ticket.
         """
         running = self._open_for_frames(planes)
+        if self._converter is not None:
+            return await self._converter.put(*planes)
         return await running.video.put(*planes)
 
     async def send_audio(self, samples: Buffer) -> None:
@@ -267,15 +349,55 @@ class Writer:
             return
         self._closed = True
         try:
-            await running.finish()
+            try:
+                await running.finish()
+            finally:
+                await running.end()
+        except BaseException as error:
+            with anyio.CancelScope(shield=True):
+                await self._keep_what_plays()
+            self._tell_what_is_left(error)
+            raise
         finally:
-            await running.end()
+            if self._converter is not None:
+                self._converter.close()
+        await self._keep(running)
+
+    async def _keep(self, running: Running) -> None:
+        """FFmpeg has written all: the film takes its place."""
+        self.frames_written = running.child.status().frames
+        if self._destination is None:
+            return
+        if running.video.stats.bytes_sent == 0:
+            self._destination.discard()
+            raise FFmpegError("no frame was sent, so there is no film")
+        await self._destination.keep(self._binary, self._options)
+
+    async def _keep_what_plays(self) -> None:
+        """FFmpeg was broken off."""
+        if self._destination is not None:
+            self.frames_written = await self._destination.keep_what_plays(self._binary)
+
+    def _tell_what_is_left(self, error: BaseException | None) -> None:
+        if self._destination is None or not isinstance(error, FFmpegError):
+            return
+        left = "nothing is left of the film"
+        if self.frames_written:
+            left = f"{self._place} has the first {self.frames_written} frames"
+        error.args = (f"{error.args[0]} ({left})", *error.args[1:])
+
+    def _discard(self) -> None:
+        if self._destination is not None:
+            self._destination.discard()
+        if self._converter is not None:
+            self._converter.close()
 
     def abort(self) -> None:
-        """Kill FFmpeg now.  What it has written is left as it is."""
+        """Kill FFmpeg now.  Nothing is left of a film; what went elsewhere is there."""
         if self._running is not None:
             self._closed = True
             self._running.abort()
+            self._discard()
 
     async def __aexit__(
         self,
@@ -294,6 +416,7 @@ class Writer:
             contextlib.suppress(StreamBroken),
         ):
             await self.aclose()
+        self._tell_what_is_left(exc_val)
 
     def __del__(self) -> None:
         running = getattr(self, "_running", None)

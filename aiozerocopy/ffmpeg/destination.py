@@ -1,0 +1,136 @@
+"""Where a film goes: beside its place until it is finished, and then into it.
+
+The states of a film
+    unfinished   ``film.unfinished-1a2b3c.mp4``, in the folder of ``film.mp4``, which is
+                 not touched.  An MP4 is written in fragments, so that it plays whatever
+                 ends it: a full disk, a killed program
+    kept         it has taken the place of ``film.mp4``; an MP4 is put into its usual
+                 form before, with the index in front
+    discarded    it has no frame that plays, and is gone
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aiozerocopy.ffmpeg.asking import ask
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# The containers that are one file, by their names' ends.
+_FRAGMENTED = ("mp4", "m4v", "mov")
+_SINGLE = (*_FRAGMENTED, "mkv", "webm", "ts", "m2ts", "flv", "avi", "gif", "apng")
+_FRAGMENTS = ("-movflags", "+frag_keyframe+delay_moov+default_base_moof")
+_FRAMES = re.compile(r"^frame=(\d+)", re.MULTILINE)
+
+
+class Destination:
+    """The place of one film in a folder."""
+
+    def __init__(self, path: str | os.PathLike[str], *, overwrite: bool) -> None:
+        """Make the file beside it, so that a folder that refuses says so now.
+
+        Raises:
+            FileExistsError: it is there, and is not to be replaced.
+            OSError: nothing can be written there.
+        """
+        self.path = Path(os.path.realpath(path))
+        if not overwrite and self.path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        self.unfinished = self._beside("unfinished")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        os.close(os.open(self.unfinished, flags, 0o666))
+
+    def _beside(self, state: str) -> Path:
+        token = secrets.token_hex(3)
+        return self.path.with_name(
+            f"{self.path.stem}.{state}-{token}{self.path.suffix}"
+        )
+
+    @property
+    def _is_fragmented(self) -> bool:
+        return self.path.suffix[1:].lower() in _FRAGMENTED
+
+    def arguments(self, others: Sequence[str]) -> list[str]:
+        """FFmpeg's output, and how it writes it."""
+        if "-movflags" in others:  # the user's own: then that is the final form
+            return [f"file:{self.unfinished}"]
+        fragments = _FRAGMENTS if self._is_fragmented else ()
+        return [*fragments, f"file:{self.unfinished}"]
+
+    async def keep(self, ffmpeg: str, others: Sequence[str]) -> None:
+        """It is whole: let it take its place."""
+        if self._is_fragmented and "-movflags" not in others:
+            await self._put_index_in_front(ffmpeg)
+        self._replace(self.unfinished)
+
+    async def keep_what_plays(self, ffmpeg: str) -> int:
+        """It was broken off: keep it if it plays.  Returns how many frames that are."""
+        frames = await self._frames(ffmpeg)
+        if frames:
+            self._replace(self.unfinished)
+        else:
+            self.discard()
+        return frames
+
+    def discard(self) -> None:
+        """Nothing of it is left; may be called twice, and after it was kept."""
+        self.unfinished.unlink(missing_ok=True)
+
+    async def _put_index_in_front(self, ffmpeg: str) -> None:
+        usual = self._beside("indexed")
+        try:
+            status, _ = await ask(
+                *(ffmpeg, "-loglevel", "error", "-y", "-i", f"file:{self.unfinished}"),
+                *("-map", "0", "-c", "copy", "-movflags", "+faststart"),
+                f"file:{usual}",
+            )
+            if status == 0:
+                usual.replace(self.unfinished)
+        finally:  # without room for it, the fragments play as well
+            usual.unlink(missing_ok=True)
+
+    async def _frames(self, ffmpeg: str) -> int:
+        """How many can be read of what there is."""
+        _, said = await ask(
+            *(ffmpeg, "-loglevel", "quiet", "-fflags", "+discardcorrupt"),
+            *("-i", f"file:{self.unfinished}"),
+            *("-map", "0:v:0", "-c", "copy", "-progress", "pipe:1", "-f", "null", "-"),
+        )
+        return max(map(int, _FRAMES.findall(said)), default=0)
+
+    def _replace(self, film: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            film.chmod(stat.S_IMODE(self.path.stat().st_mode))
+        film.replace(self.path)
+
+
+def destination_of(output: object, *, overwrite: bool) -> Destination | None:
+    """The destination of what is a single file; None for all else.
+
+    Raises: as `Destination`.
+    """
+    if not isinstance(output, (str, os.PathLike)):
+        return None
+    path = os.fspath(output)
+    if not isinstance(path, str):
+        return None
+    if isinstance(output, str):
+        scheme, colon, rest = path.partition(":")
+        if colon and scheme == "file":
+            path = rest
+        elif colon and scheme.isalnum() and not os.path.exists(path):
+            return None  # a URL, or a protocol such as "pipe:"
+    if os.path.splitext(path)[1][1:].lower() not in _SINGLE or "%" in path:
+        return None
+    if os.path.exists(path) and not os.path.isfile(path):
+        return None
+    return Destination(path, overwrite=overwrite)

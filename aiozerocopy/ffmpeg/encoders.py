@@ -1,0 +1,330 @@
+"""Encoders: which one a film gets, and what our words are in its own."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import os
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from aiozerocopy.ffmpeg.asking import ask
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    Quality = Literal["lossless", "high", "medium", "low"]
+
+# How the names of formats begin that are RGB.
+RGB = ("rgb", "bgr", "argb", "abgr", "0rgb", "0bgr", "gbr", "pal", "x2", "bayer")
+
+QUALITIES = ("lossless", "high", "medium", "low")
+PRESETS = (
+    *("ultrafast", "superfast", "veryfast", "faster", "fast", "medium"),
+    *("slow", "slower", "veryslow"),
+)
+
+# By the end of a file's name: the encoders that its container takes, the best first.
+_H264 = ("libx264", "libopenh264", "mpeg4")
+_CONTAINERS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("mp4", "m4v", "mov", "mkv", "ts", "m2ts", "flv", "avi"), _H264),
+    "webm": ("libvpx-vp9", "libvpx", "libsvtav1"),
+    "gif": ("gif",),
+    "apng": ("apng",),
+}
+# By the scheme of a URL: the container that goes there.
+_SCHEMES = {"rtmp": "flv", "rtmps": "flv", "srt": "mpegts", "udp": "mpegts"}
+_SCHEMES |= {"tcp": "mpegts", "rtsp": "rtsp"}
+
+_HARDWARE = ("h264_nvenc", "h264_qsv", "h264_videotoolbox", "h264_vaapi")
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """An encoder of FFmpeg's: what it takes, and our words in its own.
+
+    ``pix_fmt`` is what it gets unless the user has named another; None leaves that to
+    FFmpeg.  ``before`` goes before the inputs, ``filters`` behind ours.
+    """
+
+    pix_fmt: str | None = "yuv420p"
+    quality: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    preset: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    has_bitrate: bool = True
+    # For lossless pictures: of RGB, and of YUV as it is.
+    lossless_rgb: tuple[str, str] | None = None  # encoder and format
+    lossless: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+    filters: str = ""
+
+
+def _steps(option: str, *values: object) -> dict[str, tuple[str, ...]]:
+    """A value for each of `PRESETS`."""
+    return {
+        word: (option, str(value)) for word, value in zip(PRESETS, values, strict=True)
+    }
+
+
+def _qualities(template: str, high: int, medium: int, low: int) -> dict[str, list[str]]:
+    """Arguments with a number in them, for each word but lossless."""
+    return {
+        word: template.format(number).split()
+        for word, number in zip(QUALITIES[1:], (high, medium, low), strict=True)
+    }
+
+
+_SAME = _steps("-preset", *PRESETS)
+_NVENC = Encoder(
+    quality=_qualities("-rc vbr -cq {} -b:v 0", 19, 24, 30),
+    preset=_steps("-preset", *("p1", "p1", "p2", "p3", "p3", "p4", "p5", "p6", "p7")),
+)
+_QSV = Encoder(
+    pix_fmt="nv12",
+    quality=_qualities("-global_quality {}", 19, 24, 30),
+    preset=_SAME | _steps("-preset", *("veryfast",) * 3, *PRESETS[3:]),
+)
+_VAAPI = Encoder(
+    pix_fmt="nv12",
+    quality=_qualities("-qp {}", 20, 25, 31),
+    before=("-vaapi_device", "/dev/dri/renderD128"),
+    filters="format=nv12,hwupload",
+)
+_VIDEOTOOLBOX = Encoder(pix_fmt="nv12", quality=_qualities("-q:v {}", 75, 60, 45))
+
+# A palette for each picture.
+_PALETTES = (
+    "split[picture][colours];[colours]palettegen=stats_mode=single"
+    ":reserve_transparent=0[palette];[picture][palette]paletteuse=new=1"
+)
+
+_KNOWN: dict[str, Encoder] = {
+    "libx264": Encoder(
+        quality=_qualities("-crf {}", 17, 22, 28),
+        preset=_SAME,
+        lossless_rgb=("libx264rgb", "rgb24"),
+        lossless=("-qp", "0"),
+    ),
+    "libx265": Encoder(
+        quality=_qualities("-crf {}", 19, 25, 31),
+        preset=_SAME,
+        lossless_rgb=("libx265", "gbrp"),
+        lossless=("-x265-params", "lossless=1"),
+    ),
+    "libvpx-vp9": Encoder(
+        quality=_qualities("-crf {} -b:v 0", 22, 31, 42),
+        preset={
+            word: (
+                "-deadline",
+                "realtime" if step > 5 else "good",
+                "-cpu-used",
+                str(step),
+            )
+            for word, step in zip(PRESETS, range(8, -1, -1), strict=True)
+        },
+        lossless_rgb=("libvpx-vp9", "gbrp"),
+        lossless=("-lossless", "1"),
+    ),
+    "libsvtav1": Encoder(
+        quality=_qualities("-crf {}", 23, 32, 44),
+        preset=_steps("-preset", *range(12, 3, -1)),
+    ),
+    "mpeg4": Encoder(quality=_qualities("-q:v {}", 2, 5, 10)),
+    "mjpeg": Encoder("yuvj420p", _qualities("-q:v {}", 2, 5, 10)),
+    "libopenh264": Encoder(),
+    "prores_ks": Encoder(
+        "yuv422p10le", _qualities("-profile:v {}", 3, 2, 0), has_bitrate=False
+    ),
+    "ffv1": Encoder(None, has_bitrate=False),
+    "gif": Encoder(None, has_bitrate=False, filters=_PALETTES),
+    "apng": Encoder(None, has_bitrate=False),
+    **dict.fromkeys(("h264_nvenc", "hevc_nvenc", "av1_nvenc"), _NVENC),
+    **dict.fromkeys(("h264_qsv", "hevc_qsv", "av1_qsv"), _QSV),
+    **dict.fromkeys(("h264_vaapi", "hevc_vaapi", "av1_vaapi"), _VAAPI),
+    **dict.fromkeys(("h264_videotoolbox", "hevc_videotoolbox"), _VIDEOTOOLBOX),
+}
+# What people call them.
+_ALIASES = {"h264": "libx264", "hevc": "libx265", "h265": "libx265", "x264": "libx264"}
+_ALIASES |= {"x265": "libx265", "vp9": "libvpx-vp9", "av1": "libsvtav1"}
+_ALIASES |= {"prores": "prores_ks"}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An encoder by its name in FFmpeg, its arguments, and the format that it gets."""
+
+    codec: str | None
+    arguments: tuple[str, ...] = ()
+    pix_fmt: str | None = None
+    before: tuple[str, ...] = ()
+    filters: str = ""
+
+
+def chosen(
+    codec: str | None,
+    *,
+    quality: str | None = None,
+    preset: str | None = None,
+    bitrate: str | float | None = None,
+    is_rgb: bool = True,
+) -> Choice:
+    """The encoder, and our words in its own.
+
+    Raises:
+        ValueError: it does not know such a word.
+    """
+    known = None if codec is None else _KNOWN.get(codec)
+    asked = {"quality": quality, "preset": preset, "bitrate": bitrate}
+    if known is None or codec is None:
+        for word, value in asked.items():
+            if value is not None:
+                whose = codec or "an encoder that FFmpeg chooses"
+                raise ValueError(
+                    f"{word}= is not known for {whose}: give its own in options=[...]"
+                )
+        return Choice(codec)
+    if quality is not None and bitrate is not None:
+        raise ValueError("quality= or bitrate=, not both")
+    arguments = [*_looked_up("preset", preset, known.preset, codec)]
+    pix_fmt = known.pix_fmt
+    if quality == "lossless":
+        if is_rgb and known.lossless_rgb is not None:
+            codec, pix_fmt = known.lossless_rgb
+        elif codec not in ("ffv1", "apng"):
+            pix_fmt = None
+            if not known.lossless:
+                raise ValueError(f"{codec} is never lossless: try codec='libx264'")
+        arguments += known.lossless
+    else:
+        arguments += _looked_up("quality", quality, known.quality, codec)
+    if bitrate is not None:
+        if not known.has_bitrate:
+            raise ValueError(f"{codec} has no bitrate=")
+        arguments += ["-b:v", str(bitrate)]
+    return Choice(codec, tuple(arguments), pix_fmt, known.before, known.filters)
+
+
+def _looked_up(
+    name: str, word: str | None, table: Mapping[str, Sequence[str]], codec: str
+) -> Sequence[str]:
+    if word is None:
+        return ()
+    if word not in table:
+        known = ", ".join(table)
+        those = f"one of {known}" if table else "it has none"
+        raise ValueError(f"{codec} knows no {name}={word!r}: {those}")
+    return table[word]
+
+
+# ---- what a file, and this FFmpeg, takes -------------------------------------------
+
+
+def container_of(output: str | os.PathLike[str]) -> str:
+    """ "flv" or "mpegts" for the URLs that are known, else the end of the name."""
+    name = os.fspath(output)
+    scheme, found, _ = name.partition("://")
+    if found and scheme in _SCHEMES:
+        return _SCHEMES[scheme]
+    return os.path.splitext(name)[1][1:].lower()
+
+
+def named_in(options: Sequence[str]) -> str | None:
+    """The encoder that a user's own arguments name."""
+    names = ("-c:v", "-vcodec", "-codec:v", "-c:v:0", "-c")
+    found = [value for name, value in itertools.pairwise(options) if name in names]
+    return found[-1] if found else None
+
+
+def muxer_of(place: str, arguments: Sequence[str]) -> list[str]:
+    """What a URL does not say by its end."""
+    scheme, found, _ = place.partition("://")
+    if not found or scheme not in _SCHEMES or "-f" in arguments:
+        return []
+    return ["-f", _SCHEMES[scheme]]
+
+
+async def encoder_for(container: str, codec: str | None, ffmpeg: str) -> str | None:
+    """The encoder that was asked for, or the usual one; None leaves it to FFmpeg.
+
+    Raises:
+        ValueError: this FFmpeg has no such encoder.
+    """
+    if codec == "auto":
+        return await _quickest(container, ffmpeg)
+    if codec is None:
+        wanted = _CONTAINERS.get(container, ())
+        if not wanted:
+            return None
+        available = await encoders_of(ffmpeg)
+        return next((name for name in wanted if name in available), None)
+    if codec == "copy":
+        raise ValueError("codec='copy' is for films: raw frames must be encoded")
+    available = await encoders_of(ffmpeg)
+    name = _ALIASES.get(codec, codec)
+    if name not in available:
+        name = codec
+    if name not in available:
+        close = difflib.get_close_matches(codec, available, n=3)
+        hint = f": did you mean {' or '.join(close)}?" if close else ""
+        raise ValueError(f"{ffmpeg} has no encoder {codec!r}{hint}")
+    return name
+
+
+async def _quickest(container: str, ffmpeg: str) -> str | None:
+    if _CONTAINERS.get(container, _H264) is _H264:
+        for name in await hardware_of(ffmpeg):
+            return name
+    return await encoder_for(container, None, ffmpeg)
+
+
+# By the binary and when it was changed.
+_encoders: dict[tuple[str, int], frozenset[str]] = {}
+_hardware: dict[tuple[str, int], tuple[str, ...]] = {}
+_formats: dict[tuple[str, int, str], tuple[str, ...]] = {}
+
+
+def _key(ffmpeg: str) -> tuple[str, int]:
+    return ffmpeg, os.stat(ffmpeg).st_mtime_ns
+
+
+async def takes_rgb(codec: str, ffmpeg: str) -> bool:
+    """May RGB stay what it is in this encoder?"""
+    key = (*_key(ffmpeg), codec)
+    if key not in _formats:
+        _, told = await ask(ffmpeg, "-h", f"encoder={codec}")
+        found = re.search(r"Supported pixel formats: (.*)", told)
+        _formats[key] = () if found is None else tuple(found[1].split())
+    formats = _formats[key]
+    return not formats or any(name.startswith(RGB) for name in formats)
+
+
+async def encoders_of(ffmpeg: str) -> frozenset[str]:
+    """The names of all that it has."""
+    key = _key(ffmpeg)
+    if key not in _encoders:
+        _, told = await ask(ffmpeg, "-encoders")
+        lines = (line.split() for line in told.partition("------")[2].splitlines())
+        _encoders[key] = frozenset(words[1] for words in lines if len(words) > 1)
+    return _encoders[key]
+
+
+async def hardware_of(ffmpeg: str) -> tuple[str, ...]:
+    """The encoders in hardware that have just encoded a few frames."""
+    key = _key(ffmpeg)
+    if key not in _hardware:
+        available = await encoders_of(ffmpeg)
+        names = [name for name in _HARDWARE if name in available]
+        _hardware[key] = tuple([name for name in names if await _works(name, ffmpeg)])
+    return _hardware[key]
+
+
+async def _works(codec: str, ffmpeg: str) -> bool:
+    encoder = _KNOWN[codec]
+    filters = encoder.filters or f"format={encoder.pix_fmt}"
+    status, _ = await ask(
+        ffmpeg,
+        *("-loglevel", "quiet", *encoder.before, "-f", "lavfi"),
+        *("-i", "color=size=256x256", "-frames:v", "5", "-vf", filters),
+        *("-c:v", codec, "-f", "null", "-"),
+    )
+    return status == 0
