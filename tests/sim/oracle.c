@@ -27,7 +27,7 @@ static op *inside[SIM_THREADS];       /* until its call returns */
 static op *cancelling[SIM_THREADS];   /* until its channel was locked */
 
 static void append(op *it) {
-    it->turn = ++it->channel->turns;
+    it->serial = ++it->channel->serials;
     it->place = it->channel->count++;
     it->channel->order[it->place] = it;
 }
@@ -62,19 +62,19 @@ static bool is_unsent(const azc_queue *queue, const azc_op *op) {
 }
 
 static bool leaves_no_room(const azc_queue *queue, uint64_t length) {
-    uint64_t unsent = unsent_before(queue, queue->line);
-    return queue->line || (unsent && unsent + length > queue->limit);
+    uint64_t unsent = unsent_before(queue, queue->first_waiting);
+    return queue->first_waiting || (unsent && unsent + length > queue->limit);
 }
 
-static bool is_in_line(const azc_queue *queue, uint64_t token) {
-    const azc_op *it = queue->line;
+static bool is_waiting(const azc_queue *queue, uint64_t token) {
+    const azc_op *it = queue->first_waiting;
     while (it && !(it->note && azc__note_token(it->note) == token))
         it = it->next;
     return it != NULL;
 }
 
 /* What is left of an azc_send_bound goes first, whether there is room or not. */
-static uint64_t unsent_homes(const chan *channel) {
+static uint64_t unsent_bound(const chan *channel) {
     uint64_t unsent = 0;
     for (int i = 0; i < channel->count; i++)
         if (channel->order[i]->bound) unsent += channel->order[i]->length;
@@ -89,19 +89,20 @@ void op_has_room(op *it) {
     it->has_room = true;
     const azc_op *op = azc ? azc__queue_find(&azc->queue, it->token) : NULL;
     if (!op || !is_unsent(&azc->queue, op)) return;
-    SIM_CHECK(!is_in_line(&azc->queue, it->token),
-              "operation %ld has room, but it is in the line", (long)it->token);
+    SIM_CHECK(!is_waiting(&azc->queue, it->token),
+              "operation %ld has room, but it still waits for it",
+              (long)it->token);
     uint64_t unsent = unsent_before(&azc->queue, op);
-    uint64_t homes = unsent_homes(it->channel);
-    SIM_CHECK(unsent <= homes ||
-                  unsent - homes + it->length <= it->channel->most,
+    uint64_t bound = unsent_bound(it->channel);
+    SIM_CHECK(unsent <= bound ||
+                  unsent - bound + it->length <= it->channel->most,
               "operation %ld has room, but %ld bytes are before it",
               (long)it->token, (long)unsent);
 }
 
 /* ---- hooks --------------------------------------------------------------- */
 
-/* A submitting call has its turn when it first has the lock. */
+/* A submitting call takes its place when it first has the lock. */
 static void enter(op *it, const azc_channel *azc) {
     append(it);
     it->must_wait = it->asks_room && azc->state == OPEN && !azc->freed &&
@@ -119,8 +120,8 @@ static void on_channel_lock(pthread_mutex_t *mutex) {
         entering[self] = NULL;
     }
     if (cancelling[self] && cancelling[self]->channel == channel) {
-        cancelling[self]->in_line =
-            is_in_line(&azc->queue, cancelling[self]->token);
+        cancelling[self]->was_waiting =
+            is_waiting(&azc->queue, cancelling[self]->token);
         cancelling[self] = NULL;
     }
 }
@@ -307,8 +308,9 @@ static void check_order(op *it) {
     int *last = &it->channel->last_end[it->port][it->lent || !it->length];
     if (it->end != BY_EVENT || it->direct || it->twin) return;
     if (it->status == -ECANCELED || (it->status && it->cancelling)) return;
-    SIM_CHECK(it->turn > *last, "operation %ld ends too late", (long)it->token);
-    *last = it->turn;
+    SIM_CHECK(it->serial > *last, "operation %ld ends too late",
+              (long)it->token);
+    *last = it->serial;
 }
 
 /* What the reader has not looked at may be of others, which still run. */
@@ -404,7 +406,8 @@ static void check_outcome(op *it) {
 /* What azc_cancel has said of it. */
 static void check_promise(const op *it) {
     bool cut = it->status == -ECANCELED || it->status == -ESHUTDOWN;
-    SIM_CHECK(!it->in_line || (cut && !it->bytes && it->outcome == AZC_DROPPED),
+    SIM_CHECK(!it->was_waiting ||
+                  (cut && !it->bytes && it->outcome == AZC_DROPPED),
               "operation %ld leaves a trace", (long)it->token);
     SIM_CHECK(it->promise == NOTHING ||
                   (it->status < 0 && it->outcome == it->promise),

@@ -17,7 +17,7 @@ enum {
     ENTRIES = 32,
     POLLERS = 32,
     FIRST_NOTIFIER = 2000,
-    FRUITLESS_MAX = 60, /* turns without a rest or a result */
+    FRUITLESS_MAX = 60, /* waits that neither rest nor bring anything */
 };
 
 /* As in epoll: a number and what it named then. */

@@ -537,7 +537,7 @@ static void step_open(void) {
 }
 
 /* A channel whose number was stolen goes before its pump has noticed. */
-static void step_hurry(void) {
+static void step_free_stolen(void) {
     chan *channel = world.stolen;
     world.stolen = NULL;
     if (op_count > OPS - 20 || channel->closing) return;
@@ -548,7 +548,7 @@ static void step_hurry(void) {
 static void take_step(void) {
     uint64_t kind = sim_below(1000);
     if (world.stolen)
-        step_hurry();
+        step_free_stolen();
     else if (kind < 600)
         step_submit();
     else if (kind < 740)

@@ -28,7 +28,7 @@
 enum {
     STACK_SIZE = 256 << 10,
     TRACED = 120,
-    STEPS_MAX = 4000000, /* turns in one seed: more is a busy loop */
+    STEPS_MAX = 4000000, /* in one seed: more is a busy loop */
     HANG_SECONDS = 30,
     BUSY_MS = 50,   /* that may pass while anyone can run */
     IDLE_MS = 6000, /* longer than anything in csrc has patience */
