@@ -46,7 +46,7 @@ void azc__op_free(azc_op *op);
 int azc__op_set_sizes(azc_op *op, const uint64_t *sizes, int nsizes);
 /* How many messages it has carried to their end. */
 uint64_t azc__op_messages(const azc_op *op);
-/* Notes that up to n bytes more of it were moved; returns how many it had left. */
+/* Notes that n bytes more were moved; returns how many of these were its own. */
 uint64_t azc__op_advance(azc_op *op, uint64_t n);
 /* Ends a batch after the message in progress. */
 void azc__op_truncate(azc_op *op);

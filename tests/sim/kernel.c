@@ -252,8 +252,8 @@ static bool never(void *ignored) {
     return false;
 }
 
-/* A child's copy is not the last one, whose close may last.  Without a thread to
- * close in there is no other way. */
+/* Only the close of the last copy may block, so never a child's.  It may block the
+ * caller if there is no thread to close in. */
 static void linger(const sim_file *file) {
     bool is_ours = sim_self() && !kernel_is_caller(sim_self());
     bool excused = kernel_excuses.no_thread || kernel_excuses.no_memory;
@@ -660,7 +660,7 @@ static ssize_t fake_lend(int fd, const struct iovec *vec, int count) {
     return r;
 }
 
-/* A stranger answers what he likes.  Others may write into the pipe too, and
+/* A foreign file may answer anything.  Others may write into the pipe too, and
  * the answer may be old when it comes. */
 static ssize_t fake_unread(int fd) {
     if (kernel_is_nothing(fd)) return -EBADF;
@@ -775,7 +775,7 @@ static void fake_thread_detach(pthread_t thread) {
     sim_detach((int)(uintptr_t)thread - 1);
 }
 
-/* Who asks for the time again and again sees it pass. */
+/* Time passes for a thread that asks for it again and again. */
 static uint64_t fake_now_ns(void) {
     sim_pass_time();
     return sim_now() * 1000000;

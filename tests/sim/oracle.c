@@ -47,7 +47,7 @@ static chan *channel_of(const pthread_mutex_t *mutex) {
 
 /* ---- room ---------------------------------------------------------------- */
 
-/* The op's own count does not matter here: each is asked what it has left. */
+/* Counted anew, without trusting the queue's own count. */
 static uint64_t unsent_before(const azc_queue *queue, const azc_op *end) {
     uint64_t unsent = 0;
     for (const azc_op *it = queue->cursor; it && it != end; it = it->next)
@@ -132,7 +132,7 @@ static void on_move(sim_file *file, bool out) {
     it->direct = true;
 }
 
-/* Which of them it is nobody can tell from the memory: any that run here. */
+/* The memory does not tell which of them it is: it may be any that runs here. */
 static void on_lend(const void *from) {
     for (int i = 0; i < SLOTS * BORROWERS; i++) {
         op *it = in_slot[i / BORROWERS][i % BORROWERS];
@@ -281,7 +281,7 @@ static void keep_received(op *it) {
     memcpy(it->kept, it->data, it->length);
 }
 
-/* Who does the worst that a caller can do. */
+/* Does the worst that a caller may do. */
 void op_give_back(op *it) {
     if (it->back || it->lost || it->kind == CLOSE) return;
     it->back = true;
@@ -582,7 +582,7 @@ static void check_error(chan *channel) {
 }
 
 void channel_check(chan *channel) {
-    /* It may have broken when nobody was left to hear of it. */
+    /* It may have broken when no operation was left to be told. */
     const azc_channel *azc = channel_inside(channel);
     channel->torn |= !azc || azc->state != OPEN;
     for (int i = 0; i < channel->count; i++)
@@ -612,13 +612,13 @@ static uint64_t messages_of(const op *it) {
     return messages;
 }
 
-/* Of a batch that broke off nobody may have known where its messages end. */
+/* The ends of the messages in a batch that broke off may be unknown. */
 static bool is_countable(const op *it) {
     if (!it->bound || !it->nends || !it->sizes_told || !it->final) return true;
     return was_rescued(it) ? !it->sizes_late : it->final == it->length;
 }
 
-/* For a channel at rest, that nobody has closed. */
+/* For a channel at rest that was not closed. */
 void channel_check_stats(chan *channel) {
     azc_stats stats;
     const sim_flow *flow = channel->flow;

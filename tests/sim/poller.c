@@ -145,7 +145,7 @@ void azc__poller_forget(azc_poller *poller, int fd) {
     if (it && !file->stolen) it->used = false;
 }
 
-/* The kernel itself forgets a description that nobody has open. */
+/* The kernel itself forgets a description that is open nowhere. */
 void poller_drop_closed(const sim_file *file) {
     for (int i = 0; i < POLLERS; i++) {
         entry *it = polling.pollers[i] ? find(polling.pollers[i], file) : NULL;

@@ -213,7 +213,7 @@ static int pick(void) {
             if (can_run(&sim.threads[i])) runnable[count++] = i;
         if (count) return runnable[sim_below((uint64_t)count)];
     } while (advance_time(first->idling ? first->deadline : INT64_MAX));
-    SIM_CHECK(sim.threads[0].idling, "deadlock: nobody can run");
+    SIM_CHECK(sim.threads[0].idling, "deadlock: no thread can run");
     return 0;
 }
 

@@ -46,8 +46,8 @@ void sim_yield(void); /* another may run here */
 void sim_pause(void); /* another runs here, if there is one */
 /* Waits for ready(arg), for ms at most; says if it became true. */
 bool sim_wait(bool (*ready)(void *), void *arg, int64_t ms);
-/* Waits until all others only wait for what nobody will do, or look again and again
- * for seconds whether somebody has (thread 0 only). */
+/* Thread 0 only: waits until all others wait for what will not happen, or have been
+ * checking for seconds whether it has. */
 void sim_idle(void);
 
 uint64_t sim_now(void);
