@@ -1,9 +1,8 @@
 /* azc.h - the whole contract of the C helper, read by the compiler and by cffi.
  *
- * One header, read twice.  build_azc.py drops the lines that begin with a hash
- * sign and gives the rest to cffi, so this file keeps to a small language:
- * guards and includes are the only directives, constants are enum members,
- * prototypes only, plain types, and no comment line begins with a hash sign.
+ * build_azc.py drops the lines that begin with a hash sign and gives the rest to
+ * cffi.  So the only directives here are guards and includes, constants are enum
+ * members, and no line of a comment begins with a hash sign.
  *
  * Every function returns >= 0 or -errno.  EINTR never leaves.  All functions
  * may be called from any thread, and cffi calls them without the GIL.
@@ -11,23 +10,24 @@
  * The nouns
  *   channel   one fd, one direction, one first-in-first-out queue of operations
  *   operation one message to send, or one receive; named by a token, which the
- *             caller chooses and never uses for another
- *   port      where one event loop (or one waiting thread) hears of operations
- *             that ended later; its fd becomes readable when there are any
+ *             caller chooses and uses only once
+ *   port      tells one event loop (or one waiting thread) of operations that
+ *             ended later; its fd is readable while there are events
  *   pool      memory in slots, whose pages may be lent to a pipe's reader: then
  *             an operation is over when the reader has read it
  *   pump      the threads that finish what a call could not finish at once:
  *             one for all sockets of a direction, one for each busy pipe, tty
  *             or file.  They need neither the loop nor the GIL.
  *
- * Channels, ports and pools are named by numbers that are never used again, so a
- * call that comes too late, from another thread or a finalizer, meets no freed
- * memory and no successor: it returns -ESHUTDOWN, and in a forked child -ECHILD.
+ * Channels, ports and pools are named by numbers that are never used again.  So a
+ * call that comes too late, from another thread or a finalizer, finds neither freed
+ * memory nor another object: it returns -ESHUTDOWN, and in a forked child -ECHILD.
  *
  * The one rule of memory: the bytes of an operation are borrowed from the call
- * that submits it until that call returns >= 0, or returns an error other than
- * -EINPROGRESS and -EBUSY, or the port tells the end of that token, or azc_cancel
- * returns anything but AZC_LATER.
+ * that submits it until one of these:
+ *   - that call returns anything but -EINPROGRESS and -EBUSY
+ *   - the port tells the end of that token
+ *   - azc_cancel returns anything but AZC_LATER
  */
 #ifndef AZC_H
 #define AZC_H
@@ -42,27 +42,27 @@ enum {
     AZC_IN = 1,        /* the channel receives */
     AZC_OUT = 2,       /* the channel sends */
     AZC_OWN = 4,       /* a pipe end we made: non-blocking, ours alone */
-    AZC_UNTRUSTED = 8, /* no system call on this fd in a caller's thread */
+    AZC_UNTRUSTED = 8, /* calls on this fd may block: leave them to a pump */
     AZC_READS = 16,    /* with AZC_OWN: the peer only read()s, so a pool's pages
                         * may be lent to it */
 };
 
 /* What azc_cancel did, and an event's outcome if its status is not 0. */
 enum {
-    AZC_DROPPED = 0, /* nothing of it is or will be out, but event.bytes */
+    AZC_DROPPED = 0, /* event.bytes of it are out; no more will be */
     AZC_RESCUED = 1, /* the unsent rest was copied and will follow */
-    AZC_LATER = 2,   /* a system call has the buffer: its event will tell */
-    AZC_OVER = 3,    /* it is over, or was never begun */
+    AZC_LATER = 2,   /* a system call is using the buffer: wait for the event */
+    AZC_OVER = 3,    /* it has ended before, or was never submitted */
     AZC_UNKNOWN = 4, /* at least event.bytes are out; a system call that had
-                      * more of them has not come back */
-    AZC_REFUSED = 5, /* it alone: its memory is bad, the channel is well */
-    AZC_KEPT = 6,    /* a reader may look at its memory for ever, which could
-                      * not be taken back: never use that again */
+                      * more of them has not returned */
+    AZC_REFUSED = 5, /* its memory cannot be read; the channel goes on */
+    AZC_KEPT = 6,    /* its pages could not be taken back from the reader, who
+                      * may look at them for ever: never use them again */
 };
 
-/* An event's status, if that is not the end of the operation. */
+/* The status of an event that does not end its operation. */
 enum {
-    AZC_ROOM = 1, /* it is within the channel's limit now */
+    AZC_ROOM = 1, /* the operation is within the channel's limit now */
 };
 
 /* What has become of an operation. */
@@ -87,7 +87,7 @@ typedef struct azc_stats {
     uint64_t waiting;      /* operations that wait for room, now */
     int32_t error;         /* 0, or the -errno that broke the channel */
     int32_t threaded;      /* 1 if a thread of its own serves the channel */
-    int32_t lends;         /* 1 if the next bytes of a pool would be lent */
+    int32_t lends;         /* 1 if a pool's next bytes would be lent */
 } azc_stats;
 
 /* Which build this is: 1 if portable (poll, pipe and no Linux-only call). */
@@ -95,11 +95,11 @@ int azc_portable(void);
 
 int azc_port_open(azc_id *port);
 int azc_port_fd(azc_id port);
-/* The oldest events, up to max of them, after dropping all up to the sequence
- * number `recorded`: an event stays until the caller says that it has noted it,
- * and is told again until then.  The fd is readable while there are any. */
+/* Drops the events up to the sequence number `recorded`, which acknowledges them,
+ * and returns the oldest of the others, up to max.  Each is returned again and
+ * again until it is acknowledged, so an interrupted caller loses none. */
 int azc_port_take(azc_id port, uint64_t recorded, azc_event *events, int max);
-/* -EBUSY: operations name it, or events wait there, and it stays open. */
+/* -EBUSY: it stays open, since operations or events still belong to it. */
 int azc_port_close(azc_id port);
 
 /* A channel over fd, which it owns from now on (also its closing), unless the
@@ -112,18 +112,18 @@ int azc_open(int fd, int flags, azc_id *channel);
  * The fd is closed with the later of the two. */
 int azc_open_opposite(azc_id channel, azc_id *opposite);
 
-/* How many bytes may be queued: see AZC_ROOM.  A message of any size has room
- * where there is no other. */
+/* How many bytes may be queued: see AZC_ROOM.  An empty queue has room for a
+ * message of any size. */
 int azc_set_limit(azc_id channel, uint64_t bytes);
 
 /* For azc_send_bound: the port and the token of the next message that cannot be
- * finished at once.  turn: after so many that were, the call returns 1. */
-int azc_bind_port(azc_id channel, azc_id port, uint64_t token, unsigned turn);
+ * finished at once, and how many sends may finish at once before one returns 1. */
+int azc_bind_port(azc_id channel, azc_id port, uint64_t token, unsigned budget);
 
 /* Sends the n bytes at data as one message, after all that was sent before.
  *   0             all is out
- *   1             the same, and it is time to let others run: so many sends (a
- *                 longer one counts for each 4 KiB) have ended at once
+ *   1             the same, and the fairness budget is spent: yield to the loop.
+ *                 (A send counts once, and once more for each 4 KiB)
  *   -EINPROGRESS  queued: an event with the token of azc_bind_port will come.
  *                 Bind another before the next call
  *   -ESHUTDOWN    azc_close was called       -ECHILD  we are a forked child
@@ -134,17 +134,17 @@ int azc_send_bound(azc_id channel, const void *data, size_t n);
 /* The same, and -EBUSY as azc_sendv with ask_room. */
 int azc_put_bound(azc_id channel, const void *data, size_t n);
 
-/* The same for count messages in one block.  Where each of them ends is told by
- * azc_set_sizes, if the batch was queued; without it they are one message. */
+/* The same for count messages in one block.  If it returns -EINPROGRESS, the caller
+ * tells their sizes by azc_set_sizes; until then they are one message. */
 int azc_send_batch(azc_id channel, const void *data, size_t n, int count);
 int azc_set_sizes(azc_id channel, uint64_t token, const uint64_t *sizes,
                   int nsizes);
 
-/* The same for count pieces, to any port and under any token.  sizes holds the
- * lengths of the messages in a batch: a cancelled batch ends after the message in
- * progress.  nsizes of 0 means that all is one message.  vec and sizes are copied.
+/* The same for count pieces, with any port and token.  sizes holds the lengths of
+ * the messages in a batch: a cancelled batch ends after the message in progress.
+ * nsizes of 0 means one message.  vec and sizes are copied.
  *   -EBUSY        only if ask_room: queued beyond the limit.  An event AZC_ROOM
- *                 comes before the end, as soon as it is within
+ *                 tells when it is within, before that of its end
  *   -EINVAL       the pieces and the sizes have different sums */
 int azc_sendv(azc_id channel, azc_id port, uint64_t token,
               const struct iovec *vec, int count, const uint64_t *sizes,
@@ -157,24 +157,24 @@ int azc_sendv(azc_id channel, azc_id port, uint64_t token,
 ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data,
                  size_t n, size_t need);
 
-/* Gives the buffers of an operation back before its end.  A rest of more than
- * limit bytes is not copied: it breaks the channel with -ECANCELED.
- *   AZC_OVER   the channel is gone, or does not know the token.  Its event may
- *              still be in the port, and is to be taken first; of a receive that
- *              ended in its own call, and was the last to do so, *event says how
+/* Gives the buffers of an operation back before its end.  If more than limit bytes
+ * are unsent they are not copied, and the channel breaks with -ECANCELED.
+ *   AZC_OVER   the channel is gone, or does not know the token.  Take the events
+ *              of the port first: its own may be there.  If it was the last
+ *              receive that ended in its own call, *event tells how
  *   others     as above: an event with this token comes, or is there already */
 int azc_cancel(azc_id channel, uint64_t token, uint64_t limit,
                azc_event *event);
 
-/* Closes the fd; if that can take time, in another thread, unless there is none to be
- * had.  What is queued ends with -ESHUTDOWN, in order.
+/* Closes the fd; in another thread if that may take long and a thread can be had.
+ * What is queued ends with -ESHUTDOWN, in order.  With port 0 there is no event.
  *   -EINPROGRESS  an event with this token will come, or is there already
- *   1             closed (port was 0: nobody is told)
- *   -ENOMEM       not closed; without a port it will be
+ *   1             closed (only with port 0)
+ *   -ENOMEM       not closed: call it with port 0
  *   -EALREADY     called before */
 int azc_close(azc_id channel, azc_id port, uint64_t token);
 
-/* The number names nothing from here on.  Closes first, if nobody has. */
+/* Gives the number back.  Closes first, if azc_close was not called. */
 int azc_free(azc_id channel);
 
 /* A pool of slots, each of so many bytes, in memory of its own.  Views of a
@@ -190,8 +190,8 @@ int azc_fd(azc_id channel);
 int azc_shutdown(azc_id channel);
 int azc_get_stats(azc_id channel, azc_stats *stats);
 
-/* Interpreter exit: closes every channel and waits up to ms milliseconds for
- * the threads, so that nobody reads memory which is about to be freed. */
+/* At interpreter exit: closes every channel and waits up to ms milliseconds until
+ * no thread reads borrowed memory, which is about to be freed.  Or -ETIMEDOUT. */
 int azc_stop(int ms);
 
 /* Bytes that are queued in all channels of this process. */

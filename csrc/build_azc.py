@@ -15,7 +15,7 @@ from cffi import FFI
 HERE = Path(__file__).parent
 SOURCE = Path("csrc")  # relative to setup.py, as setuptools wants it
 
-# The compiler fills in the layout, so nothing is written twice.
+# ("...": the compiler fills the layout in)
 IOVEC = "struct iovec { void *iov_base; size_t iov_len; ...; };\n"
 
 portable = os.environ.get("AZC_PORTABLE") == "1"

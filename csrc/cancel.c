@@ -6,14 +6,14 @@
 
 #include "ending.h"
 
-/* The caller has asked for the memory back: the message in progress is completed
- * from a copy.  It may live on without a note, until its bytes are out. */
+/* Completes the message in progress from a copy.  The caller is told now, and the
+ * operation goes on without a note until its bytes are out. */
 static int rescue(azc_channel *channel, azc_op *op, uint64_t limit) {
     azc__queue_truncate(&channel->queue, op);
     ssize_t r = azc__op_rescue(op, limit);
     if (r < 0) {
         azc__break(channel, r == -ENOBUFS ? -ECANCELED : (int)r);
-        return AZC_LATER; /* how it has ended its event tells */
+        return AZC_LATER; /* its event tells how it ended */
     }
     channel->stats.rescued += (uint64_t)r;
     azc__note_post(op->note, op->done, -ECANCELED, AZC_RESCUED);
@@ -35,9 +35,10 @@ void azc__apply_cancel_of(azc_channel *channel, azc_op *op) {
     if (op->cancelled) cancel_now(channel, op, op->rescue_limit);
 }
 
-/* One that is still being submitted waits for the end of that call. */
+/* An operation that is still being submitted waits for the end of that call; one
+ * that was moved and not lent is over anyway. */
 static azc_op *next_cancelled(const azc_queue *queue) {
-    bool moved = true; /* and if it was not lent, it is over anyway */
+    bool moved = true;
     azc_op *op = queue->head;
     for (; op; op = op->next) {
         if (op == queue->cursor) moved = false;
@@ -70,7 +71,7 @@ int azc_cancel(azc_id id, uint64_t token, uint64_t limit, azc_event *event) {
     } else if ((op->in_flight || op->submitting) && !channel->lane->bounced) {
         op->cancelled = true;
         op->rescue_limit = limit;
-        channel->hurry = true;
+        channel->stop_early = true;
         r = AZC_LATER;
     } else {
         r = cancel_now(channel, op, limit);

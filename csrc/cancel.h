@@ -1,16 +1,16 @@
 /* cancel.h - gives an operation's buffers back before its end.
  *
- * A cancel takes effect at once, unless a system call has the operation's memory
- * right now: then the driver does it when it is back.
+ * A cancel takes effect at once, unless a system call is using the operation's
+ * memory: then the driver applies it after that call.
  */
 #ifndef AZC_CANCEL_H
 #define AZC_CANCEL_H
 #include "channel.h"
 
-/* After a system call, with the lock: no operation is in flight any more, and
- * those which were to be cancelled are. */
+/* After a system call, with the lock: marks no operation as in flight any more, and
+ * cancels those that were to be cancelled. */
 void azc__apply_cancels(azc_channel *channel);
-/* One whose submitting call is over. */
+/* The same for one operation, at the end of the call that submits it. */
 void azc__apply_cancel_of(azc_channel *channel, azc_op *op);
 
 #endif

@@ -78,8 +78,8 @@ int azc__prepare_bounce(azc_channel *channel) {
     return channel->bounce ? 0 : -ENOMEM;
 }
 
-/* The number comes last: from then on others may find the channel. */
-static int name(azc_channel *channel) {
+/* The last step of opening: from here on other threads may find the channel. */
+static int give_number(azc_channel *channel) {
     channel->id = azc__handle_new(&azc__channels, NULL);
     if (!channel->id) return -ENOMEM;
     channel->slot = azc__handle_slot(&azc__channels, channel->id);
@@ -98,10 +98,10 @@ static int open_over(azc_file *file, int fd, int flags, azc_id *out) {
     int r = prepare_fd(channel);
     if (r == 0) r = azc__prepare_bounce(channel);
     if (r == 0) {
-        azc__lender_begin(channel);
-        if (channel->lane->paced) azc__writer_begin(&channel->writer);
+        azc__lender_init(channel);
+        if (channel->lane->paced) azc__writer_init(&channel->writer);
         file->refs++;
-        r = name(channel);
+        r = give_number(channel);
         if (r == 0) *out = channel->id;
         if (r < 0) file->refs--;
     }
@@ -133,9 +133,9 @@ int azc_open_opposite(azc_id id, azc_id *out) {
     return r;
 }
 
-/* ---- the number ------------------------------------------------------ */
+/* ---- the fd's number -------------------------------------------------- */
 
-/* It may have been closed and given to another file behind our back. */
+/* Other code may have closed the number, and the kernel given it to another file. */
 static bool still_ours(const azc_channel *channel) {
     struct stat st;
     if (SABOTAGED(IDENTITY)) return true;
@@ -152,30 +152,30 @@ bool azc__was_replaced(azc_channel *channel) {
 
 /* ---- closing --------------------------------------------------------- */
 
-/* What is left to be done about an fd, and who is to be told. */
-typedef struct azc_farewell {
-    int fd; /* -1: others have it, or the number is lost */
+/* An fd to close, and the note that tells of it. */
+typedef struct azc_closing {
+    int fd; /* -1: another channel has it too, or the number is lost */
     azc_note *note;
-} azc_farewell;
+} azc_closing;
 
-static void say(const azc_farewell *farewell) {
-    if (farewell->fd >= 0) azc_sys.close(farewell->fd);
-    azc__note_post(farewell->note, 0, 0, AZC_DROPPED);
+static void close_and_tell(const azc_closing *closing) {
+    if (closing->fd >= 0) azc_sys.close(closing->fd);
+    azc__note_post(closing->note, 0, 0, AZC_DROPPED);
 }
 
-static void *say_slowly(void *farewell) {
-    say(farewell);
-    azc_sys.release(farewell);
+static void *run_close(void *closing) {
+    close_and_tell(closing);
+    azc_sys.release(closing);
     return NULL;
 }
 
-/* In a thread of its own; false if there is none. */
-static bool say_elsewhere(const azc_farewell *farewell) {
+/* False: no memory, or no thread. */
+static bool close_in_thread(const azc_closing *closing) {
     pthread_t thread;
-    azc_farewell *copy = azc_sys.allocate(sizeof *copy);
+    azc_closing *copy = azc_sys.allocate(sizeof *copy);
     if (!copy) return false;
-    *copy = *farewell;
-    if (azc_sys.thread_start(&thread, say_slowly, copy) < 0) {
+    *copy = *closing;
+    if (azc_sys.thread_start(&thread, run_close, copy) < 0) {
         azc_sys.release(copy);
         return false;
     }
@@ -183,15 +183,16 @@ static bool say_elsewhere(const azc_farewell *farewell) {
     return true;
 }
 
-/* A socket that lingers, a tty that drains, a pipe whose reader sits inside its
- * own system call.  The pump of one channel may wait for those. */
+/* A close may block: a socket lingers, a tty drains, a pipe's reader is inside a
+ * system call.  A private pump may wait for that, any other thread must not. */
 static bool closes_slowly(const azc_channel *channel) {
     if (azc__pump_is_private(channel)) return false;
     if (channel->lane->shared) return azc_sys.linger(channel->fd) > 0;
     return channel->lane->bounced;
 }
 
-/* The last channel over the fd closes it, unless the number is lost. */
+/* Returns the fd if it is to be closed: by the last of its channels, and not if the
+ * number is lost. */
 static int give_up_file(azc_file *file, int fd) {
     if (--file->refs) return -1;
     if (file->lost) fd = -1;
@@ -201,7 +202,7 @@ static int give_up_file(azc_file *file, int fd) {
 
 bool azc__finish_close(azc_channel *channel) {
     bool slow = closes_slowly(channel);
-    azc_farewell farewell = {channel->fd, channel->closing};
+    azc_closing closing = {channel->fd, channel->closing};
     channel->state = CLOSED;
     channel->closing = NULL;
     azc__end_all(channel, -ESHUTDOWN);
@@ -211,20 +212,20 @@ bool azc__finish_close(azc_channel *channel) {
     channel->fd = -1;
     channel->driving = true;
     azc__unlock(channel);
-    farewell.fd = give_up_file(channel->file, farewell.fd);
-    bool elsewhere = farewell.fd >= 0 && slow && say_elsewhere(&farewell);
-    if (!elsewhere) say(&farewell);
+    closing.fd = give_up_file(channel->file, closing.fd);
+    bool elsewhere = closing.fd >= 0 && slow && close_in_thread(&closing);
+    if (!elsewhere) close_and_tell(&closing);
     azc__lock(channel);
     channel->driving = false;
     return !elsewhere;
 }
 
-/* What no system call has ends now.  1 if the fd is closed too. */
+/* Ends what no system call is using.  1 if the fd is closed too. */
 static int begin_close(azc_channel *channel) {
     channel->state = CLOSING;
     if (!channel->in_call) azc__end_all(channel, -ESHUTDOWN);
     if (channel->driving) {
-        channel->hurry = true;
+        channel->stop_early = true;
         return -EINPROGRESS;
     }
     if (azc__pump_is_private(channel)) {
@@ -234,7 +235,7 @@ static int begin_close(azc_channel *channel) {
     return azc__finish_close(channel) ? 1 : -EINPROGRESS;
 }
 
-static bool is_to_close(const azc_channel *channel) {
+static bool is_unclosed(const azc_channel *channel) {
     return channel->state == OPEN || channel->state == BROKEN;
 }
 
@@ -243,13 +244,13 @@ int azc_close(azc_id id, azc_id port, uint64_t token) {
     int r = azc__note_new(port, token, &note);
     azc_channel *channel = azc__enter(id);
     if (!channel) r = azc__why(id);
-    if (r == 0 && !is_to_close(channel)) r = -EALREADY;
+    if (r == 0 && !is_unclosed(channel)) r = -EALREADY;
     if (r < 0) {
         azc__note_free(note);
     } else {
         channel->closing = note;
         r = begin_close(channel);
-        if (note) r = -EINPROGRESS; /* its event tells, or has told */
+        if (note) r = -EINPROGRESS; /* its event will come, or has come */
     }
     if (channel) azc__leave(channel);
     return r;
@@ -259,7 +260,7 @@ int azc_free(azc_id id) {
     azc_channel *channel = azc__enter(id);
     if (!channel) return azc__why(id);
     channel->freed = true;
-    if (is_to_close(channel)) begin_close(channel);
+    if (is_unclosed(channel)) begin_close(channel);
     azc__leave(channel);
     return 0;
 }
@@ -298,7 +299,6 @@ int azc_get_stats(azc_id id, azc_stats *stats) {
 
 /* ---- fork ------------------------------------------------------------ */
 
-/* The lock is new: the old one may be held by a thread that does not exist. */
 void azc__channel_fork_child(void *object) {
     azc_channel *channel = object;
     azc__pump_fork_child(channel);

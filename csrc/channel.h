@@ -4,19 +4,19 @@
  *
  *   OPEN --(error)--> BROKEN --+
  *     |                        +--(azc_close)--> CLOSING --> CLOSED
- *     +------------------------+        at once, or when the driver is back
+ *     +------------------------+        at once, or after the driver's call
  *
- * and its memory goes when it is CLOSED, freed and nobody is driving.
+ * Its memory is released when it is CLOSED, freed and no thread is driving.
  *
  * Driving.  At most one thread at a time makes system calls on a channel.  It sets
- * driving under the lock, lets go of the lock for each call, and does what was asked
- * for meanwhile (cancel, close) when it is back.  The lock is never let go of
- * otherwise, so whoever has it may rely on what he sees.
+ * driving under the lock, releases the lock for each call, and afterwards does what
+ * was asked for meanwhile (cancel, close).  The lock is released at no other point,
+ * so what a thread sees under it does not change.
  *
- * Locks, always taken in this order, and none of them held in a system call that
- * moves bytes, nor while any Python may run
+ * Locks, always taken in this order.  None is held in a system call that moves
+ * bytes, nor while any Python may run.
  *   the channel's   its queue and state (handle.h: its slot's lock); while it is
- *                   held, also that of a new channel which nobody else knows yet
+ *                   held, also that of a new channel which no one else knows yet
  *   shared          which pumps serve all sockets (pump.c)
  *   a pump's        its lists of channels
  *   a port's        its list of events
@@ -51,8 +51,8 @@ struct azc_channel {
     enum azc_state state;
     int error; /* why it is BROKEN */
     bool driving;
-    bool in_call; /* a system call has somebody's memory, not a copy */
-    bool freed;   /* its number is given back */
+    bool in_call; /* a system call is using borrowed memory, not a copy */
+    bool freed;   /* azc_free was called */
     azc_queue queue;
     azc_stats stats;
 
@@ -67,24 +67,28 @@ struct azc_channel {
     azc_lender lender;
     azc_pace pace;
     azc_writer writer;
-    char *bounce;         /* of a lane that works on copies */
-    size_t kept_at, kept; /* received into the bounce, not yet asked for */
-    unsigned more_calls;  /* of the move going on, after its first */
-    int met;              /* ... the -errno that it met, once it had got on */
-    bool in_caller;       /* ... made in a thread that is the program's */
-    bool no_nowait;       /* RWF_NOWAIT is not known to this pipe of ours */
-    atomic_bool hurry;    /* ... to be ended soon: a cancel or a close waits */
+    char *bounce;                 /* of a lane that works on copies */
+    size_t leftover_at, leftover; /* bytes in the bounce, not yet asked for */
+    bool no_nowait;               /* this pipe does not know RWF_NOWAIT */
     uint64_t starved_since; /* no memory in the kernel, or no pump; 0: never */
+
+    /* the move going on */
+    bool in_caller;       /* it is made in a thread of the program's */
+    unsigned extra_calls; /* system calls after the first */
+    int stopped_by;       /* the -errno that ended it after some bytes, or 0 */
+    atomic_bool stop_early; /* a cancel or close is waiting for its end */
+
+    /* who finishes it */
     azc_pumping pumping;
 
-    /* who hears of it */
-    azc_id last_port;    /* of the operations; its loop tries again for all */
-    azc_id default_port; /* of azc_send_bound */
-    uint64_t default_token;
-    azc_op *spare; /* for the rest of such a message: none is ever torn */
-    uint64_t turn, spent; /* sends that may end at once, and did */
-    azc_event last; /* of the receives that ended in their own call, the last */
-    azc_note *closing; /* tells of the closing */
+    /* whom to tell */
+    azc_id last_port;  /* of the latest operation: its loop may retry for us */
+    azc_id bound_port; /* of azc_send_bound */
+    uint64_t bound_token;
+    azc_op *spare;          /* for the rest of such a send, made beforehand */
+    uint64_t budget, spent; /* the fairness budget: see azc_bind_port */
+    azc_event last;         /* of the last receive that ended in its own call */
+    azc_note *closing;      /* tells that it is closed */
 };
 
 static inline bool azc__outward(const azc_channel *channel) {
@@ -101,22 +105,22 @@ static inline void azc__unlock(azc_channel *channel) {
 
 /* The channel, with its lock held; or NULL, and azc__why says why. */
 azc_channel *azc__enter(azc_id id);
-/* The same, also of one whose number was given back and that is not yet at its end. */
+/* The same, also after azc_free, as long as the channel has not ended. */
 azc_channel *azc__find(azc_id id);
 int azc__why(azc_id id);
-/* Lets go of the lock, and of the channel's memory if it is at its end. */
+/* Releases the lock, and the channel's memory if it has ended. */
 void azc__leave(azc_channel *channel);
 
 /* All from here on with the lock. */
 
 /* 0, or why nothing may be submitted. */
 int azc__refusal(const azc_channel *channel);
-/* Is it a lane that works on copies?  Then it gets a buffer for them. */
+/* Allocates the bounce, if the lane works on copies. */
 int azc__prepare_bounce(azc_channel *channel);
 /* Does the number belong to another file now?  Then the channel is broken. */
 bool azc__was_replaced(azc_channel *channel);
-/* CLOSING -> CLOSED; the lock is let go of meanwhile.  False: another thread has the
- * fd's closing in hand. */
+/* CLOSING -> CLOSED; the lock is released meanwhile.  False: another thread is
+ * closing the fd. */
 bool azc__finish_close(azc_channel *channel);
 
 /* In a forked child, without the lock. */

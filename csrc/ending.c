@@ -1,7 +1,7 @@
 /* ending.c - how operations end: done, cut off, or with their channel. */
 #include "ending.h"
 
-/* Pages that cannot be taken back stay with the reader for as long as it likes. */
+/* Lent pages that cannot be taken back stay with the reader. */
 static bool stay_lent(azc_op *op) { return op->lent && azc__op_detach(op) < 0; }
 
 int azc__end(azc_channel *channel, azc_op *op, int status, int outcome) {
@@ -31,34 +31,34 @@ static void end_list(azc_channel *channel, azc_op *op, int status) {
 int azc__end_one(azc_channel *channel, azc_op *op, int status, int outcome) {
     azc__queue_remove(&channel->queue, op);
     outcome = azc__end(channel, op, status, outcome);
-    azc__let_in(channel);
+    azc__admit_waiting(channel);
     return outcome;
 }
 
 void azc__end_consumed(azc_channel *channel) {
     uint64_t upto = channel->lender.read;
     end_list(channel, azc__queue_consume(&channel->queue, upto), 0);
-    azc__let_in(channel);
+    azc__admit_waiting(channel);
 }
 
 void azc__end_all(azc_channel *channel, int status) {
     end_list(channel, azc__queue_take_all(&channel->queue), status);
 }
 
-/* While a system call has somebody's memory nothing may end: the driver sees to it
- * when it is back. */
+/* While a system call is using borrowed memory no operation may end: then the driver
+ * breaks the channel after that call. */
 void azc__break(azc_channel *channel, int error) {
     if (channel->state != OPEN) return;
     channel->error = channel->error ? channel->error : error;
     if (channel->in_call) {
-        channel->hurry = true;
+        channel->stop_early = true;
         return;
     }
     channel->state = BROKEN;
     azc__end_all(channel, channel->error);
 }
 
-void azc__let_in(azc_channel *channel) {
+void azc__admit_waiting(azc_channel *channel) {
     azc_op *op;
     while ((op = azc__queue_admit(&channel->queue)))
         if (op->asks_room) azc__note_post(op->note, 0, AZC_ROOM, AZC_DROPPED);

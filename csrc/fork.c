@@ -50,7 +50,7 @@ static void close_all(void) {
     }
 }
 
-/* Is a thread still inside a system call that has somebody's bytes? */
+/* Is a thread inside a system call that uses borrowed memory? */
 static bool is_any_busy(void) {
     bool busy = false;
     for (uint32_t i = 0; i < azc__channels.used && !busy; i++) {

@@ -123,7 +123,7 @@ void azc__handle_fork_unlock(azc_table *table) {
     pthread_mutex_unlock(&table->lock);
 }
 
-/* Any slot's lock may be held by a thread that does not exist here. */
+/* New locks: a thread that does not exist here may have held the old ones. */
 void azc__handle_fork_child(azc_table *table, void (*abandon)(void *object)) {
     for (uint32_t i = 0; i < table->used; i++) {
         azc_slot *slot = slot_at(table, i);

@@ -9,21 +9,22 @@ typedef struct azc_channel azc_channel;
 typedef struct azc_lane {
     /* Without the channel's lock. */
     ssize_t (*move)(azc_channel *channel, struct iovec *vec, int count);
-    uint64_t chunk;   /* bytes a move */
-    uint64_t direct;  /* bytes that a submitting thread may move itself */
-    size_t lend_from; /* bytes that a piece must have to be lent; 0: none is */
-    bool polled;      /* the fd tells when it is ready; else it always is */
-    bool bounced;     /* the call may last, so it gets a copy of the bytes */
-    bool shared;      /* many channels of this kind share one pump */
-    bool paced;       /* the moves are cut into pieces, see pace.c */
+    uint64_t chunk;  /* bytes a move */
+    uint64_t direct; /* bytes that a submitting thread may move itself */
+    size_t
+        lend_from; /* the shortest piece that is lent, in bytes; 0: none is */
+    bool polled;   /* the fd tells when it is ready; else it always is */
+    bool bounced;  /* the call may block, so it gets a copy of the bytes */
+    bool shared;   /* all channels of this kind share one pump */
+    bool paced;    /* the moves are cut into pieces, see pace.c */
 } azc_lane;
 
 const azc_lane *azc__lane_for(const struct stat *st, int fd, int flags);
-/* For a FIFO, when RWF_NOWAIT turned out not to be known there. */
+/* For a FIFO, where the kernel does not know RWF_NOWAIT. */
 const azc_lane *azc__lane_waiting(void);
 /* The longest piece of any bounced lane. */
 size_t azc__lane_bounce_size(void);
-/* Fills the channel's bounce from the pieces; with the lock. */
+/* Copies the pieces into the channel's bounce; with the lock. */
 ssize_t azc__lane_fill(azc_channel *channel, const struct iovec *vec,
                        int count);
 

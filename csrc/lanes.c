@@ -2,14 +2,13 @@
  *
  *   socket   sendmsg, recvmsg          many bytes a call; one pump for all
  *   pipe     write, pwritev2, preadv2  in pieces that suit the reader (pace.c)
- *   waiting  poll, then writev, readv  FIFOs, ttys: what cannot be asked not to
- *                                      wait.  It works on a copy of each piece,
- *                                      since its calls may last
- *   file     writev, readv             regular files: always ready, never asked
+ *   waiting  poll, then writev, readv  FIFOs and ttys, whose calls may block all
+ *                                      the same: so they get a copy of each piece
+ *   file     writev, readv             regular files, which are always ready
  *   device   the same on a copy        /dev/null and other character devices
  *
  * All of these copy: the bytes are the caller's again when the call returns.
- * What is lent to a pipe's reader instead goes the way of lender.c.
+ * A pool's pages may be lent to a pipe's reader instead: see lender.c.
  */
 #include "lane.h"
 
@@ -18,23 +17,23 @@
 #include "channel.h"
 
 enum {
-    /* Many pieces of a pipe's pace, without any work of ours between them: if we
-     * pause for a microsecond, a reader that keeps up falls asleep.  Then it is
-     * time to look whether the fd is still ours.  No piece is longer. */
+    /* Bytes of one move.  A pipe's is long, and made of many pieces without other
+     * work between them: if we pause for a microsecond, a fast reader sleeps. */
     PIPE_CHUNK = 16 << 20,
-    STRETCH = 1 << 20, /* of pieces, until the pace is told of them */
+    STRETCH = 1 << 20, /* bytes of pieces, until the pace is told of them */
     BOUNCE_CHUNK = 8 << 10,
-    /* A pipe that says it is ready takes a page without waiting. */
+    /* A pipe that is ready takes a page without blocking. */
     WAITING_CHUNK = 4 << 10,
-    /* A file's call is never long, and a cancel may have to wait for it. */
+    /* A cancel may have to wait for a file's call, so that is kept short. */
     FILE_CHUNK = 1 << 20,
     SOCKET_CHUNK = 1 << 20,
     READ_CHUNK = 256 << 10,
+    /* Bytes that a submitting thread may move itself. */
     DIRECT = 256 << 10,
     PIPE_DIRECT = 64 << 10,
 };
 
-#ifdef AZC_LEND_MIN /* the simulation's: small loans are many loans */
+#ifdef AZC_LEND_MIN /* the simulation lends less, and so more often */
 enum { PIPE_LENDS = AZC_LEND_MIN };
 #else
 enum { PIPE_LENDS = 64 << 10 }; /* below, a copy is cheaper */
@@ -46,29 +45,28 @@ static size_t sum_of(const struct iovec *vec, int count) {
     return sum;
 }
 
-/* What stops short has met a full or empty socket: to ask that again would only get
- * a few bytes more, where a wait gets many. */
+/* A short count means that the socket is full or empty now.  Another call would
+ * move a few bytes only; after a wait it moves many. */
 static ssize_t move_socket(azc_channel *channel, struct iovec *vec, int count) {
     ssize_t r = azc__outward(channel) ? azc_sys.send(channel->fd, vec, count)
                                       : azc_sys.recv(channel->fd, vec, count);
-    if (r > 0 && (size_t)r < sum_of(vec, count)) channel->met = -EAGAIN;
+    if (r > 0 && (size_t)r < sum_of(vec, count)) channel->stopped_by = -EAGAIN;
     return r;
 }
 
-/* A pipe of ours is non-blocking, unless somebody has changed that through a
- * duplicate: the program's own threads take no chances, and the pump looks before
- * each move.  RWF_NOWAIT is unknown to older kernels, and to a pipe that pages were
- * lent to. */
+/* Our pipes are non-blocking, but whoever has a duplicate can change that.  So the
+ * program's threads use RWF_NOWAIT, and the pump sets O_NONBLOCK before each move.
+ * Older kernels do not know RWF_NOWAIT, nor does a pipe that pages were lent to. */
 static int how_to_move(const azc_channel *channel) {
     if (!(channel->flags & AZC_OWN)) return SYS_NOWAIT;
     bool knows = !channel->no_nowait && !(channel->flags & AZC_READS);
     if (channel->in_caller && knows) return SYS_NOWAIT;
-    azc_sys.unblock(channel->fd);
+    azc_sys.set_nonblock(channel->fd);
     return 0;
 }
 
-/* How many whole parts of vec make up a piece of at most n bytes, which then
- * says their sum. */
+/* How many whole parts of vec fit into a piece of *n bytes.  If any do, *n becomes
+ * their sum. */
 static int parts_of_piece(const struct iovec *vec, int count, size_t *n) {
     size_t sum = 0;
     int parts = 0;
@@ -83,14 +81,14 @@ static bool has_long_part(const struct iovec *vec, int count) {
     return count >= 0;
 }
 
-static bool is_in_a_hurry(azc_channel *channel) {
-    return atomic_load_explicit(&channel->hurry, memory_order_relaxed);
+static bool must_stop(azc_channel *channel) {
+    return atomic_load_explicit(&channel->stop_early, memory_order_relaxed);
 }
 
-/* Piece after piece, with as little between two of them as there can be.  Returns
- * 0 or -errno; done says how many bytes it was. */
-static ssize_t run(azc_channel *channel, int how, const char *data, size_t n,
-                   size_t piece, size_t *done) {
+/* Writes piece after piece, with as little as possible between two calls.  Returns
+ * 0 or -errno, and sets *done to the bytes written. */
+static ssize_t write_long_part(azc_channel *channel, int how, const char *data,
+                               size_t n, size_t piece, size_t *done) {
     const int fd = channel->fd;
     unsigned calls = 0;
     ssize_t r = 0;
@@ -101,36 +99,36 @@ static ssize_t run(azc_channel *channel, int how, const char *data, size_t n,
                 : azc_sys.write_piece(fd, vec.iov_base, most);
         calls++;
         *done += r > 0 ? (size_t)r : 0;
-    } while (r >= 0 && *done < n && !is_in_a_hurry(channel));
-    channel->more_calls += calls - 1;
+    } while (r >= 0 && *done < n && !must_stop(channel));
+    channel->extra_calls += calls - 1;
     return r < 0 ? r : 0;
 }
 
-/* In pieces that suit the reader: many small parts make one, a long part many.
- * It ends early if the pipe is full, somebody wants his memory or his thread. */
+/* In pieces that suit the reader: many short parts make one, a long part many.
+ * It ends early if the pipe is full, at stop_early, and at the writer's deadline. */
 static ssize_t write_pieces(azc_channel *channel, struct iovec *vec,
                             int count) {
     const int how = how_to_move(channel);
-    const bool hushes = channel->in_caller && has_long_part(vec, count);
+    const bool blocks_sigpipe = channel->in_caller && has_long_part(vec, count);
     size_t done = 0;
     ssize_t r = 0;
-    sys_hush hush;
-    if (hushes) azc_sys.hush(&hush);
+    sys_sigpipe sigpipe;
+    if (blocks_sigpipe) azc_sys.block_sigpipe(&sigpipe);
     while (count) {
         size_t moved = 0, n = azc__pace_piece(&channel->pace), piece = n;
         int parts = parts_of_piece(vec, count, &n);
         if (!parts) {
             n = vec->iov_len < STRETCH ? vec->iov_len : STRETCH;
-            r = run(channel, how, vec->iov_base, n, piece, &moved);
+            r = write_long_part(channel, how, vec->iov_base, n, piece, &moved);
         } else {
             r = azc_sys.write_pipe(channel->fd, vec, parts, how);
             moved = r > 0 ? (size_t)r : 0;
         }
-        channel->more_calls += done > 0;
+        channel->extra_calls += done > 0;
         done += moved;
         azc__pace_moved(&channel->pace, moved);
-        if (moved < n || is_in_a_hurry(channel) ||
-            azc__writer_is_late(&channel->writer))
+        if (moved < n || must_stop(channel) ||
+            azc__writer_is_past_deadline(&channel->writer))
             break;
         if (parts || n == vec->iov_len) {
             vec += parts ? parts : 1;
@@ -140,8 +138,8 @@ static ssize_t write_pieces(azc_channel *channel, struct iovec *vec,
             vec->iov_len -= n;
         }
     }
-    if (hushes) azc_sys.unhush(&hush, r);
-    channel->met = done && r < 0 ? (int)r : 0;
+    if (blocks_sigpipe) azc_sys.restore_sigpipe(&sigpipe, r);
+    channel->stopped_by = done && r < 0 ? (int)r : 0;
     return done ? (ssize_t)done : r;
 }
 
@@ -160,9 +158,8 @@ static ssize_t move_file(azc_channel *channel, struct iovec *vec, int count) {
                                  : azc_sys.read_file(channel->fd, vec, count);
 }
 
-/* The pieces add up to a chunk at most.  The lock is held: an operation whose lane
- * works on copies may be cancelled during the call, and then its memory must not be
- * looked at. */
+/* The pieces add up to a chunk at most.  This copies under the lock: without it the
+ * operation may be cancelled, and its memory is the caller's again. */
 ssize_t azc__lane_fill(azc_channel *channel, const struct iovec *vec,
                        int count) {
     size_t n = 0;

@@ -1,4 +1,4 @@
-/* lender.c - pages that are lent to a pipe's reader, not copied: until when. */
+/* lender.c - pages that are lent to a pipe's reader instead of copied. */
 #include "lender.h"
 
 #include <errno.h>
@@ -6,11 +6,11 @@
 #include "channel.h"
 
 enum {
-    NAP_MIN_US = 50,   /* while a reader has lent pages, */
-    NAP_MAX_US = 2000, /* and when it is slow */
+    NAP_MIN_US = 50,   /* until we ask a reader of lent pages again, */
+    NAP_MAX_US = 2000, /* and if it is slow */
 };
 
-void azc__lender_begin(azc_channel *channel) {
+void azc__lender_init(azc_channel *channel) {
     azc_lender *lender = &channel->lender;
     bool wanted = channel->flags & AZC_READS && channel->flags & AZC_OWN;
     lender->nap_us = NAP_MIN_US;
@@ -25,7 +25,7 @@ ssize_t azc__lend(azc_channel *channel, struct iovec *vec, int count) {
     return azc_sys.lend(channel->fd, vec, count);
 }
 
-ssize_t azc__lend_weigh(azc_channel *channel, ssize_t r) {
+ssize_t azc__lend_result(azc_channel *channel, ssize_t r) {
     if (r > 0) channel->stats.lent += (uint64_t)r;
     switch (-r) {
     case EINVAL:
@@ -34,18 +34,18 @@ ssize_t azc__lend_weigh(azc_channel *channel, ssize_t r) {
     case EOPNOTSUPP:
     case EFAULT:
         channel->lender.lends = false;
-        return -EINTR; /* ask again: now it is copied */
+        return -EINTR; /* try again: now it copies */
     }
     return r;
 }
 
-bool azc__is_owed(const azc_channel *channel) {
+bool azc__has_loans(const azc_channel *channel) {
     return channel->state == OPEN &&
            channel->queue.head != channel->queue.cursor;
 }
 
 /* How many bytes the reader has not read, or -EPIPE if there is no reader.
- * The lock is let go of: a reader can hold the question up. */
+ * The lock is released: a reader can hold this call up. */
 static ssize_t unread(azc_channel *channel) {
     struct pollfd peer = {channel->fd, 0, 0};
     azc__unlock(channel);

@@ -1,9 +1,8 @@
 /* move.c - the only place that moves bytes, one system call after the other.
  *
- * Whoever drives (the rule is in channel.h) goes through move(): a caller's thread
- * with a message that is in no queue (attempt) or just was put there (drive), and
- * the pump (resume).  So counting, what a full fd means and the meaning of an error
- * are the same for all.
+ * Every driver (see channel.h) goes through move(): a caller's thread with a message
+ * that is in no queue (attempt) or was just queued (drive), and the pump (resume).
+ * So counting, full fds and errors are handled in the same way for all.
  */
 #include "move.h"
 
@@ -14,46 +13,48 @@
 #include "ending.h"
 
 enum {
-    PUMP_TURN = 1 << 20,     /* bytes, before another socket has its turn */
-    CHECK_EVERY = 1 << 20,   /* bytes, or a move, before the fd is looked at */
-    STARVED_PAUSE_US = 5000, /* between two tries, */
-    DEVICE_PAUSE_US = 5000,  /* also of what nobody tells when it is ready */
+    PUMP_BUDGET = 1 << 20, /* bytes of one socket before the pump's next one */
+    CHECK_EVERY = 1 << 20, /* bytes, until the fd's number is checked again */
+    STARVED_PAUSE_US = 5000, /* until the next try without memory, */
+    DEVICE_PAUSE_US = 5000,  /* or with an fd that never tells it is ready */
 };
 
-#define PATIENCE_NS UINT64_C(2000000000) /* with a kernel that has no memory */
+/* How long to keep trying while the kernel has no memory. */
+#define PATIENCE_NS UINT64_C(2000000000)
 
 /* ---- one move -------------------------------------------------------- */
 
 static void count(azc_channel *channel, ssize_t r) {
-    bool was_full = r == -EAGAIN || channel->met == -EAGAIN;
-    channel->stats.calls += 1 + channel->more_calls;
+    bool was_full = r == -EAGAIN || channel->stopped_by == -EAGAIN;
+    channel->stats.calls += 1 + channel->extra_calls;
     channel->stats.waits += was_full;
-    channel->more_calls = 0;
+    channel->extra_calls = 0;
     if (r > 0) channel->stats.bytes += (uint64_t)r;
     if (r >= 0 || r == -EAGAIN) channel->starved_since = 0;
     azc__writer_moved(&channel->writer, r > 0 ? (uint64_t)r : 0, was_full);
 }
 
-/* The lock is let go of.  In the meantime the bytes are the kernel's, or those of
- * a copy: then nobody has to wait for them. */
+/* Releases the lock during the system call, which uses borrowed memory (in_call) or
+ * the copy in the bounce: then a cancel need not wait for it. */
 static ssize_t move(azc_channel *channel, struct iovec *vec, int pieces,
                     bool lend) {
-    channel->hurry = false;
+    channel->stop_early = false;
     channel->in_call = !channel->lane->bounced;
     azc__unlock(channel);
     ssize_t r = lend ? azc__lend(channel, vec, pieces)
                      : channel->lane->move(channel, vec, pieces);
     azc__lock(channel);
     channel->in_call = false;
-    if (lend) r = azc__lend_weigh(channel, r);
+    if (lend) r = azc__lend_result(channel, r);
     count(channel, r);
     return r;
 }
 
 /* ---- errors ---------------------------------------------------------- */
 
-/* The kernel had no memory, or we no pump: breaks the channel after a while. */
-static bool is_patient(azc_channel *channel, int error) {
+/* The kernel has no memory, or we have no pump.  True: try again later.  After
+ * PATIENCE_NS it breaks the channel. */
+static bool keep_trying(azc_channel *channel, int error) {
     uint64_t now = azc_sys.now_ns();
     if (!channel->starved_since) channel->starved_since = now;
     if (now - channel->starved_since < PATIENCE_NS) return true;
@@ -61,14 +62,14 @@ static bool is_patient(azc_channel *channel, int error) {
     return false;
 }
 
-/* It is the memory of the message in turn that cannot be read. */
+/* Ends the first message to be moved, whose memory cannot be read. */
 static int refuse_message(azc_channel *channel) {
     azc_op *op = channel->queue.cursor;
     azc__end_one(channel, op, -EFAULT, AZC_REFUSED);
     return 0;
 }
 
-/* RWF_NOWAIT is not known: older kernels, or a FIFO. */
+/* An older kernel, or a FIFO: RWF_NOWAIT is not known there. */
 static int change_lane(azc_channel *channel) {
     if (channel->flags & AZC_OWN) {
         channel->no_nowait = true;
@@ -78,8 +79,8 @@ static int change_lane(azc_channel *channel) {
     return azc__prepare_bounce(channel);
 }
 
-/* What to do about -errno from a lane.  Returns 0 to go on, else -errno. */
-static int weigh_error(azc_channel *channel, int error, int *max_ops) {
+/* Handles -errno from a lane.  Returns 0 to go on, else -errno. */
+static int handle_error(azc_channel *channel, int error, int *max_ops) {
     const azc_op *op = channel->queue.cursor;
     bool outward = azc__outward(channel);
     bool waits = channel->lane == azc__lane_waiting();
@@ -93,19 +94,19 @@ static int weigh_error(azc_channel *channel, int error, int *max_ops) {
         return -EAGAIN;
     case ENOMEM:
     case ENOBUFS:
-        return is_patient(channel, error) ? -ENOMEM : error;
+        return keep_trying(channel, error) ? -ENOMEM : error;
     case EOPNOTSUPP:
         if (waits || channel->no_nowait) break;
         error = change_lane(channel);
         if (error == 0) return 0;
         break;
-    case EFAULT: /* whose memory was it?  Ask with one message at a time. */
+    case EFAULT: /* find out which message it was: try one at a time */
         if (!op || !outward) break;
         if (*max_ops == 1 && op->done) break;
         if (*max_ops == 1) return refuse_message(channel);
         *max_ops = 1;
         return 0;
-    case EIO: /* a pty whose other side is closed has come to its end */
+    case EIO: /* a pty whose other side is closed: the end of the stream */
         if (outward || !waits) break;
         if (op) azc__end_one(channel, channel->queue.cursor, 0, AZC_DROPPED);
         return 0;
@@ -116,7 +117,7 @@ static int weigh_error(azc_channel *channel, int error, int *max_ops) {
 
 /* ---- an attempt ------------------------------------------------------ */
 
-/* What was asked for while the lock was let go of. */
+/* Does what other threads asked for while the lock was released. */
 static void catch_up(azc_channel *channel) {
     if (channel->error) azc__break(channel, channel->error);
     if (channel->state == CLOSING) azc__finish_close(channel);
@@ -127,40 +128,43 @@ ssize_t azc__attempt(azc_channel *channel, const void *data, size_t n) {
     bool instead_of_pump = channel->lane->paced && n > channel->lane->direct;
     if (instead_of_pump) {
         azc__pace_start(&channel->pace);
-        azc__writer_start(&channel->writer);
+        azc__writer_start_clock(&channel->writer);
     }
     channel->driving = channel->in_caller = true;
     ssize_t r = move(channel, &vec, 1, false);
     channel->driving = false;
     if (instead_of_pump) {
-        azc__writer_stop(&channel->writer);
+        azc__writer_stop_clock(&channel->writer);
         if (r == (ssize_t)n) azc__pace_stop(&channel->pace);
     }
     return r;
 }
 
-void azc__weigh_attempt(azc_channel *channel, ssize_t r) {
+void azc__finish_attempt(azc_channel *channel, ssize_t r) {
     int max_ops = 1;
-    if (r >= 0) r = channel->met;
-    channel->met = 0;
-    if (r < 0 && channel->state == OPEN) weigh_error(channel, (int)r, &max_ops);
+    if (r >= 0) r = channel->stopped_by;
+    channel->stopped_by = 0;
+    if (r < 0 && channel->state == OPEN)
+        handle_error(channel, (int)r, &max_ops);
     catch_up(channel);
 }
 
 /* ---- driving --------------------------------------------------------- */
 
-/* Hands what was received into the bounce to whoever asks for it. */
-static uint64_t deliver_kept(azc_channel *channel) {
+/* Copies what is left over in the bounce to the receives in the queue. */
+static uint64_t deliver_leftover(azc_channel *channel) {
     const azc_queue *queue = &channel->queue;
     uint64_t delivered = 0;
-    while (channel->kept && queue->cursor && queue->cursor != queue->line) {
+    while (channel->leftover && queue->cursor &&
+           queue->cursor != queue->first_waiting) {
         azc_op *op = queue->cursor;
         struct iovec *piece = &op->vec[op->at];
         size_t n = op->at < op->count ? piece->iov_len : 0;
-        if (n > channel->kept) n = channel->kept;
-        if (n) memcpy(piece->iov_base, channel->bounce + channel->kept_at, n);
-        channel->kept_at += n;
-        channel->kept -= n;
+        if (n > channel->leftover) n = channel->leftover;
+        if (n)
+            memcpy(piece->iov_base, channel->bounce + channel->leftover_at, n);
+        channel->leftover_at += n;
+        channel->leftover -= n;
         delivered += n;
         azc__queue_accept(&channel->queue, n, false);
     }
@@ -171,12 +175,12 @@ static ssize_t receive_bounced(azc_channel *channel) {
     struct iovec vec = {channel->bounce, azc__lane_bounce_size()};
     ssize_t r = move(channel, &vec, 1, false);
     if (r <= 0) return r;
-    channel->kept_at = 0;
-    channel->kept = (size_t)r;
-    return (ssize_t)deliver_kept(channel);
+    channel->leftover_at = 0;
+    channel->leftover = (size_t)r;
+    return (ssize_t)deliver_leftover(channel);
 }
 
-/* The next pieces of the queue, in one move.  Sets pieces to their number. */
+/* Moves the next pieces of the queue, and sets *pieces to their number. */
 static ssize_t move_queued(azc_channel *channel, int max_ops,
                            uint64_t max_bytes, int *pieces) {
     struct iovec vec[VEC_MAX];
@@ -199,26 +203,26 @@ static ssize_t step(azc_channel *channel, int max_ops, uint64_t max_bytes) {
     bool inward = !azc__outward(channel);
     int pieces = 1;
     ssize_t r;
-    if (channel->kept)
-        r = (ssize_t)deliver_kept(channel);
+    if (channel->leftover)
+        r = (ssize_t)deliver_leftover(channel);
     else if (inward && channel->lane->bounced)
         r = receive_bounced(channel);
     else
         r = move_queued(channel, max_ops, max_bytes, &pieces);
-    bool end = r == 0 && pieces && inward && !channel->kept;
+    bool end = r == 0 && pieces && inward && !channel->leftover;
     const azc_op *blamed = channel->queue.cursor;
-    azc__end_consumed(channel); /* first: a cancel may break the channel */
+    azc__end_consumed(
+        channel); /* before a cancel, which may break the channel */
     azc__apply_cancels(channel);
     if (r == -EFAULT && blamed != channel->queue.cursor)
-        r = -EINTR; /* whose memory was bad was cancelled: ask again */
+        r = -EINTR; /* the message with the bad memory was cancelled: go on */
     if (end && channel->queue.cursor)
         azc__end_one(channel, channel->queue.cursor, 0, AZC_DROPPED);
     return r;
 }
 
-/* Looks how far a reader of lent pages is, and ends what it has read. */
-static enum azc_drove look_at_loans(azc_channel *channel,
-                                    enum azc_drove drove) {
+/* Asks how far the reader of lent pages is, and ends what it has read. */
+static enum azc_drove check_loans(azc_channel *channel, enum azc_drove drove) {
     int r = azc__lender_ask(channel);
     if (channel->state != OPEN || azc__was_replaced(channel)) return drove;
     if (r < 0) {
@@ -227,11 +231,11 @@ static enum azc_drove look_at_loans(azc_channel *channel,
     }
     azc__end_consumed(channel);
     if (channel->queue.cursor) return drove == DROVE_DRY ? DROVE_BUDGET : drove;
-    return azc__is_owed(channel) ? DROVE_LENT : DROVE_DRY;
+    return azc__has_loans(channel) ? DROVE_LENT : DROVE_DRY;
 }
 
-/* One file's number is looked at once a CHECK_EVERY, or before each move that may
- * last; a caller's thread leaves that to the pump. */
+/* Checks every CHECK_EVERY bytes, or before each move that may block, whether the
+ * number is still our file's.  A caller's thread leaves that to the pump. */
 static bool is_lost(azc_channel *channel, uint64_t spent, uint64_t *check_at) {
     if (channel->in_caller) return false;
     if (spent < *check_at && !channel->lane->bounced) return false;
@@ -239,7 +243,7 @@ static bool is_lost(azc_channel *channel, uint64_t spent, uint64_t *check_at) {
     return azc__was_replaced(channel);
 }
 
-/* Until nothing is left, the fd blocks or the budget is spent. */
+/* Moves until nothing is left, the fd is full or empty, or the budget is spent. */
 static enum azc_drove move_all(azc_channel *channel, uint64_t budget) {
     int max_ops = azc__outward(channel) ? VEC_MAX : 1;
     uint64_t spent = 0, check_at = 0;
@@ -252,10 +256,10 @@ static enum azc_drove move_all(azc_channel *channel, uint64_t budget) {
         ssize_t r = step(channel, max_ops, most);
         if (channel->error) break;
         if (r >= 0) spent += (uint64_t)r;
-        if (r >= 0) r = channel->met;
-        channel->met = 0;
+        if (r >= 0) r = channel->stopped_by;
+        channel->stopped_by = 0;
         if (r == 0) continue;
-        int error = weigh_error(channel, (int)r, &max_ops);
+        int error = handle_error(channel, (int)r, &max_ops);
         if (error < 0) return error == -ENOMEM ? DROVE_STARVED : DROVE_BLOCKED;
     }
     return DROVE_DRY;
@@ -267,9 +271,9 @@ static enum azc_drove drive(azc_channel *channel, uint64_t budget,
     channel->in_caller = in_caller;
     if (channel->lane->paced && !in_caller) azc__pace_start(&channel->pace);
     enum azc_drove drove = move_all(channel, budget);
-    if (azc__is_owed(channel)) {
+    if (azc__has_loans(channel)) {
         if (!in_caller)
-            drove = look_at_loans(channel, drove);
+            drove = check_loans(channel, drove);
         else if (drove == DROVE_DRY)
             drove = DROVE_LENT;
     }
@@ -285,35 +289,35 @@ enum azc_drove azc__drive(azc_channel *channel, uint64_t budget) {
 
 /* ---- later ----------------------------------------------------------- */
 
-/* Is there something to do about this channel, sooner or later? */
-static bool is_wanted(const azc_channel *channel) {
+/* Is anything queued that no pump will resume yet? */
+static bool has_work(const azc_channel *channel) {
     return channel->state == OPEN && channel->queue.head &&
            !channel->pumping.armed;
 }
 
 static void resume(azc_id id);
 
-/* A number that was lost is found out here, by whoever waits for it.  (It may be
- * another channel's by now, whose place in the poller would be taken.) */
+/* Checks the number first: if it is another channel's by now, arming it would take
+ * that channel's place in the poller. */
 static int await_fd(azc_channel *channel) {
     if (azc__was_replaced(channel)) return 0;
     int r = azc__pump_poll(channel);
     if (r != -ENOENT) return r;
-    channel->pumping.known = false; /* closed, and made anew from a duplicate */
+    channel->pumping.known = false; /* it was closed, and duplicated back */
     return azc__pump_poll(channel);
 }
 
 static int arm(azc_channel *channel, enum azc_drove drove) {
-    if (drove == DROVE_LENT) { /* not armed: a new message must be, at once */
+    if (drove == DROVE_LENT) { /* not armed, so that a new message can arm it */
         azc__pump_nap(channel, channel->lender.nap_us);
         return 0;
     }
     if (drove == DROVE_STARVED) {
         azc__pump_nap(channel, STARVED_PAUSE_US);
-    } else if (channel->lane->polled && !channel->kept) {
+    } else if (channel->lane->polled && !channel->leftover) {
         int r = await_fd(channel);
         if (r < 0 && r != -EPERM) return r;
-        /* Nobody tells when it is ready; a device may say that it is not. */
+        /* The poller does not know such files, so try again by and by. */
         if (r == -EPERM && drove == DROVE_BLOCKED)
             azc__pump_nap(channel, DEVICE_PAUSE_US);
         else if (r == -EPERM)
@@ -327,15 +331,15 @@ static int arm(azc_channel *channel, enum azc_drove drove) {
     return 0;
 }
 
-/* Tries again for all that are without a pump; true if some still are. */
-static bool serve_unserved(void) {
+/* Tries again to find a pump for all that have none; true if some still have none. */
+static bool hand_over_again(void) {
     bool more = false;
     for (uint32_t i = 0; i < azc__channels.used; i++) {
         azc_channel *channel = azc__handle_lock_at(&azc__channels, i);
         if (!channel) continue;
-        bool unserved = !channel->pumping.pump && !channel->driving;
-        if (unserved && is_wanted(channel)) {
-            azc__hand_over(channel, DROVE_BLOCKED);
+        bool idle = !channel->pumping.pump && !channel->driving;
+        if (idle && has_work(channel)) {
+            azc__hand_to_pump(channel, DROVE_BLOCKED);
             more = more || !channel->pumping.pump;
         }
         azc__leave(channel);
@@ -343,20 +347,20 @@ static bool serve_unserved(void) {
     return more;
 }
 
-/* No fd, thread or memory is left for a pump, or its poller.  That will pass: the
- * loop that waits for the message is asked to try again. */
+/* There was no fd, thread or memory for a pump or its poller.  Try again later: the
+ * pump does, or without one the loop that waits for the message. */
 static void wait_for_pump(azc_channel *channel, int error) {
-    if (!is_patient(channel, error)) return;
+    if (!keep_trying(channel, error)) return;
     if (channel->pumping.pump) {
         azc__pump_nap(channel, STARVED_PAUSE_US);
         channel->pumping.armed = true;
     } else {
-        azc__port_nudge(channel->last_port, serve_unserved);
+        azc__port_retry(channel->last_port, hand_over_again);
     }
 }
 
-void azc__hand_over(azc_channel *channel, enum azc_drove drove) {
-    if (!is_wanted(channel)) return;
+void azc__hand_to_pump(azc_channel *channel, enum azc_drove drove) {
+    if (!has_work(channel)) return;
     if (!channel->queue.cursor) drove = DROVE_LENT;
     int r = channel->pumping.pump ? 0 : azc__pump_attach(channel, resume);
     if (r == 0) r = arm(channel, drove);
@@ -366,18 +370,18 @@ void azc__hand_over(azc_channel *channel, enum azc_drove drove) {
         channel->starved_since = 0;
 }
 
-/* Called by the pump when the fd is ready, or it is time to look.  A turn ends only
- * where others wait for theirs, or for what was lent. */
+/* Called by the pump when the fd is ready, or a nap is over.  The budget is limited
+ * where the pump serves other channels too, or must ask what became of loans. */
 static void resume(azc_id id) {
     azc_channel *channel = azc__find(id);
     if (!channel) return;
     channel->pumping.armed = false;
     if (!channel->driving && channel->state == CLOSING) {
         azc__finish_close(channel);
-    } else if (!channel->driving && is_wanted(channel)) {
+    } else if (!channel->driving && has_work(channel)) {
         bool alone = !channel->lane->shared && !channel->lender.lends;
-        uint64_t budget = alone ? UINT64_MAX : PUMP_TURN;
-        azc__hand_over(channel, drive(channel, budget, false));
+        uint64_t budget = alone ? UINT64_MAX : PUMP_BUDGET;
+        azc__hand_to_pump(channel, drive(channel, budget, false));
     }
     azc__leave(channel);
 }

@@ -85,8 +85,8 @@ void azc__op_truncate(azc_op *op) {
     }
 }
 
-/* A piece that was moved, in part or wholly, has advanced in place, so look at the
- * byte before it. */
+/* What was moved of a piece lies before iov_base, which has advanced: so the slot is
+ * found by the byte before. */
 ssize_t azc__op_detach(azc_op *op) {
     ssize_t moved = 0;
     if (SABOTAGED(DETACH)) return 0;
@@ -114,7 +114,7 @@ static ssize_t copy_rest(const azc_op *op, char *to, uint64_t n) {
     return (ssize_t)copied;
 }
 
-/* First the rest is copied, then lent pages are taken back, which moves them. */
+/* Copies the rest before it takes lent pages back, which moves those. */
 ssize_t azc__op_rescue(azc_op *op, uint64_t limit) {
     uint64_t rest = op->total - op->done;
     if (rest > limit) return -ENOBUFS;

@@ -1,9 +1,9 @@
 /* op.h - one message on its way, or one receive.
  *
  * An operation belongs to its channel's queue until it ends (or to the call that
- * submits it, if that still runs).  Its bytes are the caller's, borrowed, unless
- * rescue is set: then they are a copy of its own.  Who waits for it is told through
- * its note; one without a note nobody waits for.
+ * submits it, if that still runs).  Its bytes are borrowed from the caller, unless
+ * rescue is set: then they are a copy of its own.  Its note tells the caller of its
+ * end; without a note no one waits for it.
  */
 #ifndef AZC_OP_H
 #define AZC_OP_H
@@ -16,37 +16,37 @@ enum { VEC_INLINE = 4, VEC_MAX = 1024 };
 typedef struct azc_op azc_op;
 struct azc_op {
     azc_op *next;          /* in its queue */
-    azc_note *note;        /* NULL: nobody waits */
+    azc_note *note;        /* NULL: no one waits */
     uint64_t total;        /* bytes in vec */
     uint64_t need;         /* it is over once this many were moved */
     uint64_t done;         /* moved so far */
-    uint64_t end;          /* the queue's accepted offset when it was all in */
-    uint64_t in_flight;    /* bytes that a system call has right now */
-    uint64_t rescue_limit; /* of the cancel that waits for that call */
+    uint64_t end;          /* the queue's offset after its last byte */
+    uint64_t in_flight;    /* bytes that a system call is using */
+    uint64_t rescue_limit; /* of a cancel that waits for that call */
     int status, outcome;
     bool submitting; /* the call that made it still runs and will free it */
     bool ended;
-    bool asks_room; /* it is to be told when it is within the limit */
+    bool asks_room; /* its note tells when it is within the limit */
     bool lent;      /* the reader may still look at some of its pages */
-    bool cancelled; /* ... or will be, when a system call is back */
+    bool cancelled; /* it will be, when a system call has returned */
     void *rescue;   /* the copied rest, to be freed */
     struct iovec *vec, first[VEC_INLINE];
     int count, at; /* vec[at] is the first with bytes left, advanced in place */
     uint64_t into; /* bytes of vec[at] that were moved */
     uint64_t *ends; /* of a batch: where each message ends */
     int nends;
-    int messages;   /* in it */
-    void *own_ends; /* ends, if they are to be freed */
+    int messages;   /* how many it consists of */
+    void *own_ends; /* ends, if they have memory of their own */
 };
 
 azc_op *azc__op_new(const struct iovec *vec, int count, const uint64_t *sizes,
                     int nsizes);
 void azc__op_free(azc_op *op);
-/* The lengths of its messages, if they were not known before; -ENOMEM. */
+/* Sets the lengths of its messages, unless they are known; 0 or -ENOMEM. */
 int azc__op_set_sizes(azc_op *op, const uint64_t *sizes, int nsizes);
 /* How many messages it has carried to their end. */
 uint64_t azc__op_messages(const azc_op *op);
-/* Moves it on by up to n bytes; returns how many it took. */
+/* Notes that n bytes more were moved; returns how many of these were its own. */
 uint64_t azc__op_advance(azc_op *op, uint64_t n);
 /* Ends a batch after the message in progress. */
 void azc__op_truncate(azc_op *op);

@@ -3,34 +3,36 @@
  * A pipe keeps two pages for the next write.  With pieces of two pages, and a
  * reader that keeps up, every byte goes through these two, which stay in the
  * caches: 6 GB/s where whole frames get 2.5, for a third less of the CPU.  If
- * reader and writer are far apart, on cores that share no cache, it is the
- * other way round: 1.5 and 2.3.  No one tells how it is, and it changes.
+ * reader and writer run on cores that share no cache, it is the other way round:
+ * 1.5 and 2.3 GB/s.  The kernel does not tell which it is, and it changes.
  *
- * So the favourite, a small piece at first, goes on for a term; then it is
- * measured, and its rival after it.  A rival that is cheaper WINS times in a
- * row becomes the favourite: what else the machine does disturbs a single lap.
- * One that is not has cost something (it fills the pipe, and whoever has to wait
- * for that), so the term after it is twice as long, up to TERM << LONGEST.
+ * So there are two piece sizes, the favourite and its rival; at first the short one
+ * is the favourite.  For a term the favourite is used and nothing measured.  Then it
+ * runs for one measured lap, and its rival after it.  A rival that is cheaper WINS
+ * times in a row becomes the favourite: a single lap may be disturbed by whatever
+ * else the machine does.  A lap that the rival loses has a cost (it fills the pipe,
+ * and the reader waits), so the next term is twice as long, up to TERM << LONGEST.
  *
- * The clock runs from the first call of the pump, or of who writes in its place,
- * until the queue is dry: what the program does between two messages is no fault
- * of the piece.
+ * The clock runs from the first call of the pump, or of the caller that writes in
+ * its place, until the queue is empty.  The time between two messages is the
+ * program's and does not count.
  */
 #include "pace.h"
 
 #include "sys.h"
 
 enum {
-    TERM = 256 << 20, /* bytes that nobody measures, and then twice as many */
-    LONGEST = 4,
-    SETTLE = 1 << 20, /* bytes until the pipe holds none of the other piece */
-    LAP = 4 << 20,    /* bytes to measure a piece by */
-    WINS = 3,
+    TERM = 256 << 20, /* bytes between two measurements, at first */
+    LONGEST = 4,      /* how often the term is doubled */
+    SETTLE =
+        1 << 20,   /* bytes after a change, until the pipe holds only those */
+    LAP = 4 << 20, /* bytes of one measurement */
+    WINS = 3,      /* laps that make the rival the favourite */
 };
 
 static const size_t pieces[PACES] = {SHORTEST_PIECE, 1 << 20};
 
-/* What a rival's byte may cost, measured by the favourite's. */
+/* The rival wins a lap if its byte costs less than this part of the favourite's. */
 static const double worth_it = 0.9;
 
 size_t azc__pace_piece(const azc_pace *pace) { return pieces[pace->now]; }
@@ -62,7 +64,7 @@ static azc_pace_part after_lap(azc_pace *pace, double cost) {
     return pace->wins ? SETTLING : RESTING;
 }
 
-/* Is the rest of a rival's lap not worth its price? */
+/* Has the rival lost its lap before the end? */
 static bool is_lost(const azc_pace *pace) {
     if (pace->part != MEASURED || pace->now == pace->favourite) return false;
     uint64_t spent = pace->spent + azc_sys.now_ns() - pace->since;

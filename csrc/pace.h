@@ -1,4 +1,4 @@
-/* pace.h - the piece that a pipe's reader gets on with best. */
+/* pace.h - how much to give a pipe at a time, found out by measuring. */
 #ifndef AZC_PACE_H
 #define AZC_PACE_H
 #include <stdbool.h>
@@ -11,13 +11,13 @@ typedef enum { RESTING, SETTLING, MEASURED } azc_pace_part;
 
 typedef struct azc_pace {
     int now, favourite;
-    int wins; /* of the favourite's rival, in a row */
+    int wins; /* laps that the rival has won in a row */
     azc_pace_part part;
-    unsigned lost;  /* by its rival, since it is the favourite */
+    unsigned lost;  /* laps that it has lost against this favourite */
     double to_beat; /* nanoseconds a byte */
-    uint64_t since; /* the clock's start; 0: it stands still */
-    uint64_t spent; /* nanoseconds, in this part, */
-    uint64_t bytes; /* and what they were spent on */
+    uint64_t since; /* when the clock was started; 0: it is stopped */
+    uint64_t spent; /* nanoseconds in this part, */
+    uint64_t bytes; /* and the bytes moved in it */
 } azc_pace;
 
 size_t azc__pace_piece(const azc_pace *pace);

@@ -1,11 +1,11 @@
-/* poller.h - waiting for fds, and waking one who waits.
+/* poller.h - waiting for fds, and waking the thread that waits.
  *
  * Two implementations with the same names: poller_epoll.c (epoll and eventfd)
  * and poller_poll.c (poll and a pipe, for the portable build).
  *
- * An fd is armed for one report: after it the poller is silent about that fd
- * until it is armed again.  All may be called while another thread waits.  A
- * report may be old: it carries a channel's number, which is never another's.
+ * An fd is armed for one report, and not reported again until it is armed again.
+ * All functions may be called while another thread waits.  A report may be outdated,
+ * and names a channel by its number, which is never reused.
  */
 #ifndef AZC_POLLER_H
 #define AZC_POLLER_H
@@ -29,12 +29,13 @@ void azc__poller_close(azc_poller *poller);
 void azc__poller_abandon(azc_poller *poller);
 /* What to wait for.  Errors and the end of the other side always count. */
 enum { POLLER_IN, POLLER_OUT };
-/* known says if this fd was armed before (-ENOENT: the number was closed behind
- * our back).  who comes back from a wait.  -EPERM: it cannot be waited for. */
+/* known says whether this fd was armed before; a wait returns who.
+ *   -ENOENT  known, but other code has closed the number
+ *   -EPERM   such a file cannot be waited for */
 int azc__poller_arm(azc_poller *poller, int fd, int what, bool known,
                     uint64_t who);
 void azc__poller_forget(azc_poller *poller, int fd);
-/* Up to max of those that are ready; 0 after a wake or the timeout. */
+/* Returns up to max of those that are ready; 0 after a wake or the timeout. */
 int azc__poller_wait(azc_poller *poller, uint64_t *who, int max,
                      int timeout_us);
 void azc__poller_wake(azc_poller *poller);

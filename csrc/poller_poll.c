@@ -1,7 +1,7 @@
 /* poller_poll.c - any Unix: poll for the fds, a pipe for the wake.
  *
- * The armed fds stand in a table under a lock; a wait polls a copy of it, and
- * is woken when another thread arms one.
+ * The armed fds are in a table under a lock.  A wait polls a copy of it, and is
+ * woken when another thread changes the table.
  */
 #include <errno.h>
 #include <poll.h>
@@ -110,8 +110,8 @@ int azc__poller_arm(azc_poller *poller, int fd, int what, bool known,
     return r;
 }
 
-/* A poll that has begun keeps the file open, whoever closes the number: a peer
- * would not hear of the end.  So it has to begin anew. */
+/* While a poll runs the file stays open, even if its number is closed, and the peer
+ * would see no end.  So the poll is woken to begin again. */
 void azc__poller_forget(azc_poller *poller, int fd) {
     pthread_mutex_lock(&poller->lock);
     drop(poller, fd);

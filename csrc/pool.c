@@ -92,7 +92,7 @@ int azc_pool_close(azc_id id) {
     if (!pool) return azc__handle_why(&azc__pools, id);
     azc__handle_drop(&azc__pools, id);
     unlist(pool);
-    azc_sys.unmap(pool->memory, pool->bytes); /* a pipe's pages live on */
+    azc_sys.unmap(pool->memory, pool->bytes); /* (a pipe keeps lent pages) */
     azc_sys.release(pool);
     return 0;
 }
@@ -121,8 +121,8 @@ bool azc__pool_lends(const void *from, size_t n) {
     return lends;
 }
 
-/* Where there is no room for a second slot: piece by piece, and for a moment each
- * of them is zeros.  The lock, which is held, guards the piece. */
+/* Without memory for a second slot: piece by piece, each of which is zeros for a
+ * moment.  The caller's lock guards `kept`. */
 static int renew_slot(const azc_pool *pool, char *slot) {
     static char kept[64 << 10];
     for (size_t at = 0, n; at < pool->stride; at += n) {

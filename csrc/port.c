@@ -1,7 +1,7 @@
-/* port.c - where one event loop hears of the operations that ended later.
+/* port.c - tells one event loop of the operations that ended later.
  *
- * The fd is signalled once for any number of events: when the list stops being
- * empty.  It is readable until the last of them was acknowledged.
+ * The fd is signalled once for any number of events, and cleared when the last of
+ * them was acknowledged.
  */
 #include "port.h"
 
@@ -19,7 +19,7 @@ typedef struct azc_port {
     uint64_t sequence;      /* of the last event */
     uint64_t notes;
     bool signalled;
-    bool (*again)(void); /* see azc__note_nudge */
+    bool (*retry)(void); /* see azc__port_retry */
 } azc_port;
 
 struct azc_note {
@@ -29,7 +29,7 @@ struct azc_note {
     azc_event event;
 };
 
-enum { NUDGE_PAUSE_US = 1000 };
+enum { RETRY_PAUSE_US = 1000 };
 
 static azc_port *enter(azc_id port) {
     return azc__handle_lock(&azc__ports, port);
@@ -116,8 +116,8 @@ void azc__note_free(azc_note *note) {
     azc_sys.release(note);
 }
 
-/* With a new sequence number, also if it is listed already: what was told of it
- * and not yet acknowledged must not take the end along. */
+/* A note that is still listed (of AZC_ROOM) gets a new sequence number: acknowledging
+ * the earlier event must not acknowledge this one. */
 void azc__note_post(azc_note *note, uint64_t bytes, int status, int outcome) {
     if (!note) return;
     azc_port *port = note->port;
@@ -132,10 +132,10 @@ void azc__note_post(azc_note *note, uint64_t bytes, int status, int outcome) {
     leave(port);
 }
 
-void azc__port_nudge(azc_id id, bool (*again)(void)) {
+void azc__port_retry(azc_id id, bool (*retry)(void)) {
     azc_port *port = enter(id);
     if (!port) return;
-    port->again = again;
+    port->retry = retry;
     signal_once(port);
     leave(port);
 }
@@ -170,8 +170,8 @@ int azc_port_fd(azc_id id) {
     return fd;
 }
 
-/* Takes the notes out that the caller has noted.  One of AZC_ROOM is its
- * operation's, and stays. */
+/* Takes the acknowledged notes out, and returns those to be freed.  A note of
+ * AZC_ROOM belongs to its operation and is not freed. */
 static azc_note *forget(azc_port *port, uint64_t recorded) {
     azc_note *ended = NULL;
     while (port->first && port->first->event.sequence <= recorded) {
@@ -199,30 +199,30 @@ static int take(azc_port *port, azc_event *events, int max) {
         events[count++] = it->event;
     if (SABOTAGED(EVENT) && count)
         release_all(forget(port, events[count - 1].sequence));
-    if (!port->first && port->signalled && !port->again) {
+    if (!port->first && port->signalled && !port->retry) {
         azc__notifier_clear(&port->notifier);
         port->signalled = false;
     }
     return count;
 }
 
-/* The port stays awake while something is left to be tried. */
-static void try_again(azc_id id, bool (*again)(void)) {
-    if (!again || !again()) return;
-    azc_sys.sleep_us(NUDGE_PAUSE_US);
-    azc__port_nudge(id, again);
+/* The loop is woken again and again until nothing is left to be retried. */
+static void run_retry(azc_id id, bool (*retry)(void)) {
+    if (!retry || !retry()) return;
+    azc_sys.sleep_us(RETRY_PAUSE_US);
+    azc__port_retry(id, retry);
 }
 
 int azc_port_take(azc_id id, uint64_t recorded, azc_event *events, int max) {
     azc_port *port = enter(id);
     if (!port) return azc__handle_why(&azc__ports, id);
-    bool (*again)(void) = port->again;
-    port->again = NULL;
+    bool (*retry)(void) = port->retry;
+    port->retry = NULL;
     azc_note *ended = forget(port, recorded);
     int count = take(port, events, max);
     leave(port);
     release_all(ended);
-    try_again(id, again);
+    run_retry(id, retry);
     return count;
 }
 

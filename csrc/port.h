@@ -1,14 +1,14 @@
-/* port.h - where one event loop hears of the operations that ended later.
+/* port.h - tells one event loop of the operations that ended later.
  *
- * A note is what will be told about one token.  It is made before there is anything
- * to tell, so that telling needs no memory:
+ * A note holds the event of one token.  It is made before there is anything to tell,
+ * so that posting it needs no memory:
  *
  *   its operation's --(azc__note_post)--> the port's --(acknowledged)--> freed
  *        |                                    |
  *        +---------(azc__note_free)-----------+-- a note of AZC_ROOM stays its
- *                  nobody is to be told           operation's, and is posted again
+ *                    not to be told               operation's, and is posted again
  *
- * A port lives until it was closed, which it cannot be while it has any notes.
+ * A port cannot be closed while it has any notes.
  */
 #ifndef AZC_PORT_H
 #define AZC_PORT_H
@@ -23,13 +23,13 @@ int azc__note_new(azc_id port, uint64_t token, azc_note **note);
 azc_note *azc__note_blank(void);
 int azc__note_address(azc_note *note, azc_id port, uint64_t token);
 uint64_t azc__note_token(const azc_note *note);
-/* With NULL it does nothing, as do the two below. */
+/* Both do nothing with NULL. */
 void azc__note_free(azc_note *note);
 void azc__note_post(azc_note *note, uint64_t bytes, int status, int outcome);
 
-/* Wakes the port's loop, whose azc_port_take then calls `again`, and once more the
- * next time if that returns true. */
-void azc__port_nudge(azc_id port, bool (*again)(void));
+/* Wakes the port's loop, whose azc_port_take then calls retry; and again later, as
+ * long as that returns true. */
+void azc__port_retry(azc_id port, bool (*retry)(void));
 
 void azc__port_fork_child(void *port);
 

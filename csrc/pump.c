@@ -3,19 +3,18 @@
  * A pump is a poller, a thread, and the channels that it resumes:
  *   - one pump for all sockets that send, one for all that receive: a socket's
  *     system call never waits for the peer;
- *   - one pump for each pipe, tty or file that was ever busy: the peer can
- *     stop a system call on a pipe inside the kernel, and nobody else may
+ *   - a private one for each pipe, tty or file that was ever busy: the peer can
+ *     hold up a system call on a pipe inside the kernel, and no other channel may
  *     suffer from that.
  *
  * A pump starts with the first channel that needs it and ends with the last.  Its
- * thread belongs to nobody and is waited for by nobody: it frees the pump when it
- * comes back and finds that it is to stop.
+ * thread is detached: it frees the pump when it finds that it is to stop.
  *
- * A pump never holds on to a channel.  Those in its lists stand there until they
- * leave; reports of the poller carry a number, which may name nothing any more.
+ * A pump does not keep channels alive.  A channel leaves the pump's lists when it is
+ * closed, and the poller reports numbers, which may name nothing by then.
  *
- * epoll says nothing of a file whose number was closed behind our back.  So a pump
- * looks once a second if the numbers that it waits for are still ours.
+ * epoll is silent about a file whose number other code has closed.  So a pump checks
+ * once a second whether the numbers it waits for are still ours.
  */
 #include <errno.h>
 #include <string.h>
@@ -34,10 +33,10 @@ struct azc_pump {
     azc_poller *poller;
     pthread_t thread;
     void (*resume)(azc_id channel);
-    azc_list ready;   /* to be resumed in the next turn */
-    azc_list napping; /* ... when they are due */
-    azc_id only;      /* the channel of a private one; 0: it is shared */
-    int users;        /* channels of a shared one, under shared_lock */
+    azc_list ready;    /* to be resumed in the next round of the thread */
+    azc_list napping;  /* ... when they are due */
+    azc_id private_to; /* this channel; 0: the pump is shared */
+    int users;         /* channels of a shared pump, under shared_lock */
     uint64_t check_at;
     bool stopping;
 };
@@ -95,7 +94,7 @@ static uint64_t wake_the_due(azc_pump *pump, uint64_t now) {
 
 /* ---- the thread ------------------------------------------------------ */
 
-/* Resumes all that are ready now; those which get ready meanwhile wait. */
+/* Resumes all that are ready now, but not those that get ready meanwhile. */
 static void resume_ready(azc_pump *pump) {
     pthread_mutex_lock(&pump->lock);
     const azc_channel *last = pump->ready.last;
@@ -111,7 +110,7 @@ static void resume_ready(azc_pump *pump) {
     pthread_mutex_unlock(&pump->lock);
 }
 
-static void check(azc_pump *pump, azc_channel *channel) {
+static void check_number(azc_pump *pump, azc_channel *channel) {
     if (!channel) return;
     if (channel->pumping.pump == pump && channel->pumping.armed)
         azc__was_replaced(channel);
@@ -122,15 +121,15 @@ static void check(azc_pump *pump, azc_channel *channel) {
 static void check_numbers(azc_pump *pump, uint64_t now) {
     if (now < pump->check_at) return;
     pump->check_at = now + SECOND_US * UINT64_C(1000);
-    if (pump->only) {
-        check(pump, azc__enter(pump->only));
+    if (pump->private_to) {
+        check_number(pump, azc__enter(pump->private_to));
         return;
     }
     for (uint32_t i = 0; i < azc__channels.used; i++)
-        check(pump, azc__handle_lock_at(&azc__channels, i));
+        check_number(pump, azc__handle_lock_at(&azc__channels, i));
 }
 
-/* How long to wait in this turn, or -1 when the pump is at its end. */
+/* How many microseconds to wait in this round; -1: the pump is to stop. */
 static int timeout_of(azc_pump *pump, uint64_t now) {
     pthread_mutex_lock(&pump->lock);
     uint64_t next = wake_the_due(pump, now);
@@ -162,11 +161,11 @@ static void *run(void *arg) {
 
 /* ---- joining and leaving --------------------------------------------- */
 
-static int pump_new(azc_id only, void (*resume)(azc_id), azc_pump **out) {
+static int pump_new(azc_id private_to, void (*resume)(azc_id), azc_pump **out) {
     azc_pump *pump = azc_sys.allocate(sizeof *pump);
     if (!pump) return -ENOMEM;
     memset(pump, 0, sizeof *pump);
-    pump->only = only;
+    pump->private_to = private_to;
     pump->resume = resume;
     int r = azc__poller_open(&pump->poller);
     if (r < 0) {
@@ -198,13 +197,13 @@ int azc__pump_attach(azc_channel *channel, void (*resume)(azc_id channel)) {
     return r;
 }
 
-/* In its own thread a pump is awake. */
+/* (in its own thread the pump is awake) */
 static void wake(azc_pump *pump) {
     if (!pthread_equal(pthread_self(), pump->thread))
         azc__poller_wake(pump->poller);
 }
 
-static void put_in(azc_channel *channel, azc_list *list, uint64_t due) {
+static void enlist(azc_channel *channel, azc_list *list, uint64_t due) {
     azc_pump *pump = channel->pumping.pump;
     pthread_mutex_lock(&pump->lock);
     if (channel->pumping.list != &pump->ready) {
@@ -217,12 +216,12 @@ static void put_in(azc_channel *channel, azc_list *list, uint64_t due) {
 }
 
 void azc__pump_kick(azc_channel *channel) {
-    put_in(channel, &channel->pumping.pump->ready, 0);
+    enlist(channel, &channel->pumping.pump->ready, 0);
 }
 
 void azc__pump_nap(azc_channel *channel, unsigned us) {
     uint64_t due = azc_sys.now_ns() + us * UINT64_C(1000);
-    put_in(channel, &channel->pumping.pump->napping, due);
+    enlist(channel, &channel->pumping.pump->napping, due);
 }
 
 int azc__pump_poll(azc_channel *channel) {
@@ -241,7 +240,7 @@ static void stop(azc_pump *pump) {
     pthread_mutex_unlock(&pump->lock);
 }
 
-/* The number may be another's by now: then it is no business of ours. */
+/* (if the fd's number is lost, another file's place in the poller is left alone) */
 void azc__pump_leave(azc_channel *channel) {
     azc_pumping *it = &channel->pumping;
     azc_pump *pump = it->pump;
@@ -252,7 +251,7 @@ void azc__pump_leave(azc_channel *channel) {
     list_remove(channel);
     pthread_mutex_unlock(&pump->lock);
     it->pump = NULL;
-    if (pump->only) {
+    if (pump->private_to) {
         stop(pump);
         return;
     }
@@ -264,7 +263,7 @@ void azc__pump_leave(azc_channel *channel) {
 }
 
 bool azc__pump_is_private(const azc_channel *channel) {
-    return channel->pumping.pump && channel->pumping.pump->only;
+    return channel->pumping.pump && channel->pumping.pump->private_to;
 }
 
 /* ---- fork ------------------------------------------------------------ */
@@ -273,7 +272,7 @@ void azc__pump_fork_lock(void) { pthread_mutex_lock(&shared_lock); }
 
 void azc__pump_fork_unlock(void) { pthread_mutex_unlock(&shared_lock); }
 
-/* Its memory stays: the thread that would free it does not exist here. */
+/* The pump's memory stays: the thread that would free it does not exist here. */
 void azc__pump_fork_child(const azc_channel *channel) {
     if (azc__pump_is_private(channel))
         azc__poller_abandon(channel->pumping.pump->poller);

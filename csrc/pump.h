@@ -1,6 +1,6 @@
 /* pump.h - the threads that finish what a call could not finish at once.
  *
- * What a pump may be asked: all of it with the channel's lock held.
+ * All of these are called with the channel's lock held.
  */
 #ifndef AZC_PUMP_H
 #define AZC_PUMP_H
@@ -16,22 +16,22 @@ typedef struct azc_list azc_list;
 /* A channel's part in a pump. */
 typedef struct azc_pumping {
     azc_pump *pump;
-    azc_list *list; /* that it stands in, under the pump's lock; or NULL */
+    azc_list *list; /* that it is in, under the pump's lock; or NULL */
     azc_channel *next, *before;
-    uint64_t due; /* in the list of those that nap */
-    bool armed;   /* it will be driven, sooner or later */
-    bool known;   /* the pump's poller has heard of this fd */
+    uint64_t due; /* when its nap ends */
+    bool armed;   /* the pump will resume it, sooner or later */
+    bool known;   /* the fd was armed in the pump's poller before */
 } azc_pumping;
 
 /* Gives the channel a pump, which will call resume; 0 or -errno. */
 int azc__pump_attach(azc_channel *channel, void (*resume)(azc_id channel));
-/* Resumes it in the next turn, */
+/* Resumes it at once, */
 void azc__pump_kick(azc_channel *channel);
 /* ... in so many microseconds at the latest, */
 void azc__pump_nap(azc_channel *channel, unsigned us);
-/* ... when its fd is ready.  -EPERM: that is always; -ENOENT: the number is lost */
+/* ... when its fd is ready.  0 or -errno, as azc__poller_arm. */
 int azc__pump_poll(azc_channel *channel);
-/* The channel is closed: it is resumed no more. */
+/* Resumes a closed channel no more, and ends the pump with its last one. */
 void azc__pump_leave(azc_channel *channel);
 bool azc__pump_is_private(const azc_channel *channel);
 

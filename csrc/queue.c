@@ -5,8 +5,8 @@
 #include "sabotage.h"
 
 enum {
-    LEND_CHUNK = 1 << 20, /* bytes a call: what our pipes hold */
-    ENOUGH = 1 << 20,     /* bytes, for a call to be worth it */
+    LEND_CHUNK = 1 << 20, /* bytes lent by one call: what our pipes hold */
+    ENOUGH = 1 << 20,     /* bytes that make a call worth its cost */
 };
 
 /* ---- coming in ------------------------------------------------------- */
@@ -34,11 +34,11 @@ static void append(azc_queue *queue, azc_op *op) {
 bool azc__queue_push(azc_queue *queue, azc_op *op) {
     append(queue, op);
     queue->ops++;
-    if (!queue->line && has_room(queue, op)) {
+    if (!queue->first_waiting && has_room(queue, op)) {
         queue->bytes += op->total;
         return true;
     }
-    if (!queue->line) queue->line = op;
+    if (!queue->first_waiting) queue->first_waiting = op;
     queue->waiting++;
     return false;
 }
@@ -55,9 +55,9 @@ void azc__queue_push_first(azc_queue *queue, azc_op *op) {
 }
 
 azc_op *azc__queue_admit(azc_queue *queue) {
-    azc_op *op = queue->line;
+    azc_op *op = queue->first_waiting;
     if (!op || !has_room(queue, op)) return NULL;
-    queue->line = op->next;
+    queue->first_waiting = op->next;
     queue->waiting--;
     queue->bytes += op->total;
     return op;
@@ -70,11 +70,11 @@ static bool is_lendable(const struct iovec *piece, size_t lend_from) {
            azc__pool_lends(piece->iov_base, piece->iov_len);
 }
 
-/* Lists the next bytes to move, of at most max_ops operations, and marks those
- * as in flight; a message that makes ENOUGH of them is the last, so that none
- * waits for those behind it.  Returns the pieces; 0 if only empty messages come
- * next.  A pool's pieces of lend_from bytes or more are to be lent, unless that
- * is 0; *lend says if these are. */
+/* Lists the next bytes to move, of at most max_ops operations, and marks them as in
+ * flight.  After ENOUGH bytes no message is added, so that one that is over need not
+ * wait for those behind it.  Returns the number of pieces; 0 if only empty messages
+ * come next.  A pool's pieces of lend_from bytes or more are to be lent, unless that
+ * is 0; *lend says whether these are. */
 int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
                       uint64_t max_bytes, size_t lend_from, bool *lend) {
     *lend = false;
@@ -82,13 +82,14 @@ int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
     uint64_t sum = 0;
     for (azc_op *op = queue->cursor; op && max_ops-- > 0 && sum < ENOUGH;
          op = op->next) {
-        if (op == queue->line) return count;
+        if (op == queue->first_waiting) return count;
         for (int i = op->at; i < op->count; i++) {
             if (count == VEC_MAX || !max_bytes) return count;
             size_t n = op->vec[i].iov_len;
             if (!n) continue;
             if (lend_from && is_lendable(&op->vec[i], lend_from) != *lend) {
-                if (count) return count; /* two kinds never in one call */
+                if (count)
+                    return count; /* one call lends or copies, not both */
                 *lend = true;
                 max_bytes = LEND_CHUNK;
             }
@@ -103,7 +104,7 @@ int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
 }
 
 void azc__queue_accept(azc_queue *queue, uint64_t n, bool lent) {
-    while (queue->cursor && queue->cursor != queue->line) {
+    while (queue->cursor && queue->cursor != queue->first_waiting) {
         azc_op *op = queue->cursor;
         uint64_t left = op->total - op->done;
         uint64_t taken = azc__op_advance(op, n);
@@ -122,9 +123,9 @@ void azc__queue_accept(azc_queue *queue, uint64_t n, bool lent) {
 
 /* ---- going out ------------------------------------------------------- */
 
-/* Takes the operations out that are over, as a list in their order: all of it
- * accepted, and read if it was lent.  An empty message (a flush) waits for all
- * before it. */
+/* Takes out the operations that are over, as a list in order: those accepted as a
+ * whole, and read as far as they were lent.  An empty message (a flush) waits for
+ * all before it. */
 azc_op *azc__queue_consume(azc_queue *queue, uint64_t upto) {
     azc_op *first = NULL, **end = &first, **place = &queue->head, *kept = NULL;
     while (*place != queue->cursor) {
@@ -152,15 +153,15 @@ azc_op *azc__queue_find(const azc_queue *queue, uint64_t token) {
     return op;
 }
 
-static bool is_in_line(const azc_queue *queue, const azc_op *op) {
-    const azc_op *it = queue->line;
+static bool is_waiting(const azc_queue *queue, const azc_op *op) {
+    const azc_op *it = queue->first_waiting;
     while (it && it != op) it = it->next;
     return it != NULL;
 }
 
 void azc__queue_remove(azc_queue *queue, azc_op *op) {
     azc_op *before = NULL;
-    if (is_in_line(queue, op))
+    if (is_waiting(queue, op))
         queue->waiting--;
     else
         queue->bytes -= op->total - op->done;
@@ -171,14 +172,14 @@ void azc__queue_remove(azc_queue *queue, azc_op *op) {
         queue->head = op->next;
     if (queue->tail == op) queue->tail = before;
     if (queue->cursor == op) queue->cursor = op->next;
-    if (queue->line == op) queue->line = op->next;
+    if (queue->first_waiting == op) queue->first_waiting = op->next;
     queue->ops--;
     op->next = NULL;
 }
 
 azc_op *azc__queue_take_all(azc_queue *queue) {
     azc_op *all = queue->head;
-    queue->head = queue->tail = queue->cursor = queue->line = NULL;
+    queue->head = queue->tail = queue->cursor = queue->first_waiting = NULL;
     queue->bytes = queue->ops = queue->waiting = 0;
     return all;
 }

@@ -2,38 +2,38 @@
  *
  * No system calls and no locks: the channel's lock is held by the caller.
  *
- *   head .......... cursor .......... line .......... tail
+ *   head .......... cursor .......... first_waiting .... tail
  *    | with the reader | to be moved,  | to be moved,
  *    |                 | within limit  | has no room yet
  *
  * accept(n)      the kernel has taken n more bytes: operations are advanced in
- *                place, and the cursor passes each that is all in
- * consume(upto)  the reader needs none of the bytes below this offset any more:
- *                the operations before the cursor that end there are over
- * admit()        the first of the line is within the limit now
+ *                place, and the cursor passes each that was moved as a whole
+ * consume(upto)  the reader has read all bytes below this offset: the operations
+ *                before the cursor that end there are over
+ * admit()        there is room for the first that waits
  *
- * What was copied is consumed as soon as it is accepted, so without loans head
- * is cursor.  An operation with lent pages stays until the reader has read it.
- * One that is alone always has room, so the cursor never reaches the line.
+ * Copied bytes are consumed as soon as they are accepted, so without loans head is
+ * cursor.  An operation with lent pages stays until the reader has read it.  An
+ * empty queue has room for any operation, so the cursor never waits for room.
  */
 #ifndef AZC_QUEUE_H
 #define AZC_QUEUE_H
 #include "op.h"
 
 typedef struct azc_queue {
-    azc_op *head, *tail, *cursor, *line;
+    azc_op *head, *tail, *cursor, *first_waiting;
     uint64_t limit;    /* bytes that may be within it */
     uint64_t accepted; /* bytes the kernel has taken, ever */
     uint64_t bytes;    /* still to be moved, within the limit */
-    uint64_t ops;      /* all, */
-    uint64_t waiting;  /* and those in the line */
+    uint64_t ops;      /* all operations, */
+    uint64_t waiting;  /* and those that have no room yet */
 } azc_queue;
 
-/* False: it has no room yet. */
+/* Puts an operation at the end.  False: it has no room yet. */
 bool azc__queue_push(azc_queue *queue, azc_op *op);
-/* For one that began before all those which are still to be moved. */
+/* Puts it at the cursor: some of it was moved before it was queued. */
 void azc__queue_push_first(azc_queue *queue, azc_op *op);
-/* The next one that has room now; NULL if there is none. */
+/* The next one that has waited and has room now, or NULL. */
 azc_op *azc__queue_admit(azc_queue *queue);
 int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
                       uint64_t max_bytes, size_t lend_from, bool *lend);
@@ -41,7 +41,7 @@ void azc__queue_accept(azc_queue *queue, uint64_t n, bool lent);
 azc_op *azc__queue_consume(azc_queue *queue, uint64_t upto);
 azc_op *azc__queue_find(const azc_queue *queue, uint64_t token);
 void azc__queue_remove(azc_queue *queue, azc_op *op);
-/* All of it, as a list in order; the queue is empty then. */
+/* Empties the queue; returns all operations as a list, in order. */
 azc_op *azc__queue_take_all(azc_queue *queue);
 /* Ends a batch after the message in progress, as azc__op_truncate. */
 void azc__queue_truncate(azc_queue *queue, azc_op *op);

@@ -1,4 +1,4 @@
-/* sabotage.h - deliberate faults, compiled in only for the tests that must catch them. */
+/* sabotage.h - deliberate faults, compiled in only for tests that must catch them. */
 #ifndef AZC_SABOTAGE_H
 #define AZC_SABOTAGE_H
 

@@ -1,9 +1,8 @@
-/* submit.c - sends and receives, as they are called for.
+/* submit.c - the calls that send and receive.
  *
- * The short cut of a submitting thread (move at once, no pump) is allowed only
- * when nothing is queued and nobody drives, so the queue alone decides the
- * order.  A pipe's big message is the pump's all the same, unless that would only
- * be in the way (writer.h).
+ * A submitting thread may move bytes at once, without a pump, only when nothing is
+ * queued and no thread is driving: so the queue alone decides the order.  A pipe's
+ * big message is left to the pump even then, except where writer.h says otherwise.
  */
 #include <errno.h>
 
@@ -12,30 +11,30 @@
 #include "move.h"
 #include "pool.h"
 
-/* True if a submitting thread may go to the kernel at once. */
-static bool is_alone(const azc_channel *channel) {
+/* May a submitting thread make system calls itself? */
+static bool may_send_now(const azc_channel *channel) {
     return !channel->queue.cursor && !channel->driving && channel->lane->direct;
 }
 
-/* Those who never have to wait must let others run once in a while. */
-static int turn_is_over(azc_channel *channel, uint64_t n) {
+/* 1 once in a while, so that a caller whose sends never wait yields to its loop. */
+static int budget_is_spent(azc_channel *channel, uint64_t n) {
     channel->spent += 1 + (n >> 12);
-    if (channel->spent < channel->turn) return 0;
+    if (channel->spent < channel->budget) return 0;
     channel->spent = 0;
     return 1;
 }
 
 /* ---- operations ------------------------------------------------------ */
 
-/* A pipe that gets all it can take at a time from one thread, without a pause, is
- * read faster: what the pump will have to finish is the pump's from its start. */
+/* A pipe is read faster if one thread writes without a pause.  So a message that the
+ * pump would have to finish is the pump's from the start. */
 static bool is_for_pump(const azc_channel *channel, const azc_op *op) {
     return channel->lane->paced && !channel->lender.lends &&
            op->total > channel->lane->direct;
 }
 
-/* What the submitting call returns for an operation that has already ended.  If
- * some of it is out, only an event can say how much. */
+/* What the submitting call returns for an operation that has ended.  If it failed
+ * with some bytes out, an event must tell how many. */
 static ssize_t report(azc_channel *channel, azc_op *op) {
     azc_note *note = op->note;
     ssize_t r = op->status < 0 ? op->status : (ssize_t)op->done;
@@ -54,13 +53,13 @@ static ssize_t report(azc_channel *channel, azc_op *op) {
 }
 
 /* Queues op and moves what can be moved now. */
-static ssize_t enter(azc_channel *channel, azc_op *op) {
-    bool direct = is_alone(channel) && !is_for_pump(channel, op);
+static ssize_t queue_and_drive(azc_channel *channel, azc_op *op) {
+    bool direct = may_send_now(channel) && !is_for_pump(channel, op);
     enum azc_drove drove = DROVE_BUDGET;
     op->submitting = true;
     bool has_room = azc__queue_push(&channel->queue, op);
     if (direct) drove = azc__drive(channel, channel->lane->direct);
-    if (!channel->driving) azc__hand_over(channel, drove);
+    if (!channel->driving) azc__hand_to_pump(channel, drove);
     op->submitting = false;
     if (op->ended) return report(channel, op);
     bool must_wait = op->asks_room && !has_room;
@@ -81,8 +80,8 @@ static ssize_t submit(azc_id id, azc_id port, uint64_t token, azc_op *op) {
     }
     uint64_t total = op->total;
     channel->last_port = port;
-    r = enter(channel, op);
-    if (r >= 0 && azc__outward(channel)) r = turn_is_over(channel, total);
+    r = queue_and_drive(channel, op);
+    if (r >= 0 && azc__outward(channel)) r = budget_is_spent(channel, total);
     azc__leave(channel);
     return r;
 }
@@ -107,25 +106,26 @@ ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data,
     return submit(channel, port, token, op);
 }
 
-/* ---- to the default port: no operation, if all goes out at once ------- */
+/* ---- to the bound port: no operation, if all goes out at once --------- */
 
-static bool is_to_be_lent(const azc_channel *channel, const void *data,
+static bool would_be_lent(const azc_channel *channel, const void *data,
                           size_t n) {
     size_t from = azc__lend_from(channel);
     return from && n >= from && azc__pool_lends(data, n);
 }
 
-/* A socket takes what it has room for, in one call.  A pipe is given piece after
- * piece, as long as its reader keeps up: mostly that is the pump's work. */
+/* A socket takes what it has room for in one call.  A pipe is given piece after
+ * piece, which is the pump's work except where writer.h says otherwise. */
 static bool fits_attempt(const azc_channel *channel, size_t n) {
     if (!channel->lane->paced) return n <= channel->lane->chunk;
     if (n <= channel->lane->direct) return true;
-    return !channel->lender.lends && azc__writer_is_caller(&channel->writer, n);
+    return !channel->lender.lends &&
+           azc__writer_may_be_caller(&channel->writer, n);
 }
 
-/* What is left after an attempt becomes an operation, the spare one: to be without
- * memory now would tear the message.  It goes before all others, which were queued
- * while it was in the kernel. */
+/* What is left after an attempt becomes an operation: the spare, since without memory
+ * the message would be torn now.  It goes before all others, which were queued while
+ * the attempt was in the kernel. */
 static int queue_rest(azc_channel *channel, const void *data, size_t n,
                       ssize_t moved, int messages) {
     azc_op *op = channel->spare;
@@ -134,9 +134,9 @@ static int queue_rest(azc_channel *channel, const void *data, size_t n,
     op->count = 1;
     op->total = op->need = n;
     op->messages = messages;
-    channel->last_port = channel->default_port;
-    if (azc__note_address(op->note, channel->default_port,
-                          channel->default_token) < 0) {
+    channel->last_port = channel->bound_port;
+    if (azc__note_address(op->note, channel->bound_port, channel->bound_token) <
+        0) {
         azc__note_free(op->note); /* its port was closed */
         op->note = NULL;
     }
@@ -145,7 +145,7 @@ static int queue_rest(azc_channel *channel, const void *data, size_t n,
     return -EINPROGRESS;
 }
 
-static int find_spare(azc_channel *channel) {
+static int prepare_spare(azc_channel *channel) {
     if (channel->spare) return 0;
     azc_op *op = azc__op_new(NULL, 0, NULL, 0);
     azc_note *note = op ? azc__note_blank() : NULL;
@@ -158,7 +158,7 @@ static int find_spare(azc_channel *channel) {
     return 0;
 }
 
-/* What no attempt is worth making for. */
+/* Sends without an attempt. */
 static int queue_all(azc_channel *channel, const void *data, size_t n,
                      int messages, bool ask_room) {
     struct iovec vec = {(void *)(uintptr_t)data, n};
@@ -166,32 +166,31 @@ static int queue_all(azc_channel *channel, const void *data, size_t n,
     if (!op) return -ENOMEM;
     op->messages = messages;
     op->asks_room = ask_room;
-    int r =
-        azc__note_new(channel->default_port, channel->default_token, &op->note);
+    int r = azc__note_new(channel->bound_port, channel->bound_token, &op->note);
     if (r < 0) {
         azc__op_free(op);
         return r;
     }
-    channel->last_port = channel->default_port;
-    r = (int)enter(channel, op);
-    return r >= 0 ? turn_is_over(channel, n) : r;
+    channel->last_port = channel->bound_port;
+    r = (int)queue_and_drive(channel, op);
+    return r >= 0 ? budget_is_spent(channel, n) : r;
 }
 
 static int attempt(azc_channel *channel, const void *data, size_t n,
                    int messages) {
-    int r = find_spare(channel);
+    int r = prepare_spare(channel);
     if (r < 0) return r;
     ssize_t moved = azc__attempt(channel, data, n);
     if (moved == (ssize_t)n) {
         channel->queue.accepted += n;
         channel->stats.messages += (uint64_t)messages;
         channel->stats.immediate++;
-        r = turn_is_over(channel, n);
+        r = budget_is_spent(channel, n);
     } else {
         r = queue_rest(channel, data, n, moved, messages);
     }
-    azc__weigh_attempt(channel, moved);
-    if (!channel->driving) azc__hand_over(channel, DROVE_BLOCKED);
+    azc__finish_attempt(channel, moved);
+    if (!channel->driving) azc__hand_to_pump(channel, DROVE_BLOCKED);
     return r;
 }
 
@@ -202,8 +201,8 @@ static int send_bound(azc_id id, const void *data, size_t n, int messages,
     int r = azc__refusal(channel);
     if (r < 0)
         ;
-    else if (is_alone(channel) && n && fits_attempt(channel, n) &&
-             !is_to_be_lent(channel, data, n))
+    else if (may_send_now(channel) && n && fits_attempt(channel, n) &&
+             !would_be_lent(channel, data, n))
         r = attempt(channel, data, n, messages);
     else
         r = queue_all(channel, data, n, messages, ask_room);
@@ -233,12 +232,12 @@ int azc_set_sizes(azc_id id, uint64_t token, const uint64_t *sizes,
     return r;
 }
 
-int azc_bind_port(azc_id id, azc_id port, uint64_t token, unsigned turn) {
+int azc_bind_port(azc_id id, azc_id port, uint64_t token, unsigned budget) {
     azc_channel *channel = azc__enter(id);
     if (!channel) return azc__why(id);
-    channel->default_port = port;
-    channel->default_token = token;
-    channel->turn = turn;
+    channel->bound_port = port;
+    channel->bound_token = token;
+    channel->budget = budget;
     azc__leave(channel);
     return 0;
 }
@@ -247,7 +246,7 @@ int azc_set_limit(azc_id id, uint64_t bytes) {
     azc_channel *channel = azc__enter(id);
     if (!channel) return azc__why(id);
     channel->queue.limit = bytes;
-    azc__let_in(channel);
+    azc__admit_waiting(channel);
     azc__leave(channel);
     return 0;
 }

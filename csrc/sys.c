@@ -55,12 +55,12 @@ static void consume_sigpipe(const sigset_t *only) {
 #endif
 }
 
-enum { LEND = -1 }; /* instead of flags */
+enum { BY_VMSPLICE = -1 }; /* in the place of flags */
 
 static ssize_t plain_write(int fd, const struct iovec *vec, int count,
                            int flags) {
 #ifndef AZC_PORTABLE
-    if (flags == LEND)
+    if (flags == BY_VMSPLICE)
         return result(vmsplice(fd, vec, (size_t)count, SPLICE_F_NONBLOCK));
     if (flags) return result(pwritev2(fd, vec, count, -1, flags));
 #endif
@@ -68,39 +68,39 @@ static ssize_t plain_write(int fd, const struct iovec *vec, int count,
     return result(writev(fd, vec, count));
 }
 
-/* Writes that leave no SIGPIPE behind, whatever its disposition: a host program
- * that never heard of SIGPIPE must live when a reader leaves.  In the pump's
- * threads the signal is blocked anyway, and dies with the thread. */
-static void sys_hush_begin(sys_hush *hush) {
+/* A write to a broken pipe must not kill a program that has never heard of SIGPIPE.
+ * So the signal is blocked during our writes, and one that they raise is consumed.
+ * (In the pump's threads it is always blocked.) */
+static void sys_block_sigpipe(sys_sigpipe *state) {
     sigset_t only, pending;
-    hush->blocked = !sigpipe_is_ignored();
-    if (!hush->blocked) return;
+    state->blocked = !sigpipe_is_ignored();
+    if (!state->blocked) return;
     sigemptyset(&only);
     sigaddset(&only, SIGPIPE);
-    hush->had_one =
+    state->was_pending =
         sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1;
-    pthread_sigmask(SIG_BLOCK, &only, &hush->before);
+    pthread_sigmask(SIG_BLOCK, &only, &state->before);
 }
 
-static void sys_hush_end(const sys_hush *hush, ssize_t written) {
+static void sys_restore_sigpipe(const sys_sigpipe *state, ssize_t written) {
     sigset_t only;
-    if (!hush->blocked) return;
+    if (!state->blocked) return;
     sigemptyset(&only);
     sigaddset(&only, SIGPIPE);
-    if (written == -EPIPE && !hush->had_one) consume_sigpipe(&only);
-    pthread_sigmask(SIG_SETMASK, &hush->before, NULL);
+    if (written == -EPIPE && !state->was_pending) consume_sigpipe(&only);
+    pthread_sigmask(SIG_SETMASK, &state->before, NULL);
 }
 
-static ssize_t quiet_write(int fd, const struct iovec *vec, int count,
-                           int flags) {
-    sys_hush hush;
-    sys_hush_begin(&hush);
+static ssize_t write_without_sigpipe(int fd, const struct iovec *vec, int count,
+                                     int flags) {
+    sys_sigpipe sigpipe;
+    sys_block_sigpipe(&sigpipe);
     ssize_t r = plain_write(fd, vec, count, flags);
-    sys_hush_end(&hush, r);
+    sys_restore_sigpipe(&sigpipe, r);
     return r;
 }
 
-/* Without the C library's care for threads that are cancelled in it. */
+/* The bare system call: glibc's write is a pthread cancellation point, which costs. */
 static ssize_t sys_write_piece(int fd, const void *data, size_t n) {
 #ifdef AZC_PORTABLE
     return result(write(fd, data, n));
@@ -110,7 +110,7 @@ static ssize_t sys_write_piece(int fd, const void *data, size_t n) {
 }
 
 static ssize_t sys_write_file(int fd, const struct iovec *vec, int count) {
-    return quiet_write(fd, vec, count, 0);
+    return write_without_sigpipe(fd, vec, count, 0);
 }
 
 static ssize_t sys_unread(int fd) {
@@ -128,7 +128,8 @@ static ssize_t sys_lend(int fd, const struct iovec *vec, int count) {
 
 static ssize_t sys_write_pipe(int fd, const struct iovec *vec, int count,
                               int how) {
-    return how & SYS_NOWAIT ? -EOPNOTSUPP : quiet_write(fd, vec, count, 0);
+    return how & SYS_NOWAIT ? -EOPNOTSUPP
+                            : write_without_sigpipe(fd, vec, count, 0);
 }
 
 static ssize_t sys_read_pipe(int fd, const struct iovec *vec, int count,
@@ -136,7 +137,7 @@ static ssize_t sys_read_pipe(int fd, const struct iovec *vec, int count,
     return how & SYS_NOWAIT ? -EOPNOTSUPP : result(readv(fd, vec, count));
 }
 
-/* Through a pipe: the kernel says EFAULT of a hole where memcpy would die. */
+/* Through a pipe: where memcpy would crash at a hole, the kernel returns EFAULT. */
 static ssize_t copy_through(const int pipe_ends[2], char *to, const char *from,
                             size_t n) {
     for (size_t done = 0; done < n;) {
@@ -170,11 +171,11 @@ static ssize_t sys_copy(void *to, const void *from, size_t n) {
 #else
 
 static ssize_t sys_lend(int fd, const struct iovec *vec, int count) {
-    return quiet_write(fd, vec, count, LEND);
+    return write_without_sigpipe(fd, vec, count, BY_VMSPLICE);
 }
 
-/* -EOPNOTSUPP says that one of the flags is not known here: RWF_NOSIGNAL to
- * an older kernel, or RWF_NOWAIT to a FIFO.  Only the second leaves. */
+/* -EOPNOTSUPP means that one of the flags is not known: RWF_NOSIGNAL in an older
+ * kernel, or RWF_NOWAIT for a FIFO.  Only the latter is returned. */
 static ssize_t sys_write_pipe(int fd, const struct iovec *vec, int count,
                               int how) {
     static _Atomic bool no_nosignal;
@@ -183,7 +184,7 @@ static ssize_t sys_write_pipe(int fd, const struct iovec *vec, int count,
         ssize_t r = plain_write(fd, vec, count, nowait | RWF_NOSIGNAL);
         if (r != -EOPNOTSUPP) return r;
     }
-    ssize_t r = quiet_write(fd, vec, count, nowait);
+    ssize_t r = write_without_sigpipe(fd, vec, count, nowait);
     if (r != -EOPNOTSUPP) no_nosignal = true;
     return r;
 }
@@ -253,7 +254,7 @@ static int sys_fstat(int fd, struct stat *st) {
 
 static int sys_is_tty(int fd) { return isatty(fd); }
 
-static int sys_unblock(int fd) {
+static int sys_set_nonblock(int fd) {
     int flags = (int)result(fcntl(fd, F_GETFL));
     if (flags < 0 || flags & O_NONBLOCK) return flags < 0 ? flags : 0;
     return (int)result(fcntl(fd, F_SETFL, flags | O_NONBLOCK));
@@ -412,7 +413,7 @@ static const char *read_text(const char *path, char *text, size_t room) {
     return text;
 }
 
-/* A container's share of the time of all cores, in cores; INT_MAX: unlimited.
+/* A container's CPU quota, rounded up to whole cores; INT_MAX: unlimited.
  * cgroup v2 says "max 100000" or "200000 100000", v1 has a file for each. */
 static int cores_of_cgroup(void) {
     char text[64];
@@ -445,8 +446,8 @@ struct azc_sys azc_sys = {
     .write_pipe = sys_write_pipe,
     .read_pipe = sys_read_pipe,
     .write_piece = sys_write_piece,
-    .hush = sys_hush_begin,
-    .unhush = sys_hush_end,
+    .block_sigpipe = sys_block_sigpipe,
+    .restore_sigpipe = sys_restore_sigpipe,
     .lend = sys_lend,
     .unread = sys_unread,
     .send = sys_send,
@@ -454,7 +455,7 @@ struct azc_sys azc_sys = {
     .poll = sys_poll,
     .fstat = sys_fstat,
     .is_tty = sys_is_tty,
-    .unblock = sys_unblock,
+    .set_nonblock = sys_set_nonblock,
     .no_sigpipe = sys_no_sigpipe,
     .linger = sys_linger,
     .close = sys_close,

@@ -8,19 +8,19 @@
  *   writev, readv     files, ttys, and everything in the portable build
  *   pwritev2/preadv2  pipes: RWF_NOWAIT needs no O_NONBLOCK on a description
  *                     that others may share, RWF_NOSIGNAL spares a SIGPIPE
- *   write             pieces of a pipe that is ours: nothing is as short
+ *   write             pieces of our own pipes: the cheapest call there is
  *   vmsplice          lends pages to a pipe; FIONREAD tells what is not read yet
  *   sendmsg, recvmsg  sockets: MSG_DONTWAIT and MSG_NOSIGNAL do the same there
- *   poll              is a tty or FIFO ready, before a call that could block
- *   fstat             is the number still the file that we were given
- *   fcntl             a pipe end of ours stays non-blocking, whatever somebody
- *                     else who has it did
- *   getsockopt        can a close last (SO_LINGER)
+ *   poll              whether a tty or FIFO is ready, before a call that may block
+ *   fstat             whether the number is still the file that we were given
+ *   fcntl             keeps a pipe end of ours non-blocking, whatever another owner
+ *                     of it has set
+ *   getsockopt        whether a close may block (SO_LINGER)
  *   copy              process_vm_readv on ourselves (or a pipe): a copy that
  *                     meets a hole in the caller's memory says EFAULT where
  *                     memcpy would die
  *   mmap and others   the memory of pools, whose pages can be replaced
- *   epoll, eventfd    who waits, and what wakes him; or poll and a pipe (poller.h)
+ *   epoll, eventfd    waiting and waking; or poll and a pipe (poller.h)
  */
 #ifndef AZC_SYS_H
 #define AZC_SYS_H
@@ -39,11 +39,12 @@ enum {
     SYS_NOWAIT = 1, /* -EAGAIN rather than wait, whatever O_NONBLOCK says */
 };
 
-/* What unhush has to undo. */
-typedef struct sys_hush {
-    sigset_t before;
-    bool blocked, had_one;
-} sys_hush;
+/* What restore_sigpipe needs to know. */
+typedef struct sys_sigpipe {
+    sigset_t before;  /* the thread's signal mask */
+    bool blocked;     /* false: SIGPIPE was ignored, so nothing was done */
+    bool was_pending; /* a SIGPIPE that is not ours */
+} sys_sigpipe;
 
 struct epoll_event;
 
@@ -53,9 +54,10 @@ struct azc_sys {
     ssize_t (*read_file)(int fd, const struct iovec *vec, int count);
     ssize_t (*write_pipe)(int fd, const struct iovec *vec, int count, int how);
     ssize_t (*read_pipe)(int fd, const struct iovec *vec, int count, int how);
-    ssize_t (*write_piece)(int fd, const void *data, size_t n); /* hushed */
-    void (*hush)(sys_hush *hush); /* no SIGPIPE of this thread, until: */
-    void (*unhush)(const sys_hush *hush, ssize_t written);
+    /* Only while SIGPIPE is blocked, as it always is in threads of ours. */
+    ssize_t (*write_piece)(int fd, const void *data, size_t n);
+    void (*block_sigpipe)(sys_sigpipe *state);
+    void (*restore_sigpipe)(const sys_sigpipe *state, ssize_t written);
     ssize_t (*lend)(int fd, const struct iovec *vec, int count);
     ssize_t (*unread)(int fd);
     ssize_t (*send)(int fd, const struct iovec *vec, int count);
@@ -64,9 +66,9 @@ struct azc_sys {
     /* Fds */
     int (*poll)(struct pollfd *fds, nfds_t count, int timeout_ms);
     int (*fstat)(int fd, struct stat *st);
-    int (*is_tty)(int fd);     /* 1 or 0 */
-    int (*unblock)(int fd);    /* the description is ours: be it non-blocking */
-    int (*no_sigpipe)(int fd); /* of a socket, where MSG_NOSIGNAL is unknown */
+    int (*is_tty)(int fd); /* 1 or 0 */
+    int (*set_nonblock)(int fd);
+    int (*no_sigpipe)(int fd); /* a socket, where MSG_NOSIGNAL is unknown */
     int (*linger)(int fd);     /* seconds that a socket's close may take */
     int (*close)(int fd);
     int (*shutdown)(int fd);
@@ -89,15 +91,15 @@ struct azc_sys {
     void *(*map)(size_t n); /* NULL: there is none */
     int (*unmap)(void *at, size_t n);
     void (*prefer_huge)(void *at, size_t n);
-    int (*remap)(void *from, size_t n, void *to); /* whatever is mapped there */
-    int (*replace)(void *at, size_t n); /* by fresh pages, locked ones too */
+    int (*remap)(void *from, size_t n, void *to); /* replaces what is there */
+    int (*replace)(void *at, size_t n); /* by fresh pages, even if locked */
 
     /* Threads, time, cores */
     int (*thread_start)(pthread_t *thread, void *(*run)(void *), void *arg);
     void (*thread_detach)(pthread_t thread);
     uint64_t (*now_ns)(void);
     void (*sleep_us)(unsigned us);
-    int (*cores)(void); /* that this process may use, and has time for */
+    int (*cores)(void); /* that this process may use, within its CPU quota */
 };
 
 extern struct azc_sys azc_sys;

@@ -4,30 +4,32 @@
 #include "sys.h"
 
 enum {
-    FEW = 2,            /* cores */
-    KEEPS_UP = 2 << 20, /* bytes since the pipe was full: its reader is fast */
-    LONGEST = 8 << 20,  /* bytes that mostly take two milliseconds, */
-    PATIENCE_NS = 3000000, /* and after three are the pump's all the same */
+    FEW_CORES = 2,
+    KEEPS_UP_AFTER =
+        2 << 20,          /* so many bytes without a full pipe: a fast reader */
+    CALLER_MAX = 8 << 20, /* bytes: mostly two milliseconds for the caller */
+    CALLER_MAX_NS = 3000000, /* then the pump writes the rest */
 };
 
-void azc__writer_begin(azc_writer *writer) {
-    *writer = (azc_writer){.few_cores = azc_sys.cores() <= FEW};
+void azc__writer_init(azc_writer *writer) {
+    *writer = (azc_writer){.few_cores = azc_sys.cores() <= FEW_CORES};
 }
 
-bool azc__writer_is_caller(const azc_writer *writer, size_t n) {
-    return writer->few_cores && n <= LONGEST && writer->moved >= KEEPS_UP;
+bool azc__writer_may_be_caller(const azc_writer *writer, size_t n) {
+    return writer->few_cores && n <= CALLER_MAX &&
+           writer->since_full >= KEEPS_UP_AFTER;
 }
 
-void azc__writer_start(azc_writer *writer) {
-    writer->give_up_at = azc_sys.now_ns() + PATIENCE_NS;
+void azc__writer_start_clock(azc_writer *writer) {
+    writer->deadline = azc_sys.now_ns() + CALLER_MAX_NS;
 }
 
-bool azc__writer_is_late(const azc_writer *writer) {
-    return writer->give_up_at && azc_sys.now_ns() > writer->give_up_at;
+bool azc__writer_is_past_deadline(const azc_writer *writer) {
+    return writer->deadline && azc_sys.now_ns() > writer->deadline;
 }
 
-void azc__writer_stop(azc_writer *writer) { writer->give_up_at = 0; }
+void azc__writer_stop_clock(azc_writer *writer) { writer->deadline = 0; }
 
 void azc__writer_moved(azc_writer *writer, uint64_t n, bool was_full) {
-    writer->moved = was_full ? 0 : writer->moved + n;
+    writer->since_full = was_full ? 0 : writer->since_full + n;
 }

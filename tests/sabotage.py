@@ -35,8 +35,8 @@ def apply(fault: str) -> None:
         _azc.lib.azc_sabotage = IN_C[fault]
     elif fault == "unpin":
         _unpin_early()
-    elif fault == "settle":
-        _settle_nothing()
+    elif fault == "take_back":
+        _take_nothing_back()
     elif fault not in ("", "none"):
         raise ValueError(f"no such fault: {fault}")
 
@@ -46,19 +46,19 @@ def _unpin_early() -> None:
     attend = SendStream._attend
 
     async def unpin_and_attend(
-        self: SendStream, waiter: Waiter, operation: Operation, left: int
+        self: SendStream, waiter: Waiter, operation: Operation, result: int
     ) -> None:
-        if left == IN_PROGRESS:
+        if result == IN_PROGRESS:
             give_back(operation.token)
-        await attend(self, waiter, operation, left)
+        await attend(self, waiter, operation, result)
 
     SendStream._attend = unpin_and_attend  # type: ignore[method-assign]
 
 
-def _settle_nothing() -> None:
+def _take_nothing_back() -> None:
     """Let an exception out of a call although C has the buffers."""
 
-    def settle(*_: object) -> bool:
+    def take_back(*_: object) -> bool:
         return True
 
-    Channel.settle = settle  # type: ignore[method-assign, assignment]
+    Channel.take_back = take_back  # type: ignore[method-assign, assignment]

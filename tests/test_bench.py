@@ -78,7 +78,7 @@ def test_by_cpu_the_best_rival_is_the_one_that_needs_least() -> None:
     [verdict] = result.verdicts
     assert (verdict.rival, verdict.cpu_ratio) == ("frugal", 0.5)
     assert report.footnotes(result) == [
-        "ours: 0.67 times the rate of frugal, 0.50 times its CPU a byte"
+        "ours: 0.67 times the rate of frugal, for 0.50 times its CPU time"
     ]
 
 
@@ -113,7 +113,8 @@ def test_spread_of_the_ratios_is_told_once_there_are_enough() -> None:
     race = Race("fakes", WORK, contestants, [Comparison("ours", ["rival"])])
     result = racing.run_race(race, Options(rounds=5))
     assert report.footnotes(result) == [
-        "ours: 1.20 times the rate of rival (1.05 to 1.35), 1.00 times its CPU a byte"
+        "ours: 1.20 times the rate of rival (1.05 to 1.35 in half of the rounds), "
+        "for 1.00 times its CPU time"
     ]
     [told] = report.as_json([result])["races"][0]["comparisons"]
     assert told["spread"] == pytest.approx((1.05, 1.35))
@@ -136,7 +137,7 @@ def test_table_names_every_contestant(
     report.show(fake_result())
     text = capsys.readouterr().out
     assert all(name in text for name in ("ours", "rival", "slow", "1.50"))
-    assert "ours: 1.50 times the rate of rival, 0.50 times its CPU a byte" in text
+    assert "ours: 1.50 times the rate of rival, for 0.50 times its CPU time" in text
 
 
 @needs_compiler

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aiozerocopy import bench
-from aiozerocopy.bench import chart, crowd, fanout, racing, rate
-from aiozerocopy.bench.crowd import Sink
+from aiozerocopy.bench import chart, clients, fanout, racing, rate
+from aiozerocopy.bench.clients import Sink
 from aiozerocopy.bench.fanout import Fan, FanRace, FanRun, Job
 from aiozerocopy.bench.feeding import Lab
 from aiozerocopy.bench.racing import Comparison, Options, Race, Run, Work, WrongBytes
@@ -68,7 +68,7 @@ def test_every_way_carries_every_byte(lab: Lab, way: str, loop: str) -> None:
 def test_bytes_that_are_missing_are_found(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(crowd.PREFIX, "wire", 129)
+    monkeypatch.setitem(clients.PREFIX, "wire", 129)
     with pytest.raises(WrongBytes, match="bytes came and not"):
         Fan("broadcast", lab, "broadcast", 3).run(WORK, check=False)
 

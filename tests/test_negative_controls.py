@@ -27,7 +27,7 @@ CAUGHT_BY = {
     "bytes",
     "event": "interruptions.py::test_one_line_after_the_other",
     "gate": "contract.py::TestBackpressure::test_put_waits_for_room",
-    "settle": "interruptions.py::test_one_line_after_the_other",
+    "take_back": "interruptions.py::test_one_line_after_the_other",
     "unpin": "contract.py::TestDoneMeansYours::test_pending_send_locks_the_buffer",
 }
 

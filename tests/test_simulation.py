@@ -3,10 +3,10 @@
 tests/sim/sim.c says what is simulated and what must hold; tests/sim/race.c has real
 threads on real pipes and sockets. A failure prints its seed: build the program as
 below, and ``sim --from SEED --seeds 1 --verbose`` shows it again, step by step.
-tests/sim/pace.c gives csrc/pace.c a clock of its own; tests/sim/hurry.c takes memory
-back in the middle of a pipe's pieces; tests/sim/turns.c has somebody else wait while a
-pump is busy; tests/sim/crowd.c looks who writes where cores are few; tests/sim/cores.c
-says how many there are; tests/sim/locked.c takes locked pages back from a pipe.
+Smaller programs beside it: tests/sim/pace.c gives csrc/pace.c a clock of its own;
+stop_early.c takes memory back while a pipe is being written; fairness.c lets others
+wait while a pump is busy; writer.c checks which thread writes a big message; cores.c
+prints how many cores the helper sees; locked.c takes locked pages back from a pipe.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def test_locked_memory(folder: Path) -> None:
     assert "is_full_of(seen, BEFORE)" in run([locked, "advised"]).stderr
 
 
-@pytest.mark.parametrize("name", ["hurry", "turns", "crowd"])
+@pytest.mark.parametrize("name", ["stop_early", "fairness", "writer"])
 def test_pump(folder: Path, works: Callable[..., bool], name: str) -> None:
     flags = ADDRESS if works(*ADDRESS) else ()
     sources = [CSRC / f"{source}.c" for source in REAL]

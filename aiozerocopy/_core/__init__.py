@@ -2,18 +2,18 @@
 
 A module imports those above it, never those below.
 
-    change          waiting until something has changed
+    change          waiting for something to change
     errors          errno -> exception, the only table
     pipe_size       how much a pipe holds
     binding         the C functions, as cffi offers them: the only file that sees cffi
-    leases          memory that is somebody's until he releases it: frames, pictures
-    pins            a caller's buffer as memory that C may be given
-    borrows         what C has borrowed, and who hears of its end
-    memory          memory of our own: a pool's slots, and views that tell their end
-    fork_and_exit   what becomes of it all in a forked child, and at the end
+    leases          memory lent to the program until it releases it: frames, pictures
+    pins            a caller's buffer as memory that C may use
+    borrows         what C has borrowed, and whom to tell when it is done
+    memory          a pool's slots, and views that tell when the last of them is gone
+    fork_and_exit   what happens in a forked child, and at interpreter exit
     channel         one fd, one direction
     batches         many messages in few system calls
-    waiter          completions -> whoever awaits, on asyncio, uvloop and trio
+    waiter          wakes the tasks that wait, on asyncio, uvloop and trio
     lifetime        a stream's tie to its event loop, and its end
     receiving       ReceiveStream
     sending         SendStream
@@ -25,14 +25,14 @@ import importlib
 
 
 def _is_main_interpreter() -> bool:
-    """Python's own name for the module that knows has changed twice."""
+    # (the module that knows has had two names)
     for name in ("_interpreters", "_xxsubinterpreters"):
         try:
             interpreters = importlib.import_module(name)
         except ImportError:
             continue
         current, main = interpreters.get_current(), interpreters.get_main()
-        # (from 3.13 on each is a pair, and its second part says who made it)
+        # (from 3.13 on each is a pair, whose first part is the id)
         if isinstance(current, tuple):
             current, main = current[0], main[0]
         return bool(current == main)

@@ -1,4 +1,4 @@
-"""Batches: many messages, cut into groups that are worth one system call each."""
+"""Batches: many messages, cut into groups of one system call each."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _GROUP_MESSAGES = 512
 
 
 def joined(messages: Sequence[Any]) -> bytes:
-    """A batch of small messages in one block; empty if it is not clearly such a one.
+    """A batch of small messages in one block; empty if it does not look like one.
 
-    Most batches are, and each step here costs as much as a message.  The length of
-    other memory than bytes may be rows or items: then the block is of another size.
+    This is the fast path, in which every step costs as much as a message.  So only the
+    first message is looked at.  If the length of another counts rows or items instead
+    of bytes, the block has another size than expected, and is not used.
     """
     if not 0 < len(messages) <= _GROUP_MESSAGES or not _is_plain(messages[0]):
         return b""
@@ -46,14 +47,14 @@ def _is_plain(message: object) -> bool:
 
 
 class Group(NamedTuple):
-    """Messages that go to the kernel together; each stays a message."""
+    """Messages that go to the kernel together; each stays contiguous."""
 
     messages: Sequence[Any]
     sizes: Sequence[int]
     nbytes: int
 
     def pieces(self) -> Sequence[Any]:
-        """All of it to be sent: the messages, or one block where that is cheaper.
+        """What to send: the messages, or one block where that is cheaper.
 
         Raises:
             ValueError: one of them has another size by now.
@@ -67,7 +68,7 @@ class Group(NamedTuple):
 
 
 def groups(messages: Iterable[Buffer]) -> Iterator[Group]:
-    """Cut a batch, of which no more is taken at a time than fits into a group.
+    """Cut a batch into groups, taking no more messages at a time than one needs.
 
     Raises:
         TypeError, BufferError: one of them is not a buffer that can be sent.

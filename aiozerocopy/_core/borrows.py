@@ -1,21 +1,19 @@
-"""What C has borrowed, and who hears of its end.
+"""What C has borrowed, and whom to tell when it is done.
 
 The states of an operation
     registered   its views are in `borrowed` and it is in `Port.operations`, both under
-                 its token.  It stands there before C is called, so whatever is raised
-                 during the call, by a signal's handler between any two lines, C has
-                 nothing that is not registered
-    queued       C has said -EINPROGRESS: one event will tell the end
+                 its token.  That happens before C is called.  So a signal handler may
+                 raise between any two lines: C never has what is not registered
+    queued       C has returned -EINPROGRESS: one event will tell the end
     over         C has said so: by what the call returned, by an event, or by
-                 `Channel.settle`.  Only then do the views go out of `borrowed`
+                 `Channel.take_back`.  Only then are the views removed from `borrowed`
 
-`borrowed` is a root, which no garbage collection looks behind: it holds views, and no
-operation, future or stream.  So a borrow outlives whoever has asked for it, for as long
-as C may look at the memory.  `Port.operations` is none: who waits is the port's affair,
-and goes with it.
+`borrowed` is a global, so that a borrow lives as long as C may use the memory, even if
+the program has dropped everything that asked for it.  It holds views only, and so keeps
+no operation, future or stream alive.  `Port.operations` lives and dies with its port.
 
-Noting an event twice is harmless, and C tells each again until it was told that all up
-to it are noted: a signal's exception in `Port.drain` loses nothing.
+Noting an event twice is harmless, and C repeats each event until it is acknowledged: an
+exception from a signal handler in `Port.drain` loses nothing.
 """
 
 from __future__ import annotations
@@ -43,9 +41,9 @@ _tokens = itertools.count(1)
 
 
 def give_back(token: int, outcome: int = 0) -> None:
-    """C has said that it is over.  May be called twice.
+    """The operation is over: release its views.  May be called twice.
 
-    A reader who was lent pages may look at them for ever: then they stay borrowed.
+    Pages that a reader may look at for ever stay borrowed.
     """
     if outcome == lib.AZC_KEPT:
         return
@@ -59,11 +57,11 @@ def give_back(token: int, outcome: int = 0) -> None:
 class Operation:
     """One message on its way; ``done`` once its buffers are free.
 
-    Made before C is called, and registered as of then: see above.
+    Made, and so registered, before C is called: see above.
     """
 
     done = False
-    has_room = False  # within the channel's limit, for a `put` that had to ask
+    has_room = False  # set when a `put` that waited is within the channel's limit
     moved = 0
     total = 0
     status = 0
@@ -72,13 +70,13 @@ class Operation:
     def __init__(self, port: Port, views: list[Any]) -> None:
         self.token = token = next(_tokens)
         self.views = views
-        # As keys, for their order; each is called once, or twice if it was interrupted.
+        # (a dict as an ordered set; a listener that is interrupted is called again)
         self._listeners: dict[Callable[[], object], None] = {}
         port.operations[token] = self
         borrowed[token] = views
 
     def end(self, moved: int, status: int, outcome: int) -> None:
-        """The buffers are the caller's again: give them back first, then tell."""
+        """Give the buffers back, then tell whoever waits."""
         self._give_back(outcome)
         if not self.done:
             self.moved, self.status, self.outcome = moved, status, outcome
@@ -89,13 +87,13 @@ class Operation:
     def _give_back(self, outcome: int) -> None:
         give_back(self.token, outcome)
 
-    def let_in(self) -> None:
-        """There is room for it: it is queued within the limit."""
+    def admit(self) -> None:
+        """There is room: the operation is queued within the limit now."""
         self.has_room = True
         self._tell()
 
     def listen(self, listener: Callable[[], object]) -> None:
-        """Call it at the next change, or now if there will be none."""
+        """Call the listener at the next change, or now if the operation is done."""
         self._listeners[listener] = None
         if self.done:
             self._tell()
@@ -122,7 +120,7 @@ class Operation:
         return self.status == -errno.ECANCELED and self.outcome == outcome
 
     def failure(self) -> Exception:
-        """Why it failed."""
+        """The exception that says why it failed."""
         return error_of(
             self.status,
             self.moved,
@@ -137,12 +135,12 @@ class Operation:
 
 
 class Port:
-    """Where one event loop, or one waiting thread, hears of operations that ended."""
+    """Tells one event loop, or one waiting thread, which operations have ended."""
 
     def __init__(self) -> None:
         sweep()
         self.operations: dict[int, Operation] = {}
-        # C stores the number where it cannot be lost on its way to us.
+        # C stores the number itself: an exception after the call cannot lose it.
         self._number = ffi.new("azc_id *")
         check(lib.azc_port_open(self._number))
         self.id: int = self._number[0]
@@ -155,11 +153,11 @@ class Port:
         _drain(self._number[0], self.operations)
 
     def forget(self, operation: Operation) -> None:
-        """It has ended, or will not begin: no event is to be expected."""
+        """No event will come for this operation."""
         self.operations.pop(operation.token, None)
 
     def wait(self, operation: Operation, seconds: float | None = None) -> bool:
-        """Block this thread until the operation is done, or the time is over."""
+        """Block this thread until the operation is done, or for so many seconds."""
         deadline = None if seconds is None else time.monotonic() + seconds
         ready = select.poll()
         ready.register(self.fileno(), select.POLLIN)
@@ -173,7 +171,7 @@ class Port:
             ready.poll(None if left is None else left * 1000)
 
     def close(self) -> bool:
-        """Close, and say so; not while C has an operation that names it."""
+        """Close, unless C still has an operation of this port; true if it did."""
         return _close(self._number[0], self.operations)
 
     def __del__(self) -> None:
@@ -185,7 +183,7 @@ class Port:
 
 
 def _drain(port: int, operations: dict[int, Operation]) -> None:
-    # (of its own for each call: several threads may drain one port)
+    # (not shared between calls: several threads may drain one port)
     events = ffi.new("azc_event[]", _EVENTS)
     recorded = 0
     while (count := lib.azc_port_take(port, recorded, events, _EVENTS)) > 0:
@@ -199,7 +197,7 @@ def _note(event: Any, operations: dict[int, Operation]) -> None:
     operation = operations.get(token)
     if event.status == lib.AZC_ROOM:
         if operation is not None:
-            operation.let_in()
+            operation.admit()
     elif operation is None:
         give_back(token, event.outcome)
     else:
@@ -214,15 +212,15 @@ def _close(port: int, operations: dict[int, Operation]) -> bool:
 
 # ---- ports without a loop ---------------------------------------------------------
 
-# Those that C still named when nobody else did any more.
+# Ports that Python has dropped while C still had operations of theirs.
 _lost: list[int] = []
 
 
 def sweep() -> None:
     """Give back what has ended on such ports, and close those that are idle.
 
-    Called now and then, from any thread, also by a finalizer in the middle of itself:
-    then a port is looked at twice, or has to wait for the next time.
+    Called now and then, from any thread.  A finalizer may call it while it runs: then a
+    port is looked at twice, or not until the next time.
     """
     for port in _lost:
         if _close(port, {}):

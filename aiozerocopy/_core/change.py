@@ -1,4 +1,4 @@
-"""Waiting until something has changed, in the loop's own thread."""
+"""Waiting for something to change, in the loop's own thread."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import anyio
 
 
 class Change:
-    """Whoever waits for the next one looks again when it has happened."""
+    """Wakes all who wait for it; each then looks again at what it waits for."""
 
     __slots__ = ("_event",)
 

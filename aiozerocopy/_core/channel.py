@@ -3,9 +3,9 @@
 All messages have their place in C's queue from the moment that they are submitted, so
 the order of the calls is the order of the bytes, and there is no line in Python.
 
-A channel that is bound to a port has an operation ready: registered, and C knows its
-token.  A send from the loop of that port needs no other, as long as it is over at once.
-One that is not has used the token up, and the next is made ready.
+A channel that is bound to a port keeps an operation ready: it is registered, and C
+knows its token.  Sends that finish at once all use that one.  A send that does not has
+used the token up, and `note_result` makes the next operation ready.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ READS: int = lib.AZC_READS
 
 CHANGED = "a message changed its size while it waited"
 
-# Seconds that closing waits for a thread of ours.  It is back in microseconds, unless
-# a peer holds it up in a system call: then it closes the fd when it is back.  It is
-# worth more patience if it has somebody's memory.
+# Seconds to wait for a thread of ours that is inside a system call.  It returns within
+# microseconds, unless a peer holds it up.  Closing waits longer if messages are queued,
+# since the call may be using their memory; the thread then closes the fd by itself.
 _CLOSING, _CLOSING_IN_USE = 0.1, 1.0
-_HELD_UP = 1.0  # seconds for such a thread, where nothing can be awaited
+_HELD_UP = 1.0
 
 
 class Stats(Protocol):
@@ -83,11 +83,12 @@ class Channel:
 
     def _begin(self) -> None:
         sweep()
-        # C stores the number where it cannot be lost on its way to us.
+        # C stores the number itself: an exception after the call cannot lose it.
         self._number = ffi.new("azc_id *")
         self._generation = fork_and_exit.generation
         self._closing: Operation | None = None
         self._port: Port | None = None
+        self._budget = 0
         self.ready: Operation | None = None
 
     def opposite(self) -> Channel:
@@ -114,25 +115,24 @@ class Channel:
         return cast("Stats", stats)
 
     def refused(self, status: int, total: int) -> Exception:
-        """The exception for a call that was not even queued."""
+        """The exception for a message or receive that was never queued."""
         return error_of(status, 0, total, broken=self.stats().error != 0)
 
     # -- submitting -------------------------------------------------------------------
 
     def set_limit(self, nbytes: int) -> None:
-        """How many bytes may be queued before `submit` answers that it is busy."""
+        """Set how many bytes may be queued before `submit` returns BUSY."""
         check(lib.azc_set_limit(self.id, nbytes))
 
-    def bind_port(self, port: Port, turn: int) -> None:
-        """Have an operation ready, whose end that port will tell.
+    def bind_port(self, port: Port, budget: int) -> None:
+        """Make an operation ready, whose end that port will tell.
 
-        Of the bound sends that are over at once each ``turn``th answers 1, for it is
-        time to let others run.
+        After ``budget`` sends that finished at once, one returns 1: yield to the loop.
         """
         self.ready = None  # until C knows it too
-        self._port = port
+        self._port, self._budget = port, budget
         ready = Operation(port, [None])
-        if lib.azc_bind_port(self.id, port.id, ready.token, turn) >= 0:
+        if lib.azc_bind_port(self.id, port.id, ready.token, budget) >= 0:
             self.ready = ready
 
     def submit(
@@ -146,7 +146,7 @@ class Channel:
     ) -> int:
         """Send buffers as one message, or as messages of those sizes.
 
-        Returns what C does, for `refused` if it is an error; see `answered`.
+        Returns what C does: see `note_result`, and `refused` for an error.
 
         Raises:
             TypeError, BufferError: one of them is not a buffer that can be sent.
@@ -163,14 +163,14 @@ class Channel:
         result = lib.azc_sendv(
             self.id, port.id, operation.token, vec, count, ends, nsizes, ask_room
         )
-        return self.answered(port, operation, total, result)
+        return self.note_result(port, operation, total, result)
 
     def put_bound(self, port: Port, ready: Operation, buffer: Buffer) -> int:
         """Send a buffer as one message; returns as `submit` that asks for room."""
         data = buffer if type(buffer) is bytes else pin_or_copy(buffer)
         ready.views[0] = data
         result = lib.azc_put_bound(self.id, data, len(data))
-        return self.answered(port, ready, len(data), result)
+        return self.note_result(port, ready, len(data), result)
 
     def send_batch(
         self, port: Port, ready: Operation, block: bytes, messages: Sequence[Buffer]
@@ -183,19 +183,23 @@ class Channel:
             lib.azc_set_sizes(
                 self.id, ready.token, ffi.from_buffer("uint64_t[]", ends), len(ends)
             )
-        return self.answered(port, ready, len(block), result)
+        return self.note_result(port, ready, len(block), result)
 
-    def answered(
+    def note_result(
         self, port: Port, operation: Operation, total: int, result: int
     ) -> int:
-        """Note what a call that sends has returned, and return it:
+        """Note what a call that sends has returned, and return it.
 
-        0 and 1 mean that it is over, IN_PROGRESS that the operation will end later,
-        and BUSY the same for one that must wait for room before.  Else it is refused.
+        0 and 1 mean that the message is out, IN_PROGRESS that it will end later, and
+        BUSY that it must wait for room first.  Any other result is an error.
         """
-        if result == 0 and operation is self.ready:
-            operation.views[0] = None  # and ready for the next
-            return result
+        if operation is self.ready:
+            if result == 0:
+                operation.views[0] = None  # and it is ready for the next send
+                return result
+            # Its token is used up.  (After 1 the sender yields to the loop.  If it is
+            # cancelled there, it takes this token back, which must be no one else's.)
+            self.bind_port(port, self._budget)
         operation.total = total
         if result not in (IN_PROGRESS, BUSY):
             operation.end(total if result >= 0 else 0, min(result, 0), 0)
@@ -203,9 +207,9 @@ class Channel:
         return result
 
     def send_now(self, port: Port, buffers: Iterable[Buffer]) -> Operation:
-        """Send buffers as one message, for those who do not wait for its end.
+        """Send buffers as one message, without waiting for its end.
 
-        Raises: as `submit`; StreamBroken, StreamClosed: nothing is taken any more.
+        Raises: as `submit`; StreamBroken, StreamClosed: the channel takes no more.
         """
         operation = Operation(port, [])
         try:
@@ -213,7 +217,7 @@ class Channel:
             if result < 0 and result != IN_PROGRESS:
                 raise self.refused(result, operation.total)
         except BaseException:
-            self.settle_now(port, operation, operation.total)
+            self.take_back_blocking(port, operation, operation.total)
             raise
         return operation
 
@@ -222,7 +226,7 @@ class Channel:
     ) -> int:
         """Receive into a pin from ``start`` on, at least ``need`` bytes.
 
-        Returns 0 if it is over, IN_PROGRESS, or an error for `refused`.
+        Returns 0 if that is done, IN_PROGRESS, or an error for `refused`.
         """
         operation.total = n = len(view) - start
         result = lib.azc_recv(self.id, port.id, operation.token, view + start, n, need)
@@ -233,11 +237,11 @@ class Channel:
 
     # -- giving up ----------------------------------------------------------------
 
-    def settle(self, port: Port, operation: Operation, limit: int) -> bool:
-        """Take the buffers back, however far the call that submitted them has come.
+    def take_back(self, port: Port, operation: Operation, limit: int) -> bool:
+        """Take the buffers of an operation back, submitted or not.
 
-        May be called again, also if it was interrupted.  False: a system call has
-        them, and an event will tell when it has not.
+        False: a system call is using them, and an event will tell when it is done.
+        May be called again, also after an interruption.
         """
         if self.ready is operation:
             self.ready = None
@@ -249,8 +253,8 @@ class Channel:
         if answer == lib.AZC_LATER:
             return operation.done
         if answer == lib.AZC_OVER or answer < 0:
-            # It was over before, or never begun; or this is a forked child.  What a
-            # receive has brought that was over in its own call, C still knows.
+            # It is over, or was never submitted, or this is a forked child.  Of a
+            # receive that ended in its own call, C still knows how much came.
             known = event.token == operation.token
             operation.end(event.bytes if known else 0, 0, 0)
             port.forget(operation)
@@ -258,10 +262,12 @@ class Channel:
             operation.end(event.bytes, -errno.ECANCELED, answer)
         return True
 
-    def settle_now(self, port: Port, operation: Operation, limit: int) -> None:
-        """The same where nothing can be awaited.  A system call that has the buffers is
-        waited for; if a peer holds it up, they stay borrowed."""
-        if not self.settle(port, operation, limit):
+    def take_back_blocking(self, port: Port, operation: Operation, limit: int) -> None:
+        """The same where nothing can be awaited: block until no system call uses them.
+
+        If a peer holds that call up for too long, they stay borrowed.
+        """
+        if not self.take_back(port, operation, limit):
             port.wait(operation, _HELD_UP)
 
     def close(self, port: Port) -> Operation:
@@ -280,7 +286,7 @@ class Channel:
         return operation
 
     def patience(self) -> float:
-        """How many seconds the end of closing is worth waiting for."""
+        """How many seconds to wait for the end of closing."""
         return _CLOSING_IN_USE if self.stats().queued else _CLOSING
 
     def abort(self) -> None:
@@ -288,12 +294,15 @@ class Channel:
         lib.azc_close(self.id, 0, 0)
 
     def unbind_port(self) -> None:
-        """It is closed.  Who keeps it must not keep the port, or nobody would look
-        there, once its loop is gone, for what ends later."""
+        """Let go of the port of a closed channel.
+
+        A port that is kept alive would not be swept once its loop is gone, and events
+        that come later would never be read.
+        """
         ready, port = self.ready, self._port
         self.ready = self._port = None
         if ready is not None and port is not None and ready.views == [None]:
-            # It is not in use.  (If another thread is about to, C will refuse.)
+            # No send is using it.  (C refuses one that begins now.)
             borrowed.pop(ready.token, None)
             port.forget(ready)
 

@@ -1,7 +1,7 @@
 """What can go wrong with a stream, and errno -> exception: the only table.
 
-Closed means that *you* closed it; broken means that the world broke it, with the
-operating system's own error as ``__cause__``.
+Closed means that this program closed it.  Broken means that something else did, and the
+operating system's own error is the ``__cause__``.
 """
 
 from __future__ import annotations

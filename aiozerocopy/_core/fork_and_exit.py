@@ -1,8 +1,8 @@
-"""What becomes of it all at a fork, and at the end of the program.
+"""What happens in a forked child, and at interpreter exit.
 
-C looks after its own locks and fds at a fork (pthread_atfork), so that a fork from
-elsewhere is covered too, and answers every call in the child with -ECHILD.  Here is
-only what Python must know of it: no call into C, and no lock.
+C takes care of its own locks and fds at a fork (pthread_atfork), also at one that
+Python does not see, and answers every call in the child with -ECHILD.  Python only
+counts the forks: it makes no call into C then, and takes no lock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import warnings
 from aiozerocopy._core.binding import lib
 from aiozerocopy._core.borrows import borrowed
 
-PATIENCE = 1.0  # seconds for the threads to let go of memory, at exit
+PATIENCE = 1.0  # seconds to wait at exit until no thread uses borrowed memory
 
 generation = 0  # how many forks lie between this process and the first
 
@@ -41,7 +41,7 @@ def stop() -> None:
             stacklevel=1,
         )
     lib.azc_stop(int(PATIENCE * 1000))
-    # A system call that a peer holds up may still have some: never free that.
+    # A system call that a peer holds up may still use some: never free that.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(borrowed))
 
 

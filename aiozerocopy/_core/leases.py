@@ -1,4 +1,4 @@
-"""Memory that is somebody's until he releases it: frames and pictures."""
+"""Memory lent to the program until it releases it: frames and pictures."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 class Lease:
     """Memory with a type and a shape, yours until `release`; use it with ``with``.
 
-    It is accepted wherever a buffer is.  (A class can be a buffer itself from Python
-    3.12 on only.)  Released, it gives up its own part in the memory, which is free once
-    every view, array and send of it is over too.
+    It is accepted wherever a buffer is.  (A Python class can be a buffer only from
+    Python 3.12 on.)  The memory is free once the lease is released, and all views,
+    arrays and sends of it are gone too.
     """
 
     __slots__ = ("_array", "_view")
@@ -34,7 +34,7 @@ class Lease:
 
     @property
     def view(self) -> memoryview:
-        """The bytes.  A view of them, wherever it is, keeps them borrowed.
+        """The bytes.  Every view of them keeps the memory borrowed.
 
         Raises:
             ValueError: it was released.
@@ -77,14 +77,14 @@ class Lease:
 
 
 def memory_of(buffer: Any) -> Any:
-    """What has the buffer protocol: a lease's view, or the buffer itself."""
+    """A lease's view, or the buffer itself: what has the buffer protocol."""
     return buffer.view if isinstance(buffer, Lease) else buffer
 
 
 def array_over(
     view: memoryview, dtype: str, shape: tuple[int, ...]
 ) -> npt.NDArray[Any]:
-    """A NumPy array over the bytes of a view, however they lie."""
+    """A NumPy array over the bytes of a view, aligned or not."""
     import numpy
 
     array: npt.NDArray[Any] = numpy.ndarray(shape, dtype, view)

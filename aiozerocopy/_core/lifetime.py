@@ -4,8 +4,8 @@ A stream is bound to the loop that first uses it, and refuses any other.  It end
 ``aclose`` (in that loop), by ``abort`` (anywhere), or by being collected (a warning,
 then abort); in a forked child it is dead from the start.
 
-An end that was interrupted, by a signal's exception say, can be asked for again: each
-of its steps may be taken twice, and only the last says that it has ended.
+If the end is interrupted, by a signal handler's exception say, it can be asked for
+again: every step may be taken twice, and only the last marks the stream as ended.
 """
 
 from __future__ import annotations
@@ -58,8 +58,7 @@ class Stats:
 class Bound:
     """What the sending and the receiving side share: a waiter and a lifetime."""
 
-    # Until it is whole there is nothing to give back.
-    _has_ended = True
+    _has_ended = True  # until __init__ has made something that must end
 
     def __init__(self, *channels: Channel) -> None:
         self._channels = channels
@@ -69,16 +68,16 @@ class Bound:
         self._loop: Any = NOWHERE
         self._thread = 0
         self._key = object()  # by which the waiter knows this stream
-        self._spent = 0  # of the turn that calls have which end at once
-        self._turn = 0  # until it is bound
-        self._closed = False  # it takes no more work
-        self._has_ended = False  # all is given back
+        self._spent = 0  # of the budget, by calls that finished at once
+        self._budget = 0  # see `Loop.budget`; 0 until the stream is bound
+        self._closed = False  # True: it takes no more work
+        self._has_ended = False  # True: everything was given back
 
     def __await__(self) -> Generator[Any, None, Self]:
-        """The stream itself, at once: it was ready when the call returned that made it.
+        """Return the stream itself, which is ready from the start.
 
-        So whatever opens something may be awaited.  No wrapper does it, for streams are
-        also opened where there is no event loop; to await one again changes nothing.
+        So every function that opens something may be awaited, and also be called where
+        there is no event loop.
         """
         yield from ()
         return self
@@ -94,7 +93,7 @@ class Bound:
             return waiter
         if self._closed:
             raise StreamClosed("the stream is closed")
-        if waiter is not None and self._turn and is_current(waiter):
+        if waiter is not None and self._budget and is_current(waiter):
             return waiter
         return self._bind()
 
@@ -105,7 +104,7 @@ class Bound:
                 "child: open a stream of its own here"
             )
         waiter = self._waiter
-        if waiter is None or not self._turn:
+        if waiter is None or not self._budget:
             waiter = self._waiter = current_waiter()
         elif not is_current(waiter):
             raise RuntimeError(
@@ -113,15 +112,15 @@ class Bound:
                 "send_from_thread, or anyio.from_thread.run"
             )
         waiter.join(self._key)
-        self._turn, self._thread = waiter.loop.turn, this_thread()
+        self._budget, self._thread = waiter.loop.budget, this_thread()
         if not waiter.is_trio:
             self._loop = waiter.native
         return waiter
 
-    def _turn_is_over(self, n: int) -> bool:
-        """Calls that never wait must let others run once in a while."""
+    def _budget_is_spent(self, n: int) -> bool:
+        """True once in a while, so that calls which never wait yield to the loop."""
         self._spent += 1 + (n >> 12)
-        if self._spent < self._turn:
+        if self._spent < self._budget:
             return False
         self._spent = 0
         return True
@@ -136,7 +135,7 @@ class Bound:
             self.abort()
             return
         self._refuse_more()
-        # (all of them before the first is waited for)
+        # (close them all before waiting for the first)
         pending = [(each, each.close(waiter.port)) for each in self._channels]
         try:
             for channel, operation in pending:
@@ -162,7 +161,7 @@ class Bound:
         self._let_go()
 
     def _end(self) -> None:
-        """Whatever ended with the channels is the caller's again."""
+        """Give the buffers of what ended back, and leave the loop."""
         waiter = self._waiter
         for channel in self._channels:
             channel.unbind_port()
@@ -172,7 +171,7 @@ class Bound:
         self._has_ended = True
 
     def _let_go(self) -> None:
-        """Nobody else may use the fd from here on: it is about to be closed."""
+        """A hook: the fd is about to be closed, so whoever else uses it must stop."""
 
     def fileno(self) -> int:
         """The stream's own fd, which is not the one it was made from; -1 if closed."""

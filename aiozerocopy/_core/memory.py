@@ -1,15 +1,16 @@
-"""Memory of our own: a pool's slots, and views that tell when the last is gone.
+"""A pool's slots, and views that tell when the last of them is gone.
 
-A view must tell its end when it is really deallocated.  A garbage collection calls the
-``__del__`` of what it has found while all of that can still be used, and a slot that
-came back then would have two owners.  So the end is told by a kind of object that the
-collector does not know, since it cannot be part of a cycle: an int.
+A slot may be leased again once no view of it exists.  The ``__del__`` of a view would
+be too early: the garbage collector calls it for everything in a cycle while all of that
+can still be used, and then the slot would have two owners.  So the end is told by an
+object that the collector ignores, since it cannot be part of a cycle: an int.
 
     memoryview -> cffi's buffer -> cffi's pin -> ctypes object -> `_Lease`, an int
 
-Who makes a lease stands in `_leases`, and it is over when it does so no more: each is
-one step, which no other thread and no signal's exception can split.  If one hits
-``__del__`` before, the lease is found to be held by nobody when a slot is wanted next.
+A lease begins when it is entered into `_leases` and ends when it is removed.  Each is
+one step, which no other thread and no signal handler can split.  If a signal handler's
+exception interrupts ``__del__`` before that, `_is_over` finds the lease without holders
+when a slot is wanted next.
 """
 
 from __future__ import annotations
@@ -30,22 +31,24 @@ if TYPE_CHECKING:
 
 
 class _Terms(NamedTuple):
-    """What a lease is about."""
+    """What a lease refers to."""
 
-    life: object  # dies with the lease's views, after its end was told
+    life: object  # held by the lease's views: its reference count tells if any live
     on_end: Callable[[], object]
 
 
-# By key.  (At interpreter exit a default argument has what a module has lost.)
+# By key.
 _leases: dict[int, _Terms] = {}
 _numbers = itertools.count(1)
 _MOST_SLOTS = 1 << 32
 
 
 class _Lease(int):
-    """Tells its end when it is deallocated."""
+    """Ends the lease of its key when it is deallocated."""
 
     __slots__ = ()
+
+    # (a default argument is still there at interpreter exit, when globals are gone)
 
     def __del__(self, leases: dict[int, _Terms] = _leases) -> None:
         terms = leases.pop(self, None)
@@ -63,28 +66,30 @@ _NOBODY = _holders(_Terms(object(), int))
 def _is_over(key: int) -> bool:
     terms = _leases.get(key)
     if terms is not None and _holders(terms) == _NOBODY:
-        _Lease(key)  # its own end, or its beginning, was interrupted
+        _Lease(key)  # its start or its end was interrupted: end it now
     return key not in _leases
 
 
 class _Start(ctypes.c_ubyte):
-    """The first byte of some memory; it can hold what must live as long."""
+    """The first byte of some memory, with attributes that live as long as its views."""
 
     lease: _Lease
     life: object
 
 
 def _view(key: int, terms: _Terms, address: int, nbytes: int) -> memoryview:
-    """A view of memory.  The lease ends when it and all that is made of it are gone,
-    and what ``on_end`` refers to is kept until then."""
+    """A view of memory, whose lease ends when it and all views made of it are gone.
+
+    What ``on_end`` refers to is kept until then.
+    """
     start = _Start.from_address(address)
-    start.lease = _Lease(key)  # (what was set first goes first)
+    start.lease = _Lease(key)  # (the attribute that is set first is deleted first)
     start.life = terms.life
     return memoryview(ffi.buffer(ffi.from_buffer(start), nbytes))
 
 
 class Slots:
-    """Which slots of a memory are leased.  From any thread."""
+    """Which slots of a pool are leased.  From any thread."""
 
     def __init__(self, count: int) -> None:
         self._first = next(_numbers) * _MOST_SLOTS
@@ -92,11 +97,11 @@ class Slots:
         self._next = 0
 
     def free(self) -> int:
-        """How many are free."""
+        """How many slots are free."""
         return sum(map(_is_over, self._keys))
 
     def claim(self, terms: _Terms) -> int | None:
-        """The key of one that was free, and is leased now; by turns."""
+        """Lease a free slot, the next in a circle, and return its key."""
         count = len(self._keys)
         for i in range(self._next, self._next + count):
             key = self._keys[i % count]
@@ -110,7 +115,7 @@ class Slots:
 
 
 class Memory:
-    """The slots of a pool: mapped until nothing refers to any of them."""
+    """The memory of a pool's slots, mapped until nothing refers to any of them."""
 
     def __init__(self, slot_bytes: int, slots: int) -> None:
         self._number = ffi.new("azc_id *")
@@ -120,13 +125,13 @@ class Memory:
         self.slots = Slots(slots)
 
     def lease(self, on_end: Callable[[], object]) -> memoryview | None:
-        """A view of a free slot, if there is one.  When it and all made of it are gone
+        """A view of a free slot, or None.  When it and all views made of it are gone
         the slot is free again, and ``on_end`` is called.
 
         Raises:
-            ValueError: a finalizer asks for it after that of this.
+            ValueError: called by a finalizer, after that of this memory.
         """
-        life = object()  # (also held here, until the view holds it)
+        life = object()  # (held here too, until the view holds it)
         terms = _Terms(life, partial(self._end, on_end))
         key = self.slots.claim(terms)
         if key is None:
@@ -138,7 +143,7 @@ class Memory:
         return _view(key, terms, _address(address), self.slot_bytes)
 
     def _end(self, on_end: Callable[[], object]) -> None:
-        on_end()  # (the memory was kept until here)
+        on_end()  # (this method keeps the memory until here)
 
     def __del__(self) -> None:
         number = getattr(self, "_number", None)

@@ -1,7 +1,7 @@
-"""A caller's buffer as memory that C may be given, and copies between such memory.
+"""A caller's buffer as memory that C may use, and copies between such memory.
 
-A pin is a cffi object that holds the buffer's export: the memory stays where it is, and
-a bytearray cannot be resized, until the pin is released or gone.
+A pin is a cffi object that holds the buffer's export: until it is released or deleted,
+the memory stays where it is, and a bytearray cannot be resized.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aiozerocopy._core.leases import memory_of
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# A buffer up to this size is cheaper copied than pinned.
+# Up to this size, copying a buffer is cheaper than pinning it.
 _COPY_UP_TO = 4 << 10
 
 _STRIDED = (
@@ -27,7 +27,7 @@ _from_buffer = ffi.from_buffer
 _allocate = ffi.new_allocator(should_clear_after_alloc=False)
 
 
-# These can hold nothing but plain bytes.
+# These types hold nothing but bytes.
 _PLAIN = frozenset((bytes, bytearray, mmap.mmap))
 
 
@@ -81,7 +81,7 @@ def pin_or_copy(data: Buffer) -> Any:
         plain = cast("memoryview", data)
         if plain.itemsize == 1 and plain.c_contiguous:
             if plain.nbytes > _COPY_UP_TO:
-                return _from_buffer(plain)  # the usual kind needs no second look
+                return _from_buffer(plain)  # `pin` would check more, for nothing
             return plain.tobytes()
     elif kind is bytearray and len(cast("bytearray", data)) <= _COPY_UP_TO:
         return bytes(data)
@@ -89,7 +89,7 @@ def pin_or_copy(data: Buffer) -> Any:
 
 
 def unpin(views: list[Any]) -> None:
-    """Give the exports back; may be called twice, and go on where it was left."""
+    """Release the exports.  After an interruption it may be called again."""
     for view in views:
         if type(view) is not bytes and view is not None:
             ffi.release(view)
@@ -121,11 +121,11 @@ def nbytes(data: Buffer) -> int:
         return len(view)
 
 
-# ---- what is done with memory ----------------------------------------------------
+# ---- copies ---------------------------------------------------------------------
 
 
 def scratch(n: int) -> Any:
-    """Memory of our own to receive into, not cleared."""
+    """Memory to receive into, of our own; not cleared."""
     return _allocate("char[]", n)
 
 

@@ -1,14 +1,14 @@
 """ReceiveStream: `receive`, `receive_into`, `receive_exactly`.
 
 The states of a receive, and who owns the memory
-    asked     (C)   borrowed: the kernel writes there when bytes come
-    over            the caller
-    cancelled       the caller; what had arrived by then is kept in `_unread`, and the
-                    next receive begins with it
+    queued      borrowed; the kernel writes there when bytes come
+    over        the caller's again
+    cancelled   the caller's again; bytes that had arrived are kept in `_unread`, and
+                the next receive begins with them
 
-Whatever is raised before a receive has returned, be it a cancel or the exception of a
-signal's handler: `_keep` settles it with C, keeps what has arrived, and only then gives
-the memory back.  It is nested twice, for the second may come during the first.
+When a cancel, or an exception from a signal handler, interrupts a receive, `_keep` ends
+it in C, keeps what has arrived, and only then gives the memory back.  The handlers are
+nested, because a second exception may arrive while the first one is handled.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ T = TypeVar("T")
 
 
 class Reception(Operation):
-    """One receive.  The caller unpins: what has arrived is still to be looked at."""
+    """One receive.  It unpins its memory itself, after it has looked at the bytes."""
 
-    taken = 0  # bytes that were there from an earlier receive
+    taken = 0  # bytes that an earlier receive had left
     is_kept = False
 
     def _give_back(self, outcome: int) -> None:
@@ -65,7 +65,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
     def _receive_from(self, channel: Channel) -> None:
         self._in = channel
         self._unread = b""
-        self._reception: Reception | None = None  # that of the task which receives
+        self._reception: Reception | None = None  # the one going on
 
     async def receive(self, max_bytes: int = RECEIVE_SIZE) -> bytes:
         """Return the next 1 to ``max_bytes`` bytes.
@@ -111,9 +111,9 @@ class ReceiveStream(Bound, ByteReceiveStream):
     ) -> T:
         """Fill a pin with at least need bytes, and return what result makes of it.
 
-        The pin is released with this frame, and not before: should anything be raised
-        up to the return, its bytes must still be there.  Nor later: the traceback of
-        an exception in the loop may keep the operation, so that lets go of it.
+        The pin must live until this returns, since an exception may still come, and
+        then `_keep` needs the bytes.  It must not live longer: a traceback may keep the
+        operation alive, and so its views are cleared.
         """
         reception = Reception(waiter.port, [])
         try:
@@ -135,20 +135,20 @@ class ReceiveStream(Bound, ByteReceiveStream):
     ) -> int:
         self._reception = reception
         reception.views.append(view)
-        # Before anything is taken, so that a cancel here loses nothing.
-        if self._turn_is_over(len(view)) or len(view) == 0:
+        # Yield before any bytes are taken, so that a cancel here loses none.
+        if self._budget_is_spent(len(view)) or len(view) == 0:
             await waiter.checkpoint()
             self._enter()  # it may be closed by now
         if self._unread:
             self._take_unread(reception, view)
         taken = reception.taken
         if taken < min(need, len(view)):
-            left = self._in.receive(waiter.port, reception, view, taken, need - taken)
-            if left == IN_PROGRESS:
+            result = self._in.receive(waiter.port, reception, view, taken, need - taken)
+            if result == IN_PROGRESS:
                 await waiter.wait(reception)
                 reception.raise_if_failed()
-            elif left < 0:
-                raise self._in.refused(left, reception.total)
+            elif result < 0:
+                raise self._in.refused(result, reception.total)
         else:
             reception.end(0, 0, 0)
             waiter.port.forget(reception)
@@ -161,18 +161,19 @@ class ReceiveStream(Bound, ByteReceiveStream):
         n = min(len(self._unread), len(view))
         fill(view, memoryview(self._unread)[:n])
         rest = self._unread[n:]
-        self._unread, reception.taken = rest, n  # (nothing comes in between)
+        # (one statement: no signal handler runs between the two stores)
+        self._unread, reception.taken = rest, n
 
     async def _keep(
         self, waiter: Waiter, reception: Reception, view: Any, error: BaseException
     ) -> None:
-        """Something was raised: keep what has arrived, then give the memory back."""
-        if isinstance(error, GeneratorExit):  # nobody may await any more
-            self._in.settle_now(waiter.port, reception, 0)
-        elif not self._in.settle(waiter.port, reception, 0):
+        """The call was interrupted: keep what has arrived, then unpin the memory."""
+        if isinstance(error, GeneratorExit):  # a coroutine being closed may not await
+            self._in.take_back_blocking(waiter.port, reception, 0)
+        elif not self._in.take_back(waiter.port, reception, 0):
             await waiter.wait_shielded(reception)
         if reception.done:
-            # (of an incomplete one they are in their place, and the error says so)
+            # (IncompleteReceive says itself how many bytes the caller has got)
             if not reception.is_kept and not isinstance(error, IncompleteReceive):
                 n = reception.taken + reception.moved
                 unread = content(view, n) + self._unread

@@ -1,21 +1,22 @@
 """SendStream: `send`, `put`, `send_many`, and how they keep their promise.
 
-The way of one send
-    `SendStream.send` -> `azc_send_bound` in C, which tries at once if nothing is queued
-    (but see there for a pipe's big messages).  All out: return.  Else the pump finishes
-    it without the loop or the GIL, and `_attend` awaits the `Operation`.
+The path of one send
+    `SendStream.send` calls `azc_send_bound` in C, which writes at once if nothing is
+    queued (csrc/submit.c says when it leaves a big message to the pump).  If all bytes
+    are out, `send` returns.  Otherwise the pump writes the rest, without the loop and
+    without the GIL, and `_attend` awaits the `Operation`.
 
 The states of a message, and who owns its buffers
-    waiting   (C, of a `put`)   borrowed; beyond the limit: `put` returns when it is not
-    queued    (C)               borrowed; a cancel drops it without a trace
-    started   (C)               borrowed; a cancel copies the rest (rescue)
-    done                        the caller
-Order is decided by the queue in C alone, in which every message has its place from the
-moment that it is submitted: there is one line, and nobody overtakes it.
+    waiting   put, but beyond the limit   borrowed; `put` waits until there is room
+    queued    no byte is out              borrowed; a cancel drops it without a trace
+    started   some bytes are out          borrowed; a cancel copies the rest (rescue)
+    done                                  the caller's again
+The order of messages is the order of the queue in C.  Each has its place there from
+the moment it is submitted, so none overtakes another.
 
-Whatever is raised while a message is submitted or awaited, be it a cancel or the
-exception of a signal's handler: `_settle` takes the buffers back before that goes on.
-It is nested twice, for the second may come while the first is being settled.
+When a cancel, or an exception from a signal handler, interrupts a call, `_take_back`
+takes the buffers back before the exception goes on.  The handlers are nested, because
+a second exception may arrive while the first one is handled.
 """
 
 from __future__ import annotations
@@ -88,10 +89,10 @@ class Ticket(Awaitable[None]):
 
 
 class _Failures:
-    """What was put and could not be sent, until somebody was told.
+    """Messages that were put and failed, until the program was told.
 
-    Operations refer to this and not to the stream, so that a stream which nobody
-    holds any more is collected even while something is queued.
+    Operations refer to this and not to the stream, so that a stream without other
+    references is collected even while something is queued.
     """
 
     __slots__ = ("operations",)
@@ -109,7 +110,7 @@ class _Failures:
         operation.listen(remember)
 
     def forget(self, operation: Operation) -> None:
-        """Somebody was told, or gave it up."""
+        """The program was told, or has given the message up."""
         if operation in self.operations:
             self.operations.remove(operation)
 
@@ -171,17 +172,17 @@ class SendStream(Bound, ByteSendStream):
             try:
                 data = buffer if type(buffer) is bytes else pin_or_copy(buffer)
                 ready.views[0] = data
-                left = send_bound(out.id, data, len(data))
-                if left == 0:
+                result = send_bound(out.id, data, len(data))
+                if result == 0:
                     ready.views[0] = None
                     return
-                left = out.answered(waiter.port, ready, len(data), left)
-                await self._attend(waiter, ready, left)
+                result = out.note_result(waiter.port, ready, len(data), result)
+                await self._attend(waiter, ready, result)
             except BaseException as error:
-                await self._settle(waiter, ready, error)
+                await self._take_back(waiter, ready, error)
                 raise
         except BaseException as error:
-            await self._settle(waiter, ready, error)
+            await self._take_back(waiter, ready, error)
             raise
 
     async def put(self, *buffers: Buffer) -> Ticket:
@@ -189,8 +190,8 @@ class SendStream(Bound, ByteSendStream):
 
         They stay borrowed until the ticket is done.  There is room while less than
         ``queue_limit`` bytes are queued; one message of any size always fits.
-        A cancel while it waits for room leaves no trace; one after that, while it
-        lets others run, acts as in `send`.
+        A cancel while it waits for room leaves no trace.  Afterwards it may let other
+        tasks run: a cancel then acts as in `send`.
 
         Raises: as `send`, for what is known at once.
         """
@@ -208,17 +209,17 @@ class SendStream(Bound, ByteSendStream):
         try:
             try:
                 if operation is ready:
-                    left = out.put_bound(waiter.port, ready, buffers[0])
+                    result = out.put_bound(waiter.port, ready, buffers[0])
                 else:
-                    left = out.submit(waiter.port, operation, buffers, ask_room=True)
-                if left != 0:
-                    await self._attend_put(waiter, operation, left)
-                return Ticket(self, waiter, operation if left < 0 else None)
+                    result = out.submit(waiter.port, operation, buffers, ask_room=True)
+                if result != 0:
+                    await self._attend_put(waiter, operation, result)
+                return Ticket(self, waiter, operation if result < 0 else None)
             except BaseException as error:
-                await self._settle(waiter, operation, error)
+                await self._take_back(waiter, operation, error)
                 raise
         except BaseException as error:
-            await self._settle(waiter, operation, error)
+            await self._take_back(waiter, operation, error)
             raise
 
     async def send_many(self, messages: Iterable[Buffer]) -> None:
@@ -238,7 +239,7 @@ class SendStream(Bound, ByteSendStream):
             and (block := joined(messages))
         ):
             submit = partial(self._out.send_batch, waiter.port, ready, block, messages)
-            await self._see_through(waiter, ready, submit, self._attend)
+            await self._submit_and_wait(waiter, ready, submit)
             return
         for group in groups(messages):
             await self._send(group.pieces(), group.sizes)
@@ -250,7 +251,7 @@ class SendStream(Bound, ByteSendStream):
             StreamBroken, StreamClosed: it is not and will not be.
         """
         waiter = self._enter()
-        # An empty message has its turn when all before it have had theirs.
+        # An empty message is over once all messages before it are.
         await self._send((b"",))
         waiter.port.drain()  # let their tickets know
 
@@ -271,10 +272,10 @@ class SendStream(Bound, ByteSendStream):
             try:
                 self._send_in_thread(port, operation, buffers)
             except BaseException:
-                self._out.settle_now(port, operation, self._rescue_limit)
+                self._out.take_back_blocking(port, operation, self._rescue_limit)
                 raise
         except BaseException:
-            self._out.settle_now(port, operation, self._rescue_limit)
+            self._out.take_back_blocking(port, operation, self._rescue_limit)
             raise
         finally:
             port.close()
@@ -282,88 +283,83 @@ class SendStream(Bound, ByteSendStream):
     # -- how a message gets in, and how one gets out again ------------------------
 
     def _is_bound_here(self) -> bool:
-        """Does the loop run here that the stream is bound to?  (In `send` this stands
-        in place.)"""
+        """Is the running loop the one this stream is bound to?
+
+        `send` repeats these lines, to save the call.
+        """
         if LOOP_IS_CHEAP:
             return running_asyncio_loop() is self._loop
         return self._loop in running_tasks and this_thread() == self._thread
 
     async def _begin(self) -> tuple[Waiter, Operation]:
-        """What it takes to submit a message, from whatever loop."""
+        """Bind to the running loop, and make an operation for one message."""
         waiter = self._enter()
         if self._eof:
             raise StreamClosed("send_eof was called before")
         if waiter.entry is not None:
             await waiter.entry()
         if self._out.ready is None:
-            self._out.bind_port(waiter.port, self._turn)
+            self._out.bind_port(waiter.port, self._budget)
         return waiter, Operation(waiter.port, [])
 
     async def _send(self, buffers: Sequence[Buffer], sizes: Sequence[int] = ()) -> None:
         """Send a message, or a batch."""
         waiter, operation = await self._begin()
         submit = partial(self._out.submit, waiter.port, operation, buffers, sizes)
-        await self._see_through(waiter, operation, submit, self._attend)
+        await self._submit_and_wait(waiter, operation, submit)
 
-    async def _see_through(
-        self,
-        waiter: Waiter,
-        operation: Operation,
-        submit: Callable[[], int],
-        attend: Callable[[Waiter, Operation, int], Awaitable[None]],
+    async def _submit_and_wait(
+        self, waiter: Waiter, operation: Operation, submit: Callable[[], int]
     ) -> None:
-        """Submit and attend; raised is what they raise, once that is settled."""
+        """Submit, and wait for the end; take the buffers back if that is interrupted.
+
+        `send` and `put` repeat these lines, to save the calls.
+        """
         try:
             try:
-                left = submit()
-                if left != 0:
-                    await attend(waiter, operation, left)
+                result = submit()
+                if result != 0:
+                    await self._attend(waiter, operation, result)
             except BaseException as error:
-                await self._settle(waiter, operation, error)
+                await self._take_back(waiter, operation, error)
                 raise
         except BaseException as error:
-            await self._settle(waiter, operation, error)
+            await self._take_back(waiter, operation, error)
             raise
 
-    async def _attend(self, waiter: Waiter, operation: Operation, left: int) -> None:
-        """Return when it is over, and others have had the turn that was due."""
-        # It is used up; or others have their turn now, and must not share it with one
-        # who may be cancelled meanwhile.
-        if operation is self._out.ready:
-            self._out.bind_port(waiter.port, self._turn)
-        if left >= 0:
-            await waiter.give_turn()
-        elif left == IN_PROGRESS:
+    async def _attend(self, waiter: Waiter, operation: Operation, result: int) -> None:
+        """Return when the message is out; yield to the loop if C asked for that."""
+        if result >= 0:
+            await waiter.yield_to_loop()
+        elif result == IN_PROGRESS:
             await waiter.wait(operation)
             if operation.status < 0:
                 await self._raise(operation)
         else:
-            await self._fail(self._out.refused(left, operation.total))
+            await self._fail(self._out.refused(result, operation.total))
 
     async def _attend_put(
-        self, waiter: Waiter, operation: Operation, left: int
+        self, waiter: Waiter, operation: Operation, result: int
     ) -> None:
-        """Return when it has room."""
-        if left not in (BUSY, IN_PROGRESS):
-            await self._attend(waiter, operation, left)
+        """Return when the message has room in the queue."""
+        if result not in (BUSY, IN_PROGRESS):
+            await self._attend(waiter, operation, result)
             return
-        if operation is self._out.ready:  # it is used up
-            self._out.bind_port(waiter.port, self._turn)
-        if left == BUSY:
+        if result == BUSY:
             await waiter.wait_for_room(operation)
             if operation.status < 0:
                 await self._raise(operation)
         self._failures.watch(operation)
-        if self._turn_is_over(operation.total):  # who cancels now gets no ticket
-            await waiter.give_turn()
+        if self._budget_is_spent(operation.total):  # a cancel here acts as in `send`
+            await waiter.yield_to_loop()
 
-    async def _settle(
+    async def _take_back(
         self, waiter: Waiter, operation: Operation, error: BaseException
     ) -> None:
-        """Something was raised: when this returns, the buffers are the caller's."""
-        if isinstance(error, GeneratorExit):  # nobody may await any more
-            self._out.settle_now(waiter.port, operation, self._rescue_limit)
-        elif not self._out.settle(waiter.port, operation, self._rescue_limit):
+        """The call was interrupted: make the buffers the caller's again."""
+        if isinstance(error, GeneratorExit):  # a coroutine being closed may not await
+            self._out.take_back_blocking(waiter.port, operation, self._rescue_limit)
+        elif not self._out.take_back(waiter.port, operation, self._rescue_limit):
             await waiter.wait_shielded(operation)
         self._failures.forget(operation)
 
@@ -371,18 +367,18 @@ class SendStream(Bound, ByteSendStream):
         self, port: Port, operation: Operation, buffers: Sequence[Buffer]
     ) -> None:
         try:
-            left = self._out.submit(port, operation, buffers)
-            if left == IN_PROGRESS:
+            result = self._out.submit(port, operation, buffers)
+            if result == IN_PROGRESS:
                 port.wait(operation)
                 operation.raise_if_failed()
-            elif left < 0:
-                raise self._out.refused(left, operation.total)
+            elif result < 0:
+                raise self._out.refused(result, operation.total)
         except StreamBroken as error:
             self._explain_in_thread(error)
             raise
 
     async def _raise(self, operation: Operation) -> NoReturn:
-        """Tell why it failed."""
+        """Raise what made it fail."""
         self._failures.forget(operation)
         await self._fail(operation.failure())
 
@@ -392,10 +388,10 @@ class SendStream(Bound, ByteSendStream):
         raise error
 
     async def _explain(self, error: StreamBroken) -> None:
-        """For those who know more about the peer than its silence."""
+        """A hook: a subclass adds what it knows about the peer, say its exit code."""
 
     def _explain_in_thread(self, error: StreamBroken) -> None:
-        """The same, where a thread may block for it."""
+        """The same in a thread without a loop, which may block."""
 
     # -- the end ------------------------------------------------------------------
 
@@ -418,7 +414,7 @@ class SendStream(Bound, ByteSendStream):
         if stats.queued or stats.waiting:
             await self.flush()
         elif waiter is not None and is_current(waiter) and not self._out.inherited:
-            waiter.port.drain()  # what has failed by now may not have said so
+            waiter.port.drain()  # a failure may not have been noted yet
 
     async def __aexit__(
         self,
@@ -429,7 +425,7 @@ class SendStream(Bound, ByteSendStream):
         if exc_val is None:
             await self.aclose()
             return
-        # The body failed: no flush may hide that, or hang because of it.
+        # The body failed: a flush must not hide its exception, and must not hang.
         with anyio.CancelScope(shield=True):
             try:
                 with anyio.move_on_after(LINGER):

@@ -1,10 +1,9 @@
-"""Completions -> whoever awaits, on asyncio, uvloop and trio.
+"""Wakes the tasks that wait for operations, on asyncio, uvloop and trio.
 
-One `Waiter` serves all streams of one event loop.  It owns a port; the loop watches
-the port's fd, and when that becomes readable the waiter ends the operations whose
-events have come, which wakes the tasks that await them.  The waiter stays while streams
-use it: the first one opens it, the last one to close takes it away, so that a program
-which closed its streams has no fd of ours left.
+One `Waiter` serves all streams of one event loop.  It owns a port.  When the port's fd
+becomes readable, the waiter ends the operations whose events have come, and that wakes
+the tasks which await them.  The first stream of a loop opens the waiter and the last
+one closes it, so a program that has closed its streams has no fd of ours left.
 
 Everything here runs in the loop's own thread, except `Waiter.leave`, which a garbage
 collector may call from anywhere.
@@ -37,35 +36,36 @@ if TYPE_CHECKING:
 running_asyncio_loop = asyncio._get_running_loop
 LOOP_IS_CHEAP = sys.version_info >= (3, 12)
 
-# So a send looks instead whether a task of that loop runs, in the loop's thread.
+# So there a send checks whether a task of that loop runs, in the loop's thread.
 running_tasks: dict[Any, Any] = getattr(asyncio.tasks, "_current_tasks", {})
 this_thread = threading.get_ident
 
 
 class Loop(Protocol):
-    """What we need of an event loop."""
+    """An event loop, as much of it as we need."""
 
-    turn: int  # calls that may end at once before others have their turn
+    budget: int  # calls that may finish at once before one yields to the loop
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None: ...
     def unwatch(self, fd: int) -> None: ...
     def call_in_loop(self, callback: Callable[[], object]) -> None: ...
     def is_closed(self) -> bool: ...
     async def park(self, operation: Operation) -> None:
-        """Return when something has changed; perhaps nothing has."""
+        """Return at the operation's next change, or without one."""
 
-    # Where a call may be cancelled although it will not wait: None where nowhere.
+    # Delivers a cancel at the start of every call; None where a call is only
+    # cancelled while it waits.
     entry: Callable[[], Awaitable[None]] | None
 
     async def checkpoint(self) -> None:
-        """Let others run; a cancel is delivered here."""
+        """Let others run; a cancel is delivered."""
 
-    async def give_turn(self) -> None:
-        """Let others run, after the work is done."""
+    async def yield_to_loop(self) -> None:
+        """Let others run, once the work is done; trio delivers no cancel here."""
 
 
 class _AsyncioLoop:
-    turn = 512
+    budget = 512
     entry: Callable[[], Awaitable[None]] | None = None
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -100,28 +100,28 @@ class _AsyncioLoop:
     async def checkpoint(self) -> None:
         await asyncio.sleep(0)
 
-    give_turn = checkpoint
+    yield_to_loop = checkpoint
 
 
 class _TrioLoop:
-    turn = 1  # in trio every call is a checkpoint
+    budget = 1  # in trio every call is a checkpoint
 
     def __init__(self, token: trio.lowlevel.TrioToken) -> None:
         import trio
 
         self._token = token
-        self._trio = trio  # at interpreter exit nothing can be imported
+        self._trio = trio  # at interpreter exit, nothing can be imported
         self._watched: set[int] = set()
         self.entry: Callable[[], Awaitable[None]] | None = (
             trio.lowlevel.checkpoint_if_cancelled
         )
         self.checkpoint = trio.lowlevel.checkpoint
-        self.give_turn = trio.lowlevel.cancel_shielded_checkpoint
+        self.yield_to_loop = trio.lowlevel.cancel_shielded_checkpoint
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
         async def wait_and_call() -> None:
-            # It may be closed, and its number be another's, between two waits.  (Busy:
-            # an interrupted call of ours has started another task like this one.)
+            # Between two waits the fd may be closed, and its number reused.  (Busy:
+            # after an interrupted call, a second task like this one is waiting.)
             with contextlib.suppress(
                 self._trio.ClosedResourceError, self._trio.BusyResourceError
             ):
@@ -153,7 +153,7 @@ class _TrioLoop:
         try:
             operation.listen(wake)
             await event.wait()
-        finally:  # a coroutine that is thrown away is no task's to wake
+        finally:  # this coroutine may have been closed: do not wake it
             operation.forget(wake)
 
 
@@ -166,18 +166,18 @@ class Waiter:
         self.port = Port()
         self._fd = self.port.fileno()
         self._is_watched = False
-        # A key for each stream, so that one which was interrupted can leave again.
+        # A set of keys, so that a stream may leave twice, after an interruption.
         self._users: set[object] = set()
         self.entry = self.loop.entry
         self.checkpoint = self.loop.checkpoint
-        self.give_turn = self.loop.give_turn
+        self.yield_to_loop = self.loop.yield_to_loop
 
     @property
     def is_trio(self) -> bool:
         return isinstance(self.loop, _TrioLoop)
 
     def join(self, key: object) -> None:
-        """One stream more."""
+        """Serve one stream more."""
         self._users.add(key)
         self._watch()
 
@@ -187,13 +187,13 @@ class Waiter:
             self._is_watched = True
 
     def _hear(self) -> None:
-        """Events have come."""
+        """The port's fd is readable: events have come."""
         self.port.drain()
         if not self._users:
             self._end()
 
     def leave(self, key: object) -> None:
-        """One stream fewer; what has ended of it is the caller's again."""
+        """Serve one stream fewer, and give back what has ended of it."""
         self.call_soon(partial(self._leave, key))
 
     def _leave(self, key: object) -> None:
@@ -203,7 +203,7 @@ class Waiter:
             self._end()
 
     def _end(self) -> None:
-        """Close the port, or listen on until what C still has is over."""
+        """Close the port, once C has no operation of it any more."""
         if _waiters.get(id(self.native)) is self:
             del _waiters[id(self.native)]
         if self._is_watched:
@@ -225,10 +225,9 @@ class Waiter:
     async def wait_shielded(
         self, operation: Operation, seconds: float | None = None
     ) -> None:
-        """Return once it is done, and no cancel can interrupt that; it is delivered
-        afterwards.
+        """Return once it is done, or after so many seconds.
 
-        After so many seconds it gives up.
+        A cancel cannot interrupt this; it is delivered afterwards.
         """
         if operation.done:
             return
@@ -245,7 +244,7 @@ class Waiter:
             raise cancelled
 
     def call_soon(self, callback: Callable[[], object]) -> None:
-        """Run it in the loop's thread: now, if that is here or the loop is gone."""
+        """Run it in the loop's thread: now, if this is it or the loop is closed."""
         if self.loop.is_closed() or _current_native() is self.native:
             callback()
         else:
@@ -253,9 +252,8 @@ class Waiter:
                 self.loop.call_in_loop(callback)
 
 
-# By their loops' ids, and weak: when a loop was closed with sends pending, or lost,
-# nothing but the streams, the tasks and the loop themselves may keep them, or all that
-# would never be collected.
+# By the ids of their loops.  The values are weak, because a waiter refers to its loop:
+# a loop that was dropped with sends pending must be collected, tasks, streams and all.
 _waiters: weakref.WeakValueDictionary[int, Waiter] = weakref.WeakValueDictionary()
 
 
@@ -278,12 +276,12 @@ def _current_native() -> Any:
 
 
 def current_loop() -> Loop:
-    """The loop that runs in this thread."""
+    """The loop that runs in this thread, as a `Loop`."""
     return _adapted(_current_native() or current_token().native_token)
 
 
 def current_waiter() -> Waiter:
-    """That of the running loop.  It stays only if it is joined."""
+    """The running loop's waiter.  It is kept only once a stream has joined it."""
     native = _current_native() or current_token().native_token
     waiter = _waiters.get(id(native))
     if waiter is None or waiter.native is not native:
@@ -292,7 +290,7 @@ def current_waiter() -> Waiter:
 
 
 async def enter() -> None:
-    """Deliver a cancel, where a loop wants that of calls too which will not wait."""
+    """Deliver a cancel, in loops (trio) where every call is to do that."""
     if running_asyncio_loop() is None:
         await anyio.lowlevel.checkpoint_if_cancelled()
 

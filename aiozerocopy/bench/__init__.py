@@ -1,7 +1,7 @@
-"""`aiozerocopy bench`: how fast it is on this machine, beside others.
+"""`aiozerocopy bench`: how fast it is on this machine, compared with others.
 
-Every bench is a module of that name here with a function `races`.  What they share:
-`racing` (rounds and ratios), `feeding` (the processes of a run), `report`.
+Every bench is a module of its name with a function `races`.  They share `racing`
+(rounds and ratios), `feeding` (the processes of a run) and `report`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 BENCHES = {
-    "sockets": "big and small messages over sockets, beside asyncio, uvloop and C",
-    "pipes": "raw video frames into a child's stdin, beside asyncio, uvloop and C",
-    "ffmpeg": "raw frames to FFmpeg, beside TurboPipe, asyncio, uvloop and C",
-    "render": "an OpenGL scene to x264, beside TurboPipe and PyAV",
-    "fanout": "one frame to many clients, beside websockets and aiohttp; 1080p60",
+    "sockets": "big and small messages over sockets; and asyncio, uvloop, C",
+    "pipes": "raw video frames into a child's stdin; and asyncio, uvloop, C",
+    "ffmpeg": "raw frames to FFmpeg; and TurboPipe, asyncio, uvloop, C",
+    "render": "an OpenGL scene to x264; and TurboPipe, PyAV",
+    "fanout": "one frame to many clients; and websockets, aiohttp; 1080p60 to one",
 }
 
 
@@ -45,6 +45,8 @@ def main(argv: Sequence[str]) -> int:
                     report.show(results[-1])
     if arguments.json:
         print(json.dumps(report.as_json(results), indent=2))
+    else:
+        print(f"\n{report.LEGEND}")
     if arguments.markdown:
         arguments.markdown.write_text(report.markdown(results), encoding="utf-8")
     if arguments.chart and results:
@@ -55,7 +57,10 @@ def main(argv: Sequence[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         prog="aiozerocopy bench",
-        description="All contestants do the same work in turn; ratios are medians.",
+        description=(
+            "The contestants do the same work one after the other, round by round.\n"
+            "Rates and ratios are medians of the rounds; every byte is checked once."
+        ),
         epilog="\n".join(f"  {name:<9}{text}" for name, text in BENCHES.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -63,22 +68,24 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--rounds",
         type=int,
-        help="how often each has its turn (5; if short, eight times that)",
+        help="how often each contestant runs (5; eight times that if it is short)",
     )
     result.add_argument(
         "--quick",
         action="store_true",
-        help="one round of tiny work: does it run at all?",
+        help="one round of little work, to see that all of it runs",
     )
-    result.add_argument("--only", default="", metavar="TEXT", help="races named so")
-    result.add_argument("--json", action="store_true", help="all numbers, on stdout")
     result.add_argument(
-        "--markdown", type=Path, metavar="FILE", help="tables, to a file"
+        "--only", default="", metavar="TEXT", help="races whose title contains it"
+    )
+    result.add_argument("--json", action="store_true", help="every number, to stdout")
+    result.add_argument(
+        "--markdown", type=Path, metavar="FILE", help="the tables, to a file"
     )
     result.add_argument(
         "--chart",
         type=Path,
         metavar="FILE",
-        help="bars, or lines for fanout, as PNG (needs matplotlib)",
+        help="a picture of the rates, as PNG (needs matplotlib)",
     )
     return result

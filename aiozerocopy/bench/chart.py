@@ -104,7 +104,7 @@ def costs(series: Sequence[Result]) -> dict[str, list[tuple[int, float]]]:
 
 
 def library(name: str) -> str:
-    """Of "Broadcast, uvloop" the first: its loops share a color."""
+    """The name without the loop: all loops of a library share a color."""
     return name.partition(",")[0]
 
 

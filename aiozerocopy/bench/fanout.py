@@ -1,14 +1,14 @@
 """One frame to many clients, beside websockets' broadcast and aiohttp.
 
-All serve the same frames over TCP loopback to the same sink, which reads and throws
-away.  A contestant is a process of this module (``python -m``) that serves in one of
-the `WAYS`; it starts the sink, which is a process of `crowd`.  What counts is
-the server's CPU seconds for each GB delivered.
+All serve the same frames over TCP loopback to the same clients, which read them and
+throw them away.  A contestant is a process of this module (``python -m``) that serves
+in one of the `WAYS`, and starts the process of the `clients`.  The comparison is by the
+server's CPU seconds for each GB delivered.
 
-Both write down when each frame was published and when it was there, by the clock that
-they share, so that no frame has to be changed for that.  The frames go as fast as they
-can, so their age is what waits in the buffers, the kernel's included; `rate` has a
-clock.
+The server notes when it published each frame and the clients when it had arrived, by
+the same clock, so the frames need no timestamps.  They are sent as fast as possible, so
+their age is the time they spent in buffers, the kernel's included.  (In `rate` they are
+published sixty times a second.)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy.bench import rate
-from aiozerocopy.bench.crowd import PREFIX
+from aiozerocopy.bench.clients import PREFIX
 from aiozerocopy.bench.feeding import Crew, Lab
 from aiozerocopy.bench.frames import cpu
 from aiozerocopy.bench.network import age_sentence, command, run_on, tell
@@ -77,7 +77,7 @@ def race(lab: Lab, options: Options, clients: int) -> Race:
 class FanRun(Run):
     """A run that also tells what a client costs, and what it gets."""
 
-    memory: float  # bytes of the server, at the most, for each client
+    memory: float  # of the server at its peak, in bytes for each client
     ages: Sequence[float]  # seconds, of every frame at every client
 
 
@@ -180,8 +180,8 @@ class Job:
 # ---- the server -------------------------------------------------------------------
 
 
-class Show:
-    """The frames of a job: sends them once all clients are there, and measures."""
+class Publisher:
+    """Publishes the frames of a job once all clients are there, and measures."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -202,10 +202,11 @@ class Show:
         send: Callable[[], Awaitable[object]],
         left: Callable[[Any], int] | None = None,
     ) -> None:
-        """``send`` returns when a frame may follow, ``left`` says what is not out."""
+        """``send`` returns when the next frame may follow; ``left`` returns how much of
+        a client's is not sent yet."""
         told = {"port": port, "framing": self.job.framing, **self.job.__dict__}
         small = peak_memory()
-        sink = subprocess.Popen(command("crowd", told))  # noqa: ASYNC220
+        sink = subprocess.Popen(command("clients", told))  # noqa: ASYNC220
         await self.everybody.wait()
         await self._publish(self.job.warm, send)
         started, before = time.perf_counter(), cpu()
@@ -232,73 +233,73 @@ class Show:
 
 
 def peak_memory() -> int:
-    """Bytes that this process had at the most, so far."""
+    """The most memory that this process has had so far, in bytes."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
-async def broadcast(show: Show) -> None:
+async def broadcast(publisher: Publisher) -> None:
     import aiozerocopy
     from aiozerocopy.broadcast import Broadcast
 
     async def watch(stream: aiozerocopy.Stream) -> None:
         client = hub.attach(stream, policy="block")
-        show.add(client)
+        publisher.add(client)
         await client.wait_closed()
 
-    frame = bytearray(show.frame)  # (bytes would not have to be copied)
+    frame = bytearray(publisher.frame)  # (unlike bytes, it must be copied)
     async with Broadcast() as hub, aiozerocopy.serve_tcp(watch) as server:
-        await show.run(
+        await publisher.run(
             server.port, lambda: hub.publish(frame), lambda client: client.stats.queued
         )
         await hub.aclose(0)
 
 
-async def websockets(show: Show) -> None:
+async def websockets(publisher: Publisher) -> None:
     from websockets.asyncio import server
 
     async def watch(connection: server.ServerConnection) -> None:
-        show.add(connection)
-        await show.over.wait()
+        publisher.add(connection)
+        await publisher.over.wait()
         connection.transport.abort()
 
     def left(connection: server.ServerConnection) -> int:
         return int(connection.transport.get_write_buffer_size())
 
     async def send() -> None:
-        server.broadcast(show.clients, show.frame)
-        # It never waits by itself; so one frame waits, as with the others.
-        for connection in show.clients:
+        server.broadcast(publisher.clients, publisher.frame)
+        # It never waits by itself: so let one frame be queued, as with the others.
+        for connection in publisher.clients:
             if connection.paused:
                 await connection.drain()
 
-    # Without compression, and without what runs beside: the best there is.
+    # Without compression and pings: as fast as it can be.
     async with server.serve(
         watch,
         "127.0.0.1",
         0,
         compression=None,
         ping_interval=None,
-        write_limit=(show.job.size, show.job.size),
+        write_limit=(publisher.job.size, publisher.job.size),
         backlog=2048,
     ) as serving:
         port = next(iter(serving.sockets)).getsockname()[1]
-        await show.run(port, send, left)
+        await publisher.run(port, send, left)
 
 
-async def aiohttp(show: Show) -> None:
+async def aiohttp(publisher: Publisher) -> None:
     from aiohttp import web
 
     async def watch(request: web.Request) -> web.WebSocketResponse:
         response = web.WebSocketResponse(compress=False, timeout=0.1)
         await response.prepare(request)
-        show.add(response)
-        await show.over.wait()
+        publisher.add(response)
+        await publisher.over.wait()
         return response
 
     async def send() -> None:
         await asyncio.gather(
-            *(client.send_bytes(show.frame) for client in show.clients)
+            *(client.send_bytes(publisher.frame) for client in publisher.clients)
         )
 
     application = web.Application()
@@ -307,14 +308,14 @@ async def aiohttp(show: Show) -> None:
     await runner.setup()
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     await web.SockSite(runner, listener).start()
-    await show.run(listener.getsockname()[1], send)
+    await publisher.run(listener.getsockname()[1], send)
     await runner.cleanup()
 
 
 async def drained(left: Callable[[Any], int], clients: Sequence[Any]) -> None:
-    """Wait until no client has anything left, with little work of our own."""
+    """Wait until every client was sent all, with little work of our own."""
     for client in clients:
-        while left(client):  # noqa: ASYNC110 - nobody tells
+        while left(client):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.0005)
 
 
@@ -323,7 +324,7 @@ WAYS = {"broadcast": broadcast, "websockets": websockets, "aiohttp": aiohttp}
 
 def serve(job: Job) -> None:
     async def main() -> None:
-        await WAYS[job.way](Show(job))
+        await WAYS[job.way](Publisher(job))
 
     run_on(job.loop, main())
 

@@ -1,4 +1,4 @@
-/* feed.c - a plain blocking write loop: what C reaches without any ado.
+/* feed.c - a plain loop of blocking writes.
  *
  *   feed FD SIZE WARM COUNT CHUNK PATTERN
  *

@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 HERE = Path(__file__).parent
-# With this, and in a folder of their own, the senders import the very package that
-# runs them, whatever other lies in the current folder.
+# With this, and a folder of their own as the current one, the senders import the same
+# package as the bench.
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": os.pathsep.join(
         filter(None, [str(HERE.parents[1]), os.environ.get("PYTHONPATH")])
     ),
 }
-PATIENCE = 120.0  # seconds for one run; then something hangs
+PATIENCE = 120.0  # seconds for one run, before it is killed
 COMPILER = os.environ.get("CC", "cc")
-TRACED_BYTES = 1_000_000_000  # at most, since strace makes every call slow
+TRACED_BYTES = 1_000_000_000  # at most, since strace slows every call down
 TRACED_MESSAGES = 8192
 
 
@@ -69,7 +69,7 @@ class Lab:
         return str(path)
 
     def pattern(self, work: Work) -> str:
-        """A file with the content of all buffers, one after the other."""
+        """The path of a file with the contents of all buffers."""
         n = work.size * work.buffers
         path = self.path / f"pattern-{n}"
         if not path.exists():
@@ -96,7 +96,7 @@ def tcp_link() -> tuple[int, int]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         a = socket.create_connection(server.getsockname())
         b, _ = server.accept()
-    # asyncio and uvloop set it for themselves: so it is the same for all.
+    # asyncio and uvloop set it anyway, so set it for all.
     a.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return a.detach(), b.detach()
 
@@ -114,7 +114,7 @@ def pipe_link(size: int) -> Callable[[], tuple[int, int]]:
 
 
 class Crew:
-    """Processes that report in lines of JSON on their common stdout."""
+    """Processes that share a stdout, and report there in lines of JSON."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -138,7 +138,7 @@ class Crew:
             )
 
     def finish(self) -> dict[str, dict[str, Any]]:
-        """Wait for all; what each has told, by its name."""
+        """Wait for all, and return their reports by name."""
         os.close(self._stdout)
         watchdog = threading.Timer(PATIENCE, self._kill)
         watchdog.start()
@@ -161,7 +161,7 @@ class Crew:
 
 @dataclass(frozen=True)
 class Task:
-    """All that a sender is told."""
+    """What a sender is told."""
 
     work: Work
     fd: int  # -1: start the sink as a child
@@ -186,7 +186,7 @@ class Feeder:
         return Run(sink["seconds"], sender["cpu"], sink["cpu"], sender["calls"])
 
     def count_calls(self, work: Work) -> float | None:
-        """As strace counts them, else as we do."""
+        """As counted by strace, else by the sender itself."""
         return self._traced(work) if shutil.which("strace") else self._counted(work)
 
     def _counted(self, work: Work) -> float | None:
@@ -194,7 +194,7 @@ class Feeder:
         return None if calls is None else calls / work.messages
 
     def _traced(self, work: Work) -> float | None:
-        """Twice the work, less the work, leaves what is not start-up."""
+        """Trace the work, and twice the work: the difference has no start-up in it."""
         n = min(work.messages, TRACED_MESSAGES, TRACED_BYTES // work.size)
         n -= n % work.buffers
         try:
@@ -216,7 +216,7 @@ class Feeder:
     def _feed(
         self, work: Work, check: bool, tracer: Sequence[str] = ()
     ) -> dict[str, dict[str, Any]]:
-        """Start both processes; what they have told."""
+        """Run both processes, and return their reports."""
         pattern = self.lab.pattern(work)
         warm, total = work.size * work.warm, work.size * (work.warm + work.messages)
         sink = [self.lab.program("sink"), str(warm), str(total), str(self.read_size)]

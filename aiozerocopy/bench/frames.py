@@ -1,10 +1,9 @@
 """What the senders of frames do: one process each, started by `ffmpeg`, feeding FFmpeg.
 
-Every function sends the same frames in the same order, first those to warm up.  Ours
-draws each frame into a slot of a pool, as a program would, but only where somebody
-looks: to warm up, and when bytes are checked.  The others send buffers that rotate and
-never change, so that a peer which returns before the bytes are out is not at a
-disadvantage here.
+Every function sends the same frames in the same order, the warm-up first.  Ours uses
+the slots of a pool, and fills each only during the warm-up and when bytes are checked.
+The others send buffers that rotate and never change, so a library that returns before
+the bytes are out is not at a disadvantage.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ class Job:
     loop: str
     options: dict[str, Any]
     command: list[str]  # FFmpeg, which reads frames from its stdin
-    environment: dict[str, str]  # what it gets besides ours
+    environment: dict[str, str]  # of FFmpeg, added to ours
     size: int  # bytes of a frame
     buffers: int
     warm: int
     frames: int
     pattern: str
     check: bool
-    render: float  # seconds that the program draws, for each frame
+    render: float  # seconds that the program is busy for each frame
     started: float = 0.0
     cpu_at_start: float = 0.0
     memory_at_start: int = 0
@@ -57,7 +56,7 @@ class Job:
         return [data[at : at + self.size] for at in range(0, len(data), self.size)]
 
     def phases(self) -> Iterator[Iterator[int]]:
-        """The numbers of the frames to warm up with, then of those that count."""
+        """The numbers of the warm-up frames, then of those that count."""
         yield self.numbers(0, self.warm)
         self.mark()
         yield self.numbers(self.warm, self.warm + self.frames)
@@ -69,7 +68,7 @@ class Job:
             yield number
 
     def pretend_to_render(self) -> None:
-        """Keep the thread as an OpenGL call does that waits for the GPU."""
+        """Block the thread, as an OpenGL call does that waits for the GPU."""
         until = time.perf_counter() + self.render
         while time.perf_counter() < until:
             pass
@@ -81,7 +80,7 @@ class Job:
         self.started = time.perf_counter()
 
     def report(self) -> None:
-        """FFmpeg has ended: tell what it took."""
+        """Tell what it took, once FFmpeg has ended."""
         told = {
             "who": "sender",
             "seconds": time.perf_counter() - self.started,
@@ -104,7 +103,7 @@ def memory() -> int:
     """Bytes of memory that this process has now."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:  # not Linux: the most that it ever had
+    except OSError:  # not Linux: the most it has ever had
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return pages * os.sysconf("SC_PAGE_SIZE")
 
@@ -118,10 +117,10 @@ def percentile(values: list[float], part: float) -> float:
 
 @contextlib.asynccontextmanager
 async def our_child(job: Job) -> AsyncIterator[Any]:
-    """The stream to FFmpeg's stdin; FFmpeg has ended well when the block is left."""
+    """The stream to FFmpeg's stdin.  The block ends when FFmpeg has, with success."""
     from aiozerocopy import open_process
 
-    peer = job.options.get("peer", "reads")  # as FFmpeg does: pages may be lent to it
+    peer = job.options.get("peer", "reads")  # FFmpeg reads: pages may be lent to it
     async with open_process(
         job.command, stderr=None, env=job.env, peer=peer
     ) as process:
@@ -144,7 +143,7 @@ def draw(job: Job, number: int, frame: Any, pieces: list[bytes]) -> None:
 
 
 async def through_pool(job: Job, way: str) -> None:
-    """Each frame of a pool to FFmpeg, by a method of the stream's."""
+    """Send frames of a pool to FFmpeg, by this method of the stream."""
     pieces = job.pieces()
     async with our_child(job) as stream, our_pool(job) as pool:
         give = getattr(stream, way)
@@ -157,12 +156,12 @@ async def through_pool(job: Job, way: str) -> None:
 
 
 async def send(job: Job) -> None:
-    """One frame on its way at a time."""
+    """One frame in flight at a time."""
     await through_pool(job, "send")
 
 
 async def put(job: Job) -> None:
-    """As many frames on their way as the pool has."""
+    """As many frames in flight as the pool has slots."""
     await through_pool(job, "put")
 
 
@@ -177,7 +176,7 @@ async def nothing(job: Job) -> None:
 
 
 async def turbopipe(job: Job) -> None:
-    """Its calls block, wherever they are made."""
+    """Its calls block the thread, and so the event loop."""
     theirs = importlib.import_module(job.options["module"])
     with their_child(job) as child:
         fd = child.stdin.fileno()
@@ -188,7 +187,7 @@ async def turbopipe(job: Job) -> None:
                 theirs.sync(buffer)
                 theirs.pipe(buffer, fd)
                 if job.render:
-                    await asyncio.sleep(0)  # the loop must beat
+                    await asyncio.sleep(0)  # let `beat` run
             for buffer in buffers:
                 theirs.sync(buffer)
 
@@ -255,7 +254,7 @@ WAYS: dict[str, Callable[[Job], Awaitable[None]]] = {
 
 
 async def beat(gaps: list[float]) -> None:
-    """Note how long the loop lets others wait."""
+    """Note how long a task has to wait until the loop runs it again."""
     last = time.perf_counter()
     while True:
         await asyncio.sleep(TICK)
@@ -270,7 +269,7 @@ def main(ways: Mapping[str, Callable[[Job], Awaitable[None]]] = WAYS) -> None:
     async def run() -> None:
         heart = asyncio.ensure_future(beat(job.gaps)) if job.render else None
         await ways[job.way](job)
-        job.report()  # before the interpreter's own end, which is no part of the work
+        job.report()  # before the interpreter ends, which is not part of the work
         if heart is not None:
             heart.cancel()
 

@@ -1,4 +1,4 @@
-"""What the benches of the network share: how their processes start and report."""
+"""What the benches of the network share: starting processes, and their reports."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 
 def command(module: str, job: dict[str, Any]) -> list[str]:
-    """Of a process of that module, which is told the job in JSON."""
+    """The command that runs a module, which is told its job in JSON."""
     name = f"aiozerocopy.bench.{module}"
     return [sys.executable, "-m", name, json.dumps(job)]
 
 
 def tell(report: dict[str, Any]) -> None:
-    os.write(1, json.dumps(report).encode() + b"\n")  # in one piece
+    # (in one write, since other processes write to the same pipe)
+    os.write(1, json.dumps(report).encode() + b"\n")
 
 
 def run_on(loop: str, main: Coroutine[Any, Any, None]) -> None:

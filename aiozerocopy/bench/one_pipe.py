@@ -1,10 +1,10 @@
 """Senders that share one program, one child and its pipe, and take turns.
 
-What a pipe carries depends on the pages and cores that its two processes happened to
-get: the same C loop, started again, may be twice as fast.  So here nothing changes but
-who writes.  The program starts the child once, by `open_process`.  In its turn a sender
-has the pipe for itself, from empty to empty: ours by the stream, the C loop (feed.c) by
-a second description of the same pipe, one that waits, and with the size that it likes.
+The rate of a pipe depends on the pages and cores that its two processes happened to
+get: the same loop in C, started again, may be twice as fast.  So here only the writer
+changes.  The program starts the child once, by `open_process`.  In its turn a sender
+has the pipe to itself, from empty to empty.  Ours uses the stream; the C loop (feed.c)
+uses a second, blocking description of the same pipe, and sets the size of the pipe.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ IN_FLIGHT = 3
 
 @dataclass(frozen=True)
 class Turn:
-    """What the program is asked for, again and again."""
+    """What one sender is to do in its turn."""
 
-    way: str  # send, put, or write: C's
+    way: str  # send and put are ours, write is C's
     chunk: int = 0  # bytes of a write in C; 0: the whole message
     pipe: int = 0  # bytes that the pipe is to hold; 0: what open_process has reached
     warm: int = 0
@@ -54,7 +54,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Job:
-    """What it is told at its start."""
+    """What the program is told at its start."""
 
     loop: str
     library: str
@@ -68,7 +68,7 @@ def is_possible() -> bool:
     return Path("/proc/self/fd").is_dir()
 
 
-# ---- the side of the bench -----------------------------------------------------------
+# ---- in the process of the bench -----------------------------------------------------
 
 
 class Stage:
@@ -93,12 +93,12 @@ class Stage:
             self._program = self._start(work)
         request = {**asdict(turn), "warm": work.warm, "messages": work.messages}
         assert self._program.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # then there is no report either
+        with contextlib.suppress(BrokenPipeError):  # (`_report` tells why)
             self._program.stdin.write(json.dumps(request).encode() + b"\n")
         return self._report(self._program, "sender")
 
     def close(self) -> dict[str, Any] | None:
-        """End both; what the child has to say of all turns."""
+        """End both, and return the child's report of all turns."""
         program, self._program = self._program, None
         if program is None:
             return None
@@ -108,7 +108,7 @@ class Stage:
             return self._report(program, "sink")
 
     def kill(self) -> None:
-        """The same if nobody wants to know."""
+        """End both without a report."""
         if self._program is not None:
             with self._program as program:
                 program.kill()
@@ -139,7 +139,7 @@ class Stage:
             if report.get("who") == who:
                 return report
             self._program = None
-            with program:  # until it has said all
+            with program:  # until its stderr is complete
                 pass
         finally:
             watchdog.cancel()
@@ -152,7 +152,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class TurnTaker:
-    """A contestant that has the stage in its turn."""
+    """A contestant: one sender of the stage."""
 
     name: str
     stage: Stage
@@ -173,11 +173,11 @@ class TurnTaker:
         told = stage.close()
         total = work.size * (work.warm + work.messages)
         if told is None or told["bytes"] != total or told["wrong"] >= 0:
-            raise WrongBytes(f"{self.name}: of {total:,} bytes the child says {told}")
+            raise WrongBytes(f"{self.name}: {total:,} bytes sent; the child got {told}")
         return report
 
 
-# ---- the program ---------------------------------------------------------------------
+# ---- in the process of the program ---------------------------------------------------
 
 
 class OnePipe:
@@ -186,7 +186,7 @@ class OnePipe:
     def __init__(self, child: Process, job: Job) -> None:
         assert child.stdin is not None
         self.stream = child.stdin
-        # Linux's way to say clock_getcpuclockid(pid), which Python has not.
+        # (clock_getcpuclockid(pid) on Linux; Python does not offer that)
         self.child_clock = ~child.pid << 3 | 2
         self.fd = os.open(f"/proc/self/fd/{self.stream.fileno()}", os.O_WRONLY)
         self.capacity = fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ)
@@ -215,7 +215,7 @@ class OnePipe:
         }
 
     async def fill(self, turn: Turn, messages: int) -> int:
-        """Until the child has read all of it; returns how many system calls it took."""
+        """Send until the child has read all; return how many system calls that took."""
         buffers = itertools.islice(itertools.cycle(self.buffers), messages)
         if turn.way == "write":
             calls = sum(self.write(buffer, turn.chunk) for buffer in buffers)
@@ -254,7 +254,7 @@ async def take_turns(job: Job, requests: Iterator[bytes]) -> None:
         pipe = OnePipe(child, job)
         await at_end.enter_async_context(pipe.stream)
         at_end.callback(os.close, pipe.fd)
-        # Nothing else is to happen between two turns: the loop may wait for them.
+        # (nothing else is to run between two turns: reading may block the loop)
         for request in requests:
             tell(await pipe.turn(Turn(**json.loads(request))))
 

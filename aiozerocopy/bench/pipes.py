@@ -1,7 +1,7 @@
 """Raw video frames to a child that reads its stdin in pieces, as FFmpeg does.
 
-Two races for each size of piece: beside other libraries, every sender with a child of
-its own; and beside the C loop, all in turn with the same child (see `one_pipe`).
+Two races for each size of piece: against other libraries, each sender with a child of
+its own; and against loops in C, all with the same child (see `one_pipe`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ READS = (32 * KIB, 256 * KIB, MIB)
 CHUNKS = (4 * KIB, 8 * KIB, 16 * KIB, 64 * KIB, 0)
 PIPES = (64 * KIB, 256 * KIB, MIB)
 SEND, PUT = "open_process, send", f"open_process, put {IN_FLIGHT} in flight"
-TURNS = 8  # of the same child, for each round: they are short
+TURNS = 8  # with the same child for each round, since they are short
 
 
 def races(lab: Lab, options: Options) -> list[Race]:

@@ -1,9 +1,9 @@
-"""What all benches share: contestants in turn, rounds, ratios.
+"""What all benches share: contestants, rounds, ratios.
 
 A bench is a list of races.  In a race all contestants do the same fixed work, one after
-the other (A B C, A B C, ...), so that what else the machine does hits all alike.  A
-ratio is taken inside each round; what counts is the median of the ratios.  Before them
-comes a round that does not count, in which the receiver checks every byte.
+the other (A B C, A B C, ...), so that other load on the machine hits all alike.  Ratios
+are taken within each round, and their median is the result.  In a round before these,
+which does not count, the receiver checks every byte.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Work:
     size: int  # bytes of a message
     messages: int
     warm: int
-    buffers: int  # that the sender sends in turn
+    buffers: int  # that the sender sends one after the other, again and again
 
     @property
     def bytes(self) -> int:
@@ -42,7 +42,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Run:
-    """What one contestant took for the work, once."""
+    """What it cost one contestant to do the work once."""
 
     seconds: float
     sender_cpu: float  # CPU seconds
@@ -51,7 +51,7 @@ class Run:
 
 
 class Contestant(Protocol):
-    """Somebody who does the work in a process of its own."""
+    """One way to do the work, in a process of its own."""
 
     @property
     def name(self) -> str: ...
@@ -64,7 +64,7 @@ class Contestant(Protocol):
         """Do the work; with check, raise WrongBytes unless every byte is right."""
 
     def count_calls(self, work: Work) -> float | None:
-        """System calls of the sender per message, or None if nobody can tell."""
+        """System calls of the sender for each message, or None if unknown."""
 
 
 class WrongBytes(Exception):
@@ -73,7 +73,7 @@ class WrongBytes(Exception):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Ours over the best of the rivals: the fastest, or the one with the least CPU."""
+    """Ours against the best rival: the fastest, or the one with the least CPU time."""
 
     ours: str
     rivals: Sequence[str]
@@ -86,25 +86,25 @@ class Race:
     work: Work
     contestants: Sequence[Contestant]
     comparisons: Sequence[Comparison]
-    # Of these only the best (by its median over some rounds) is in the race.
+    # Only the best of these is in the race, by its median over some rounds.
     candidates: Sequence[Contestant] = ()
-    rounds: int | None = None  # instead of as many as were asked for
-    count: int | None = None  # races that differ in it alone: what it costs to grow
+    rounds: int | None = None  # instead of the number that was asked for
+    count: int | None = None  # of clients, where races differ in nothing else
 
     def remarks(self, entries: Sequence[Entry]) -> list[str]:
-        """What there is to say besides rates, a sentence each."""
+        """Results besides the rates, a sentence each."""
         return []
 
 
 @dataclass(frozen=True)
 class Options:
     rounds: int = 5
-    quick: bool = False  # only the round that checks, with little work
+    quick: bool = False  # run only the round that checks, with little work
 
 
 @dataclass
 class Entry:
-    """A contestant and what it has done so far."""
+    """A contestant and its runs so far."""
 
     contestant: Contestant
     work: Work
@@ -147,13 +147,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a comparison."""
+    """The result of a comparison."""
 
     ours: str
     rival: str  # the best of them
-    ratio: float
-    cpu_ratio: float | None  # None where too little was used to tell
-    spread: tuple[float, float] | None = None  # half of the rounds are within it
+    ratio: float  # of the rates
+    cpu_ratio: float | None  # None: too little CPU time was used to tell
+    spread: tuple[float, float] | None = None  # of the ratio, in half of the rounds
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def champion(race: Race, options: Options) -> Contestant:
 
 
 def judge(comparison: Comparison, entries: Sequence[Entry]) -> Verdict | None:
-    """None if we, or all rivals, are not in the race."""
+    """None if ours, or every rival, is not in the race."""
     ours = next((entry for entry in entries if entry.name == comparison.ours), None)
     rivals = [entry for entry in entries if entry.name in comparison.rivals]
     if ours is None or not rivals:
@@ -230,7 +230,7 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
 
 
 def spread(values: Sequence[float]) -> tuple[float, float] | None:
-    """Without the lowest and the highest quarter; None if they are too few for it."""
+    """The range of the middle half of the values; None if they are too few."""
     if len(values) < 4:
         return None
     low, _, high = statistics.quantiles(values)
@@ -242,6 +242,6 @@ def missing(contestant: Contestant) -> bool:
 
 
 def tell(line: str) -> None:
-    """Show on a terminal what goes on; an empty line wipes it."""
+    """Show the progress on a terminal; an empty line wipes it."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{line[:100]}", end="", file=sys.stderr, flush=True)

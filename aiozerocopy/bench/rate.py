@@ -2,9 +2,9 @@
 
 A server process publishes a pool frame every sixtieth of a second, with the policy
 "latest", which drops a frame rather than wait.  A client process receives into a pool
-of its own.  Each frame bears its number at its begin, middle and end, so that one made
-of two would be found; of some, and of all in the round that checks, every byte is
-compared.
+of its own.  Each frame has its number at the start, in the middle and at the end, so a
+frame mixed from two would be found.  One in `COMPARED` is compared byte by byte; in the
+round that checks, every one is.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SIZES = {"1080p": (1920, 1080), "180p": (320, 180)}
 FPS = 60
 SECONDS = 20
 SLOTS = 3
-COMPARED = 20  # of so many frames one, as a whole
+COMPARED = 20  # one of so many frames is compared byte by byte
 _CHECKED = 60  # frames in the round that checks
 _NUMBER = struct.Struct("<Q")
 
@@ -60,7 +60,7 @@ def race(lab: Lab, options: Options) -> Race:
 @dataclass(frozen=True)
 class RateRun(Run):
     dropped: int  # frames
-    ages: Sequence[float]  # seconds, of each frame when it was there as a whole
+    ages: Sequence[float]  # of each frame when it was complete, in seconds
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def remark(run: RateRun, work: Work) -> str:
 
 @dataclass(frozen=True)
 class Paced:
-    """A server process that keeps the pace, and its client on the same loop."""
+    """A server process that publishes in time, and a client with the same loop."""
 
     name: str
     lab: Lab
@@ -140,7 +140,7 @@ class Job:
 
 
 def places(size: int) -> Iterator[int]:
-    """Where in a frame its number is."""
+    """The offsets in a frame where its number is."""
     yield from (0, size // 2, size - _NUMBER.size)
 
 
@@ -180,7 +180,7 @@ async def serve(job: Job) -> None:
 
 
 async def paint(pool: FramePool, picture: bytes) -> None:
-    """The same picture into every slot, so that a frame needs but its number."""
+    """Store the picture in every slot: then each frame needs only its number."""
     frames = [await pool.acquire() for _ in range(SLOTS)]
     for frame in frames:
         frame.view[:] = picture
@@ -193,7 +193,7 @@ async def publish_in_time(hub: Broadcast, pool: FramePool, frames: int) -> None:
         await asyncio.sleep(max(0.0, started + number / FPS - time.perf_counter()))
         with await pool.acquire() as frame:
             mark(frame.view, number)
-            # (This clock never jumps, and the client has the same.)
+            # (this clock never jumps, and the client reads the same one)
             now = time.monotonic_ns()
             await hub.publish(frame, pixel_format="rgb24", timestamp_ns=now)
 
@@ -202,7 +202,7 @@ async def publish_in_time(hub: Broadcast, pool: FramePool, frames: int) -> None:
 
 
 class Inspector:
-    """Looks at each frame that comes: is it the one that was sent, and a later one?"""
+    """Checks each frame: is it right, and newer than the one before?"""
 
     def __init__(self, job: Job) -> None:
         self.expected = bytearray(job.picture())

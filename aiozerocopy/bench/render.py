@@ -1,8 +1,8 @@
-"""A rendered scene to x264, end to end: S2.
+"""A rendered scene to x264, end to end.
 
-The clock runs from when the frames to warm up with are out until the video is whole.
-When bytes are checked, FFmpeg gives back what it got as rgb24, and that is compared
-with what the scene looks like: exactly, or what went as YUV by its mean difference.
+The clock runs from the end of the warm-up frames until the video is complete.  When
+bytes are checked, FFmpeg returns what it got as rgb24, and that is compared with the
+scene: exactly, or by the mean difference where the frames went as YUV.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ SIZE, TINY = ("1080p", (1920, 1080)), ("90p", (160, 90))
 X264 = {"preset": "ultrafast"}
 NOWHERE = "/dev/null"
 ENCODE = ("-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p")
-NEAR = 4.0  # code values that YUV may differ on average
+NEAR = 4.0  # of 255: how much YUV may differ on average
 
 
 @dataclass(frozen=True)
 class SceneVideo(Video):
-    """What comes in is known to the sender alone."""
+    """Only the sender knows FFmpeg's input arguments, so it fills them in."""
 
     output: Sequence[str] = (*ENCODE, "-f", "matroska", NOWHERE)
 
@@ -58,7 +58,7 @@ class SceneFeeder(FrameFeeder):
     exact: bool = True
 
     def count_calls(self, work: Work) -> float | None:
-        """Nobody can tell those of OpenGL from the sender's."""
+        """OpenGL's system calls cannot be told from the sender's."""
         return None
 
     def _to_check(self, checked: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Results as a table (rich, if it is there), as Markdown and as JSON."""
+"""Results as a table (with rich if it is installed), as Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
     from aiozerocopy.bench.racing import Entry, Result, Verdict
 
-HEADER = ("", "GB/s", "messages/s", "CPU s/GB", "sink s/GB", "calls/msg")
+HEADER = ("", "GB/s", "messages/s", "CPU s/GB", "receiver s/GB", "calls/message")
+LEGEND = (
+    "CPU s/GB: CPU seconds of the sender for each GB; receiver s/GB: those of the "
+    "receiver. calls/message: system calls of the sender for each message."
+)
 
 
 def cells(entry: Entry) -> tuple[str, ...]:
@@ -32,9 +36,9 @@ def cells(entry: Entry) -> tuple[str, ...]:
 def sentence(verdict: Verdict) -> str:
     text = f"{verdict.ours}: {verdict.ratio:.2f} times the rate of {verdict.rival}"
     if verdict.spread is not None:
-        text += " ({:.2f} to {:.2f})".format(*verdict.spread)
+        text += " ({:.2f} to {:.2f} in half of the rounds)".format(*verdict.spread)
     if verdict.cpu_ratio is not None:
-        text += f", {verdict.cpu_ratio:.2f} times its CPU a byte"
+        text += f", for {verdict.cpu_ratio:.2f} times its CPU time"
     return text
 
 
@@ -76,8 +80,8 @@ def show_rich(result: Result, rows: Sequence[Sequence[str]]) -> None:
         table.add_column(name, justify="right" if number else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    # Into a file or a pipe, rich would squeeze it into 80 columns.
-    Console(width=None if sys.stdout.isatty() else 100).print(table)
+    # (for a file or a pipe, rich would take 80 columns)
+    Console(width=None if sys.stdout.isatty() else 110).print(table)
 
 
 def plain_rows(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -95,7 +99,7 @@ def plain_rows(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def markdown(results: Sequence[Result]) -> str:
-    parts = [machine_sentence()]
+    parts = [machine_sentence(), LEGEND]
     for result in results:
         rows = [HEADER, ("---",) + ("--:",) * (len(HEADER) - 1)]
         rows += [cells(entry) for entry in result.entries]
@@ -118,7 +122,7 @@ def machine() -> dict[str, Any]:
 def installed(name: str) -> str | None:
     try:
         return version(name)
-    except PackageNotFoundError:  # or run from where it was built
+    except PackageNotFoundError:  # not installed, or run without installing
         return None
 
 

@@ -1,7 +1,7 @@
 """What the senders of rendered frames do: one process each, started by `render`.
 
-Every function draws the same frames with OpenGL and gets them to x264, each in its own
-way: through FFmpeg's stdin, or in this process with PyAV.
+Every function draws the same frames with OpenGL and sends them to x264 in its own way:
+through FFmpeg's stdin, or in this process with PyAV.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aiozerocopy.bench.frames import Job, main, our_child, their_child
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-INPUT, FLIP = "@input", "@flip"  # where a sender puts what it knows of its frames
+INPUT, FLIP = "@input", "@flip"  # in FFmpeg's arguments, for the sender to replace
 FPS = 60
 
 VERTEX = """

@@ -1,8 +1,8 @@
 """What the senders written in Python do: one process each, started by `feeding`.
 
-Every function sends the same messages in the same order; `Job.phases` gives them, first
-those to warm up.  The buffers rotate and never change, so that a peer which returns
-before the bytes are out is not at a disadvantage here.
+Every function sends the same messages in the same order: those of `Job.phases`, the
+warm-up first.  The buffers rotate and never change, so a library that returns before
+the bytes are out is not at a disadvantage.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class Job:
         return [memoryview(bytearray(piece)) for piece in pieces]
 
     def phases(self) -> Iterator[Iterable[bytes | memoryview]]:
-        """The messages to warm up with, then those that count."""
+        """The messages of the warm-up, then those that count."""
         buffers = self.buffers()
         yield itertools.islice(itertools.cycle(buffers), self.warm)
         self.mark()
         yield itertools.islice(itertools.cycle(buffers), self.messages)
 
     def batches(self) -> Iterator[Iterable[list[bytes | memoryview]]]:
-        """The same, all buffers at a time."""
+        """The same in batches of all buffers."""
         buffers = self.buffers()
         yield itertools.repeat(buffers, self.warm // len(buffers))
         self.mark()
@@ -120,7 +120,7 @@ async def send_many(job: Job) -> None:
 
 @contextlib.asynccontextmanager
 async def opened(job: Job) -> AsyncIterator[SendStream]:
-    """The stream to the sink, which is a child of ours if there is no link to it."""
+    """The stream to the sink; without a link the sink is started as a child."""
     from aiozerocopy import open_process, wrap_socket
 
     stream: SendStream
@@ -209,7 +209,7 @@ def main() -> None:
 
     async def run() -> None:
         await WAYS[job.way](job)
-        job.report()  # before the interpreter's own end, which is no part of the work
+        job.report()  # before the interpreter ends, which is not part of the work
 
     run_on(job.loop, run())
 

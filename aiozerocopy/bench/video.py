@@ -1,7 +1,7 @@
 """Contestants that feed FFmpeg: how they are started, measured and checked.
 
-The clock runs from when the frames to warm up with are out until FFmpeg has ended.
-FFmpeg counts the frames in every run; when bytes are checked, it hashes them.
+The clock runs from the end of the warm-up frames until FFmpeg has ended.  FFmpeg counts
+the frames in every run; when bytes are checked, it hashes them.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Video:
 
 
 def frames_seen(progress: Path) -> int:
-    """How many frames FFmpeg has said that it had, in the end."""
+    """How many frames FFmpeg got, by its last report."""
     lines = progress.read_text().split()
     return int([line for line in lines if line.startswith("frame=")][-1][6:])
 
@@ -92,10 +92,10 @@ def frames_seen(progress: Path) -> int:
 
 @dataclass(frozen=True)
 class FrameRun(Run):
-    """A run that also tells of its loop and of its memory."""
+    """A run that also measured the event loop and the memory."""
 
-    gap: float | None = None  # seconds between beats of the loop, all but 1 in 100
-    growth: int | None = None  # bytes of memory from warmed up to the end
+    gap: float | None = None  # seconds that the loop is held up, 99th percentile
+    growth: int | None = None  # of memory after the warm-up, in bytes
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class FrameFeeder:
         )
 
     def _to_check(self, checked: Path) -> list[str]:
-        """FFmpeg's output from which `_compare` can tell what it got."""
+        """FFmpeg's output arguments for the file that `_compare` reads."""
         return ["-c", "copy", "-f", "hash", "-hash", "md5", str(checked)]
 
     def _compare(self, work: Work, checked: Path) -> None:
@@ -145,11 +145,11 @@ class FrameFeeder:
             raise WrongBytes(f"{self.name}: FFmpeg has got other bytes")
 
     def count_calls(self, work: Work) -> float | None:
-        """As strace counts them in the sender alone, else as the sender does."""
+        """As counted by strace in the sender alone, else by the sender itself."""
         if shutil.which("strace") and self.way != "vmsplice":
             n = max(1, min(work.messages, TRACED_BYTES // work.size))
             try:
-                # Twice the work, less the work, leaves what is not start-up.
+                # (the difference has no start-up in it)
                 once, twice = (
                     self._trace(replace(work, messages=messages))
                     for messages in (n, 2 * n)
@@ -162,7 +162,7 @@ class FrameFeeder:
 
     def _trace(self, work: Work) -> int:
         table = self.lab.path / "strace"
-        # It lets go of what the sender starts: of FFmpeg.
+        # (-b execve: do not follow FFmpeg, which the sender starts)
         tracer = ["strace", "-f", "-b", "execve", "-c", "-U", "calls", "-o", str(table)]
         self._feed(work, self.video.output, False, tracer)
         return int(table.read_text().split()[-2])  # before the word "total"
@@ -174,7 +174,7 @@ class FrameFeeder:
         check: bool,
         tracer: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """Run the sender; what it has told."""
+        """Run the sender, and return its report."""
         progress = self.lab.path / "progress"
         progress.write_text("frame=0")
         crew = Crew(self.lab.path / "stderr")

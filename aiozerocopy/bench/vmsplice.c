@@ -1,4 +1,4 @@
-/* vmsplice.c - a plain vmsplice loop from huge pages: what a pipe allows at best.
+/* vmsplice.c - a plain loop of vmsplice from huge pages: the most a pipe can carry.
  *
  *   vmsplice SIZE BUFFERS WARM COUNT PATTERN COMMAND...
  *

@@ -83,7 +83,7 @@ class DirectClient(Client):
         if waiter is None or operation is None or self._asked_back:
             return
         self._asked_back = True
-        self._stream._out.settle(waiter.port, operation, operation.total)
+        self._stream._out.take_back(waiter.port, operation, operation.total)
 
     def _abort(self) -> None:
         self._stream.abort()

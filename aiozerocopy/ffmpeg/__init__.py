@@ -1,9 +1,9 @@
 """Frames to and from FFmpeg: `Writer` and `Reader`, each with an FFmpeg of its own.
 
 writer     frames to FFmpeg                    reader     frames from FFmpeg
-running    its pipes, errors and end           progress   its reports; is it alive
-arguments  what the user says, in its words    formats    how a frame lies in memory
-finding    which FFmpeg, and its environment   probing    what it says of a video
+running    its pipes, errors and end           progress   its reports; does it hang?
+arguments  its arguments, from ours, checked   formats    how a frame lies in memory
+finding    which FFmpeg, and its environment   probing    what it tells of a video
 """
 
 from aiozerocopy.ffmpeg.finding import find_ffmpeg as find_ffmpeg

@@ -1,4 +1,4 @@
-"""What a user says about a video, checked, and said again as FFmpeg's arguments."""
+"""A caller's arguments about a video, checked and turned into FFmpeg's arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy.ffmpeg.formats import Audio
 
-# All is known of a raw input: no need to take seconds of it before the next is opened.
+# FFmpeg need not probe a raw input.  (It would read seconds of it before the next one.)
 AT_ONCE = ["-probesize", "32"]
 _STANDARD_OUTPUT = ("-", "pipe:", "pipe:1")
 
@@ -49,7 +49,7 @@ def checked_rate(fps: float | Fraction | str) -> Fraction:
 
 
 def checked_format(pix_fmt: str) -> str:
-    """FFmpeg's name of a pixel format, which FFmpeg may or may not know.
+    """The name of a pixel format, which FFmpeg may or may not know.
 
     Raises:
         TypeError: not a str.
@@ -66,7 +66,7 @@ def words(
     """Arguments for FFmpeg: a list, or names and values.
 
     Raises:
-        TypeError: neither; one str would be taken for a list of letters.
+        TypeError: neither.  (A str would be taken for a list of letters.)
     """
     if isinstance(arguments, Mapping):
         return [
@@ -80,7 +80,7 @@ def words(
 
 
 def location(path: str | os.PathLike[str]) -> str:
-    """A path or URL, so that FFmpeg takes it for nothing else."""
+    """A path or URL, written so that FFmpeg takes it for nothing else."""
     if not isinstance(path, str):
         return f"file:{os.fspath(path)}"
     return f"./{path}" if path.startswith("-") and path != "-" else path
@@ -112,7 +112,7 @@ def input_arguments(source: str | os.PathLike[str] | Sequence[str]) -> list[str]
     """A path, a URL or a list of arguments that ends with an input, as a list.
 
     Raises:
-        ValueError: it does not, and FFmpeg would write to what was to be read.
+        ValueError: the list does not; FFmpeg would write to what was to be read.
         TypeError: it is none of these.
     """
     if isinstance(source, (str, os.PathLike)):
@@ -124,7 +124,7 @@ def input_arguments(source: str | os.PathLike[str] | Sequence[str]) -> list[str]
 
 
 def audio_arguments(audio: Audio | None, pipe: str) -> list[str]:
-    """The second input, where the program sends it."""
+    """FFmpeg's arguments for samples that the program sends."""
     if audio is None:
         return []
     rate, channels = str(audio.rate), str(audio.channels)

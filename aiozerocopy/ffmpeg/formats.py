@@ -22,9 +22,9 @@ _ITEMSIZES |= {"<f4": 4, ">f4": 4}
 
 @dataclass(frozen=True)
 class Layout:
-    """One frame of a video: the shape and dtype of its array.
+    """How one frame lies in memory: the shape and dtype of its array.
 
-    ``packed`` means rows of whole pixels, so that the first axis is the height.
+    ``packed``: the rows consist of whole pixels, so the first axis is the height.
     """
 
     pix_fmt: str
@@ -42,7 +42,7 @@ class Layout:
         return math.prod(self.shape) * self.itemsize
 
     def check(self, planes: Sequence[Buffer]) -> None:
-        """Refuse what cannot be one frame.
+        """Refuse buffers that cannot be one frame.
 
         Raises:
             ValueError: its size, dtype or shape is not a frame's.
@@ -61,7 +61,7 @@ class Layout:
 
     def _check_array(self, plane: Any) -> None:
         dtype, itemsize, shape = _described(plane)
-        # One integer for a whole pixel is as good as one for each part of it.
+        # One integer may stand for a whole pixel, or for each of its channels.
         pixel = self.itemsize * math.prod(self.shape[2:]) if self.packed else 1
         fits = itemsize in (1, self.itemsize, pixel)
         if dtype in _FLOATS:
@@ -77,7 +77,7 @@ class Layout:
 
 
 def _look(array: Any) -> str:
-    """What an array says of itself; nothing for mere bytes."""
+    """The shape and dtype of an array, for an error; "" for plain bytes."""
     shape, dtype = (getattr(array, name, None) for name in ("shape", "dtype"))
     return "" if dtype is None else f" ({shape}, {dtype})"
 
@@ -86,7 +86,7 @@ _FLOATS = frozenset("efdg")  # memoryview's names for them
 
 
 def _described(array: Any) -> tuple[str, int, Sequence[int]]:
-    """The type of its items, their size, and the shape."""
+    """The type of an array's items, their size, and its shape."""
     if isinstance(array, Lease):
         shape = getattr(array, "shape", ())
         dtype = getattr(array, "dtype", "uint8")
@@ -139,14 +139,14 @@ def layout_of(pix_fmt: str, size: tuple[int, int]) -> Layout | None:
     wide, high = _HALVED[subsampling]
     plane = -(-width >> wide) * -(-height >> high)
     items = width * height * (2 if alpha else 1) + 2 * plane
-    # As rows where that is possible: 420 has half as many more than the picture.
+    # As rows if they come out even: 420 has half as many again as the picture.
     rows, rest = divmod(items, width)
     shape = (items,) if rest else (rows, width)
     return Layout(pix_fmt, size, shape, _ordered(_dtype(depth), order))
 
 
 def _chroma_of(name: str) -> tuple[str, str, bool] | None:
-    """Subsampling, depth, and is there alpha, of a format with chroma planes."""
+    """Subsampling, depth, and whether there is alpha; None without chroma planes."""
     if name in _NV:
         return _NV[name], "", False
     if match := _P01X.fullmatch(name):
@@ -158,7 +158,7 @@ def _chroma_of(name: str) -> tuple[str, str, bool] | None:
 
 
 def _without_order(pix_fmt: str) -> tuple[str, str]:
-    """A name without its byte order, and that: it is the machine's if not said."""
+    """A name without its byte order, and that order: by default the machine's."""
     for suffix, order in (("le", "little"), ("be", "big")):
         if pix_fmt.endswith(suffix):
             return pix_fmt[:-2], order
@@ -182,9 +182,9 @@ _SAMPLE = re.compile(r"[suf](8|16|24|32|64)(le|be)?")
 
 @dataclass(frozen=True)
 class Audio:
-    """Samples that the program sends: FFmpeg's name of their format, and how many.
+    """The samples that a program sends: their format, rate and channels.
 
-    ``format`` is such as "s16le" or "f32le"; the channels are interleaved.
+    ``format`` is FFmpeg's name, "s16le" or "f32le" say; the channels are interleaved.
     """
 
     format: str = "s16le"
@@ -205,7 +205,7 @@ class Audio:
         return int(match[1]) // 8 * self.channels
 
     def check(self, samples: Buffer) -> None:
-        """Refuse what is no number of whole samples.
+        """Refuse buffers that are not whole samples.
 
         Raises:
             ValueError: a part of a sample, or floats where integers are expected.

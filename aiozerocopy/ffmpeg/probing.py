@@ -1,4 +1,4 @@
-"""What FFmpeg itself says of a video: its size, its rate, and how a frame lies."""
+"""What FFmpeg tells of a video: its size, its rate, and how a frame lies in memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def frame_layout(pix_fmt: str, size: tuple[int, int], ffmpeg: str) -> Layo
 
 @dataclass(frozen=True)
 class Facts:
-    """What is told of a video before its first frame comes."""
+    """What is known of a video before its first frame comes."""
 
     size: tuple[int, int]
     fps: Fraction | None
@@ -59,9 +59,9 @@ _DURATION = re.compile(r"^ *Duration: (\d+):(\d+):([\d.]+)", re.MULTILINE)
 
 
 def facts_in(log: str) -> Facts | None:
-    """What an FFmpeg that decodes has said of its output, turned and filtered and all.
+    """What FFmpeg's log tells of its output, after rotation and filters.
 
-    It says so before it writes the first byte.
+    FFmpeg logs that before it writes the first byte.
     """
     output = _OUTPUT.search(log)
     if output is None:
@@ -76,7 +76,7 @@ def facts_in(log: str) -> Facts | None:
 
 
 def _rate(text: str, factor: int) -> Fraction | None:
-    """FFmpeg rounds to two places; the rates of NTSC are meant exactly."""
+    """The exact rate.  FFmpeg rounds to two places, NTSC's 30000/1001 to 29.97."""
     rate = Fraction(text) * factor
     for whole in (24, 30, 48, 60, 72, 120, 240):
         exact = Fraction(whole * 1000, 1001)

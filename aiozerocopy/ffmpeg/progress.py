@@ -1,4 +1,4 @@
-"""What FFmpeg reports while it works, and whether it goes on at all."""
+"""What FFmpeg reports while it works, and a watchdog for one that hangs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy.process import Process
 
-REPORT_BYTES = 4 << 10  # a report has some 300, more with many streams
+REPORT_BYTES = 4 << 10  # a report has about 300 bytes, more with many streams
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,11 @@ def _bits(text: str | None) -> float | None:
 
 
 class Watchdog:
-    """Ends a child that has done nothing for ``timeout`` seconds while we waited.
+    """Kills a child that has done nothing for ``timeout`` seconds while we waited.
 
-    A thread, so that it works whatever the event loop does, and costs a send nothing.
-    ``is_awaited`` says whether somebody waits for the child, ``signs`` returns what
-    changes while it works.
+    A thread, so it works even if the event loop is blocked, and costs a send nothing.
+    ``is_awaited`` tells whether anything waits for the child; what ``signs`` returns
+    changes while the child works.
     """
 
     def __init__(
@@ -104,8 +104,8 @@ class Watchdog:
         since, before, busy = time.monotonic(), self._signs(), self._cpu_seconds()
         while not self._stop.wait(self.timeout / 8):
             now, signs, cpu = time.monotonic(), self._signs(), self._cpu_seconds()
-            # Who waits for an input that does not come looks for it now and then,
-            # which costs little; one who encodes a frame for minutes is at work.
+            # A child that waits for input still uses a little CPU time, by polling;
+            # one that takes minutes to encode a frame uses much.
             works = signs != before or cpu - busy > self.timeout / 100
             if works or not self._is_awaited():
                 since, before, busy = now, signs, cpu
@@ -115,7 +115,7 @@ class Watchdog:
                 return
 
     def _cpu_seconds(self) -> float:
-        """What the child has used so far; 0 where that is not told."""
+        """The child's CPU time so far; 0 where that is not known."""
         try:
             stat = Path(f"/proc/{self._process.pid}/stat").read_text()
             fields = stat.rpartition(")")[2].split()

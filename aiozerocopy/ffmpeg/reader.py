@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from aiozerocopy.ffmpeg.formats import Layout
     from aiozerocopy.streams import ReceiveStream
 
-_LOG_BYTES = 1 << 20  # a file may have much to say of itself before its first frame
+_LOG_BYTES = 1 << 20  # a file's metadata is logged before its first frame
 
 
 class Reader(ObjectReceiveStream[Frame]):
-    """An FFmpeg that gives frames; to be awaited, or used with ``async with``.
+    """An FFmpeg that decodes a video; await it, or use it with ``async with``.
 
     ``source`` is a path, a URL, or a list of FFmpeg's input arguments such as
     ``["-ss", "5", "-i", "a.mp4"]``.  ``options`` are for the output: filters, a map.
@@ -72,7 +72,7 @@ class Reader(ObjectReceiveStream[Frame]):
         if fps is not None:
             self._output += ["-r", str(checked_rate(fps))]
         if slots < 1:
-            raise ValueError(f"a pool needs a slot at least, not {slots}")
+            raise ValueError(f"a pool needs at least one slot, not {slots}")
         self._slots = slots
         self._pool = pool
         self._own_pool = pool is None
@@ -114,7 +114,7 @@ class Reader(ObjectReceiveStream[Frame]):
         return self
 
     async def _look(self, binary: str) -> None:
-        """Learn all there is to know once the first byte is there."""
+        """Wait for the first byte, then read from the log what comes."""
         stream = self._stream
         try:
             stream._unread = await stream.receive(1)
@@ -172,7 +172,7 @@ class Reader(ObjectReceiveStream[Frame]):
         return frame
 
     async def _end(self) -> None:
-        """No more bytes come: was that all of it?"""
+        """No more bytes come: raise if FFmpeg failed."""
         self._ended = True
         assert self._process is not None
         code = await self._process.wait()
@@ -240,7 +240,7 @@ class Reader(ObjectReceiveStream[Frame]):
     # -- the end ------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """End FFmpeg, wherever it is.  Frames that are leased stay as they are."""
+        """End FFmpeg, however far it is.  Leased frames stay valid."""
         self._closed = True
         if self._own_pool and self._pool is not None:
             self._pool.close()

@@ -1,4 +1,4 @@
-"""A running FFmpeg: the pipes into it, what goes wrong with it, and its end."""
+"""A running FFmpeg: its input pipes, its errors and its end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FFmpegError(StreamBroken):
 
 
 def failure(returncode: int | None, log: str, reason: str = "") -> FFmpegError:
-    """The error for how FFmpeg ended, and what it said."""
+    """An error that tells how FFmpeg ended, and what it said last."""
     error = FFmpegError(reason or _reason(returncode))
     error.returncode = returncode
     error.stderr = "".join(log.splitlines(keepends=True)[-LAST_LINES:])
@@ -55,7 +55,7 @@ def _reason(returncode: int | None) -> str:
     return "FFmpeg failed"
 
 
-# Some FFmpegs say this, and then that all went well (exit code 0).
+# Some FFmpegs log this and still exit with code 0.
 _UNFINISHED = re.compile(
     r"^(?:\[.*?\] )?(?P<what>Error (?:writing trailer|closing file).*"
     r"|.*already exists\. Exiting.*)$",
@@ -64,7 +64,7 @@ _UNFINISHED = re.compile(
 
 
 class Child:
-    """What the streams into it know of FFmpeg."""
+    """The FFmpeg process, as its input streams know it."""
 
     def __init__(self, process: Process, progress: Tail) -> None:
         self.process = process
@@ -74,7 +74,7 @@ class Child:
         self.is_closing = False  # its inputs were closed, and its end is awaited
 
     def watch(self, inputs: Sequence[Input], timeout: float) -> None:
-        """End it once it has done nothing for so long, while somebody waits for it."""
+        """End it if it does nothing for so long while something waits for it."""
 
         def is_awaited() -> bool:
             return self.is_closing or any(_counters(stream)[1] for stream in inputs)
@@ -107,14 +107,14 @@ class Child:
 
     @property
     def has_failed(self) -> bool:
-        """Did it end, and not well?"""
+        """Has it ended with an error?"""
         code = self.process.returncode
         if code is None:
             return False
         return code != 0 or bool(_UNFINISHED.search(self.log))
 
     def end(self) -> None:
-        """Kill it if it lives; nothing is left of it afterwards."""
+        """Kill it if it still runs, and end our threads."""
         self.process.abort()
         self._progress.stop()
         if self._watchdog is not None:
@@ -122,13 +122,13 @@ class Child:
 
 
 def _counters(stream: Input) -> tuple[int, int]:
-    """Bytes that were sent and messages that were not, asked in another thread."""
+    """Bytes that were sent, and messages still queued.  From any thread."""
     stats = stream.stats
     return stats.bytes_sent, stats.messages_queued
 
 
 class Input(SendStream):
-    """A way into FFmpeg.  Its end is told as what it is: an `FFmpegError`."""
+    """A stream into FFmpeg, whose end it reports as an `FFmpegError`."""
 
     child: Child | None = None
 
@@ -174,8 +174,8 @@ class Running:
         return [self.video] if self.audio is None else [self.video, self.audio]
 
     async def close_inputs(self) -> None:
-        """Send what they accepted and close them, each in its own time: FFmpeg may
-        want the end of one before it goes on with the other."""
+        """Send what they accepted and close them, both at once: FFmpeg may want the
+        end of one before it goes on with the other."""
         self.child.is_closing = True
         errors: list[StreamBroken] = []
 
@@ -206,15 +206,15 @@ class Running:
             raise self.child.failure()
 
     def abort(self) -> None:
-        """End it at once; nothing is left of it."""
-        self.process.abort()  # first, or it would take a part for all
+        """Kill it at once."""
+        self.process.abort()  # first, or it would finish a file from part of the video
         for stream in self.inputs:
             stream.abort()
         self.child.end()
 
     async def end(self) -> None:
-        """See to it that nothing is left of it, whoever cancels us; if it still
-        runs, it has two seconds to end its file."""
+        """End it, even if we are cancelled.  If it still runs, it has two seconds to
+        finish its file."""
         try:
             for stream in self.inputs:
                 stream.abort()

@@ -49,7 +49,7 @@ TIMEOUT = 60.0  # seconds that FFmpeg may do nothing while somebody waits for it
 
 
 class Writer:
-    """An FFmpeg that takes frames; to be awaited, or used with ``async with``.
+    """An FFmpeg that takes frames; await it, or use it with ``async with``.
 
     ``output`` is a path, a URL (rtmp:, srt:, ...), or a list of FFmpeg's output
     arguments such as ``["-f", "null", "-"]``.  ``fps`` is a number, a Fraction or
@@ -67,15 +67,14 @@ class Writer:
 
     ``audio`` is a path or URL, a list of FFmpeg's input arguments, or an `Audio`: then
     the samples come by `send_audio`.  Send pictures and sound from two tasks: FFmpeg
-    lets neither get far ahead, so one that waits for its turn must not hold up the
-    other.
+    lets neither get far ahead of the other, so both must be able to wait.
 
     ``ffmpeg`` names the binary.  ``peer`` is how it reads, see `open_writer`.  An
     FFmpeg that has done nothing for ``timeout`` seconds (None: for ever), while it had
     something to do, is killed.
 
-    The block's end finishes the film, also where an exception ends it: it then has
-    the frames that were sent until then.  `abort` finishes nothing.
+    The end of the block finishes the film.  If an exception ends the block, the film
+    has the frames sent before it.  `abort` leaves nothing of it.
     """
 
     def __init__(
@@ -108,7 +107,7 @@ class Writer:
         self.pix_fmt = checked_format(pix_fmt)
         self.frames_written = 0  # in the film, once it is finished
         self.audio: Audio | None = None
-        self._sound: list[str] = []  # of another input of FFmpeg's
+        self._sound: list[str] = []  # FFmpeg's arguments for sound from elsewhere
         if isinstance(audio, Audio):
             self.audio = audio
         elif audio is not None:
@@ -259,7 +258,8 @@ class Writer:
     async def send_audio(self, samples: Buffer) -> None:
         """Send samples, all channels of one after the other; then they are yours.
 
-        From a task of its own.  `close_audio` after the last, if it ends earlier.
+        Do that in a task of its own.  If the sound ends before the pictures, call
+        `close_audio` after the last samples.
 
         Raises: as `send`; RuntimeError if the Writer has no `Audio`.
         """
@@ -270,7 +270,7 @@ class Writer:
         await running.audio.send(samples)
 
     async def close_audio(self) -> None:
-        """There is no more sound: FFmpeg need not wait for it with the pictures.
+        """End the sound, so that FFmpeg does not wait for more of it.
 
         Raises: as `send_audio`.
         """
@@ -408,8 +408,8 @@ class Writer:
         if exc_val is None:
             await self.aclose()
             return
-        # What was sent becomes a file that can be played, if FFmpeg is quick; no error
-        # of its own may hide the one that ended the block.
+        # Finish the file if FFmpeg is quick enough, but let none of its errors hide the
+        # exception that ended the block.
         with (
             anyio.CancelScope(shield=True),
             anyio.move_on_after(GRACE),

@@ -220,7 +220,7 @@ static int fake_no_sigpipe(int fd) {
     return 0;
 }
 
-static int fake_unblock(int fd) {
+static int fake_set_nonblock(int fd) {
     int kind = kernel_file(fd)->kind;
     SIM_CHECK(kind == PIPE || kind == FIFO, "not a pipe: %d", fd);
     kernel_file(fd)->blocking = false;
@@ -252,8 +252,8 @@ static bool never(void *ignored) {
     return false;
 }
 
-/* A child's copy is not the last one, whose close may last.  Without a thread to
- * close in there is no other way. */
+/* Only the close of the last copy may block, so never a child's.  It may block the
+ * caller if there is no thread to close in. */
 static void linger(const sim_file *file) {
     bool is_ours = sim_self() && !kernel_is_caller(sim_self());
     bool excused = kernel_excuses.no_thread || kernel_excuses.no_memory;
@@ -585,11 +585,11 @@ static ssize_t fake_write_piece(int fd, const void *data, size_t n) {
     return move_pipe(fd, &vec, 1, true, 0);
 }
 
-static void fake_hush(sys_hush *hush) { hush->blocked = true; }
+static void fake_block_sigpipe(sys_sigpipe *state) { state->blocked = true; }
 
-static void fake_unhush(const sys_hush *hush, ssize_t written) {
+static void fake_restore_sigpipe(const sys_sigpipe *state, ssize_t written) {
     (void)written;
-    SIM_CHECK(hush->blocked, "the end of a hush that has no beginning");
+    SIM_CHECK(state->blocked, "SIGPIPE is restored, but was not blocked");
 }
 
 static ssize_t fake_read_pipe(int fd, const struct iovec *vec, int count,
@@ -660,7 +660,7 @@ static ssize_t fake_lend(int fd, const struct iovec *vec, int count) {
     return r;
 }
 
-/* A stranger answers what he likes.  Others may write into the pipe too, and
+/* A foreign file may answer anything.  Others may write into the pipe too, and
  * the answer may be old when it comes. */
 static ssize_t fake_unread(int fd) {
     if (kernel_is_nothing(fd)) return -EBADF;
@@ -775,7 +775,7 @@ static void fake_thread_detach(pthread_t thread) {
     sim_detach((int)(uintptr_t)thread - 1);
 }
 
-/* Who asks for the time again and again sees it pass. */
+/* Time passes for a thread that asks for it again and again. */
 static uint64_t fake_now_ns(void) {
     sim_pass_time();
     return sim_now() * 1000000;
@@ -795,8 +795,8 @@ struct azc_sys azc_sys = {
     .read_file = fake_read_file,
     .write_pipe = fake_write_pipe,
     .write_piece = fake_write_piece,
-    .hush = fake_hush,
-    .unhush = fake_unhush,
+    .block_sigpipe = fake_block_sigpipe,
+    .restore_sigpipe = fake_restore_sigpipe,
     .read_pipe = fake_read_pipe,
     .lend = fake_lend,
     .unread = fake_unread,
@@ -805,7 +805,7 @@ struct azc_sys azc_sys = {
     .poll = fake_poll,
     .fstat = fake_fstat,
     .is_tty = fake_is_tty,
-    .unblock = fake_unblock,
+    .set_nonblock = fake_set_nonblock,
     .no_sigpipe = fake_no_sigpipe,
     .linger = fake_linger,
     .close = fake_close,

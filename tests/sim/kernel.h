@@ -23,7 +23,7 @@ enum sim_kind { SOCKET, PIPE, FIFO, TTY, REGULAR, DEVICE, KINDS };
 /* Bytes on their way in one direction. */
 typedef struct sim_flow {
     size_t capacity;    /* out: of the pipe */
-    size_t level;       /* bytes in it that nobody has read */
+    size_t level;       /* bytes in it that are not read */
     uint64_t moved;     /* by the helper, ever */
     uint64_t read;      /* out: by the peer, ever */
     unsigned char *log; /* out: all that was accepted */
@@ -53,9 +53,9 @@ typedef struct sim_file {
     bool open;
     bool stolen;      /* its number was given to another file: a stranger's, */
     bool succeeds;    /* or one that is this, and ours too */
-    bool gone;        /* ... and nobody has the old one open any more */
+    bool gone;        /* ... and the old one is open nowhere any more */
     bool unpollable;  /* the poller does not know such files */
-    bool blocking;    /* somebody has taken O_NONBLOCK from a pipe of ours */
+    bool blocking;    /* O_NONBLOCK was taken from a pipe of ours */
     int waits_told;   /* ... and so many calls have met that */
     int linger;       /* ms that a close takes */
     sim_flow flow[2]; /* 0: in, 1: out */

@@ -1,10 +1,10 @@
 /* lending.h - simulated pages: the memory of pools, and the loans of it.
  *
- * A loan is what a pipe holds of lent pages: not bytes, but where they are.
- * Its bytes are looked at when the reader reads, so whatever was stored there
- * meanwhile is what the reader gets.  Only when the pages are replaced at that
- * address (mremap, mmap, munmap) the loan keeps the old ones.  Now and then the
- * kernel copies at once, as it may, and nobody can tell.
+ * A loan is what a pipe holds of lent pages: their address, and not their bytes.
+ * The bytes are taken when the reader reads, so the reader gets what was stored
+ * there meanwhile.  Only if the pages at that address are replaced (mremap, mmap,
+ * munmap), the loan keeps the old ones.  Now and then the kernel copies at once, as
+ * it may, without telling.
  */
 #ifndef SIM_LENDING_H
 #define SIM_LENDING_H

@@ -5,11 +5,11 @@
  * A slot's pages are lent to a real pipe.  The slot is locked (mlock), and the
  * process may not map one byte more (RLIMIT_AS), so that neither a second slot
  * nor madvise can take the pages back.  They have to be taken back all the same:
- * the reader sees what was lent, and the slot has it too.  Where even that fails
- * it is said, and nothing was changed.
+ * the reader sees what was lent, and the slot has it too.  Where even that fails an
+ * error is returned, and nothing was changed.
  *
- * With "advised" the pages are left to madvise, whose refusal nobody hears: then
- * the reader sees what was stored later, and the program fails.
+ * With "advised" the pages are left to madvise, whose error is ignored: then the
+ * reader sees what was stored later, and the program fails.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -42,7 +42,7 @@ static int refuse(void *at, size_t n) {
     return -ENOMEM;
 }
 
-/* The process has what it has, and not a page more. */
+/* From here on the process can map no more memory. */
 static void leave_no_address_space(void) {
     unsigned long pages = 0;
     FILE *file = fopen("/proc/self/statm", "r");

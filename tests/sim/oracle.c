@@ -27,7 +27,7 @@ static op *inside[SIM_THREADS];       /* until its call returns */
 static op *cancelling[SIM_THREADS];   /* until its channel was locked */
 
 static void append(op *it) {
-    it->turn = ++it->channel->turns;
+    it->serial = ++it->channel->serials;
     it->place = it->channel->count++;
     it->channel->order[it->place] = it;
 }
@@ -47,7 +47,7 @@ static chan *channel_of(const pthread_mutex_t *mutex) {
 
 /* ---- room ---------------------------------------------------------------- */
 
-/* The op's own count does not matter here: each is asked what it has left. */
+/* Counted anew, without trusting the queue's own count. */
 static uint64_t unsent_before(const azc_queue *queue, const azc_op *end) {
     uint64_t unsent = 0;
     for (const azc_op *it = queue->cursor; it && it != end; it = it->next)
@@ -62,19 +62,19 @@ static bool is_unsent(const azc_queue *queue, const azc_op *op) {
 }
 
 static bool leaves_no_room(const azc_queue *queue, uint64_t length) {
-    uint64_t unsent = unsent_before(queue, queue->line);
-    return queue->line || (unsent && unsent + length > queue->limit);
+    uint64_t unsent = unsent_before(queue, queue->first_waiting);
+    return queue->first_waiting || (unsent && unsent + length > queue->limit);
 }
 
-static bool is_in_line(const azc_queue *queue, uint64_t token) {
-    const azc_op *it = queue->line;
+static bool is_waiting(const azc_queue *queue, uint64_t token) {
+    const azc_op *it = queue->first_waiting;
     while (it && !(it->note && azc__note_token(it->note) == token))
         it = it->next;
     return it != NULL;
 }
 
 /* What is left of an azc_send_bound goes first, whether there is room or not. */
-static uint64_t unsent_homes(const chan *channel) {
+static uint64_t unsent_bound(const chan *channel) {
     uint64_t unsent = 0;
     for (int i = 0; i < channel->count; i++)
         if (channel->order[i]->bound) unsent += channel->order[i]->length;
@@ -89,19 +89,20 @@ void op_has_room(op *it) {
     it->has_room = true;
     const azc_op *op = azc ? azc__queue_find(&azc->queue, it->token) : NULL;
     if (!op || !is_unsent(&azc->queue, op)) return;
-    SIM_CHECK(!is_in_line(&azc->queue, it->token),
-              "operation %ld has room, but it is in the line", (long)it->token);
+    SIM_CHECK(!is_waiting(&azc->queue, it->token),
+              "operation %ld has room, but it still waits for it",
+              (long)it->token);
     uint64_t unsent = unsent_before(&azc->queue, op);
-    uint64_t homes = unsent_homes(it->channel);
-    SIM_CHECK(unsent <= homes ||
-                  unsent - homes + it->length <= it->channel->most,
+    uint64_t bound = unsent_bound(it->channel);
+    SIM_CHECK(unsent <= bound ||
+                  unsent - bound + it->length <= it->channel->most,
               "operation %ld has room, but %ld bytes are before it",
               (long)it->token, (long)unsent);
 }
 
 /* ---- hooks --------------------------------------------------------------- */
 
-/* A submitting call has its turn when it first has the lock. */
+/* A submitting call takes its place when it first has the lock. */
 static void enter(op *it, const azc_channel *azc) {
     append(it);
     it->must_wait = it->asks_room && azc->state == OPEN && !azc->freed &&
@@ -119,8 +120,8 @@ static void on_channel_lock(pthread_mutex_t *mutex) {
         entering[self] = NULL;
     }
     if (cancelling[self] && cancelling[self]->channel == channel) {
-        cancelling[self]->in_line =
-            is_in_line(&azc->queue, cancelling[self]->token);
+        cancelling[self]->was_waiting =
+            is_waiting(&azc->queue, cancelling[self]->token);
         cancelling[self] = NULL;
     }
 }
@@ -131,7 +132,7 @@ static void on_move(sim_file *file, bool out) {
     it->direct = true;
 }
 
-/* Which of them it is nobody can tell from the memory: any that run here. */
+/* The memory does not tell which of them it is: it may be any that runs here. */
 static void on_lend(const void *from) {
     for (int i = 0; i < SLOTS * BORROWERS; i++) {
         op *it = in_slot[i / BORROWERS][i % BORROWERS];
@@ -280,7 +281,7 @@ static void keep_received(op *it) {
     memcpy(it->kept, it->data, it->length);
 }
 
-/* Who does the worst that a caller can do. */
+/* Does the worst that a caller may do. */
 void op_give_back(op *it) {
     if (it->back || it->lost || it->kind == CLOSE) return;
     it->back = true;
@@ -307,8 +308,9 @@ static void check_order(op *it) {
     int *last = &it->channel->last_end[it->port][it->lent || !it->length];
     if (it->end != BY_EVENT || it->direct || it->twin) return;
     if (it->status == -ECANCELED || (it->status && it->cancelling)) return;
-    SIM_CHECK(it->turn > *last, "operation %ld ends too late", (long)it->token);
-    *last = it->turn;
+    SIM_CHECK(it->serial > *last, "operation %ld ends too late",
+              (long)it->token);
+    *last = it->serial;
 }
 
 /* What the reader has not looked at may be of others, which still run. */
@@ -404,7 +406,8 @@ static void check_outcome(op *it) {
 /* What azc_cancel has said of it. */
 static void check_promise(const op *it) {
     bool cut = it->status == -ECANCELED || it->status == -ESHUTDOWN;
-    SIM_CHECK(!it->in_line || (cut && !it->bytes && it->outcome == AZC_DROPPED),
+    SIM_CHECK(!it->was_waiting ||
+                  (cut && !it->bytes && it->outcome == AZC_DROPPED),
               "operation %ld leaves a trace", (long)it->token);
     SIM_CHECK(it->promise == NOTHING ||
                   (it->status < 0 && it->outcome == it->promise),
@@ -579,7 +582,7 @@ static void check_error(chan *channel) {
 }
 
 void channel_check(chan *channel) {
-    /* It may have broken when nobody was left to hear of it. */
+    /* It may have broken when no operation was left to be told. */
     const azc_channel *azc = channel_inside(channel);
     channel->torn |= !azc || azc->state != OPEN;
     for (int i = 0; i < channel->count; i++)
@@ -609,13 +612,13 @@ static uint64_t messages_of(const op *it) {
     return messages;
 }
 
-/* Of a batch that broke off nobody may have known where its messages end. */
+/* The ends of the messages in a batch that broke off may be unknown. */
 static bool is_countable(const op *it) {
     if (!it->bound || !it->nends || !it->sizes_told || !it->final) return true;
     return was_rescued(it) ? !it->sizes_late : it->final == it->length;
 }
 
-/* For a channel at rest, that nobody has closed. */
+/* For a channel at rest that was not closed. */
 void channel_check_stats(chan *channel) {
     azc_stats stats;
     const sim_flow *flow = channel->flow;

@@ -54,7 +54,7 @@ typedef struct op {
     int nends;
     size_t bad_from; /* bytes from here on cannot be read; length: none */
     int place;       /* in its channel's order, or -1 */
-    int turn;        /* the same, as a number that stays */
+    int serial;      /* the same, but never changes */
     int port;        /* where its end will be told */
     bool calling;    /* the submitting call has not returned, or not begun */
     bool direct;     /* that call has moved bytes itself */
@@ -65,7 +65,7 @@ typedef struct op {
     bool asks_room, must_wait; /* at the instant it got into the queue */
     bool has_room;             /* it was told so */
     bool cancelling;           /* azc_cancel was called for it */
-    bool in_line;              /* ... while it had no room */
+    bool was_waiting;          /* ... while it had no room */
     int promise;    /* ... which said this, when it gave the memory back */
     uint64_t limit; /* ... and could copy so much at most */
     bool back;      /* its memory is the caller's again */
@@ -94,7 +94,7 @@ struct chan {
     bool freed;     /* azc_free was called, */
     bool gone;      /* ... and has returned */
     op *order[OPS]; /* as they were submitted */
-    int count, turns;
+    int count, serials;
     int last_end[PORTS_EVER][2]; /* of those that were copied, or lent */
     int error;
     bool torn; /* a message may have been cut off */

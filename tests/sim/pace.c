@@ -1,10 +1,9 @@
 /* pace.c - csrc/pace.c with a clock of our own.
  *
- * A reader gets on with each piece at a cost of its own, in nanoseconds a
- * byte.  Whichever is cheaper, the pace has to find it, to stay with it for
- * at least 95 % of the bytes, and to find the other when the costs change.  What
- * passes between two messages is no cost: the idle time here is long, and
- * always falls to the piece that should win.
+ * Each piece size has a cost here, in nanoseconds a byte.  The pace has to find the
+ * cheaper one, to use it for at least 95 % of the bytes, and to find the other when
+ * the costs change.  The time between two messages is not to count: here it is long,
+ * and always comes after the piece that should win.
  */
 #include <stdio.h>
 #include <stdlib.h>

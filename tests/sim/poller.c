@@ -17,7 +17,7 @@ enum {
     ENTRIES = 32,
     POLLERS = 32,
     FIRST_NOTIFIER = 2000,
-    FRUITLESS_MAX = 60, /* turns without a rest or a result */
+    FRUITLESS_MAX = 60, /* waits that neither rest nor bring anything */
 };
 
 /* As in epoll: a number and what it named then. */
@@ -145,7 +145,7 @@ void azc__poller_forget(azc_poller *poller, int fd) {
     if (it && !file->stolen) it->used = false;
 }
 
-/* The kernel itself forgets a description that nobody has open. */
+/* The kernel itself forgets a description that is open nowhere. */
 void poller_drop_closed(const sim_file *file) {
     for (int i = 0; i < POLLERS; i++) {
         entry *it = polling.pollers[i] ? find(polling.pollers[i], file) : NULL;

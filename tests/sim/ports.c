@@ -150,11 +150,11 @@ static void take(port *it, int max) {
 }
 
 /* Only one at a time, so that the order of the events is known. */
-static bool take_often(port *it, int turns, unsigned all_in_1024) {
+static bool take_often(port *it, int times, unsigned all_in_1024) {
     bool any = false;
     if (!it->open || it->draining) return false;
     it->draining = true;
-    while (turns-- && kernel_signalled(azc_port_fd(it->id))) {
+    while (times-- && kernel_signalled(azc_port_fd(it->id))) {
         take(it, (int)sim_below(TAKEN_MAX + 1));
         acknowledge(it, all_in_1024);
         any = true;

@@ -288,7 +288,7 @@ static void tell_sizes(op *it, const uint64_t *sizes) {
               r);
 }
 
-/* Others may send meanwhile, but nobody else to the bound port. */
+/* Others may send meanwhile, but not to the bound port. */
 static ssize_t send_bound(op *it, const uint64_t *sizes) {
     chan *channel = it->channel;
     channel->has_bound = true;
@@ -330,7 +330,7 @@ static void step_send(chan *channel) {
     judge_submission(it, r);
 }
 
-/* Who was interrupted after his call may still hear what became of it. */
+/* A caller interrupted after its call may still be told how that ended. */
 static void ask_after_receive(op *it) {
     azc_event event;
     if (it->end != BY_RETURN || it->status || it->channel->freed) return;
@@ -467,7 +467,7 @@ static void step_free(void) {
     if (channel) free_channel(channel);
 }
 
-/* Its number is another's by now, or nobody's. */
+/* Calls with a number whose slot is another channel's by now, or free. */
 static void step_late(void) {
     chan *channel = &channels[sim_below((uint64_t)channel_count)];
     azc_id azc = channel->azc, other;
@@ -537,7 +537,7 @@ static void step_open(void) {
 }
 
 /* A channel whose number was stolen goes before its pump has noticed. */
-static void step_hurry(void) {
+static void step_free_stolen(void) {
     chan *channel = world.stolen;
     world.stolen = NULL;
     if (op_count > OPS - 20 || channel->closing) return;
@@ -548,7 +548,7 @@ static void step_hurry(void) {
 static void take_step(void) {
     uint64_t kind = sim_below(1000);
     if (world.stolen)
-        step_hurry();
+        step_free_stolen();
     else if (kind < 600)
         step_submit();
     else if (kind < 740)
@@ -803,7 +803,7 @@ static void end_in_order(uint64_t seed) {
     free_all();
 }
 
-/* In some seeds nobody waits for the operations. */
+/* In some seeds no caller waits for its operations. */
 static void end_abruptly(void) {
     if (sim_chance(200)) stop(2);
     free_all();

@@ -28,7 +28,7 @@
 enum {
     STACK_SIZE = 256 << 10,
     TRACED = 120,
-    STEPS_MAX = 4000000, /* turns in one seed: more is a busy loop */
+    STEPS_MAX = 4000000, /* in one seed: more is a busy loop */
     HANG_SECONDS = 30,
     BUSY_MS = 50,   /* that may pass while anyone can run */
     IDLE_MS = 6000, /* longer than anything in csrc has patience */
@@ -213,7 +213,7 @@ static int pick(void) {
             if (can_run(&sim.threads[i])) runnable[count++] = i;
         if (count) return runnable[sim_below((uint64_t)count)];
     } while (advance_time(first->idling ? first->deadline : INT64_MAX));
-    SIM_CHECK(sim.threads[0].idling, "deadlock: nobody can run");
+    SIM_CHECK(sim.threads[0].idling, "deadlock: no thread can run");
     return 0;
 }
 

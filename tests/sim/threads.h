@@ -1,7 +1,7 @@
 /* threads.h - simulated threads: one real thread, many stacks, one seed.
  *
  * A simulated thread runs until it waits or until sim_yield, drawing from the
- * seed, gives another its turn.  So every interleaving is one that real
+ * seed, lets another run.  So every interleaving is one that real
  * threads could show, and the same seed shows it again.  Time stands still
  * while anyone can run.
  */
@@ -42,12 +42,12 @@ int sim_self(void); /* 0 is who called sim_begin */
 pid_t sim_fork(void);
 void sim_fork_ends(void);
 
-void sim_yield(void); /* another may have its turn here */
-void sim_pause(void); /* another has its turn, if there is one */
+void sim_yield(void); /* another may run here */
+void sim_pause(void); /* another runs here, if there is one */
 /* Waits for ready(arg), for ms at most; says if it became true. */
 bool sim_wait(bool (*ready)(void *), void *arg, int64_t ms);
-/* Waits until all others only wait for what nobody will do, or look again and again
- * for seconds whether somebody has (thread 0 only). */
+/* Thread 0 only: waits until all others wait for what will not happen, or have been
+ * checking for seconds whether it has. */
 void sim_idle(void);
 
 uint64_t sim_now(void);

@@ -1,4 +1,4 @@
-"""The clients of a fan, all in one process: what `fanout` serves goes here."""
+"""The clients of the bench `fanout`, all in one process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from aiozerocopy.bench.frames import cpu
 from aiozerocopy.bench.network import tell
 
-# Before each frame, as it arrives (before one of more than 64 KiB).
+# Bytes of the header before each frame (of a frame of more than 64 KiB).
 PREFIX = {"wire": 128, "websocket": 10}
 HANDSHAKE = (
     b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
@@ -24,11 +24,11 @@ HANDSHAKE = (
 
 
 class Sink:
-    """Many clients that read all that comes; with check, each compares every byte."""
+    """Many clients that read whatever comes; with check, each compares every byte."""
 
     def __init__(self, told: dict[str, Any]) -> None:
         self.prefix = PREFIX[told["framing"]]
-        self.pattern = bytearray()  # (compares faster than bytes, if on the left)
+        self.pattern = bytearray()  # (on the left of == it is faster than bytes)
         if told["check"]:
             self.pattern += Path(told["pattern"]).read_bytes()
         self.whole = self.prefix + told["size"]
@@ -66,7 +66,7 @@ class Sink:
 
     def _read(self, fd: int) -> bool:
         """True if more must come."""
-        # Unchecked bytes are thrown away by the kernel itself.
+        # Without a check, the kernel itself discards the bytes.
         flags = 0 if self.pattern else socket.MSG_TRUNC
         n = self.sockets[fd].recv_into(self.memory, len(self.memory), flags)
         now, before = time.monotonic_ns(), self.received[fd]
@@ -78,7 +78,7 @@ class Sink:
         return n > 0 and received < self.total
 
     def _is_right(self, start: int, n: int) -> bool:
-        """Compare what came, but for what is before each frame."""
+        """Compare what came, except the headers."""
         view = memoryview(self.memory)[:n]
         while view:
             at = start % self.whole

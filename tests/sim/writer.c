@@ -1,8 +1,7 @@
-/* crowd.c - who writes a big message: the thread that sends it, or the pump.
+/* writer.c - who writes a big message: the thread that sends it, or the pump.
  *
- * With two cores, and a reader that keeps up, a pump could only take turns with
- * the sender, who has nothing to do but to wait: so he writes.  Everywhere else
- * it is the pump's, and the sender's thread is free at once.
+ * The policy is csrc/writer.h's: with two cores, and a reader that keeps up, the
+ * sender writes.  Everywhere else the pump does, and the sender returns at once.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -19,7 +18,7 @@
 #define CHECK(condition)                                                       \
     do {                                                                       \
         if (!(condition)) {                                                    \
-            fprintf(stderr, "crowd: not %s, %s\n", #condition, what);          \
+            fprintf(stderr, "writer: not %s, %s\n", #condition, what);         \
             exit(1);                                                           \
         }                                                                      \
     } while (0)
@@ -91,7 +90,7 @@ static void close_stream(stream *it) {
     close(it->ends[0]);
 }
 
-/* In messages that are always the sender's. */
+/* Messages so small that the sender always writes them. */
 static void send_small(stream *it, size_t bytes) {
     for (size_t sent = 0; sent < bytes; sent += SMALL)
         CHECK(azc_send_bound(it->channel, memory, SMALL) == 0);
@@ -99,15 +98,15 @@ static void send_small(stream *it, size_t bytes) {
     by_sender = 0;
 }
 
-/* With two cores, and a reader that is known to keep up. */
-static void open_crowded(stream *it, const char *name) {
+/* Two cores, and a reader that is known to keep up. */
+static void open_with_fast_reader(stream *it, const char *name) {
     what = name;
     cores = 2;
     open_stream(it, AZC_OUT | AZC_OWN);
     send_small(it, 4 * MIB);
 }
 
-/* ---- whose is it ---------------------------------------------------------- */
+/* ---- who writes ----------------------------------------------------------- */
 
 static void expect_sender(stream *it, size_t n) {
     CHECK(azc_send_bound(it->channel, memory, n) == 0);
@@ -133,10 +132,10 @@ static void check(const char *name, int cores_then, int flags, size_t before,
     close_stream(&it);
 }
 
-/* The sender's thread has more to do than this. */
-static void check_late(void) {
+/* The sender writes for three milliseconds at most. */
+static void check_deadline(void) {
     stream it;
-    open_crowded(&it, "it takes too long");
+    open_with_fast_reader(&it, "it takes too long");
     ns_per_call = 1000000 / (MIB / SHORTEST_PIECE); /* a millisecond a MiB */
     CHECK(azc_send_bound(it.channel, memory, BIG) == -EINPROGRESS);
     wait_for_pump(&it);
@@ -146,11 +145,11 @@ static void check_late(void) {
     close_stream(&it);
 }
 
-/* The rest is the pump's, and so is the next: is the reader quick again?  If the
- * pump meets a full pipe too, he is not. */
+/* The pump writes the rest, and also the next message.  If that meets a full pipe
+ * too, the pump writes once more, until the reader has shown that it keeps up. */
 static void check_full(void) {
     stream it;
-    open_crowded(&it, "the pipe is full");
+    open_with_fast_reader(&it, "the pipe is full");
     full_after = 5 * MIB;
     CHECK(azc_send_bound(it.channel, memory, BIG) == -EINPROGRESS);
     wait_for_pump(&it);
@@ -169,10 +168,10 @@ static void check_full(void) {
     close_stream(&it);
 }
 
-/* Who does not wait for the end has something else to do. */
+/* A sender that does not wait for the end has other things to do. */
 static void check_put(void) {
     stream it;
-    open_crowded(&it, "a message that is put");
+    open_with_fast_reader(&it, "a message that is put");
     struct iovec all = {memory, BIG};
     CHECK(azc_sendv(it.channel, it.port, 7, &all, 1, NULL, 0, 0) ==
           -EINPROGRESS);
@@ -192,11 +191,11 @@ int main(void) {
     check("two cores", 2, own, 4 * MIB, BIG, expect_sender);
     check("one core", 1, own, 4 * MIB, BIG, expect_sender);
     check("three cores", 3, own, 4 * MIB, BIG, expect_pump);
-    check("a reader that nobody knows", 2, own, 0, BIG, expect_pump);
+    check("a reader that is not known yet", 2, own, 0, BIG, expect_pump);
     check("a reader that is hardly known", 2, own, MIB, BIG, expect_pump);
     check("too long for the sender", 2, own, 4 * MIB, HUGE, expect_pump);
     check("a pipe that is lent pages", 2, lends, 4 * MIB, BIG, expect_pump);
-    check_late();
+    check_deadline();
     check_full();
     check_put();
     free(memory);

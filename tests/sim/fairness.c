@@ -1,13 +1,12 @@
-/* turns.c - nobody keeps a pump to himself.
+/* fairness.c - a pump serves all, however much one channel or message has to move.
  *
- * The kernel here takes whatever it is given, at once, so only the pump's own
- * turns can make it stop:
- *   - of two sockets, which share a pump, the one with much to send lets the
- *     other have its turn in between;
- *   - a pipe that is lent pages has its own pump, and must still ask now and
- *     then how far its reader is, or nothing that it lent would come back;
- *   - a big message in a pipe is over before the next one begins, however many
- *     are queued.
+ * The kernel here takes whatever it is given, at once, so a pump stops only when its
+ * budget is spent:
+ *   - two sockets share a pump: the one with much to send lets the other go first;
+ *   - a pipe that is lent pages has its own pump, which must still ask now and then
+ *     how far the reader is, or no memory would come back;
+ *   - a big message in a pipe ends before the next one begins, however many are
+ *     queued.
  */
 #include <errno.h>
 #include <sched.h>
@@ -23,7 +22,7 @@
 #define CHECK(condition)                                                       \
     do {                                                                       \
         if (!(condition)) {                                                    \
-            fprintf(stderr, "turns: not %s\n", #condition);                    \
+            fprintf(stderr, "fairness: not %s\n", #condition);                 \
             exit(1);                                                           \
         }                                                                      \
     } while (0)
@@ -31,8 +30,8 @@
 enum { FEW = 1, MESSAGES = 32 };
 static const size_t MUCH = 32 << 20, FRAME = 1 << 20;
 
-static atomic_size_t taken;  /* of what is much */
-static atomic_bool all_wait; /* everything was submitted */
+static atomic_size_t taken;    /* bytes of the big message */
+static atomic_bool all_queued; /* everything was submitted */
 static int other_fd;
 
 static size_t size_of(const struct iovec *vec, int count) {
@@ -63,7 +62,7 @@ static void wait_for_event(azc_id port, azc_event *event) {
 
 /* ---- two sockets ------------------------------------------------------- */
 
-/* The first call for each comes from who submits it: the pump gets the rest. */
+/* The submitter makes the first call for each; the pump gets the rest. */
 static ssize_t send_all(int fd, const struct iovec *vec, int count) {
     static bool asked_much, asked_other;
     bool is_other = fd == other_fd;
@@ -73,7 +72,7 @@ static ssize_t send_all(int fd, const struct iovec *vec, int count) {
         *asked = true;
         return -EAGAIN;
     }
-    while (!all_wait) sched_yield();
+    while (!all_queued) sched_yield();
     if (is_other) CHECK(taken < MUCH);
     if (!is_other) taken += n;
     return (ssize_t)n;
@@ -93,7 +92,7 @@ static void two_sockets(void) {
     CHECK(azc_open(b[0], AZC_OUT, &other) == 0);
     CHECK(put(much, port, 1, memory, MUCH) == -EINPROGRESS);
     CHECK(put(other, port, 2, memory, FEW) == -EINPROGRESS);
-    all_wait = true;
+    all_queued = true;
     wait_for_event(port, &event);
     CHECK(event.token == 2);
     wait_for_event(port, &event);
@@ -115,7 +114,7 @@ static void take_back(void) {
     back += take(frames_port, events, MESSAGES);
 }
 
-/* What comes back is counted while the pump still has much to lend. */
+/* Counts what comes back while the pump still has much to lend. */
 static ssize_t lend_all(int fd, const struct iovec *vec, int count) {
     static bool asked;
     static size_t lent;
@@ -124,7 +123,7 @@ static ssize_t lend_all(int fd, const struct iovec *vec, int count) {
         asked = true;
         return -EAGAIN;
     }
-    while (!all_wait) sched_yield();
+    while (!all_queued) sched_yield();
     take_back();
     lent += size_of(vec, count);
     if (lent == MESSAGES * FRAME) CHECK(back > 0);
@@ -139,7 +138,7 @@ static ssize_t all_is_read(int fd) {
 static void lent_pipe(void) {
     int ends[2];
     azc_id channel, pool;
-    all_wait = false;
+    all_queued = false;
     azc_sys.lend = lend_all;
     azc_sys.unread = all_is_read;
     CHECK(pipe(ends) == 0);
@@ -149,7 +148,7 @@ static void lent_pipe(void) {
     for (uint64_t i = 0; i < MESSAGES; i++)
         CHECK(put(channel, frames_port, i, azc_pool_slot(pool, 0), FRAME) ==
               -EINPROGRESS);
-    all_wait = true;
+    all_queued = true;
     while (back < MESSAGES) {
         struct pollfd told = {azc_port_fd(frames_port), POLLIN, 0};
         CHECK(poll(&told, 1, 10000) == 1);
@@ -168,7 +167,7 @@ static atomic_bool second_begun;
 static ssize_t write_all(int fd, const void *data, size_t n) {
     azc_event event;
     (void)fd;
-    while (!all_wait) sched_yield();
+    while (!all_queued) sched_yield();
     if (data == second) {
         CHECK(take(frames_port, &event, 1) == 1 && event.token == 0);
         second_begun = true;
@@ -182,7 +181,7 @@ static void big_messages(void) {
     azc_event event;
     char *memory = calloc(2, 2 * FRAME);
     second = memory + 2 * FRAME;
-    all_wait = false;
+    all_queued = false;
     azc_sys.write_piece = write_all;
     CHECK(memory && pipe(ends) == 0);
     CHECK(azc_port_open(&frames_port) == 0);
@@ -190,7 +189,7 @@ static void big_messages(void) {
     for (uint64_t i = 0; i < 2; i++)
         CHECK(put(channel, frames_port, i, memory + i * 2 * FRAME, 2 * FRAME) ==
               -EINPROGRESS);
-    all_wait = true;
+    all_queued = true;
     while (!second_begun) sched_yield(); /* the pump takes the first event */
     wait_for_event(frames_port, &event);
     CHECK(event.token == 1);

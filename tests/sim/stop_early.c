@@ -1,8 +1,7 @@
-/* hurry.c - who wants his memory back does not wait for more than one piece.
+/* stop_early.c - a cancel or a close waits for one piece at most.
  *
- * A busy pipe is given piece after piece, many in one move.  Here a cancel,
- * or a close, comes while the first piece is in the system call: not one more
- * call may have the caller's memory.
+ * One move gives a pipe many pieces.  Here a cancel, or a close, comes while the
+ * first piece is in its system call: no other call may use the caller's memory.
  */
 #include <errno.h>
 #include <stdatomic.h>
@@ -17,7 +16,7 @@
 #define CHECK(condition)                                                       \
     do {                                                                       \
         if (!(condition)) {                                                    \
-            fprintf(stderr, "hurry: not %s\n", #condition);                    \
+            fprintf(stderr, "stop_early: not %s\n", #condition);               \
             exit(1);                                                           \
         }                                                                      \
     } while (0)
@@ -27,13 +26,13 @@ enum { TOKEN = 7 };
 static char memory[64 << 10]; /* several pieces, in one move */
 static azc_id channel, port;
 static bool closes;
-static atomic_int calls; /* that had the caller's memory */
+static atomic_int calls; /* that were given the caller's memory */
 
 static ssize_t (*write_piece)(int fd, const void *data, size_t n);
 static ssize_t (*write_pipe)(int fd, const struct iovec *vec, int count,
                              int how);
 
-static void want_it_back(void) {
+static void interrupt(void) {
     azc_event event;
     if (closes)
         CHECK(azc_close(channel, 0, 0) == -EINPROGRESS);
@@ -41,10 +40,11 @@ static void want_it_back(void) {
         CHECK(azc_cancel(channel, TOKEN, sizeof memory, &event) == AZC_LATER);
 }
 
-/* The first call is the submitter's: full, so that the pump has the second. */
+/* The submitter makes the first call, and meets a full pipe; so the pump makes the
+ * second, and is interrupted. */
 static bool is_full(const char *from) {
     if (from < memory || from >= memory + sizeof memory) return false;
-    if (++calls == 2) want_it_back();
+    if (++calls == 2) interrupt();
     return calls == 1;
 }
 
