@@ -22,10 +22,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import anyio
 from anyio import ClosedResourceError, WouldBlock
 
 from aiozerocopy._core import waiter
+from aiozerocopy._core.change import RemoteChange
 from aiozerocopy._core.leases import Lease
 from aiozerocopy._core.memory import Memory, finalizing_view
 
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from typing_extensions import Buffer, Self
-
-ONCE_IN_A_WHILE = 0.1  # seconds
 
 _ITEMSIZE = {
     f"{kind}{bits}": bits // 8
@@ -78,34 +76,11 @@ class Frame(Lease):
         return f"<Frame {state}>"
 
 
-class _Place:
-    """A task that waits in a line; any thread may let it look again."""
-
-    def __init__(self) -> None:
-        self._loop = waiter.current_loop()
-        self._called = anyio.Event()
-
-    async def wait(self) -> None:
-        """Return when it was called since the last time, and once in a while: Python
-        swallows what a signal's handler raises in a finalizer, and a call with it."""
-        with anyio.move_on_after(ONCE_IN_A_WHILE):
-            await self._called.wait()
-        self._called = anyio.Event()
-
-    def call(self) -> None:
-        # (the loop may be over)
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_in_loop(self._wake)
-
-    def _wake(self) -> None:
-        self._called.set()
-
-
 class _Line:
     """Who waits for a slot: what finalizers refer to."""
 
     def __init__(self) -> None:
-        self.places: collections.deque[_Place] = collections.deque()
+        self.places: collections.deque[RemoteChange] = collections.deque()
 
     def wake(self) -> None:
         """Let the first in line look again.  From any thread, even in a finalizer."""
@@ -113,7 +88,7 @@ class _Line:
             first = self.places[0]
         except IndexError:
             return
-        first.call()
+        first.happen()
 
 
 class FramePool:
@@ -184,14 +159,17 @@ class FramePool:
     async def _wait_in_line(self) -> Frame:
         self._waited += 1
         line = self._line.places
-        place = _Place()
+        place = RemoteChange()
+
+        def ready() -> bool:
+            return self._memory is None or (line[0] is place and self._slots.free() > 0)
+
         try:
             line.append(place)
-            while self._memory is not None:
-                if line[0] is place and self._slots.free():
-                    return self._take(self._memory)
-                await place.wait()
-            raise ClosedResourceError("the pool was closed")
+            await place.wait(ready)
+            if self._memory is None:
+                raise ClosedResourceError("the pool was closed")
+            return self._take(self._memory)
         finally:
             with contextlib.suppress(ValueError):
                 line.remove(place)
@@ -215,7 +193,7 @@ class FramePool:
         last of them the memory goes."""
         self._memory = None
         for place in tuple(self._line.places):
-            place.call()
+            place.happen()
 
     async def aclose(self) -> None:
         """The same, for ``async with``."""

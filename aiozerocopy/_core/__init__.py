@@ -2,7 +2,6 @@
 
 A module imports those above it, never those below.
 
-    change          waiting until something has changed
     errors          errno -> exception, the only table
     pipe_size       how much a pipe holds
     binding         the C functions, as cffi offers them: the only file that sees cffi
@@ -14,6 +13,7 @@ A module imports those above it, never those below.
     channel         one fd, one direction
     batches         many messages in few system calls
     waiter          completions -> whoever awaits, on asyncio, uvloop and trio
+    change          waiting until something has changed
     lifetime        a stream's tie to its event loop, and its end
     receiving       ReceiveStream
     sending         SendStream

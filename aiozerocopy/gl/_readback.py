@@ -12,7 +12,7 @@ import anyio
 import anyio.lowlevel
 import moderngl
 
-from aiozerocopy.gl._bell import Bell
+from aiozerocopy._core.change import RemoteChange
 from aiozerocopy.gl._current import is_released
 from aiozerocopy.gl._drawing import Drawing
 from aiozerocopy.gl._functions import ContextLost, Functions, GLError
@@ -82,7 +82,9 @@ class Readback:
         self._persistent = mapping != "copy" and self._gl.has_storage
         self._submitted: deque[Slot] = deque()
         self._turn = anyio.Lock()
-        self._bell = Bell()
+        self._change = (
+            RemoteChange()
+        )  # a frame was submitted, a slot is free, or closed
         self._slots: list[Slot] = []
         with self._gl.current():
             self._open(depth)
@@ -161,7 +163,7 @@ class Readback:
             anyio.ClosedResourceError: the readback is closed.
         """
         self._submitted.append(self._begin(framebuffer))
-        self._bell.ring()
+        self._change.happen()
 
     async def next(self) -> Picture:
         """The oldest submitted frame, once the GPU has it; waits for a submission.
@@ -169,7 +171,7 @@ class Readback:
         Cancelled, it loses nothing.  Several tasks get their pictures in turn.
         """
         async with self._turn:
-            await self._bell.wait(lambda: self._closed or bool(self._submitted))
+            await self._change.wait(lambda: self._closed or bool(self._submitted))
             self._check_usable()
             picture = await self._picture(self._submitted[0])
             self._submitted.popleft()
@@ -188,11 +190,11 @@ class Readback:
         finally:
             if slot.is_reading:  # cancelled, or failed
                 slot.abandon()
-                self._bell.ring()
+                self._change.happen()
 
     async def wait_room(self) -> None:
         """Wait until a frame can be submitted."""
-        await self._bell.wait(lambda: self._closed or self.free > 0)
+        await self._change.wait(lambda: self._closed or self.free > 0)
         self._check_usable()
 
     def _begin(self, framebuffer: Any) -> Slot:
@@ -262,7 +264,7 @@ class Readback:
         with contextlib.suppress(ContextLost), self._gl.current():
             self._delete_all()
         self._submitted.clear()
-        self._bell.ring()
+        self._change.happen()
 
     def _delete_all(self) -> None:
         for slot in self._slots:
@@ -273,7 +275,7 @@ class Readback:
     def _on_return(self, slot: Slot) -> None:
         """A slot's memory came back, in any thread, maybe in a garbage collection."""
         if not self._closed:
-            self._bell.ring()
+            self._change.happen()
         elif threading.get_ident() == self._thread:
             with contextlib.suppress(ContextLost), self._gl.current():
                 slot.delete()
