@@ -7,7 +7,6 @@ the next frame that can be decoded without those before it.
 
 from __future__ import annotations
 
-import collections
 import logging
 import math
 import time
@@ -18,9 +17,10 @@ import anyio
 
 from aiozerocopy._core.change import Change
 from aiozerocopy._core.errors import StreamBroken
+from aiozerocopy.broadcast.frame_queue import FrameQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from anyio.abc import ByteSendStream
 
@@ -84,11 +84,9 @@ class Client:
         self._limit = LIMITS[policy] if limit is None or policy == "latest" else limit
         self._deadline = deadline
         self._on_event = on_event
-        self._pending: collections.deque[Message] = collections.deque()
+        self._pending: FrameQueue[Message] = FrameQueue()
         self._current: Message | None = None  # in flight
         self._since = 0.0
-        # Frames are of no use before the next one that is a key.
-        self._needs_key = True
         self._offered = -1  # the last that was
         self._closed = False
         self._change = Change()  # it got free, or closed
@@ -148,11 +146,9 @@ class Client:
         if self._closed or message.sequence <= self._offered:
             return
         self._offered = message.sequence
-        if self._needs_key:
-            if not message.key:
-                self._miss(message.sequence)
-                return
-            self._needs_key = False
+        if not self._pending.accepts(message):
+            self._drop(message)
+            return
         if self._current is None:
             self._send(message)
         else:
@@ -178,7 +174,7 @@ class Client:
             if queued > max(self._limit, message.nbytes):
                 self._fail(ClientTooSlow(f"{queued:,} bytes were queued"))
         elif self.policy != "block":
-            self._drop_oldest()
+            self._drop_all(self._pending.drop_to(self._limit))
         self._keep_before(message.sequence - 1)
 
     def _keep_before(self, sequence: int) -> None:
@@ -189,21 +185,12 @@ class Client:
         if self._current is not None and self._current.sequence < sequence:
             self._give_memory_back()
 
-    def _drop_oldest(self) -> None:
-        """Down to the limit, and then up to the next frame that needs no other."""
-        pending = self._pending
-        while len(pending) > self._limit:
-            self._drop(pending.popleft())
-            self._skip_to_key()
-
-    def _skip_to_key(self) -> None:
-        """Something was dropped: what follows is of no use without it."""
-        while self._pending and not self._pending[0].key:
-            self._drop(self._pending.popleft())
-        self._needs_key = not self._pending
-
     def _drop(self, message: Message) -> None:
         self._miss(message.sequence)
+
+    def _drop_all(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            self._drop(message)
 
     def _miss(self, sequence: int) -> None:
         """It does not get this frame."""
@@ -229,7 +216,7 @@ class Client:
     def _advance(self) -> None:
         """Nothing is in flight: go on with what waits, and let others know."""
         while self._pending and self._current is None and not self._closed:
-            self._send(self._pending.popleft())
+            self._send(self._pending.pop())
         self._change.happen()
 
     def _fail(self, error: Exception) -> None:
@@ -246,8 +233,7 @@ class Client:
 
     def _end(self) -> None:
         self._closed = True
-        while self._pending:
-            self._drop(self._pending.popleft())
+        self._drop_all(self._pending.drop_to(0))
         self._forget(self)
         self._change.happen()
         self._tell("closed", -1)

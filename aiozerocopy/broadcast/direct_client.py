@@ -73,10 +73,10 @@ class DirectClient(Client):
         """Not a byte of it was out: a newer one may take its place, or it waits."""
         if self._closed or (self.policy == "latest" and self._pending):
             self._drop(message)
-            self._skip_to_key()
+            self._drop_all(self._pending.skip_to_key())
         else:
             message.keep()
-            self._pending.appendleft(message)
+            self._pending.put_back(message)
 
     def _give_memory_back(self) -> None:
         waiter, operation = self._stream._waiter, self._operation

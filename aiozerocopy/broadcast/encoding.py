@@ -21,6 +21,7 @@ import anyio
 import anyio.lowlevel
 
 from aiozerocopy._core.change import Change
+from aiozerocopy.broadcast.frame_queue import FrameQueue
 from aiozerocopy.broadcast.published import Message, Published
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Encoding:
         message = None if last is None else self._encoded(last)
         if message is not None:
             client._offer(message)
-            client._needs_key = message.sequence + 1 < upcoming
+            client._pending.needs_key = message.sequence + 1 < upcoming
 
     def remember(self, published: Published) -> None:
         """There is a newer frame: borrow nothing of the one that is kept."""
@@ -131,20 +132,19 @@ class SlowEncoding(Encoding):
 
     def __init__(self, encode: Encode, turns: Turns, *, keeps_last: bool) -> None:
         super().__init__(encode, turns, keeps_last=keeps_last)
-        self._next: Published | None = None
-        self._following = -1  # the frame that can be decoded after the last one
+        self._waiting: FrameQueue[Published] = FrameQueue()  # one at most
         self._scope = anyio.CancelScope()
-        self._news = Change()
-        self._idle = anyio.Event()
-        self._idle.set()
+        self._is_idle = True
+        self._change = Change()  # a frame waits, it is idle, or nobody is left
 
     def welcome(self, client: Client, last: Published | None, upcoming: int) -> None:
         self.clients[client] = None
         if self._last is not None:
             client._offer(self._last)
-            client._needs_key = self._last.sequence + 1 < upcoming
-        elif last is not None and self._idle.is_set():
+            client._pending.needs_key = self._last.sequence + 1 < upcoming
+        elif last is not None and self._is_idle:
             self._take(last)
+            self._waiting.needs_key = last.sequence + 1 < upcoming
 
     def remember(self, published: Published) -> None:
         """The last one stays until the next is encoded."""
@@ -155,19 +155,18 @@ class SlowEncoding(Encoding):
         """Leave it to `run`; wait only for clients who must not miss the one before."""
         if any(client.policy == "block" for client in self.clients):
             await self.wait_idle()
-        if self._next is not None:
-            self._miss(self._next)
-            self._next, self._following = None, -1
-        if published.key or published.sequence == self._following:
-            self._take(published)
-        else:
-            self._miss(published)
+        self._take(published)
 
     def _take(self, published: Published) -> None:
-        self._next, self._following = published, published.sequence + 1
-        if self._idle.is_set():
-            self._idle = anyio.Event()
-        self._news.happen()
+        if not self._waiting.accepts(published):
+            self._miss(published)
+            return
+        self._waiting.append(published)
+        for dropped in self._waiting.drop_to(1):
+            self._miss(dropped)
+        if self._waiting:
+            self._is_idle = False
+            self._change.happen()
 
     def _miss(self, published: Published) -> None:
         for client in tuple(self.clients):
@@ -180,15 +179,15 @@ class SlowEncoding(Encoding):
                 while self.clients:
                     await self._next_message()
             finally:
-                self._next = None
-                self._idle.set()
+                self._waiting.drop_to(0)
+                self._rest()
 
     async def _next_message(self) -> None:
-        published, self._next = self._next, None
-        if published is None:
-            self._idle.set()
-            await self._news.next()
+        if not self._waiting:
+            self._rest()
+            await self._change.next()
             return
+        published = self._waiting.pop()
         try:
             encode: Any = self.encode
             message = self._made(Message(published, await encode(published)))
@@ -196,18 +195,23 @@ class SlowEncoding(Encoding):
             self._fail(error)
             return
         finally:
-            published = None  # its memory is needed no longer
+            del published  # its memory is needed no longer
         await self._offer_to_all(message, anyio.current_time())
 
+    def _rest(self) -> None:
+        self._is_idle = True
+        self._change.happen()
+
     async def wait_idle(self) -> None:
-        await self._idle.wait()
+        while not self._is_idle:
+            await self._change.next()
 
     def stop(self) -> None:
         self._scope.cancel()
 
     def forget(self, client: Client) -> bool:
         if super().forget(client):
-            self._news.happen()  # and `run` ends
+            self._change.happen()  # and `run` ends
         return False
 
 

@@ -21,6 +21,7 @@ import anyio
 
 from aiozerocopy._core.errors import IncompleteReceive, StreamBroken
 from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
+from aiozerocopy.broadcast.frame_queue import FrameQueue
 from aiozerocopy.ffmpeg import finding
 from aiozerocopy.opening import open_writer
 from aiozerocopy.process import open_process
@@ -88,8 +89,9 @@ class _Run:
         self.begun = anyio.Event()  # the picture is known
         self.changed = anyio.Event()  # it is another one now
         self.failure = ""
-        self.latest: list[Packet] = []  # the last key frame, and all that followed
         self._configuration: list[Packet] = []
+        # The last key frame, and all that followed.
+        self._latest: FrameQueue[Packet] = FrameQueue()
         self._timestamps: dict[int, int] = {}  # of frames that may still be sent
         self._sent: collections.deque[tuple[int, int]] = collections.deque()
         self._encoded: collections.deque[tuple[bool, memoryview]] = collections.deque()
@@ -133,11 +135,16 @@ class _Run:
         while self._encoded and self._sent:
             key, payload = self._encoded.popleft()
             packet = _packet(payload, H264, picture, key, *self._sent.popleft())
+            if self._latest.accepts(packet):
+                self._latest.append(packet)
             if key:
-                self.latest = list(self._configuration)
-            self.latest.append(packet)
+                self._latest.drop_to(1)
             ready.append(packet)
         return ready
+
+    def packets_so_far(self) -> list[Packet]:
+        """What a newcomer needs to decode what follows."""
+        return [*self._configuration, *self._latest]
 
 
 def _packet(
@@ -178,7 +185,7 @@ class H264Encoder:
     def subscribe(self) -> PacketQueue:
         """A line that begins with the latest key frame."""
         line = PacketQueue(2 * GROUP)
-        for packet in self._current.latest:
+        for packet in self._current.packets_so_far():
             line.push(packet)
         self._lines.add(line)
         if not self._running:
