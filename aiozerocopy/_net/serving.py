@@ -22,14 +22,14 @@ import anyio.lowlevel
 
 from aiozerocopy._core.errors import IncompleteReceive, StreamBroken, StreamClosed
 from aiozerocopy._net.admission import Entrance, NotAdmitted, token_bytes
+from aiozerocopy._net.block import Service
 from aiozerocopy._net.listening import listen_tcp, listen_unix
 from aiozerocopy.opening import stream_over
 
 if TYPE_CHECKING:
     import socket
     import ssl
-    from collections.abc import Awaitable, Callable, Generator
-    from types import TracebackType
+    from collections.abc import Awaitable, Callable
 
     from anyio.abc import TaskGroup, TaskStatus
 
@@ -136,7 +136,7 @@ class _Guest:
         return now - self.since >= timeout
 
 
-class Server:
+class Server(Service):
     """What `serve_tcp` and `serve_unix` return.
 
     ``async with`` serves inside of the block.  At its end the server stops accepting,
@@ -166,7 +166,6 @@ class Server:
         self._max_connections = max_connections
         self._idle_timeout = idle_timeout
         self._listeners: list[Listener] = []
-        self._tasks: contextlib.AsyncExitStack | None = None
         self._exhausted = False
         self._guests: dict[int, _Guest] = {}
 
@@ -190,47 +189,22 @@ class Server:
 
     # -- its life -----------------------------------------------------------------
 
-    def __await__(self) -> Generator[Any, None, None]:
-        return self._serve_forever().__await__()
-
-    async def _serve_forever(self) -> None:
-        async with self:
-            await anyio.sleep_forever()
-
-    async def __aenter__(self) -> Server:
-        if self._listeners:
-            raise RuntimeError("a server serves once")
+    async def _begin(self, undo: contextlib.AsyncExitStack) -> None:
         self._listeners = await self._listen()
+        undo.callback(self._stop_listening)
         self._accepting = anyio.CancelScope()
         self._handling = anyio.CancelScope()
         self._ended = anyio.Event()
-        async with contextlib.AsyncExitStack() as undo:
-            undo.callback(self._stop_listening)
-            tasks = await undo.enter_async_context(anyio.create_task_group())
-            await tasks.start(self._serve)
-            self._tasks = undo.pop_all()
+        tasks = await undo.enter_async_context(anyio.create_task_group())
+        await tasks.start(self._serve)
         log.info("listening on %s", ", ".join(map(str, self._listeners)))
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        try:
-            await self.aclose(GRACE if exc_val is None else 0)
-        finally:
-            # It does not hear of the block's own error, to wrap it in a group.
-            if self._tasks is not None:
-                await self._tasks.aclose()
 
     async def aclose(self, grace: float | None = GRACE) -> None:
         """Stop accepting; cancel the handlers that do not end in ``grace`` seconds.
 
         With a ``grace`` of None they may take as long as they like.
         """
-        if self._tasks is None:
+        if self._undo is None:
             return
         self._accepting.cancel()
         try:

@@ -10,6 +10,7 @@ import anyio.lowlevel
 
 from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.pins import copy_into, nbytes
+from aiozerocopy._net.block import Block
 from aiozerocopy.broadcast.direct_client import DirectClient
 from aiozerocopy.broadcast.encoding import TURN, Encoding, SlowEncoding, Turns, is_slow
 from aiozerocopy.broadcast.fed_client import FedClient
@@ -19,11 +20,11 @@ from aiozerocopy.pool import Frame, FramePool
 from aiozerocopy.streams import SendStream
 
 if TYPE_CHECKING:
+    import contextlib
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
     from anyio.abc import ByteSendStream, TaskGroup
-    from typing_extensions import Buffer, Self
+    from typing_extensions import Buffer
 
     from aiozerocopy.broadcast.clients import Client, Event, Policy
     from aiozerocopy.broadcast.published import Encode
@@ -39,7 +40,7 @@ def wire(published: Published) -> Sequence[Any]:
     return published.wire
 
 
-class Broadcast:
+class Broadcast(Block):
     """Frames for any number of clients; each that watches is an `attach`-ed stream.
 
     ``slots`` is how many copied frames are kept in memory that is used again and again;
@@ -264,25 +265,8 @@ class Broadcast:
                 self._pool.close()
         await anyio.lowlevel.checkpoint()
 
-    async def __aenter__(self) -> Self:
-        if self._tasks is not None:
-            raise RuntimeError("a broadcast is entered once")
-        tasks = anyio.create_task_group()
-        self._tasks = await tasks.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        try:
-            await self.aclose(GRACE if exc_val is None else 0)
-        finally:
-            # It does not hear of the block's own error, to wrap it in a group.
-            if self._tasks is not None:
-                await self._tasks.__aexit__(None, None, None)
+    async def _begin(self, undo: contextlib.AsyncExitStack) -> None:
+        self._tasks = await undo.enter_async_context(anyio.create_task_group())
 
     def __repr__(self) -> str:
         return f"<Broadcast of {self.sequence} frames to {len(self.clients)} clients>"

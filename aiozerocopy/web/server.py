@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import anyio
 
+from aiozerocopy._net.block import Service
 from aiozerocopy._net.serving import GRACE, Server, serve_tcp
 from aiozerocopy.web.guard import Guard
 from aiozerocopy.web.http import HttpConnection, Refused
@@ -20,9 +20,9 @@ from aiozerocopy.web.secure import connection_over
 from aiozerocopy.web.waiting import PEER_LEFT
 
 if TYPE_CHECKING:
+    import contextlib
     import ssl
-    from collections.abc import Generator, Iterator, Sequence
-    from types import TracebackType
+    from collections.abc import Iterator, Sequence
 
     from anyio.abc import ByteStream
 
@@ -82,7 +82,7 @@ def serve(
     )
 
 
-class WebServer:
+class WebServer(Service):
     """What `serve` returns: serves inside of ``async with``, or when it is awaited.
 
     Awaited it serves until cancelled; where it listens is logged, as by `Server`.
@@ -118,7 +118,6 @@ class WebServer:
         )
         self._closing = False
         self._idle: set[anyio.CancelScope] = set()  # of those who ask for nothing now
-        self._undo: contextlib.AsyncExitStack | None = None
         self._routes: dict[str, Handler] = {
             **modes.routes,
             **Pages(hub, modes, self._metrics, title).routes,
@@ -152,33 +151,11 @@ class WebServer:
         """The ways to watch that are offered, the best first."""
         return self._modes.modes
 
-    def __await__(self) -> Generator[Any, None, None]:
-        return self._serve_forever().__await__()
-
-    async def _serve_forever(self) -> None:
-        async with self:
-            await anyio.sleep_forever()
-
-    async def __aenter__(self) -> WebServer:
-        async with contextlib.AsyncExitStack() as undo:
-            tasks = await undo.enter_async_context(anyio.create_task_group())
-            undo.callback(tasks.cancel_scope.cancel)
-            self._modes.open(tasks)
-            await undo.enter_async_context(self._server)
-            self._undo = undo.pop_all()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        try:
-            await self.aclose(GRACE if exc_val is None else 0)
-        finally:
-            if self._undo is not None:
-                await self._undo.aclose()
+    async def _begin(self, undo: contextlib.AsyncExitStack) -> None:
+        tasks = await undo.enter_async_context(anyio.create_task_group())
+        undo.callback(tasks.cancel_scope.cancel)
+        self._modes.open(tasks)
+        await undo.enter_async_context(self._server)
 
     async def aclose(self, grace: float | None = GRACE) -> None:
         """Stop accepting, tell the viewers, and end all after ``grace`` seconds."""
