@@ -11,14 +11,12 @@ no memory is asked for before that.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from aiozerocopy._core.errors import IncompleteReceive
 from aiozerocopy._core.leases import Lease, memory_of
-from aiozerocopy._core.pins import nbytes
 from aiozerocopy._net.foreign_streams import ExactReceiver, whole_sender
 from aiozerocopy._net.frame_header import DTYPES as DTYPES
 from aiozerocopy._net.frame_header import HEADER_SIZE as HEADER_SIZE
@@ -76,19 +74,17 @@ class FrameSender:
                 nothing was sent.
             StreamBroken, StreamClosed: as the stream's own ``send``.
         """
-        dtype, shape = describe(frame)
-        header = FrameHeader(
+        header = FrameHeader.of(
+            frame,
             self.sequence,
-            time.time_ns() if timestamp_ns is None else timestamp_ns,
-            dtype,
-            shape,
-            pixel_format,
-            key,
-            len(metadata),
-            nbytes(frame),
-        ).pack()
+            timestamp_ns=timestamp_ns,
+            pixel_format=pixel_format,
+            key=key,
+            metadata=metadata,
+        )
+        head = header.pack()
         self.sequence += 1
-        await self._stream.send(header, metadata, frame)
+        await self._stream.send(head, metadata, frame)
 
 
 # ---- receiving ------------------------------------------------------------------

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import math
 import struct
+import time
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
+
+from aiozerocopy._core.pins import nbytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from typing_extensions import Buffer
+
+    from aiozerocopy._core.leases import Lease
 
 MAGIC = b"AZCF"
 VERSION = 1
@@ -101,6 +106,34 @@ class FrameHeader:
     key: bool
     metadata_length: int
     payload_length: int
+
+    @classmethod
+    def of(
+        cls,
+        frame: Buffer | Lease,
+        sequence: int,
+        *,
+        timestamp_ns: int | None,
+        pixel_format: str,
+        key: bool,
+        metadata: bytes,
+    ) -> FrameHeader:
+        """The header of a frame that is about to be sent.
+
+        Raises:
+            TypeError, ValueError, BufferError: a frame that cannot travel.
+        """
+        dtype, shape = describe(frame)
+        return cls(
+            sequence,
+            time.time_ns() if timestamp_ns is None else timestamp_ns,
+            dtype,
+            shape,
+            pixel_format,
+            key,
+            len(metadata),
+            nbytes(frame),
+        )
 
     def pack(self) -> bytes:
         """The 128 bytes.
@@ -239,7 +272,7 @@ def _shape(ndim: int, sides: Sequence[int]) -> tuple[int, ...]:
     return tuple(sides[:ndim])
 
 
-def describe(array: Buffer) -> tuple[str, tuple[int, ...]]:
+def describe(array: Buffer | Lease) -> tuple[str, tuple[int, ...]]:
     """The dtype, as the wire has it, and the shape of an array, a frame or a buffer.
 
     Raises:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
 
 from aiozerocopy._core.errors import StreamClosed
-from aiozerocopy._core.pins import copy_into, nbytes
+from aiozerocopy._core.pins import copy_into
 from aiozerocopy._net.block import Block
 from aiozerocopy.broadcast.direct_client import DirectClient
 from aiozerocopy.broadcast.encoding import TURN, Encoding, SlowEncoding, Turns, is_slow
 from aiozerocopy.broadcast.fed_client import FedClient
 from aiozerocopy.broadcast.published import Published
-from aiozerocopy.framing import FrameHeader, describe, fresh
+from aiozerocopy.framing import FrameHeader, fresh
 from aiozerocopy.pool import Frame, FramePool
 from aiozerocopy.streams import SendStream
 
@@ -178,16 +177,13 @@ class Broadcast(Block):
         async with self._turn:
             if self._closed:
                 raise StreamClosed("the broadcast is closed")
-            dtype, shape = describe(frame)
-            header = FrameHeader(
+            header = FrameHeader.of(
+                frame,
                 self.sequence,
-                time.time_ns() if timestamp_ns is None else timestamp_ns,
-                dtype,
-                shape,
-                pixel_format,
-                key,
-                len(metadata),
-                nbytes(frame),
+                timestamp_ns=timestamp_ns,
+                pixel_format=pixel_format,
+                key=key,
+                metadata=metadata,
             )
             published = self._taken(frame, header, metadata)
             self.sequence += 1
