@@ -20,6 +20,7 @@ import aiozerocopy as azc
 from aiozerocopy import ffmpeg
 from aiozerocopy.commands import scenes
 from aiozerocopy.commands.film import Rendered, render
+from aiozerocopy.commands.options import count
 from aiozerocopy.commands.progress import frames_bar
 from aiozerocopy.ffmpeg.running import failure
 
@@ -130,8 +131,8 @@ def main(argv: Sequence[str]) -> int:
     """Run the demo; 1 if a frame is missing or is not what was rendered."""
     parser = argparse.ArgumentParser(prog="aiozerocopy demo", description=__doc__)
     parser.add_argument("-o", "--output", type=Path, default=Path("demo.mp4"))
-    parser.add_argument("--frames", type=int, default=FRAMES)
-    parser.add_argument("--checked-frames", type=int, default=CHECKED)
+    parser.add_argument("--frames", type=count, default=FRAMES)
+    parser.add_argument("--checked-frames", type=count, default=CHECKED)
     parser.add_argument("--loop", choices=("asyncio", "uvloop"))
     options = parser.parse_args(argv)
     options.output = options.output.resolve()
