@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 # "connected" (how often before), "lost" (the error), "waiting" (seconds),
 # "gap" (how many frames are missing)
-Event: TypeAlias = Literal["connected", "lost", "waiting", "gap"]
-Hook: TypeAlias = Callable[[Event, Any], object]
+ConnectionEvent: TypeAlias = Literal["connected", "lost", "waiting", "gap"]
+Hook: TypeAlias = Callable[[ConnectionEvent, Any], object]
 
 log = logging.getLogger("aiozerocopy")
 
@@ -245,7 +245,7 @@ class FrameClient:
             self.stats.missing += sequence - expected
             self._tell("gap", sequence - expected)
 
-    def _tell(self, event: Event, detail: Any) -> None:
+    def _tell(self, event: ConnectionEvent, detail: Any) -> None:
         if self._on_event is not None:
             try:
                 self._on_event(event, detail)

@@ -109,7 +109,7 @@ class FramePool:
             OSError: no room for it.
         """
         self.shape = (shape,) if isinstance(shape, int) else tuple(map(int, shape))
-        self.dtype, itemsize = _dtype_of(dtype)
+        self.dtype, itemsize = _named_dtype(dtype)
         self.slots = slots
         self.frame_bytes = math.prod(self.shape) * itemsize
         if min(self.shape, default=1) <= 0:
@@ -218,7 +218,7 @@ class FramePool:
         )
 
 
-def _dtype_of(dtype: Any) -> tuple[str, int]:
+def _named_dtype(dtype: Any) -> tuple[str, int]:
     """The name and the size of a dtype; NumPy is asked for the rarer ones."""
     if isinstance(dtype, str) and dtype in _ITEMSIZE:
         return dtype, _ITEMSIZE[dtype]

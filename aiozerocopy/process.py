@@ -20,7 +20,7 @@ from aiozerocopy._core import fork_and_exit
 from aiozerocopy._core.pipe_size import PIPE_SIZE
 from aiozerocopy._net.connecting import Opening
 from aiozerocopy._process.child import LAST_WORDS as LAST_WORDS
-from aiozerocopy._process.child import Child, ChildStdin
+from aiozerocopy._process.child import ChildProcess, ChildStdin
 from aiozerocopy._process.pipes import ChildPipes
 from aiozerocopy.opening import flags_for
 
@@ -96,7 +96,7 @@ def open_process(
                 options["stderr"], tail = pipes.tail(tail_bytes)
             popen: subprocess.Popen[bytes] = subprocess.Popen(**options)
             pipes.keep()
-        return Process(Child(popen, tail), into, out_of)
+        return Process(ChildProcess(popen, tail), into, out_of)
 
     async def start() -> Process:
         await anyio.lowlevel.checkpoint()
@@ -167,7 +167,7 @@ class Process:
 
     def __init__(
         self,
-        child: Child,
+        child: ChildProcess,
         stdin: ChildStdin | None,
         stdout: ReceiveStream | None,
     ) -> None:

@@ -282,7 +282,7 @@ def describe(array: Buffer | Lease) -> tuple[str, tuple[int, ...]]:
     dtype = getattr(array, "dtype", None)
     if dtype is None:
         view = memoryview(array)
-        code, shape = _dtype_of(view.format, view.itemsize), view.shape or ()
+        code, shape = _dtype_of_format(view.format, view.itemsize), view.shape or ()
     else:
         text = getattr(dtype, "str", dtype)
         code, shape = _NAMES.get(text, text), cast("Any", array).shape
@@ -293,7 +293,7 @@ def describe(array: Buffer | Lease) -> tuple[str, tuple[int, ...]]:
     return code, shape
 
 
-def _dtype_of(code: str, itemsize: int) -> str:
+def _dtype_of_format(code: str, itemsize: int) -> str:
     """The dtype of a memoryview's format."""
     order = ">" if code[0] in ">!" else "<"
     kind = _KINDS.get(code.lstrip("@=<>!"), code)

@@ -69,7 +69,7 @@ def seconds(text: str) -> float:
 
 def count(text: str) -> int:
     """``1`` or more."""
-    value = _whole(text)
+    value = _whole_number(text)
     if not value:
         raise ArgumentTypeError(
             f"{text!r} is not a count: write a whole number, 1 or more"
@@ -77,7 +77,7 @@ def count(text: str) -> int:
     return value
 
 
-def _whole(text: str) -> int | None:
+def _whole_number(text: str) -> int | None:
     """None if it is no whole number of up to twelve digits."""
     return int(text) if re.fullmatch("[0-9]{1,12}", text) else None
 
@@ -100,7 +100,7 @@ class Address(NamedTuple):
 
 def port(text: str) -> int:
     """``8000``; ``0`` is any free one."""
-    value = _whole(text)
+    value = _whole_number(text)
     if value is None or value > LAST_PORT:
         raise ArgumentTypeError(
             f"{text!r} is not a port: write a number up to {LAST_PORT}, or 0 for any "

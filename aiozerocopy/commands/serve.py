@@ -37,7 +37,7 @@ SLOTS = 4
 FOREVER = 1 << 40  # frames
 
 
-class Source:
+class FrameSource:
     """Frames at their own pace, with the name of their pixel format."""
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -78,7 +78,7 @@ class Source:
                 yield frame
 
 
-async def publish(hub: Broadcast, source: Source, fps: float) -> None:
+async def publish(hub: Broadcast, source: FrameSource, fps: float) -> None:
     """Publish every frame at its time; a late one at once."""
     due = anyio.current_time()
     async for frame in source.frames():
@@ -130,7 +130,7 @@ async def run(options: argparse.Namespace) -> None:
                 azc.serve_unix(give_frames, options.unix, **settings)
             )
             print(f"by a program   aiozerocopy view {options.unix}", flush=True)
-        await publish(hub, Source(options), float(options.fps))
+        await publish(hub, FrameSource(options), float(options.fps))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -29,7 +29,7 @@ IDLE = 0.05  # seconds that an fd of ours outlives the last byte
 STALL = 1.0  # seconds without progress, after which the interpreter's exit gives up
 
 
-class Message:
+class Transfer:
     """A source on its way, and the memory that is sent."""
 
     def __init__(
@@ -58,10 +58,10 @@ class Line:
         self.device, self.inode = identity.st_dev, identity.st_ino
         self.open = True
         self._on_end = on_end
-        self.failed: collections.deque[Message] = collections.deque(maxlen=DEPTH)
+        self.failed: collections.deque[Transfer] = collections.deque(maxlen=DEPTH)
         # A regular file can be opened anew, at another offset: that would not show.
         self._idle = 0.0 if stat.S_ISREG(identity.st_mode) else IDLE
-        self._flying: collections.deque[Message] = collections.deque()
+        self._flying: collections.deque[Transfer] = collections.deque()
         self._spare: list[mmap.mmap] = []
         self._changed = threading.Condition()
         self._port = Port()
@@ -91,7 +91,7 @@ class Line:
         memory = source.data if copy is None else copy
         operation = self._channel.send_now(self._port, (memory,))
         if not operation.done:
-            self._flying.append(Message(source, copy, operation))
+            self._flying.append(Transfer(source, copy, operation))
         elif copy is not None:
             self._spare.append(copy)
 
@@ -114,15 +114,15 @@ class Line:
     def wait(self, wanted: Callable[[Source], bool]) -> None:
         """Return when the wanted messages are out; raise if one of them failed."""
         with self._changed:
-            mine = [message for message in self._flying if wanted(message.source)]
+            mine = [transfer for transfer in self._flying if wanted(transfer.source)]
             self._changed.wait_for(
-                lambda: all(message.operation.done for message in mine)
+                lambda: all(transfer.operation.done for transfer in mine)
             )
-            failed = [message for message in self.failed if wanted(message.source)]
-            for message in failed:
-                self.failed.remove(message)
-        for message in failed:
-            message.operation.raise_if_failed()
+            failed = [transfer for transfer in self.failed if wanted(transfer.source)]
+            for transfer in failed:
+                self.failed.remove(transfer)
+        for transfer in failed:
+            transfer.operation.raise_if_failed()
 
     def finish(self) -> None:
         """Wait for everything, then give the fd back."""
@@ -166,11 +166,11 @@ class Line:
         """What has ended gives its memory back."""
         self._port.drain()
         while self._flying and self._flying[0].operation.done:
-            message = self._flying.popleft()
-            if message.operation.status < 0:
-                self.failed.append(message)
-            elif message.copy is not None:
-                self._spare.append(message.copy)
+            transfer = self._flying.popleft()
+            if transfer.operation.status < 0:
+                self.failed.append(transfer)
+            elif transfer.copy is not None:
+                self._spare.append(transfer.copy)
 
     def _end_if_idle(self) -> None:
         with self._changed:

@@ -69,7 +69,7 @@ def pipe(
         StreamBroken: the reader is gone.
     """
     source = Source(buffer if data is None else data)
-    number = _number(fileno if file is None else file)
+    number = _fd_of(fileno if file is None else file)
     while not _line_to(number).put(source):
         pass  # it was idle and has just ended: a new one takes its place
 
@@ -104,7 +104,7 @@ def done(data: Any) -> None:
     """Say that a buffer will not be piped again; nothing is kept of it anyway."""
 
 
-def _number(file: int | HasFileno | None) -> int:
+def _fd_of(file: int | HasFileno | None) -> int:
     if file is None or isinstance(file, bool):
         raise TypeError("pipe() needs a buffer and an fd")
     return file if isinstance(file, int) else file.fileno()
@@ -153,7 +153,7 @@ def _forget(line: Line) -> None:
             _lines.remove(line)
 
 
-def _after_fork() -> None:
+def _forget_lines() -> None:
     """The lines are the parent's; a child opens its own."""
     global _lock
     _lock = threading.Lock()
@@ -168,5 +168,5 @@ def _at_exit() -> None:
         line.linger()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_forget_lines)
 atexit.register(_at_exit)

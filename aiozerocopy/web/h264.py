@@ -26,7 +26,12 @@ from aiozerocopy.ffmpeg import finding
 from aiozerocopy.opening import open_writer
 from aiozerocopy.process import open_process
 from aiozerocopy.web.packets import Packet, PacketQueue
-from aiozerocopy.web.pictures import H264, H264_CONFIGURATION, message, picture_of
+from aiozerocopy.web.pictures import (
+    H264,
+    H264_CONFIGURATION,
+    picture_format,
+    websocket_message,
+)
 from aiozerocopy.web.waiting import first_to_end
 
 if TYPE_CHECKING:
@@ -38,7 +43,7 @@ if TYPE_CHECKING:
     from aiozerocopy.broadcast import Broadcast, Client, Event, Published
     from aiozerocopy.process import Process
     from aiozerocopy.streams import ReceiveStream
-    from aiozerocopy.web.pictures import Picture
+    from aiozerocopy.web.pictures import PictureFormat
 
 GROUP = 60  # frames from one key frame to the next
 
@@ -64,7 +69,7 @@ def ffmpeg_if_any() -> str | None:
     return None
 
 
-def command(ffmpeg: str, picture: Picture) -> list[str]:
+def ffmpeg_command(ffmpeg: str, picture: PictureFormat) -> list[str]:
     """How FFmpeg is called: pixels of this picture on stdin, FLV on stdout."""
     return [
         *(ffmpeg, "-hide_banner", "-nostats", "-loglevel", "error"),
@@ -85,7 +90,7 @@ class _Run:
     """One FFmpeg: the picture it was started for, and which frames are inside of it."""
 
     def __init__(self) -> None:
-        self.picture: Picture | None = None
+        self.picture: PictureFormat | None = None
         self.begun = anyio.Event()  # the picture is known
         self.changed = anyio.Event()  # it is another one now
         self.failure = ""
@@ -101,7 +106,7 @@ class _Run:
 
         Raises: ValueError, when FFmpeg expects others; the hub lets it go then.
         """
-        picture = picture_of(frame)
+        picture = picture_format(frame)
         if self.picture is None:
             self.picture = picture
             self.begun.set()
@@ -150,12 +155,12 @@ class _Run:
 def _packet(
     payload: memoryview,
     kind: int,
-    picture: Picture,
+    picture: PictureFormat,
     key: bool,
     sequence: int,
     timestamp_ns: int,
 ) -> Packet:
-    buffers = message(
+    buffers = websocket_message(
         payload,
         payload.nbytes,
         kind,
@@ -236,7 +241,7 @@ class H264Encoder:
             await first_to_end(client.wait_closed, run.begun.wait)
             if run.picture is None:
                 raise StreamBroken(f"no frame: {client.error}")
-            argv = command(self._ffmpeg, run.picture)
+            argv = ffmpeg_command(self._ffmpeg, run.picture)
             async with open_process(
                 argv, stdin=read_fd, stdout=True, env=finding.environment()
             ) as ffmpeg:

@@ -92,7 +92,7 @@ class Request:
         return self.headers.get("upgrade", "").lower() == "websocket"
 
 
-def parse(event: h11.Request) -> Request:
+def parse_request(event: h11.Request) -> Request:
     """Raises: Refused, for a target that is no address."""
     headers = [(bytes(name), bytes(value)) for name, value in event.headers]
     try:
@@ -155,7 +155,7 @@ class HttpConnection:
                 raise Refused(error.error_status_hint, f"not HTTP: {error}") from error
             if isinstance(event, h11.Request):
                 self._is_head = event.method == b"HEAD"
-                request = parse(event)
+                request = parse_request(event)
                 self._refuse_body(request)
                 return request
             if event is not h11.NEED_DATA or not await self._read():

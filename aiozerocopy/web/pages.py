@@ -74,7 +74,7 @@ class Pages:
         await http.respond(200, body, {"Content-Type": "application/json"})
 
     async def _send_metrics(self, http: HttpConnection, _request: Request) -> None:
-        body = metrics.render(self._metrics())
+        body = metrics.as_page(self._metrics())
         await http.respond(200, body, {"Content-Type": metrics.CONTENT_TYPE})
 
     def _metrics(self) -> Iterator[Metric]:
