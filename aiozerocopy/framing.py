@@ -5,8 +5,8 @@ header is described in docs/pages/wire-format.md, byte by byte, and `FrameHeader
 that page in Python.  Over a stream of ours the three go out in one gathered send,
 without a copy, and the payload is received straight into its place.
 
-Nothing of a header is believed before its checksum and its limits were looked at, and
-no memory is asked for before that.
+A header is used, and memory is asked for, only after its checksum and its limits were
+checked.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ class FrameReceiver:
 
     Payloads go into slots of ``pool``, if there is one: a slot must hold ``max_bytes``
     or the limit is the slot.  One task at a time may receive.  A cancelled `receive`
-    loses nothing.  After a `FrameError` the stream is out of step, and each further
-    call raises the same: close it.
+    loses nothing.  After a `FrameError` nobody knows where the next frame begins, and
+    each further call raises the same error: close the stream.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class FrameReceiver:
     async def _fill(
         self, memory: bytearray | memoryview, before: int, header: FrameHeader
     ) -> None:
-        """Receive what follows the first so many bytes of the frame."""
+        """Receive what follows the first ``before`` bytes of the frame."""
         if not len(memory):
             return
         total = HEADER_SIZE + header.metadata_length + header.payload_length
@@ -231,7 +231,7 @@ def _plain(buffer: Buffer) -> memoryview:
 
 
 def fresh(n: int) -> memoryview:
-    """Memory that nobody has cleared, where NumPy is there to get it."""
+    """New memory.  NumPy, where there is one, does not clear it first."""
     try:
         import numpy
     except ImportError:

@@ -4,12 +4,12 @@ The states of a slot
     free
     leased    its `Frame`, or any view or array made of it, or a send that is not over,
               refers to its memory: each of them keeps the same object alive
-    free      the last of them is gone, which that object tells
+    free      the last of them is gone, and that object with it
 
-So nobody counts: a slot cannot come back too early, and cannot be lost while Python
-collects garbage; `_core.memory` says how.  Its end may be told in any thread, and wakes
-the first who waits.  The memory itself stays mapped until no slot is leased, whatever
-becomes of the pool.
+So nothing is counted: a slot cannot come back too early, and cannot be lost while
+Python collects garbage; `_core.memory` says how.  It may come back in any thread, which
+wakes the first task that waits.  The memory stays mapped until no slot is leased, also
+if the pool itself is gone.
 
 Waiting for a free slot is the backpressure of a program that makes frames.
 """
@@ -77,13 +77,13 @@ class Frame(Lease):
 
 
 class _Line:
-    """Who waits for a slot: what finalizers refer to."""
+    """The tasks that wait for a slot; finalizers refer to it, not to the pool."""
 
     def __init__(self) -> None:
         self.places: collections.deque[RemoteChange] = collections.deque()
 
     def wake(self) -> None:
-        """Let the first in line look again.  From any thread, even in a finalizer."""
+        """Let the first in line look again.  Any thread or finalizer may call it."""
         try:
             first = self.places[0]
         except IndexError:
@@ -189,8 +189,8 @@ class FramePool:
         )
 
     def close(self) -> None:
-        """Hand out no more.  Frames and views that live stay as they are; with the
-        last of them the memory goes."""
+        """Hand out no more.  Frames and views stay usable; the memory is freed with the
+        last of them."""
         self._memory = None
         for place in tuple(self._line.places):
             place.happen()

@@ -1,6 +1,6 @@
 """The header of a frame: docs/pages/wire-format.md in Python, for `framing`.
 
-Nothing of a header is believed before its checksum and its limits were looked at.
+A header is used only after its checksum and its limits were checked.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _dtypes() -> dict[str, int]:
 
 
 DTYPES = _dtypes()
-# The names that pools use; memory of ours is little-endian wherever Linux runs on it.
+# The names that pools use.  They say no byte order: ours is little-endian.
 _NAMES = {
     f"{name}{size * 8}": f"{'|' if size == 1 else '<'}{kind}{size}"
     for kind, name in (("u", "uint"), ("i", "int"), ("f", "float"), ("c", "complex"))
@@ -61,7 +61,7 @@ _KINDS |= dict.fromkeys("efd", "f") | {"?": "b", "Zf": "c", "Zd": "c"}
 
 
 class FrameError(Exception):
-    """What came is not a frame that this receiver takes; the stream is out of step."""
+    """The receiver cannot take what came, or find where the next frame begins."""
 
 
 class WrongMagic(FrameError):
@@ -77,11 +77,11 @@ class CorruptHeader(FrameError):
 
 
 class FrameTooLarge(FrameError):
-    """The header is well, but announces more than the receiver takes."""
+    """The header is intact, but announces more than the receiver takes."""
 
 
 class TruncatedFrame(FrameError):
-    """The stream ended inside of a frame, after ``received`` of ``total`` bytes."""
+    """The stream ended inside a frame, after ``received`` of ``total`` bytes."""
 
     def __init__(self, received: int, total: int) -> None:
         super().__init__(
@@ -96,7 +96,7 @@ class TruncatedFrame(FrameError):
 
 @dataclass(frozen=True)
 class FrameHeader:
-    """What a frame says of itself."""
+    """What a frame's header says."""
 
     sequence: int
     timestamp_ns: int
@@ -171,7 +171,7 @@ class FrameHeader:
 
     @classmethod
     def unpack(cls, data: Buffer, max_bytes: int = MAX_BYTES) -> FrameHeader:
-        """Read the 128 bytes, and believe nothing.
+        """Read the 128 bytes, and check them.
 
         Raises:
             WrongMagic, UnknownVersion, CorruptHeader, FrameTooLarge
@@ -225,7 +225,7 @@ class FrameHeader:
 
 
 class Described:
-    """A frame that has a header, which says what it is."""
+    """A frame with a header, whose fields are its own."""
 
     __slots__ = ()
     header: FrameHeader

@@ -26,7 +26,7 @@ async def look_up(
 ) -> list[Candidate]:
     """All addresses of a host, the families in turn; the best one comes first.
 
-    An address is not looked up, but is what it says, of whatever family.
+    An IP address is not looked up, and ``family`` does not matter for it.
 
     Raises:
         OSError: the name is unknown.
@@ -95,7 +95,7 @@ async def _connect(candidate: Candidate, local: SocketAddress | None) -> socket.
         sock.setblocking(False)
         if local is not None:
             sock.bind(local)
-        with contextlib.suppress(BlockingIOError):  # it is on its way
+        with contextlib.suppress(BlockingIOError):  # connecting takes a while
             sock.connect(address)
         await anyio.wait_writable(sock)
         if failure := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
