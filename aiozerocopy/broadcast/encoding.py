@@ -1,4 +1,4 @@
-"""The ways in which clients want frames: each is made once, for all who want it so.
+"""Encodings: what clients want of a frame, made once for all who want the same.
 
 `Encoding` calls a plain function, while the frame is being published.  `SlowEncoding`
 runs an async function beside that, in a task of its own: the publisher and all other
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("aiozerocopy")
 
-TURN = 64  # frames to a client each, before other tasks have their turn
+TURN = 64  # frames to a client each, before other tasks may run
 
 
-class Turns:
-    """What was done since other tasks had their turn."""
+class Turn:
+    """How much was done since other tasks could run."""
 
     def __init__(self) -> None:
         self.spent = 0
 
-    async def give(self) -> None:
+    async def end(self) -> None:
         self.spent = 0
         await anyio.lowlevel.checkpoint()
 
@@ -47,11 +47,11 @@ class Turns:
 class Encoding:
     """An encoder that returns at once, and those who want what it makes."""
 
-    def __init__(self, encode: Encode, turns: Turns, *, keeps_last: bool) -> None:
+    def __init__(self, encode: Encode, turn: Turn, *, keeps_last: bool) -> None:
         self.encode = encode
         self.clients: dict[Client, None] = {}
         self._last: Message | None = None  # the last key frame, for newcomers
-        self._turns = turns
+        self._turn = turn
         self._keeps_last = keeps_last
 
     def welcome(self, client: Client, last: Published | None, upcoming: int) -> None:
@@ -66,8 +66,8 @@ class Encoding:
             client._offer(message)
             client._pending.needs_key = message.sequence + 1 < upcoming
 
-    def remember(self, published: Published) -> None:
-        """There is a newer frame: borrow nothing of the one that is kept."""
+    def on_published(self, published: Published) -> None:
+        """A newer frame was published: borrow nothing of the one that is kept."""
         if published.key:
             self._last = None
         elif self._last is not None:
@@ -96,22 +96,22 @@ class Encoding:
         return message
 
     def _fail(self, error: Exception) -> None:
-        """Disconnect all; the frame is not kept by where the error came from."""
+        """Disconnect all."""
         log.debug("an encoder failed", exc_info=error)
-        error.__traceback__ = None
+        error.__traceback__ = None  # its frames would keep the memory borrowed
         for client in tuple(self.clients):
             client._fail(error)
 
     async def _offer_to_all(self, message: Message, started: float) -> None:
-        waiting, turns = [], self._turns
+        waiting, turn = [], self._turn
         for client in tuple(self.clients):
             if client._is_full:
                 waiting.append(client)
             else:
                 client._offer(message)
-            turns.spent += 1
-            if turns.spent >= TURN:
-                await turns.give()
+            turn.spent += 1
+            if turn.spent >= TURN:
+                await turn.end()
         for client in waiting:
             await client._offer_in_time(message, started)
 
@@ -130,8 +130,8 @@ class Encoding:
 class SlowEncoding(Encoding):
     """An encoder that takes its time; `run` is its task."""
 
-    def __init__(self, encode: Encode, turns: Turns, *, keeps_last: bool) -> None:
-        super().__init__(encode, turns, keeps_last=keeps_last)
+    def __init__(self, encode: Encode, turn: Turn, *, keeps_last: bool) -> None:
+        super().__init__(encode, turn, keeps_last=keeps_last)
         self._waiting: FrameQueue[Published] = FrameQueue()  # one at most
         self._scope = anyio.CancelScope()
         self._is_idle = True
@@ -146,7 +146,7 @@ class SlowEncoding(Encoding):
             self._take(last)
             self._waiting.needs_key = last.sequence + 1 < upcoming
 
-    def remember(self, published: Published) -> None:
+    def on_published(self, published: Published) -> None:
         """The last one stays until the next is encoded."""
         if self._last is not None:
             self._last.keep()
@@ -180,11 +180,11 @@ class SlowEncoding(Encoding):
                     await self._next_message()
             finally:
                 self._waiting.drop_to(0)
-                self._rest()
+                self._set_idle()
 
     async def _next_message(self) -> None:
         if not self._waiting:
-            self._rest()
+            self._set_idle()
             await self._change.next()
             return
         published = self._waiting.pop()
@@ -195,10 +195,10 @@ class SlowEncoding(Encoding):
             self._fail(error)
             return
         finally:
-            del published  # its memory is needed no longer
+            del published  # its memory can be used again
         await self._offer_to_all(message, anyio.current_time())
 
-    def _rest(self) -> None:
+    def _set_idle(self) -> None:
         self._is_idle = True
         self._change.happen()
 

@@ -1,4 +1,4 @@
-"""The `Broadcast` itself: it takes the frames, and knows who watches."""
+"""The `Broadcast` itself: it takes the frames, and has the clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.pins import copy_into
 from aiozerocopy._net.block import Block
 from aiozerocopy.broadcast.direct_client import DirectClient
-from aiozerocopy.broadcast.encoding import TURN, Encoding, SlowEncoding, Turns, is_slow
+from aiozerocopy.broadcast.encoding import TURN, Encoding, SlowEncoding, Turn, is_slow
 from aiozerocopy.broadcast.fed_client import FedClient
 from aiozerocopy.broadcast.published import Published
 from aiozerocopy.framing import FrameHeader, fresh
@@ -62,8 +62,8 @@ class Broadcast(Block):
         self._pool: FramePool | None = None
         self._encodings: dict[Encode, Encoding] = {}  # those in use
         self._last: Published | None = None
-        self._turn = anyio.Lock(fast_acquire=True)
-        self._turns = Turns()
+        self._publishing = anyio.Lock(fast_acquire=True)
+        self._turn = Turn()
         self._tasks: TaskGroup | None = None
         self._closed = False
 
@@ -71,10 +71,12 @@ class Broadcast(Block):
     def clients(self) -> tuple[Client, ...]:
         """Who watches now."""
         return tuple(
-            client for way in self._encodings.values() for client in way.clients
+            client
+            for encoding in self._encodings.values()
+            for client in encoding.clients
         )
 
-    # -- who watches ----------------------------------------------------------------
+    # -- clients ----------------------------------------------------------------------
 
     def attach(
         self,
@@ -129,7 +131,7 @@ class Broadcast(Block):
         if found is not None:
             return found
         kind = SlowEncoding if is_slow(encode) else Encoding
-        made = kind(encode, self._turns, keeps_last=self._keeps_last)
+        made = kind(encode, self._turn, keeps_last=self._keeps_last)
         if isinstance(made, SlowEncoding):
             if self._tasks is None:
                 raise RuntimeError("an async encoder needs `async with` the broadcast")
@@ -141,7 +143,7 @@ class Broadcast(Block):
         try:
             await encoding.run()
         finally:
-            if not encoding.clients:  # (else it was cancelled, and they are still here)
+            if not encoding.clients:  # if there are some, this was cancelled
                 del self._encodings[encoding.encode]
 
     def _forget(self, client: Client) -> None:
@@ -149,7 +151,7 @@ class Broadcast(Block):
         if encoding is not None and encoding.forget(client):
             del self._encodings[client.encode]
 
-    # -- what they get ----------------------------------------------------------------
+    # -- frames -----------------------------------------------------------------------
 
     async def publish(
         self,
@@ -172,9 +174,9 @@ class Broadcast(Block):
             StreamClosed: the broadcast is closed.
             TypeError, ValueError, BufferError: a frame or a field that cannot travel.
         """
-        if self._turns.spent >= TURN:
-            await self._turns.give()
-        async with self._turn:
+        if self._turn.spent >= TURN:
+            await self._turn.end()
+        async with self._publishing:
             if self._closed:
                 raise StreamClosed("the broadcast is closed")
             header = FrameHeader.of(
@@ -185,25 +187,25 @@ class Broadcast(Block):
                 key=key,
                 metadata=metadata,
             )
-            published = self._taken(frame, header, metadata)
+            published = self._prepared(frame, header, metadata)
             self.sequence += 1
             self._remember(published)
             await self._deliver(published)
-        self._turns.spent += 1 + (published.nbytes >> 14)
+        self._turn.spent += 1 + (published.nbytes >> 14)
 
     def _remember(self, published: Published) -> None:
-        """For newcomers: borrowed as long as it is the newest, then copied."""
+        """Keep the last key frame for newcomers, borrowed while it is the newest."""
         if published.key:
             self._last = published if self._keeps_last else None
         elif self._last is not None:
             self._last.keep()
         for encoding in self._encodings.values():
-            encoding.remember(published)
+            encoding.on_published(published)
 
-    def _taken(
+    def _prepared(
         self, frame: Buffer | Frame, header: FrameHeader, metadata: bytes
     ) -> Published:
-        """The frame in memory that nobody changes."""
+        """The frame, in memory that nobody changes."""
         head = header.pack() + metadata
         if isinstance(frame, (Frame, bytes)):
             view = frame.view if isinstance(frame, Frame) else memoryview(frame)

@@ -1,6 +1,6 @@
 """H.264 for the viewers whose browser decodes it: one FFmpeg for all of them.
 
-The way of a frame
+How a frame travels
     hub -> a pipe of ours -> FFmpeg (libx264, no delay: one frame in, one packet out)
         -> FLV, whose packets tell their size before they come -> `Packet`, made once
         -> a `PacketQueue` for each viewer, which begins with a key frame
@@ -49,8 +49,7 @@ GROUP = 60  # frames from one key frame to the next
 
 log = logging.getLogger("aiozerocopy")
 
-# Browsers take what is HD for BT.709, whatever it says of itself; and H.264 knows no
-# odd sizes.
+# Browsers take HD for BT.709, whatever the stream says; and H.264 has no odd sizes.
 _FILTERS = (
     "pad=ceil(iw/2)*2:ceil(ih/2)*2,"
     "scale=out_color_matrix=bt709:out_range=tv,format=yuv420p"
@@ -174,13 +173,13 @@ def _packet(
 
 
 class H264Encoder:
-    """The encoder, and the lines of those who watch."""
+    """The encoder, and the queues of those who watch."""
 
     def __init__(self, hub: Broadcast, ffmpeg: str, tasks: TaskGroup) -> None:
         self._hub = hub
         self._ffmpeg = ffmpeg
         self._tasks = tasks
-        self._lines: set[PacketQueue] = set()
+        self._queues: set[PacketQueue] = set()
         self._running = False
         self._scope = anyio.CancelScope()
         self._current = _Run()
@@ -188,19 +187,19 @@ class H264Encoder:
     # -- viewers ------------------------------------------------------------------
 
     def subscribe(self) -> PacketQueue:
-        """A line that begins with the latest key frame."""
-        line = PacketQueue(2 * GROUP)
+        """A queue of packets, from the latest key frame on."""
+        queue = PacketQueue(2 * GROUP)
         for packet in self._current.packets_so_far():
-            line.push(packet)
-        self._lines.add(line)
+            queue.push(packet)
+        self._queues.add(queue)
         if not self._running:
             self._running = True
             self._tasks.start_soon(self._run)
-        return line
+        return queue
 
-    def unsubscribe(self, line: PacketQueue) -> None:
-        self._lines.discard(line)
-        if not self._lines:
+    def unsubscribe(self, queue: PacketQueue) -> None:
+        self._queues.discard(queue)
+        if not self._queues:
             self._scope.cancel()
 
     # -- the encoder --------------------------------------------------------------
@@ -208,7 +207,7 @@ class H264Encoder:
     async def _run(self) -> None:
         """While somebody watches: one FFmpeg after the other, one for each picture."""
         try:
-            while self._lines:
+            while self._queues:
                 self._current = _Run()
                 with anyio.CancelScope() as self._scope:
                     await self._encode(self._current)
@@ -217,9 +216,9 @@ class H264Encoder:
         finally:
             self._running = False
             self._current = _Run()
-            for line in self._lines:
-                line.end()
-            self._lines.clear()
+            for queue in self._queues:
+                queue.end()
+            self._queues.clear()
 
     async def _encode(self, run: _Run) -> None:
         """Run one FFmpeg until the picture changes.
@@ -237,7 +236,7 @@ class H264Encoder:
                 writer, policy="latest", encode=run.feed, on_event=run.on_event
             )
             undo.callback(client.detach)
-            # The hub feeds who waits for it with the frame that is there already.
+            # The first frame tells the picture; the hub may have one already.
             await first_to_end(client.wait_closed, run.begun.wait)
             if run.picture is None:
                 raise StreamBroken(f"no frame: {client.error}")
@@ -246,23 +245,23 @@ class H264Encoder:
                 argv, stdin=read_fd, stdout=True, env=finding.environment()
             ) as ffmpeg:
                 try:
-                    hand_out = partial(self._hand_out, run, ffmpeg)
-                    await first_to_end(hand_out, run.changed.wait)
+                    distribute = partial(self._distribute, run, ffmpeg)
+                    await first_to_end(distribute, run.changed.wait)
                 finally:
-                    ffmpeg.kill()  # what it still has in hand is of no use
+                    ffmpeg.kill()  # the frames that it still has are of no use
         if run.failure:
             raise OSError(run.failure)
 
-    async def _hand_out(self, run: _Run, ffmpeg: Process) -> None:
-        """Packets from FFmpeg to all lines, until it ends, which it should not."""
+    async def _distribute(self, run: _Run, ffmpeg: Process) -> None:
+        """Give FFmpeg's packets to all queues, until it ends, which it should not."""
         stdout = ffmpeg.stdout
         assert stdout is not None
         try:
             await stdout.receive_exactly(bytearray(_FLV_HEADER))
             while True:
                 for packet in run.packets(await _next_tag(stdout)):
-                    for line in self._lines:
-                        line.push(packet)
+                    for queue in self._queues:
+                        queue.push(packet)
         except (IncompleteReceive, anyio.EndOfStream):
             run.failure = f"FFmpeg ended: {ffmpeg.stderr_tail.strip() or 'in silence'}"
 

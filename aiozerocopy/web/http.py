@@ -192,7 +192,7 @@ class HttpConnection:
             await self.stream.send(head + (data or b"") + (end or b""))
 
     async def refuse(self, refusal: Refused) -> None:
-        """Send an error, and see to it that the client can read it."""
+        """Send an error, in such a way that the client can read it."""
         if self._h11.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         headers = {
@@ -214,7 +214,7 @@ class HttpConnection:
         return self._h11.their_http_version != b"1.0"
 
     async def switch(self, answer: bytes) -> None:
-        """Answer in the words of another protocol, which goes on from here."""
+        """Answer by another protocol, which has the connection from here on."""
         self._on_answer(101)
         with anyio.fail_after(SEND_SECONDS):
             await self.stream.send(answer)

@@ -66,12 +66,12 @@ class Modes:
         self._past = dict.fromkeys(self.modes, Counts())
 
     def open(self, tasks: TaskGroup) -> None:
-        """From now on the tasks of encoders have a place to live."""
+        """Encoders run in this task group."""
         if self._ffmpeg is not None:
             self._h264 = H264Encoder(self._hub, self._ffmpeg, tasks)
 
     def close(self) -> None:
-        """Let all who watch know that this is the end."""
+        """End what every viewer gets."""
         self._closing.set()
 
     @property
@@ -123,7 +123,7 @@ class Modes:
             del self._feeds[feed]
             self._past[mode] += feed.counts
 
-    # -- what became of it --------------------------------------------------------
+    # -- statistics ---------------------------------------------------------------
 
     def metrics(self) -> Iterator[Metric]:
         """Counters for each mode."""

@@ -1,4 +1,4 @@
-"""What there is to ask for besides pictures: the page, its health, and numbers."""
+"""What the server has besides pictures: the page, its health, status and metrics."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ _PAGE = {
 class Pages:
     """Answers from memory: the packaged page, /healthz, /status, /metrics.
 
-    ``more`` gives the metrics of the server itself.
+    ``server_metrics`` gives those of the server itself.
     """
 
     def __init__(
         self,
         hub: Broadcast,
         modes: Modes,
-        more: Callable[[], Iterable[Metric]],
+        server_metrics: Callable[[], Iterable[Metric]],
         title: str,
     ) -> None:
         self._hub = hub
         self._modes = modes
-        self._more = more
+        self._server_metrics = server_metrics
         self._title = title
         self.routes: dict[str, Handler] = {
             **dict.fromkeys(_PAGE, self._send_page),
@@ -85,7 +85,7 @@ class Pages:
             [({}, self._hub.sequence)],
         )
         yield from self._modes.metrics()
-        yield from self._more()
+        yield from self._server_metrics()
 
 
 @cache

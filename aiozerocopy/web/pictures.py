@@ -1,4 +1,4 @@
-"""What a viewer gets of a frame, and the header in front of it.
+"""Pictures for viewers: which frames can be shown, and the header of each message.
 
 Over a WebSocket each message is a header of 32 bytes, all little-endian, and a payload:
 

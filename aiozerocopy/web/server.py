@@ -1,4 +1,4 @@
-"""The web server: who comes in, who may ask, and who answers."""
+"""The web server: it takes connections, checks requests and has them answered."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class WebServer(Service):
         self._token = token
         self._limit = connections
         self._scheme = "https" if ssl_context else "http"
-        # Twice as many may come in: one half is served, the other is told of that.
+        # Twice as many are accepted: those beyond the limit are told of it.
         self._server: Server = serve_tcp(
             self._serve_client,
             *address,
@@ -117,7 +117,7 @@ class WebServer(Service):
             max_connections=2 * connections,
         )
         self._closing = False
-        self._idle: set[anyio.CancelScope] = set()  # of those who ask for nothing now
+        self._idle: set[anyio.CancelScope] = set()  # connections without a request now
         self._routes: dict[str, Handler] = {
             **modes.routes,
             **Pages(hub, modes, self._metrics, title).routes,
@@ -176,7 +176,7 @@ class WebServer(Service):
                 return
             self._open += 1
             try:
-                _watch_over(stream)
+                _set_options(stream)
                 await self._answer_all(http)
             finally:
                 self._open -= 1
@@ -194,7 +194,7 @@ class WebServer(Service):
         self._answers[status] += 1
 
     async def _next_request(self, http: HttpConnection) -> Request | None:
-        """None also when the server ends: nobody else is kept waiting for that."""
+        """None at the end, also at the server's: that waits for no idle connection."""
         if self._closing:
             return None
         with anyio.CancelScope() as scope:
@@ -229,8 +229,8 @@ class WebServer(Service):
         )
 
 
-def _watch_over(stream: Connection) -> None:
-    """The kernel keeps little ahead of a viewer, and notices when it is gone."""
+def _set_options(stream: Connection) -> None:
+    """Let the kernel buffer little for a viewer, and notice when it is gone."""
     sock = stream._raw_socket
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
