@@ -16,7 +16,7 @@ from aiozerocopy._core.change import RemoteChange
 from aiozerocopy.gl._current import is_released
 from aiozerocopy.gl._drawing import Drawing
 from aiozerocopy.gl._functions import ContextLost, Functions, GLError
-from aiozerocopy.gl._measuring import sooner
+from aiozerocopy.gl._measuring import fastest
 from aiozerocopy.gl._picture import Picture, Slot
 from aiozerocopy.gl._planes import Format
 
@@ -33,7 +33,7 @@ class Readback:
 
     ``size`` is (width, height) of every framebuffer, ``pix_fmt`` one of ``rgba``,
     ``rgb24``, ``yuv420p`` and ``nv12``, or ``auto``: rgba or yuv420p, whichever reaches
-    a pipe's reader sooner on this machine; `pix_fmt` then tells which.  YUV has the
+    a pipe's reader first on this machine; `pix_fmt` then tells which.  YUV has the
     colours of ``matrix`` ("bt709" or "bt601") in the ``color_range`` "limited" or
     "full".
 
@@ -59,29 +59,29 @@ class Readback:
         color_range: str = "limited",
         mapping: str = "auto",
     ) -> None:
-        self._closed = True  # until it is whole
+        self._closed = True  # until all is made
         width, height = size
         if depth < 1:
             raise ValueError(f"a ring of depth {depth} has no buffer")
         if mapping not in ("auto", "persistent", "copy"):
             raise ValueError(f"mapping is {mapping!r}: auto, persistent or copy")
-        probe = "rgba" if pix_fmt == "auto" else pix_fmt
-        self._format = Format((width, height), probe, matrix, color_range)
+        chosen = "rgba" if pix_fmt == "auto" else pix_fmt
+        self._format = Format((width, height), chosen, matrix, color_range)
         if not hasattr(context, "mglo"):
             kind = type(context).__name__
             raise TypeError(f"a moderngl.Context is needed, not a {kind}")
         if is_released(context):
             raise ContextLost("the OpenGL context was released")
         if pix_fmt == "auto" and width % 2 == height % 2 == 0:
-            probe = sooner(context, (width, height))
-            self._format = Format((width, height), probe, matrix, color_range)
+            chosen = fastest(context, (width, height))
+            self._format = Format((width, height), chosen, matrix, color_range)
         self._thread = threading.get_ident()
         self._gl = Functions(context)
         if mapping == "persistent" and not self._gl.has_storage:
             raise ValueError("persistent mapping needs GL 4.4 or ARB_buffer_storage")
         self._persistent = mapping != "copy" and self._gl.has_storage
         self._submitted: deque[Slot] = deque()
-        self._turn = anyio.Lock()
+        self._reading = anyio.Lock()
         self._change = (
             RemoteChange()
         )  # a frame was submitted, a slot is free, or closed
@@ -168,9 +168,9 @@ class Readback:
     async def next(self) -> Picture:
         """The oldest submitted frame, once the GPU has it; waits for a submission.
 
-        Cancelled, it loses nothing.  Several tasks get their pictures in turn.
+        Cancelled, it loses nothing.  Several tasks get one picture each, in order.
         """
-        async with self._turn:
+        async with self._reading:
             await self._change.wait(lambda: self._closed or bool(self._submitted))
             self._check_usable()
             picture = await self._picture(self._submitted[0])
@@ -180,7 +180,7 @@ class Readback:
     async def read(self, framebuffer: Any) -> Picture:
         """Submit it, waiting for room first, and wait for its picture.
 
-        Pictures of earlier submissions stay with `next`.  Raises what `submit` does.
+        Pictures of earlier submissions are left to `next`.  Raises what `submit` does.
         """
         self._check_framebuffer(framebuffer)
         await self.wait_room()

@@ -40,11 +40,11 @@ class Transfer:
         self.operation = operation
 
 
-class Line:
+class FdQueue:
     """An fd that is written to: its queue, and the thread that looks after it.
 
     ``_changed`` guards all of it, and is held for no longer than a call into C takes;
-    a reader that holds that up holds up its own line and no other.  ``on_end``
+    a reader that holds that up holds up its own queue and no other.  ``on_end``
     is called when it has ended by itself.
     """
 
@@ -52,7 +52,7 @@ class Line:
         self,
         number: int,
         identity: os.stat_result,
-        on_end: Callable[[Line], None],
+        on_end: Callable[[FdQueue], None],
     ) -> None:
         self.number = number
         self.device, self.inode = identity.st_dev, identity.st_ino
@@ -61,7 +61,7 @@ class Line:
         self.failed: collections.deque[Transfer] = collections.deque(maxlen=DEPTH)
         # A regular file can be opened anew, at another offset: that would not show.
         self._idle = 0.0 if stat.S_ISREG(identity.st_mode) else IDLE
-        self._flying: collections.deque[Transfer] = collections.deque()
+        self._in_flight: collections.deque[Transfer] = collections.deque()
         self._spare: list[mmap.mmap] = []
         self._changed = threading.Condition()
         self._port = Port()
@@ -75,9 +75,11 @@ class Line:
         return now == (self.number, self.device, self.inode)
 
     def put(self, source: Source) -> bool:
-        """Queue it, waiting for room; False if the line has ended meanwhile."""
+        """Queue it, waiting for room; False if the queue has ended meanwhile."""
         with self._changed:
-            self._changed.wait_for(lambda: len(self._flying) < DEPTH or not self.open)
+            self._changed.wait_for(
+                lambda: len(self._in_flight) < DEPTH or not self.open
+            )
             if not self.open:
                 return False
             try:
@@ -91,7 +93,7 @@ class Line:
         memory = source.data if copy is None else copy
         operation = self._channel.send_now(self._port, (memory,))
         if not operation.done:
-            self._flying.append(Transfer(source, copy, operation))
+            self._in_flight.append(Transfer(source, copy, operation))
         elif copy is not None:
             self._spare.append(copy)
 
@@ -114,7 +116,7 @@ class Line:
     def wait(self, wanted: Callable[[Source], bool]) -> None:
         """Return when the wanted messages are out; raise if one of them failed."""
         with self._changed:
-            mine = [transfer for transfer in self._flying if wanted(transfer.source)]
+            mine = [transfer for transfer in self._in_flight if wanted(transfer.source)]
             self._changed.wait_for(
                 lambda: all(transfer.operation.done for transfer in mine)
             )
@@ -136,8 +138,8 @@ class Line:
         with self._changed:
             left = self._channel.stats().queued_bytes
             before = left + 1
-            while self._flying and left < before:
-                self._changed.wait_for(lambda: not self._flying, STALL)
+            while self._in_flight and left < before:
+                self._changed.wait_for(lambda: not self._in_flight, STALL)
                 before, left = left, self._channel.stats().queued_bytes
             self._end()
         if left:
@@ -153,8 +155,8 @@ class Line:
     def _watch(self) -> None:
         ready = select.poll()
         ready.register(self._port.fileno(), select.POLLIN)
-        while self.open or self._flying:
-            idle = not self._flying
+        while self.open or self._in_flight:
+            idle = not self._in_flight
             if not ready.poll(self._idle * 1000 if idle else None) and idle:
                 self._end_if_idle()
             with self._changed:
@@ -165,8 +167,8 @@ class Line:
     def _collect(self) -> None:
         """What has ended gives its memory back."""
         self._port.drain()
-        while self._flying and self._flying[0].operation.done:
-            transfer = self._flying.popleft()
+        while self._in_flight and self._in_flight[0].operation.done:
+            transfer = self._in_flight.popleft()
             if transfer.operation.status < 0:
                 self.failed.append(transfer)
             elif transfer.copy is not None:
