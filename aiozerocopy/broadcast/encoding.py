@@ -57,8 +57,8 @@ class Encoding:
     def welcome(self, client: Client, last: Published | None, upcoming: int) -> None:
         """Add a newcomer, who gets the last key frame.
 
-        What was published after that is of no use to it: ``upcoming`` is the sequence
-        of the next.
+        If others were published since, only a key frame can follow: ``upcoming`` is the
+        sequence of the next frame.
         """
         self.clients[client] = None
         message = None if last is None else self._encoded(last)
@@ -98,7 +98,7 @@ class Encoding:
     def _fail(self, error: Exception) -> None:
         """Disconnect all."""
         log.debug("an encoder failed", exc_info=error)
-        error.__traceback__ = None  # its frames would keep the memory borrowed
+        error.__traceback__ = None  # it would keep the memory borrowed
         for client in tuple(self.clients):
             client._fail(error)
 
@@ -116,7 +116,7 @@ class Encoding:
             await client._offer_in_time(message, started)
 
     def forget(self, client: Client) -> bool:
-        """True if nobody is left, and this may be forgotten too."""
+        """Remove the client.  True if none is left, and this may be removed too."""
         self.clients.pop(client, None)
         return not self.clients
 

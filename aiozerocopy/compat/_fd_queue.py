@@ -1,4 +1,4 @@
-"""An fd that TurboPipe's `pipe` writes to: its queue, and who looks after it."""
+"""An fd that TurboPipe's `pipe` writes to: its queue, and a thread for both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _NO_LIMIT = (1 << 64) - 1
 DEPTH = 32  # messages that an fd's queue takes before `pipe` waits
-IDLE = 0.05  # seconds that an fd of ours outlives the last byte
+IDLE = 0.05  # seconds that our duplicate of the fd stays open after the last byte
 STALL = 1.0  # seconds without progress, after which the interpreter's exit gives up
 
 
@@ -41,11 +41,11 @@ class Transfer:
 
 
 class FdQueue:
-    """An fd that is written to: its queue, and the thread that looks after it.
+    """A queue of memory for one fd, and the thread that hears what was written.
 
-    ``_changed`` guards all of it, and is held for no longer than a call into C takes;
-    a reader that holds that up holds up its own queue and no other.  ``on_end``
-    is called when it has ended by itself.
+    ``_changed`` guards all of it, and is held no longer than a call into C takes; a
+    reader that delays such a call delays only its own queue.  ``on_end`` is called when
+    the queue has ended by itself.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class FdQueue:
             self._end_if_idle()
 
     def linger(self) -> None:
-        """The program ends: wait as long as anybody reads, then say what is lost."""
+        """At the program's end: wait while somebody reads, then say what is lost."""
         with self._changed:
             left = self._channel.stats().queued_bytes
             before = left + 1
@@ -165,7 +165,7 @@ class FdQueue:
         self._port.close()
 
     def _collect(self) -> None:
-        """What has ended gives its memory back."""
+        """Let go of the memory of transfers that have ended."""
         self._port.drain()
         while self._in_flight and self._in_flight[0].operation.done:
             transfer = self._in_flight.popleft()

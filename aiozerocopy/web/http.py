@@ -51,8 +51,7 @@ REASONS = {
     505: "HTTP Version Not Supported",
 }
 
-
-_BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError)
+_CONNECTION_LOST = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
 class Refused(Exception):
@@ -242,5 +241,5 @@ class HttpConnection:
             try:
                 for _ in range(GOODBYE_BYTES // READ_SIZE):
                     await self.stream.receive(READ_SIZE)
-            except (anyio.EndOfStream, *_BROKEN):
+            except (anyio.EndOfStream, *_CONNECTION_LOST):
                 pass

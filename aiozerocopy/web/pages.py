@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy.broadcast import Broadcast
     from aiozerocopy.web.http import HttpConnection, Request
-    from aiozerocopy.web.modes import Handler, Modes
+    from aiozerocopy.web.modes import Modes, Route
 
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -47,7 +47,7 @@ class Pages:
         self._modes = modes
         self._server_metrics = server_metrics
         self._title = title
-        self.routes: dict[str, Handler] = {
+        self.routes: dict[str, Route] = {
             **dict.fromkeys(_PAGE, self._send_page),
             "/healthz": self._send_health,
             "/metrics": self._send_metrics,

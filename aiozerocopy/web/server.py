@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy.broadcast import Broadcast
     from aiozerocopy.web.http import Request
-    from aiozerocopy.web.modes import Handler
+    from aiozerocopy.web.modes import Route
     from aiozerocopy.web.secure import Connection
 
 CONNECTIONS = 256
@@ -118,7 +118,7 @@ class WebServer(Service):
         )
         self._closing = False
         self._idle: set[anyio.CancelScope] = set()  # connections without a request now
-        self._routes: dict[str, Handler] = {
+        self._routes: dict[str, Route] = {
             **modes.routes,
             **Pages(hub, modes, self._metrics, title).routes,
         }
