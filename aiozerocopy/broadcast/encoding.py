@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("aiozerocopy")
 
-TURN = 64  # frames to a client each, before other tasks may run
+BURST = 64  # frames to a client each, before other tasks may run
 
 
-class Turn:
+class Burst:
     """How much was done since other tasks could run."""
 
     def __init__(self) -> None:
@@ -47,11 +47,11 @@ class Turn:
 class Encoding:
     """An encoder that returns at once, and those who want what it makes."""
 
-    def __init__(self, encode: Encode, turn: Turn, *, keeps_last: bool) -> None:
+    def __init__(self, encode: Encode, burst: Burst, *, keeps_last: bool) -> None:
         self.encode = encode
         self.clients: dict[Client, None] = {}
         self._last: Message | None = None  # the last key frame, for newcomers
-        self._turn = turn
+        self._burst = burst
         self._keeps_last = keeps_last
 
     def welcome(self, client: Client, last: Published | None, upcoming: int) -> None:
@@ -103,15 +103,15 @@ class Encoding:
             client._fail(error)
 
     async def _offer_to_all(self, message: Message, started: float) -> None:
-        waiting, turn = [], self._turn
+        waiting, burst = [], self._burst
         for client in tuple(self.clients):
             if client._is_full:
                 waiting.append(client)
             else:
                 client._offer(message)
-            turn.spent += 1
-            if turn.spent >= TURN:
-                await turn.end()
+            burst.spent += 1
+            if burst.spent >= BURST:
+                await burst.end()
         for client in waiting:
             await client._offer_in_time(message, started)
 
@@ -130,8 +130,8 @@ class Encoding:
 class SlowEncoding(Encoding):
     """An encoder that takes its time; `run` is its task."""
 
-    def __init__(self, encode: Encode, turn: Turn, *, keeps_last: bool) -> None:
-        super().__init__(encode, turn, keeps_last=keeps_last)
+    def __init__(self, encode: Encode, burst: Burst, *, keeps_last: bool) -> None:
+        super().__init__(encode, burst, keeps_last=keeps_last)
         self._waiting: FrameQueue[Published] = FrameQueue()  # one at most
         self._scope = anyio.CancelScope()
         self._is_idle = True

@@ -11,7 +11,7 @@ from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.pins import copy_into
 from aiozerocopy._net.block import Block
 from aiozerocopy.broadcast.direct_client import DirectClient
-from aiozerocopy.broadcast.encoding import TURN, Encoding, SlowEncoding, Turn, is_slow
+from aiozerocopy.broadcast.encoding import BURST, Burst, Encoding, SlowEncoding, is_slow
 from aiozerocopy.broadcast.fed_client import FedClient
 from aiozerocopy.broadcast.published import Published
 from aiozerocopy.framing import FrameHeader, fresh
@@ -63,7 +63,7 @@ class Broadcast(Block):
         self._encodings: dict[Encode, Encoding] = {}  # those in use
         self._last: Published | None = None
         self._publishing = anyio.Lock(fast_acquire=True)
-        self._turn = Turn()
+        self._burst = Burst()
         self._tasks: TaskGroup | None = None
         self._closed = False
 
@@ -131,7 +131,7 @@ class Broadcast(Block):
         if found is not None:
             return found
         kind = SlowEncoding if is_slow(encode) else Encoding
-        made = kind(encode, self._turn, keeps_last=self._keeps_last)
+        made = kind(encode, self._burst, keeps_last=self._keeps_last)
         if isinstance(made, SlowEncoding):
             if self._tasks is None:
                 raise RuntimeError("an async encoder needs `async with` the broadcast")
@@ -174,8 +174,8 @@ class Broadcast(Block):
             StreamClosed: the broadcast is closed.
             TypeError, ValueError, BufferError: a frame or a field that cannot travel.
         """
-        if self._turn.spent >= TURN:
-            await self._turn.end()
+        if self._burst.spent >= BURST:
+            await self._burst.end()
         async with self._publishing:
             if self._closed:
                 raise StreamClosed("the broadcast is closed")
@@ -191,7 +191,7 @@ class Broadcast(Block):
             self.sequence += 1
             self._remember(published)
             await self._deliver(published)
-        self._turn.spent += 1 + (published.nbytes >> 14)
+        self._burst.spent += 1 + (published.nbytes >> 14)
 
     def _remember(self, published: Published) -> None:
         """Keep the last key frame for newcomers, borrowed while it is the newest."""
