@@ -13,7 +13,7 @@ A module imports those above it, never those below.
     channel         one fd, one direction
     batches         many messages in few system calls
     waiter          completions -> whoever awaits, on asyncio, uvloop and trio
-    change          waiting until something has changed
+    change          waiting for something to change
     lifetime        a stream's tie to its event loop, and its end
     receiving       ReceiveStream
     sending         SendStream

@@ -1,4 +1,4 @@
-"""Waiting until something has changed."""
+"""Waiting for something to change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ LOOK_AGAIN = 0.1  # seconds
 
 
 class Change:
-    """What happens in the loop's own thread: whoever waits for it looks again."""
+    """Wakes all who wait for it; each then looks again at what it waits for.
+
+    It happens in the loop's own thread.
+    """
 
     __slots__ = ("_event",)
 
@@ -38,10 +41,10 @@ class Change:
 
 
 class RemoteChange:
-    """What happens in any thread, even in a finalizer.
+    """The same for what happens in any thread, even in a finalizer.
 
-    It may happen just before somebody begins to wait for it.  So `wait` does the
-    looking too, once it is registered.  Tasks of several loops may wait.
+    It may happen just before somebody begins to wait for it, so `wait` does the
+    looking, once more after it can be woken.  Tasks of several loops may wait.
     """
 
     __slots__ = ("_wakes",)
