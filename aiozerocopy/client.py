@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 # "connected" (how often before), "lost" (the error), "waiting" (seconds),
 # "gap" (how many frames are missing)
-Event: TypeAlias = Literal["connected", "lost", "waiting", "gap"]
-Hook: TypeAlias = Callable[[Event, Any], object]
+ConnectionEvent: TypeAlias = Literal["connected", "lost", "waiting", "gap"]
+Hook: TypeAlias = Callable[[ConnectionEvent, Any], object]
 
 log = logging.getLogger("aiozerocopy")
 
@@ -138,8 +138,8 @@ class FrameClient:
 
     ``connect`` is an async function that returns a new stream.  Each time the
     connection is lost, or cannot be made, it is called again after a pause that
-    ``backoff`` tells.  A frame of which only a part came is lost, and what is sent
-    meanwhile is missing: ``stats`` counts the gaps, and ``on_event(event, detail)``
+    ``backoff`` tells.  A frame of which only a part came is lost, and so is what
+    is sent meanwhile: ``stats`` counts the gaps, and ``on_event(event, detail)``
     hears of "connected", "lost", "waiting" and "gap".  A sequence that begins anew is
     a server that did, and no gap.
 
@@ -223,7 +223,7 @@ class FrameClient:
         await anyio.sleep(seconds)
 
     def _fail(self, error: Exception) -> None:
-        """Count it, unless that was the last attempt, or another is of no use."""
+        """Count the failure; raise it if no attempt is left, or more are of no use."""
         if _is_final(error):
             raise error
         self._failed += 1
@@ -245,7 +245,7 @@ class FrameClient:
             self.stats.missing += sequence - expected
             self._tell("gap", sequence - expected)
 
-    def _tell(self, event: Event, detail: Any) -> None:
+    def _tell(self, event: ConnectionEvent, detail: Any) -> None:
         if self._on_event is not None:
             try:
                 self._on_event(event, detail)

@@ -5,20 +5,18 @@ header is described in docs/pages/wire-format.md, byte by byte, and `FrameHeader
 that page in Python.  Over a stream of ours the three go out in one gathered send,
 without a copy, and the payload is received straight into its place.
 
-Nothing of a header is believed before its checksum and its limits were looked at, and
-no memory is asked for before that.
+A header is used, and memory is asked for, only after its checksum and its limits were
+checked.
 """
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from aiozerocopy._core.errors import IncompleteReceive
 from aiozerocopy._core.leases import Lease, memory_of
-from aiozerocopy._core.pins import nbytes
 from aiozerocopy._net.foreign_streams import ExactReceiver, whole_sender
 from aiozerocopy._net.frame_header import DTYPES as DTYPES
 from aiozerocopy._net.frame_header import HEADER_SIZE as HEADER_SIZE
@@ -76,19 +74,17 @@ class FrameSender:
                 nothing was sent.
             StreamBroken, StreamClosed: as the stream's own ``send``.
         """
-        dtype, shape = describe(frame)
-        header = FrameHeader(
+        header = FrameHeader.of(
+            frame,
             self.sequence,
-            time.time_ns() if timestamp_ns is None else timestamp_ns,
-            dtype,
-            shape,
-            pixel_format,
-            key,
-            len(metadata),
-            nbytes(frame),
-        ).pack()
+            timestamp_ns=timestamp_ns,
+            pixel_format=pixel_format,
+            key=key,
+            metadata=metadata,
+        )
+        head = header.pack()
         self.sequence += 1
-        await self._stream.send(header, metadata, frame)
+        await self._stream.send(head, metadata, frame)
 
 
 # ---- receiving ------------------------------------------------------------------
@@ -124,8 +120,8 @@ class FrameReceiver:
 
     Payloads go into slots of ``pool``, if there is one: a slot must hold ``max_bytes``
     or the limit is the slot.  One task at a time may receive.  A cancelled `receive`
-    loses nothing.  After a `FrameError` the stream is out of step, and each further
-    call raises the same: close it.
+    loses nothing.  After a `FrameError` nobody knows where the next frame begins, and
+    each further call raises the same error: close the stream.
     """
 
     def __init__(
@@ -191,7 +187,7 @@ class FrameReceiver:
     async def _fill(
         self, memory: bytearray | memoryview, before: int, header: FrameHeader
     ) -> None:
-        """Receive what follows the first so many bytes of the frame."""
+        """Receive what follows the first ``before`` bytes of the frame."""
         if not len(memory):
             return
         total = HEADER_SIZE + header.metadata_length + header.payload_length
@@ -235,7 +231,7 @@ def _plain(buffer: Buffer) -> memoryview:
 
 
 def fresh(n: int) -> memoryview:
-    """Memory that nobody has cleared, where NumPy is there to get it."""
+    """New memory.  NumPy, where there is one, does not clear it first."""
     try:
         import numpy
     except ImportError:

@@ -75,7 +75,7 @@ def open_writer(
         OSError: the fd is not open, a directory, a socket that is not connected.
     """
     flags = OUT | flags_for(peer)
-    with _taken(fd_or_file, os.O_WRONLY) as ours:
+    with _take_over(fd_or_file, os.O_WRONLY) as ours:
         if flags & READS:
             flags += _make_own(ours.fd)
         return SendStream(
@@ -111,7 +111,7 @@ def open_reader(fd_or_file: int | HasFileno, peer: str = "unknown") -> ReceiveSt
     Raises: also TypeError for a text file, which always reads ahead.
     """
     flags = IN | flags_for(peer)
-    with _taken(fd_or_file, os.O_RDONLY) as ours:
+    with _take_over(fd_or_file, os.O_RDONLY) as ours:
         return ReceiveStream(ours.channel(flags))
 
 
@@ -125,7 +125,7 @@ def wrap_socket(
 
     Takes over the socket; ownership and errors are as for `open_writer`.
     """
-    with _taken(sock, None) as ours:
+    with _take_over(sock, None) as ours:
         if not stat.S_ISSOCK(os.fstat(ours.fd).st_mode):
             raise OSError(errno.ENOTSOCK, f"{sock!r} is not a socket")
         return Stream(
@@ -157,14 +157,14 @@ class _Dup:
 
 
 @contextlib.contextmanager
-def _taken(source: int | HasFileno, access: int | None) -> Iterator[_Dup]:
+def _take_over(source: int | HasFileno, access: int | None) -> Iterator[_Dup]:
     """A dup of the caller's fd; if the block ends well, the caller's is closed."""
     number = _number_of(source)
     _check(number, access)
     _sync_position(source, number, reading=access == os.O_RDONLY)
     with contextlib.closing(_Dup(number)) as ours:
         yield ours
-    _give_up(source, number)
+    _close_source(source, number)
 
 
 def _number_of(source: int | HasFileno) -> int:
@@ -193,7 +193,7 @@ def _number_in(source: bool | HasFileno) -> int:
 
 
 def _check_transparent(source: object) -> None:
-    """The bytes of the object and those of its fd must be the same."""
+    """Refuse an object that changes the bytes on their way to its fd."""
     inner = getattr(source, "buffer", source)
     if isinstance(inner, io.BufferedIOBase) and not isinstance(
         inner, (io.BufferedReader, io.BufferedWriter, io.BufferedRandom)
@@ -233,7 +233,7 @@ _STREAMS = (stat.S_ISFIFO, stat.S_ISREG, stat.S_ISCHR, stat.S_ISBLK)
 
 
 def _check_socket(number: int) -> None:
-    with _looked_at(number) as sock:
+    with _borrowed_socket(number) as sock:
         if sock.type != socket.SOCK_STREAM:
             raise io.UnsupportedOperation(
                 f"fd {number} is a {sock.type.name} socket: a stream socket is required"
@@ -250,8 +250,8 @@ def _check_socket(number: int) -> None:
 
 
 @contextlib.contextmanager
-def _looked_at(number: int) -> Iterator[socket.socket]:
-    """Somebody's fd as a socket object, for questions only."""
+def _borrowed_socket(number: int) -> Iterator[socket.socket]:
+    """Somebody's fd as a socket object, only to ask it something."""
     blocking = os.get_blocking(number)
     sock = socket.socket(fileno=number)
     try:
@@ -263,7 +263,7 @@ def _looked_at(number: int) -> Iterator[socket.socket]:
 
 
 def _sync_position(source: int | HasFileno, number: int, *, reading: bool) -> None:
-    """Bring the fd to where the object over it believes to be."""
+    """Flush what the object has not written; set the fd to where its reader is."""
     if reading and isinstance(source, io.TextIOBase):
         raise TypeError("a text file reads ahead: open it in binary mode")
     above: list[Any] = [source]
@@ -276,7 +276,7 @@ def _sync_position(source: int | HasFileno, number: int, *, reading: bool) -> No
         os.lseek(number, source.tell(), os.SEEK_SET)
 
 
-def _give_up(source: int | HasFileno, number: int) -> None:
+def _close_source(source: int | HasFileno, number: int) -> None:
     """Close what the caller gave."""
     if number <= 2:
         null = os.open(os.devnull, os.O_RDWR)
@@ -285,7 +285,7 @@ def _give_up(source: int | HasFileno, number: int) -> None:
     elif isinstance(source, int):
         os.close(number)
     else:
-        # It has nothing left to write; whatever it says, the fd is closed.
+        # It was flushed, so an error loses nothing; and the fd is closed all the same.
         with contextlib.suppress(OSError):
             source.close()
 
@@ -377,13 +377,13 @@ def socketpair() -> SocketEnds:
         return SocketEnds(stream_over(one), stream_over(other))
 
 
-# Twice the usual: the reader has something to do while one message ends and the next
-# begins.  Measured with 1 MiB messages, 1.35 times a C loop on the usual size.
+# Twice the usual: the reader stays busy while one message ends and the next begins.
+# Measured with messages of 1 MiB: 1.35 times as fast as a C loop with the usual size.
 UNIX_BUFFER = 212_992
 
 
 def stream_over(sock: socket.socket) -> Stream:
-    """The stream of a connected socket that we have opened, and which it takes."""
+    """A stream over a connected socket of ours, which it takes over."""
     if sock.family == socket.AF_UNIX:  # (TCP finds the right size by itself)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER)
     return Stream(Channel(sock.detach(), OUT))

@@ -4,12 +4,12 @@ The states of a slot
     free
     leased    its `Frame`, or any view or array made of it, or a send that is not over,
               refers to its memory: each of them keeps the same object alive
-    free      the last of them is gone, which that object tells
+    free      the last of them is gone, and that object with it
 
-So nobody counts: a slot cannot come back too early, and cannot be lost while Python
-collects garbage; `_core.memory` says how.  Its end may be told in any thread, and wakes
-the first who waits.  The memory itself stays mapped until no slot is leased, whatever
-becomes of the pool.
+So nothing is counted: a slot cannot come back too early, and cannot be lost while
+Python collects garbage; `_core.memory` says how.  It may come back in any thread, which
+wakes the first task that waits.  The memory stays mapped until no slot is leased, also
+if the pool itself is gone.
 
 Waiting for a free slot is the backpressure of a program that makes frames.
 """
@@ -22,10 +22,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import anyio
 from anyio import ClosedResourceError, WouldBlock
 
 from aiozerocopy._core import waiter
+from aiozerocopy._core.change import RemoteChange
 from aiozerocopy._core.leases import Lease
 from aiozerocopy._core.memory import Memory, finalizing_view
 
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from typing_extensions import Buffer, Self
-
-ONCE_IN_A_WHILE = 0.1  # seconds
 
 _ITEMSIZE = {
     f"{kind}{bits}": bits // 8
@@ -78,42 +76,19 @@ class Frame(Lease):
         return f"<Frame {state}>"
 
 
-class _Place:
-    """A task that waits in a line; any thread may let it look again."""
-
-    def __init__(self) -> None:
-        self._loop = waiter.current_loop()
-        self._called = anyio.Event()
-
-    async def wait(self) -> None:
-        """Return when it was called since the last time, and once in a while: Python
-        swallows what a signal's handler raises in a finalizer, and a call with it."""
-        with anyio.move_on_after(ONCE_IN_A_WHILE):
-            await self._called.wait()
-        self._called = anyio.Event()
-
-    def call(self) -> None:
-        # (the loop may be over)
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_in_loop(self._wake)
-
-    def _wake(self) -> None:
-        self._called.set()
-
-
 class _Line:
-    """Who waits for a slot: what finalizers refer to."""
+    """The tasks that wait for a slot; finalizers refer to it, not to the pool."""
 
     def __init__(self) -> None:
-        self.places: collections.deque[_Place] = collections.deque()
+        self.places: collections.deque[RemoteChange] = collections.deque()
 
     def wake(self) -> None:
-        """Let the first in line look again.  From any thread, even in a finalizer."""
+        """Let the first in line look again.  Any thread or finalizer may call it."""
         try:
             first = self.places[0]
         except IndexError:
             return
-        first.call()
+        first.happen()
 
 
 class FramePool:
@@ -134,7 +109,7 @@ class FramePool:
             OSError: no room for it.
         """
         self.shape = (shape,) if isinstance(shape, int) else tuple(map(int, shape))
-        self.dtype, itemsize = _dtype_of(dtype)
+        self.dtype, itemsize = _named_dtype(dtype)
         self.slots = slots
         self.frame_bytes = math.prod(self.shape) * itemsize
         if min(self.shape, default=1) <= 0:
@@ -184,14 +159,17 @@ class FramePool:
     async def _wait_in_line(self) -> Frame:
         self._waited += 1
         line = self._line.places
-        place = _Place()
+        place = RemoteChange()
+
+        def ready() -> bool:
+            return self._memory is None or (line[0] is place and self._slots.free() > 0)
+
         try:
             line.append(place)
-            while self._memory is not None:
-                if line[0] is place and self._slots.free():
-                    return self._take(self._memory)
-                await place.wait()
-            raise ClosedResourceError("the pool was closed")
+            await place.wait(ready)
+            if self._memory is None:
+                raise ClosedResourceError("the pool was closed")
+            return self._take(self._memory)
         finally:
             with contextlib.suppress(ValueError):
                 line.remove(place)
@@ -211,11 +189,11 @@ class FramePool:
         )
 
     def close(self) -> None:
-        """Hand out no more.  Frames and views that live stay as they are; with the
-        last of them the memory goes."""
+        """Hand out no more.  Frames and views stay usable; the memory is freed with the
+        last of them."""
         self._memory = None
         for place in tuple(self._line.places):
-            place.call()
+            place.happen()
 
     async def aclose(self) -> None:
         """The same, for ``async with``."""
@@ -240,7 +218,7 @@ class FramePool:
         )
 
 
-def _dtype_of(dtype: Any) -> tuple[str, int]:
+def _named_dtype(dtype: Any) -> tuple[str, int]:
     """The name and the size of a dtype; NumPy is asked for the rarer ones."""
     if isinstance(dtype, str) and dtype in _ITEMSIZE:
         return dtype, _ITEMSIZE[dtype]

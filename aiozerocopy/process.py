@@ -1,4 +1,4 @@
-"""Children: our own pipes to and from them, their last words, and their end.
+"""Child processes: `open_process`, and the `Process` that it starts.
 
 The child is started by `subprocess.Popen` and not by the loop, for uvloop leaves second
 copies of its fds in the child: one that closed its standard output would go unnoticed.
@@ -20,7 +20,7 @@ from aiozerocopy._core import fork_and_exit
 from aiozerocopy._core.pipe_size import PIPE_SIZE
 from aiozerocopy._net.connecting import Opening
 from aiozerocopy._process.child import LAST_WORDS as LAST_WORDS
-from aiozerocopy._process.child import Child, ChildStdin
+from aiozerocopy._process.child import ChildProcess, ChildStdin
 from aiozerocopy._process.pipes import ChildPipes
 from aiozerocopy.opening import flags_for
 
@@ -57,7 +57,7 @@ def open_process(
     ``command`` is a list of arguments, or a str or bytes for the shell.  For ``stdin``
     and ``stdout``, True is a pipe of ours (`Process.stdin`, `Process.stdout`), False is
     /dev/null, None is what we have ourselves, and an fd or open file is that: it stays
-    the caller's.  ``stderr`` knows the same, and instead of True "tail": its last
+    the caller's.  ``stderr`` is the same, but has "tail" instead of True: its last
     ``tail_bytes`` are kept (`Process.stderr_tail`).
 
     ``pass_fds`` are more fds or open files that the child has, under the same numbers:
@@ -70,7 +70,7 @@ def open_process(
 
     Raises:
         FileNotFoundError, PermissionError: of the command or ``cwd``, which they name.
-        ValueError, TypeError: arguments that mean nothing.
+        ValueError, TypeError: an argument that makes no sense.
         OSError: one of ``pass_fds`` is not open.
     """
     stdio = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
@@ -96,11 +96,11 @@ def open_process(
                 options["stderr"], tail = pipes.tail(tail_bytes)
             popen: subprocess.Popen[bytes] = subprocess.Popen(**options)
             pipes.keep()
-        return Process(Child(popen, tail), into, out_of)
+        return Process(ChildProcess(popen, tail), into, out_of)
 
     async def start() -> Process:
         await anyio.lowlevel.checkpoint()
-        return spawn()  # awaiting nothing, so that nobody can cancel half a child
+        return spawn()  # without an await: a cancel must not leave half a child
 
     return Opening(start())
 
@@ -167,7 +167,7 @@ class Process:
 
     def __init__(
         self,
-        child: Child,
+        child: ChildProcess,
         stdin: ChildStdin | None,
         stdout: ReceiveStream | None,
     ) -> None:
@@ -232,7 +232,7 @@ class Process:
         """
         if self._generation != fork_and_exit.generation:
             return  # a forked child's copy: it is the parent's
-        self.kill()  # first, or it would take what it got for all
+        self.kill()  # first: at the end of its stdin it would believe that it has all
         for stream in (self.stdin, self.stdout):
             if stream is not None:
                 stream.abort()
@@ -269,7 +269,7 @@ class Process:
         """See to it that the child has ended, whoever cancels us."""
         try:
             with anyio.CancelScope(shield=True):
-                # Before its stdin ends, or it would take what it got for all.
+                # First: at the end of its stdin it would believe that it has all.
                 self.terminate()
                 for stream in (self.stdin, self.stdout):
                     if stream is not None:

@@ -99,8 +99,8 @@ class Stream(SendStream, ReceiveStream, ByteStream):
             FileStreamAttribute.fileno: self.fileno,
             SocketAttribute.raw_socket: lambda: raw,
             SocketAttribute.family: lambda: raw.family,
-            SocketAttribute.local_address: lambda: _address(raw.getsockname()),
-            SocketAttribute.remote_address: lambda: _address(raw.getpeername()),
+            SocketAttribute.local_address: lambda: _plain_address(raw.getsockname()),
+            SocketAttribute.remote_address: lambda: _plain_address(raw.getpeername()),
         }
         if raw.family in (socket.AF_INET, socket.AF_INET6):
             attributes[SocketAttribute.local_port] = lambda: raw.getsockname()[1]
@@ -108,7 +108,7 @@ class Stream(SendStream, ReceiveStream, ByteStream):
         return attributes
 
 
-def _address(address: Any) -> Any:
+def _plain_address(address: Any) -> Any:
     """As anyio gives it: (host, port), or a path as str."""
     if isinstance(address, tuple):
         return address[:2]

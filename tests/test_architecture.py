@@ -28,16 +28,9 @@ ROOMS = (
 
 # The same inside the core.
 CORE = (
-    *("change", "errors", "pipe_size", "binding", "leases", "pins", "borrows"),
-    *(
-        "pictures",
-        "memory",
-        "fork_and_exit",
-        "channel",
-        "batches",
-        "waiter",
-        "lifetime",
-    ),
+    *("errors", "pipe_size", "binding", "leases", "pins", "pictures", "borrows"),
+    *("memory", "fork_and_exit", "channel", "batches", "waiter", "change"),
+    "lifetime",
     *("receiving", "sending"),
 )
 

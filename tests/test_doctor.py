@@ -265,7 +265,7 @@ def test_software_renderer_is_limited(
     renderer: str, verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    monkeypatch.setattr(probes, "_run", lambda code: renderer)
+    monkeypatch.setattr(probes, "_run_python", lambda code: renderer)
     finding = probes.egl_renderer()
     assert finding.verdict == verdict
     assert_complete(finding)

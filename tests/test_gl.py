@@ -629,7 +629,7 @@ def test_two_contexts(context: Any) -> None:
                         (first, ours, pictures[0]),
                         (second, theirs, pictures[1]),
                     ):
-                        who_is_current = first._gl._place._who
+                        who_is_current = first._gl._switch._ask_current
                         before = who_is_current()
                         with await readback.read(framebuffer) as taken:
                             assert np.array_equal(taken.array, picture)

@@ -445,7 +445,7 @@ async def test_bad_token(token: str) -> None:
 
 
 async def test_client_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "ADMISSION", 0.01)
+    monkeypatch.setattr(admission, "ADMISSION_SECONDS", 0.01)
     async with azc.serve_tcp(echo, token="secret") as server:
         async with azc.connect_tcp("127.0.0.1", server.port) as stream:
             with pytest.raises((EndOfStream, azc.StreamBroken)):

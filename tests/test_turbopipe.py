@@ -34,7 +34,7 @@ import scripts
 
 from aiozerocopy import StreamBroken
 from aiozerocopy.compat import turbopipe
-from aiozerocopy.compat._line import DEPTH
+from aiozerocopy.compat._fd_queue import DEPTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -273,7 +273,7 @@ class TestReaderDeath:
     def test_is_told_though_the_line_has_ended(self, pipe: Pipe) -> None:
         data = noise()
         turbopipe.pipe(data, pipe.w)
-        [line] = turbopipe._lines
+        [line] = turbopipe._queues
         pipe.close_reader()
         line.thread.join()
         with pytest.raises(StreamBroken):
@@ -539,8 +539,8 @@ class TestProcesses:
 
     def test_end_of_the_program_gives_up_on_who_does_not_read(self) -> None:
         code = """
-            from aiozerocopy.compat import _line, turbopipe
-            _line.STALL = 0.1
+            from aiozerocopy.compat import _fd_queue, turbopipe
+            _fd_queue.STALL = 0.1
             r, w = os.pipe()
             turbopipe.pipe(bytes(5 << 20), w)
         """
@@ -674,11 +674,11 @@ class TestOpenGL:
         buffer = gl.buffer(noise())
         pipe.start_reading()
         turbopipe.pipe(buffer, pipe.w)
-        [line] = turbopipe._lines
+        [line] = turbopipe._queues
         for _ in range(50):
             turbopipe.sync(buffer)
             turbopipe.pipe(buffer, pipe.w)
-        assert len(line._spare) + len(line._flying) <= 2
+        assert len(line._spare) + len(line._in_flight) <= 2
         pipe.all()
         buffer.release()
 

@@ -1,12 +1,26 @@
-"""Waiting for something to change, in the loop's own thread."""
+"""Waiting for something to change."""
 
 from __future__ import annotations
 
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING
+
 import anyio
+
+from aiozerocopy._core.waiter import current_loop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LOOK_AGAIN = 0.1  # seconds
 
 
 class Change:
-    """Wakes all who wait for it; each then looks again at what it waits for."""
+    """Wakes all who wait for it; each then looks again at what it waits for.
+
+    It happens in the loop's own thread.
+    """
 
     __slots__ = ("_event",)
 
@@ -24,3 +38,43 @@ class Change:
         event, self._event = self._event, None
         if event is not None:
             event.set()
+
+
+class RemoteChange:
+    """The same for what happens in any thread, even in a finalizer.
+
+    It may happen just before somebody begins to wait for it, so `wait` does the
+    looking, once more after it can be woken.  Tasks of several loops may wait.
+    """
+
+    __slots__ = ("_wakes",)
+
+    def __init__(self) -> None:
+        self._wakes: set[Callable[[], object]] = set()
+
+    async def wait(self, ready: Callable[[], bool]) -> None:
+        """Return once ``ready()``; without a checkpoint if it is so already.
+
+        It looks at each change, and also once in a while: what a signal's handler
+        raises in a finalizer ends that finalizer, and Python tells nobody.
+        """
+        if ready():
+            return
+        loop = current_loop()
+        while True:
+            event = anyio.Event()
+            wake = partial(loop.call_in_loop, event.set)
+            self._wakes.add(wake)
+            try:
+                if ready():
+                    return
+                with anyio.move_on_after(LOOK_AGAIN):
+                    await event.wait()
+            finally:
+                self._wakes.discard(wake)
+
+    def happen(self) -> None:
+        """Wake all who wait now."""
+        for wake in tuple(self._wakes):
+            with contextlib.suppress(RuntimeError):  # its loop has ended
+                wake()

@@ -9,5 +9,6 @@ A module imports those above it, never those below.
     connecting        connect_tcp, connect_unix
     listening         sockets that listen
     admission         who may come in: tokens, and how many at a time
+    block             background tasks of an ``async with`` block
     serving           serve_tcp, serve_unix
 """

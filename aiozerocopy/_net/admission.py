@@ -1,4 +1,4 @@
-"""What a client goes through before a server's handler has it: TLS, then a token.
+"""What happens to a client before a server's handler gets it: TLS, then a token.
 
 The token's wire format: ``AZCT``, the token's length (16 bits, little-endian), the
 token; the server answers with one byte, 6 for yes and 21 for no (ASCII's ACK and NAK),
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import ByteStream
 
-ADMISSION = 10.0  # seconds that a client has for all of it
+ADMISSION_SECONDS = 10.0  # seconds that a client has for all of it
 MAX_TOKEN = 1024
 _TOKEN = struct.Struct("<4sH")
 _MAGIC = b"AZCT"
@@ -32,15 +32,15 @@ _YES, _NO = b"\x06", b"\x15"
 
 
 class TokenRefused(ConnectionError):
-    """The server did not like the token, or wants none."""
+    """The server refused the token, or expects none."""
 
 
 class NotAdmitted(Exception):
-    """A client that the server sent away again."""
+    """The server sent this client away."""
 
 
 @dataclass(frozen=True)
-class Entrance:
+class Admission:
     """What is asked of every client."""
 
     ssl_context: ssl.SSLContext | None = None
@@ -56,7 +56,7 @@ class Entrance:
         if self.ssl_context is None and self.token is None:
             return stream
         try:
-            with anyio.fail_after(ADMISSION):
+            with anyio.fail_after(ADMISSION_SECONDS):
                 admitted = await self._encrypted(stream)
                 if self.token is not None:
                     await _check_token(admitted, self.token)
@@ -83,7 +83,7 @@ def token_bytes(token: str | bytes | None) -> bytes | None:
 
 
 async def _check_token(stream: ByteStream, token: bytes) -> None:
-    """Compare in a time that tells nothing about where a wrong token is wrong."""
+    """Compare them in constant time, so that the time says nothing about the token."""
     magic, length = _TOKEN.unpack(await _read(stream, _TOKEN.size))
     if magic == _MAGIC and length <= MAX_TOKEN:
         given = await _read(stream, length)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Backoff:
-    """How long to wait before the next attempt: longer each time, and never in step.
+    """How long to wait before the next attempt: longer each time, and partly random.
 
     The wait is ``first * factor ** attempt`` seconds, at most ``longest``, less a
-    random part of up to ``jitter`` of it, so that a thousand clients of a server that
-    comes back do not all come at once.  ``attempts`` in a row may fail (None: any
+    random part of it, at most the share ``jitter``: a thousand clients of a server that
+    comes back should not come all at once.  ``attempts`` in a row may fail (None: any
     number).
     """
 
@@ -26,7 +26,7 @@ class Backoff:
     def seconds(self, attempt: int) -> float:
         """The wait after the attempt of that number, from 0 on."""
         wait = self.first
-        for _ in range(attempt):  # (a power could overflow)
+        for _ in range(attempt):  # factor ** attempt could overflow
             wait *= self.factor
             if wait >= self.longest:
                 break

@@ -65,7 +65,7 @@ def connect_tcp(
     Of a name's addresses the first to answer wins; each is given
     ``happy_eyeballs_delay`` seconds, or until it fails, before the next is tried as
     well.  The connection begins at an address of ``local_host``, if that is given.
-    Cancelled, nothing is left of it.
+    If it is cancelled, no socket is left open.
 
     Raises:
         OSError: nobody answered, the name is unknown, or ``timeout`` (TimeoutError);
@@ -112,7 +112,7 @@ def connect_unix(path: str | bytes | os.PathLike[str]) -> Opening[Stream]:
                 try:
                     sock.connect(os.fspath(path))
                 except BlockingIOError:  # noqa: PERF203
-                    # The server's backlog is full, and no fd tells when it is not.
+                    # The server's backlog is full; no fd tells when there is room.
                     await anyio.sleep(BACKLOG_IS_FULL)
                 except OSError as error:
                     raise located(error, f"cannot connect to {path!r}") from error

@@ -1,7 +1,7 @@
 """Whole messages over streams that are not ours, such as TLS.
 
-Such a stream may keep what it is given, so it gets copies; and it knows no messages,
-so one is sent after the other, in pieces.
+Such a stream may keep the memory that it is given, so it gets copies.  It may mix what
+several tasks send, so one message is sent after the other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from anyio.abc import AsyncResource, ByteReceiveStream
     from typing_extensions import Buffer
 
-PIECE = 256 << 10  # given at once to a stream that is not ours
+PIECE = 256 << 10  # bytes that are sent or received at once
 
 
 class WholeSender(ByteSendStream):
@@ -34,7 +34,7 @@ class WholeSender(ByteSendStream):
     def __init__(self, stream: ByteSendStream) -> None:
         self._stream = stream
         self._was_cut = False
-        self._turn = anyio.Lock(fast_acquire=True)
+        self._sending = anyio.Lock(fast_acquire=True)
 
     async def send(self, *buffers: Buffer) -> None:
         """Send one message; when this returns, the buffers are yours again.
@@ -43,7 +43,7 @@ class WholeSender(ByteSendStream):
             StreamBroken: a cancelled send has cut a message off, this one or another.
             others: as the stream's own ``send``.
         """
-        async with self._turn:
+        async with self._sending:
             if self._was_cut:
                 raise StreamBroken("a cancelled send has cut a message off")
             self._was_cut = True
@@ -64,7 +64,7 @@ def whole_sender(stream: ByteSendStream) -> SendStream | WholeSender:
 
 
 def _pieces(buffers: Sequence[Buffer]) -> Iterator[bytes]:
-    """Copies of them all, small ones joined."""
+    """Copies of all buffers; small ones are joined, large ones cut."""
     small = b""
     for buffer in buffers:
         memory = memory_of(buffer)
@@ -108,7 +108,7 @@ class ExactReceiver:
 
 
 async def drop_stream(stream: AsyncResource) -> None:
-    """Close a stream at once, whatever it has to say to that."""
+    """Close a stream at once, and ignore its errors."""
     with (
         anyio.CancelScope(shield=True),
         contextlib.suppress(

@@ -1,20 +1,25 @@
 """The header of a frame: docs/pages/wire-format.md in Python, for `framing`.
 
-Nothing of a header is believed before its checksum and its limits were looked at.
+A header is used only after its checksum and its limits were checked.
 """
 
 from __future__ import annotations
 
 import math
 import struct
+import time
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
+
+from aiozerocopy._core.pins import nbytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from typing_extensions import Buffer
+
+    from aiozerocopy._core.leases import Lease
 
 MAGIC = b"AZCF"
 VERSION = 1
@@ -42,7 +47,7 @@ def _dtypes() -> dict[str, int]:
 
 
 DTYPES = _dtypes()
-# The names that pools use; memory of ours is little-endian wherever Linux runs on it.
+# The names that pools use.  They say no byte order: ours is little-endian.
 _NAMES = {
     f"{name}{size * 8}": f"{'|' if size == 1 else '<'}{kind}{size}"
     for kind, name in (("u", "uint"), ("i", "int"), ("f", "float"), ("c", "complex"))
@@ -56,7 +61,7 @@ _KINDS |= dict.fromkeys("efd", "f") | {"?": "b", "Zf": "c", "Zd": "c"}
 
 
 class FrameError(Exception):
-    """What came is not a frame that this receiver takes; the stream is out of step."""
+    """The receiver cannot take what came, or find where the next frame begins."""
 
 
 class WrongMagic(FrameError):
@@ -72,11 +77,11 @@ class CorruptHeader(FrameError):
 
 
 class FrameTooLarge(FrameError):
-    """The header is well, but announces more than the receiver takes."""
+    """The header is intact, but announces more than the receiver takes."""
 
 
 class TruncatedFrame(FrameError):
-    """The stream ended inside of a frame, after ``received`` of ``total`` bytes."""
+    """The stream ended inside a frame, after ``received`` of ``total`` bytes."""
 
     def __init__(self, received: int, total: int) -> None:
         super().__init__(
@@ -91,7 +96,7 @@ class TruncatedFrame(FrameError):
 
 @dataclass(frozen=True)
 class FrameHeader:
-    """What a frame says of itself."""
+    """What a frame's header says."""
 
     sequence: int
     timestamp_ns: int
@@ -101,6 +106,34 @@ class FrameHeader:
     key: bool
     metadata_length: int
     payload_length: int
+
+    @classmethod
+    def of(
+        cls,
+        frame: Buffer | Lease,
+        sequence: int,
+        *,
+        timestamp_ns: int | None,
+        pixel_format: str,
+        key: bool,
+        metadata: bytes,
+    ) -> FrameHeader:
+        """The header of a frame that is about to be sent.
+
+        Raises:
+            TypeError, ValueError, BufferError: a frame that cannot travel.
+        """
+        dtype, shape = describe(frame)
+        return cls(
+            sequence,
+            time.time_ns() if timestamp_ns is None else timestamp_ns,
+            dtype,
+            shape,
+            pixel_format,
+            key,
+            len(metadata),
+            nbytes(frame),
+        )
 
     def pack(self) -> bytes:
         """The 128 bytes.
@@ -138,7 +171,7 @@ class FrameHeader:
 
     @classmethod
     def unpack(cls, data: Buffer, max_bytes: int = MAX_BYTES) -> FrameHeader:
-        """Read the 128 bytes, and believe nothing.
+        """Read the 128 bytes, and check them.
 
         Raises:
             WrongMagic, UnknownVersion, CorruptHeader, FrameTooLarge
@@ -192,7 +225,7 @@ class FrameHeader:
 
 
 class Described:
-    """A frame that has a header, which says what it is."""
+    """A frame with a header, whose fields are its own."""
 
     __slots__ = ()
     header: FrameHeader
@@ -239,7 +272,7 @@ def _shape(ndim: int, sides: Sequence[int]) -> tuple[int, ...]:
     return tuple(sides[:ndim])
 
 
-def describe(array: Buffer) -> tuple[str, tuple[int, ...]]:
+def describe(array: Buffer | Lease) -> tuple[str, tuple[int, ...]]:
     """The dtype, as the wire has it, and the shape of an array, a frame or a buffer.
 
     Raises:
@@ -249,7 +282,7 @@ def describe(array: Buffer) -> tuple[str, tuple[int, ...]]:
     dtype = getattr(array, "dtype", None)
     if dtype is None:
         view = memoryview(array)
-        code, shape = _dtype_of(view.format, view.itemsize), view.shape or ()
+        code, shape = _dtype_of_format(view.format, view.itemsize), view.shape or ()
     else:
         text = getattr(dtype, "str", dtype)
         code, shape = _NAMES.get(text, text), cast("Any", array).shape
@@ -260,7 +293,7 @@ def describe(array: Buffer) -> tuple[str, tuple[int, ...]]:
     return code, shape
 
 
-def _dtype_of(code: str, itemsize: int) -> str:
+def _dtype_of_format(code: str, itemsize: int) -> str:
     """The dtype of a memoryview's format."""
     order = ">" if code[0] in ">!" else "<"
     kind = _KINDS.get(code.lstrip("@=<>!"), code)

@@ -17,14 +17,16 @@ import anyio
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    Address = tuple[str, int]
-    Place = tuple[socket.AddressFamily, Address]
+    SocketAddress = tuple[str, int]
+    Candidate = tuple[socket.AddressFamily, SocketAddress]
 
 
-async def look_up(host: str, port: int, family: int = socket.AF_UNSPEC) -> list[Place]:
+async def look_up(
+    host: str, port: int, family: int = socket.AF_UNSPEC
+) -> list[Candidate]:
     """All addresses of a host, the families in turn; the best one comes first.
 
-    An address is not looked up, but is what it says, of whatever family.
+    An IP address is not looked up, and ``family`` does not matter for it.
 
     Raises:
         OSError: the name is unknown.
@@ -35,18 +37,19 @@ async def look_up(host: str, port: int, family: int = socket.AF_UNSPEC) -> list[
     found = await anyio.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
     before: collections.Counter[int] = collections.Counter()
 
-    def turn(place: Place) -> int:
-        before[place[0]] += 1
-        return before[place[0]]
+    def rank(candidate: Candidate) -> int:
+        family = candidate[0]
+        before[family] += 1
+        return before[family]
 
-    places = dict.fromkeys((family, address) for family, *_, address in found)
-    return sorted(places, key=turn)
+    candidates = dict.fromkeys((family, address) for family, *_, address in found)
+    return sorted(candidates, key=rank)
 
 
 async def connect_first(
-    places: Sequence[Place], local: Address | None, delay: float
+    candidates: Sequence[Candidate], local: SocketAddress | None, delay: float
 ) -> socket.socket:
-    """A socket, not blocking, that is connected to the first place to answer.
+    """A socket, not blocking, that is connected to the first candidate to answer.
 
     The next one is tried as well after ``delay`` seconds, and at once when one fails.
     The sockets of the others are closed, and all of them when this is cancelled.
@@ -55,16 +58,16 @@ async def connect_first(
         OSError: nobody answered.  Its errno is that of the first to fail; if there are
             many, its text has each of them.
     """
-    if len(places) == 1:
-        return await _connect(places[0], local)
+    if len(candidates) == 1:
+        return await _connect(candidates[0], local)
     connected: list[socket.socket] = []
     failures: list[tuple[int | None, str]] = []
 
-    async def attempt(place: Place) -> None:
+    async def attempt(candidate: Candidate) -> None:
         try:
-            sock = await _connect(place, local)
+            sock = await _connect(candidate, local)
         except OSError as error:
-            failures.append((error.errno, f"{place[1][0]}: {error.strerror}"))
+            failures.append((error.errno, f"{candidate[1][0]}: {error.strerror}"))
             failed.set()
         else:
             connected.append(sock)
@@ -72,9 +75,9 @@ async def connect_first(
 
     try:
         async with anyio.create_task_group() as attempts:
-            for place in places:
+            for candidate in candidates:
                 failed = anyio.Event()
-                attempts.start_soon(attempt, place)
+                attempts.start_soon(attempt, candidate)
                 with anyio.move_on_after(delay):
                     await failed.wait()
         if connected:
@@ -85,14 +88,14 @@ async def connect_first(
     raise OSError(failures[0][0], "; ".join(text for _, text in failures))
 
 
-async def _connect(place: Place, local: Address | None) -> socket.socket:
-    family, address = place
+async def _connect(candidate: Candidate, local: SocketAddress | None) -> socket.socket:
+    family, address = candidate
     sock = socket.socket(family)
     try:
         sock.setblocking(False)
         if local is not None:
             sock.bind(local)
-        with contextlib.suppress(BlockingIOError):  # it is on its way
+        with contextlib.suppress(BlockingIOError):  # connecting takes a while
             sock.connect(address)
         await anyio.wait_writable(sock)
         if failure := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):

@@ -14,12 +14,12 @@ import anyio
 
 from aiozerocopy._net.connecting import located
 
-PORTS = 20  # free ports to try until one is free on all addresses
+PORTS = 20  # attempts to find a port that is free on all addresses
 
 
 @dataclass
 class Listener:
-    """A listening socket, and what it leaves behind."""
+    """A listening socket, and the file that it leaves behind."""
 
     sock: socket.socket
     address: Any
@@ -162,4 +162,4 @@ def _remove_stale(path: str | bytes) -> None:
         except ConnectionRefusedError:
             os.unlink(path)
         except OSError:
-            pass  # somebody is there, busy perhaps: bind will say so
+            pass  # somebody listens there, or we may not ask: bind will say so

@@ -3,9 +3,9 @@
 One task for each listening socket accepts, one for each client runs the handler.  They
 live in a task group of the ``async with`` block, so no client outlives the server.
 
-Which path is without a copy: the plain one.  With TLS every byte is encrypted, from
-user memory into other user memory, and the handler gets anyio's ``TLSStream``; frames
-are still sent whole there, by `framing` and `broadcast`.
+Only plain connections are without a copy.  With TLS every byte is encrypted, from user
+memory into other user memory, and the handler gets anyio's ``TLSStream``; `framing` and
+`broadcast` send whole frames over that too.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import anyio
 import anyio.lowlevel
 
 from aiozerocopy._core.errors import IncompleteReceive, StreamBroken, StreamClosed
-from aiozerocopy._net.admission import Entrance, NotAdmitted, token_bytes
+from aiozerocopy._net.admission import Admission, NotAdmitted, token_bytes
+from aiozerocopy._net.block import Service
 from aiozerocopy._net.listening import listen_tcp, listen_unix
 from aiozerocopy.opening import stream_over
 
 if TYPE_CHECKING:
     import socket
     import ssl
-    from collections.abc import Awaitable, Callable, Generator
-    from types import TracebackType
+    from collections.abc import Awaitable, Callable
 
     from anyio.abc import TaskGroup, TaskStatus
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 GRACE = 5.0  # seconds that handlers have to finish when the server closes
 BACKLOG = 1024
-BURST = 64  # clients accepted before other tasks have their turn
+BURST = 64  # clients accepted before other tasks run
 PAUSE = 0.1  # seconds without accepting, when there are no fds or no memory
 
 log = logging.getLogger("aiozerocopy")
@@ -75,9 +75,9 @@ def serve_tcp(
     free one, the same for all of them.  See `Server`.
 
     With an ``ssl_context`` the handler gets a ``TLSStream``.  With a ``token`` clients
-    must show it first: see `client.present_token`.  Who comes when ``max_connections``
-    clients are there is sent away, and a client is cancelled for which nothing went in
-    or out for ``idle_timeout`` seconds.
+    must show it first: see `client.present_token`.  A client that comes when
+    ``max_connections`` are served is sent away, and one for which nothing went in or
+    out for ``idle_timeout`` seconds is cancelled.
 
     Raises (when it is awaited or entered):
         OSError: it cannot listen there; host and port are in the text.
@@ -86,8 +86,8 @@ def serve_tcp(
     def listen() -> Awaitable[list[Listener]]:
         return listen_tcp(host, port, backlog, reuse_port)
 
-    entrance = Entrance(ssl_context, token_bytes(token))
-    return Server(handler, listen, entrance, max_connections, idle_timeout)
+    admission = Admission(ssl_context, token_bytes(token))
+    return Server(handler, listen, admission, max_connections, idle_timeout)
 
 
 def serve_unix(
@@ -115,13 +115,13 @@ def serve_unix(
         await anyio.lowlevel.checkpoint()
         return [listen_unix(os.fspath(path), mode, backlog)]
 
-    entrance = Entrance(token=token_bytes(token))
-    return Server(handler, listen, entrance, max_connections, idle_timeout)
+    admission = Admission(token=token_bytes(token))
+    return Server(handler, listen, admission, max_connections, idle_timeout)
 
 
 @dataclass
-class _Guest:
-    """A client that is being served, and when it last moved a byte."""
+class _Connection:
+    """A client that is being served, and since when no byte has moved."""
 
     stream: Stream
     scope: anyio.CancelScope
@@ -136,15 +136,15 @@ class _Guest:
         return now - self.since >= timeout
 
 
-class Server:
+class Server(Service):
     """What `serve_tcp` and `serve_unix` return.
 
     ``async with`` serves inside of the block.  At its end the server stops accepting,
     and the handlers have `GRACE` seconds to finish (see `aclose`); when the block
     fails, none.
 
-    ``await`` serves until cancelled and never returns, for the clients' tasks need a
-    block to end with.  Either way "aiozerocopy" logs where it listens, at info level.
+    ``await`` serves until cancelled, and never returns: the clients' tasks need a block
+    that they end with.  Either way "aiozerocopy" logs where it listens, at info level.
 
     A client's stream is closed when its handler returns.  If the handler raises, the
     stream is aborted, the error is logged to "aiozerocopy" (for a client that merely
@@ -155,20 +155,19 @@ class Server:
         self,
         handler: Handler,
         listen: Callable[[], Awaitable[list[Listener]]],
-        entrance: Entrance,
+        admission: Admission,
         max_connections: int | None = None,
         idle_timeout: float | None = None,
     ) -> None:
         self.refused = 0  # clients that were sent away, or did not get in
         self._handler = handler
         self._listen = listen
-        self._entrance = entrance
+        self._admission = admission
         self._max_connections = max_connections
         self._idle_timeout = idle_timeout
         self._listeners: list[Listener] = []
-        self._tasks: contextlib.AsyncExitStack | None = None
         self._exhausted = False
-        self._guests: dict[int, _Guest] = {}
+        self._connections: dict[int, _Connection] = {}
 
     @property
     def addresses(self) -> list[Any]:
@@ -186,51 +185,26 @@ class Server:
     @property
     def connections(self) -> int:
         """How many clients are being served now."""
-        return len(self._guests)
+        return len(self._connections)
 
     # -- its life -----------------------------------------------------------------
 
-    def __await__(self) -> Generator[Any, None, None]:
-        return self._serve_forever().__await__()
-
-    async def _serve_forever(self) -> None:
-        async with self:
-            await anyio.sleep_forever()
-
-    async def __aenter__(self) -> Server:
-        if self._listeners:
-            raise RuntimeError("a server serves once")
+    async def _begin(self, undo: contextlib.AsyncExitStack) -> None:
         self._listeners = await self._listen()
+        undo.callback(self._stop_listening)
         self._accepting = anyio.CancelScope()
         self._handling = anyio.CancelScope()
         self._ended = anyio.Event()
-        async with contextlib.AsyncExitStack() as undo:
-            undo.callback(self._stop_listening)
-            tasks = await undo.enter_async_context(anyio.create_task_group())
-            await tasks.start(self._serve)
-            self._tasks = undo.pop_all()
+        tasks = await undo.enter_async_context(anyio.create_task_group())
+        await tasks.start(self._serve)
         log.info("listening on %s", ", ".join(map(str, self._listeners)))
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        try:
-            await self.aclose(GRACE if exc_val is None else 0)
-        finally:
-            # It does not hear of the block's own error, to wrap it in a group.
-            if self._tasks is not None:
-                await self._tasks.aclose()
 
     async def aclose(self, grace: float | None = GRACE) -> None:
         """Stop accepting; cancel the handlers that do not end in ``grace`` seconds.
 
         With a ``grace`` of None they may take as long as they like.
         """
-        if self._tasks is None:
+        if self._undo is None:
             return
         self._accepting.cancel()
         try:
@@ -253,7 +227,9 @@ class Server:
                     with self._accepting:
                         async with anyio.create_task_group() as accepting:
                             if self._idle_timeout is not None:
-                                accepting.start_soon(self._sweep, self._idle_timeout)
+                                accepting.start_soon(
+                                    self._cancel_idle, self._idle_timeout
+                                )
                             for listener in self._listeners:
                                 accepting.start_soon(self._accept, listener, clients)
                             task_status.started()
@@ -268,19 +244,19 @@ class Server:
                 sock = await self._accept_one(listener.sock)
                 if sock is None:
                     break
-                if len(self._guests) == self._max_connections:
+                if len(self._connections) == self._max_connections:
                     sock.close()
                     self.refused += 1
                     continue
-                guest = self._receive_guest(sock)
-                clients.start_soon(self._serve_client, guest)
+                connection = self._register(sock)
+                clients.start_soon(self._serve_client, connection)
 
     async def _accept_one(self, listener: socket.socket) -> socket.socket | None:
         """The next client; None if there is none now."""
         try:
             sock, _ = listener.accept()
         except OSError as error:
-            # All but these mean that nobody waits, or that who waited left again.
+            # Any other error: nobody is waiting, or whoever was has left again.
             if error.errno in _EXHAUSTED:
                 await self._pause(error)
             return None
@@ -288,57 +264,58 @@ class Server:
         return sock
 
     async def _pause(self, error: OSError) -> None:
-        """Wait until somebody has given something back; say so once."""
+        """Wait for others to give something back; log it once."""
         if not self._exhausted:
             self._exhausted = True
             log.error("no clients are accepted for now: %s", error.strerror)
         await anyio.sleep(PAUSE)
 
-    def _receive_guest(self, sock: socket.socket) -> _Guest:
+    def _register(self, sock: socket.socket) -> _Connection:
         with sock:
             stream = stream_over(sock)
-            guest = _Guest(stream, anyio.CancelScope())
-        self._guests[id(guest)] = guest
-        return guest
+            connection = _Connection(stream, anyio.CancelScope())
+        self._connections[id(connection)] = connection
+        return connection
 
-    async def _serve_client(self, guest: _Guest) -> None:
+    async def _serve_client(self, connection: _Connection) -> None:
         try:
-            with guest.scope:
-                await self._entertain(guest.stream)
+            with connection.scope:
+                await self._handle(connection.stream)
         except Exception as error:
-            level = logging.DEBUG if _has_left(error) else logging.ERROR
+            level = logging.DEBUG if _only_left(error) else logging.ERROR
             log.log(level, "the handler of a client failed", exc_info=True)
         finally:
-            guest.stream.abort()  # nothing is left to do if it was closed
-            del self._guests[id(guest)]
+            connection.stream.abort()  # does nothing if it was closed
+            del self._connections[id(connection)]
 
-    async def _entertain(self, stream: Stream) -> None:
+    async def _handle(self, stream: Stream) -> None:
         try:
-            admitted = await self._entrance.admit(stream)
+            admitted = await self._admission.admit(stream)
         except Exception:
             self.refused += 1
             log.debug("a client was not admitted", exc_info=True)
             return
         await self._handler(admitted)
-        if admitted is not stream:  # TLS says goodbye, and waits for an answer
-            # (from whom nothing comes, or what is no TLS: ssl.SSLError is an OSError)
+        if admitted is not stream:
+            # TLS says goodbye and waits for the answer, which may never come or not be
+            # TLS (ssl.SSLError is an OSError).
             with anyio.move_on_after(GRACE), contextlib.suppress(OSError):
                 await admitted.aclose()
         await stream.aclose()
 
-    async def _sweep(self, limit: float) -> None:
-        """Cancel those for whom nothing has moved."""
+    async def _cancel_idle(self, limit: float) -> None:
+        """Cancel the connections on which nothing has moved for so long."""
         while True:
             await anyio.sleep(limit / 4)
             now = anyio.current_time()
-            for guest in list(self._guests.values()):
-                if guest.is_idle(now, limit):
-                    guest.scope.cancel()
+            for connection in list(self._connections.values()):
+                if connection.is_idle(now, limit):
+                    connection.scope.cancel()
 
 
-def _has_left(error: BaseException) -> bool:
-    """Does the error, or do all in the group, mean no more than that the peer left?"""
+def _only_left(error: BaseException) -> bool:
+    """Does the error, or each one in the group, only mean that the peer left?"""
     errors = getattr(error, "exceptions", None)
     if errors is None:
         return isinstance(error, _PEER_LEFT)
-    return all(map(_has_left, errors))
+    return all(map(_only_left, errors))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LAST_WORDS = 1.0  # seconds that an error waits for the child to end and tell why
 
 
-class Child:
+class ChildProcess:
     """What a process and the stream to it both know."""
 
     def __init__(self, popen: subprocess.Popen[bytes], tail: Tail | None) -> None:
@@ -56,7 +56,7 @@ class Child:
 class ChildStdin(SendStream):
     """A stream that knows why its reader left."""
 
-    child: Child | None = None
+    child: ChildProcess | None = None
 
     async def _explain(self, error: StreamBroken) -> None:
         if self.child is not None and error.errno == errno.EPIPE:
@@ -70,6 +70,6 @@ class ChildStdin(SendStream):
                 self.child.popen.wait(timeout=LAST_WORDS)
             self._quote(self.child, error)
 
-    def _quote(self, child: Child, error: StreamBroken) -> None:
+    def _quote(self, child: ChildProcess, error: StreamBroken) -> None:
         error.returncode = child.popen.poll()
         error.stderr = child.last_words()

@@ -14,8 +14,9 @@ _READS = 64  # at once, if the child never stops
 class Tail:
     """The last bytes that come out of a pipe, drained by a thread of its own.
 
-    Owns the fd, even if it cannot start.  Why a thread: the event loop may be busy for
-    seconds (in GL calls, in a debugger), and a child whose stderr is full stops.
+    It owns the fd, and closes it even if the thread cannot start.  Why a thread: the
+    event loop may be busy for seconds (in GL calls, in a debugger), and a child whose
+    stderr is full stops.
     """
 
     def __init__(self, fd: int, limit: int) -> None:
@@ -49,10 +50,10 @@ class Tail:
             self._fd = -1
 
     def _drain(self) -> bool:
-        """Take what is there; True at the end.
+        """Read what is there; True at the end.
 
-        Any thread may call it: who asks for the text gets all that was written until
-        then, whether our thread had its turn or not.
+        Any thread may call it: `text` must have all that was written until then, also
+        if our thread has not run yet.
         """
         with self._lock:
             for _ in range(_READS):

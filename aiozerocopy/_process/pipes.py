@@ -41,7 +41,7 @@ def _pipe() -> tuple[int, int]:
 
 
 class ChildPipes:
-    """Pipes, of which the child gets the one ends and we keep the others.
+    """Pipes to a child and from it: the child gets one end of each, and we keep one.
 
     The child's ends are ours until the block ends: then it has its own copies.  Our
     ends are closed too, unless `keep` was called, because the child has started.

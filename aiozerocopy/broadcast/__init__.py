@@ -1,11 +1,11 @@
 """Broadcast: one frame to any number of clients, without a copy for each.
 
-The way of a frame
+How a frame travels
     `Broadcast.publish` takes it: a pool frame is leased, ``bytes`` are referred to, any
     other array is copied once.  Each encoding in use (a function of the frame) is made
     once: a `Message`, which all clients that use it share.  A client whose stream takes
     the message at once costs one system call and no task switch; another one queues it
-    as its policy says, and goes on when its stream tells that it is free.
+    as its policy says, and goes on when its stream has room.
 
     An encoder that takes its time is an async function, and runs beside all that: one
     frame at a time, the newest that there is.  See `encoding`.

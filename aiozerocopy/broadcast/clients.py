@@ -1,4 +1,4 @@
-"""Who watches a broadcast: one `Client` for each stream, be it fast, slow or stuck.
+"""The clients of a broadcast: one `Client` for each stream, fast, slow or stuck.
 
 A client has at most one message in flight; what comes meanwhile waits, or is dropped,
 as its policy says.  Only whole frames are ever dropped, and after that everything up to
@@ -7,7 +7,6 @@ the next frame that can be decoded without those before it.
 
 from __future__ import annotations
 
-import collections
 import logging
 import math
 import time
@@ -18,9 +17,10 @@ import anyio
 
 from aiozerocopy._core.change import Change
 from aiozerocopy._core.errors import StreamBroken
+from aiozerocopy.broadcast.frame_queue import FrameQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from anyio.abc import ByteSendStream
 
@@ -79,19 +79,17 @@ class Client:
         self.policy = policy
         self.encode = encode
         self.error: Exception | None = None  # why it was disconnected
-        self._forget = forget  # of the hub: it is no client any more
+        self._forget = forget  # tells the hub that this is a client no more
         self._stream = stream
         self._limit = LIMITS[policy] if limit is None or policy == "latest" else limit
         self._deadline = deadline
         self._on_event = on_event
-        self._pending: collections.deque[Message] = collections.deque()
+        self._pending: FrameQueue[Message] = FrameQueue()
         self._current: Message | None = None  # in flight
-        self._since = 0.0
-        # Frames are of no use before the next one that is a key.
-        self._needs_key = True
-        self._offered = -1  # the last that was
+        self._since = 0.0  # when that began
+        self._last_offered = -1  # its sequence
         self._closed = False
-        self._change = Change()  # it got free, or closed
+        self._change = Change()  # a frame has left, a frame came, or it was closed
         self._sent = self._dropped = self._bytes = self._age_ns = 0
 
     @property
@@ -120,7 +118,7 @@ class Client:
         if self._closed:
             return
         self._end()
-        self._give_memory_back()
+        self._stop_borrowing()
 
     async def wait_closed(self) -> None:
         """Return when the client was detached, or disconnected: see ``error``.
@@ -145,14 +143,12 @@ class Client:
 
     def _offer(self, message: Message) -> None:
         """Send it now, or queue it."""
-        if self._closed or message.sequence <= self._offered:
+        if self._closed or message.sequence <= self._last_offered:
             return
-        self._offered = message.sequence
-        if self._needs_key:
-            if not message.key:
-                self._miss(message.sequence)
-                return
-            self._needs_key = False
+        self._last_offered = message.sequence
+        if not self._pending.accepts(message):
+            self._drop(message)
+            return
         if self._current is None:
             self._send(message)
         else:
@@ -178,32 +174,23 @@ class Client:
             if queued > max(self._limit, message.nbytes):
                 self._fail(ClientTooSlow(f"{queued:,} bytes were queued"))
         elif self.policy != "block":
-            self._drop_oldest()
-        self._keep_before(message.sequence - 1)
+            self._drop_all(self._pending.drop_to(self._limit))
+        self._copy_before(message.sequence - 1)
 
-    def _keep_before(self, sequence: int) -> None:
-        """Borrow nothing of older frames, so that their slots are free."""
+    def _copy_before(self, sequence: int) -> None:
+        """Borrow nothing of frames before this one, so that their slots are free."""
         for waiting in self._pending:
             if waiting.sequence < sequence:
                 waiting.keep()
         if self._current is not None and self._current.sequence < sequence:
-            self._give_memory_back()
-
-    def _drop_oldest(self) -> None:
-        """Down to the limit, and then up to the next frame that needs no other."""
-        pending = self._pending
-        while len(pending) > self._limit:
-            self._drop(pending.popleft())
-            self._skip_to_key()
-
-    def _skip_to_key(self) -> None:
-        """Something was dropped: what follows is of no use without it."""
-        while self._pending and not self._pending[0].key:
-            self._drop(self._pending.popleft())
-        self._needs_key = not self._pending
+            self._stop_borrowing()
 
     def _drop(self, message: Message) -> None:
         self._miss(message.sequence)
+
+    def _drop_all(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            self._drop(message)
 
     def _miss(self, sequence: int) -> None:
         """It does not get this frame."""
@@ -211,10 +198,10 @@ class Client:
         self._tell("dropped", sequence)
 
     def _send(self, message: Message) -> None:
-        """Let the stream have it; `_done` follows, at once or later."""
+        """Give it to the stream; `_done` is called at once or later."""
         raise NotImplementedError
 
-    def _give_memory_back(self) -> None:
+    def _stop_borrowing(self) -> None:
         """Borrow nothing any more for the frame in flight."""
         raise NotImplementedError
 
@@ -227,9 +214,9 @@ class Client:
             self._tell("sent", message.sequence)
 
     def _advance(self) -> None:
-        """Nothing is in flight: go on with what waits, and let others know."""
+        """Nothing is in flight: send what waits, and wake those who wait for that."""
         while self._pending and self._current is None and not self._closed:
-            self._send(self._pending.popleft())
+            self._send(self._pending.pop())
         self._change.happen()
 
     def _fail(self, error: Exception) -> None:
@@ -246,8 +233,7 @@ class Client:
 
     def _end(self) -> None:
         self._closed = True
-        while self._pending:
-            self._drop(self._pending.popleft())
+        self._drop_all(self._pending.drop_to(0))
         self._forget(self)
         self._change.happen()
         self._tell("closed", -1)

@@ -1,4 +1,4 @@
-"""A client of a broadcast whose stream is ours, and costs it no task."""
+"""A client of a broadcast whose stream is ours: it needs no task."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 class DirectClient(Client):
     """Over a stream of ours: the queue in C takes the message, and no task is needed.
 
-    What becomes of the message in flight
-        over          `_over`, and the next one goes
-        taken back    its rest was copied and follows: an empty operation tells when
-                      that is out; or nothing was out: it waits, or is dropped
+    How the operation of the message in flight ends (`_on_end`)
+        all is out    the next message is sent
+        rescued       some was out when the memory was asked back: C has copied the
+                      rest, and an empty operation behind it ends when that is out
+        dropped       nothing was out then: the message waits again, or is dropped
     """
 
     _stream: SendStream
     _operation: Operation | None = None
-    _asked_back = False
+    _was_asked_back = False
 
     def _send(self, message: Message) -> None:
         self._submit(message, message.buffers)
@@ -42,12 +43,12 @@ class DirectClient(Client):
         if operation.done:
             self._done(message)
             return
-        self._current, self._operation, self._asked_back = message, operation, False
+        self._current, self._operation, self._was_asked_back = message, operation, False
         if not self._since:
             self._since = time.monotonic()
-        operation.listen(self._over)
+        operation.listen(self._on_end)
 
-    def _over(self) -> None:
+    def _on_end(self) -> None:
         """The operation in flight has ended."""
         operation, message = self._operation, self._current
         if operation is None or message is None:
@@ -57,32 +58,32 @@ class DirectClient(Client):
             self._since = 0.0
             self._done(message)
         elif operation.was_dropped:
-            self._not_begun(message)
+            self._send_later(message)
         elif not operation.was_rescued:
             self._drop(message)
             self._fail(operation.failure())
         elif self._closed:
-            self._done(message)  # its rest follows
+            self._done(message)  # its rest will go out
         else:
-            self._submit(message.memory_free(), (b"",))  # this tells when it did
-            self._asked_back = True
+            self._submit(message.without_memory(), (b"",))
+            self._was_asked_back = True
         if self._current is None:
             self._advance()
 
-    def _not_begun(self, message: Message) -> None:
+    def _send_later(self, message: Message) -> None:
         """Not a byte of it was out: a newer one may take its place, or it waits."""
         if self._closed or (self.policy == "latest" and self._pending):
             self._drop(message)
-            self._skip_to_key()
+            self._drop_all(self._pending.skip_to_key())
         else:
             message.keep()
-            self._pending.appendleft(message)
+            self._pending.put_back(message)
 
-    def _give_memory_back(self) -> None:
+    def _stop_borrowing(self) -> None:
         waiter, operation = self._stream._waiter, self._operation
-        if waiter is None or operation is None or self._asked_back:
+        if waiter is None or operation is None or self._was_asked_back:
             return
-        self._asked_back = True
+        self._was_asked_back = True
         self._stream._out.take_back(waiter.port, operation, operation.total)
 
     def _abort(self) -> None:

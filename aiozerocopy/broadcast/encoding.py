@@ -1,4 +1,4 @@
-"""The ways in which clients want frames: each is made once, for all who want it so.
+"""Encodings: what clients want of a frame, made once for all who want the same.
 
 `Encoding` calls a plain function, while the frame is being published.  `SlowEncoding`
 runs an async function beside that, in a task of its own: the publisher and all other
@@ -21,6 +21,7 @@ import anyio
 import anyio.lowlevel
 
 from aiozerocopy._core.change import Change
+from aiozerocopy.broadcast.frame_queue import FrameQueue
 from aiozerocopy.broadcast.published import Message, Published
 
 if TYPE_CHECKING:
@@ -29,16 +30,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("aiozerocopy")
 
-TURN = 64  # frames to a client each, before other tasks have their turn
+BURST = 64  # frames to a client each, before other tasks may run
 
 
-class Turns:
-    """What was done since other tasks had their turn."""
+class Burst:
+    """How much was done since other tasks could run."""
 
     def __init__(self) -> None:
         self.spent = 0
 
-    async def give(self) -> None:
+    async def end(self) -> None:
         self.spent = 0
         await anyio.lowlevel.checkpoint()
 
@@ -46,27 +47,27 @@ class Turns:
 class Encoding:
     """An encoder that returns at once, and those who want what it makes."""
 
-    def __init__(self, encode: Encode, turns: Turns, *, keeps_last: bool) -> None:
+    def __init__(self, encode: Encode, burst: Burst, *, keeps_last: bool) -> None:
         self.encode = encode
         self.clients: dict[Client, None] = {}
         self._last: Message | None = None  # the last key frame, for newcomers
-        self._turns = turns
+        self._burst = burst
         self._keeps_last = keeps_last
 
     def welcome(self, client: Client, last: Published | None, upcoming: int) -> None:
         """Add a newcomer, who gets the last key frame.
 
-        What was published after that is of no use to it: ``upcoming`` is the sequence
-        of the next.
+        If others were published since, only a key frame can follow: ``upcoming`` is the
+        sequence of the next frame.
         """
         self.clients[client] = None
         message = None if last is None else self._encoded(last)
         if message is not None:
             client._offer(message)
-            client._needs_key = message.sequence + 1 < upcoming
+            client._pending.needs_key = message.sequence + 1 < upcoming
 
-    def remember(self, published: Published) -> None:
-        """There is a newer frame: borrow nothing of the one that is kept."""
+    def on_published(self, published: Published) -> None:
+        """A newer frame was published: borrow nothing of the one that is kept."""
         if published.key:
             self._last = None
         elif self._last is not None:
@@ -95,27 +96,27 @@ class Encoding:
         return message
 
     def _fail(self, error: Exception) -> None:
-        """Disconnect all; the frame is not kept by where the error came from."""
+        """Disconnect all."""
         log.debug("an encoder failed", exc_info=error)
-        error.__traceback__ = None
+        error.__traceback__ = None  # it would keep the memory borrowed
         for client in tuple(self.clients):
             client._fail(error)
 
     async def _offer_to_all(self, message: Message, started: float) -> None:
-        waiting, turns = [], self._turns
+        waiting, burst = [], self._burst
         for client in tuple(self.clients):
             if client._is_full:
                 waiting.append(client)
             else:
                 client._offer(message)
-            turns.spent += 1
-            if turns.spent >= TURN:
-                await turns.give()
+            burst.spent += 1
+            if burst.spent >= BURST:
+                await burst.end()
         for client in waiting:
             await client._offer_in_time(message, started)
 
     def forget(self, client: Client) -> bool:
-        """True if nobody is left, and this may be forgotten too."""
+        """Remove the client.  True if none is left, and this may be removed too."""
         self.clients.pop(client, None)
         return not self.clients
 
@@ -129,24 +130,23 @@ class Encoding:
 class SlowEncoding(Encoding):
     """An encoder that takes its time; `run` is its task."""
 
-    def __init__(self, encode: Encode, turns: Turns, *, keeps_last: bool) -> None:
-        super().__init__(encode, turns, keeps_last=keeps_last)
-        self._next: Published | None = None
-        self._following = -1  # the frame that can be decoded after the last one
+    def __init__(self, encode: Encode, burst: Burst, *, keeps_last: bool) -> None:
+        super().__init__(encode, burst, keeps_last=keeps_last)
+        self._waiting: FrameQueue[Published] = FrameQueue()  # one at most
         self._scope = anyio.CancelScope()
-        self._news = Change()
-        self._idle = anyio.Event()
-        self._idle.set()
+        self._is_idle = True
+        self._change = Change()  # a frame waits, it is idle, or nobody is left
 
     def welcome(self, client: Client, last: Published | None, upcoming: int) -> None:
         self.clients[client] = None
         if self._last is not None:
             client._offer(self._last)
-            client._needs_key = self._last.sequence + 1 < upcoming
-        elif last is not None and self._idle.is_set():
+            client._pending.needs_key = self._last.sequence + 1 < upcoming
+        elif last is not None and self._is_idle:
             self._take(last)
+            self._waiting.needs_key = last.sequence + 1 < upcoming
 
-    def remember(self, published: Published) -> None:
+    def on_published(self, published: Published) -> None:
         """The last one stays until the next is encoded."""
         if self._last is not None:
             self._last.keep()
@@ -155,19 +155,18 @@ class SlowEncoding(Encoding):
         """Leave it to `run`; wait only for clients who must not miss the one before."""
         if any(client.policy == "block" for client in self.clients):
             await self.wait_idle()
-        if self._next is not None:
-            self._miss(self._next)
-            self._next, self._following = None, -1
-        if published.key or published.sequence == self._following:
-            self._take(published)
-        else:
-            self._miss(published)
+        self._take(published)
 
     def _take(self, published: Published) -> None:
-        self._next, self._following = published, published.sequence + 1
-        if self._idle.is_set():
-            self._idle = anyio.Event()
-        self._news.happen()
+        if not self._waiting.accepts(published):
+            self._miss(published)
+            return
+        self._waiting.append(published)
+        for dropped in self._waiting.drop_to(1):
+            self._miss(dropped)
+        if self._waiting:
+            self._is_idle = False
+            self._change.happen()
 
     def _miss(self, published: Published) -> None:
         for client in tuple(self.clients):
@@ -180,15 +179,15 @@ class SlowEncoding(Encoding):
                 while self.clients:
                     await self._next_message()
             finally:
-                self._next = None
-                self._idle.set()
+                self._waiting.drop_to(0)
+                self._set_idle()
 
     async def _next_message(self) -> None:
-        published, self._next = self._next, None
-        if published is None:
-            self._idle.set()
-            await self._news.next()
+        if not self._waiting:
+            self._set_idle()
+            await self._change.next()
             return
+        published = self._waiting.pop()
         try:
             encode: Any = self.encode
             message = self._made(Message(published, await encode(published)))
@@ -196,18 +195,23 @@ class SlowEncoding(Encoding):
             self._fail(error)
             return
         finally:
-            published = None  # its memory is needed no longer
+            del published  # its memory can be used again
         await self._offer_to_all(message, anyio.current_time())
 
+    def _set_idle(self) -> None:
+        self._is_idle = True
+        self._change.happen()
+
     async def wait_idle(self) -> None:
-        await self._idle.wait()
+        while not self._is_idle:
+            await self._change.next()
 
     def stop(self) -> None:
         self._scope.cancel()
 
     def forget(self, client: Client) -> bool:
         if super().forget(client):
-            self._news.happen()  # and `run` ends
+            self._change.happen()  # and `run` ends
         return False
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class FedClient(Client):
-    """Over a stream that is not ours: whoever awaits `wait_closed` feeds it, copies."""
+    """Over a stream that is not ours: the task in `wait_closed` sends copies to it."""
 
     _scope: anyio.CancelScope | None = None
 
@@ -59,8 +59,8 @@ class FedClient(Client):
             await drop_stream(self._stream)
         self._advance()
 
-    def _give_memory_back(self) -> None:
-        """There is none: it was copied."""
+    def _stop_borrowing(self) -> None:
+        """Nothing is borrowed: `_send` has copied it."""
 
     def _abort(self) -> None:
         if self._scope is not None:

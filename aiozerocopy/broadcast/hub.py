@@ -1,29 +1,29 @@
-"""The `Broadcast` itself: it takes the frames, and knows who watches."""
+"""The `Broadcast` itself: it takes the frames, and has the clients."""
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
 
 from aiozerocopy._core.errors import StreamClosed
-from aiozerocopy._core.pins import copy_into, nbytes
+from aiozerocopy._core.pins import copy_into
+from aiozerocopy._net.block import Block
 from aiozerocopy.broadcast.direct_client import DirectClient
-from aiozerocopy.broadcast.encoding import TURN, Encoding, SlowEncoding, Turns, is_slow
+from aiozerocopy.broadcast.encoding import BURST, Burst, Encoding, SlowEncoding, is_slow
 from aiozerocopy.broadcast.fed_client import FedClient
 from aiozerocopy.broadcast.published import Published
-from aiozerocopy.framing import FrameHeader, describe, fresh
+from aiozerocopy.framing import FrameHeader, fresh
 from aiozerocopy.pool import Frame, FramePool
 from aiozerocopy.streams import SendStream
 
 if TYPE_CHECKING:
+    import contextlib
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
     from anyio.abc import ByteSendStream, TaskGroup
-    from typing_extensions import Buffer, Self
+    from typing_extensions import Buffer
 
     from aiozerocopy.broadcast.clients import Client, Event, Policy
     from aiozerocopy.broadcast.published import Encode
@@ -39,7 +39,7 @@ def wire(published: Published) -> Sequence[Any]:
     return published.wire
 
 
-class Broadcast:
+class Broadcast(Block):
     """Frames for any number of clients; each that watches is an `attach`-ed stream.
 
     ``slots`` is how many copied frames are kept in memory that is used again and again;
@@ -62,8 +62,8 @@ class Broadcast:
         self._pool: FramePool | None = None
         self._encodings: dict[Encode, Encoding] = {}  # those in use
         self._last: Published | None = None
-        self._turn = anyio.Lock(fast_acquire=True)
-        self._turns = Turns()
+        self._publishing = anyio.Lock(fast_acquire=True)
+        self._burst = Burst()
         self._tasks: TaskGroup | None = None
         self._closed = False
 
@@ -71,10 +71,12 @@ class Broadcast:
     def clients(self) -> tuple[Client, ...]:
         """Who watches now."""
         return tuple(
-            client for way in self._encodings.values() for client in way.clients
+            client
+            for encoding in self._encodings.values()
+            for client in encoding.clients
         )
 
-    # -- who watches ----------------------------------------------------------------
+    # -- clients ----------------------------------------------------------------------
 
     def attach(
         self,
@@ -129,7 +131,7 @@ class Broadcast:
         if found is not None:
             return found
         kind = SlowEncoding if is_slow(encode) else Encoding
-        made = kind(encode, self._turns, keeps_last=self._keeps_last)
+        made = kind(encode, self._burst, keeps_last=self._keeps_last)
         if isinstance(made, SlowEncoding):
             if self._tasks is None:
                 raise RuntimeError("an async encoder needs `async with` the broadcast")
@@ -141,7 +143,7 @@ class Broadcast:
         try:
             await encoding.run()
         finally:
-            if not encoding.clients:  # (else it was cancelled, and they are still here)
+            if not encoding.clients:  # if there are some, this was cancelled
                 del self._encodings[encoding.encode]
 
     def _forget(self, client: Client) -> None:
@@ -149,7 +151,7 @@ class Broadcast:
         if encoding is not None and encoding.forget(client):
             del self._encodings[client.encode]
 
-    # -- what they get ----------------------------------------------------------------
+    # -- frames -----------------------------------------------------------------------
 
     async def publish(
         self,
@@ -172,41 +174,38 @@ class Broadcast:
             StreamClosed: the broadcast is closed.
             TypeError, ValueError, BufferError: a frame or a field that cannot travel.
         """
-        if self._turns.spent >= TURN:
-            await self._turns.give()
-        async with self._turn:
+        if self._burst.spent >= BURST:
+            await self._burst.end()
+        async with self._publishing:
             if self._closed:
                 raise StreamClosed("the broadcast is closed")
-            dtype, shape = describe(frame)
-            header = FrameHeader(
+            header = FrameHeader.of(
+                frame,
                 self.sequence,
-                time.time_ns() if timestamp_ns is None else timestamp_ns,
-                dtype,
-                shape,
-                pixel_format,
-                key,
-                len(metadata),
-                nbytes(frame),
+                timestamp_ns=timestamp_ns,
+                pixel_format=pixel_format,
+                key=key,
+                metadata=metadata,
             )
-            published = self._taken(frame, header, metadata)
+            published = self._prepared(frame, header, metadata)
             self.sequence += 1
             self._remember(published)
             await self._deliver(published)
-        self._turns.spent += 1 + (published.nbytes >> 14)
+        self._burst.spent += 1 + (published.nbytes >> 14)
 
     def _remember(self, published: Published) -> None:
-        """For newcomers: borrowed as long as it is the newest, then copied."""
+        """Keep the last key frame for newcomers, borrowed while it is the newest."""
         if published.key:
             self._last = published if self._keeps_last else None
         elif self._last is not None:
             self._last.keep()
         for encoding in self._encodings.values():
-            encoding.remember(published)
+            encoding.on_published(published)
 
-    def _taken(
+    def _prepared(
         self, frame: Buffer | Frame, header: FrameHeader, metadata: bytes
     ) -> Published:
-        """The frame in memory that nobody changes."""
+        """The frame, in memory that nobody changes."""
         head = header.pack() + metadata
         if isinstance(frame, (Frame, bytes)):
             view = frame.view if isinstance(frame, Frame) else memoryview(frame)
@@ -264,25 +263,8 @@ class Broadcast:
                 self._pool.close()
         await anyio.lowlevel.checkpoint()
 
-    async def __aenter__(self) -> Self:
-        if self._tasks is not None:
-            raise RuntimeError("a broadcast is entered once")
-        tasks = anyio.create_task_group()
-        self._tasks = await tasks.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        try:
-            await self.aclose(GRACE if exc_val is None else 0)
-        finally:
-            # It does not hear of the block's own error, to wrap it in a group.
-            if self._tasks is not None:
-                await self._tasks.__aexit__(None, None, None)
+    async def _begin(self, undo: contextlib.AsyncExitStack) -> None:
+        self._tasks = await undo.enter_async_context(anyio.create_task_group())
 
     def __repr__(self) -> str:
         return f"<Broadcast of {self.sequence} frames to {len(self.clients)} clients>"

@@ -69,8 +69,8 @@ class Message:
         self.key = published.key
         self.published_ns = published.published_ns
 
-    def memory_free(self) -> Message:
-        """The same for the books only."""
+    def without_memory(self) -> Message:
+        """The same to be counted, without the memory."""
         message = copy.copy(self)
         message.buffers = ()
         return message

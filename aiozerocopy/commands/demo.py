@@ -20,6 +20,7 @@ import aiozerocopy as azc
 from aiozerocopy import ffmpeg
 from aiozerocopy.commands import scenes
 from aiozerocopy.commands.film import Rendered, render
+from aiozerocopy.commands.options import count
 from aiozerocopy.commands.progress import frames_bar
 from aiozerocopy.ffmpeg.running import failure
 
@@ -33,7 +34,9 @@ FRAMES, CHECKED = 240, 30
 SHEET = (4, 3)  # pictures across and down
 
 
-async def write(scene: Scene, output: Path, frames: int, **options: Any) -> Rendered:
+async def render_to_file(
+    scene: Scene, output: Path, frames: int, **options: Any
+) -> Rendered:
     """Render into a file, with a bar."""
     frame_bytes = scene.new_pool(1).frame_bytes
     with frames_bar(output.name, frames, frame_bytes) as tick:
@@ -71,7 +74,7 @@ async def check_lossless(scene: Scene, frames: int) -> tuple[Rendered, bool]:
         options = ["-pix_fmt", "bgra" if scene.pix_fmt == "rgba" else "gbrp"]
         if scene.pix_fmt not in ("rgba", "rgb24"):
             options = []
-        done = await write(
+        done = await render_to_file(
             scene, path, frames, codec="ffv1", options=options, check=True
         )
         return done, await decoded_digests(path, scene.pix_fmt) == done.digests
@@ -89,7 +92,7 @@ async def contact_sheet(video: Path, frames: int, picture: Path) -> None:
             raise failure(status, process.stderr_tail)
 
 
-def describe(done: Rendered) -> str:
+def summary(done: Rendered) -> str:
     return (
         f"{done.frames} frames, {done.nbytes / 1e6:,.0f} MB in {done.seconds:.2f} s: "
         f"{done.frames / done.seconds:,.0f} fps, "
@@ -107,7 +110,7 @@ async def run(options: argparse.Namespace) -> bool:
             f"{scene.name}\nand encoded by {ffmpeg.find_ffmpeg()}\n"
         )
         output: Path = options.output
-        done = await write(scene, output, options.frames)
+        done = await render_to_file(scene, output, options.frames)
         counted = await count_frames(output)
         checked, same = await check_lossless(scene, options.checked_frames)
     finally:
@@ -116,9 +119,9 @@ async def run(options: argparse.Namespace) -> bool:
     await contact_sheet(output, done.frames, sheet)
     whole = counted == done.frames
     print(
-        f"\n  {output.name}: {describe(done)}\n"
+        f"\n  {output.name}: {summary(done)}\n"
         f"    FFmpeg decodes {counted} frames of it: {'all' if whole else 'NOT ALL'}\n"
-        f"  lossless: {describe(checked)}\n"
+        f"  lossless: {summary(checked)}\n"
         "    every decoded frame has the hash of the rendered one: "
         f"{'yes' if same else 'NO'}\n"
         f"\nLook at {output}\nand     {sheet}"
@@ -130,8 +133,8 @@ def main(argv: Sequence[str]) -> int:
     """Run the demo; 1 if a frame is missing or is not what was rendered."""
     parser = argparse.ArgumentParser(prog="aiozerocopy demo", description=__doc__)
     parser.add_argument("-o", "--output", type=Path, default=Path("demo.mp4"))
-    parser.add_argument("--frames", type=int, default=FRAMES)
-    parser.add_argument("--checked-frames", type=int, default=CHECKED)
+    parser.add_argument("--frames", type=count, default=FRAMES)
+    parser.add_argument("--checked-frames", type=count, default=CHECKED)
     parser.add_argument("--loop", choices=("asyncio", "uvloop"))
     options = parser.parse_args(argv)
     options.output = options.output.resolve()

@@ -11,6 +11,7 @@ from aiozerocopy import ffmpeg
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from fractions import Fraction
 
     from aiozerocopy.commands.progress import Tick
     from aiozerocopy.commands.scenes import Scene
@@ -45,7 +46,7 @@ async def render(
     output: str,
     *,
     size: tuple[int, int],
-    fps: float,
+    fps: float | Fraction,
     frames: int,
     codec: str = "libx264",
     options: Sequence[str] | None = None,

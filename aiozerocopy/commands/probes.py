@@ -27,7 +27,7 @@ from aiozerocopy._core.pipe_size import F_GETPIPE_SZ, F_SETPIPE_SZ
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Verdict = Literal["ok", "limited", "missing", "unknown"]
+Availability = Literal["ok", "limited", "missing", "unknown"]
 
 MEBIBYTE = 1 << 20
 SPLICE_F_NONBLOCK = 2
@@ -42,7 +42,7 @@ class Finding:
 
     name: str
     value: str
-    verdict: Verdict = "ok"
+    verdict: Availability = "ok"
     cost: str = ""
     remedy: str = ""
 
@@ -207,7 +207,7 @@ def ffmpeg() -> Finding:
     name = "FFmpeg"
     path, source = shutil.which("ffmpeg"), "PATH"
     if path is None and importlib.util.find_spec("imageio_ffmpeg"):
-        path, source = _run(_IMAGEIO_FFMPEG), "imageio-ffmpeg"
+        path, source = _run_python(_IMAGEIO_FFMPEG), "imageio-ffmpeg"
     if path is None:
         remedy = "apt or brew install ffmpeg, or pip install 'aiozerocopy[ffmpeg]'"
         return Finding(
@@ -228,7 +228,7 @@ def egl_renderer() -> Finding:
         remedy = "pip install 'aiozerocopy[gl]'"
         return Finding(name, "moderngl is not installed", "missing", cost, remedy)
     try:
-        renderer = _run(_EGL_RENDERER)  # a driver may crash: not in this process
+        renderer = _run_python(_EGL_RENDERER)  # a driver may crash: not in this process
     except (OSError, subprocess.SubprocessError, RuntimeError) as error:
         remedy = "Debian: apt install libegl1 libgl1-mesa-dri; or the GPU's driver"
         return Finding(name, f"no context: {error}", "missing", cost, remedy)
@@ -361,7 +361,7 @@ def _output(command: list[str]) -> str:
     return done.stdout.strip()
 
 
-def _run(code: str) -> str:
+def _run_python(code: str) -> str:
     """Run Python code in a process of its own."""
     return _output([sys.executable, "-c", code])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,33 +11,12 @@ import anyio
 
 from aiozerocopy.commands import scenes
 from aiozerocopy.commands.film import render
+from aiozerocopy.commands.options import add_picture, seconds
 from aiozerocopy.commands.progress import frames_bar
 from aiozerocopy.ffmpeg import FFmpegError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-def size_of(text: str) -> tuple[int, int]:
-    """``1920x1080`` as a pair."""
-    width, _, height = text.partition("x")
-    if not (width.isdecimal() and height.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not like 1920x1080")
-    size = int(width), int(height)
-    if min(size) < 2 or size[0] % 2 or size[1] % 2:
-        raise argparse.ArgumentTypeError("width and height must be even, 2 at least")
-    return size
-
-
-def positive(text: str) -> float:
-    """A number of seconds, or of frames in one."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
-    return number
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,11 +27,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("shader", type=Path, help="a GLSL file")
     parser.add_argument("-o", "--output", required=True, help="a file or URL")
-    parser.add_argument(
-        "--size", type=size_of, default=(1920, 1080), metavar="WxH", help="1920x1080"
-    )
-    parser.add_argument("--fps", type=positive, default=60.0)
-    parser.add_argument("--duration", type=positive, default=5.0, metavar="SECONDS")
+    add_picture(parser, (1920, 1080), 60)
+    parser.add_argument("--duration", type=seconds, default=5.0, metavar="SECONDS")
     parser.add_argument("--codec", default="libx264", help="one of FFmpeg's: libx264")
     parser.add_argument(
         "--pix-fmt", default="auto", help="what is read back: auto, rgba, yuv420p ..."
@@ -61,7 +36,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _run(options: argparse.Namespace, scene: scenes.Scene) -> str:
+async def run(options: argparse.Namespace, scene: scenes.Scene) -> str:
+    """Render all of it; the line that says how that went."""
     frames = max(1, round(options.duration * options.fps))
     width, height = options.size
     with frames_bar(options.output, frames, width * height * 3) as tick:
@@ -86,14 +62,16 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     try:
         source = options.shader.read_text()
-        scene = scenes.ShaderScene(source, options.size, options.fps, options.pix_fmt)
+        scene = scenes.ShaderScene(
+            source, options.size, float(options.fps), options.pix_fmt
+        )
     except ModuleNotFoundError:
         raise
     except Exception as error:
         print(f"aiozerocopy render: {options.shader}: {error}", file=sys.stderr)
         return 1
     try:
-        print(anyio.run(_run, options, scene))
+        print(anyio.run(run, options, scene))
     except (FFmpegError, OSError, ValueError) as error:
         print(f"aiozerocopy render: {error}", file=sys.stderr)
         return 1

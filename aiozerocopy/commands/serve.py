@@ -18,11 +18,17 @@ import anyio
 import aiozerocopy as azc
 from aiozerocopy import broadcast
 from aiozerocopy.commands import scenes
-from aiozerocopy.commands.render import size_of
+from aiozerocopy.commands.options import (
+    Address,
+    add_picture,
+    add_server_tls,
+    count,
+    port,
+    server_tls,
+)
 from aiozerocopy.ffmpeg import FFmpegError, Reader
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import AsyncIterator, Sequence
 
     from aiozerocopy.broadcast import Broadcast
@@ -31,7 +37,7 @@ SLOTS = 4
 FOREVER = 1 << 40  # frames
 
 
-class Source:
+class FrameSource:
     """Frames at their own pace, with the name of their pixel format."""
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -50,7 +56,10 @@ class Source:
 
     async def _scene(self) -> AsyncIterator[azc.Frame]:
         scene = scenes.open_scene(
-            scenes.DEMO.read_text(), self._options.size, self._options.fps, "rgba"
+            scenes.DEMO.read_text(),
+            self._options.size,
+            float(self._options.fps),
+            "rgba",
         )
         self.pixel_format = scene.pix_fmt
         try:
@@ -69,7 +78,7 @@ class Source:
                 yield frame
 
 
-async def publish(hub: Broadcast, source: Source, fps: float) -> None:
+async def publish(hub: Broadcast, source: FrameSource, fps: float) -> None:
     """Publish every frame at its time; a late one at once."""
     due = anyio.current_time()
     async for frame in source.frames():
@@ -89,7 +98,7 @@ async def run(options: argparse.Namespace) -> None:
 
     async with contextlib.AsyncExitStack() as stack:
         hub = await stack.enter_async_context(broadcast.Broadcast())
-        encryption = _encryption(options)
+        encryption = server_tls(options)
         settings = {"max_connections": options.max_clients, "token": options.token}
         if options.web is not None:
             from aiozerocopy import web
@@ -114,28 +123,14 @@ async def run(options: argparse.Namespace) -> None:
                     **settings,
                 )
             )
-            where = f"{options.host}:{server.port}"
+            where = Address(options.host, server.port)
             print(f"by a program   aiozerocopy view {where}", flush=True)
         if options.unix is not None:
             await stack.enter_async_context(
                 azc.serve_unix(give_frames, options.unix, **settings)
             )
             print(f"by a program   aiozerocopy view {options.unix}", flush=True)
-        await publish(hub, Source(options), options.fps)
-
-
-def _encryption(options: argparse.Namespace) -> ssl.SSLContext | None:
-    """What --tls-cert and --tls-key ask for.
-
-    Raises: OSError, if one of them cannot be read, or they do not fit (ssl.SSLError).
-    """
-    if options.tls_cert is None:
-        return None
-    import ssl
-
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(options.tls_cert, options.tls_key)
-    return context
+        await publish(hub, FrameSource(options), float(options.fps))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -152,21 +147,16 @@ def _parser() -> argparse.ArgumentParser:
         help='before -i, such as "-f v4l2" or "-re -stream_loop -1"',
     )
     parser.add_argument("--loop", action="store_true", help="begin again at the end")
-    parser.add_argument("--size", type=size_of, default=(1280, 720), metavar="WxH")
-    parser.add_argument("--fps", type=float, default=30.0)
+    add_picture(parser, (1280, 720), 30)
     parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 for everybody")
-    parser.add_argument("--web", type=int, metavar="PORT", help="8000 if none is given")
-    parser.add_argument("--tcp", type=int, metavar="PORT")
+    parser.add_argument(
+        "--web", type=port, metavar="PORT", help="8000 if none is given"
+    )
+    parser.add_argument("--tcp", type=port, metavar="PORT")
     parser.add_argument("--unix", type=Path, metavar="PATH")
     parser.add_argument("--token", help="what a viewer must say to get anything")
-    parser.add_argument(
-        "--tls-cert",
-        type=Path,
-        metavar="FILE",
-        help="PEM with the certificate (and its key): HTTPS for --web, TLS for --tcp",
-    )
-    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="PEM with its key")
-    parser.add_argument("--max-clients", type=int, default=1000)
+    add_server_tls(parser)
+    parser.add_argument("--max-clients", type=count, default=1000)
     return parser
 
 

@@ -16,10 +16,10 @@ import anyio
 
 import aiozerocopy as azc
 from aiozerocopy.client import connect_frames
+from aiozerocopy.commands.options import add_client_tls, address, client_tls, count
 from aiozerocopy.framing import FrameError
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Sequence
 
     from aiozerocopy.framing import ReceivedFrame
@@ -76,28 +76,16 @@ def command_for(template: str, frame: ReceivedFrame) -> list[str]:
     ]
 
 
-def _encryption(options: argparse.Namespace) -> ssl.SSLContext | None:
-    """What --tls and --tls-ca ask for.
-
-    Raises: OSError, if that cannot be read (ssl.SSLError: it is no certificate).
-    """
-    if not options.tls and options.tls_ca is None:
-        return None
-    import ssl
-
-    return ssl.create_default_context(cafile=options.tls_ca)
-
-
 async def run(options: argparse.Namespace) -> Meter:
     """Receive until the server ends, or so many frames have come."""
     meter = Meter()
     process: azc.Process | None = None
     try:
         async with connect_frames(
-            options.address,
+            *options.address,
             token=options.token,
             reconnect=options.reconnect,
-            ssl_context=_encryption(options),
+            ssl_context=client_tls(options),
         ) as client:
             async for frame in client:
                 with frame:
@@ -119,13 +107,12 @@ async def run(options: argparse.Namespace) -> Meter:
 def main(argv: Sequence[str]) -> int:
     """View; 1 if nothing came, or what came were no frames."""
     parser = argparse.ArgumentParser(prog="aiozerocopy view", description=__doc__)
-    parser.add_argument("address", help="HOST:PORT, or the path of a UNIX socket")
-    parser.add_argument("--token")
-    parser.add_argument("--tls", action="store_true", help="encrypted")
     parser.add_argument(
-        "--tls-ca", metavar="FILE", help="the same, and trust this authority (PEM)"
+        "address", type=address, help="HOST:PORT, or the path of a Unix socket"
     )
-    parser.add_argument("--frames", type=int, help="end after so many")
+    parser.add_argument("--token")
+    add_client_tls(parser)
+    parser.add_argument("--frames", type=count, help="end after so many")
     parser.add_argument(
         "--to", nargs="?", const=FFPLAY, metavar="COMMAND", help="ffplay, if not said"
     )

@@ -22,17 +22,17 @@ class Source:
             nbytes(self.data)
 
     def touches(self, other: Source) -> bool:
-        """Have the two a byte in common?"""
+        """Do the two share a byte?"""
         if self.gl is not None or other.gl is not None:
             return self.gl is other.gl
         try:
             return overlap(self.data, other.data)
         except (TypeError, ValueError, BufferError):
-            return False  # a memoryview that was released when its bytes were out
+            return False  # a memoryview that the program has released since
 
 
 def _owner(data: Any) -> Any:
-    """Whoever has the memory that memoryviews and NumPy arrays show."""
+    """The object whose memory memoryviews and NumPy arrays show."""
     numpy = sys.modules.get("numpy")  # without it, nobody has an array
     while True:
         if isinstance(data, memoryview):

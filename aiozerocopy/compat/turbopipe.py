@@ -35,7 +35,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy.compat._line import Line
+from aiozerocopy.compat._fd_queue import FdQueue
 from aiozerocopy.compat._source import Source
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def pipe(
         StreamBroken: the reader is gone.
     """
     source = Source(buffer if data is None else data)
-    number = _number(fileno if file is None else file)
-    while not _line_to(number).put(source):
+    number = _fd_of(fileno if file is None else file)
+    while not _queue_for(number).put(source):
         pass  # it was idle and has just ended: a new one takes its place
 
 
@@ -85,11 +85,11 @@ def sync(data: Any = None, *, buffer: Any = None) -> None:
     """
     data = buffer if data is None else data
     if data is None:
-        _each(Line.finish)
+        _each(FdQueue.finish)
     else:
         source = Source(data)
         source.check()
-        _each(lambda line: line.wait(source.touches))
+        _each(lambda queue: queue.wait(source.touches))
 
 
 def close() -> None:
@@ -97,27 +97,27 @@ def close() -> None:
 
     Raises: as `sync`.
     """
-    _each(Line.finish)
+    _each(FdQueue.finish)
 
 
 def done(data: Any) -> None:
     """Say that a buffer will not be piped again; nothing is kept of it anyway."""
 
 
-def _number(file: int | HasFileno | None) -> int:
+def _fd_of(file: int | HasFileno | None) -> int:
     if file is None or isinstance(file, bool):
         raise TypeError("pipe() needs a buffer and an fd")
     return file if isinstance(file, int) else file.fileno()
 
 
-def _each(finish: Callable[[Line], None]) -> None:
-    """Do it with every fd, whatever others have met; then raise the first error."""
+def _each(finish: Callable[[FdQueue], None]) -> None:
+    """Do it with every fd, also after an error; then raise the first error."""
     with _lock:
-        lines = list(_lines)
+        queues = list(_queues)
     first: Exception | None = None
-    for line in lines:
+    for queue in queues:
         try:
-            finish(line)
+            finish(queue)
         except Exception as error:  # noqa: PERF203
             first = first or error
     if first is not None:
@@ -127,46 +127,46 @@ def _each(finish: Callable[[Line], None]) -> None:
 # ---- all of them -------------------------------------------------------------------
 
 _lock = threading.Lock()
-_lines: list[Line] = []
+_queues: list[FdQueue] = []
 
 
-def _line_to(number: int) -> Line:
-    """The line of what is behind this number now."""
+def _queue_for(number: int) -> FdQueue:
+    """The queue of what is behind this number now."""
     identity = os.fstat(number)
     with _lock:
-        for line in _lines:
-            if line.leads_to(number, identity) and line.open:
-                return line
-        line = Line(number, identity, _forget)
-        for old in list(_lines):
+        for queue in _queues:
+            if queue.leads_to(number, identity) and queue.open:
+                return queue
+        queue = FdQueue(number, identity, _forget)
+        for old in list(_queues):
             if old.number == number and not old.open:
-                _lines.remove(old)  # what it has met is told by its successor
-                line.failed.extend(old.failed)
-        _lines.append(line)
-        return line
+                _queues.remove(old)  # its successor tells of its failures
+                queue.failed.extend(old.failed)
+        _queues.append(queue)
+        return queue
 
 
-def _forget(line: Line) -> None:
+def _forget(queue: FdQueue) -> None:
     """It has ended; only a failure that nobody knows of keeps it."""
     with _lock:
-        if line in _lines and not line.failed:
-            _lines.remove(line)
+        if queue in _queues and not queue.failed:
+            _queues.remove(queue)
 
 
-def _after_fork() -> None:
-    """The lines are the parent's; a child opens its own."""
+def _forget_queues() -> None:
+    """The queues are the parent's; a child opens its own."""
     global _lock
     _lock = threading.Lock()
-    _lines.clear()
+    _queues.clear()
 
 
 def _at_exit() -> None:
     """What was piped still arrives, if anybody reads it."""
     with _lock:
-        lines = list(_lines)
-    for line in lines:
-        line.linger()
+        queues = list(_queues)
+    for queue in queues:
+        queue.linger()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_forget_queues)
 atexit.register(_at_exit)

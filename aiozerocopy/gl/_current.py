@@ -1,4 +1,4 @@
-"""Which context is the thread's current one, and how to borrow that place.
+"""Which context is the thread's current one, and how another is for a while.
 
 GL calls go to the current context, whatever object they are made through.  A program
 with several contexts switches between them; a fence polled in the wrong one is an
@@ -20,66 +20,66 @@ if TYPE_CHECKING:
 
 EGL_DRAW, EGL_READ = 0x3059, 0x305A
 
-OTHERS = (
+PLATFORMS = (
     ("libGL.so.1", "glXGetCurrentContext"),
     ("opengl32", "wglGetCurrentContext"),
     ("/System/Library/Frameworks/OpenGL.framework/OpenGL", "CGLGetCurrentContext"),
 )
 
 
-class Place:
-    """The place of the current context, for one moderngl context."""
+class ContextSwitch:
+    """Makes one moderngl context the current one, for a block."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
         self._egl = _Egl.find()
-        self._who: Callable[[], int | None] = lambda: None
-        self._via_egl = False
-        with self._egl.kept() if self._egl else contextlib.nullcontext():
+        self._ask_current: Callable[[], int | None] = lambda: None
+        self._is_egl = False
+        with self._egl.restored() if self._egl else contextlib.nullcontext():
             context.__enter__()
-            self._mine = self._find()
-        if not self._via_egl:
+            self._own = self._find()
+        if not self._is_egl:
             context.__exit__(None, None, None)
 
     def _find(self) -> int | None:
-        """See who tells that the context is current: that is how it was made."""
-        whos = [self._egl.who] if self._egl else []
-        whos += filter(None, (_function(*each) for each in OTHERS))
-        for who in whos:
-            mine: int | None = who()
-            if mine:
-                self._who = who
-                self._via_egl = self._egl is not None and who is self._egl.who
-                return mine
-        return None  # nobody knows: the program must take care
+        """Find the platform that knows the context as current: it was made there."""
+        queries = [self._egl.query] if self._egl else []
+        queries += filter(None, (_function(*each) for each in PLATFORMS))
+        for query in queries:
+            own: int | None = query()
+            if own:
+                self._ask_current = query
+                self._is_egl = self._egl is not None and query is self._egl.query
+                return own
+        return None  # no platform knows it: the program must see to it
 
-    def borrow(self) -> AbstractContextManager[object]:
-        """A block in which the context is current; the one before it is so afterwards.
+    def current(self) -> AbstractContextManager[object]:
+        """A block in which the context is current; then the one before it is again.
 
         Costs one call of 1 us where it is current already.
         """
-        if self._who() == self._mine:
+        if self._ask_current() == self._own:
             return contextlib.nullcontext()
-        return self._switch()
+        return self._made_current()
 
     @contextlib.contextmanager
-    def _switch(self) -> Iterator[None]:
-        if not (self._egl and self._via_egl):
+    def _made_current(self) -> Iterator[None]:
+        if not (self._egl and self._is_egl):
             with self._context:
                 yield
             return
-        with self._egl.kept():  # moderngl's __exit__ would leave none on EGL
+        with self._egl.restored():  # moderngl's __exit__ would leave none on EGL
             self._context.__enter__()
             yield
 
 
 class _Egl:
     def __init__(self, library: ctypes.CDLL) -> None:
-        self.who = library.eglGetCurrentContext
+        self.query = library.eglGetCurrentContext
         self._display = library.eglGetCurrentDisplay
         self._surface = library.eglGetCurrentSurface
         self._make = library.eglMakeCurrent
-        for function in (self.who, self._display, self._surface):
+        for function in (self.query, self._display, self._surface):
             function.restype = c_void_p
         self._surface.argtypes = (c_int,)
         self._make.argtypes = (c_void_p,) * 4
@@ -93,15 +93,15 @@ class _Egl:
             return None
 
     @contextlib.contextmanager
-    def kept(self) -> Iterator[None]:
-        """What is made current in the block gives way again to what was so before."""
-        before = self.who()
+    def restored(self) -> Iterator[None]:
+        """Make current again, after the block, what was so before it."""
+        before = self.query()
         display = self._display()
         surfaces = self._surface(EGL_DRAW), self._surface(EGL_READ)
         try:
             yield
         finally:
-            if before and self.who() != before:
+            if before and self.query() != before:
                 self._make(display, *surfaces, before)
 
 

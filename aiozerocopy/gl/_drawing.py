@@ -23,7 +23,7 @@ class _Draw:
     """A pass with its program, and the textures that it draws to."""
 
     def __init__(self, context: Any, picture: Format, draw: Pass, unit: int) -> None:
-        self.recipe = draw
+        self.shader_pass = draw
         self.program = context.program(VERTEX_SHADER, picture.fragment_shader(draw))
         self.program["source"] = unit
         self.triangle = context.vertex_array(self.program, [])
@@ -42,7 +42,7 @@ class _Draw:
 
 
 def _make_sampler(functions: Functions) -> ctypes.c_uint:
-    """What makes every texture readable, whatever its own filters and mipmaps are."""
+    """A sampler that reads any texture, whatever its own filters and mipmaps are."""
     sampler = ctypes.c_uint()
     functions.GenSamplers(1, ctypes.byref(sampler))
     functions.SamplerParameteri(sampler, gl.TEXTURE_MIN_FILTER, gl.NEAREST)
@@ -53,9 +53,9 @@ def _make_sampler(functions: Functions) -> ctypes.c_uint:
 class Drawing:
     """Brings a framebuffer's pixels, top down, into the bound pack buffer.
 
-    On Mesa RGB is read as it is and turned by the driver; all else is drawn once more
-    by a shader that turns and converts.  moderngl's state is as before when it returns:
-    framebuffer, viewport, flags, wireframe; its own scratch texture unit is used.
+    On Mesa RGB is read as it is, and the driver flips it; all else is drawn once more
+    by a shader that flips and converts.  Afterwards moderngl's state is as before:
+    framebuffer, viewport, flags, wireframe.  Its scratch texture unit is used.
     """
 
     def __init__(self, functions: Functions, picture: Format) -> None:
@@ -65,11 +65,11 @@ class Drawing:
         self._unit = context.default_texture_unit
         self._resolved: Any = None
         self._sampler = _make_sampler(functions)
-        self._home_texture = context.texture((1, 1), 4)
-        self._home = context.framebuffer([self._home_texture])
+        self._neutral_texture = context.texture((1, 1), 4)
+        self._neutral = context.framebuffer([self._neutral_texture])
         self._draws: list[_Draw] | None = None
         if picture.is_yuv or not functions.has_invert:
-            with self._state_kept():
+            with self._state_restored():
                 self._ready_draws()  # compile now, not at the first frame
 
     def release(self) -> None:
@@ -78,13 +78,13 @@ class Drawing:
         for each in self._resolved or ():
             each.release()
         self._gl.DeleteSamplers(1, ctypes.byref(self._sampler))
-        self._home.release()
-        self._home_texture.release()
+        self._neutral.release()
+        self._neutral_texture.release()
         self._draws = self._resolved = None
 
     def read(self, framebuffer: Any) -> None:
-        """Queue all that is needed; nothing is waited for."""
-        with self._state_kept():
+        """Queue the GL calls for one frame; nothing is waited for."""
+        with self._state_restored():
             for name in (gl.PACK_ROW_LENGTH, gl.PACK_SKIP_ROWS, gl.PACK_SKIP_PIXELS):
                 self._gl.PixelStorei(name, 0)
             self._gl.PixelStorei(gl.PACK_ALIGNMENT, 1)
@@ -96,15 +96,16 @@ class Drawing:
 
     def _is_direct(self, framebuffer: Any) -> bool:
         """Can the driver bring it into the right form and order by itself?"""
-        turns = self._gl.has_invert and not framebuffer.samples
-        return turns and not self._picture.is_yuv
+        flips = self._gl.has_invert and not framebuffer.samples
+        return flips and not self._picture.is_yuv
 
     @contextlib.contextmanager
-    def _state_kept(self) -> Iterator[None]:
+    def _state_restored(self) -> Iterator[None]:
         context = self._context
         known, bound = context.fbo, context.mglo.fbo
         wireframe = context.wireframe
-        self._home.use()  # moderngl often binds again what is bound, maybe released
+        # moderngl often binds again what was bound, which may have been released.
+        self._neutral.use()
         self._gl.forget_errors()
         try:
             if wireframe:
@@ -132,11 +133,11 @@ class Drawing:
                 self._gl.BindSampler(self._unit, self._sampler)
                 draw.triangle.render(moderngl.TRIANGLES, vertices=3)
                 self._gl.BindSampler(self._unit, 0)
-                for plane in range(draw.recipe.planes):
+                for plane in range(draw.shader_pass.planes):
                     self._gl.ReadBuffer(gl.COLOR_ATTACHMENT0 + plane)
-                    components = draw.recipe.kept or draw.recipe.components
-                    self._read_pixels(draw.recipe.size, components, offset)
-                    offset += draw.recipe.nbytes
+                    components = draw.shader_pass.kept or draw.shader_pass.components
+                    self._read_pixels(draw.shader_pass.size, components, offset)
+                    offset += draw.shader_pass.nbytes
 
     def _ready_draws(self) -> list[_Draw]:
         if self._draws is None:
@@ -153,11 +154,11 @@ class Drawing:
         """A texture to sample: the framebuffer's own, or a copy where it has none."""
         self._bind(gl.READ_FRAMEBUFFER, framebuffer)
         first = (framebuffer.color_attachments or [None])[0]
-        if isinstance(first, moderngl.Texture) and self._shows_its_bytes(first):
+        if isinstance(first, moderngl.Texture) and self._reads_the_same(first):
             return first
         return self._copy_of(framebuffer)
 
-    def _shows_its_bytes(self, texture: Any) -> bool:
+    def _reads_the_same(self, texture: Any) -> bool:
         """Does a shader see what ReadPixels would give for this attachment?"""
         if texture.samples or texture.dtype != "f1" or texture.swizzle != "RGBA":
             return False
@@ -187,5 +188,5 @@ class Drawing:
 
     def _bind(self, target: int, framebuffer: Any) -> None:
         self._gl.BindFramebuffer(target, framebuffer.glo)
-        if framebuffer.glo:  # a window's own has its own way to be read
+        if framebuffer.glo:  # a window's own has no attachments
             self._gl.ReadBuffer(gl.COLOR_ATTACHMENT0)

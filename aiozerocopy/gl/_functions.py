@@ -1,4 +1,4 @@
-"""The GL functions that moderngl has not, by ctypes, and what can go wrong."""
+"""The GL functions that moderngl lacks, by ctypes, and the errors of OpenGL."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 from ctypes import c_int, c_ssize_t, c_ubyte, c_uint, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy.gl._current import Place, is_released
+from aiozerocopy.gl._current import ContextSwitch, is_released
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -84,8 +84,8 @@ class Functions:
         self.has_storage = version >= 440 or "GL_ARB_buffer_storage" in extensions
         self.has_reset_status = version >= 450 or "GL_KHR_robustness" in extensions
         self.has_invert = "GL_MESA_pack_invert" in extensions
-        self._place = Place(context)
-        with self._place.borrow():
+        self._switch = ContextSwitch(context)
+        with self._switch.current():
             for name, signature in SIGNATURES.items():
                 setattr(self, name, _load(context, "gl" + name, signature))
 
@@ -96,10 +96,10 @@ class Functions:
         """A block in which our context is the thread's current one."""
         if is_released(self.context):
             raise ContextLost("the OpenGL context was released")
-        return self._place.borrow()
+        return self._switch.current()
 
     def forget_errors(self) -> None:
-        """What others left is not ours to report."""
+        """Errors that others left are not ours to report."""
         for _ in range(8):  # a lost context never runs out of them
             if not self.GetError():
                 return

@@ -1,4 +1,4 @@
-"""Which pixel format reaches a pipe's reader sooner on this machine: by measuring."""
+"""Which pixel format reaches a pipe's reader first on this machine: it is measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aiozerocopy.gl._planes import Format
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PIPE_SECONDS_PER_BYTE = 0.5e-9  # what a byte costs on its way to another process
+PIPE_SECONDS_PER_BYTE = 0.5e-9  # to bring a byte to another process
 
 
 def measure(
@@ -64,7 +64,7 @@ def _rounds(context: Any, blank: Any, layout: Format, rounds: int) -> Iterator[f
             drawing.release()
 
 
-def sooner(context: Any, size: tuple[int, int]) -> str:
+def fastest(context: Any, size: tuple[int, int]) -> str:
     """yuv420p, unless converting takes longer than sending the bytes that it saves."""
     seconds = measure(context, size)
     for pix_fmt in seconds:

@@ -67,22 +67,22 @@ class Slot:
         on_return: Callable[[Slot], None],
     ) -> None:
         self._gl = functions
-        self._on_return = on_return  # called in whatever thread let go last
+        self._on_return = on_return  # called in the thread that lets go last
         self._kind = ctypes.c_ubyte * nbytes
         self.nbytes = nbytes
         self.is_reading = False
         self._fence: int | None = None
         self._lease: weakref.ref[Any] | None = None
-        self._memory: Any = None  # our own, where there is no lasting map
+        self._memory: Any = None  # our own, unless the buffer stays mapped
         self._name = ctypes.c_uint()
         functions.GenBuffers(1, ctypes.byref(self._name))
         functions.BindBuffer(gl.PIXEL_PACK_BUFFER, self._name)
         try:
-            self._address = self._map_for_good() if persistent else self._allocate()
+            self._address = self._map_persistently() if persistent else self._allocate()
         finally:
             functions.BindBuffer(gl.PIXEL_PACK_BUFFER, 0)
 
-    def _map_for_good(self) -> int:
+    def _map_persistently(self) -> int:
         flags = PERSISTENT | gl.CLIENT_STORAGE
         self._gl.BufferStorage(gl.PIXEL_PACK_BUFFER, self.nbytes, None, flags)
         return self._map(PERSISTENT)
@@ -110,7 +110,7 @@ class Slot:
         return not self.is_reading and not self.is_leased
 
     def begin(self, queue_reads: Callable[[], None]) -> None:
-        """Bind the buffer, have it read into, and put a fence behind."""
+        """Queue the reads into the buffer, and a fence behind them."""
         self._gl.BindBuffer(gl.PIXEL_PACK_BUFFER, self._name)
         try:
             queue_reads()
@@ -142,7 +142,7 @@ class Slot:
             self._fence = None
 
     async def fetch(self, check: Callable[[], None]) -> None:
-        """Bring the bytes into our own memory, where they are not mapped anyway.
+        """Copy the bytes into our own memory, unless the buffer stays mapped.
 
         ``check`` raises where the buffer is gone or must not be touched any more.
         """
@@ -172,7 +172,7 @@ class Slot:
             self._gl.BindBuffer(gl.PIXEL_PACK_BUFFER, 0)
 
     def lend(self) -> memoryview:
-        """A view of what was read; the slot is leased until it and its kin are gone."""
+        """A view of what was read; the slot is leased until all views are gone."""
         lease: Any = self._kind.from_address(self._address)
         lease.keeps = self._gl.context, self._memory
         self._lease = weakref.ref(lease, self._returned)
@@ -183,7 +183,7 @@ class Slot:
         self._on_return(self)
 
     def abandon(self) -> None:
-        """Nobody wants it.  What the GPU still does comes before what follows."""
+        """Nobody wants the frame.  The GPU will be done with it before the next one."""
         with contextlib.suppress(gl.ContextLost), self._gl.current():
             self._drop_fence()
         self._fence, self.is_reading = None, False

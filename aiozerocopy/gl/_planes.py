@@ -2,7 +2,7 @@
 
 A pass draws one plane (U and V of yuv420p together: both need the same mean of six
 pixels), four bytes a texel where its rows allow, else two or one.  Rows are drawn top
-down, so nothing needs to be turned later.
+down, so nothing needs to be flipped later.
 
 Chroma is where FFmpeg and players expect it by default ("left", as in MPEG-2, H.264 and
 HEVC): in the column of the even luma samples, between two rows.  There the weights are

@@ -12,11 +12,11 @@ import anyio
 import anyio.lowlevel
 import moderngl
 
-from aiozerocopy.gl._bell import Bell
+from aiozerocopy._core.change import RemoteChange
 from aiozerocopy.gl._current import is_released
 from aiozerocopy.gl._drawing import Drawing
 from aiozerocopy.gl._functions import ContextLost, Functions, GLError
-from aiozerocopy.gl._measuring import sooner
+from aiozerocopy.gl._measuring import fastest
 from aiozerocopy.gl._picture import Picture, Slot
 from aiozerocopy.gl._planes import Format
 
@@ -33,7 +33,7 @@ class Readback:
 
     ``size`` is (width, height) of every framebuffer, ``pix_fmt`` one of ``rgba``,
     ``rgb24``, ``yuv420p`` and ``nv12``, or ``auto``: rgba or yuv420p, whichever reaches
-    a pipe's reader sooner on this machine; `pix_fmt` then tells which.  YUV has the
+    a pipe's reader first on this machine; `pix_fmt` then tells which.  YUV has the
     colours of ``matrix`` ("bt709" or "bt601") in the ``color_range`` "limited" or
     "full".
 
@@ -59,30 +59,32 @@ class Readback:
         color_range: str = "limited",
         mapping: str = "auto",
     ) -> None:
-        self._closed = True  # until it is whole
+        self._closed = True  # until all is made
         width, height = size
         if depth < 1:
             raise ValueError(f"a ring of depth {depth} has no buffer")
         if mapping not in ("auto", "persistent", "copy"):
             raise ValueError(f"mapping is {mapping!r}: auto, persistent or copy")
-        probe = "rgba" if pix_fmt == "auto" else pix_fmt
-        self._format = Format((width, height), probe, matrix, color_range)
+        chosen = "rgba" if pix_fmt == "auto" else pix_fmt
+        self._format = Format((width, height), chosen, matrix, color_range)
         if not hasattr(context, "mglo"):
             kind = type(context).__name__
             raise TypeError(f"a moderngl.Context is needed, not a {kind}")
         if is_released(context):
             raise ContextLost("the OpenGL context was released")
         if pix_fmt == "auto" and width % 2 == height % 2 == 0:
-            probe = sooner(context, (width, height))
-            self._format = Format((width, height), probe, matrix, color_range)
+            chosen = fastest(context, (width, height))
+            self._format = Format((width, height), chosen, matrix, color_range)
         self._thread = threading.get_ident()
         self._gl = Functions(context)
         if mapping == "persistent" and not self._gl.has_storage:
             raise ValueError("persistent mapping needs GL 4.4 or ARB_buffer_storage")
         self._persistent = mapping != "copy" and self._gl.has_storage
         self._submitted: deque[Slot] = deque()
-        self._turn = anyio.Lock()
-        self._bell = Bell()
+        self._reading = anyio.Lock()
+        self._change = (
+            RemoteChange()
+        )  # a frame was submitted, a slot is free, or closed
         self._slots: list[Slot] = []
         with self._gl.current():
             self._open(depth)
@@ -161,15 +163,15 @@ class Readback:
             anyio.ClosedResourceError: the readback is closed.
         """
         self._submitted.append(self._begin(framebuffer))
-        self._bell.ring()
+        self._change.happen()
 
     async def next(self) -> Picture:
         """The oldest submitted frame, once the GPU has it; waits for a submission.
 
-        Cancelled, it loses nothing.  Several tasks get their pictures in turn.
+        Cancelled, it loses nothing.  Several tasks get one picture each, in order.
         """
-        async with self._turn:
-            await self._bell.wait(lambda: self._closed or bool(self._submitted))
+        async with self._reading:
+            await self._change.wait(lambda: self._closed or bool(self._submitted))
             self._check_usable()
             picture = await self._picture(self._submitted[0])
             self._submitted.popleft()
@@ -178,7 +180,7 @@ class Readback:
     async def read(self, framebuffer: Any) -> Picture:
         """Submit it, waiting for room first, and wait for its picture.
 
-        Pictures of earlier submissions stay with `next`.  Raises what `submit` does.
+        Pictures of earlier submissions are left to `next`.  Raises what `submit` does.
         """
         self._check_framebuffer(framebuffer)
         await self.wait_room()
@@ -188,11 +190,11 @@ class Readback:
         finally:
             if slot.is_reading:  # cancelled, or failed
                 slot.abandon()
-                self._bell.ring()
+                self._change.happen()
 
     async def wait_room(self) -> None:
         """Wait until a frame can be submitted."""
-        await self._bell.wait(lambda: self._closed or self.free > 0)
+        await self._change.wait(lambda: self._closed or self.free > 0)
         self._check_usable()
 
     def _begin(self, framebuffer: Any) -> Slot:
@@ -262,7 +264,7 @@ class Readback:
         with contextlib.suppress(ContextLost), self._gl.current():
             self._delete_all()
         self._submitted.clear()
-        self._bell.ring()
+        self._change.happen()
 
     def _delete_all(self) -> None:
         for slot in self._slots:
@@ -273,7 +275,7 @@ class Readback:
     def _on_return(self, slot: Slot) -> None:
         """A slot's memory came back, in any thread, maybe in a garbage collection."""
         if not self._closed:
-            self._bell.ring()
+            self._change.happen()
         elif threading.get_ident() == self._thread:
             with contextlib.suppress(ContextLost), self._gl.current():
                 slot.delete()

@@ -1,4 +1,4 @@
-"""Who may ask for anything at all: names, the token, and origins."""
+"""Which requests are answered at all: by host name, token and origin."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OPEN_TO_ALL = {"/healthz", "/viewer.css", "/viewer.js"}  # no token: nothing to
 
 
 class Guard:
-    """Who may ask at all."""
+    """Refuses requests: of a wrong host name, without the token, of other origins."""
 
     def __init__(
         self,

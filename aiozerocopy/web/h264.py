@@ -1,6 +1,6 @@
 """H.264 for the viewers whose browser decodes it: one FFmpeg for all of them.
 
-The way of a frame
+How a frame travels
     hub -> a pipe of ours -> FFmpeg (libx264, no delay: one frame in, one packet out)
         -> FLV, whose packets tell their size before they come -> `Packet`, made once
         -> a `PacketQueue` for each viewer, which begins with a key frame
@@ -21,11 +21,17 @@ import anyio
 
 from aiozerocopy._core.errors import IncompleteReceive, StreamBroken
 from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
+from aiozerocopy.broadcast.frame_queue import FrameQueue
 from aiozerocopy.ffmpeg import finding
 from aiozerocopy.opening import open_writer
 from aiozerocopy.process import open_process
 from aiozerocopy.web.packets import Packet, PacketQueue
-from aiozerocopy.web.pictures import H264, H264_CONFIGURATION, message, picture_of
+from aiozerocopy.web.pictures import (
+    H264,
+    H264_CONFIGURATION,
+    picture_format,
+    websocket_message,
+)
 from aiozerocopy.web.waiting import first_to_end
 
 if TYPE_CHECKING:
@@ -37,14 +43,13 @@ if TYPE_CHECKING:
     from aiozerocopy.broadcast import Broadcast, Client, Event, Published
     from aiozerocopy.process import Process
     from aiozerocopy.streams import ReceiveStream
-    from aiozerocopy.web.pictures import Picture
+    from aiozerocopy.web.pictures import PictureFormat
 
 GROUP = 60  # frames from one key frame to the next
 
 log = logging.getLogger("aiozerocopy")
 
-# Browsers take what is HD for BT.709, whatever it says of itself; and H.264 knows no
-# odd sizes.
+# Browsers take HD for BT.709, whatever the stream says; and H.264 has no odd sizes.
 _FILTERS = (
     "pad=ceil(iw/2)*2:ceil(ih/2)*2,"
     "scale=out_color_matrix=bt709:out_range=tv,format=yuv420p"
@@ -63,7 +68,7 @@ def ffmpeg_if_any() -> str | None:
     return None
 
 
-def command(ffmpeg: str, picture: Picture) -> list[str]:
+def ffmpeg_command(ffmpeg: str, picture: PictureFormat) -> list[str]:
     """How FFmpeg is called: pixels of this picture on stdin, FLV on stdout."""
     return [
         *(ffmpeg, "-hide_banner", "-nostats", "-loglevel", "error"),
@@ -84,12 +89,13 @@ class _Run:
     """One FFmpeg: the picture it was started for, and which frames are inside of it."""
 
     def __init__(self) -> None:
-        self.picture: Picture | None = None
+        self.picture: PictureFormat | None = None
         self.begun = anyio.Event()  # the picture is known
         self.changed = anyio.Event()  # it is another one now
         self.failure = ""
-        self.latest: list[Packet] = []  # the last key frame, and all that followed
         self._configuration: list[Packet] = []
+        # The last key frame, and all that followed.
+        self._latest: FrameQueue[Packet] = FrameQueue()
         self._timestamps: dict[int, int] = {}  # of frames that may still be sent
         self._sent: collections.deque[tuple[int, int]] = collections.deque()
         self._encoded: collections.deque[tuple[bool, memoryview]] = collections.deque()
@@ -99,7 +105,7 @@ class _Run:
 
         Raises: ValueError, when FFmpeg expects others; the hub lets it go then.
         """
-        picture = picture_of(frame)
+        picture = picture_format(frame)
         if self.picture is None:
             self.picture = picture
             self.begun.set()
@@ -133,22 +139,27 @@ class _Run:
         while self._encoded and self._sent:
             key, payload = self._encoded.popleft()
             packet = _packet(payload, H264, picture, key, *self._sent.popleft())
+            if self._latest.accepts(packet):
+                self._latest.append(packet)
             if key:
-                self.latest = list(self._configuration)
-            self.latest.append(packet)
+                self._latest.drop_to(1)
             ready.append(packet)
         return ready
+
+    def packets_so_far(self) -> list[Packet]:
+        """What a newcomer needs to decode what follows."""
+        return [*self._configuration, *self._latest]
 
 
 def _packet(
     payload: memoryview,
     kind: int,
-    picture: Picture,
+    picture: PictureFormat,
     key: bool,
     sequence: int,
     timestamp_ns: int,
 ) -> Packet:
-    buffers = message(
+    buffers = websocket_message(
         payload,
         payload.nbytes,
         kind,
@@ -162,13 +173,13 @@ def _packet(
 
 
 class H264Encoder:
-    """The encoder, and the lines of those who watch."""
+    """The encoder, and the queues of those who watch."""
 
     def __init__(self, hub: Broadcast, ffmpeg: str, tasks: TaskGroup) -> None:
         self._hub = hub
         self._ffmpeg = ffmpeg
         self._tasks = tasks
-        self._lines: set[PacketQueue] = set()
+        self._queues: set[PacketQueue] = set()
         self._running = False
         self._scope = anyio.CancelScope()
         self._current = _Run()
@@ -176,19 +187,19 @@ class H264Encoder:
     # -- viewers ------------------------------------------------------------------
 
     def subscribe(self) -> PacketQueue:
-        """A line that begins with the latest key frame."""
-        line = PacketQueue(2 * GROUP)
-        for packet in self._current.latest:
-            line.push(packet)
-        self._lines.add(line)
+        """A queue of packets, from the latest key frame on."""
+        queue = PacketQueue(2 * GROUP)
+        for packet in self._current.packets_so_far():
+            queue.push(packet)
+        self._queues.add(queue)
         if not self._running:
             self._running = True
             self._tasks.start_soon(self._run)
-        return line
+        return queue
 
-    def unsubscribe(self, line: PacketQueue) -> None:
-        self._lines.discard(line)
-        if not self._lines:
+    def unsubscribe(self, queue: PacketQueue) -> None:
+        self._queues.discard(queue)
+        if not self._queues:
             self._scope.cancel()
 
     # -- the encoder --------------------------------------------------------------
@@ -196,7 +207,7 @@ class H264Encoder:
     async def _run(self) -> None:
         """While somebody watches: one FFmpeg after the other, one for each picture."""
         try:
-            while self._lines:
+            while self._queues:
                 self._current = _Run()
                 with anyio.CancelScope() as self._scope:
                     await self._encode(self._current)
@@ -205,9 +216,9 @@ class H264Encoder:
         finally:
             self._running = False
             self._current = _Run()
-            for line in self._lines:
-                line.end()
-            self._lines.clear()
+            for queue in self._queues:
+                queue.end()
+            self._queues.clear()
 
     async def _encode(self, run: _Run) -> None:
         """Run one FFmpeg until the picture changes.
@@ -225,32 +236,32 @@ class H264Encoder:
                 writer, policy="latest", encode=run.feed, on_event=run.on_event
             )
             undo.callback(client.detach)
-            # The hub feeds who waits for it with the frame that is there already.
+            # The first frame tells the picture; the hub may have one already.
             await first_to_end(client.wait_closed, run.begun.wait)
             if run.picture is None:
                 raise StreamBroken(f"no frame: {client.error}")
-            argv = command(self._ffmpeg, run.picture)
+            argv = ffmpeg_command(self._ffmpeg, run.picture)
             async with open_process(
                 argv, stdin=read_fd, stdout=True, env=finding.environment()
             ) as ffmpeg:
                 try:
-                    hand_out = partial(self._hand_out, run, ffmpeg)
-                    await first_to_end(hand_out, run.changed.wait)
+                    distribute = partial(self._distribute, run, ffmpeg)
+                    await first_to_end(distribute, run.changed.wait)
                 finally:
-                    ffmpeg.kill()  # what it still has in hand is of no use
+                    ffmpeg.kill()  # the frames that it still has are of no use
         if run.failure:
             raise OSError(run.failure)
 
-    async def _hand_out(self, run: _Run, ffmpeg: Process) -> None:
-        """Packets from FFmpeg to all lines, until it ends, which it should not."""
+    async def _distribute(self, run: _Run, ffmpeg: Process) -> None:
+        """Give FFmpeg's packets to all queues, until it ends, which it should not."""
         stdout = ffmpeg.stdout
         assert stdout is not None
         try:
             await stdout.receive_exactly(bytearray(_FLV_HEADER))
             while True:
                 for packet in run.packets(await _next_tag(stdout)):
-                    for line in self._lines:
-                        line.push(packet)
+                    for queue in self._queues:
+                        queue.push(packet)
         except (IncompleteReceive, anyio.EndOfStream):
             run.failure = f"FFmpeg ended: {ffmpeg.stderr_tail.strip() or 'in silence'}"
 

@@ -51,8 +51,7 @@ REASONS = {
     505: "HTTP Version Not Supported",
 }
 
-
-_BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError)
+_CONNECTION_LOST = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
 class Refused(Exception):
@@ -92,7 +91,7 @@ class Request:
         return self.headers.get("upgrade", "").lower() == "websocket"
 
 
-def parse(event: h11.Request) -> Request:
+def parse_request(event: h11.Request) -> Request:
     """Raises: Refused, for a target that is no address."""
     headers = [(bytes(name), bytes(value)) for name, value in event.headers]
     try:
@@ -155,7 +154,7 @@ class HttpConnection:
                 raise Refused(error.error_status_hint, f"not HTTP: {error}") from error
             if isinstance(event, h11.Request):
                 self._is_head = event.method == b"HEAD"
-                request = parse(event)
+                request = parse_request(event)
                 self._refuse_body(request)
                 return request
             if event is not h11.NEED_DATA or not await self._read():
@@ -192,7 +191,7 @@ class HttpConnection:
             await self.stream.send(head + (data or b"") + (end or b""))
 
     async def refuse(self, refusal: Refused) -> None:
-        """Send an error, and see to it that the client can read it."""
+        """Send an error, in such a way that the client can read it."""
         if self._h11.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         headers = {
@@ -214,7 +213,7 @@ class HttpConnection:
         return self._h11.their_http_version != b"1.0"
 
     async def switch(self, answer: bytes) -> None:
-        """Answer in the words of another protocol, which goes on from here."""
+        """Answer by another protocol, which has the connection from here on."""
         self._on_answer(101)
         with anyio.fail_after(SEND_SECONDS):
             await self.stream.send(answer)
@@ -242,5 +241,5 @@ class HttpConnection:
             try:
                 for _ in range(GOODBYE_BYTES // READ_SIZE):
                     await self.stream.receive(READ_SIZE)
-            except (anyio.EndOfStream, *_BROKEN):
+            except (anyio.EndOfStream, *_CONNECTION_LOST):
                 pass

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from aiozerocopy.web.pictures import picture_of
+from aiozerocopy.web.pictures import picture_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,7 +86,10 @@ class JpegEncoder:
             sequence, jpeg = self._encoded
             if sequence != frame.sequence:
                 jpeg = await anyio.to_thread.run_sync(
-                    self._compress, frame.array, picture_of(frame).form, self._quality
+                    self._compress,
+                    frame.array,
+                    picture_format(frame).form,
+                    self._quality,
                 )
                 self._encoded = (frame.sequence, jpeg)
             return jpeg

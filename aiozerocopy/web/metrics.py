@@ -34,7 +34,7 @@ def _escaped(label: str) -> str:
     return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-def render(metrics: Iterable[Metric]) -> bytes:
+def as_page(metrics: Iterable[Metric]) -> bytes:
     """The whole page."""
     return "".join(
         f"{line}\n" for metric in metrics for line in metric.lines()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from aiozerocopy.broadcast import Broadcast
     from aiozerocopy.web.http import HttpConnection, Request
 
-    Handler = Callable[[HttpConnection, Request], Awaitable[None]]
+    Route = Callable[[HttpConnection, Request], Awaitable[None]]
 
 # In the order in which a browser should try them, and where they are.
 PATHS = {"h264": "/h264", "mjpeg": "/stream.mjpg", "raw": "/raw"}
@@ -53,7 +53,7 @@ class Modes:
         self._ffmpeg = ffmpeg_if_any() if "h264" in modes else None
         compress = jpeg.find_compressor() if "mjpeg" in modes else None
         self._jpeg = jpeg.JpegEncoder(compress, quality) if compress else None
-        handlers: dict[str, Handler | None] = {
+        handlers: dict[str, Route | None] = {
             "h264": self._show_h264 if self._ffmpeg else None,
             "mjpeg": self._show_mjpeg if self._jpeg else None,
             "raw": self._show_raw if "raw" in modes else None,
@@ -66,12 +66,12 @@ class Modes:
         self._past = dict.fromkeys(self.modes, Counts())
 
     def open(self, tasks: TaskGroup) -> None:
-        """From now on the tasks of encoders have a place to live."""
+        """Encoders run in this task group."""
         if self._ffmpeg is not None:
             self._h264 = H264Encoder(self._hub, self._ffmpeg, tasks)
 
     def close(self) -> None:
-        """Let all who watch know that this is the end."""
+        """End what every viewer gets."""
         self._closing.set()
 
     @property
@@ -123,7 +123,7 @@ class Modes:
             del self._feeds[feed]
             self._past[mode] += feed.counts
 
-    # -- what became of it --------------------------------------------------------
+    # -- statistics ---------------------------------------------------------------
 
     def metrics(self) -> Iterator[Metric]:
         """Counters for each mode."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import collections
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aiozerocopy._core.change import Change
+from aiozerocopy.broadcast.frame_queue import FrameQueue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,39 +20,36 @@ class Packet:
 
     buffers: Sequence[Buffer]
     nbytes: int
-    is_picture: bool
-    is_key: bool
+    is_picture: bool  # or the configuration, which the decoder needs first
+    key: bool
 
 
 class PacketQueue:
     """Packets that wait for one viewer; too many, and it goes on at a key frame."""
 
     def __init__(self, limit: int) -> None:
-        self.dropped = 0
+        self.dropped = 0  # pictures
         self._limit = limit
-        self._packets: collections.deque[Packet] = collections.deque()
-        self._needs_key = True
+        self._packets: FrameQueue[Packet] = FrameQueue()
         self._ended = False
         self._change = Change()
 
     def push(self, packet: Packet) -> None:
-        if not packet.is_picture:
+        if not packet.is_picture or self._packets.accepts(packet):
             self._packets.append(packet)
-        elif self._needs_key and not packet.is_key:
-            self.dropped += 1
         else:
-            self._needs_key = False
-            self._packets.append(packet)
+            self.dropped += 1
         if len(self._packets) > self._limit:
-            self._skip()
+            self._drop_all()
         self._change.happen()
 
-    def _skip(self) -> None:
-        """Forget all but the newest configuration, and wait for a key frame."""
-        configurations = [packet for packet in self._packets if not packet.is_picture]
-        self.dropped += len(self._packets) - len(configurations)
-        self._packets = collections.deque(configurations[-1:])
-        self._needs_key = True
+    def _drop_all(self) -> None:
+        """The newest configuration stays: the next key frame needs it."""
+        dropped = self._packets.drop_to(0)
+        configurations = [packet for packet in dropped if not packet.is_picture]
+        self.dropped += len(dropped) - len(configurations)
+        for configuration in configurations[-1:]:
+            self._packets.append(configuration)
 
     def end(self) -> None:
         self._ended = True
@@ -64,4 +61,4 @@ class PacketQueue:
             if self._ended:
                 return None
             await self._change.next()
-        return self._packets.popleft()
+        return self._packets.pop()

@@ -1,4 +1,4 @@
-"""What there is to ask for besides pictures: the page, its health, and numbers."""
+"""What the server has besides pictures: the page, its health, status and metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy.broadcast import Broadcast
     from aiozerocopy.web.http import HttpConnection, Request
-    from aiozerocopy.web.modes import Handler, Modes
+    from aiozerocopy.web.modes import Modes, Route
 
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -33,21 +33,21 @@ _PAGE = {
 class Pages:
     """Answers from memory: the packaged page, /healthz, /status, /metrics.
 
-    ``more`` gives the metrics of the server itself.
+    ``server_metrics`` gives those of the server itself.
     """
 
     def __init__(
         self,
         hub: Broadcast,
         modes: Modes,
-        more: Callable[[], Iterable[Metric]],
+        server_metrics: Callable[[], Iterable[Metric]],
         title: str,
     ) -> None:
         self._hub = hub
         self._modes = modes
-        self._more = more
+        self._server_metrics = server_metrics
         self._title = title
-        self.routes: dict[str, Handler] = {
+        self.routes: dict[str, Route] = {
             **dict.fromkeys(_PAGE, self._send_page),
             "/healthz": self._send_health,
             "/metrics": self._send_metrics,
@@ -74,7 +74,7 @@ class Pages:
         await http.respond(200, body, {"Content-Type": "application/json"})
 
     async def _send_metrics(self, http: HttpConnection, _request: Request) -> None:
-        body = metrics.render(self._metrics())
+        body = metrics.as_page(self._metrics())
         await http.respond(200, body, {"Content-Type": metrics.CONTENT_TYPE})
 
     def _metrics(self) -> Iterator[Metric]:
@@ -85,7 +85,7 @@ class Pages:
             [({}, self._hub.sequence)],
         )
         yield from self._modes.metrics()
-        yield from self._more()
+        yield from self._server_metrics()
 
 
 @cache

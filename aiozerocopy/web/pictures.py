@@ -1,4 +1,4 @@
-"""What a viewer gets of a frame, and the header in front of it.
+"""Pictures for viewers: which frames can be shown, and the header of each message.
 
 Over a WebSocket each message is a header of 32 bytes, all little-endian, and a payload:
 
@@ -65,7 +65,7 @@ class UnknownPicture(ValueError):
 
 
 @dataclass(frozen=True)
-class Picture:
+class PictureFormat:
     """The size and pixel format of a frame."""
 
     width: int
@@ -77,7 +77,7 @@ class Picture:
         return self.width * self.height * self.form.channels
 
 
-def picture_of(frame: Published) -> Picture:
+def picture_format(frame: Published) -> PictureFormat:
     """Raises: UnknownPicture."""
     shape = frame.shape
     channels = shape[2] if len(shape) == 3 else 1
@@ -92,20 +92,20 @@ def picture_of(frame: Published) -> Picture:
         raise UnknownPicture(f"a picture is of dtype uint8, not {frame.dtype}")
     if 0 in shape:
         raise UnknownPicture(f"a picture has pixels, which {shape} does not")
-    return Picture(shape[1], shape[0], form)
+    return PictureFormat(shape[1], shape[0], form)
 
 
-def message(
+def websocket_message(
     payload: Buffer,
     nbytes: int,
     kind: int,
-    picture: Picture,
+    picture: PictureFormat,
     *,
     key: bool,
     sequence: int,
     timestamp_ns: int,
 ) -> Sequence[Buffer]:
-    """A WebSocket message, as the buffers that are sent together."""
+    """Header and payload, as the buffers that are sent together."""
     header = _HEADER.pack(
         1,
         kind,
@@ -122,8 +122,8 @@ def message(
 
 def raw(frame: Published) -> Sequence[Buffer]:
     """The frame's own memory as a message: nothing is converted or copied."""
-    picture = picture_of(frame)
-    return message(
+    picture = picture_format(frame)
+    return websocket_message(
         frame.view,
         picture.nbytes,
         PIXELS,

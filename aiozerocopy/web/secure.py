@@ -53,7 +53,7 @@ class SecureStream(WholeSender):
             raise StreamBroken(f"TLS: {error}") from error
 
     async def send_eof(self) -> None:
-        """There is no such thing as half a TLS connection: the answer said the end."""
+        """Nothing to do: half of a TLS connection cannot be closed."""
 
     def abort(self) -> None:
         """Close at once, without a goodbye."""

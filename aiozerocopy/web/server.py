@@ -1,15 +1,15 @@
-"""The web server: who comes in, who may ask, and who answers."""
+"""The web server: it takes connections, checks requests and has them answered."""
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import anyio
 
+from aiozerocopy._net.block import Service
 from aiozerocopy._net.serving import GRACE, Server, serve_tcp
 from aiozerocopy.web.guard import Guard
 from aiozerocopy.web.http import HttpConnection, Refused
@@ -20,15 +20,15 @@ from aiozerocopy.web.secure import connection_over
 from aiozerocopy.web.waiting import PEER_LEFT
 
 if TYPE_CHECKING:
+    import contextlib
     import ssl
-    from collections.abc import Generator, Iterator, Sequence
-    from types import TracebackType
+    from collections.abc import Iterator, Sequence
 
     from anyio.abc import ByteStream
 
     from aiozerocopy.broadcast import Broadcast
     from aiozerocopy.web.http import Request
-    from aiozerocopy.web.modes import Handler
+    from aiozerocopy.web.modes import Route
     from aiozerocopy.web.secure import Connection
 
 CONNECTIONS = 256
@@ -82,7 +82,7 @@ def serve(
     )
 
 
-class WebServer:
+class WebServer(Service):
     """What `serve` returns: serves inside of ``async with``, or when it is awaited.
 
     Awaited it serves until cancelled; where it listens is logged, as by `Server`.
@@ -109,7 +109,7 @@ class WebServer:
         self._token = token
         self._limit = connections
         self._scheme = "https" if ssl_context else "http"
-        # Twice as many may come in: one half is served, the other is told of that.
+        # Twice as many are accepted: those beyond the limit are told of it.
         self._server: Server = serve_tcp(
             self._serve_client,
             *address,
@@ -117,9 +117,8 @@ class WebServer:
             max_connections=2 * connections,
         )
         self._closing = False
-        self._idle: set[anyio.CancelScope] = set()  # of those who ask for nothing now
-        self._undo: contextlib.AsyncExitStack | None = None
-        self._routes: dict[str, Handler] = {
+        self._idle: set[anyio.CancelScope] = set()  # connections without a request now
+        self._routes: dict[str, Route] = {
             **modes.routes,
             **Pages(hub, modes, self._metrics, title).routes,
         }
@@ -152,33 +151,11 @@ class WebServer:
         """The ways to watch that are offered, the best first."""
         return self._modes.modes
 
-    def __await__(self) -> Generator[Any, None, None]:
-        return self._serve_forever().__await__()
-
-    async def _serve_forever(self) -> None:
-        async with self:
-            await anyio.sleep_forever()
-
-    async def __aenter__(self) -> WebServer:
-        async with contextlib.AsyncExitStack() as undo:
-            tasks = await undo.enter_async_context(anyio.create_task_group())
-            undo.callback(tasks.cancel_scope.cancel)
-            self._modes.open(tasks)
-            await undo.enter_async_context(self._server)
-            self._undo = undo.pop_all()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        try:
-            await self.aclose(GRACE if exc_val is None else 0)
-        finally:
-            if self._undo is not None:
-                await self._undo.aclose()
+    async def _begin(self, undo: contextlib.AsyncExitStack) -> None:
+        tasks = await undo.enter_async_context(anyio.create_task_group())
+        undo.callback(tasks.cancel_scope.cancel)
+        self._modes.open(tasks)
+        await undo.enter_async_context(self._server)
 
     async def aclose(self, grace: float | None = GRACE) -> None:
         """Stop accepting, tell the viewers, and end all after ``grace`` seconds."""
@@ -199,7 +176,7 @@ class WebServer:
                 return
             self._open += 1
             try:
-                _watch_over(stream)
+                _set_options(stream)
                 await self._answer_all(http)
             finally:
                 self._open -= 1
@@ -217,7 +194,7 @@ class WebServer:
         self._answers[status] += 1
 
     async def _next_request(self, http: HttpConnection) -> Request | None:
-        """None also when the server ends: nobody else is kept waiting for that."""
+        """None at the end, also at the server's: that waits for no idle connection."""
         if self._closing:
             return None
         with anyio.CancelScope() as scope:
@@ -252,8 +229,8 @@ class WebServer:
         )
 
 
-def _watch_over(stream: Connection) -> None:
-    """The kernel keeps little ahead of a viewer, and notices when it is gone."""
+def _set_options(stream: Connection) -> None:
+    """Let the kernel buffer little for a viewer, and notice when it is gone."""
     sock = stream._raw_socket
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (

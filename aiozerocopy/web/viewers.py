@@ -1,7 +1,7 @@
-"""What goes to one viewer, from the hub or from the H.264 encoder, and until when.
+"""Feeds: what sends frames to one viewer, from the hub or from the H.264 encoder.
 
-A viewer that stops reading is let go after a while; until then the hub and the encoder
-hold for it what their policies say, which does not grow.
+A viewer that stops reading is disconnected after a while.  Until then the hub or the
+encoder keeps a bounded number of frames for it.
 """
 
 from __future__ import annotations
@@ -78,17 +78,17 @@ class PacketFeed:
         self._stream = stream
         self._patience = patience
         self._counts = Counts()
-        self._line = encoder.subscribe()
+        self._queue = encoder.subscribe()
 
     async def run(self) -> None:
-        while (packet := await self._line.next()) is not None:
+        while (packet := await self._queue.next()) is not None:
             with anyio.fail_after(self._patience):
                 await self._stream.send(*packet.buffers)
             self._counts += Counts(packet.is_picture, 0, packet.nbytes)
 
     def close(self) -> None:
-        self._encoder.unsubscribe(self._line)
+        self._encoder.unsubscribe(self._queue)
 
     @property
     def counts(self) -> Counts:
-        return self._counts + Counts(dropped=self._line.dropped)
+        return self._counts + Counts(dropped=self._queue.dropped)

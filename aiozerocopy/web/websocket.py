@@ -112,14 +112,14 @@ class WebSocket:
         await self._send(Ping())
 
     async def close(self, code: int, reason: str) -> None:
-        """Say goodbye, unless that was said; the stream stays open."""
+        """Send a close frame, unless one was sent; the stream stays open."""
         if self._ws.state is ConnectionState.OPEN:
             await self._send(CloseConnection(code, reason))
 
     async def _send(self, event: Event) -> None:
         try:
             data = self._ws.send(event)
-        except LocalProtocolError:  # the other side was faster with its goodbye
+        except LocalProtocolError:  # it is closed already
             return
         with anyio.move_on_after(CLOSE_SECONDS):
             await self.stream.send(data)

@@ -1,4 +1,4 @@
-"""An fd that TurboPipe's `pipe` writes to: its queue, and who looks after it."""
+"""An fd that TurboPipe's `pipe` writes to: its queue, and a thread for both."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 _NO_LIMIT = (1 << 64) - 1
 DEPTH = 32  # messages that an fd's queue takes before `pipe` waits
-IDLE = 0.05  # seconds that an fd of ours outlives the last byte
+IDLE = 0.05  # seconds that our duplicate of the fd stays open after the last byte
 STALL = 1.0  # seconds without progress, after which the interpreter's exit gives up
 
 
-class Message:
+class Transfer:
     """A source on its way, and the memory that is sent."""
 
     def __init__(
@@ -40,28 +40,28 @@ class Message:
         self.operation = operation
 
 
-class Line:
-    """An fd that is written to: its queue, and the thread that looks after it.
+class FdQueue:
+    """A queue of memory for one fd, and the thread that hears what was written.
 
-    ``_changed`` guards all of it, and is held for no longer than a call into C takes;
-    a reader that holds that up holds up its own line and no other.  ``on_end``
-    is called when it has ended by itself.
+    ``_changed`` guards all of it, and is held no longer than a call into C takes; a
+    reader that delays such a call delays only its own queue.  ``on_end`` is called when
+    the queue has ended by itself.
     """
 
     def __init__(
         self,
         number: int,
         identity: os.stat_result,
-        on_end: Callable[[Line], None],
+        on_end: Callable[[FdQueue], None],
     ) -> None:
         self.number = number
         self.device, self.inode = identity.st_dev, identity.st_ino
         self.open = True
         self._on_end = on_end
-        self.failed: collections.deque[Message] = collections.deque(maxlen=DEPTH)
+        self.failed: collections.deque[Transfer] = collections.deque(maxlen=DEPTH)
         # A regular file can be opened anew, at another offset: that would not show.
         self._idle = 0.0 if stat.S_ISREG(identity.st_mode) else IDLE
-        self._flying: collections.deque[Message] = collections.deque()
+        self._in_flight: collections.deque[Transfer] = collections.deque()
         self._spare: list[mmap.mmap] = []
         self._changed = threading.Condition()
         self._port = Port()
@@ -75,9 +75,11 @@ class Line:
         return now == (self.number, self.device, self.inode)
 
     def put(self, source: Source) -> bool:
-        """Queue it, waiting for room; False if the line has ended meanwhile."""
+        """Queue it, waiting for room; False if the queue has ended meanwhile."""
         with self._changed:
-            self._changed.wait_for(lambda: len(self._flying) < DEPTH or not self.open)
+            self._changed.wait_for(
+                lambda: len(self._in_flight) < DEPTH or not self.open
+            )
             if not self.open:
                 return False
             try:
@@ -91,7 +93,7 @@ class Line:
         memory = source.data if copy is None else copy
         operation = self._channel.send_now(self._port, (memory,))
         if not operation.done:
-            self._flying.append(Message(source, copy, operation))
+            self._in_flight.append(Transfer(source, copy, operation))
         elif copy is not None:
             self._spare.append(copy)
 
@@ -114,15 +116,15 @@ class Line:
     def wait(self, wanted: Callable[[Source], bool]) -> None:
         """Return when the wanted messages are out; raise if one of them failed."""
         with self._changed:
-            mine = [message for message in self._flying if wanted(message.source)]
+            mine = [transfer for transfer in self._in_flight if wanted(transfer.source)]
             self._changed.wait_for(
-                lambda: all(message.operation.done for message in mine)
+                lambda: all(transfer.operation.done for transfer in mine)
             )
-            failed = [message for message in self.failed if wanted(message.source)]
-            for message in failed:
-                self.failed.remove(message)
-        for message in failed:
-            message.operation.raise_if_failed()
+            failed = [transfer for transfer in self.failed if wanted(transfer.source)]
+            for transfer in failed:
+                self.failed.remove(transfer)
+        for transfer in failed:
+            transfer.operation.raise_if_failed()
 
     def finish(self) -> None:
         """Wait for everything, then give the fd back."""
@@ -132,12 +134,12 @@ class Line:
             self._end_if_idle()
 
     def linger(self) -> None:
-        """The program ends: wait as long as anybody reads, then say what is lost."""
+        """At the program's end: wait while somebody reads, then say what is lost."""
         with self._changed:
             left = self._channel.stats().queued_bytes
             before = left + 1
-            while self._flying and left < before:
-                self._changed.wait_for(lambda: not self._flying, STALL)
+            while self._in_flight and left < before:
+                self._changed.wait_for(lambda: not self._in_flight, STALL)
                 before, left = left, self._channel.stats().queued_bytes
             self._end()
         if left:
@@ -153,8 +155,8 @@ class Line:
     def _watch(self) -> None:
         ready = select.poll()
         ready.register(self._port.fileno(), select.POLLIN)
-        while self.open or self._flying:
-            idle = not self._flying
+        while self.open or self._in_flight:
+            idle = not self._in_flight
             if not ready.poll(self._idle * 1000 if idle else None) and idle:
                 self._end_if_idle()
             with self._changed:
@@ -163,14 +165,14 @@ class Line:
         self._port.close()
 
     def _collect(self) -> None:
-        """What has ended gives its memory back."""
+        """Let go of the memory of transfers that have ended."""
         self._port.drain()
-        while self._flying and self._flying[0].operation.done:
-            message = self._flying.popleft()
-            if message.operation.status < 0:
-                self.failed.append(message)
-            elif message.copy is not None:
-                self._spare.append(message.copy)
+        while self._in_flight and self._in_flight[0].operation.done:
+            transfer = self._in_flight.popleft()
+            if transfer.operation.status < 0:
+                self.failed.append(transfer)
+            elif transfer.copy is not None:
+                self._spare.append(transfer.copy)
 
     def _end_if_idle(self) -> None:
         with self._changed:

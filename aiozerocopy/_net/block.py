@@ -1,0 +1,60 @@
+"""What hubs and servers share: work in the background of an ``async with`` block."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+
+class Block:
+    """Its tasks begin and end with its ``async with`` block, which is entered once."""
+
+    _undo: contextlib.AsyncExitStack | None = None  # ends the tasks
+
+    async def _begin(self, undo: contextlib.AsyncExitStack) -> None:
+        """Start the tasks.  ``undo`` gets what ends them, to be done after `aclose`."""
+        raise NotImplementedError
+
+    async def aclose(self, grace: float = 0) -> None:
+        """Come to an end; what is on its way has ``grace`` seconds to complete."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        if self._undo is not None:
+            raise RuntimeError(f"a {type(self).__name__} can be entered only once")
+        async with contextlib.AsyncExitStack() as undo:
+            await self._begin(undo)
+            self._undo = undo.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        try:
+            await (self.aclose() if exc_val is None else self.aclose(0))
+        finally:
+            # The block's own error is not for the task group, which would wrap it.
+            if self._undo is not None:
+                await self._undo.aclose()
+
+
+class Service(Block):
+    """A block that may be awaited instead: then it lasts until it is cancelled."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._serve_forever().__await__()
+
+    async def _serve_forever(self) -> None:
+        async with self:
+            await anyio.sleep_forever()

@@ -1,0 +1,71 @@
+"""The queue of frames that wait for whoever is slow."""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class HasKey(Protocol):
+    """A frame, in whatever form."""
+
+    @property
+    def key(self) -> bool:
+        """Can it be decoded without those before it?"""
+
+
+F = TypeVar("F", bound=HasKey)
+
+
+class FrameQueue(Generic[F]):
+    """Frames in order.  The oldest are dropped, and then all up to the next key frame.
+
+    What drops frames returns them: it is for the caller to count them.
+    """
+
+    def __init__(self) -> None:
+        self.needs_key = True  # frames are of no use before the next key frame
+        self._frames: collections.deque[F] = collections.deque()
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def __iter__(self) -> Iterator[F]:
+        return iter(self._frames)
+
+    def accepts(self, frame: F) -> bool:
+        """Can the frame be decoded after those that were accepted before?"""
+        if self.needs_key:
+            self.needs_key = not frame.key
+        return not self.needs_key
+
+    def append(self, frame: F) -> None:
+        """Add a frame that was accepted."""
+        self._frames.append(frame)
+
+    def pop(self) -> F:
+        """Take the oldest."""
+        return self._frames.popleft()
+
+    def put_back(self, frame: F) -> None:
+        """Undo `pop`."""
+        self._frames.appendleft(frame)
+
+    def drop_to(self, limit: int) -> list[F]:
+        """Drop the oldest until no more than ``limit`` wait."""
+        dropped = []
+        while len(self._frames) > limit:
+            dropped.append(self._frames.popleft())
+            dropped += self.skip_to_key()
+        return dropped
+
+    def skip_to_key(self) -> list[F]:
+        """Drop those that cannot be decoded, as the frame before them was dropped."""
+        dropped = []
+        while self._frames and not self._frames[0].key:
+            dropped.append(self._frames.popleft())
+        self.needs_key = not self._frames
+        return dropped
