@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 np = pytest.importorskip("numpy")
 pytestmark = pytest.mark.anyio
 
-WATCHERS = str(Path(__file__).with_name("watchers.py"))
+WATCHERS = str(Path(__file__).with_name("support") / "watchers.py")
 M_MMAP_THRESHOLD = -3  # of malloc.h
 BIG = 1 << 20  # more than a socket pair takes by itself
 

@@ -1,13 +1,13 @@
 """What other libraries get wrong, as tests of ours.
 
-Most of it is the contract, and tested there, on every link:
+Most of it is the contract, and tested there (contract/), on every link:
 
-    a buffer can be resized, or is freed, while it is in flight     TestDoneMeansYours
-    the reader's death kills the process, or reads as success       TestExactFailure
-    one stalled fd holds up others                                  TestIndependence
-    concurrent senders are refused, or mixed                        TestIntegrity
-    a cancelled send leaves bytes that change later                 TestNoLaterBytes
-    abort makes a pending send look like a success                  TestClosing
+    a buffer can be resized, or is freed, while it is in flight     P0
+    the reader's death kills the process, or reads as success       P6
+    one stalled fd holds up others                                  P5
+    concurrent senders are refused, or mixed                        P1
+    a cancelled send leaves bytes that change later                 P2
+    abort makes a pending send look like a success                  test_closing.py
     a number that was closed gets the bytes of another file         TestNumbers
     a forked child hangs; what was queued is lost without a word    TestFork, TestExit
     NumPy, mmap and array are refused, or sent in part              test_buffers.py

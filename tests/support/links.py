@@ -40,7 +40,7 @@ import anyio.lowlevel
 import pytest
 
 import aiozerocopy as azc
-from aiozerocopy import ReceiveStream, SendStream
+from aiozerocopy import ReceiveStream, SendStream, Ticket
 from aiozerocopy._core.channel import IN, OUT, OWN, Channel
 
 if TYPE_CHECKING:
@@ -376,6 +376,16 @@ async def begun(stream: SendStream, messages: int = 1) -> None:
     await until(has_begun)
 
 
+async def begun_or_sent(stream: SendStream, count: int) -> None:
+    """Return once so many messages are on their way or over."""
+
+    def have_begun() -> bool:
+        stats = stream.stats  # one snapshot: a message goes from the one to the other
+        return stats.messages_queued + stats.messages_sent >= count
+
+    await until(have_begun)
+
+
 class Attempt:
     """A call in a task of its own, and how it ended."""
 
@@ -404,6 +414,27 @@ def attempt(
     started = Attempt()
     tasks.start_soon(started.run, call, *args)
     return started
+
+
+async def wait_for(ticket: Ticket) -> None:
+    """Await it, where a coroutine is wanted."""
+    await ticket
+
+
+def error_in_thread(call: Callable[..., object], *args: Any) -> object:
+    """What the call raises, or returns, in a thread of its own."""
+    ends: list[object] = []
+
+    def run() -> None:
+        try:
+            ends.append(call(*args))
+        except Exception as error:
+            ends.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return ends[0]
 
 
 def is_trio() -> bool:
