@@ -31,10 +31,10 @@ from links import (
     Link,
     attempt,
     begun,
-    let_others_run,
     linux_only,
     open_link,
     reading,
+    submitted,
     until,
 )
 from oracle import Checker, assert_prefix, assert_same, message, payload
@@ -107,7 +107,7 @@ async def _receiver_is_told(link: Link, reused: bool) -> None:
     stream = link.receiver()
     async with anyio.create_task_group() as tasks:
         receiving = attempt(tasks, stream.receive)
-        await let_others_run()
+        await until(lambda: stream.stats.receive_waits)
         with lost(stream.fileno(), reused=reused):
             with anyio.fail_after(5):
                 await until(lambda: receiving.done)
@@ -289,7 +289,7 @@ async def test_a_moment_without_fds(kind: str, tmp_path: Path) -> None:
                 await stream.send(message(1, 0, SMALL))
                 with no_more_fds():
                     sending = attempt(tasks, stream.send, message(1, 1, 200_000))
-                    await let_others_run()
+                    await submitted(stream, 1)
                     assert not sending.done, sending.error
                 with anyio.fail_after(5):
                     reader.start()
@@ -388,7 +388,7 @@ def test_a_moment_without_threads(shim: list[str], tmp_path: Path) -> None:
                         sending = links.attempt(
                             tasks, stream.send, oracle.message(1, 0, BIG)
                         )
-                        await links.let_others_run()
+                        await links.submitted(stream, 1)
                         assert not sending.done, sending.error
                     reader = links.PlainReader(link, checker.feed)
                     reader.start()
@@ -422,7 +422,7 @@ def test_a_moment_without_address_space() -> None:
         async with reader, stream, anyio.create_task_group() as tasks:
             resource.setrlimit(resource.RLIMIT_AS, (in_use() + (1 << 20), limits[1]))
             sending = links.attempt(tasks, stream.send, data)
-            await links.let_others_run()
+            await links.submitted(stream, 1)
             resource.setrlimit(resource.RLIMIT_AS, limits)
             assert not sending.done, sending.error
             with anyio.fail_after(5):
@@ -550,21 +550,23 @@ async def _aclose_at_once(stream: azc.SendStream) -> None:
 @contextlib.asynccontextmanager
 async def no_longer_than(seconds: float) -> AsyncIterator[None]:
     """The event loop is not stopped for so long while the block runs."""
-    longest = 0.0
+    longest, beats = 0.0, 0
 
     async def beat() -> None:
-        nonlocal longest
+        nonlocal longest, beats
         last = time.monotonic()
         while True:
             await anyio.lowlevel.checkpoint()
             now = time.monotonic()
             longest, last = max(longest, now - last), now
+            beats += 1
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(beat)
-        await let_others_run(3)
+        await until(lambda: beats)
         yield
-        await let_others_run(3)
+        seen = beats
+        await until(lambda: beats > seen)
         tasks.cancel_scope.cancel()
     assert longest < seconds
 
@@ -703,15 +705,15 @@ def test_pipe_that_was_made_blocking(end: str) -> None:
         data, copy = os.urandom(1 << 20), bytearray(1 << 20)
         async with anyio.create_task_group() as tasks:
             if "{end}" == "writer":
-                for size in (1000, 1 << 16, (1 << 20) - (1 << 16) - 1000):
-                    start = 0
+                sizes = (1000, 1 << 16, (1 << 20) - (1 << 16) - 1000)
+                for count, size in enumerate(sizes, start=2):
                     tasks.start_soon(writer.send, data[:size])
                     data = data[size:] + data[:size]
-                    await links.let_others_run()
+                    await links.begun_or_sent(writer, count)
                 await reader.receive_exactly(copy)
             else:
                 tasks.start_soon(reader.receive_exactly, copy)
-                await links.let_others_run()
+                await links.others_wait()
                 await writer.send(data)
         assert copy == data
         os.close(spare)

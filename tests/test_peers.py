@@ -35,8 +35,8 @@ from links import (
     Link,
     attempt,
     begun,
-    let_others_run,
     open_link,
+    others_wait,
     reading,
     stuck,
 )
@@ -148,7 +148,7 @@ async def test_message_that_fits_half_is_not_done_before_it_is_out(unix: Link) -
             async with anyio.create_task_group() as tasks:
                 sending = attempt(tasks, stream.send, frame)
                 await begun(stream)
-                await let_others_run()
+                await others_wait()
                 assert not sending.done
                 reader.start()
             poison(frame)
@@ -188,7 +188,7 @@ async def test_batch_is_taken_as_the_reader_takes_it(link: Link) -> None:
         async with link.sender() as stream, anyio.create_task_group() as tasks:
             tasks.start_soon(stream.send_many, messages())
             await begun(stream)
-            await let_others_run()
+            await others_wait()
             assert taken * 20_000 < 3 * BIG
             assert stream.stats.bytes_queued < 2 * BIG
             tasks.cancel_scope.cancel()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 from anyio import EndOfStream
-from links import let_others_run, linux_only, until
+from links import linux_only, until
 
 import aiozerocopy as azc
 from aiozerocopy._net import admission, listening, serving
@@ -213,9 +213,10 @@ async def test_handlers_may_finish_within_the_grace() -> None:
         azc.connect_tcp("127.0.0.1", server.port) as stream,
     ):
         await stream.receive()
+        listeners = list(server._listeners)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.aclose)
-            await let_others_run()
+            await until(lambda: all(each.sock.fileno() < 0 for each in listeners))
             # It has stopped to accept, and waits.
             with pytest.raises(ConnectionRefusedError):
                 await azc.connect_tcp("127.0.0.1", server.port)

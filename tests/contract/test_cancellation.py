@@ -13,8 +13,8 @@ from links import (
     attempt,
     begun,
     cancelled_at,
-    let_others_run,
     open_link,
+    others_wait,
     reading,
     stuck,
     wait_for,
@@ -75,11 +75,7 @@ async def test_many_begun_one_after_the_other(some: Link) -> None:
     async with reading(some, checker.feed), some.sender() as stream:
         for number in range(30):
             data = message(number, 0, 120_000)
-            with anyio.CancelScope() as scope:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(stream.send, data[:50], data[50:])
-                    await let_others_run(number % 4)
-                    scope.cancel()
+            await cancelled_at(stream.send(data[:50], data[50:]), 1 + number % 4)
             poison(data)
             data.clear()
         await stream.send(message(100, 0, 10))
@@ -223,7 +219,7 @@ async def test_ticket_leaves_the_message_alone(some: Link) -> None:
             with anyio.CancelScope() as scope:
                 async with anyio.create_task_group() as tasks:
                     waiting = attempt(tasks, wait_for, ticket)
-                    await let_others_run(3)
+                    await others_wait()
                     scope.cancel()
             assert waiting.done
             assert not ticket.done()
@@ -249,7 +245,7 @@ async def test_coroutine_thrown_away(some: Link) -> None:
                 coroutine.close()
                 poison(each)
                 each.clear()
-            await let_others_run()
+            assert stream.stats.messages_queued == 1  # the rest of the first
             reader.start()
             await stream.send(data[1])
     checker.finish()

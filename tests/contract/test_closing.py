@@ -14,9 +14,10 @@ from links import (
     begun,
     begun_or_sent,
     error_in_thread,
-    let_others_run,
     open_link,
+    others_wait,
     reading,
+    submitted,
     wait_for,
 )
 from oracle import Checker, assert_prefix, message, poison
@@ -41,7 +42,7 @@ async def test_aclose_sends_what_was_accepted(some: Link) -> None:
             sending = attempt(tasks, stream.send, data[3])
             await begun_or_sent(stream, 4)
             tasks.start_soon(stream.aclose)
-            await let_others_run(3)
+            await submitted(stream, 5)  # it flushes
             reader.start()
         assert sending.error is None
         assert stream.fileno() == -1
@@ -68,7 +69,7 @@ async def test_abort_ends_every_sender(some: Link) -> None:
                 attempt(tasks, stream.flush),
                 attempt(tasks, wait_for, ticket),
             ]
-            await let_others_run()
+            await others_wait()
             stream.abort()
         for each in attempts:
             assert isinstance(each.error, StreamClosed)
@@ -131,9 +132,8 @@ async def test_leaving_by_exception_ends_within_the_linger(
         async with some.sender() as stream:
             ticket = await stream.put(data)
             raise ZeroDivisionError
-    assert 0.04 < anyio.current_time() - before < 2
+    assert 0.04 < anyio.current_time() - before < 10
     assert stream.fileno() == -1
-    await let_others_run()
     assert ticket.done()
     data.clear()
 
@@ -163,7 +163,7 @@ async def test_aclose_tells_that_the_reader_left(some: Link) -> None:
     await begun(stream)
     async with anyio.create_task_group() as tasks:
         closing = attempt(tasks, stream.aclose)
-        await let_others_run(3)
+        await submitted(stream, 2)  # it flushes
         some.kill_reader()
     assert isinstance(closing.error, StreamBroken)
     assert stream.fileno() == -1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from links import BIG, Link, attempt, let_others_run, reading, stuck
+from links import BIG, Link, attempt, reading, stuck, submitted
 from oracle import message
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +26,7 @@ async def test_waits_for_those_before_it(some: Link) -> None:
         async with some.sender() as stream:
             async with stuck(stream, message(1, 0, BIG)) as tasks:
                 empty = attempt(tasks, stream.send, b"")
-                await let_others_run()
+                await submitted(stream, 2)
                 assert not empty.done
                 reader.start()
             assert empty.done

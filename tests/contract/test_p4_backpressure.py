@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from links import BIG, Link, begun, is_trio, let_others_run, reading, stuck, until
+from links import BIG, Link, begun, in_line, is_trio, reading, stuck, submitted, until
 from oracle import Checker, message
 
 if TYPE_CHECKING:
@@ -33,9 +33,8 @@ async def test_put_waits_for_room(clogged: Link) -> None:
         async with clogged.sender(queue_limit=limit) as stream:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(put_all, stream)
-                await until(lambda: put >= 7)
-                await let_others_run()
-                assert put < len(data)
+                await until(lambda: in_line(stream) or put == len(data))
+                assert 7 <= put < len(data)
                 assert stream.stats.bytes_queued <= limit
                 reader.start()
     checker.finish()
@@ -51,7 +50,7 @@ async def test_message_above_the_limit_fits_alone(some: Link) -> None:
             assert not first.done()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(stream.put, message(1, 1, 10))
-                await let_others_run()
+                await submitted(stream, 2)
                 assert stream.stats.messages_queued == 1
                 reader.start()
     checker.finish()
@@ -74,7 +73,7 @@ async def test_line_is_first_in_first_out(clogged: Link) -> None:
             await stream.put(message(1, 0, BIG))
             async with anyio.create_task_group() as tasks:
                 sequence = 1
-                for call, size in calls:
+                for count, (call, size) in enumerate(calls, start=2):
                     if call == "flush":
                         tasks.start_soon(stream.flush)
                     else:
@@ -82,7 +81,7 @@ async def test_line_is_first_in_first_out(clogged: Link) -> None:
                         sequence += 1
                         argument = [data] if call == "send_many" else data
                         tasks.start_soon(getattr(stream, call), argument)
-                    await let_others_run(3)
+                    await submitted(stream, count)
                 assert stream.stats.messages_queued == 1
                 reader.start()
     checker.finish()
@@ -98,9 +97,9 @@ async def test_cancelled_put_in_line_leaves_no_trace(some: Link) -> None:
             async with anyio.create_task_group() as others:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(stream.put, dropped)
-                    await let_others_run(3)
+                    await submitted(stream, 2)
                     others.start_soon(stream.send, message(1, 1, 100))
-                    await let_others_run(3)
+                    await submitted(stream, 3)
                     tasks.cancel_scope.cancel()
                 dropped.clear()
                 await begun(stream, 2)  # the next one's turn came at once

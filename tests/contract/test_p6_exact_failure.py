@@ -10,7 +10,7 @@ import threading
 
 import anyio
 import pytest
-from links import BIG, Link, attempt, begun, is_trio, let_others_run, until
+from links import BIG, Link, attempt, begun, is_trio, others_wait, until
 from oracle import message
 
 from aiozerocopy import SendStream, StreamBroken, Ticket
@@ -61,7 +61,7 @@ async def test_all_senders_fail_in_order(clogged: Link) -> None:
                 tasks.start_soon(send, number)
                 await begun(stream, number + 1)
             tasks.start_soon(wait, await stream.put(message(1, 4, BIG)))
-            await let_others_run()
+            await others_wait()
             clogged.kill_reader()
         stream.abort()
     numbers = [number for number, _ in failed]

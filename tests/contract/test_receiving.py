@@ -12,8 +12,8 @@ from links import (
     Link,
     attempt,
     cancelled_at,
-    let_others_run,
     open_unread,
+    others_wait,
     until,
     wait_for_file,
 )
@@ -91,7 +91,7 @@ async def test_one_task_at_a_time(some: Link) -> None:
     async with some.receiver() as stream:
         async with anyio.create_task_group() as tasks:
             waiting = attempt(tasks, stream.receive)
-            await let_others_run(3)
+            await others_wait()
             for call in CALLS:
                 with pytest.raises(anyio.BusyResourceError):
                     await _receive(stream, call, 10)
@@ -104,7 +104,7 @@ async def test_pending_receive_locks_the_buffer(some: Link) -> None:
     async with some.receiver() as stream:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(stream.receive_exactly, memory)
-            await let_others_run(3)
+            await others_wait()
             with pytest.raises(BufferError):
                 memory.clear()
             tasks.cancel_scope.cancel()
@@ -131,7 +131,7 @@ async def test_close_ends_a_receive(some: Link) -> None:
     stream = some.receiver()
     async with anyio.create_task_group() as tasks:
         waiting = attempt(tasks, stream.receive)
-        await let_others_run(3)
+        await others_wait()
         await stream.aclose()
     assert isinstance(waiting.error, StreamClosed)
     for call in CALLS:
@@ -143,7 +143,7 @@ async def test_abort_ends_a_receive(some: Link) -> None:
     stream = some.receiver()
     async with anyio.create_task_group() as tasks:
         waiting = attempt(tasks, stream.receive_exactly, bytearray(10))
-        await let_others_run(3)
+        await others_wait()
         stream.abort()
     assert isinstance(waiting.error, StreamClosed)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from links import BIG, Link, attempt, begun, let_others_run, reading, wait_for
+from links import BIG, Link, attempt, begun, others_wait, reading, wait_for
 from oracle import Checker, message
 
 from aiozerocopy import StreamBroken
@@ -21,7 +21,7 @@ async def test_awaited_twice_and_by_many(some: Link) -> None:
             assert not ticket.done()
             async with anyio.create_task_group() as tasks:
                 waiting = [attempt(tasks, wait_for, ticket) for _ in range(5)]
-                await let_others_run(3)
+                await others_wait()
                 assert not any(each.done for each in waiting)
                 with pytest.raises(BufferError):
                     data.clear()

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import anyio
-from links import let_others_run
+from links import others_wait
 from oracle import poison
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ async def _cancelled_aclose(stream: SendStream) -> None:
 async def _cancelled_aclose_while_it_flushes(stream: SendStream) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(stream.aclose)
-        await let_others_run()
+        await others_wait()
         tasks.cancel_scope.cancel()
 
 

@@ -386,6 +386,21 @@ async def begun_or_sent(stream: SendStream, count: int) -> None:
     await until(have_begun)
 
 
+async def submitted(stream: SendStream, messages: int) -> None:
+    """Return once so many messages are in C: queued, or in line for room."""
+
+    def are_in() -> bool:
+        stats = stream._out.stats()
+        return stats.queued + stats.waiting >= messages
+
+    await until(are_in)
+
+
+def in_line(stream: SendStream) -> int:
+    """How many messages wait for room in the queue."""
+    return stream._out.stats().waiting
+
+
 class Attempt:
     """A call in a task of its own, and how it ended."""
 
@@ -456,10 +471,22 @@ async def stuck(stream: SendStream, *messages: Any) -> AsyncIterator[TaskGroup]:
         yield tasks
 
 
-async def let_others_run(turns: int = 30) -> None:
-    """Let others run as far as they can without a thread or a peer."""
-    for _ in range(turns):
-        await anyio.lowlevel.checkpoint()
+async def others_wait() -> None:
+    """Return once every other task waits for something.
+
+    That is anyio.wait_all_tasks_blocked without its naps of 0.1 s on asyncio.
+    """
+    if is_trio():
+        await anyio.wait_all_tasks_blocked()
+        return
+    await anyio.lowlevel.checkpoint()  # those just started begin
+
+    def wait() -> bool:
+        others: set[Any] = asyncio.all_tasks() - {asyncio.current_task()}
+        awaited = [task._fut_waiter for task in others]
+        return all(future and not future.done() for future in awaited)
+
+    await until(wait)
 
 
 # ---- what a machine can do ----------------------------------------------------------
