@@ -47,7 +47,7 @@ pytestmark = linux_only  # it looks into /proc
 # The modules, relative to the package, whose lines are all hit.
 CORE = ("_core",)
 SMALL = 1000
-PATIENCE = 2.0  # seconds for what is over at once, or never
+PATIENCE = 5.0  # seconds for what is over at once, or never
 ENOUGH = 2  # lines at which something is wrong
 
 Place = tuple[str, int, int]  # file, line, and for which time it is reached
@@ -184,7 +184,7 @@ class Scene:
 
     async def no_fd_is_left(self, before: set[str]) -> None:
         """Some may go with the next collection, or with the next stream's end."""
-        if await holds(lambda: open_fds() <= before, PATIENCE / 20):
+        if await holds(lambda: open_fds() <= before, PATIENCE / 50):
             return
         gc.collect()
         for stream in azc.pipe():

@@ -94,8 +94,7 @@ async def _sender_is_told(link: Link, reused: bool) -> None:
             number = stream.fileno()
             await until(lambda: not select.select([], [number], [], 0)[1])
             with lost(number, reused=reused):
-                with anyio.fail_after(5):
-                    await until(lambda: sending.done and behind.done)
+                await until(lambda: sending.done and behind.done)
                 stream.abort()
         assert isinstance(sending.error, StreamBroken)
         assert isinstance(behind.error, StreamBroken)
@@ -109,8 +108,7 @@ async def _receiver_is_told(link: Link, reused: bool) -> None:
         receiving = attempt(tasks, stream.receive)
         await until(lambda: stream.stats.receive_waits)
         with lost(stream.fileno(), reused=reused):
-            with anyio.fail_after(5):
-                await until(lambda: receiving.done)
+            await until(lambda: receiving.done)
             stream.abort()
     assert isinstance(receiving.error, StreamBroken)
 
@@ -147,8 +145,7 @@ class TestNumbers:
                 # Its number is known to who watches the numbers, and is now another's.
                 async with pair.succeeded(tasks):
                     late = attempt(tasks, pair.first.send, b"late" * 1000)
-                    with anyio.fail_after(5):
-                        await until(lambda: late.done)
+                    await until(lambda: late.done)
                     assert isinstance(late.error, StreamBroken)
                 pair.first.abort()
 
@@ -185,9 +182,8 @@ class Successor:
                 sending = attempt(tasks, second.send, payload(2, BIG))
                 await begun(second)
                 yield
-                with anyio.fail_after(5):
-                    assert_same(await _read(far, BIG), payload(2, BIG))
-                    await until(lambda: sending.done)
+                assert_same(await _read(far, BIG), payload(2, BIG))
+                await until(lambda: sending.done)
                 assert sending.error is None
 
 
@@ -291,9 +287,8 @@ async def test_a_moment_without_fds(kind: str, tmp_path: Path) -> None:
                     sending = attempt(tasks, stream.send, message(1, 1, 200_000))
                     await submitted(stream, 1)
                     assert not sending.done, sending.error
-                with anyio.fail_after(5):
-                    reader.start()
-                    await until(lambda: sending.done)
+                reader.start()
+                await until(lambda: sending.done)
                 assert sending.error is None
     checker.finish()
     assert checker.counts == {1: 2}
@@ -358,7 +353,7 @@ WITHOUT = """
             variable("no_" + what).value = 0
 
     async def soon(attempt):
-        with anyio.fail_after(5):
+        with anyio.fail_after(10):
             await links.until(lambda: attempt.done)
 """
 
@@ -425,7 +420,7 @@ def test_a_moment_without_address_space() -> None:
             await links.submitted(stream, 1)
             resource.setrlimit(resource.RLIMIT_AS, limits)
             assert not sending.done, sending.error
-            with anyio.fail_after(5):
+            with anyio.fail_after(10):
                 await reader.receive_exactly(copy)
                 await links.until(lambda: sending.done)
             assert sending.error is None, sending.error
@@ -493,7 +488,7 @@ def test_a_socket_without_memory_while_others_are_busy(shim: list[str]) -> None:
                         others.start_soon(keep_busy, end)
                 assert not sending.done, sending.error
                 variable("refused_fd").value = -1
-                with anyio.fail_after(5):
+                with anyio.fail_after(10):
                     await reader.receive_exactly(copy)
                 await soon(sending)
                 assert sending.error is None, sending.error
@@ -573,7 +568,7 @@ async def no_longer_than(seconds: float) -> AsyncIterator[None]:
 
 @pytest.mark.anyio
 class TestEnds:
-    """The limits are far from what a blocked loop would take: machines are busy."""
+    """A loop that waits for them stops for some seconds; but machines are busy."""
 
     @pytest.mark.parametrize("end", [_abort, _aclose_at_once])
     async def test_linger(
@@ -584,12 +579,12 @@ class TestEnds:
             stream = link.sender()
             ours = socket.socket(fileno=os.dup(stream.fileno()))
             ours.setsockopt(
-                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 2)
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 10)
             )
             ours.close()
             await stream.put(data)
             await begun(stream)
-            async with no_longer_than(1):
+            async with no_longer_than(5):
                 await end(stream)
             data.clear()
             far = socket.socket(fileno=link.take_read_fd())
@@ -616,7 +611,7 @@ class TestEnds:
                 streams.append(stream)
             with anyio.move_on_after(0.5):
                 await until(lambda: _stuck_in_a_terminal() == len(streams))
-            async with no_longer_than(0.3):
+            async with no_longer_than(1):
                 for stream in streams:
                     await end(stream)
             data.clear()
