@@ -591,6 +591,8 @@ async def test_stopped_child(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "AFTER_TERMINATE", 0.01)
     child = await azc.open_process(["cat"])
     child.send_signal(signal.SIGSTOP)
+    stopped = os.WUNTRACED | os.WNOHANG
+    await until(lambda: os.waitpid(child.pid, stopped) != (0, 0))
     await child.aclose(grace=0.01)
     assert child.returncode == -signal.SIGKILL
 
