@@ -23,7 +23,7 @@ from aiozerocopy._core import borrows, pins, waiter
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-pytest.register_assert_rewrite("links", "loans", "oracle", "scripts")
+pytest.register_assert_rewrite("endings", "links", "loans", "oracle", "scripts")
 
 LOOPS = {
     "asyncio": ("asyncio", {"debug": True}),

@@ -299,9 +299,10 @@ class TestTrio:
             async with reading(pipe, checker.feed, start=False) as reader:
                 async with pipe.sender() as stream:
                     data = message(1, 0, BIG)
-                    with trio.move_on_after(0.01) as scope:
-                        await stream.send(data)
-                    assert scope.cancelled_caught
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(stream.send, data)
+                        await begun(stream)
+                        nursery.cancel_scope.cancel()
                     data.clear()
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(stream.send, message(1, 1, BIG))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from links import attempt, let_others_run, until
+from links import attempt, others_wait, until
 
 import aiozerocopy as azc
 from aiozerocopy import framing
@@ -48,7 +48,12 @@ class Server:
         near, far = azc.socketpair()
         self.streams.append(near)
         await script(near)
+        self._far = far
         return far
+
+    def received(self) -> int:
+        """Bytes that the client has received on the last connection."""
+        return self._far.stats.bytes_received
 
     def close(self) -> None:
         for stream in self.streams:
@@ -172,7 +177,7 @@ async def test_aclose_ends_a_receive(where: str) -> None:
     async with anyio.create_task_group() as tasks:
         receiving = attempt(tasks, collect, client)
         await waiting.wait()
-        await let_others_run()
+        await others_wait()
         await client.aclose()
     assert receiving.result == []
     with pytest.raises(azc.StreamClosed):
@@ -190,8 +195,9 @@ async def test_cancelled_receive_loses_nothing() -> None:
         await client.receive()
         async with anyio.create_task_group() as tasks:
             attempt(tasks, client.receive)
+            before = server.received()
             await server.streams[0].send(b"AZ")
-            await let_others_run()
+            await until(lambda: server.received() == before + 2)
             tasks.cancel_scope.cancel()
         packed = framing.FrameHeader(1, 0, "|u1", (1,), "", True, 0, 1).pack()
         await server.streams[0].send(packed[2:] + b"x")

@@ -147,7 +147,7 @@ def test_notes_are_known() -> None:
 
 def test_contract_names_tests_that_exist() -> None:
     text = (FOLDER / "contract.md").read_text()
-    named = re.findall(r"`(tests/\w+\.py)`(?:, `(\w+)`)?", text)
+    named = re.findall(r"`(tests/[\w/]+\.py)`(?:, `(\w+)`)?", text)
     assert len(named) > 8
     wrong = [
         (file, name)

@@ -17,7 +17,7 @@ from anyio import EndOfStream
 from anyio.streams.tls import TLSStream
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from links import attempt, let_others_run
+from links import attempt, begun, until
 
 import aiozerocopy as azc
 from aiozerocopy import framing
@@ -433,6 +433,11 @@ async def test_nothing_is_allocated_for_a_frame_that_is_too_large() -> None:
         tracemalloc.stop()
 
 
+def _received(end: azc.Stream | Foreign) -> int:
+    ours = end.stream if isinstance(end, Foreign) else end
+    return ours.stats.bytes_received
+
+
 @anyio_test
 @pytest.mark.parametrize("at", [60, 128, 132, 140, 1100])
 async def test_cancelled_receive_loses_nothing(ends: tuple[Any, Any], at: int) -> None:
@@ -443,7 +448,7 @@ async def test_cancelled_receive_loses_nothing(ends: tuple[Any, Any], at: int) -
     async with anyio.create_task_group() as tasks:
         receiving = attempt(tasks, receiver.receive)
         await ends[0].send(frame[:at])
-        await let_others_run()
+        await until(lambda: _received(ends[1]) == at)
         assert not receiving.done
         tasks.cancel_scope.cancel()
     await ends[0].send(frame[at:])
@@ -459,7 +464,7 @@ async def test_cancelled_send_completes_the_frame() -> None:
         frame = np.arange(2_000_000, dtype="u1")
         async with anyio.create_task_group() as tasks:
             attempt(tasks, sender.send, frame)
-            await let_others_run()
+            await begun(one)
             tasks.cancel_scope.cancel()
         expected = frame.copy()
         frame[:] = 0
@@ -474,7 +479,7 @@ async def test_cancelled_send_over_a_foreign_stream_breaks_the_sender() -> None:
         sender = FrameSender(Foreign(one))
         async with anyio.create_task_group() as tasks:
             attempt(tasks, sender.send, bytes(2_000_000))
-            await let_others_run()
+            await begun(one)
             tasks.cancel_scope.cancel()
         with pytest.raises(azc.StreamBroken, match="cut"):
             await sender.send(b"next")

@@ -8,7 +8,6 @@ import random
 import socket
 import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -18,10 +17,11 @@ from links import (
     Link,
     attempt,
     begun,
-    let_others_run,
+    in_line,
     open_link,
     reading,
     stuck,
+    submitted,
     until,
 )
 from oracle import Checker, message
@@ -31,6 +31,7 @@ from aiozerocopy import StreamBroken, StreamClosed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from anyio.abc import TaskGroup
 
@@ -67,25 +68,6 @@ class Sender(threading.Thread):
         except BaseException as error:
             self.error = error
 
-    def is_over_or_waits(self) -> bool:
-        """It is asleep, and not because another thread is running Python."""
-        if not self.is_alive():
-            return True
-        try:
-            where = Path(f"/proc/self/task/{self.native_id}/wchan").read_text()
-        except OSError:  # it has just ended
-            return False
-        return "poll" in where
-
-
-async def submitted(*senders: Sender) -> None:
-    """Return when all of them wait for the end of their messages.
-
-    Where the kernel does not say in what a thread sleeps, that is a guess.
-    """
-    with anyio.move_on_after(1):
-        await until(lambda: all(sender.is_over_or_waits() for sender in senders))
-
 
 async def ended(*senders: Sender) -> None:
     await until(lambda: not any(sender.is_alive() for sender in senders))
@@ -100,11 +82,11 @@ async def test_thread_does_not_overtake_a_put(link: Link) -> None:
     async with reading(link, checker.feed, start=False) as reader:
         async with link.sender(queue_limit=1) as stream:
             async with stuck(stream, message(1, 0, BIG)) as tasks:
-                putting = attempt(tasks, stream.put, message(1, 1, SMALL))
-                await let_others_run()
-                assert not putting.done
+                tasks.start_soon(stream.put, message(1, 1, SMALL))
+                await submitted(stream, 2)
+                assert in_line(stream) == 1
                 sender = Sender(stream, message(1, 2, SMALL))
-                await submitted(sender)
+                await submitted(stream, 3)
                 reader.start()
                 await ended(sender)
     checker.finish()
@@ -119,6 +101,7 @@ class Crowd:
         self._tasks = tasks
         self._dice = random.Random(11)
         self.sequence = 0
+        self.size = 1  # of the messages, with the first
         self.senders: list[Sender] = []
 
     def new(self) -> bytearray:
@@ -128,13 +111,13 @@ class Crowd:
 
     async def one_more(self) -> None:
         way = self._dice.choice(("send", "put", "send_many", "thread"))
-        if way == "thread":
-            self.senders.append(Sender(self._stream, self.new()))
-            await submitted(self.senders[-1])
-            return
         data: Any = [self.new() for _ in range(3)] if way == "send_many" else self.new()
-        self._tasks.start_soon(getattr(self._stream, way), data)
-        await let_others_run(4)
+        if way == "thread":
+            self.senders.append(Sender(self._stream, data))
+        else:
+            self._tasks.start_soon(getattr(self._stream, way), data)
+        self.size += 1
+        await submitted(self._stream, self.size)
 
 
 @pytest.mark.parametrize("limit", [1, 100_000, 32 << 20])
@@ -162,15 +145,15 @@ async def test_put_that_is_cancelled_in_line_leaves_no_trace(link: Link) -> None
             async with stuck(stream, message(1, 0, BIG)) as tasks:
                 gone = message(2, 0, SMALL)
                 with anyio.CancelScope() as scope:
-                    tasks.start_soon(_cancel_soon, scope)
+                    tasks.start_soon(_cancel_in_line, stream, scope)
                     await stream.put(gone)
                 assert scope.cancelled_caught
                 gone.clear()
-                behind = attempt(tasks, stream.put, message(1, 1, SMALL))
-                await let_others_run()
-                assert not behind.done
+                tasks.start_soon(stream.put, message(1, 1, SMALL))
+                await submitted(stream, 2)
+                assert in_line(stream) == 1
                 last = Sender(stream, message(1, 2, SMALL))
-                await submitted(last)
+                await submitted(stream, 3)
                 reader.start()
                 await ended(last)
     checker.finish()
@@ -189,22 +172,22 @@ async def test_those_behind_a_cancelled_put_come_in(link: Link) -> None:
                         await stream.put(message(2, 0, BIG))
 
                 tasks.start_soon(put_much)
-                await let_others_run()
+                await submitted(stream, 2)
                 behind = []
                 for sequence in (1, 2):
                     data = message(1, sequence, SMALL)
                     behind.append(attempt(tasks, stream.put, data))
-                    await let_others_run()
+                    await submitted(stream, 2 + sequence)
                 scope.cancel()
-                await let_others_run()
+                await until(lambda: in_line(stream) == 2)
                 reader.start()
                 await until(lambda: all(each.done for each in behind))
     checker.finish()
     assert checker.counts == {1: 3}
 
 
-async def _cancel_soon(scope: anyio.CancelScope) -> None:
-    await let_others_run()
+async def _cancel_in_line(stream: azc.SendStream, scope: anyio.CancelScope) -> None:
+    await until(lambda: in_line(stream))
     scope.cancel()
 
 
@@ -223,7 +206,7 @@ async def test_two_hundred_threads_are_bounded(pipe: Link) -> None:
         async with pipe.sender(queue_limit=1) as stream:
             await stream.put(data)
             senders = [Sender(stream, data) for _ in range(200)]
-            await submitted(*senders)
+            await submitted(stream, 201)
             reader.start()
             while any(sender.is_alive() for sender in senders):
                 most = max(most, stream.stats.bytes_queued)
@@ -239,9 +222,9 @@ async def test_waiting_messages_are_not_counted_as_queued(link: Link) -> None:
             async with stuck(stream, message(1, 0, BIG)) as tasks:
                 for sequence in (1, 2, 3):
                     tasks.start_soon(stream.put, message(1, sequence, BIG))
-                    await let_others_run()
+                    await submitted(stream, 1 + sequence)
                 sender = Sender(stream, message(2, 0, BIG))
-                await submitted(sender)
+                await submitted(stream, 5)
                 assert stream.stats.bytes_queued <= BIG
                 assert stream.stats.messages_queued == 1
                 reader.start()
@@ -289,9 +272,9 @@ async def test_broadcast_does_not_overtake_a_put() -> None:
         client = hub.attach(stream)
         async with stuck(stream, bytes(BIG)) as tasks:
             tasks.start_soon(stream.put, BEFORE)
-            await let_others_run()
+            await submitted(stream, 2)
             await hub.publish(AFTER)
-            await let_others_run()
+            await submitted(stream, 3)
             tasks.start_soon(read_all, far, received)
             await until(lambda: client.stats.sent)
             client.detach()
@@ -327,11 +310,10 @@ async def test_pong_does_not_overtake_a_put(monkeypatch: pytest.MonkeyPatch) -> 
         socket_ = await websocket.WebSocket.accept(connection, request)
         async with stuck(stream, bytes(BIG)) as tasks:
             tasks.start_soon(stream.put, BEFORE)
-            await let_others_run()
+            await submitted(stream, 2)
             far.sendall(PING)
             listening = attempt(tasks, socket_.listen)
-            await until(lambda: stream.stats.bytes_received == len(UPGRADE + PING))
-            await let_others_run()
+            await submitted(stream, 3)
             tasks.start_soon(read_all, far, received)
             await until(lambda: received.endswith(PONG))
             far.shutdown(socket.SHUT_WR)

@@ -16,7 +16,7 @@ import gl_scene as scene
 import moderngl
 import numpy as np
 import pytest
-from links import attempt, cancelled_at, let_others_run, until
+from links import attempt, cancelled_at, others_wait, until
 
 import aiozerocopy as azc
 from aiozerocopy import gl
@@ -261,7 +261,7 @@ anyio.run(main)
 def test_gl_3_3_without_extensions() -> None:
     child = subprocess.run(
         [sys.executable, "-W", "error", "-c", ON_OLD],
-        env=os.environ | OLD | {"PYTHONPATH": os.path.dirname(__file__)},
+        env=os.environ | OLD | {"PYTHONPATH": os.path.dirname(scene.__file__)},
         capture_output=True,
         text=True,
     )
@@ -367,7 +367,7 @@ class TestRing:
     async def test_next_waits_for_a_submission(self, ring: Ring) -> None:
         async with anyio.create_task_group() as tasks:
             waiting = attempt(tasks, ring.next_number)
-            await let_others_run()
+            await others_wait()
             ring.submit()
             ring.gl.finish()
         assert waiting.result == 1
@@ -377,7 +377,7 @@ class TestRing:
             waiting = []
             for _ in range(3):
                 waiting.append(attempt(tasks, ring.next_number))
-                await let_others_run()
+                await others_wait()
             ring.submit(3)
             ring.gl.finish()
         assert [each.result for each in waiting] == [1, 2, 3]
@@ -412,11 +412,12 @@ class TestRing:
         self, ring: Ring, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(_picture, "PIECE", 1)  # thousands of turns
+        before = ring.gl.maps
         ring.submit()
         ring.gl.finish()
         async with anyio.create_task_group() as tasks:
             copying = attempt(tasks, ring.readback.next)
-            await let_others_run()
+            await until(lambda: ring.gl.maps > before or copying.done)
             ring.readback.close()
         if ring.readback.mapping == "copy":
             assert isinstance(copying.error, anyio.ClosedResourceError)
@@ -449,7 +450,7 @@ class TestRing:
         first = await ring.readback.next()
         async with anyio.create_task_group() as tasks:
             reading = attempt(tasks, ring.readback.read, ring.framebuffer)
-            await let_others_run()
+            await others_wait()
             assert ring.gl.frames == 3
             await anyio.to_thread.run_sync(first.release)  # any thread may
             await until(lambda: ring.gl.frames == 4)

@@ -27,9 +27,9 @@ from links import (
     BIG,
     Link,
     PlainReader,
-    let_others_run,
     linux_only,
     open_link,
+    others_wait,
     until,
 )
 from oracle import CANARY, HEADER, Checker, message, payload, poison
@@ -47,8 +47,7 @@ pytestmark = linux_only  # it looks into /proc
 # The modules, relative to the package, whose lines are all hit.
 CORE = ("_core",)
 SMALL = 1000
-TURNS = 8  # of the loop, until a call is as far as it gets by itself
-PATIENCE = 2.0  # seconds for what is over at once, or never
+PATIENCE = 5.0  # seconds for what is over at once, or never
 ENOUGH = 2  # lines at which something is wrong
 
 Place = tuple[str, int, int]  # file, line, and for which time it is reached
@@ -137,11 +136,11 @@ class Scene:
         with self.lines if not case.thread else contextlib.nullcontext():
             task = asyncio.ensure_future(self._judged(lambda: case.call(self)))
             task.add_done_callback(lambda _: self.give_back())
-            await let_others_run(TURNS)
+            await others_wait()
             if case.cancel:
                 self.lines.armed = True
                 task.cancel()
-                await let_others_run(TURNS)
+                await others_wait()
             self.let_the_peer_go()
             await self._ended(task, "the call")
 
@@ -185,7 +184,7 @@ class Scene:
 
     async def no_fd_is_left(self, before: set[str]) -> None:
         """Some may go with the next collection, or with the next stream's end."""
-        if await holds(lambda: open_fds() <= before, PATIENCE / 20):
+        if await holds(lambda: open_fds() <= before, PATIENCE / 50):
             return
         gc.collect()
         for stream in azc.pipe():

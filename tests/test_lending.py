@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 import scripts
-from links import begun, let_others_run, refusing, until
+from links import begun, others_wait, refusing, submitted, until
 from loans import (
     SIZE,
     Loan,
@@ -155,7 +155,9 @@ class TestUntilItIsRead:
 
             tasks.start_soon(send)
             first = await link.read(SIZE - 1)
-            await let_others_run()
+            await until(lambda: link.stream.stats.bytes_sent == SIZE)
+            await others_wait()
+            assert link.stream.stats.messages_queued == 1
             assert not done.is_set()
             last = await link.read(1)
             await done.wait()
@@ -187,7 +189,7 @@ class TestUntilItIsRead:
                 flushed.set()
 
             tasks.start_soon(flush)
-            await let_others_run()
+            await submitted(link.stream, 2)
             assert not flushed.is_set()
             await link.read(64 << 10)
             await flushed.wait()

@@ -23,8 +23,8 @@ from links import (
     Link,
     attempt,
     begun,
-    let_others_run,
     open_link,
+    others_wait,
     reading,
     stuck,
     until,
@@ -226,7 +226,7 @@ class TestNumbers:
                         await until(lambda: sending.done)
                         os.close(spare)
                     else:
-                        await let_others_run()
+                        await reader.finish()  # there is no way to it any more
                     stream.abort()
                 error = StreamBroken if somewhere else (StreamBroken, StreamClosed)
                 assert isinstance(sending.error, error)
@@ -292,7 +292,7 @@ class TestModes:
                 if adopted.kind == "file":
                     await sender.send(b"abc")
                 waiting = attempt(tasks, receiver.receive_exactly, bytearray(3))
-                await let_others_run(3)
+                await others_wait()
                 assert fcntl.fcntl(spare, fcntl.F_GETFL) == flags
                 await sender.send(b"abc")
                 await until(lambda: waiting.done)
@@ -797,7 +797,7 @@ async def test_cancelled_while_others_run_cancels_nobody_else() -> None:
 
         tasks.start_soon(first)
         other = attempt(tasks, near.send, data)
-        await let_others_run(1)
+        await anyio.lowlevel.checkpoint()
         scope.cancel()
         await far.receive_exactly(received)
         await until(lambda: other.done)

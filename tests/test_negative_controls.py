@@ -16,19 +16,21 @@ if TYPE_CHECKING:
 
 # The tests that must catch it
 CAUGHT_BY = {
-    "order": "contract.py::TestIntegrity::test_order_of_calls_is_the_order_of_messages",
-    "tail": "contract.py::TestIntegrity::test_fifty_tasks_and_four_threads",
-    "rescue": "contract.py::TestNoLaterBytes::test_after_a_cancel_the_message_is_as_it_"
-    "was",
-    "identity": "lifetime.py::TestNumbers::test_our_number_is_anothers_during_a_send",
-    "loan": "lending.py::TestUntilItIsRead::test_send_returns_when_the_last_byte_is_"
-    "read",
-    "detach": "lending.py::TestTakenBack::test_after_a_cancel_the_reader_sees_the_old_"
-    "bytes",
-    "event": "interruptions.py::test_one_line_after_the_other",
-    "gate": "contract.py::TestBackpressure::test_put_waits_for_room",
-    "take_back": "interruptions.py::test_one_line_after_the_other",
-    "unpin": "contract.py::TestDoneMeansYours::test_pending_send_locks_the_buffer",
+    "order": "contract/test_p1_integrity.py::"
+    "test_order_of_calls_is_the_order_of_messages",
+    "tail": "contract/test_p1_integrity.py::test_fifty_tasks_and_four_threads",
+    "rescue": "contract/test_p2_no_later_bytes.py::"
+    "test_after_a_cancel_the_message_is_as_it_was",
+    "identity": "test_lifetime.py::TestNumbers::"
+    "test_our_number_is_anothers_during_a_send",
+    "loan": "test_lending.py::TestUntilItIsRead::"
+    "test_send_returns_when_the_last_byte_is_read",
+    "detach": "test_lending.py::TestTakenBack::"
+    "test_after_a_cancel_the_reader_sees_the_old_bytes",
+    "event": "test_interruptions.py::test_one_line_after_the_other",
+    "gate": "contract/test_p4_backpressure.py::test_put_waits_for_room",
+    "take_back": "test_interruptions.py::test_one_line_after_the_other",
+    "unpin": "contract/test_p0_done_means_yours.py::test_pending_send_locks_the_buffer",
 }
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -43,7 +45,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(tree: Path, fault: str, *tests: str) -> subprocess.Popen[str]:
     """Run these tests on one loop and two links, with a fault."""
     options = ["-x", "-k", "asyncio and (unix or adopted or lending)", "--tb=line"]
-    files = (f"tests/test_{test}" for test in tests)
+    files = (f"tests/{test}" for test in tests)
     return trees.start_tests(tree, *options, *files, **{sabotage.VARIABLE: fault})
 
 
@@ -79,4 +81,4 @@ def test_fault_is_caught(faulty: dict[str, subprocess.Popen[str]], fault: str) -
     said, _ = faulty[fault].communicate()
     assert faulty[fault].returncode == 1, said
     # (by the test itself, or by what it leaves behind)
-    assert re.search(rf"(FAILED|ERROR) tests/test_{CAUGHT_BY[fault]}\[", said), said
+    assert re.search(rf"(FAILED|ERROR) tests/{CAUGHT_BY[fault]}\[", said), said

@@ -1,13 +1,13 @@
 """What other libraries get wrong, as tests of ours.
 
-Most of it is the contract, and tested there, on every link:
+Most of it is the contract, and tested there (contract/), on every link:
 
-    a buffer can be resized, or is freed, while it is in flight     TestDoneMeansYours
-    the reader's death kills the process, or reads as success       TestExactFailure
-    one stalled fd holds up others                                  TestIndependence
-    concurrent senders are refused, or mixed                        TestIntegrity
-    a cancelled send leaves bytes that change later                 TestNoLaterBytes
-    abort makes a pending send look like a success                  TestClosing
+    a buffer can be resized, or is freed, while it is in flight     P0
+    the reader's death kills the process, or reads as success       P6
+    one stalled fd holds up others                                  P5
+    concurrent senders are refused, or mixed                        P1
+    a cancelled send leaves bytes that change later                 P2
+    abort makes a pending send look like a success                  test_closing.py
     a number that was closed gets the bytes of another file         TestNumbers
     a forked child hangs; what was queued is lost without a word    TestFork, TestExit
     NumPy, mmap and array are refused, or sent in part              test_buffers.py
@@ -35,8 +35,8 @@ from links import (
     Link,
     attempt,
     begun,
-    let_others_run,
     open_link,
+    others_wait,
     reading,
     stuck,
 )
@@ -148,7 +148,7 @@ async def test_message_that_fits_half_is_not_done_before_it_is_out(unix: Link) -
             async with anyio.create_task_group() as tasks:
                 sending = attempt(tasks, stream.send, frame)
                 await begun(stream)
-                await let_others_run()
+                await others_wait()
                 assert not sending.done
                 reader.start()
             poison(frame)
@@ -188,7 +188,7 @@ async def test_batch_is_taken_as_the_reader_takes_it(link: Link) -> None:
         async with link.sender() as stream, anyio.create_task_group() as tasks:
             tasks.start_soon(stream.send_many, messages())
             await begun(stream)
-            await let_others_run()
+            await others_wait()
             assert taken * 20_000 < 3 * BIG
             assert stream.stats.bytes_queued < 2 * BIG
             tasks.cancel_scope.cancel()

@@ -15,10 +15,15 @@ import pytest
 import trees
 
 TESTS = [
-    *("finalizers", "lifetime", "lending", "pool", "gate", "interruptions"),
-    "contract.py::TestNoLaterBytes",
-    "contract.py::TestNoLeak",
-    "contract.py::TestDoneMeansYours",
+    "contract/test_p0_done_means_yours.py",
+    "contract/test_p2_no_later_bytes.py",
+    "contract/test_p3_no_leak.py",
+    "test_finalizers.py",
+    "test_gate.py",
+    "test_interruptions.py",
+    "test_lending.py",
+    "test_lifetime.py",
+    "test_pool.py",
 ]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -39,11 +44,10 @@ def test_memory(tmp_path: Path) -> None:
     tree = trees.build(tmp_path, CFLAGS=f"{checked} -g", LDFLAGS=checked)
     (built,) = (tree / "aiozerocopy").glob("_azc*.so")
     assert b"__asan_report_load" in built.read_bytes()
-    files = [f"tests/test_{name}" + ("" if "." in name else ".py") for name in TESTS]
     process = trees.start_tests(
         tree,
         *("-m", "not slow", "-k", "not trio and not tcp"),
-        *files,
+        *(f"tests/{name}" for name in TESTS),
         LD_PRELOAD=library(),
         ASAN_OPTIONS="detect_leaks=0",  # what Python leaves behind at its end
         PYTHONMALLOC="malloc",

@@ -79,6 +79,7 @@ class SlowGL:
         self.fences: dict[int, int] = {}  # fence -> the buffer that it is for
         self.reading: set[int] = set()
         self.polls = 0
+        self.maps = 0
         self.bound = 0
         self.read_last = 0
         self.frames = 0
@@ -107,6 +108,7 @@ class SlowGL:
 
     def MapBufferRange(self, *_: Any) -> int:
         assert self.bound not in self.reading, "this map would wait for the GPU"
+        self.maps += 1
         return ctypes.addressof(self.memory[self.bound])
 
     def UnmapBuffer(self, _target: int) -> None: ...

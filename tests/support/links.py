@@ -40,7 +40,7 @@ import anyio.lowlevel
 import pytest
 
 import aiozerocopy as azc
-from aiozerocopy import ReceiveStream, SendStream
+from aiozerocopy import ReceiveStream, SendStream, Ticket
 from aiozerocopy._core.channel import IN, OUT, OWN, Channel
 
 if TYPE_CHECKING:
@@ -376,6 +376,31 @@ async def begun(stream: SendStream, messages: int = 1) -> None:
     await until(has_begun)
 
 
+async def begun_or_sent(stream: SendStream, count: int) -> None:
+    """Return once so many messages are on their way or over."""
+
+    def have_begun() -> bool:
+        stats = stream.stats  # one snapshot: a message goes from the one to the other
+        return stats.messages_queued + stats.messages_sent >= count
+
+    await until(have_begun)
+
+
+async def submitted(stream: SendStream, messages: int) -> None:
+    """Return once so many messages are in C: queued, or in line for room."""
+
+    def are_in() -> bool:
+        stats = stream._out.stats()
+        return stats.queued + stats.waiting >= messages
+
+    await until(are_in)
+
+
+def in_line(stream: SendStream) -> int:
+    """How many messages wait for room in the queue."""
+    return stream._out.stats().waiting
+
+
 class Attempt:
     """A call in a task of its own, and how it ended."""
 
@@ -406,6 +431,27 @@ def attempt(
     return started
 
 
+async def wait_for(ticket: Ticket) -> None:
+    """Await it, where a coroutine is wanted."""
+    await ticket
+
+
+def error_in_thread(call: Callable[..., object], *args: Any) -> object:
+    """What the call raises, or returns, in a thread of its own."""
+    ends: list[object] = []
+
+    def run() -> None:
+        try:
+            ends.append(call(*args))
+        except Exception as error:
+            ends.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return ends[0]
+
+
 def is_trio() -> bool:
     """Is this the loop that wakes tasks in no particular order?"""
     try:
@@ -425,10 +471,22 @@ async def stuck(stream: SendStream, *messages: Any) -> AsyncIterator[TaskGroup]:
         yield tasks
 
 
-async def let_others_run(turns: int = 30) -> None:
-    """Let others run as far as they can without a thread or a peer."""
-    for _ in range(turns):
-        await anyio.lowlevel.checkpoint()
+async def others_wait() -> None:
+    """Return once every other task waits for something.
+
+    That is anyio.wait_all_tasks_blocked without its naps of 0.1 s on asyncio.
+    """
+    if is_trio():
+        await anyio.wait_all_tasks_blocked()
+        return
+    await anyio.lowlevel.checkpoint()  # those just started begin
+
+    def wait() -> bool:
+        others: set[Any] = asyncio.all_tasks() - {asyncio.current_task()}
+        awaited = [task._fut_waiter for task in others]
+        return all(future and not future.done() for future in awaited)
+
+    await until(wait)
 
 
 # ---- what a machine can do ----------------------------------------------------------

@@ -1,0 +1,271 @@
+"""Not begun: no trace.  Begun: the message completes.  The buffers are yours."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from links import (
+    BIG,
+    Link,
+    attempt,
+    begun,
+    cancelled_at,
+    open_link,
+    others_wait,
+    reading,
+    stuck,
+    wait_for,
+)
+from oracle import Checker, assert_prefix, assert_same, message, poison
+
+import aiozerocopy as azc
+from aiozerocopy import SendStream, StreamBroken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_not_begun_leaves_no_trace(clogged: Link) -> None:
+    dropped = [message(9, n, 5_000) for n in range(3)]
+    checker = Checker()
+    async with reading(clogged, checker.feed, start=False) as reader:
+        async with clogged.sender() as stream:
+            async with stuck(stream, message(1, 0, BIG)):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(stream.send, dropped[0])
+                    tasks.start_soon(stream.send_many, dropped[1:])
+                    await begun(stream, 3)
+                    tasks.cancel_scope.cancel()
+                for each in dropped:
+                    poison(each)
+                    each.clear()
+                assert stream.stats.messages_queued == 1
+                assert stream.stats.bytes_rescued == 0
+                reader.start()
+            await stream.send(message(1, 1, 100))
+    checker.finish()
+    assert checker.counts == {1: 2}
+
+
+async def test_begun_completes_and_the_next_follows(clogged: Link) -> None:
+    data = [message(1, n, BIG) for n in range(3)]
+    pieces = [data[1][:10], data[1][10:500_000], data[1][500_000:]]
+    checker = Checker()
+    async with reading(clogged, checker.feed, start=False) as reader:
+        async with clogged.sender() as stream:
+            async with stuck(stream, data[0]) as tasks:
+                tasks.cancel_scope.cancel()
+            poison(data[0])
+            data[0].clear()
+            reader.start()
+            await stream.send(*pieces)
+            await stream.send(data[2])
+    checker.finish()
+    assert checker.counts == {1: 3}
+
+
+async def test_many_begun_one_after_the_other(some: Link) -> None:
+    checker = Checker()
+    async with reading(some, checker.feed), some.sender() as stream:
+        for number in range(30):
+            data = message(number, 0, 120_000)
+            await cancelled_at(stream.send(data[:50], data[50:]), 1 + number % 4)
+            poison(data)
+            data.clear()
+        await stream.send(message(100, 0, 10))
+    checker.finish()
+    assert set(checker.counts.values()) == {1}
+    assert checker.counts[100] == 1
+
+
+async def test_above_the_rescue_limit_breaks_the_stream(clogged: Link) -> None:
+    received = bytearray()
+    data, later = message(1, 0, BIG), message(1, 1, 100)
+    sent = bytes(data)
+    async with reading(clogged, received.extend, start=False) as reader:
+        stream = clogged.sender(rescue_limit=1000)
+        async with anyio.create_task_group() as others:
+            async with stuck(stream, data) as tasks:
+                waiting = attempt(others, stream.send, later)
+                await begun(stream, 2)
+                tasks.cancel_scope.cancel()
+            poison(data)
+            data.clear()
+        assert isinstance(waiting.error, StreamBroken)
+        later.clear()
+        with pytest.raises(StreamBroken, match="rescue_limit"):
+            await stream.send(b"more")
+        with pytest.raises(StreamBroken, match="rescue_limit"):
+            await stream.flush()
+        reader.start()
+        await stream.aclose()
+    assert_prefix(received, sent)
+    assert 0 < len(received) < len(sent)
+
+
+async def test_twice(some: Link) -> None:
+    checker = Checker()
+    data = message(1, 0, BIG)
+    async with reading(some, checker.feed, start=False) as reader:
+        async with some.sender() as stream:
+            with anyio.CancelScope() as outer:
+                async with stuck(stream, data) as tasks:
+                    tasks.cancel_scope.cancel()
+                    outer.cancel()
+                    tasks.cancel_scope.cancel()
+            poison(data)
+            data.clear()
+            reader.start()
+    checker.finish()
+    assert checker.counts == {1: 1}
+
+
+async def test_timeout_zero_sends_all_or_nothing(link: Link) -> None:
+    checker = Checker()
+    async with reading(link, checker.feed), link.sender() as stream:
+        for number in range(5):
+            data = message(number, 0, 300_000)
+            with anyio.move_on_after(0):
+                await stream.send(data)
+            poison(data)
+            data.clear()
+        await stream.send(message(9, 0, 10))
+    checker.finish()
+    assert checker.counts[9] == 1
+
+
+@pytest.mark.parametrize("call", ["send", "pieces", "put", "send_many", "flush"])
+async def test_at_every_await(link: Link, call: str) -> None:
+    checker = Checker()
+    async with reading(link, checker.feed), link.sender() as stream:
+        cancelled, n = True, 0
+        while cancelled:
+            n += 1
+            data = [message(10 * n + i, 0, 90_000) for i in range(4)]
+            calls: dict[str, Callable[[], Any]] = {
+                "send": partial(stream.send, data[0]),
+                "pieces": partial(stream.send, data[0][:9], data[0][9:]),
+                "put": partial(_put_and_wait, stream, data[0]),
+                "send_many": partial(stream.send_many, data),
+                "flush": partial(_put_and_flush, stream, data[0]),
+            }
+            cancelled, _ = await cancelled_at(calls[call](), n)
+            if call in ("put", "flush"):  # what was put stays on its way
+                await stream.flush()
+            for each in data:
+                poison(each)
+                each.clear()
+            await stream.send(message(10 * n + 9, 0, 100))
+            arrived = [checker.counts[10 * n + i] for i in range(4)]
+            assert sorted(arrived, reverse=True) == arrived
+    checker.finish()
+    assert set(checker.counts.values()) <= {0, 1}
+    assert all(checker.counts[10 * i + 9] == 1 for i in range(1, n + 1))
+    if call != "flush":
+        assert checker.counts[10 * n] == 1
+
+
+async def test_aclose_at_every_await(some: Link, tmp_path: Path) -> None:
+    cancelled, n = True, 0
+    while cancelled:
+        n += 1
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        with open_link(some.kind, folder) as link:
+            received = bytearray()
+            data = message(1, 0, BIG)
+            sent = bytes(data)
+            async with reading(link, received.extend):
+                stream = link.sender()
+                await stream.put(data)
+                cancelled, _ = await cancelled_at(stream.aclose(), n)
+                assert stream.fileno() == -1
+                poison(data)
+                data.clear()
+            assert_prefix(received, sent)
+    assert_same(received, sent)
+
+
+@pytest.mark.parametrize("kind", ["unix", "tcp4"])
+async def test_send_eof_at_every_await(kind: str, tmp_path: Path) -> None:
+    cancelled, n = True, 0
+    while cancelled:
+        n += 1
+        checker = Checker()
+        with open_link(kind, tmp_path) as link:
+            async with reading(link, checker.feed):
+                async with azc.wrap_socket(link.take_write_fd()) as stream:
+                    await stream.put(message(1, 0, BIG))
+                    cancelled, _ = await cancelled_at(stream.send_eof(), n)
+                    if cancelled:  # not sent: the stream is as before
+                        await stream.send(message(1, 1, 10))
+                    await stream.send_eof()
+        checker.finish()
+        assert checker.counts == {1: 1 + cancelled}
+
+
+async def test_ticket_leaves_the_message_alone(some: Link) -> None:
+    checker = Checker()
+    async with reading(some, checker.feed, start=False) as reader:
+        async with some.sender() as stream:
+            data = message(1, 0, BIG)
+            ticket = await stream.put(data)
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as tasks:
+                    waiting = attempt(tasks, wait_for, ticket)
+                    await others_wait()
+                    scope.cancel()
+            assert waiting.done
+            assert not ticket.done()
+            with pytest.raises(BufferError):
+                data.clear()
+            assert stream.stats.bytes_rescued == 0
+            reader.start()
+            await ticket
+            data.clear()
+    checker.finish()
+    assert checker.counts == {1: 1}
+
+
+async def test_coroutine_thrown_away(some: Link) -> None:
+    checker = Checker()
+    data = [message(1, n, BIG) for n in range(2)]
+    dropped = message(9, 0, 10)
+    async with reading(some, checker.feed, start=False) as reader:
+        async with some.sender() as stream:
+            for each in (data[0], dropped):
+                coroutine = stream.send(each)
+                await _run_until_it_waits(coroutine, stream)
+                coroutine.close()
+                poison(each)
+                each.clear()
+            assert stream.stats.messages_queued == 1  # the rest of the first
+            reader.start()
+            await stream.send(data[1])
+    checker.finish()
+    assert checker.counts == {1: 2}
+
+
+async def _put_and_wait(stream: SendStream, data: bytearray) -> None:
+    await (await stream.put(data))
+
+
+async def _put_and_flush(stream: SendStream, data: bytearray) -> None:
+    await stream.put(data)
+    await stream.flush()
+
+
+async def _run_until_it_waits(
+    coroutine: Coroutine[Any, Any, None], stream: SendStream
+) -> None:
+    """Drive a send by hand, as nobody should, to where it waits for the reader."""
+    queued = stream.stats.messages_queued
+    while stream.stats.messages_queued == queued:
+        coroutine.send(None)
+    await begun(stream)

@@ -1,0 +1,169 @@
+"""aclose sends what was accepted; abort does not; afterwards nothing goes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+from links import (
+    BIG,
+    Link,
+    attempt,
+    begun,
+    begun_or_sent,
+    error_in_thread,
+    open_link,
+    others_wait,
+    reading,
+    submitted,
+    wait_for,
+)
+from oracle import Checker, assert_prefix, message, poison
+
+from aiozerocopy import StreamBroken, StreamClosed
+from aiozerocopy._core import sending
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_aclose_sends_what_was_accepted(some: Link) -> None:
+    checker = Checker()
+    data = [message(1, n, BIG // 2) for n in range(4)]
+    async with reading(some, checker.feed, start=False) as reader:
+        stream = some.sender()
+        async with anyio.create_task_group() as tasks:
+            for each in data[:3]:
+                await stream.put(each)
+            sending = attempt(tasks, stream.send, data[3])
+            await begun_or_sent(stream, 4)
+            tasks.start_soon(stream.aclose)
+            await submitted(stream, 5)  # it flushes
+            reader.start()
+        assert sending.error is None
+        assert stream.fileno() == -1
+        for each in data:
+            each.clear()
+    checker.finish()
+    assert checker.counts == {1: 4}
+
+
+async def test_abort_ends_every_sender(some: Link) -> None:
+    received = bytearray()
+    data = [message(1, n, BIG) for n in range(5)]
+    sent = b"".join(data)
+    async with reading(some, received.extend, start=False):
+        stream = some.sender(queue_limit=BIG)
+        async with anyio.create_task_group() as tasks:
+            ticket = await stream.put(data[0])
+            await begun(stream)
+            attempts = [
+                attempt(tasks, stream.send, data[1]),
+                attempt(tasks, stream.send_many, [data[2]]),
+                attempt(tasks, stream.put, data[3]),
+                attempt(tasks, stream.send, data[4]),
+                attempt(tasks, stream.flush),
+                attempt(tasks, wait_for, ticket),
+            ]
+            await others_wait()
+            stream.abort()
+        for each in attempts:
+            assert isinstance(each.error, StreamClosed)
+        assert ticket.done()
+        for message_ in data:
+            poison(message_)
+            message_.clear()
+    assert_prefix(received, sent)
+    assert 0 < len(received) < len(sent)
+
+
+async def test_buffers_are_free_when_aclose_or_abort_returns(
+    some: Link, tmp_path: Path
+) -> None:
+    with open_link("pipe", tmp_path) as other_link:
+        async with other_link.sender() as other:  # keeps the loop's port alive
+            await other.send(b"x")
+            stream = some.sender()
+            data = message(1, 0, BIG)
+            ticket = await stream.put(data)
+            await begun(stream)
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await stream.aclose()
+            assert ticket.done()
+            data.clear()
+
+
+async def test_use_after_close(some: Link) -> None:
+    stream = some.sender()
+    await stream.send(b"x")
+    await stream.aclose()
+    await stream.aclose()
+    stream.abort()
+    for call in (
+        partial(stream.send, b"x"),
+        partial(stream.send, b""),
+        partial(stream.send),
+        partial(stream.put, b"x"),
+        partial(stream.send_many, [b"x"]),
+        partial(stream.send_many, []),
+        stream.flush,
+    ):
+        with pytest.raises(StreamClosed) as caught:
+            await call()
+        assert isinstance(caught.value, anyio.ClosedResourceError)
+    assert isinstance(error_in_thread(stream.send_from_thread, b"x"), StreamClosed)
+    assert stream.fileno() == -1
+    assert "closed" in repr(stream)
+    assert stream.stats.bytes_sent == 1
+
+
+async def test_leaving_by_exception_ends_within_the_linger(
+    some: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "LINGER", 0.05)
+    data = message(1, 0, BIG)
+    before = anyio.current_time()
+    with pytest.raises(ZeroDivisionError):
+        async with some.sender() as stream:
+            ticket = await stream.put(data)
+            raise ZeroDivisionError
+    assert 0.04 < anyio.current_time() - before < 10
+    assert stream.fileno() == -1
+    assert ticket.done()
+    data.clear()
+
+
+async def test_leaving_by_exception_sends_what_a_reader_takes(some: Link) -> None:
+    checker = Checker()
+    async with reading(some, checker.feed):
+        with pytest.raises(ZeroDivisionError):
+            async with some.sender() as stream:
+                await stream.put(message(1, 0, BIG))
+                raise ZeroDivisionError
+    checker.finish()
+    assert checker.counts == {1: 1}
+
+
+async def test_leaving_by_exception_hides_no_exception(some: Link) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with some.sender() as stream:
+            await stream.put(message(1, 0, BIG))
+            some.kill_reader()
+            raise ZeroDivisionError
+
+
+async def test_aclose_tells_that_the_reader_left(some: Link) -> None:
+    stream = some.sender()
+    await stream.put(message(1, 0, BIG))
+    await begun(stream)
+    async with anyio.create_task_group() as tasks:
+        closing = attempt(tasks, stream.aclose)
+        await submitted(stream, 2)  # it flushes
+        some.kill_reader()
+    assert isinstance(closing.error, StreamBroken)
+    assert stream.fileno() == -1

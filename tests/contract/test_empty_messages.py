@@ -1,0 +1,32 @@
+"""An empty message is nothing on the wire, and has its turn like any other."""
+
+from __future__ import annotations
+
+import pytest
+from links import BIG, Link, attempt, reading, stuck, submitted
+from oracle import message
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_nothing_is_sent(link: Link) -> None:
+    received = bytearray()
+    async with reading(link, received.extend), link.sender() as stream:
+        await stream.send()
+        await stream.send(b"")
+        await stream.send(b"", bytearray(), memoryview(b""))
+        await (await stream.put(b""))
+        await stream.send_many([b"", b""])
+        await stream.send(b"x", b"")
+    assert received == b"x"
+
+
+async def test_waits_for_those_before_it(some: Link) -> None:
+    async with reading(some, len, start=False) as reader:
+        async with some.sender() as stream:
+            async with stuck(stream, message(1, 0, BIG)) as tasks:
+                empty = attempt(tasks, stream.send, b"")
+                await submitted(stream, 2)
+                assert not empty.done
+                reader.start()
+            assert empty.done

@@ -1,0 +1,48 @@
+"""P2: what is stored after send returned or raised is seen by nobody.
+
+The same of pages that were lent: ../test_lending.py.
+"""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from endings import ENDS, send_and_poison
+from links import BIG, Link, begun, reading
+from oracle import assert_prefix, assert_same, message
+
+from aiozerocopy import StreamClosed
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_after_a_cancel_the_message_is_as_it_was(clogged: Link) -> None:
+    received = bytearray()
+    data = message(1, 0, BIG)
+    sent = bytes(data)
+    async with reading(clogged, received.extend, start=False) as reader:
+        async with clogged.sender() as stream:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send_and_poison, stream, data, StreamClosed)
+                await begun(stream)
+                tasks.cancel_scope.cancel()
+            assert data == b""
+            assert stream.stats.bytes_rescued >= stream.stats.bytes_queued > 0
+            reader.start()
+    assert_same(received, sent)
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_after_a_close_nothing_follows(clogged: Link, end: str) -> None:
+    received = bytearray()
+    data = message(1, 0, BIG)
+    sent = bytes(data)
+    async with reading(clogged, received.extend, start=False):
+        stream = clogged.sender()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(send_and_poison, stream, data, StreamClosed)
+            await begun(stream)
+            await ENDS[end](stream)
+        assert data == b""
+    assert_prefix(received, sent)
+    assert 0 < len(received) < len(sent)

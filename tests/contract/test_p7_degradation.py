@@ -1,0 +1,89 @@
+"""P7: where the kernel lacks or forbids a fast path, the result is the same.
+
+That nothing but the speed differs is also what the portable build proves, which runs
+all tests (make portable-test), and ../test_simulation.py with its faults; for pages
+that a kernel does not lend, ../test_lending.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import scripts
+from links import BIG, EACH_WAY, open_link, reading, refusing, stuck
+from oracle import Checker, message, poison
+
+import aiozerocopy as azc
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+
+TRANSFER = """
+import links, oracle, pathlib
+
+async def transfer(link, checker):
+    async with links.reading(link, checker.feed, ours=True, start=False) as reader:
+        async with link.sender() as stream:
+            data = oracle.message(1, 0, links.BIG)
+            async with links.stuck(stream, data) as tasks:
+                tasks.cancel_scope.cancel()
+            oracle.poison(data)
+            data.clear()
+            reader.start()
+            await stream.send(oracle.message(1, 1, 30_000))
+            await stream.send_many([oracle.message(1, n, 5_000) for n in range(2, 10)])
+
+async def main():
+    for kind in sys.argv[3:]:
+        (folder := pathlib.Path(sys.argv[2]) / kind).mkdir()
+        checker = oracle.Checker()
+        with links.open_link(kind, folder) as link:
+            await transfer(link, checker)
+        checker.finish()
+        assert checker.counts == {1: 10}
+        print(kind)
+
+run(main)
+"""
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "pwritev2,preadv2:error=EOPNOTSUPP",  # an old kernel, a FIFO
+        "process_vm_readv:error=EPERM",  # a sandbox
+        "process_vm_readv:error=ENOSYS",
+        "pwritev2,writev,sendmsg,preadv2,readv,recvmsg:error=EINTR:when=2+3",
+        "pwritev2,writev,sendmsg:error=ENOBUFS:when=3+9",
+    ],
+)
+async def test_without_a_system_call(fault: str, tmp_path: Path) -> None:
+    said = scripts.run(
+        TRANSFER,
+        "asyncio",
+        str(tmp_path),
+        *EACH_WAY,
+        under=refusing(fault),
+    )
+    assert said.split() == list(EACH_WAY)
+
+
+async def test_untrusted_peer(tmp_path: Path) -> None:
+    checker = Checker()
+    with open_link("adopted", tmp_path) as link:
+        stream = azc.open_writer(link.take_write_fd(), peer="untrusted")
+        async with reading(link, checker.feed, start=False) as reader, stream:
+            data = message(1, 0, BIG)
+            async with stuck(stream, data) as tasks:
+                tasks.cancel_scope.cancel()
+            poison(data)
+            data.clear()
+            reader.start()
+            await stream.send(message(1, 1, BIG))
+    checker.finish()
+    assert checker.counts == {1: 2}

@@ -1,0 +1,101 @@
+"""Each message is contiguous; a cancel cuts between messages only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+from links import BIG, Link, begun, reading, stuck
+from oracle import Checker, message, poison
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("size", [10, 3_000, 40_000])
+async def test_arrives_as_if_sent_one_by_one(link: Link, size: int) -> None:
+    checker = Checker()
+    count = 1_500 if size == 10 else 60
+    async with reading(link, checker.feed), link.sender() as stream:
+        for start in (0, count):
+            batch = [message(1, start + n, size) for n in range(count)]
+            await stream.send_many(batch)
+            for each in batch:
+                poison(each)
+                each.clear()
+        await stream.send_many([])
+        await stream.send_many(iter([message(1, 2 * count, 0)]))
+        assert stream.stats.messages_sent == 2 * count + 1
+    checker.finish()
+    assert checker.counts == {1: 2 * count + 1}
+
+
+@pytest.mark.parametrize("size", [100, 60_000])
+async def test_size_that_changes_meanwhile_is_refused(some: Link, size: int) -> None:
+    checker = Checker()
+
+    def changing() -> Iterator[bytearray]:
+        batch = [bytearray(size) for _ in range(4)]
+        yield from batch
+        batch[1].clear()
+
+    async with reading(some, checker.feed), some.sender() as stream:
+        with pytest.raises(ValueError, match="changed its size"):
+            await stream.send_many(changing())
+        await stream.send(message(1, 0, 10))
+    checker.finish()
+    assert checker.counts == {1: 1}
+
+
+@pytest.mark.parametrize("size", [1_000, 60_000])
+async def test_cancel_cuts_between_messages(clogged: Link, size: int) -> None:
+    count = 4 * BIG // size
+    batch = [message(1, n, size) for n in range(count)]
+    checker = Checker()
+    async with reading(clogged, checker.feed, start=False) as reader:
+        async with clogged.sender() as stream:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(stream.send_many, batch)
+                await begun(stream)
+                tasks.cancel_scope.cancel()
+            for each in batch:
+                poison(each)
+                each.clear()
+            reader.start()
+            await stream.send(message(2, 0, 10))
+            # (a waiting lane has a piece of 4 KiB in flight besides)
+            assert stream.stats.bytes_rescued <= 4096 + size + 32
+    checker.finish()
+    assert checker.counts[2] == 1
+    assert 0 < checker.counts[1] < count
+
+
+async def test_takes_half_a_megabyte_at_a_time(clogged: Link) -> None:
+    """P4: what is copied to be sent together has a bound, however long the list."""
+    batch = [bytes(8 << 10)] * 512
+    async with clogged.sender() as stream:
+        async with stuck(stream, bytes(BIG)) as tasks:
+            tasks.start_soon(stream.send_many, batch)
+            await begun(stream, 2)
+            assert stream.stats.bytes_queued <= BIG + (512 << 10)
+            tasks.cancel_scope.cancel()
+        stream.abort()
+
+
+async def test_others_do_not_come_between(some: Link) -> None:
+    checker = Checker()
+    batch = [message(1, n, 20_000) for n in range(20)]
+    async with reading(some, checker.feed, start=False) as reader:
+        async with some.sender() as stream:
+            async with stuck(stream, message(1, 0, BIG)) as tasks:
+                batch = [message(1, n, 20_000) for n in range(1, 20)]
+                tasks.start_soon(stream.send_many, batch)
+                await begun(stream, 2)
+                tasks.start_soon(stream.send, message(1, 20, 10))
+                await begun(stream, 3)
+                reader.start()
+    checker.finish()
+    assert checker.counts == {1: 21}

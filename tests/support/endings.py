@@ -1,0 +1,49 @@
+"""Ways in which a stream is ended while something is being sent on it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import anyio
+from links import others_wait
+from oracle import poison
+
+if TYPE_CHECKING:
+    from aiozerocopy import SendStream
+
+
+async def _abort(stream: SendStream) -> None:
+    stream.abort()
+
+
+async def _cancelled_aclose(stream: SendStream) -> None:
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await stream.aclose()
+
+
+async def _cancelled_aclose_while_it_flushes(stream: SendStream) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stream.aclose)
+        await others_wait()
+        tasks.cancel_scope.cancel()
+
+
+ENDS = {
+    "abort": _abort,
+    "cancelled aclose": _cancelled_aclose,
+    "aclose cancelled later": _cancelled_aclose_while_it_flushes,
+}
+
+
+async def send_and_poison(
+    stream: SendStream, data: bytearray, error: type[Exception]
+) -> None:
+    """Send; whatever becomes of it, poison and resize the buffer at once."""
+    with contextlib.suppress(error):
+        try:
+            await stream.send(data)
+        finally:
+            poison(data)
+            data.clear()
