@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import signal
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -39,6 +42,15 @@ def shader(tmp_path: Path) -> Path:
     path = tmp_path / "shader.glsl"
     path.write_text(SHADER)
     return path
+
+
+async def _frames(path: Path) -> list[int]:
+    async with ffmpeg.Reader(path, "gray") as video:
+        found = []
+        async for frame in video:
+            with frame:
+                found.append(frame.view[0])
+        return found
 
 
 def render(*arguments: object) -> int:
@@ -127,6 +139,59 @@ class TestRender:
         output = ["-o", tmp_path / "out.mp4", "--size", "64x36"]
         assert render(shader, *output, *arguments) == 1
         assert says in capsys.readouterr().err
+
+    def test_words_for_the_encoder(self, shader: Path, tmp_path: Path) -> None:
+        output = tmp_path / "out.mkv"
+        words = ["--codec", "libx264", "--quality", "lossless", "--preset", "fast"]
+        words += ["--ffmpeg-option", "g=7", "--fps", "30000/1001", "--duration", "0.5"]
+        assert render(shader, "-o", output, "--size", "64x36", *words) == 0
+        facts = ["-show_entries", "stream=r_frame_rate,pix_fmt", "-of", "csv=p=0"]
+        assert subprocess.check_output(["ffprobe", "-v", "error", *facts, output]) in (
+            b"gbrp,30000/1001\n",
+            b"yuv420p,30000/1001\n",
+        )
+
+    def test_film_that_is_there_stays(
+        self, shader: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        output = tmp_path / "out.mp4"
+        output.write_text("mine")
+        arguments = [str(shader), "-o", str(output), "--size", "64x36"]
+        assert render(*arguments) == 1
+        assert "--overwrite replaces it" in capsys.readouterr().err
+        assert output.read_text() == "mine"
+        assert render(*arguments, "--overwrite") == 0
+        assert output.read_bytes()[4:8] == b"ftyp"
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_what_was_drawn_until_a_signal_is_kept(
+        self, number: signal.Signals, shader: Path, tmp_path: Path
+    ) -> None:
+        output = tmp_path / "out.mp4"
+        command: list[str | Path] = [sys.executable, "-m", "aiozerocopy", "render"]
+        command += [shader, "-o", output]
+        at_once = ["--ffmpeg-option", "g=10", "--ffmpeg-option", "flush_packets=1"]
+        with subprocess.Popen(
+            [*command, "--size", "64x36", "--duration", "3600", *at_once],
+            cwd=tmp_path,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            try:
+                unfinished: list[Path] = []
+                while not any(path.stat().st_size for path in unfinished):
+                    assert process.poll() is None
+                    unfinished = list(tmp_path.glob("out.unfinished-*.mp4"))
+                process.send_signal(number)
+                _, said = process.communicate()
+            finally:
+                process.kill()
+        assert process.returncode == 128 + number
+        kept = re.fullmatch(r".*out\.mp4: ([\d,]+) of 216,000 frames are in it\n", said)
+        assert kept is not None, said
+        count = len(anyio.run(_frames, output))
+        assert count == int(kept[1].replace(",", "")) > 0
+        assert sorted(path.name for path in tmp_path.glob("out*")) == ["out.mp4"]
 
     @pytest.mark.parametrize("size", ["64", "63x36", "0x0", "axb"])
     def test_a_size_that_is_none(self, size: str, shader: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
+import signal
 import sys
+import threading
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,7 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit status."""
     arguments = _parser().parse_args(argv)
+    ended = _end_as_by_ctrl_c()
     try:
         # Only the wanted module, so that doctor works where demo's extras lack.
         command = importlib.import_module(f"aiozerocopy.commands.{arguments.command}")
@@ -33,7 +36,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _report_missing(arguments.command, error)
     except (KeyboardInterrupt, asyncio.CancelledError):
         # (the latter is what anyio.run makes of the former before Python 3.11)
-        return 130  # what a shell reports for a program ended by Ctrl-C
+        # What a shell reports for a program that a signal has ended.
+        return 128 + (signal.SIGTERM if ended else signal.SIGINT)
+
+
+def _end_as_by_ctrl_c() -> list[int]:
+    """Let SIGTERM end things as well as Ctrl-C does; the list says that it came."""
+    came: list[int] = []
+
+    def end(number: int, _frame: object) -> None:
+        came.append(number)
+        signal.raise_signal(signal.SIGINT)
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, end)
+    return came
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
 from aiozerocopy import ffmpeg
+from aiozerocopy.commands.scenes import ShaderScene
+from aiozerocopy.ffmpeg.encoders import container_of, has_presets
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator
     from fractions import Fraction
 
     from aiozerocopy.commands.progress import Tick
     from aiozerocopy.commands.scenes import Scene
+    from aiozerocopy.gl import Picture
+    from aiozerocopy.pool import Frame, FramePool
 
 SLOTS = 4
-OPTIONS = {
-    "libx264": ["-preset", "ultrafast", "-crf", "20", "-pix_fmt", "yuv420p"],
-    "libx265": ["-preset", "ultrafast", "-crf", "24", "-pix_fmt", "yuv420p"],
-}
+QUICK = "ultrafast"  # unless another preset is asked for
 
 
 @dataclass
@@ -36,11 +40,6 @@ class Rendered:
     digests: list[str]
 
 
-def codec_options(codec: str) -> list[str]:
-    """Quick settings for the usual codecs; FFmpeg's own for all others."""
-    return OPTIONS.get(codec, [])
-
-
 async def render(
     scene: Scene,
     output: str,
@@ -48,8 +47,8 @@ async def render(
     size: tuple[int, int],
     fps: float | Fraction,
     frames: int,
-    codec: str = "libx264",
-    options: Sequence[str] | None = None,
+    codec: str | None = None,
+    preset: str | None = None,
     tick: Tick,
     check: bool = False,
     **settings: Any,
@@ -58,30 +57,31 @@ async def render(
 
     Raises:
         FFmpegError: FFmpeg is missing, refused or died.
-        OSError: as `open_process`.
+        OSError, ValueError: as `ffmpeg.Writer`.
     """
-    if options is None:
-        options = codec_options(codec)
+    if preset is None and has_presets(codec, container_of(output)):
+        preset = QUICK
     digests: list[str] = []
     begin = time.perf_counter()
-    async with ffmpeg.Writer(
-        output,
-        size=size,
-        fps=fps,
-        pix_fmt=scene.pix_fmt,
-        codec=codec,
-        options=list(options),
-        **settings,
-    ) as video:
-        with scene.new_pool(SLOTS) as pool:
-            async for frame in scene.frames(pool, frames):
-                with frame:
-                    if check:
-                        digests.append(hashlib.sha256(frame.view).hexdigest())
-                    last = await video.put(frame)
-                tick(video.lane)
-            await last
-        stats, lane = video.stats, video.lane
+    video = ffmpeg.Writer(
+        output, size, fps, scene.pix_fmt, codec, preset=preset, **settings
+    )
+    try:
+        async with video:
+            with scene.new_pool(SLOTS) as pool:
+                async for frame in _pictures(scene, pool, frames, video):
+                    with frame:
+                        if check:
+                            digests.append(hashlib.sha256(frame.view).hexdigest())
+                        last = await video.put(frame)
+                    tick(video.lane)
+                await last
+            stats, lane = video.stats, video.lane
+    except (KeyboardInterrupt, anyio.get_cancelled_exc_class()):
+        if video.frames_written:
+            kept = f"{video.frames_written:,} of {frames:,} frames"
+            print(f"{output}: {kept} are in it", file=sys.stderr)
+        raise
     return Rendered(
         output,
         frames,
@@ -91,3 +91,12 @@ async def render(
         stats.send_calls,
         digests,
     )
+
+
+def _pictures(
+    scene: Scene, pool: FramePool, count: int, video: ffmpeg.Writer
+) -> AsyncIterator[Frame | Picture]:
+    """What is converted on its way is read where the driver has it."""
+    if video.converts and isinstance(scene, ShaderScene):
+        return scene.pictures(count)
+    return scene.frames(pool, count)

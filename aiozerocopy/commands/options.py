@@ -82,6 +82,17 @@ def _whole_number(text: str) -> int | None:
     return int(text) if re.fullmatch("[0-9]{1,12}", text) else None
 
 
+def ffmpeg_option(text: str) -> tuple[str, str]:
+    """``crf=20``: an option of FFmpeg's and its value."""
+    name, found, value = text.partition("=")
+    name = name.removeprefix("-")
+    if not (found and name and value):
+        raise ArgumentTypeError(
+            f"{text!r} is not an option: write NAME=VALUE, such as crf=20"
+        )
+    return name, value
+
+
 # --- addresses ----------------------------------------------------------------
 
 

@@ -11,9 +11,10 @@ import anyio
 
 from aiozerocopy.commands import scenes
 from aiozerocopy.commands.film import render
-from aiozerocopy.commands.options import add_picture, seconds
+from aiozerocopy.commands.options import add_picture, ffmpeg_option, seconds
 from aiozerocopy.commands.progress import frames_bar
 from aiozerocopy.ffmpeg import FFmpegError
+from aiozerocopy.ffmpeg.encoders import PRESETS, QUALITIES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +30,25 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-o", "--output", required=True, help="a file or URL")
     add_picture(parser, (1920, 1080), 60)
     parser.add_argument("--duration", type=seconds, default=5.0, metavar="SECONDS")
-    parser.add_argument("--codec", default="libx264", help="one of FFmpeg's: libx264")
+    parser.add_argument(
+        "--codec", help="an encoder of FFmpeg's, or auto: hardware if that works here"
+    )
+    parser.add_argument("--quality", choices=QUALITIES)
+    parser.add_argument(
+        "--preset", choices=PRESETS, metavar="NAME", help="ultrafast to veryslow"
+    )
+    parser.add_argument("--bitrate", metavar="RATE", help="such as 5M")
+    parser.add_argument(
+        "--ffmpeg-option",
+        action="append",
+        default=[],
+        type=ffmpeg_option,
+        metavar="NAME=VALUE",
+        help="for FFmpeg's output, such as tune=animation; may be said again",
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace a file that is there"
+    )
     parser.add_argument(
         "--pix-fmt", default="auto", help="what is read back: auto, rgba, yuv420p ..."
     )
@@ -48,6 +67,11 @@ async def run(options: argparse.Namespace, scene: scenes.Scene) -> str:
             fps=options.fps,
             frames=frames,
             codec=options.codec,
+            quality=options.quality,
+            preset=options.preset,
+            bitrate=options.bitrate,
+            options=dict(options.ffmpeg_option),
+            overwrite=options.overwrite,
             tick=tick,
         )
     return (
@@ -72,6 +96,13 @@ def main(argv: Sequence[str]) -> int:
         return 1
     try:
         print(anyio.run(run, options, scene))
+    except FileExistsError:
+        print(
+            f"aiozerocopy render: {options.output} is there already: --overwrite "
+            "replaces it",
+            file=sys.stderr,
+        )
+        return 1
     except (FFmpegError, OSError, ValueError) as error:
         print(f"aiozerocopy render: {error}", file=sys.stderr)
         return 1

@@ -15,6 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from aiozerocopy.gl import Picture
     from aiozerocopy.pool import Frame, FramePool
 
 DEMO = Path(__file__).with_name("shaders") / "demo.glsl"
@@ -136,16 +137,28 @@ class ShaderScene:
 
     async def frames(self, pool: FramePool, count: int) -> AsyncIterator[Frame]:
         """So many frames, from the first; each is its receiver's to release."""
-        drawn = 0
-        for _ in range(count):
-            while drawn < count and self._readback.free:
-                self._draw(drawn)
-                self._readback.submit(self._target)
-                drawn += 1
-            frame = await pool.acquire()
-            with await self._readback.next() as picture:
+        async for picture in self.pictures(count):
+            with picture:
+                frame = await pool.acquire()
                 frame.view[:] = picture.view
             yield frame
+
+    async def pictures(self, count: int) -> AsyncIterator[Picture]:
+        """So many pictures as the driver has them, without a copy into a pool's slot.
+
+        To be released in the loop's thread.
+        """
+        drawn = 0
+        for _ in range(count):
+            drawn = self._draw_ahead(drawn, count)
+            yield await self._readback.next()
+
+    def _draw_ahead(self, drawn: int, count: int) -> int:
+        while drawn < count and self._readback.free:
+            self._draw(drawn)
+            self._readback.submit(self._target)
+            drawn += 1
+        return drawn
 
     def close(self) -> None:
         """Let go of the context."""

@@ -235,6 +235,13 @@ def named_in(options: Sequence[str]) -> str | None:
     return found[-1] if found else None
 
 
+def has_presets(codec: str | None, container: str) -> bool:
+    """Does the encoder, or else that container's usual one, know our presets?"""
+    name = codec or next(iter(_CONTAINERS.get(container, ())), "")
+    known = _KNOWN.get(_ALIASES.get(name, name))
+    return known is not None and bool(known.preset)
+
+
 def muxer_of(place: str, arguments: Sequence[str]) -> list[str]:
     """What a URL does not say by its end."""
     scheme, found, _ = place.partition("://")

@@ -300,6 +300,11 @@ class Writer:
         return self._layout
 
     @property
+    def converts(self) -> bool:
+        """Is RGB made YUV here?  Then a frame is free as soon as `put` returns."""
+        return self._converter is not None
+
+    @property
     def frame_bytes(self) -> int:
         """The size of one frame."""
         return self.layout.nbytes
