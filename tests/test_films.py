@@ -16,7 +16,7 @@ import pytest
 from ffmpegs import each_ffmpeg, frames_of, pretend, quick_ffmpeg
 
 from aiozerocopy import FramePool
-from aiozerocopy.ffmpeg import FFmpegError, Writer, encoders
+from aiozerocopy.ffmpeg import FFmpegError, Writer, available, encoders
 from aiozerocopy.ffmpeg.plan import plan
 from aiozerocopy.frames import Colour, to_nv12, to_yuv420p
 
@@ -234,6 +234,13 @@ async def test_mapping_of_options(tmp_path: Path) -> None:
     assert facts(path)["pix_fmt"] == "yuv422p"
 
 
+@only_asyncio
+async def test_name_of_a_binary_on_the_path(tmp_path: Path) -> None:
+    async with Writer(tmp_path / "a.mp4", (64, 48), ffmpeg="ffmpeg") as video:
+        await video.send(np.zeros((48, 64, 3), "u1"))
+    assert video.frames_written == 1
+
+
 async def test_fractions_as_rates(tmp_path: Path) -> None:
     async with Writer(tmp_path / "a.mp4", (64, 48), "30000/1001") as video:
         await video.send(np.zeros((48, 64, 3), "u1"))
@@ -269,9 +276,9 @@ async def test_words_that_mean_nothing_touch_nothing(
     assert path.read_text() == "mine"
 
 
-@pytest.mark.parametrize("codec", sorted(encoders._KNOWN))
+@pytest.mark.parametrize("codec", sorted(encoders.KNOWN))
 def test_words_of_every_encoder(codec: str) -> None:
-    known = encoders._KNOWN[codec]
+    known = encoders.KNOWN[codec]
     for quality in known.quality:
         assert encoders.chosen(codec, quality=quality).arguments
     for preset in known.preset:
@@ -291,10 +298,10 @@ async def test_hardware_that_works_is_taken(
         *-encoders*) {real} -hide_banner -encoders; echo " V..... h264_nvenc x";;
         esac"""
     )
-    assert await encoders.hardware_of(fake) == ("h264_nvenc",)
-    assert await encoders.encoder_for("mp4", "auto", fake) == "h264_nvenc"
-    assert await encoders.encoder_for("webm", "auto", fake) == "libvpx-vp9"
-    assert await encoders.encoder_for("mp4", "auto", real) == "libx264"
+    assert await available.hardware_of(fake) == ("h264_nvenc",)
+    assert await available.encoder_for("mp4", "auto", fake) == "h264_nvenc"
+    assert await available.encoder_for("webm", "auto", fake) == "libvpx-vp9"
+    assert await available.encoder_for("mp4", "auto", real) == "libx264"
 
 
 @pytest.mark.parametrize(

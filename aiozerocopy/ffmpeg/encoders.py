@@ -1,15 +1,11 @@
-"""Encoders: which one a film gets, and what our words are in its own."""
+"""Encoders: the usual one of each container, and what our words are in its own."""
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import os
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
-
-from aiozerocopy.ffmpeg.asking import ask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,9 +22,9 @@ PRESETS = (
 )
 
 # By the end of a file's name: the encoders that its container takes, the best first.
-_H264 = ("libx264", "libopenh264", "mpeg4")
-_CONTAINERS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("mp4", "m4v", "mov", "mkv", "ts", "m2ts", "flv", "avi"), _H264),
+H264 = ("libx264", "libopenh264", "mpeg4")
+CONTAINERS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("mp4", "m4v", "mov", "mkv", "ts", "m2ts", "flv", "avi"), H264),
     "webm": ("libvpx-vp9", "libvpx", "libsvtav1"),
     "gif": ("gif",),
     "apng": ("apng",),
@@ -36,8 +32,6 @@ _CONTAINERS: dict[str, tuple[str, ...]] = {
 # By the scheme of a URL: the container that goes there.
 _SCHEMES = {"rtmp": "flv", "rtmps": "flv", "srt": "mpegts", "udp": "mpegts"}
 _SCHEMES |= {"tcp": "mpegts", "rtsp": "rtsp"}
-
-_HARDWARE = ("h264_nvenc", "h264_qsv", "h264_videotoolbox", "h264_vaapi")
 
 
 @dataclass(frozen=True)
@@ -98,7 +92,7 @@ _PALETTES = (
     ":reserve_transparent=0[palette];[picture][palette]paletteuse=new=1"
 )
 
-_KNOWN: dict[str, Encoder] = {
+KNOWN: dict[str, Encoder] = {
     "libx264": Encoder(
         quality=_qualities("-crf {}", 17, 22, 28),
         preset=_SAME,
@@ -144,9 +138,9 @@ _KNOWN: dict[str, Encoder] = {
     **dict.fromkeys(("h264_videotoolbox", "hevc_videotoolbox"), _VIDEOTOOLBOX),
 }
 # What people call them.
-_ALIASES = {"h264": "libx264", "hevc": "libx265", "h265": "libx265", "x264": "libx264"}
-_ALIASES |= {"x265": "libx265", "vp9": "libvpx-vp9", "av1": "libsvtav1"}
-_ALIASES |= {"prores": "prores_ks"}
+ALIASES = {"h264": "libx264", "hevc": "libx265", "h265": "libx265", "x264": "libx264"}
+ALIASES |= {"x265": "libx265", "vp9": "libvpx-vp9", "av1": "libsvtav1"}
+ALIASES |= {"prores": "prores_ks"}
 
 
 @dataclass(frozen=True)
@@ -173,7 +167,7 @@ def chosen(
     Raises:
         ValueError: it does not know such a word.
     """
-    known = None if codec is None else _KNOWN.get(codec)
+    known = None if codec is None else KNOWN.get(codec)
     asked = {"quality": quality, "preset": preset, "bitrate": bitrate}
     if known is None or codec is None:
         for word, value in asked.items():
@@ -216,7 +210,7 @@ def _looked_up(
     return table[word]
 
 
-# ---- what a file, and this FFmpeg, takes -------------------------------------------
+# ---- what a film is, by its name -----------------------------------------------------
 
 
 def container_of(output: str | os.PathLike[str]) -> str:
@@ -237,8 +231,8 @@ def named_in(options: Sequence[str]) -> str | None:
 
 def has_presets(codec: str | None, container: str) -> bool:
     """Does the encoder, or else that container's usual one, know our presets?"""
-    name = codec or next(iter(_CONTAINERS.get(container, ())), "")
-    known = _KNOWN.get(_ALIASES.get(name, name))
+    name = codec or next(iter(CONTAINERS.get(container, ())), "")
+    known = KNOWN.get(ALIASES.get(name, name))
     return known is not None and bool(known.preset)
 
 
@@ -248,90 +242,3 @@ def muxer_of(place: str, arguments: Sequence[str]) -> list[str]:
     if not found or scheme not in _SCHEMES or "-f" in arguments:
         return []
     return ["-f", _SCHEMES[scheme]]
-
-
-async def encoder_for(container: str, codec: str | None, ffmpeg: str) -> str | None:
-    """The encoder that was asked for, or the usual one; None leaves it to FFmpeg.
-
-    Raises:
-        ValueError: this FFmpeg has no such encoder.
-    """
-    if codec == "auto":
-        return await _quickest(container, ffmpeg)
-    if codec is None:
-        wanted = _CONTAINERS.get(container, ())
-        if not wanted:
-            return None
-        available = await encoders_of(ffmpeg)
-        return next((name for name in wanted if name in available), None)
-    if codec == "copy":
-        raise ValueError("codec='copy' is for films: raw frames must be encoded")
-    available = await encoders_of(ffmpeg)
-    name = _ALIASES.get(codec, codec)
-    if name not in available:
-        name = codec
-    if name not in available:
-        close = difflib.get_close_matches(codec, available, n=3)
-        hint = f": did you mean {' or '.join(close)}?" if close else ""
-        raise ValueError(f"{ffmpeg} has no encoder {codec!r}{hint}")
-    return name
-
-
-async def _quickest(container: str, ffmpeg: str) -> str | None:
-    if _CONTAINERS.get(container, _H264) is _H264:
-        for name in await hardware_of(ffmpeg):
-            return name
-    return await encoder_for(container, None, ffmpeg)
-
-
-# By the binary and when it was changed.
-_encoders: dict[tuple[str, int], frozenset[str]] = {}
-_hardware: dict[tuple[str, int], tuple[str, ...]] = {}
-_formats: dict[tuple[str, int, str], tuple[str, ...]] = {}
-
-
-def _key(ffmpeg: str) -> tuple[str, int]:
-    return ffmpeg, os.stat(ffmpeg).st_mtime_ns
-
-
-async def takes_rgb(codec: str, ffmpeg: str) -> bool:
-    """May RGB stay what it is in this encoder?"""
-    key = (*_key(ffmpeg), codec)
-    if key not in _formats:
-        _, told = await ask(ffmpeg, "-h", f"encoder={codec}")
-        found = re.search(r"Supported pixel formats: (.*)", told)
-        _formats[key] = () if found is None else tuple(found[1].split())
-    formats = _formats[key]
-    return not formats or any(name.startswith(RGB) for name in formats)
-
-
-async def encoders_of(ffmpeg: str) -> frozenset[str]:
-    """The names of all that it has."""
-    key = _key(ffmpeg)
-    if key not in _encoders:
-        _, told = await ask(ffmpeg, "-encoders")
-        lines = (line.split() for line in told.partition("------")[2].splitlines())
-        _encoders[key] = frozenset(words[1] for words in lines if len(words) > 1)
-    return _encoders[key]
-
-
-async def hardware_of(ffmpeg: str) -> tuple[str, ...]:
-    """The encoders in hardware that have just encoded a few frames."""
-    key = _key(ffmpeg)
-    if key not in _hardware:
-        available = await encoders_of(ffmpeg)
-        names = [name for name in _HARDWARE if name in available]
-        _hardware[key] = tuple([name for name in names if await _works(name, ffmpeg)])
-    return _hardware[key]
-
-
-async def _works(codec: str, ffmpeg: str) -> bool:
-    encoder = _KNOWN[codec]
-    filters = encoder.filters or f"format={encoder.pix_fmt}"
-    status, _ = await ask(
-        ffmpeg,
-        *("-loglevel", "quiet", *encoder.before, "-f", "lavfi"),
-        *("-i", "color=size=256x256", "-frames:v", "5", "-vf", filters),
-        *("-c:v", codec, "-f", "null", "-"),
-    )
-    return status == 0

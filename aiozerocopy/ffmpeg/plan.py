@@ -60,25 +60,15 @@ def plan(
         conversion = Conversion(pix_fmt, target, size, colour)
         pix_fmt = target
     for_yuv = ends_as_yuv if target is None else _is_yuv(target)
+    is_padded = choice.codec is not None and not filtered and _needs_even(target, size)
     filters: list[str] = []
     if is_rgb and conversion is None and not (target or "").startswith(RGB):
         filters += colours.filters(colour, for_yuv=for_yuv)
-    subsampled = target is not None and ("420" in target or target == "nv12")
-    is_padded = subsampled and (size[0] % 2 or size[1] % 2) and choice.codec is not None
     if is_padded:
         filters.append(_PAD)
     if choice.filters:
         filters.append(choice.filters)
-    of_output: list[str] = []
-    if filters and not filtered:
-        of_output += ["-vf", ",".join(filters)]
-    if choice.codec is not None:
-        of_output += ["-c:v", choice.codec, *choice.arguments]
-    if choice.pix_fmt is not None and not choice.filters:
-        of_output += ["-pix_fmt", choice.pix_fmt]
-    of_input: list[str] = []
-    if _is_yuv(pix_fmt):
-        of_input = colours.tags(colour)
+    of_output = _encoder(choice, [] if filtered else filters)
     if for_yuv:
         of_output += colours.tags(colour)
     elif is_rgb:
@@ -86,11 +76,28 @@ def plan(
     return Plan(
         pix_fmt,
         list(choice.before),
-        of_input,
+        colours.tags(colour) if _is_yuv(pix_fmt) else [],
         [*of_output, *options],
         conversion,
-        bool(is_padded) and not filtered,
+        is_padded,
     )
+
+
+def _encoder(choice: Choice, filters: Sequence[str]) -> list[str]:
+    arguments: list[str] = []
+    if filters:
+        arguments += ["-vf", ",".join(filters)]
+    if choice.codec is not None:
+        arguments += ["-c:v", choice.codec, *choice.arguments]
+    if choice.pix_fmt is not None and not choice.filters:
+        arguments += ["-pix_fmt", choice.pix_fmt]
+    return arguments
+
+
+def _needs_even(pix_fmt: str | None, size: tuple[int, int]) -> bool:
+    """Is it 4:2:0 of an odd size?"""
+    subsampled = pix_fmt is not None and ("420" in pix_fmt or pix_fmt == "nv12")
+    return subsampled and any(side % 2 for side in size)
 
 
 def _is_yuv(pix_fmt: str) -> bool:

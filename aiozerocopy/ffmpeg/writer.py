@@ -12,7 +12,7 @@ import anyio
 
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.lifetime import Stats
-from aiozerocopy.ffmpeg import encoders
+from aiozerocopy.ffmpeg import available, encoders
 from aiozerocopy.ffmpeg.arguments import (
     AT_ONCE,
     audio_arguments,
@@ -176,13 +176,13 @@ class Writer:
         ours = None
         if codec is None:
             container = "" if "-f" in options else encoders.container_of(self._place)
-            ours = await encoders.encoder_for(container, self._codec, self._binary)
+            ours = await available.encoder_for(container, self._codec, self._binary)
             codec = ours
         choice = self._choose(ours)
         is_told = choice.pix_fmt is not None or "-pix_fmt" in options
         may_be_rgb = is_told or codec is None
         if not may_be_rgb and codec is not None:
-            may_be_rgb = await encoders.takes_rgb(codec, self._binary)
+            may_be_rgb = await available.takes_rgb(codec, self._binary)
         made = plan(
             self.pix_fmt,
             self.size,
