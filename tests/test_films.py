@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -387,6 +388,31 @@ async def test_cancelled_while_it_waits_it_leaves_no_trace(tmp_path: Path) -> No
             tasks.cancel_scope.cancel()
         await video.put(numbered(20))
     assert luma_of(path, 2) == expected([10, 20])
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "uvloop"], indirect=True)
+async def test_asyncios_own_cancel_waits_for_the_thread(tmp_path: Path) -> None:
+    """Whatever its moment, the memory is the caller's, and the film is whole."""
+    path = tmp_path / "a.yuv"
+    size = (1280, 720)
+    picture = bytearray(1280 * 720 * 3)
+
+    async with Writer([*RAW, path], size) as video:
+        for moment in range(40):
+            picture[:] = bytes([100]) * len(picture)
+            put = asyncio.ensure_future(video.put(picture))
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            put.cancel()
+            await asyncio.wait([put])
+            picture[:] = bytes([200]) * len(picture)  # of which nothing is seen
+            picture.append(0)
+            del picture[-1]
+        await video.put(numbered(60, size))
+    count = path.stat().st_size * 2 // (3 * 1280 * 720)
+    *before, last = luma_of(path, count, size)
+    assert last == expected([60])[0]
+    assert set(before) <= set(expected([100]))
 
 
 async def test_planes_and_pool_frames(tmp_path: Path) -> None:

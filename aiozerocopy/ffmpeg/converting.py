@@ -6,13 +6,13 @@ The way of a frame
     `put` returns; the slot is free again when FFmpeg has read it.
 
 One is converted at a time, in the order of the calls, while the one before is on its
-way.  A cancel before that leaves no trace; one during it waits for the thread, which
-has the caller's memory for a millisecond.
+way.  A cancel leaves no trace: one during a conversion waits for the thread, which has
+the caller's memory for a millisecond.
 """
 
 from __future__ import annotations
 
-from functools import partial
+import threading
 from typing import TYPE_CHECKING
 
 import anyio
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from aiozerocopy.frames import Conversion
+    from aiozerocopy.pool import Frame
     from aiozerocopy.streams import SendStream, Ticket
 
 _SLOTS = 4
 
 
-class Converter:
+class SendingConverter:
     """Between the caller's frames and a stream of converted ones."""
 
     def __init__(self, conversion: Conversion, stream: SendStream) -> None:
@@ -50,10 +51,36 @@ class Converter:
                 rgb = (
                     pieces[0] if len(pieces) == 1 else b"".join(map(memory_of, pieces))
                 )
-                convert = partial(self._conversion.to_yuv, rgb, slot)
-                await to_thread.run_sync(convert, limiter=self._thread)
+                job = _Job(self._conversion, rgb, slot)
+                try:
+                    await to_thread.run_sync(job.run, limiter=self._thread)
+                except BaseException:
+                    job.give_up()
+                    raise
                 return await self._stream.put(slot)
 
     def close(self) -> None:
         """Let go of the slots, as they become free."""
         self._pool.close()
+
+
+class _Job:
+    """One conversion.  A cancel of asyncio waits for no thread, but `give_up` does."""
+
+    def __init__(self, conversion: Conversion, rgb: Buffer, slot: Frame) -> None:
+        self._conversion = conversion
+        self._rgb = rgb
+        self._slot = slot
+        self._lock = threading.Lock()
+        self._is_given_up = False
+
+    def run(self) -> None:
+        with self._lock:
+            if not self._is_given_up:
+                self._conversion.to_yuv(self._rgb, self._slot)
+
+    def give_up(self) -> None:
+        """When this returns, the memory is the caller's."""
+        self._is_given_up = True
+        with self._lock:
+            return

@@ -23,7 +23,7 @@ from aiozerocopy.ffmpeg.arguments import (
     output_arguments,
     words,
 )
-from aiozerocopy.ffmpeg.converting import Converter
+from aiozerocopy.ffmpeg.converting import SendingConverter
 from aiozerocopy.ffmpeg.destination import Destination, destination_of
 from aiozerocopy.ffmpeg.finding import find_ffmpeg
 from aiozerocopy.ffmpeg.formats import Audio, Layout
@@ -114,7 +114,7 @@ class Writer:
             self._sound = input_arguments(audio)
         self._layout: Layout | None = None
         self._running: Running | None = None
-        self._converter: Converter | None = None
+        self._converter: SendingConverter | None = None
         self._destination: Destination | None = None
         self._closed = False
         if timeout is not None and timeout <= 0:
@@ -167,7 +167,7 @@ class Writer:
             self._discard()
             raise
         if made.conversion is not None:
-            self._converter = Converter(made.conversion, self._running.video)
+            self._converter = SendingConverter(made.conversion, self._running.video)
         return self
 
     async def _plan(self) -> Plan:
