@@ -4,6 +4,7 @@ writer     frames to FFmpeg                    reader     frames from FFmpeg
 running    its pipes, errors and end           progress   its reports; is it alive
 arguments  what the user says, in its words    formats    how a frame lies in memory
 finding    which FFmpeg, and its environment   probing    what it says of a video
+decoding   how it is asked for a film          converting pixels of a film's planes
 """
 
 from aiozerocopy.ffmpeg.finding import find_ffmpeg as find_ffmpeg
