@@ -4,6 +4,10 @@ writer     frames to FFmpeg                    reader     frames from FFmpeg
 running    its pipes, errors and end           progress   its reports; does it hang?
 arguments  its arguments, from ours, checked   formats    how a frame lies in memory
 finding    which FFmpeg, and its environment   probing    what it tells of a video
+plan       how frames become a film            decoding   how it is asked for a film
+encoders   our words in theirs                 available  which of them this one has
+colours    what it is told of them             converting RGB and YUV, on the way
+asking     one that is asked, and ends         destination  where a film goes
 """
 
 from aiozerocopy.ffmpeg.finding import find_ffmpeg as find_ffmpeg

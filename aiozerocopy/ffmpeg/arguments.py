@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -46,6 +47,57 @@ def checked_rate(fps: float | Fraction | str) -> Fraction:
     if rate <= 0:
         raise ValueError(f"fps must be positive, not {fps}")
     return rate
+
+
+# FFmpeg's ways to write a time, besides a number of seconds: 1:30, 0:01:30.5, 1500ms.
+_CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d+(?:\.\d*)?)")
+_WITH_UNIT = re.compile(r"(\d+(?:\.\d*)?)(s|ms|us)")
+_UNITS = {"s": 1, "ms": 1000, "us": 1_000_000}
+
+
+def part_arguments(
+    start: float | Fraction | str | None, duration: float | Fraction | str | None
+) -> list[str]:
+    """Which part of an input: what stands before its "-i".
+
+    Raises:
+        ValueError: they are no times, or the part has no length.
+    """
+    arguments: list[str] = []
+    if start is not None:
+        arguments += ["-ss", f"{_checked_microseconds(start, 'start')}us"]
+    if duration is not None:
+        length = _checked_microseconds(duration, "duration")
+        if not length:
+            raise ValueError(f"duration must be more than nothing, not {duration!r}")
+        arguments += ["-t", f"{length}us"]
+    return arguments
+
+
+def _checked_microseconds(time: float | Fraction | str, name: str) -> int:
+    """A time as FFmpeg counts it.
+
+    Raises:
+        ValueError: no time, or a negative one.
+    """
+    try:
+        microseconds = round(_seconds(time) * 1_000_000)
+    except (TypeError, ValueError, OverflowError, ZeroDivisionError):
+        raise ValueError(
+            f"{name} is seconds, or such as '1:30', not {time!r}"
+        ) from None
+    if microseconds < 0:
+        raise ValueError(f"{name} must not be negative, not {time!r}")
+    return microseconds
+
+
+def _seconds(time: float | Fraction | str) -> Fraction:
+    if isinstance(time, str) and (match := _CLOCK.fullmatch(time)):
+        hours, minutes, seconds = match.groups("0")
+        return 3600 * int(hours) + 60 * int(minutes) + Fraction(seconds)
+    if isinstance(time, str) and (match := _WITH_UNIT.fullmatch(time)):
+        return Fraction(match[1]) / _UNITS[match[2]]
+    return Fraction(time)
 
 
 def checked_format(pix_fmt: str) -> str:

@@ -1,6 +1,6 @@
-"""Frames that are converted on their way to FFmpeg.
+"""Frames that are converted: RGB on its way to FFmpeg, and films on their way from it.
 
-The way of a frame
+The way of a frame to FFmpeg
     the caller's memory -> C, in a thread and without the GIL -> a slot of ours, of half
     the size -> lent to FFmpeg by the pipe.  The caller's memory is read once, before
     `put` returns; the slot is free again when FFmpeg has read it.
@@ -13,6 +13,7 @@ the caller's memory for a millisecond.
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy.frames import Conversion
     from aiozerocopy.pool import Frame
-    from aiozerocopy.streams import SendStream, Ticket
+    from aiozerocopy.streams import ReceiveStream, SendStream, Ticket
 
 _SLOTS = 4
 
@@ -84,3 +85,32 @@ class _Job:
         self._is_given_up = True
         with self._lock:
             return
+
+
+class ReceivingConverter:
+    """Receives one picture after the other, and converts it.
+
+    A picture that was received stays until it was converted for somebody.  So a cancel
+    loses nothing, not even one of asyncio's, which does not wait for the thread: what
+    that still writes to is pinned until it ends, and nobody else gets it.
+    """
+
+    def __init__(self, conversion: Conversion) -> None:
+        self._conversion = conversion
+        self._planes = bytearray(conversion.yuv_bytes)
+        self._has_picture = False
+        self._alone = anyio.ResourceGuard("receiving from")
+        self._limiter = anyio.CapacityLimiter(1)
+
+    async def receive(self, stream: ReceiveStream, pixels: Buffer) -> None:
+        """The next picture, as pixels.
+
+        Raises: as `ReceiveStream.receive_exactly`.
+        """
+        with self._alone:
+            if not self._has_picture:
+                await stream.receive_exactly(self._planes)
+                self._has_picture = True
+            convert = partial(self._conversion.to_rgb, self._planes, pixels)
+            await to_thread.run_sync(convert, limiter=self._limiter)
+            self._has_picture = False

@@ -42,18 +42,40 @@ async def frame_layout(pix_fmt: str, size: tuple[int, int], ffmpeg: str) -> Layo
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What is known of a video before its first frame comes."""
+class Pictures:
+    """What FFmpeg says of one stream of them."""
 
+    pix_fmt: str
     size: tuple[int, int]
-    fps: Fraction | None
-    duration: float | None  # seconds
+    matrix: str | None = None  # FFmpeg's name of it; None where it is not known
+    full_range: bool = False
+    interlaced: bool = False
 
 
-_OUTPUT = re.compile(
-    r"^Output #0.*?^ *Stream #0:0.*?: Video: .*?, (\d+)x(\d+)\b(.*?)$",
-    re.MULTILINE | re.DOTALL,
+@dataclass(frozen=True)
+class Facts:
+    """What is told of a video before its first frame comes.
+
+    ``frames`` are those that come, turned and filtered and all, and ``film`` is the
+    stream that they are made of, if they are made of one.
+    """
+
+    frames: Pictures
+    fps: Fraction | None = None
+    duration: float | None = None  # seconds
+    film: Pictures | None = None
+
+
+_STREAM = re.compile(
+    r"^ *Stream #(?P<number>\d+:\d+).*?: Video: .*?, "
+    r"(?P<pix_fmt>\w+)(?:\((?P<tags>.*?)\))?, (?P<width>\d+)x(?P<height>\d+)\b"
+    r"(?P<more>.*)$",
+    re.MULTILINE,
 )
+# Colours are said as matrix/primaries/transfer, or by one name for the three.
+_NO_COLOUR = re.compile(r"|tv|pc|\d+ bpc|progressive|(top|bottom) .*first.*")
+_OUTPUT = re.compile(r"^Output #0", re.MULTILINE)
+_MAPPING = re.compile(r"^ *Stream #(\d+:\d+) -> #0:0 \(", re.MULTILINE)
 _RATE = re.compile(r", ([\d.]+)(k?) fps\b")
 _DURATION = re.compile(r"^ *Duration: (\d+):(\d+):([\d.]+)", re.MULTILINE)
 
@@ -63,15 +85,41 @@ def facts_in(log: str) -> Facts | None:
 
     FFmpeg logs that before it writes the first byte.
     """
-    output = _OUTPUT.search(log)
-    if output is None:
+    begins = _OUTPUT.search(log)
+    output = begins and _STREAM.search(log, begins.start())
+    if not begins or not output:
         return None
-    rate = _RATE.search(output[3])
-    duration = _DURATION.search(log)
+    before = log[: begins.start()]
+    rate = _RATE.search(output["more"])
+    duration = _DURATION.search(before)
     return Facts(
-        size=(int(output[1]), int(output[2])),
+        frames=_pictures(output),
         fps=None if rate is None else _rate(rate[1], 1000 if rate[2] else 1),
         duration=None if duration is None else _seconds(*duration.groups()),
+        film=_film_in(before),
+    )
+
+
+def _film_in(log: str) -> Pictures | None:
+    """The stream that goes straight into the output."""
+    mapping = _MAPPING.search(log)
+    if mapping is None:
+        return None
+    streams = _STREAM.finditer(log, 0, mapping.start())
+    films = [_pictures(found) for found in streams if found["number"] == mapping[1]]
+    return films[0] if films else None
+
+
+def _pictures(stream: re.Match[str]) -> Pictures:
+    tags = (stream["tags"] or "").split(", ")
+    colours = [tag for tag in tags if not _NO_COLOUR.fullmatch(tag)]
+    matrix = colours[0].partition("/")[0] if colours else "unknown"
+    return Pictures(
+        pix_fmt=stream["pix_fmt"],
+        size=(int(stream["width"]), int(stream["height"])),
+        matrix=None if matrix == "unknown" else matrix,
+        full_range="pc" in tags,
+        interlaced=any("first" in tag for tag in tags),
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, Literal, cast, overload
 
 import anyio
 from anyio.abc import ObjectReceiveStream
@@ -14,8 +16,11 @@ from aiozerocopy.ffmpeg.arguments import (
     checked_rate,
     checked_size,
     input_arguments,
+    part_arguments,
     words,
 )
+from aiozerocopy.ffmpeg.converting import ReceivingConverter
+from aiozerocopy.ffmpeg.decoding import Request, conversion_of
 from aiozerocopy.ffmpeg.finding import environment, find_ffmpeg
 from aiozerocopy.ffmpeg.probing import Facts, facts_in, frame_layout
 from aiozerocopy.ffmpeg.running import QUIETLY, FFmpegError, failure
@@ -26,24 +31,77 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
     from fractions import Fraction
 
+    import numpy.typing as npt
+    from typing_extensions import Self, TypeVar
+
     from aiozerocopy.ffmpeg.formats import Layout
     from aiozerocopy.streams import ReceiveStream
 
+    Seconds = float | Fraction | str
+    Picture = TypeVar("Picture", default=Frame, covariant=True)
+else:
+    from typing import TypeVar
+
+    Picture = TypeVar("Picture", covariant=True)
+
 _LOG_BYTES = 1 << 20  # a file's metadata is logged before its first frame
+_PATIENCE = 1.0  # seconds that nobody releases a frame in, until that is told
 
 
-class Reader(ObjectReceiveStream[Frame]):
+class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
     """An FFmpeg that decodes a video; await it, or use it with ``async with``.
 
     ``source`` is a path, a URL, or a list of FFmpeg's input arguments such as
-    ``["-ss", "5", "-i", "a.mp4"]``.  ``options`` are for the output: filters, a map.
-    With ``size`` (width and height) the frames are scaled, with ``fps`` some are left
-    out or repeated.  They come at a constant rate.
+    ``["-f", "v4l2", "-i", "/dev/video0"]``.  Of it, only ``duration`` seconds from
+    ``start`` on are read: numbers, or as FFmpeg writes them ("1:30").  ``options`` are
+    for the output: filters, a map.  With ``size`` (width and height) the frames are
+    scaled, with ``fps`` some are left out or repeated.  They come at a constant rate.
 
     ``async for frame in video`` leases one slot of the pool after the other: release
     each when it is done with (``with frame:``), or the pool runs dry.  The pool has
-    ``slots`` slots, or is the ``pool`` that is given.
+    ``slots`` slots, or is the ``pool`` that is given.  With ``copy`` each frame is a
+    NumPy array of your own instead, which you may keep, and there is no pool.
+
+    A file with frames of 8 bit in YUV 4:2:0 is converted to rgb24, rgba and their like
+    by `aiozerocopy.frames`, in a thread; ``convert="ffmpeg"`` leaves that to FFmpeg,
+    which converts all others.  Either way a film is taken for what it says it is.  A
+    file that says nothing is BT.709 from 1280x720 on, and else BT.601, as players
+    have it; other sources FFmpeg takes for BT.601 then.
     """
+
+    @overload
+    def __init__(
+        self: Reader[Frame],
+        source: str | os.PathLike[str] | Sequence[str],
+        pix_fmt: str = ...,
+        *,
+        size: tuple[int, int] | None = ...,
+        fps: float | Fraction | str | None = ...,
+        start: Seconds | None = ...,
+        duration: Seconds | None = ...,
+        options: Sequence[str] = ...,
+        slots: int = ...,
+        pool: FramePool | None = ...,
+        copy: Literal[False] = ...,
+        convert: Literal["auto", "ffmpeg"] = ...,
+        ffmpeg: str | os.PathLike[str] | None = ...,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Reader[npt.NDArray[Any]],
+        source: str | os.PathLike[str] | Sequence[str],
+        pix_fmt: str = ...,
+        *,
+        size: tuple[int, int] | None = ...,
+        fps: float | Fraction | str | None = ...,
+        start: Seconds | None = ...,
+        duration: Seconds | None = ...,
+        options: Sequence[str] = ...,
+        copy: Literal[True],
+        convert: Literal["auto", "ffmpeg"] = ...,
+        ffmpeg: str | os.PathLike[str] | None = ...,
+    ) -> None: ...
 
     def __init__(
         self,
@@ -52,9 +110,13 @@ class Reader(ObjectReceiveStream[Frame]):
         *,
         size: tuple[int, int] | None = None,
         fps: float | Fraction | str | None = None,
+        start: Seconds | None = None,
+        duration: Seconds | None = None,
         options: Sequence[str] = (),
         slots: int = 3,
         pool: FramePool | None = None,
+        copy: bool = False,
+        convert: Literal["auto", "ffmpeg"] = "auto",
         ffmpeg: str | os.PathLike[str] | None = None,
     ) -> None:
         """Look at the arguments; FFmpeg is started later.
@@ -64,27 +126,37 @@ class Reader(ObjectReceiveStream[Frame]):
         """
         self.pix_fmt = checked_format(pix_fmt)
         self.frames_received = 0
-        self._source = input_arguments(source)
-        self._output = [*words(options), "-pix_fmt", pix_fmt]
+        *before, dash_i, name = input_arguments(source)
+        self._input = [*before, *part_arguments(start, duration), dash_i, name]
+        self._source = source
+        self._request = Request(pix_fmt, words(options))
+        self._output: list[str] = []
         if size is not None:
             width, height = checked_size(size)
             self._output += ["-s", f"{width}x{height}"]
         if fps is not None:
             self._output += ["-r", str(checked_rate(fps))]
+        if convert not in ("auto", "ffmpeg"):
+            raise ValueError(f"convert is 'auto' or 'ffmpeg', not {convert!r}")
+        self._may_convert = convert == "auto" and size is None
         if slots < 1:
             raise ValueError(f"a pool needs at least one slot, not {slots}")
+        if copy and pool is not None:
+            raise ValueError("copy=True gives arrays of their own: it needs no pool")
         self._slots = slots
         self._pool = pool
         self._own_pool = pool is None
+        self._copies = copy
         self._ffmpeg = ffmpeg
         self._process: Process | None = None
         self._facts: Facts | None = None
         self._layout: Layout | None = None
-        self._ended = self._closed = False
+        self._converter: ReceivingConverter | None = None
+        self._ended = self._closed = self._has_warned = False
 
     # -- the beginning ------------------------------------------------------------
 
-    async def _open(self) -> Reader:
+    async def _open(self) -> Self:
         """Start FFmpeg, and wait until it has the first frame.
 
         Raises:
@@ -95,10 +167,45 @@ class Reader(ObjectReceiveStream[Frame]):
         if self._process is not None:
             raise RuntimeError("this Reader was opened before")
         binary = os.fspath(self._ffmpeg or find_ffmpeg())
+        try:
+            facts = await self._ask(binary)
+            if facts is not None:
+                await self._prepare(facts, binary)
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
+
+    async def _ask(self, binary: str) -> Facts | None:
+        """Start FFmpeg, and once more if it is to be asked otherwise."""
+        request = self._request
+        if not self._is_file():
+            return await self._start(binary, request)
+        if self._may_convert and request.may_be_as_they_are():
+            request = replace(request, as_they_are=True)
+        facts = await self._start(binary, request)
+        better = request if facts is None else request.better(facts)
+        if better != request:
+            await self._stop()
+            facts = await self._start(binary, better)
+        if facts is not None and better.as_they_are:
+            conversion = conversion_of(facts, self.pix_fmt)
+            self._converter = (
+                None if conversion is None else ReceivingConverter(conversion)
+            )
+        return facts
+
+    def _is_file(self) -> bool:
+        """Can it be opened twice?  A list may name a device, and a path a FIFO."""
+        source = self._source
+        return isinstance(source, (str, os.PathLike)) and os.path.isfile(source)
+
+    async def _start(self, binary: str, request: Request) -> Facts | None:
+        """Return what FFmpeg says before its first byte; None if there will be none."""
         self._process = await open_process(
             [
-                *(binary, *QUIETLY, "-loglevel", "info", *self._source),
-                *(*self._output, "-f", "rawvideo", "pipe:1"),
+                *(binary, *QUIETLY, "-loglevel", "info", *self._input),
+                *(*request.arguments(), *self._output, "-f", "rawvideo", "pipe:1"),
             ],
             stdin=False,
             stdout=True,
@@ -106,45 +213,42 @@ class Reader(ObjectReceiveStream[Frame]):
             env=environment(),
             start_new_session=True,
         )
-        try:
-            await self._look(binary)
-        except BaseException:
-            await self.aclose()
-            raise
-        return self
-
-    async def _look(self, binary: str) -> None:
-        """Wait for the first byte, then read from the log what comes."""
         stream = self._stream
         try:
             stream._unread = await stream.receive(1)
         except anyio.EndOfStream:
             await self._end()
-            return
-        self._facts = facts_in(self.log)
-        if self._facts is None:
+            return None
+        facts = facts_in(self.log)
+        if facts is None:
             raise failure(None, self.log, "FFmpeg did not say how large a frame is")
-        self._layout = await frame_layout(self.pix_fmt, self._facts.size, binary)
+        return facts
+
+    async def _prepare(self, facts: Facts, binary: str) -> None:
+        """Know how a frame lies in memory, and have memory for some."""
+        size = facts.frames.size
+        self._facts = facts
+        self._layout = layout = await frame_layout(self.pix_fmt, size, binary)
+        if self._copies:
+            return
         if self._pool is None:
-            self._pool = FramePool(
-                self._layout.shape, self._layout.dtype, slots=self._slots
-            )
-        elif self._pool.frame_bytes != self._layout.nbytes:
+            self._pool = FramePool(layout.shape, layout.dtype, slots=self._slots)
+        elif self._pool.frame_bytes != layout.nbytes:
             raise ValueError(
-                f"{self._layout} has {self._layout.nbytes:,} bytes, and a frame of the "
+                f"{layout} has {layout.nbytes:,} bytes, and a frame of the "
                 f"pool {self._pool.frame_bytes:,}"
             )
 
-    def __await__(self) -> Generator[Any, None, Reader]:
+    def __await__(self) -> Generator[Any, None, Self]:
         return self._open().__await__()
 
-    async def __aenter__(self) -> Reader:
+    async def __aenter__(self) -> Self:
         return await self._open()
 
     # -- frames -------------------------------------------------------------------
 
-    async def receive(self) -> Frame:
-        """The next frame, in a slot that is leased to you.
+    async def receive(self) -> Picture:
+        """The next frame, in a slot that is leased to you; or in an array of yours.
 
         Waits for a free slot, then for the frame.  Cancelled, it loses nothing.
 
@@ -156,20 +260,44 @@ class Reader(ObjectReceiveStream[Frame]):
         stream = self._stream
         if self._closed:
             raise StreamClosed("the video was closed")
-        if self._ended or self._pool is None:
+        if self._ended or self._layout is None:
             raise anyio.EndOfStream
-        frame = await self._pool.acquire()
+        frame = await self._room(self._layout)
         try:
-            await stream.receive_exactly(frame)
+            if self._converter is None:
+                await stream.receive_exactly(frame)
+            else:
+                await self._converter.receive(stream, frame)
         except BaseException as error:
-            frame.release()
+            if isinstance(frame, Frame):
+                frame.release()
             if isinstance(error, anyio.EndOfStream):
                 await self._end()
             elif isinstance(error, IncompleteReceive):
                 raise await self._incomplete(error) from error
             raise
         self.frames_received += 1
-        return frame
+        return cast("Picture", frame)
+
+    async def _room(self, layout: Layout) -> Frame | npt.NDArray[Any]:
+        """Memory for a frame."""
+        if self._pool is None:
+            import numpy
+
+            return numpy.empty(layout.shape, layout.dtype)
+        if self._has_warned or self._pool.stats.free:
+            return await self._pool.acquire()
+        with anyio.move_on_after(_PATIENCE):
+            return await self._pool.acquire()
+        self._has_warned = True
+        warnings.warn(
+            f"{self!r} waits for a free slot: none of {self._pool.slots} frames was "
+            f"released for {_PATIENCE:g} s. Release each when it is done with (with "
+            "frame: ...), have more slots=, or keep them with copy=True",
+            RuntimeWarning,
+            stacklevel=4,  # the caller's line, if that is an async for
+        )
+        return await self._pool.acquire()
 
     async def _end(self) -> None:
         """No more bytes come: raise if FFmpeg failed."""
@@ -198,7 +326,7 @@ class Reader(ObjectReceiveStream[Frame]):
     @property
     def size(self) -> tuple[int, int]:
         """Width and height of the frames; (0, 0) if there are none at all."""
-        return (0, 0) if self._facts is None else self._facts.size
+        return (0, 0) if self._facts is None else self._facts.frames.size
 
     @property
     def fps(self) -> Fraction | None:
@@ -217,7 +345,7 @@ class Reader(ObjectReceiveStream[Frame]):
 
     @property
     def pool(self) -> FramePool | None:
-        """Where the frames are."""
+        """Where the frames are; None with ``copy``."""
         return self._pool
 
     @property
@@ -244,6 +372,9 @@ class Reader(ObjectReceiveStream[Frame]):
         self._closed = True
         if self._own_pool and self._pool is not None:
             self._pool.close()
+        await self._stop()
+
+    async def _stop(self) -> None:
         if self._process is not None:
             self._process.kill()  # it has nothing to finish
             await self._process.aclose(grace=0)

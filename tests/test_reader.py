@@ -1,0 +1,666 @@
+"""The reading side: who converts what to which colours, and whom frames belong to."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import subprocess
+import threading
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import numpy as np
+import pytest
+from ffmpegs import each_ffmpeg as each_ffmpeg
+from ffmpegs import ffmpeg as ffmpeg
+from ffmpegs import frames_of, needed
+from ffmpegs import pretend as pretend
+from ffmpegs import quick_ffmpeg as quick_ffmpeg
+from links import until
+
+import aiozerocopy as azc
+from aiozerocopy._core import pictures
+from aiozerocopy.ffmpeg import FFmpegError, Reader, decoding, find_ffmpeg, reader
+from aiozerocopy.ffmpeg.arguments import part_arguments
+from aiozerocopy.ffmpeg.decoding import Request, conversion_of
+from aiozerocopy.ffmpeg.probing import Facts, Pictures, facts_in
+from aiozerocopy.frames import Conversion
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+pytestmark = pytest.mark.anyio
+
+SIZE = WIDTH, HEIGHT = 64, 48
+HD = (1280, 48)  # wide enough to be taken for HD
+COLOURS = ((81, 90, 240), (145, 54, 34), (41, 240, 110), (126, 128, 128), (60, 140, 90))
+
+
+# ---- films -------------------------------------------------------------------------
+
+
+def flat(colour: Sequence[int], size: tuple[int, int] = SIZE) -> bytes:
+    """A picture in yuv420p of one colour."""
+    y, u, v = colour
+    width, height = size
+    samples = -(-width // 2) * -(-height // 2)
+    return bytes([y]) * (width * height) + bytes([u]) * samples + bytes([v]) * samples
+
+
+def make_film(
+    path: Path,
+    *options: str,
+    pictures: Sequence[bytes],
+    size: tuple[int, int] = SIZE,
+    tags: str = "",
+) -> Path:
+    """Of pictures in yuv420p, at 30 a second, without loss.
+
+    The tags are those of the filter setparams.
+    """
+    command = [find_ffmpeg(), "-v", "error", "-f", "rawvideo", "-pix_fmt", "yuv420p"]
+    command += ["-s", "{}x{}".format(*size), "-r", "30", "-i", "pipe:0"]
+    if tags:  # as a filter: newer FFmpegs would convert for -colorspace
+        command += ["-vf", f"setparams={tags}"]
+    command += ["-c:v", "ffv1", *options, str(path)]
+    subprocess.run(command, input=b"".join(pictures), check=True)
+    return path
+
+
+def numbered(path: Path, count: int = 30) -> Path:
+    """Each picture is a bit lighter than the one before it."""
+    pictures = [flat((20 + 7 * number, 128, 128)) for number in range(count)]
+    return make_film(path, pictures=pictures)
+
+
+def numbers(frames: Sequence[bytes | NDArray[Any]]) -> list[int]:
+    """Of the pictures of such a film, in rgb24."""
+    firsts = [int(np.frombuffer(frame, "u1")[0]) for frame in frames]
+    return [round((first * 219 / 255 + 16 - 20) / 7) for first in firsts]
+
+
+def noise(size: tuple[int, int] = SIZE) -> bytes:
+    count = len(flat((0, 0, 0), size))
+    return np.random.default_rng(1).integers(16, 236, count, "u1").tobytes()
+
+
+@pytest.fixture
+def pretend_film(
+    pretend: Callable[[str], str], tmp_path: Path
+) -> Callable[[str], Reader]:
+    """A Reader of a file, whose FFmpeg does something else."""
+    (tmp_path / "film").touch()
+    return lambda body: Reader(tmp_path / "film", ffmpeg=pretend(body))
+
+
+# ---- colours -----------------------------------------------------------------------
+
+PARTS = {"bt709": (0.2126, 0.0722), "bt601": (0.299, 0.114), "bt2020": (0.2627, 0.0593)}
+
+
+def exact(colour: Sequence[int], matrix: str, full: bool) -> NDArray[np.float64]:
+    """The standards' formula."""
+    red_part, blue_part = PARTS[matrix]
+    y, u, v = (float(part) for part in colour)
+    grey = y / 255 if full else (y - 16) / 219
+    u, v = ((part - 128) / (255 if full else 224) for part in (u, v))
+    red, blue = grey + 2 * (1 - red_part) * v, grey + 2 * (1 - blue_part) * u
+    green = (grey - red_part * red - blue_part * blue) / (1 - red_part - blue_part)
+    return np.array([red, green, blue]).clip(0, 1) * 255
+
+
+@pytest.mark.parametrize("convert", ["auto", "ffmpeg"])
+@pytest.mark.parametrize(
+    ("size", "tags", "matrix", "full"),
+    [
+        (SIZE, "", "bt601", False),
+        (HD, "", "bt709", False),
+        (SIZE, "colorspace=bt709", "bt709", False),
+        (HD, "colorspace=smpte170m:range=tv", "bt601", False),
+        (HD, "colorspace=bt470bg:range=pc", "bt601", True),
+        (SIZE, "colorspace=bt709:range=pc", "bt709", True),
+        (HD, "range=pc", "bt709", True),
+        (SIZE, "colorspace=bt2020nc", "bt2020", False),
+    ],
+    ids=str,
+)
+def test_colours_are_what_the_film_says(
+    convert: Any,
+    size: tuple[int, int],
+    tags: str,
+    matrix: str,
+    full: bool,
+    each_ffmpeg: str,
+    tmp_path: Path,
+) -> None:
+    pictures = [flat(colour, size) for colour in COLOURS]
+    path = make_film(tmp_path / "a.mkv", pictures=pictures, size=size, tags=tags)
+
+    async def read() -> list[NDArray[Any]]:
+        async with Reader(path, copy=True, convert=convert, ffmpeg=each_ffmpeg) as film:
+            assert (film._converter is None) == (convert == "ffmpeg")
+            return [frame async for frame in film]
+
+    frames = anyio.run(read)
+    assert len(frames) == len(COLOURS)
+    close = 4 if full and convert == "ffmpeg" else 2  # its scaler is not exact there
+    for frame, colour in zip(frames, COLOURS, strict=True):
+        assert (frame == frame[0, 0]).all()
+        assert np.abs(frame[0, 0] - exact(colour, matrix, full)).max() <= close
+
+
+async def test_jpeg_has_full_range(each_ffmpeg: str, tmp_path: Path) -> None:
+    options = ["-pix_fmt", "yuvj420p", "-c:v", "mjpeg", "-q:v", "1"]
+    pictures = [flat(COLOURS[4])]
+    path = make_film(tmp_path / "a.mkv", *options, pictures=pictures, tags="range=pc")
+    async with Reader(path, ffmpeg=each_ffmpeg) as film:
+        assert film._converter
+        with await film.receive() as frame:
+            expected = exact(COLOURS[4], "bt601", full=True)
+            assert np.abs(frame.array - expected).max() <= 3
+
+
+@pytest.mark.parametrize("filters", [[], ["-vf", "hflip"]], ids=str)
+@pytest.mark.parametrize("more", [{"size": (640, 24)}, {"pix_fmt": "gbrp"}], ids=str)
+def test_ffmpeg_is_told_what_an_untagged_film_is(
+    filters: list[str], more: dict[str, Any], each_ffmpeg: str, tmp_path: Path
+) -> None:
+    """What is HD stays so when it is scaled down, and for other formats too."""
+    path = make_film(tmp_path / "a.mkv", pictures=[flat(COLOURS[0], HD)], size=HD)
+    more = {"options": filters, "ffmpeg": each_ffmpeg, **more}
+    frame = np.frombuffer(
+        anyio.run(functools.partial(frames_of, path, **more))[0], "u1"
+    )
+    red, green, blue = exact(COLOURS[0], "bt709", full=False)
+    if "size" in more:
+        assert np.abs(frame.reshape(-1, 3) - [red, green, blue]).max() <= 2
+    else:
+        assert np.abs(frame.reshape(3, -1)[0] - green).max() <= 2  # g, b, r
+
+
+@pytest.mark.parametrize("pix_fmt", ["rgb24", "bgr24", "rgba", "bgra"])
+async def test_pixels_as_they_are_wanted(pix_fmt: str, tmp_path: Path) -> None:
+    path = make_film(tmp_path / "a.mkv", pictures=[flat(COLOURS[0])])
+    async with Reader(path, pix_fmt, copy=True) as film:
+        assert film._converter
+        frame = await film.receive()
+    red, green, blue = exact(COLOURS[0], "bt601", full=False)
+    wanted = [red, green, blue] if pix_fmt.startswith("rgb") else [blue, green, red]
+    wanted += [255] * (len(pix_fmt) == 4)
+    assert np.abs(frame - wanted).max() <= 1
+
+
+# ---- who converts ------------------------------------------------------------------
+
+
+async def closeness(path: Path, **more: Any) -> tuple[bool, int]:
+    """Do we convert it, and how far is that from what FFmpeg does?"""
+    async with Reader(path, copy=True, **more) as film:
+        ours = [frame async for frame in film]
+        is_converted = film._converter is not None
+    async with Reader(path, copy=True, convert="ffmpeg", **more) as film:
+        assert film._converter is None
+        theirs = [frame async for frame in film]
+    assert len(ours) == len(theirs) > 0
+    far = np.abs(np.array(ours, "i2") - np.array(theirs, "i2")).max()
+    return is_converted, int(far)
+
+
+@pytest.mark.parametrize(
+    ("options", "is_converted"),
+    [
+        ("", True),
+        ("-vf setparams=field_mode=prog", True),
+        ("-pix_fmt yuv444p", False),
+        ("-pix_fmt yuv420p10le", False),
+        ("-pix_fmt yuva420p", False),
+        ("-pix_fmt bgr0", False),
+        ("-pix_fmt gray", False),
+        ("-vf setparams=colorspace=fcc", False),
+        ("-flags +ilme+ildct -field_order tt -c:v mpeg2video -q:v 1", False),
+    ],
+)
+async def test_films_that_we_convert(
+    options: str, is_converted: bool, ffmpeg: str, tmp_path: Path
+) -> None:
+    path = make_film(tmp_path / "a.mkv", *options.split(), pictures=[noise()] * 2)
+    ours, far = await closeness(path, ffmpeg=ffmpeg)
+    assert (ours, far <= 3) == (is_converted, True)
+
+
+async def test_odd_sizes(each_ffmpeg: str, tmp_path: Path) -> None:
+    for size in ((63, 47), (17, 24), (32, 15)):
+        pictures = [flat(colour, size) for colour in COLOURS]
+        path = make_film(tmp_path / f"{size}.mkv", pictures=pictures, size=size)
+        async with Reader(path, copy=True, ffmpeg=each_ffmpeg) as film:
+            assert film._converter
+            assert film.size == size
+            for colour in COLOURS:
+                expected = exact(colour, "bt601", full=False)
+                assert np.abs(await film.receive() - expected).max() <= 1
+
+
+async def test_film_that_is_turned(ffmpeg: str, tmp_path: Path) -> None:
+    level = make_film(tmp_path / "a.mkv", pictures=[noise()] * 2)
+    turned = tmp_path / "b.mkv"
+    command = [needed("packaged"), "-v", "error", "-display_rotation", "90"]
+    await anyio.run_process([*command, "-i", str(level), "-c", "copy", str(turned)])
+    async with Reader(turned, ffmpeg=ffmpeg) as film:
+        assert film.size == (HEIGHT, WIDTH)
+    is_converted, far = await closeness(turned, ffmpeg=ffmpeg)
+    assert (is_converted, far <= 3) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("more", "is_converted"),
+    [
+        ({"options": ["-vf", "hflip"]}, True),
+        ({"options": ["-vf", "scale=32:24"]}, False),
+        ({"options": ["-vf", "format=gray"]}, False),
+        ({"options": ["-pix_fmt", "gray"]}, False),
+        ({"options": ["-filter_complex", "[0:v]hflip"]}, False),
+        ({"size": (32, 24)}, False),
+        ({"fps": 60}, True),
+        ({"pix_fmt": "rgb48le"}, False),
+        ({"pix_fmt": "yuv420p"}, False),
+    ],
+    ids=str,
+)
+async def test_what_is_asked_for_of_a_film(
+    more: dict[str, Any], is_converted: bool, ffmpeg: str, tmp_path: Path
+) -> None:
+    path = make_film(tmp_path / "a.mkv", pictures=[noise()] * 2)
+    ours, far = await closeness(path, ffmpeg=ffmpeg, **more)
+    assert (ours, far <= 3) == (is_converted, True)
+
+
+async def test_source_that_may_not_open_twice(tmp_path: Path) -> None:
+    path = make_film(tmp_path / "a.mkv", pictures=[noise()])
+    async with Reader(["-i", str(path)]) as film:
+        assert film._converter is None
+        (await film.receive()).release()
+
+
+async def test_no_frame_at_all(ffmpeg: str, tmp_path: Path) -> None:
+    path = make_film(tmp_path / "a.mkv", pictures=[noise()])
+    assert await frames_of(path, options=["-frames:v", "0"], ffmpeg=ffmpeg) == []
+
+
+async def test_film_that_is_cut_off(ffmpeg: str, tmp_path: Path) -> None:
+    """FFmpeg decodes what there is; we give what it gives."""
+    path = make_film(tmp_path / "a.mkv", pictures=[noise()] * 20)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert 0 < len(await frames_of(path, ffmpeg=ffmpeg)) < 20
+
+
+HEADER = """Output #0, rawvideo
+  Stream #0:0: Video: rawvideo (I420), yuv420p, 4x2, 25 fps"""
+MAPPED = f"""  Stream #0:1: Video: h264, yuv420p, 4x2
+Stream mapping:
+  Stream #0:1 -> #0:0 (h264 (native) -> rawvideo (native))
+{HEADER}"""
+
+
+async def test_planes_that_end_too_early(
+    pretend_film: Callable[[str], Reader],
+) -> None:
+    async with pretend_film(f"echo '{MAPPED}' >&2; printf '%020d' 0; exit 3") as film:
+        (await film.receive()).release()
+        with pytest.raises(FFmpegError, match="inside frame 1") as caught:
+            await film.receive()
+        assert caught.value.returncode == 3
+        with pytest.raises(anyio.EndOfStream):
+            await film.receive()
+
+
+# ---- what FFmpeg says --------------------------------------------------------------
+
+FILM = Pictures("yuv420p", HD)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("yuv420p", Pictures("yuv420p", (4, 2))),
+        ("yuv420p(progressive)", Pictures("yuv420p", (4, 2))),
+        ("yuv420p(tv, bt709, progressive)", Pictures("yuv420p", (4, 2), "bt709")),
+        ("yuvj420p(pc)", Pictures("yuvj420p", (4, 2), full_range=True)),
+        ("nv12(tv, unknown/bt709/bt709)", Pictures("nv12", (4, 2))),
+        (
+            "yuv420p(8 bpc, pc, fcc/unknown/unknown)",
+            Pictures("yuv420p", (4, 2), "fcc", True),
+        ),
+        (
+            "yuv420p(tv, smpte170m/bt709/bt709, top coded first (swapped))",
+            Pictures("yuv420p", (4, 2), "smpte170m", interlaced=True),
+        ),
+    ],
+)
+def test_pictures_of_a_stream(said: str, expected: Pictures) -> None:
+    facts = facts_in(MAPPED.replace("yuv420p", said))
+    assert facts == Facts(expected, Fraction(25), film=expected)
+
+
+def test_film_is_the_stream_that_is_mapped() -> None:
+    log = MAPPED.replace(
+        "Stream #0:1:",
+        "Stream #0:0: Video: h264, gray, 2x2\n  Stream #0:1[0x1](und):",
+        1,
+    )
+    facts = facts_in(log)
+    assert facts
+    assert facts.film == Pictures("yuv420p", (4, 2))
+    facts = facts_in(log.replace("-> #0:0", "-> overlay"))
+    assert facts
+    assert facts.film is None
+
+
+@pytest.mark.parametrize(
+    ("size", "matrix"),
+    [
+        ((1279, 719), "bt601"),
+        ((1280, 2), "bt709"),
+        ((2, 720), "bt709"),
+        ((1920, 1080), "bt709"),
+    ],
+)
+def test_matrix_that_is_guessed(size: tuple[int, int], matrix: str) -> None:
+    assert decoding.guessed_matrix(size) == matrix
+
+
+def test_conversions() -> None:
+    nv12 = Pictures("nv12", SIZE, "bt709")
+    conversion = conversion_of(Facts(nv12, film=FILM), "rgb24")
+    assert conversion is None  # it was scaled
+    conversion = conversion_of(Facts(nv12, film=nv12), "rgb24")
+    assert conversion
+    assert (conversion.yuv, conversion.rgb, conversion.size) == ("nv12", "rgb24", SIZE)
+    assert conversion_of(Facts(nv12), "rgb24") is None
+    assert conversion_of(Facts(nv12, film=nv12), "gbrp") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], ["-vf", "setparams=colorspace=bt709"]),
+        (["-vf", "hflip"], ["-vf", "setparams=colorspace=bt709,hflip"]),
+        (
+            ["-filter:v", "null", "-an"],
+            ["-filter:v", "setparams=colorspace=bt709,null", "-an"],
+        ),
+        (["-vf", "[in]hflip[out]"], None),
+        (["-filter_complex", "hflip"], None),
+    ],
+)
+def test_filter_that_tells(options: list[str], told: list[str] | None) -> None:
+    request = Request("gbrp", options)
+    better = request.better(Facts(FILM, film=FILM))
+    if told is None:
+        assert better == request
+    else:
+        assert better.arguments() == [*told, "-pix_fmt", "gbrp"]
+        assert better.better(Facts(FILM, film=FILM)) == better
+
+
+@pytest.mark.parametrize(
+    ("pix_fmt", "film"),
+    [
+        ("rgb24", Pictures("yuv420p", HD, "bt709")),
+        ("rgb24", Pictures("yuv420p", SIZE)),
+        ("rgb24", Pictures("bgr0", HD)),
+        ("rgb24", Pictures("gray", HD)),
+        ("yuv444p", FILM),
+        ("gray", FILM),
+    ],
+)
+def test_nothing_to_tell(pix_fmt: str, film: Pictures) -> None:
+    request = Request(pix_fmt, [])
+    assert request.better(Facts(film, film=film)) == request
+
+
+# ---- cancelled, and closed ---------------------------------------------------------
+
+
+class Gate:
+    """Holds up the conversions, in their threads, until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self._open = threading.Event(), threading.Event()
+        convert = pictures.yuv_to_rgb
+
+        def yuv_to_rgb(*args: Any) -> None:
+            self.begun.set()
+            self._open.wait()
+            convert(*args)
+
+        monkeypatch.setattr("aiozerocopy.frames.yuv_to_rgb", yuv_to_rgb)
+
+    async def until_begun(self) -> None:
+        await until(self.begun.is_set)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    gate = Gate(monkeypatch)
+    yield gate
+    gate.open()
+
+
+async def test_frames_come_in_order(each_ffmpeg: str, tmp_path: Path) -> None:
+    frames = await frames_of(numbered(tmp_path / "a.mkv"), ffmpeg=each_ffmpeg)
+    assert numbers(frames) == list(range(30))
+
+
+async def test_cancelled_receives_lose_nothing(tmp_path: Path) -> None:
+    frames: list[bytes] = []
+    async with Reader(numbered(tmp_path / "a.mkv")) as film:
+        assert film._converter
+        while len(frames) < 30:
+            with anyio.move_on_after(0.0005):
+                frames.append(bytes((await film.receive()).view))
+    assert numbers(frames) == list(range(30))
+
+
+async def test_conversion_outlasts_a_cancel(gate: Gate, tmp_path: Path) -> None:
+    async with Reader(numbered(tmp_path / "a.mkv", 2), copy=True) as film:
+        frames: list[Any] = []
+        async with anyio.create_task_group() as tasks:
+
+            async def receive() -> None:
+                frames.append(await film.receive())
+
+            tasks.start_soon(receive)
+            await gate.until_begun()
+            tasks.cancel_scope.cancel()
+            gate.open()
+        frames += [frame async for frame in film]
+    assert numbers(frames) == [0, 1]
+
+
+async def test_asyncios_own_cancel(
+    anyio_backend_name: str, gate: Gate, tmp_path: Path
+) -> None:
+    """It does not wait for the thread, which then writes where nobody looks."""
+    if anyio_backend_name != "asyncio":
+        pytest.skip("asyncio alone")
+    async with Reader(numbered(tmp_path / "a.mkv", 3), slots=2) as film:
+        assert film.pool
+        task = asyncio.ensure_future(film.receive())
+        await gate.until_begun()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert film.pool.stats.free == 1  # the thread has it
+        gate.open()
+        frames = []
+        async for frame in film:
+            with frame:
+                frames.append(bytes(frame.view))
+        pool = film.pool
+        await until(lambda: pool.stats.free == 2)
+    assert numbers(frames) == [0, 1, 2]
+
+
+async def test_closed_while_it_converts(gate: Gate, tmp_path: Path) -> None:
+    film = await Reader(numbered(tmp_path / "a.mkv", 3))
+    async with anyio.create_task_group() as tasks:
+
+        async def receive() -> None:
+            with await film.receive() as frame:
+                assert numbers([bytes(frame.view)]) == [0]
+
+        tasks.start_soon(receive)
+        await gate.until_begun()
+        await film.aclose()
+        gate.open()
+    with pytest.raises(azc.StreamClosed):
+        await film.receive()
+
+
+async def test_one_task_at_a_time(gate: Gate, tmp_path: Path) -> None:
+    async with Reader(numbered(tmp_path / "a.mkv", 3)) as film:
+        async with anyio.create_task_group() as tasks:
+
+            async def receive() -> None:
+                (await film.receive()).release()
+
+            tasks.start_soon(receive)
+            await gate.until_begun()
+            with pytest.raises(anyio.BusyResourceError):
+                await film.receive()
+            gate.open()
+        assert film.pool
+        assert film.pool.stats.free == 3
+
+
+async def test_conversion_that_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def to_rgb(*_: object) -> None:
+        raise MemoryError
+
+    async with Reader(numbered(tmp_path / "a.mkv", 2)) as film:
+        assert film.pool
+        with monkeypatch.context() as patch:
+            patch.setattr(Conversion, "to_rgb", to_rgb)
+            with pytest.raises(MemoryError):
+                await film.receive()
+        assert film.pool.stats.free == film.pool.slots
+        with await film.receive() as frame:
+            assert numbers([bytes(frame.view)]) == [0]
+
+
+# ---- memory ------------------------------------------------------------------------
+
+
+async def test_pool_that_runs_dry_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(reader, "_PATIENCE", 0.01)
+    frames: list[azc.Frame] = []
+    async with Reader(numbered(tmp_path / "a.mkv"), slots=2) as film:
+
+        async def receive_all() -> None:
+            async for frame in film:
+                frames.append(frame)  # noqa: PERF401
+
+        with pytest.warns(RuntimeWarning, match=r"none of 2 .* copy=True") as told:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(receive_all)
+                await until(lambda: bool(told.list))
+                frames.pop().release()
+                await until(lambda: len(frames) == 2)
+                with anyio.move_on_after(0.05):  # twice as long as its patience
+                    await anyio.sleep_forever()
+                tasks.cancel_scope.cancel()
+        assert len(told.list) == 1
+        assert told.list[0].filename == __file__
+    assert film.frames_received == 3
+
+
+@pytest.mark.parametrize("convert", ["auto", "ffmpeg"])
+async def test_frames_to_keep(convert: Any, ffmpeg: str, tmp_path: Path) -> None:
+    path = numbered(tmp_path / "a.mkv")
+    async with Reader(path, copy=True, convert=convert, ffmpeg=ffmpeg) as film:
+        frames = [frame async for frame in film]
+        assert film.pool is None
+    assert numbers(frames) == list(range(30))
+    for frame in frames:
+        assert (frame.shape, frame.dtype) == ((HEIGHT, WIDTH, 3), np.dtype("u1"))
+        assert frame.flags.writeable
+        assert frame.flags.owndata
+
+
+async def test_deep_frames_to_keep(tmp_path: Path) -> None:
+    async with Reader(numbered(tmp_path / "a.mkv"), "rgb48be", copy=True) as film:
+        frame = await film.receive()
+    assert frame.dtype == np.dtype(">u2")
+
+
+# ---- a part of a film --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        ({"start": 0.5}, range(15, 30)),
+        ({"duration": Fraction(1, 5)}, range(6)),
+        ({"start": "0:00.5", "duration": "200ms"}, range(15, 21)),
+        ({"start": 2}, range(0)),
+    ],
+    ids=str,
+)
+async def test_part_of_a_film(
+    part: dict[str, Any], expected: range, each_ffmpeg: str, tmp_path: Path
+) -> None:
+    path = numbered(tmp_path / "a.mkv")
+    for source in (path, ["-i", str(path)]):
+        frames = await frames_of(source, ffmpeg=each_ffmpeg, **part)
+        assert numbers(frames) == list(expected)
+
+
+@pytest.mark.parametrize(
+    ("time", "microseconds"),
+    [
+        (0, 0),
+        (1.5, 1_500_000),
+        (Fraction(1001, 30000), 33_367),
+        ("90", 90_000_000),
+        ("1/3", 333_333),
+        ("1:30", 90_000_000),
+        ("01:00:00.25", 3_600_250_000),
+        ("12ms", 12_000),
+        ("7us", 7),
+        ("3s", 3_000_000),
+    ],
+)
+def test_times(time: Any, microseconds: int) -> None:
+    assert part_arguments(time, None) == ["-ss", f"{microseconds}us"]
+    if microseconds:
+        assert part_arguments(None, time) == ["-t", f"{microseconds}us"]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"start": -1}, "start must not be negative, not -1"),
+        ({"start": "soon"}, "start is seconds, or such as '1:30', not 'soon'"),
+        ({"start": float("inf")}, "start is seconds"),
+        ({"duration": 0}, "duration must be more than nothing"),
+        ({"duration": float("nan")}, "duration is seconds"),
+        ({"duration": [1]}, "duration is seconds"),
+        ({"convert": "numpy"}, "convert is 'auto' or 'ffmpeg', not 'numpy'"),
+        ({"copy": True, "pool": azc.FramePool(3)}, "needs no pool"),
+    ],
+    ids=str,
+)
+def test_arguments_that_mean_nothing(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        Reader("a.mkv", **options)
