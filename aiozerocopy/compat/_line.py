@@ -10,6 +10,7 @@ import os
 import select
 import stat
 import threading
+import time
 import warnings
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _NO_LIMIT = (1 << 64) - 1
 DEPTH = 32  # messages that an fd's queue takes before `pipe` waits
-IDLE = 0.05  # seconds that an fd of ours outlives the last byte
+IDLE = 0.05  # seconds without a call, after which a line looks after itself
 STALL = 1.0  # seconds without progress, after which the interpreter's exit gives up
 
 
@@ -41,11 +42,15 @@ class Message:
 
 
 class Line:
-    """An fd that is written to: its queue, and the thread that looks after it.
+    """An fd that is written to, and its queue.
 
     ``_changed`` guards all of it, and is held for no longer than a call into C takes;
     a reader that holds that up holds up its own line and no other.  ``on_end``
     is called when it has ended by itself.
+
+    Of the threads that wait for something, one listens to C and wakes the others: the
+    program's own thread, mostly, which so depends on no other one of Python's.  The
+    line's own thread looks after it once the program does not.
     """
 
     def __init__(
@@ -64,7 +69,12 @@ class Line:
         self._flying: collections.deque[Message] = collections.deque()
         self._spare: list[mmap.mmap] = []
         self._changed = threading.Condition()
+        self._calls = 0  # of the program
+        self._is_heard = False  # a thread listens
+        self._ended = threading.Event()
         self._port = Port()
+        self._ready = select.poll()
+        self._ready.register(self._port.fileno(), select.POLLIN)
         self._channel = _channel_to(number)
         name = f"aiozerocopy turbopipe, fd {number}"
         self.thread = threading.Thread(target=self._watch, name=name, daemon=True)
@@ -77,7 +87,8 @@ class Line:
     def put(self, source: Source) -> bool:
         """Queue it, waiting for room; False if the line has ended meanwhile."""
         with self._changed:
-            self._changed.wait_for(lambda: len(self._flying) < DEPTH or not self.open)
+            self._calls += 1
+            self._wait_for(lambda: len(self._flying) < DEPTH or not self.open)
             if not self.open:
                 return False
             try:
@@ -114,10 +125,9 @@ class Line:
     def wait(self, wanted: Callable[[Source], bool]) -> None:
         """Return when the wanted messages are out; raise if one of them failed."""
         with self._changed:
+            self._calls += 1
             mine = [message for message in self._flying if wanted(message.source)]
-            self._changed.wait_for(
-                lambda: all(message.operation.done for message in mine)
-            )
+            self._wait_for(lambda: all(message.operation.done for message in mine))
             failed = [message for message in self.failed if wanted(message.source)]
             for message in failed:
                 self.failed.remove(message)
@@ -137,7 +147,7 @@ class Line:
             left = self._channel.stats().queued_bytes
             before = left + 1
             while self._flying and left < before:
-                self._changed.wait_for(lambda: not self._flying, STALL)
+                self._wait_for(lambda: not self._flying, STALL)
                 before, left = left, self._channel.stats().queued_bytes
             self._end()
         if left:
@@ -148,22 +158,42 @@ class Line:
                 stacklevel=1,
             )
 
-    # -- in its own thread -----------------------------------------------------------
+    # -- what C tells ----------------------------------------------------------------
 
-    def _watch(self) -> None:
-        ready = select.poll()
-        ready.register(self._port.fileno(), select.POLLIN)
-        while self.open or self._flying:
-            idle = not self._flying
-            if not ready.poll(self._idle * 1000 if idle else None) and idle:
-                self._end_if_idle()
-            with self._changed:
-                self._collect()
-                self._changed.notify_all()
-        self._port.close()
+    def _wait_for(
+        self, condition: Callable[[], bool], seconds: float | None = None
+    ) -> None:
+        """Wait until it is true, or the time is over; the lock is held at both ends."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        self._collect()
+        while not condition():
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return
+            self._wait(left)
+
+    def _wait(self, seconds: float | None = None) -> None:
+        """Wait for the next news, as the one who listens or as one of the others."""
+        if self._is_heard:
+            self._changed.wait(seconds)
+            return
+        self._is_heard = True
+        try:
+            try:
+                self._changed.release()
+                self._ready.poll(None if seconds is None else seconds * 1000)
+            finally:
+                self._changed.acquire()
+        finally:
+            self._is_heard = False
+            self._collect()
+            self._changed.notify_all()
 
     def _collect(self) -> None:
-        """What has ended gives its memory back."""
+        """What has ended gives its memory back.  Left to the one who listens: news
+        that another took would never wake him."""
+        if self._is_heard:
+            return
         self._port.drain()
         while self._flying and self._flying[0].operation.done:
             message = self._flying.popleft()
@@ -171,6 +201,20 @@ class Line:
                 self.failed.append(message)
             elif message.copy is not None:
                 self._spare.append(message.copy)
+
+    # -- in its own thread -----------------------------------------------------------
+
+    def _watch(self) -> None:
+        while self.open or self._flying:
+            calls = self._calls
+            self._ended.wait(self._idle)
+            with self._changed:
+                if self._flying and calls == self._calls:
+                    self._wait()
+                is_idle = not self._flying and calls == self._calls
+            if is_idle:
+                self._end_if_idle()
+        self._port.close()
 
     def _end_if_idle(self) -> None:
         with self._changed:
@@ -182,6 +226,7 @@ class Line:
     def _end(self) -> None:
         if self.open:
             self.open = False
+            self._ended.set()
             self._spare.clear()
             self._channel.abort()
             self._changed.notify_all()
