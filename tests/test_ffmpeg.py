@@ -41,7 +41,6 @@ from aiozerocopy.ffmpeg import (
     Status,
     Writer,
     find_ffmpeg,
-    layout_of,
     probing,
     progress,
 )
@@ -139,30 +138,6 @@ async def test_awaited_and_closed(tmp_path: Path) -> None:
     assert is_gone(pid)
     with pytest.raises(azc.StreamClosed):
         await back.receive()
-
-
-FORMATS = (
-    "gray gray16le ya8 rgb24 rgba 0rgb rgb48be rgba64le gbrp gbrap10le gbrpf32le "
-    "grayf32le yuv420p yuvj422p yuv444p12le yuva420p yuva444p16be yuv411p yuv440p nv12 "
-    "nv24 p010le yuyv422 pal8 monow"
-)
-
-
-@pytest.mark.parametrize("size", [(64, 48), (63, 47)], ids=str)
-@pytest.mark.parametrize("pix_fmt", FORMATS.split())
-def test_layout_is_ffmpegs(pix_fmt: str, size: tuple[int, int]) -> None:
-    layout = layout_of(pix_fmt, size)
-    width, height = size
-    command = [find_ffmpeg(), "-v", "error", "-f", "lavfi", "-i", "color"]
-    command += ["-frames:v", "1", "-s", f"{width}x{height}", "-pix_fmt", pix_fmt]
-    done = subprocess.run([*command, "-f", "rawvideo", "-"], capture_output=True)
-    if layout is None:
-        assert pix_fmt in ("yuyv422", "pal8", "monow")
-        assert done.returncode == 0
-    else:
-        assert (layout.nbytes, done.stderr) == (len(done.stdout), b"")
-        dtype = np.dtype(layout.dtype)
-        assert np.empty(layout.shape, dtype).nbytes == layout.nbytes
 
 
 async def test_format_that_only_ffmpeg_knows(ffmpeg: str, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ import io
 import os
 import threading
 import weakref
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ import scripts
 
 from aiozerocopy import StreamBroken
 from aiozerocopy.compat import turbopipe
-from aiozerocopy.compat._fd_queue import DEPTH
+from aiozerocopy.compat._fd_queue import DEPTH, FdQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -122,6 +123,11 @@ def in_thread(work: Callable[[], object]) -> threading.Thread:
 
 
 class TestPrograms:
+    def test_is_as_new_as_turbopipe(self) -> None:
+        theirs = pytest.importorskip("turbopipe")
+        assert turbopipe.__version__.split(".")[0] == theirs.__version__.split(".")[0]
+        assert isinstance(turbopipe.__about__, type(theirs.__about__))
+
     @pytest.mark.parametrize("name", ["turbopipe", "aiozerocopy.compat.turbopipe"])
     def test_written_for_turbopipe_2_gives_the_same(self, name: str) -> None:
         pytest.importorskip(name)
@@ -456,6 +462,45 @@ class TestWaiting:
 
 
 class TestSync:
+    def test_needs_no_other_python_thread(
+        self, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(FdQueue, "_begin", lambda _: None)
+        data = noise()
+        pipe.start_reading()
+        for _ in range(DEPTH + 1):
+            turbopipe.pipe(data, pipe.w)
+        turbopipe.sync(data)
+        turbopipe.close()
+        assert pipe.all() == data * (DEPTH + 1)
+
+    def test_of_many_threads_on_one_fd(self, pipe: Pipe) -> None:
+        pipe.start_reading()
+
+        def feed(seed: int) -> None:
+            data = noise(200_000, seed)
+            for _ in range(20):
+                turbopipe.pipe(data, pipe.w)
+                turbopipe.sync(data)
+
+        threads = [in_thread(partial(feed, seed)) for seed in range(5)]
+        for thread in threads:
+            thread.join()
+        assert len(pipe.all()) == 5 * 20 * 200_000
+
+    def test_while_the_queues_own_thread_listens(self, pipe: Pipe) -> None:
+        data, other = noise(), noise(seed=2)
+        turbopipe.pipe(data, pipe.w)
+        turbopipe.pipe(other, pipe.w)
+        [queue] = turbopipe._queues
+        while not queue._is_heard:
+            os.sched_yield()
+        synced = [in_thread(partial(turbopipe.sync, one)) for one in (data, other)]
+        pipe.start_reading()
+        for thread in synced:
+            thread.join()
+        assert pipe.all() == data + other
+
     @pytest.mark.parametrize(
         "view",
         [

@@ -1,4 +1,4 @@
-"""An fd that TurboPipe's `pipe` writes to: its queue, and a thread for both."""
+"""An fd that TurboPipe's `pipe` writes to: its queue, and who hears of its end."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import os
 import select
 import stat
 import threading
+import time
 import warnings
 from typing import TYPE_CHECKING
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from aiozerocopy.compat._source import Source
 
 _NO_LIMIT = (1 << 64) - 1
-DEPTH = 32  # messages that an fd's queue takes before `pipe` waits
-IDLE = 0.05  # seconds that our duplicate of the fd stays open after the last byte
+DEPTH = 32  # transfers that an fd's queue takes before `pipe` waits
+IDLE = 0.05  # seconds without a call, after which a queue looks after itself
 STALL = 1.0  # seconds without progress, after which the interpreter's exit gives up
 
 
@@ -41,11 +42,15 @@ class Transfer:
 
 
 class FdQueue:
-    """A queue of memory for one fd, and the thread that hears what was written.
+    """A queue of memory for one fd.
 
     ``_changed`` guards all of it, and is held no longer than a call into C takes; a
     reader that delays such a call delays only its own queue.  ``on_end`` is called when
     the queue has ended by itself.
+
+    Of the threads that wait for something, one listens to C and wakes the others: the
+    program's own thread as a rule, so it depends on no other one of Python's.  The
+    queue's own thread listens once the program does not.
     """
 
     def __init__(
@@ -64,7 +69,12 @@ class FdQueue:
         self._in_flight: collections.deque[Transfer] = collections.deque()
         self._spare: list[mmap.mmap] = []
         self._changed = threading.Condition()
+        self._calls = 0  # of the program
+        self._is_heard = False  # a thread listens
+        self._ended = threading.Event()
         self._port = Port()
+        self._ready = select.poll()
+        self._ready.register(self._port.fileno(), select.POLLIN)
         self._channel = _channel_to(number)
         name = f"aiozerocopy turbopipe, fd {number}"
         self.thread = threading.Thread(target=self._watch, name=name, daemon=True)
@@ -77,9 +87,8 @@ class FdQueue:
     def put(self, source: Source) -> bool:
         """Queue it, waiting for room; False if the queue has ended meanwhile."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: len(self._in_flight) < DEPTH or not self.open
-            )
+            self._calls += 1
+            self._wait_for(lambda: len(self._in_flight) < DEPTH or not self.open)
             if not self.open:
                 return False
             try:
@@ -114,12 +123,11 @@ class FdQueue:
         return copy
 
     def wait(self, wanted: Callable[[Source], bool]) -> None:
-        """Return when the wanted messages are out; raise if one of them failed."""
+        """Return when the wanted transfers are out; raise if one of them failed."""
         with self._changed:
+            self._calls += 1
             mine = [transfer for transfer in self._in_flight if wanted(transfer.source)]
-            self._changed.wait_for(
-                lambda: all(transfer.operation.done for transfer in mine)
-            )
+            self._wait_for(lambda: all(transfer.operation.done for transfer in mine))
             failed = [transfer for transfer in self.failed if wanted(transfer.source)]
             for transfer in failed:
                 self.failed.remove(transfer)
@@ -139,7 +147,7 @@ class FdQueue:
             left = self._channel.stats().queued_bytes
             before = left + 1
             while self._in_flight and left < before:
-                self._changed.wait_for(lambda: not self._in_flight, STALL)
+                self._wait_for(lambda: not self._in_flight, STALL)
                 before, left = left, self._channel.stats().queued_bytes
             self._end()
         if left:
@@ -150,22 +158,42 @@ class FdQueue:
                 stacklevel=1,
             )
 
-    # -- in its own thread -----------------------------------------------------------
+    # -- what C tells ----------------------------------------------------------------
 
-    def _watch(self) -> None:
-        ready = select.poll()
-        ready.register(self._port.fileno(), select.POLLIN)
-        while self.open or self._in_flight:
-            idle = not self._in_flight
-            if not ready.poll(self._idle * 1000 if idle else None) and idle:
-                self._end_if_idle()
-            with self._changed:
-                self._collect()
-                self._changed.notify_all()
-        self._port.close()
+    def _wait_for(
+        self, condition: Callable[[], bool], seconds: float | None = None
+    ) -> None:
+        """Wait until it is true, or the time is over; the lock is held at both ends."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        self._collect()
+        while not condition():
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return
+            self._wait(left)
+
+    def _wait(self, seconds: float | None = None) -> None:
+        """Wait for the next news, as the one who listens or as one of the others."""
+        if self._is_heard:
+            self._changed.wait(seconds)
+            return
+        self._is_heard = True
+        try:
+            try:
+                self._changed.release()
+                self._ready.poll(None if seconds is None else seconds * 1000)
+            finally:
+                self._changed.acquire()
+        finally:
+            self._is_heard = False
+            self._collect()
+            self._changed.notify_all()
 
     def _collect(self) -> None:
-        """Let go of the memory of transfers that have ended."""
+        """What has ended gives its memory back.  Left to the one who listens: news
+        that another took would never wake him."""
+        if self._is_heard:
+            return
         self._port.drain()
         while self._in_flight and self._in_flight[0].operation.done:
             transfer = self._in_flight.popleft()
@@ -173,6 +201,20 @@ class FdQueue:
                 self.failed.append(transfer)
             elif transfer.copy is not None:
                 self._spare.append(transfer.copy)
+
+    # -- in its own thread -----------------------------------------------------------
+
+    def _watch(self) -> None:
+        while self.open or self._in_flight:
+            calls = self._calls
+            self._ended.wait(self._idle)
+            with self._changed:
+                if self._in_flight and calls == self._calls:
+                    self._wait()
+                is_idle = not self._in_flight and calls == self._calls
+            if is_idle:
+                self._end_if_idle()
+        self._port.close()
 
     def _end_if_idle(self) -> None:
         with self._changed:
@@ -184,6 +226,7 @@ class FdQueue:
     def _end(self) -> None:
         if self.open:
             self.open = False
+            self._ended.set()
             self._spare.clear()
             self._channel.abort()
             self._changed.notify_all()
@@ -196,5 +239,5 @@ def _channel_to(number: int) -> Channel:
     fd = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)
     enlarge_pipe(fd, PIPE_SIZE)
     channel = Channel(fd, OUT)
-    channel.set_limit(_NO_LIMIT)  # (it is counted here, in messages)
+    channel.set_limit(_NO_LIMIT)  # (it is counted here, in transfers)
     return channel

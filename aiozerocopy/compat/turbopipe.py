@@ -12,7 +12,7 @@ Who owns what, and when
     an OpenGL buffer (moderngl)  `pipe` maps it, copies it into memory of ours and
                                  unmaps it, all before it returns; from then on it may
                                  be rendered into, `sync` or not
-    an fd                        duplicated while anything goes to it and `IDLE` seconds
+    an fd                        duplicated while anything goes to it and a moment
                                  longer, so that its number can be closed at any time:
                                  what is queued arrives, and then the reader sees the
                                  end.  `sync()` of everything and `close` give it back
@@ -24,8 +24,9 @@ Why OpenGL buffers are copied.  A mapping that outlives the call cannot be held 
 moderngl unmaps whatever buffer is bound at that moment, which need not be the mapped
 one, OpenGL refuses to render into a mapped buffer, and another thread may do neither.
 
-For each fd there is a queue in C, which a thread empties that needs no GIL, and a
-Python thread that hears what was sent.  Both end when the fd has been idle.
+For each fd there is a queue in C, which a thread empties that needs no GIL.  Who waits
+in `sync` or `pipe` is woken by C.  A Python thread looks after what the program leaves
+alone.  Both threads end when the fd has been idle.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
     from aiozerocopy.opening import HasFileno
 
 __all__ = ["close", "done", "pipe", "sync"]
+
+__version__ = "2.1.0"  # of the TurboPipe whose interface this is
+__about__ = "TurboPipe's calls, by aiozerocopy"
 
 
 # ---- what a program calls ----------------------------------------------------------

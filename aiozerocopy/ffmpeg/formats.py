@@ -25,6 +25,7 @@ class Layout:
     """How one frame lies in memory: the shape and dtype of its array.
 
     ``packed``: the rows consist of whole pixels, so the first axis is the height.
+    ``opaque``: only FFmpeg knows what the bytes are, and any dtype will do.
     """
 
     pix_fmt: str
@@ -32,6 +33,7 @@ class Layout:
     shape: tuple[int, ...]
     dtype: str = "uint8"
     packed: bool = False
+    opaque: bool = False
 
     @property
     def itemsize(self) -> int:
@@ -56,7 +58,7 @@ class Layout:
                 f"{self} has {self.nbytes:,} bytes{ours}, not {given:,}{theirs}"
             )
         for plane in planes:
-            if type(plane) not in (bytes, bytearray):
+            if not self.opaque and type(plane) not in (bytes, bytearray):
                 self._check_array(plane)
 
     def _check_array(self, plane: Any) -> None:
@@ -116,7 +118,7 @@ _HALVED = {"420": (1, 1), "422": (1, 0), "440": (0, 1), "444": (0, 0), "411": (2
 _YUV = re.compile(r"yuv(?P<alpha>a?)j?(?P<chroma>4\d\d)p(?P<depth>\d*)")
 _NV = {"nv12": "420", "nv21": "420", "nv16": "422", "nv24": "444", "nv42": "444"}
 _P01X = re.compile(r"p(?P<chroma>[024])(?:10|12|16)")
-_GBR = re.compile(r"gbr(?P<alpha>a?)p(?P<depth>\d*|f32)")
+_GBR = re.compile(r"gbr(?P<alpha>a?)p(?P<depth>9|1\d|f32|)")
 
 
 def layout_of(pix_fmt: str, size: tuple[int, int]) -> Layout | None:

@@ -1,0 +1,119 @@
+"""The bytes of a frame are what FFmpeg takes for one, in every format that it knows."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import subprocess
+from typing import TYPE_CHECKING
+
+import anyio
+import numpy as np
+import pytest
+from ffmpegs import NULL, SIZE
+from ffmpegs import each_ffmpeg as each_ffmpeg
+from ffmpegs import ffmpeg as ffmpeg
+
+from aiozerocopy.ffmpeg import Writer
+from aiozerocopy.ffmpeg.probing import frame_layout
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FRAMES = 3
+
+
+@functools.lru_cache
+def formats(ffmpeg: str) -> dict[str, str]:
+    """All that it lists, and what it says of them: Input, Output, Hardware, ..."""
+    command = [ffmpeg, "-hide_banner", "-loglevel", "error", "-pix_fmts"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.findall(r"^([IOHPB.]{5}) ([a-z]\S+) ", told, re.MULTILINE)
+    return {name: flags for flags, name in found}
+
+
+def taken(
+    ffmpeg: str, nbytes: dict[str, int], size: tuple[int, int], folder: Path
+) -> dict[str, list[int]]:
+    """The frames that one FFmpeg decodes of a file of zeros in each format."""
+    command = [ffmpeg, "-nostdin", "-hide_banner", "-loglevel", "error"]
+    for name, n in nbytes.items():
+        path = folder / name
+        path.touch()
+        os.truncate(path, n)
+        command += ["-f", "rawvideo", "-pix_fmt", name]
+        command += ["-video_size", f"{size[0]}x{size[1]}", "-i", str(path)]
+    for number in range(len(nbytes)):
+        command += ["-map", str(number)]
+    told = subprocess.run(
+        [*command, "-f", "framecrc", "-"], capture_output=True, text=True, check=True
+    )
+    assert told.stderr == ""
+    frames: dict[str, list[int]] = {name: [] for name in nbytes}
+    lists = list(frames.values())
+    for line in told.stdout.splitlines():
+        if not line.startswith("#"):
+            fields = line.split(",")
+            lists[int(fields[0])].append(int(fields[4]))
+    return frames
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("size", [(64, 48), (17, 13)], ids=str)
+def test_frame_has_as_many_bytes_as_ffmpeg_takes(
+    each_ffmpeg: str, size: tuple[int, int], tmp_path: Path
+) -> None:
+    names = [name for name, flags in formats(each_ffmpeg).items() if "H" not in flags]
+    assert len(names) > 150
+    nbytes = {}
+    for name in names:
+        layout = anyio.run(frame_layout, name, size, each_ffmpeg)
+        assert np.empty(layout.shape, layout.dtype).nbytes == layout.nbytes
+        nbytes[name] = layout.nbytes
+    files = {name: n * FRAMES for name, n in nbytes.items()}
+    assert taken(each_ffmpeg, files, size, tmp_path) == {
+        name: [n] * FRAMES for name, n in nbytes.items()
+    }
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("pix_fmt", ["bayer_rggb16le", "y210le"])
+async def test_format_that_ffmpeg_only_reads(
+    ffmpeg: str, pix_fmt: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "copy"
+    output = ["-c", "copy", "-f", "rawvideo", str(path)]
+    async with Writer(output, SIZE, pix_fmt=pix_fmt, ffmpeg=ffmpeg) as video:
+        assert video.layout.opaque
+        frame = np.arange(video.frame_bytes // 2, dtype="u2")
+        await video.send(frame)
+        with pytest.raises(ValueError, match=f"{frame.nbytes:,} bytes"):
+            await video.send(frame[1:])
+        await video.send(frame + 1)
+    assert path.read_bytes() == frame.tobytes() + (frame + 1).tobytes()
+
+
+@pytest.mark.anyio
+async def test_ffmpeg_is_asked_once(ffmpeg: str, tmp_path: Path) -> None:
+    asked = tmp_path / "ffmpeg"
+    asked.symlink_to(ffmpeg)
+    first = await frame_layout("pal8", SIZE, str(asked))
+    asked.unlink()
+    assert await frame_layout("pal8", SIZE, str(asked)) == first
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("pix_fmt", ["cuda", "vaapi", "drm_prime"])
+async def test_hardware_format_is_refused(ffmpeg: str, pix_fmt: str) -> None:
+    assert "H" in formats(ffmpeg)[pix_fmt]
+    with pytest.raises(ValueError, match=f"^'{pix_fmt}' is a hardware format, [^.]*$"):
+        await Writer(NULL, SIZE, pix_fmt=pix_fmt, ffmpeg=ffmpeg)
+
+
+@pytest.mark.anyio
+async def test_size_that_ffmpeg_does_not_take(ffmpeg: str) -> None:
+    size = 1 << 30, 1 << 30
+    with pytest.raises(ValueError, match="FFmpeg takes no frames of 1073741824x"):
+        await Writer(NULL, size, pix_fmt="yuyv422", ffmpeg=ffmpeg)
