@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from aiozerocopy.ffmpeg import colours
+from aiozerocopy.ffmpeg import colours, encoders
 from aiozerocopy.ffmpeg.encoders import RGB
 from aiozerocopy.frames import PIXELS, PLANES, Conversion
 
@@ -50,6 +50,8 @@ def plan(
     by us, unless ``ours`` is false or the user has filters, which may want all of them.
     ``ends_as_yuv`` tells of an encoder whose format FFmpeg chooses.
     """
+    if encoders.named_in(options) == "copy":
+        return Plan(pix_fmt, [], [], list(options))
     filtered = any(word in _FILTERING for word in options)
     target = _last(options, "-pix_fmt") or choice.pix_fmt
     if target is not None and target.startswith("yuvj"):  # JPEG has but one meaning
