@@ -203,7 +203,7 @@ class TestAsyncio:
             async with pipe.sender() as stream:
                 data = message(1, 0, BIG)
                 with pytest.raises(asyncio.TimeoutError):
-                    await asyncio.wait_for(stream.send(data), 0.01)
+                    await asyncio.wait_for(stream.send(data), 0.5)  # it has begun
                 data.clear()
                 reader.start()
                 await asyncio.wait_for(stream.send(message(1, 1, BIG)), 10)

@@ -151,7 +151,7 @@ async def test_a_thousand_come_and_go_each_second(
         print(f"{kind}: {rate:.0f}/s, {growth:,} bytes, at most {watch.fds} fds")
     assert rate >= 1000
     assert seen == list(range(seen[0], seen[0] + len(seen)))
-    assert hub.sequence - seen[-1] < 10
+    assert hub.sequence - seen[-1] < 60  # it is shown what is new
     assert len(seen) > 15 * SECONDS  # (60 a second, or what is left to the loop)
     assert growth < 8 << 20
     assert left <= 0

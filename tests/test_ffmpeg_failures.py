@@ -243,9 +243,9 @@ async def test_stopped(ffmpeg: str) -> None:
 
 
 async def test_idle_writer_is_left_alone(ffmpeg: str) -> None:
-    async with Writer(NULL, SIZE, ffmpeg=ffmpeg, timeout=0.05) as video:
+    async with Writer(NULL, SIZE, ffmpeg=ffmpeg, timeout=1.0) as video:
         await video.send(picture(0))
-        await anyio.sleep(0.15)
+        await anyio.sleep(1.5)
         await video.send(picture(1))
     assert video.status.frames == 2
 

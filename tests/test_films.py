@@ -175,6 +175,20 @@ async def test_other_ways_have_them_too(
 
 
 @only_asyncio
+async def test_grey_stays_what_it_is(each_ffmpeg: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    async with Writer(
+        path, (64, 48), 30, "gray", quality="high", ffmpeg=each_ffmpeg
+    ) as video:
+        for number in range(0, 256, 5):
+            await video.send(np.full((48, 64), number, np.uint8))
+    shown = seen(path, (64, 48))[:, 0].astype(int)
+    assert np.abs(shown - np.arange(0, 256, 10)).max() <= 2
+    grey = [frame[0] for frame in await frames_of(path, "gray", ffmpeg=each_ffmpeg)]
+    assert np.abs(np.array(grey) - np.arange(0, 256, 5)).max() <= 2
+
+
+@only_asyncio
 async def test_prores(each_ffmpeg: str, tmp_path: Path) -> None:
     path = tmp_path / "a.mov"
     await film(path, (160, 90), "rgb24", codec="prores", ffmpeg=each_ffmpeg)

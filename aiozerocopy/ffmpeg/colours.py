@@ -23,16 +23,18 @@ def tags(colour: Colour) -> list[str]:
     return [*meaning(colour), "-colorspace", matrix, "-color_range", levels]
 
 
-def filters(colour: Colour, *, for_yuv: bool) -> list[str]:
-    """By these FFmpeg makes YUV of RGB, if that is what its encoder wants.
+def filters(colour: Colour, *, for_yuv: bool, of_grey: bool = False) -> list[str]:
+    """By these FFmpeg makes YUV of RGB or grey, if that is what its encoder wants.
 
-    Some encoders write what the frames say of themselves, so they are told too.
+    Some encoders write what the frames say of themselves, so they are told too.  Grey
+    needs the accurate way, or it comes back up to 3 darker.
     """
     levels = "pc" if colour.full_range else "tv"
     told = f"color_primaries={colour.primaries}:color_trc={colour.transfer}"
     if for_yuv:
         told += f":colorspace={_MATRIX_TAG[colour.matrix]}:range={levels}"
+    how = ":flags=bicubic+accurate_rnd" if of_grey else ""
     return [
-        f"scale=out_color_matrix={colour.matrix}:out_range={levels}",
+        f"scale=out_color_matrix={colour.matrix}:out_range={levels}{how}",
         f"setparams={told}",
     ]

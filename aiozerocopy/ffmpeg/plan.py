@@ -64,8 +64,11 @@ def plan(
     for_yuv = ends_as_yuv if target is None else _is_yuv(target)
     is_padded = choice.codec is not None and not filtered and _needs_even(target, size)
     filters: list[str] = []
+    is_grey = pix_fmt.startswith(_GREY)
     if is_rgb and conversion is None and not (target or "").startswith(RGB):
         filters += colours.filters(colour, for_yuv=for_yuv)
+    elif is_grey and for_yuv:
+        filters += colours.filters(colour, for_yuv=True, of_grey=True)
     if is_padded:
         filters.append(_PAD)
     if choice.filters:
