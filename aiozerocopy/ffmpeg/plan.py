@@ -79,6 +79,8 @@ def plan(
     of_input: list[str] = []
     if _is_yuv(pix_fmt):
         of_input = colours.tags(colour)
+    elif is_rgb:  # newer FFmpegs write what the frames say, and not the options
+        of_input = colours.meaning(colour)
     if for_yuv:
         of_output += colours.tags(colour)
     elif is_rgb:
