@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aiozerocopy.bench import chart, feeding, ffmpeg, frames, racing, render, video
+from aiozerocopy import bench
+from aiozerocopy.bench import (
+    chart,
+    encode,
+    feeding,
+    ffmpeg,
+    frames,
+    racing,
+    render,
+    report,
+    video,
+)
 from aiozerocopy.bench.feeding import Lab
 from aiozerocopy.bench.ffmpeg import FrameRace, of_heartbeats, of_memory
 from aiozerocopy.bench.racing import Comparison, Options, Race, Work, WrongBytes
@@ -201,6 +212,65 @@ def test_bench_render_runs(egl: None, lab: Lab) -> None:
     [race] = render.races(lab, QUICK)
     assert "scene to x264" in race.title
     check(racing.run_race(race, QUICK))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_bench_encode_runs(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numpy")
+    monkeypatch.setattr(encode, "renders", lambda: False)
+    [race] = encode.races(lab, replace(QUICK, frames=6, size=(96, 64)))
+    assert race.work.messages == 6
+    result = racing.run_race(race, QUICK)
+    check(result)
+    told = report.footnotes(result)
+    assert any(
+        note.startswith("Writer: ") and "as they are shown" in note for note in told
+    )
+    assert any("FFmpeg's included" in note for note in told)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_bench_encode_has_scenes(egl: None, lab: Lab) -> None:
+    _, race = encode.races(lab, QUICK)
+    assert race.title.startswith("OpenGL scene, 160x90, x264 ultrafast")
+    check(racing.run_race(race, QUICK))
+
+
+def test_film_of_other_frames_is_found(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("numpy")
+    race = next(encode.races(lab, QUICK))
+    monkeypatch.setattr(encode, "NEAR", 0.0)
+    with pytest.raises(WrongBytes, match="frame 0 is off by"):
+        race.contestants[3].run(race.work, check=True)
+
+
+def test_encode_has_all_sizes_and_presets(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encode, "ffmpegs", lambda _: {"5": "five", "9": "nine"})
+    monkeypatch.setattr(encode, "renders", lambda: True)
+    races = [*encode.races(lab, Options(frames=7))]
+    assert len({race.title for race in races}) == 2 * 2 * 2 * 2
+    assert all(race.work.messages == 7 for race in races)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["encode", "--size", "99x64"],
+        ["encode", "--size", "wide"],
+        ["encode", "--frames", "0"],
+        ["pipes", "--frames", "9"],
+    ],
+    ids=" ".join,
+)
+def test_options_that_mean_nothing(words: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        bench.main(words)
 
 
 def test_picture_of_another_scene_is_found(

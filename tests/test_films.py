@@ -15,11 +15,12 @@ import ffmpegs
 import numpy as np
 import pytest
 from ffmpegs import each_ffmpeg, frames_of, pretend, quick_ffmpeg
+from flat_pictures import DRAWN, drawn
 
 from aiozerocopy import FramePool
 from aiozerocopy.ffmpeg import FFmpegError, Writer, available, encoders
 from aiozerocopy.ffmpeg.plan import plan
-from aiozerocopy.frames import Colour, to_nv12, to_yuv420p
+from aiozerocopy.frames import Colour
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,26 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["each_ffmpeg", "pretend", "quick_ffmpeg"]
 pytestmark = pytest.mark.anyio
 
-DRAWN = [
-    *((0, 200, 0), (255, 0, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)),
-    *((120, 60, 200), (128, 128, 128), (250, 200, 10)),
-]
 SD, HD = (640, 360), (1280, 720)
 only_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
-
-
-def drawn(colour: Sequence[int], size: tuple[int, int], pix_fmt: str) -> Array:
-    """A picture of one colour, as an array of that format."""
-    rgb = np.full((size[1], size[0], 3), colour, np.uint8)
-    if pix_fmt == "yuv420p":
-        made: Array = to_yuv420p(rgb)
-    elif pix_fmt == "nv12":
-        made = to_nv12(rgb)
-    else:
-        made = rgb if pix_fmt.startswith("rgb") else rgb[..., ::-1]
-        if pix_fmt.endswith(("a", "0")):
-            made = np.dstack([made, np.full(made.shape[:2], 255, np.uint8)])
-    return np.ascontiguousarray(made)
 
 
 async def film(path: Path, size: tuple[int, int], pix_fmt: str, **options: Any) -> None:
@@ -206,6 +189,9 @@ async def test_lossless_is(each_ffmpeg: str, tmp_path: Path, name: str) -> None:
         for picture in pictures:
             await video.put(picture)
     assert await frames_of(path) == [picture.tobytes() for picture in pictures]
+    told = facts(path)  # without these, browsers guess: and guess the matrix, too
+    assert told["color_space"] == "gbr"
+    assert told["color_transfer"] == told["color_primaries"] == "bt709"
 
 
 @only_asyncio

@@ -23,6 +23,7 @@ BENCHES = {
     "sockets": "big and small messages over sockets; and asyncio, uvloop, C",
     "pipes": "raw video frames into a child's stdin; and asyncio, uvloop, C",
     "ffmpeg": "raw frames to FFmpeg; and TurboPipe, asyncio, uvloop, C",
+    "encode": "NumPy frames to x264, and a scene; and TurboPipe, imageio-ffmpeg, PyAV",
     "render": "an OpenGL scene to x264; and TurboPipe, PyAV",
     "fanout": "one frame to many clients; and websockets, aiohttp; 1080p60 to one",
 }
@@ -31,9 +32,13 @@ BENCHES = {
 def main(argv: Sequence[str]) -> int:
     """Run one bench and show its results; the exit status is 0 if it ran."""
     arguments = parser().parse_args(argv)
+    if arguments.bench != "encode" and (arguments.frames or arguments.size):
+        parser().error("--frames and --size are for encode")
     options = Options(
         rounds=arguments.rounds or (1 if arguments.quick else 5),
         quick=arguments.quick,
+        frames=arguments.frames,
+        size=arguments.size,
     )
     bench = importlib.import_module(f"aiozerocopy.bench.{arguments.bench}")
     results = []
@@ -76,6 +81,12 @@ def parser() -> argparse.ArgumentParser:
         help="one round of little work, to see that all of it runs",
     )
     result.add_argument(
+        "--frames", type=count, metavar="N", help="how many each contestant encodes"
+    )
+    result.add_argument(
+        "--size", type=size, metavar="WxH", help="of the frames that are encoded"
+    )
+    result.add_argument(
         "--only", default="", metavar="TEXT", help="races whose title contains it"
     )
     result.add_argument("--json", action="store_true", help="every number, to stdout")
@@ -89,3 +100,17 @@ def parser() -> argparse.ArgumentParser:
         help="a picture of the rates, as PNG (needs matplotlib)",
     )
     return result
+
+
+def count(text: str) -> int:
+    if int(text) < 1:
+        raise ValueError(text)
+    return int(text)
+
+
+def size(text: str) -> tuple[int, int]:
+    """Of x264's 4:2:0, so even."""
+    width, height = map(count, text.split("x"))
+    if width % 2 or height % 2:
+        raise argparse.ArgumentTypeError(f"{text}: both must be even")
+    return width, height

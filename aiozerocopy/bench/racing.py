@@ -78,6 +78,7 @@ class Comparison:
     ours: str
     rivals: Sequence[str]
     by_cpu: bool = False
+    cpu_of_both: bool = False  # not the sender's alone: where they share the work
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,8 @@ class Race:
 class Options:
     rounds: int = 5
     quick: bool = False  # run only the round that checks, with little work
+    frames: int | None = None  # of video, instead of the usual number
+    size: tuple[int, int] | None = None  # of the frames, instead of the usual ones
 
 
 @dataclass
@@ -139,6 +142,17 @@ class Entry:
         return statistics.median(self.sender_cpus)
 
     @property
+    def cpus(self) -> list[float]:
+        """The same of sender and receiver together."""
+        return [
+            (run.sender_cpu + run.sink_cpu) / self.work.gigabytes for run in self.runs
+        ]
+
+    @property
+    def cpu(self) -> float:
+        return statistics.median(self.cpus)
+
+    @property
     def sink_cpu(self) -> float:
         return statistics.median(run.sink_cpu for run in self.runs) / (
             self.work.gigabytes
@@ -154,6 +168,7 @@ class Verdict:
     ratio: float  # of the rates
     cpu_ratio: float | None  # None: too little CPU time was used to tell
     spread: tuple[float, float] | None = None  # of the ratio, in half of the rounds
+    cpu_of_both: bool = False  # the receiver's CPU time is in cpu_ratio too
 
 
 @dataclass(frozen=True)
@@ -214,7 +229,10 @@ def judge(comparison: Comparison, entries: Sequence[Entry]) -> Verdict | None:
         best = min(rivals, key=lambda entry: entry.sender_cpu)
     else:
         best = max(rivals, key=lambda entry: entry.rate)
-    by_cpu = ratios(ours.sender_cpus, best.sender_cpus)
+    if comparison.cpu_of_both:
+        by_cpu = ratios(ours.cpus, best.cpus)
+    else:
+        by_cpu = ratios(ours.sender_cpus, best.sender_cpus)
     by_rate = ratios(ours.rates, best.rates)
     return Verdict(
         ours.name,
@@ -222,6 +240,7 @@ def judge(comparison: Comparison, entries: Sequence[Entry]) -> Verdict | None:
         statistics.median(by_rate),
         statistics.median(by_cpu) if best.sender_cpu else None,
         spread(by_rate),
+        comparison.cpu_of_both,
     )
 
 

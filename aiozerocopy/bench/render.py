@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from aiozerocopy.bench.feeding import Lab
 
 SIZE, TINY = ("1080p", (1920, 1080)), ("90p", (160, 90))
-X264 = {"preset": "ultrafast"}
 NOWHERE = "/dev/null"
 ENCODE = ("-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p")
 NEAR = 4.0  # of 255: how much YUV may differ on average
@@ -63,6 +62,10 @@ class SceneFeeder(FrameFeeder):
 
     def _to_check(self, checked: Path) -> list[str]:
         return ["-f", "rawvideo", "-pix_fmt", "rgb24", str(checked)]
+
+    @property
+    def _preset(self) -> str:
+        return self.video.output[self.video.output.index("-preset") + 1]
 
     @property
     def _reference(self) -> Path:
@@ -101,7 +104,7 @@ class SceneFeeder(FrameFeeder):
         kind = (
             ("rawvideo", "rawvideo", "rgb24", {})
             if check
-            else ("matroska", "libx264", "yuv420p", X264)
+            else ("matroska", "libx264", "yuv420p", {"preset": self._preset})
         )
         names = ("format", "codec", "pix_fmt", "settings")
         return {"file": path, **dict(zip(names, kind, strict=True))}

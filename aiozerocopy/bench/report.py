@@ -39,6 +39,7 @@ def sentence(verdict: Verdict) -> str:
         text += " ({:.2f} to {:.2f} in half of the rounds)".format(*verdict.spread)
     if verdict.cpu_ratio is not None:
         text += f", for {verdict.cpu_ratio:.2f} times its CPU time"
+        text += ", FFmpeg's included" if verdict.cpu_of_both else ""
     return text
 
 
@@ -110,7 +111,16 @@ def markdown(results: Sequence[Result]) -> str:
 
 
 def machine() -> dict[str, Any]:
-    names = ("aiozerocopy", "uvloop", "turbopipe", "av", "websockets", "aiohttp")
+    names = (
+        "aiozerocopy",
+        "uvloop",
+        "turbopipe",
+        "av",
+        "imageio-ffmpeg",
+        "vidgear",
+        "websockets",
+        "aiohttp",
+    )
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -173,5 +183,6 @@ def verdict_as_json(verdict: Verdict) -> dict[str, Any]:
         "rival": verdict.rival,
         "ratio": verdict.ratio,
         "cpu_ratio": verdict.cpu_ratio,
+        "cpu_of_both": verdict.cpu_of_both,
         "spread": verdict.spread,
     }

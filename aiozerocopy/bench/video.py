@@ -220,10 +220,9 @@ def counted(buffers: int) -> str:
 
 
 def amount(options: Options, video: Video, nbytes: int, buffers: int) -> Work:
-    frames = 12 if options.quick else nbytes // video.frame_bytes
-    return Work(
-        video.frame_bytes, frames, warm=8 if options.quick else 40, buffers=buffers
-    )
+    frames = options.frames or (12 if options.quick else nbytes // video.frame_bytes)
+    warm = 8 if options.quick else min(40, frames)
+    return Work(video.frame_bytes, frames, warm=warm, buffers=buffers)
 
 
 def contestants(

@@ -11,7 +11,7 @@ _MATRIX_TAG = {"bt709": "bt709", "bt601": "smpte170m", "bt2020": "bt2020nc"}
 
 
 def meaning(colour: Colour) -> list[str]:
-    """What red, green and blue are: for any output."""
+    """What red, green and blue are: for an input of RGB, and any output."""
     primaries, transfer = colour.primaries, colour.transfer
     return ["-color_primaries", primaries, "-color_trc", transfer]
 

@@ -74,6 +74,11 @@ def plan(
     if choice.filters:
         filters.append(choice.filters)
     of_output = _encoder(choice, [] if filtered else filters)
+    of_input: list[str] = []
+    if _is_yuv(pix_fmt):
+        of_input = colours.tags(colour)
+    elif is_rgb:  # newer FFmpegs write what the frames say, and not the options
+        of_input = colours.meaning(colour)
     if for_yuv:
         of_output += colours.tags(colour)
     elif is_rgb:
@@ -81,7 +86,7 @@ def plan(
     return Plan(
         pix_fmt,
         list(choice.before),
-        colours.tags(colour) if _is_yuv(pix_fmt) else [],
+        of_input,
         [*of_output, *options],
         conversion,
         is_padded,

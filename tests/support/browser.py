@@ -15,12 +15,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PATIENCE = 15.0
 
-# WebGL is drawn by the processor: a machine for tests has no other.
 OPTIONS = (
     "--headless=new",
     "--no-sandbox",
@@ -32,9 +31,17 @@ OPTIONS = (
     "--disable-sync",
     "--mute-audio",
     "--hide-scrollbars",
-    "--disable-gpu",
     "--enable-unsafe-swiftshader",
     "--remote-debugging-pipe",
+)
+# A machine for tests has no GPU: WebGL is drawn by the processor.
+NO_GPU = ("--disable-gpu",)
+# All else too, in the way of a GPU: slower, but the colours are those that users see.
+AS_GPU = (
+    "--use-gl=angle",
+    "--use-angle=swiftshader",
+    "--ignore-gpu-blocklist",
+    "--enable-gpu-rasterization",
 )
 
 
@@ -170,7 +177,7 @@ class Browser:
 
 
 @contextlib.contextmanager
-def running() -> Iterator[Browser]:
+def running(drawing: Sequence[str] = NO_GPU) -> Iterator[Browser]:
     """A browser, which has ended with the block."""
     path = find()
     assert path is not None
@@ -187,7 +194,7 @@ def running() -> Iterator[Browser]:
         theirs.callback(os.close, read_fd)
         theirs.callback(os.close, write_fd)
         # It wants them as 3 and 4.
-        command = [path, *OPTIONS, f"--user-data-dir={home}", "about:blank"]
+        command = [path, *OPTIONS, *drawing, f"--user-data-dir={home}", "about:blank"]
         script = f'exec 5<&{read_fd} 6>&{write_fd} 3<&5 4>&6 5<&- 6>&-; exec "$@"'
         process = subprocess.Popen(
             ["/bin/bash", "-c", script, "bash", *command],

@@ -1,0 +1,35 @@
+"""Pictures of one colour, whose colours are told to the number."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aiozerocopy.frames import to_nv12, to_yuv420p
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.uint8]
+
+DRAWN = [
+    *((0, 200, 0), (255, 0, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)),
+    *((120, 60, 200), (128, 128, 128), (250, 200, 10)),
+]
+
+
+def drawn(colour: Sequence[int], size: tuple[int, int], pix_fmt: str) -> Array:
+    """A picture of one colour, as an array of that format."""
+    rgb = np.full((size[1], size[0], 3), colour, np.uint8)
+    if pix_fmt == "yuv420p":
+        made: Array = to_yuv420p(rgb)
+    elif pix_fmt == "nv12":
+        made = to_nv12(rgb)
+    else:
+        made = rgb if pix_fmt.startswith("rgb") else rgb[..., ::-1]
+        if pix_fmt.endswith(("a", "0")):
+            made = np.dstack([made, np.full(made.shape[:2], 255, np.uint8)])
+    return np.ascontiguousarray(made)

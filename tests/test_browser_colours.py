@@ -1,0 +1,198 @@
+"""Colours in a real browser: a pixel has the numbers that were drawn.
+
+The browser draws as it does with a GPU.  Without one Chromium turns BT.709 into RGB by
+coarser arithmetic of its own, and blue is up to 12 off, whoever made the film.
+"""
+
+from __future__ import annotations
+
+import base64
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import browser as chromium
+import numpy as np
+import pytest
+from ffmpegs import each_ffmpeg, quick_ffmpeg
+from flat_pictures import DRAWN, drawn
+
+from aiozerocopy.broadcast import Broadcast
+from aiozerocopy.ffmpeg import Writer
+from aiozerocopy.frames import Colour
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+__all__ = ["each_ffmpeg", "quick_ffmpeg"]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.slow,
+    pytest.mark.skipif(chromium.find() is None, reason="needs Chromium"),
+    pytest.mark.timeout(120),
+    pytest.mark.parametrize("anyio_backend", ["asyncio"]),
+]
+
+SD, HD, UHD = (640, 360), (1280, 720), (3840, 2160)
+FORMATS = ("rgb24", "rgba", "yuv420p", "nv12")
+FPS = 2
+NEAR = 2  # of 255: what YUV may cost
+
+LOAD = """new Promise((loaded, failed) => {{
+    const bytes = Uint8Array.from(atob("{film}"), (one) => one.charCodeAt(0));
+    globalThis.video = document.createElement("video");
+    document.body.replaceChildren(video);
+    video.muted = true;
+    video.onloadedmetadata = () => loaded();
+    video.onerror = () => failed(new Error(video.error.message));
+    video.src = URL.createObjectURL(new Blob([bytes]));
+}})"""
+
+# The middle of the frame that begins at this second, once it is on the screen.
+LOOK = """new Promise((seen) => {{
+    const look = (_, {{ mediaTime }}) => {{
+        if (Math.abs(mediaTime - {second}) > 0.1)
+            return video.requestVideoFrameCallback(look);
+        const context = new OffscreenCanvas(2, 2).getContext("2d");
+        context.drawImage(video, -video.videoWidth / 2, -video.videoHeight / 2);
+        seen([...context.getImageData(0, 0, 1, 1).data].slice(0, 3));
+    }};
+    video.requestVideoFrameCallback(look);
+    video.currentTime = {second} + 0.1;
+}})"""
+
+# The same of the viewer's canvas.
+LOOK_AT_VIEWER = """(() => {
+    const canvas = document.getElementById("picture");
+    const context = new OffscreenCanvas(2, 2).getContext("2d");
+    context.drawImage(canvas, -canvas.width / 2, -canvas.height / 2);
+    return [...context.getImageData(0, 0, 1, 1).data].slice(0, 3);
+})()"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[chromium.Browser]:
+    with chromium.running(chromium.AS_GPU) as browser:
+        yield browser
+
+
+async def film(path: Path, size: tuple[int, int], pix_fmt: str, **options: Any) -> None:
+    given = {"quality": "high", "preset": "ultrafast", **options}
+    async with Writer(path, size, FPS, pix_fmt, **given) as video:
+        for colour in DRAWN:
+            await video.put(drawn(colour, size, pix_fmt))
+
+
+def played(browser: chromium.Browser, path: Path) -> list[list[int]]:
+    """The colour of each frame."""
+    film = base64.b64encode(path.read_bytes()).decode()
+    browser.evaluate(LOAD.format(film=film))
+    seconds = [number / FPS for number in range(len(DRAWN))]
+    return [browser.evaluate(LOOK.format(second=second)) for second in seconds]
+
+
+def off(seen: Sequence[Sequence[int]]) -> int:
+    return int(np.abs(np.subtract(seen, DRAWN)).max())
+
+
+@pytest.mark.parametrize(
+    ("size", "pix_fmt"),
+    [
+        *((size, each) for size in (SD, HD) for each in FORMATS),
+        *((UHD, each) for each in ("rgb24", "nv12")),  # which take their time
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["a.mp4", "a.webm"])
+async def test_a_film_looks_as_it_was_drawn(
+    browser: chromium.Browser,
+    tmp_path: Path,
+    name: str,
+    pix_fmt: str,
+    size: tuple[int, int],
+) -> None:
+    await film(tmp_path / name, size, pix_fmt)
+    seen = played(browser, tmp_path / name)
+    assert off(seen) <= NEAR, seen
+
+
+@pytest.mark.parametrize("size", [SD, HD], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"convert": "ffmpeg"},
+        {"quality": "lossless"},
+        {"colour": Colour("bt601")},
+        {"colour": Colour(full_range=True)},
+    ],
+    ids=str,
+)
+async def test_other_ways_to_the_same_colours(
+    browser: chromium.Browser,
+    each_ffmpeg: str,
+    tmp_path: Path,
+    options: dict[str, Any],
+    size: tuple[int, int],
+) -> None:
+    await film(tmp_path / "a.mp4", size, "rgb24", ffmpeg=each_ffmpeg, **options)
+    seen = played(browser, tmp_path / "a.mp4")
+    assert off(seen) <= NEAR, seen
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.webm"])
+async def test_srgb_by_name_looks_as_bt709(
+    browser: chromium.Browser, tmp_path: Path, name: str
+) -> None:
+    seen = []
+    for transfer in ("bt709", "iec61966-2-1"):
+        await film(tmp_path / name, SD, "rgb24", colour=Colour(transfer=transfer))
+        seen.append(played(browser, tmp_path / name))
+    assert seen[0] == seen[1]
+
+
+async def test_hd_that_says_nothing_is_misread(
+    browser: chromium.Browser, each_ffmpeg: str, tmp_path: Path
+) -> None:
+    """What FFmpeg makes of RGB by itself: the tests above can see a difference."""
+    path = tmp_path / "a.mp4"
+    raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", "1280x720", "-r", str(FPS)]
+    command = [each_ffmpeg, "-v", "error", *raw, "-i", "-", "-pix_fmt", "yuv420p"]
+    frames = b"".join(drawn(colour, HD, "rgb24").tobytes() for colour in DRAWN)
+    await anyio.run_process([*command, str(path)], input=frames)
+    assert off(played(browser, path)) > 10 * NEAR
+
+
+@pytest.mark.parametrize("size", [SD, HD], ids=str)
+@pytest.mark.parametrize("mode", ["h264", "mjpeg", "raw"])
+async def test_the_viewer_shows_what_was_drawn(
+    browser: chromium.Browser, mode: str, size: tuple[int, int]
+) -> None:
+    web = pytest.importorskip("aiozerocopy.web")
+
+    async def call(method: Any, *args: Any) -> Any:
+        return await anyio.to_thread.run_sync(partial(method, *args))
+
+    async with Broadcast() as hub, web.serve(hub, modes=[mode]) as server:
+        if server.modes != (mode,):
+            pytest.skip(f"{mode} needs a package or FFmpeg")
+        seen: list[list[int]] = []
+        for colour in DRAWN:
+            picture, first = drawn(colour, size, "rgb24"), hub.sequence
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(publish, hub, picture)
+                if not seen:
+                    await call(browser.open, server.url)
+                # (what is in the encoder when the next one comes is of this one)
+                await call(browser.wait_until, f"viewer.sequence > {first}")
+                seen.append(await call(browser.evaluate, LOOK_AT_VIEWER))
+                tasks.cancel_scope.cancel()
+        await call(browser.open, "about:blank")
+    assert off(seen) <= NEAR, seen
+
+
+async def publish(hub: Broadcast, picture: Any) -> None:
+    while True:
+        await hub.publish(picture, pixel_format="rgb24")
+        await anyio.sleep(1 / 15)
