@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio import to_thread
 
+from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.leases import memory_of
 from aiozerocopy.pool import FramePool
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from aiozerocopy.frames import Conversion
+    from aiozerocopy.pool import Frame
     from aiozerocopy.streams import SendStream, Ticket
 
 _SLOTS = 4
@@ -46,13 +48,19 @@ class Converter:
         Raises: as `SendStream.put`.
         """
         async with self._order:
-            with await self._pool.acquire() as slot:
+            with await self._slot() as slot:
                 rgb = (
                     pieces[0] if len(pieces) == 1 else b"".join(map(memory_of, pieces))
                 )
                 convert = partial(self._conversion.to_yuv, rgb, slot)
                 await to_thread.run_sync(convert, limiter=self._thread)
                 return await self._stream.put(slot)
+
+    async def _slot(self) -> Frame:
+        try:
+            return await self._pool.acquire()
+        except anyio.ClosedResourceError:
+            raise StreamClosed("the video was closed") from None
 
     def close(self) -> None:
         """Let go of the slots, as they become free."""
