@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import anyio
@@ -27,8 +28,12 @@ ARGUMENTS = {
     "render_loop": "{folder}/film.mp4 --size 64x48 --frames 10",
     "from_turbopipe": "{folder}/film.mp4",
     "web_viewer": "--frames 3",
+    "live_film_aiohttp": "--seconds 0.5 --port {port}",
+    "live_film_fastapi": "--seconds 0.5 --port {port}",
 }
 NEEDED = {
+    "live_film_aiohttp": "aiohttp",
+    "live_film_fastapi": "fastapi uvicorn",
     "render_loop": "moderngl",
     "from_turbopipe": "moderngl",
     "web_viewer": "wsproto",
@@ -38,6 +43,8 @@ SAID = {
     "decode_process_encode": "60 frames of (640, 360) in film.mp4",
     "live_stream": "15 frames sent",
     "web_viewer": "Watch at http",
+    "live_film_aiohttp": "Watch at http",
+    "live_film_fastapi": "Watch at http",
 }
 FRAMES = {  # in the film that it makes
     "numpy_to_ffmpeg": 30,
@@ -69,13 +76,44 @@ async def frames_in(film: Path) -> int:
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_example(path: Path, tmp_path: Path) -> None:
     name = path.stem
-    if needed := NEEDED.get(name):
+    for needed in NEEDED.get(name, "").split():
         pytest.importorskip(needed)
-    arguments = ARGUMENTS.get(name, "").format(folder=tmp_path).split()
+    port = ffmpegs.free_port(socket.SOCK_STREAM)
+    given = ARGUMENTS.get(name, "")
+    arguments = given.format(folder=tmp_path, port=port).split()
     assert SAID.get(name, "") in run(path, tmp_path, *arguments)
     if name in FRAMES:
         [film] = tmp_path.glob("film.*")
         assert anyio.run(frames_in, film) == FRAMES[name]
+
+
+@pytest.mark.parametrize("name", ["live_film_aiohttp", "live_film_fastapi"])
+def test_live_film_in_a_browser(name: str, tmp_path: Path) -> None:
+    """What two viewers get plays, and ends with the film."""
+    for needed in NEEDED[name].split():
+        pytest.importorskip(needed)
+    port = ffmpegs.free_port(socket.SOCK_STREAM)
+    program = [str(EXAMPLES / f"{name}.py"), "--seconds", "2", "--port", str(port)]
+    server = subprocess.Popen(
+        [sys.executable, "-W", "error", *program],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        while not ffmpegs.is_listening(port, socket.SOCK_STREAM):
+            assert server.poll() is None
+        address = f"http://127.0.0.1:{port}/film.mp4"
+        viewers = [urllib.request.urlopen(address, timeout=15) for _ in range(2)]
+        films = [viewer.read() for viewer in viewers]
+        _, complained = server.communicate(timeout=10)
+    finally:
+        server.kill()
+        server.communicate()
+    assert (complained, server.returncode) == ("", 0)
+    for film in films:
+        (tmp_path / "film.mp4").write_bytes(film)
+        assert 0 < anyio.run(frames_in, tmp_path / "film.mp4") <= 60
 
 
 LISTENERS = {

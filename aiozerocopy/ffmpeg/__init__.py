@@ -1,6 +1,8 @@
-"""Frames to and from FFmpeg: `Writer` and `Reader`, each with an FFmpeg of its own.
+"""Frames to and from FFmpeg: `Writer`, `Encoder`, `Reader`, each with its own FFmpeg.
 
 writer     frames to FFmpeg                    reader     frames from FFmpeg
+encoder    frames to FFmpeg, bytes from it     clients    those bytes to many
+pieces     where a client may begin: mp4_fragments, ts_packets, mkv_clusters
 running    its pipes, errors and end           progress   its reports; does it hang?
 arguments  its arguments, from ours, checked   formats    how a frame lies in memory
 finding    which FFmpeg, and its environment   probing    what it tells of a video
@@ -10,6 +12,9 @@ colours    what it is told of them             converting RGB and YUV, on the wa
 asking     one that is asked, and ends         destination  where a film goes
 """
 
+from aiozerocopy.ffmpeg.clients import Clients as Clients
+from aiozerocopy.ffmpeg.clients import Subscription as Subscription
+from aiozerocopy.ffmpeg.encoder import Encoder as Encoder
 from aiozerocopy.ffmpeg.finding import find_ffmpeg as find_ffmpeg
 from aiozerocopy.ffmpeg.formats import Audio as Audio
 from aiozerocopy.ffmpeg.formats import Layout as Layout

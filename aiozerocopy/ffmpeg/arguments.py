@@ -140,8 +140,12 @@ def location(path: str | os.PathLike[str]) -> str:
 
 def output_arguments(
     output: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    takes_stdout: bool = False,
 ) -> list[str]:
     """A path, a URL or a list of arguments, as a list.
+
+    ``takes_stdout`` tells that somebody reads FFmpeg's standard output.
 
     Raises:
         ValueError: there is nothing in it, or it is FFmpeg's standard output.
@@ -153,7 +157,8 @@ def output_arguments(
         arguments = words(output, "the output is a path, a URL or")
     if not arguments:
         raise ValueError("the output is empty")
-    if arguments[-1] in _STANDARD_OUTPUT and "null" not in arguments:
+    goes_to_stdout = arguments[-1] in _STANDARD_OUTPUT and "null" not in arguments
+    if goes_to_stdout and not takes_stdout:
         raise ValueError(
             "FFmpeg's standard output goes nowhere: give a path, a URL or a FIFO"
         )

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio import to_thread
 
+from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.leases import memory_of
 from aiozerocopy.pool import FramePool
 
@@ -48,7 +49,7 @@ class SendingConverter:
         Raises: as `SendStream.put`.
         """
         async with self._order:
-            with await self._pool.acquire() as slot:
+            with await self._slot() as slot:
                 rgb = (
                     pieces[0] if len(pieces) == 1 else b"".join(map(memory_of, pieces))
                 )
@@ -59,6 +60,12 @@ class SendingConverter:
                     job.give_up()
                     raise
                 return await self._stream.put(slot)
+
+    async def _slot(self) -> Frame:
+        try:
+            return await self._pool.acquire()
+        except anyio.ClosedResourceError:
+            raise StreamClosed("the video was closed") from None
 
     def close(self) -> None:
         """Let go of the slots, as they become free."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # The containers that are one file, by their names' ends.
 _FRAGMENTED = ("mp4", "m4v", "mov")
 _SINGLE = (*_FRAGMENTED, "mkv", "webm", "ts", "m2ts", "flv", "avi", "gif", "apng")
-_FRAGMENTS = ("-movflags", "+frag_keyframe+delay_moov+default_base_moof")
+FRAGMENTS = "+frag_keyframe+delay_moov+default_base_moof"  # for -movflags
 _FRAMES = re.compile(r"^frame=(\d+)", re.MULTILINE)
 
 
@@ -63,7 +63,7 @@ class Destination:
         """FFmpeg's output, and how it writes it."""
         if "-movflags" in others:  # the user's own: then that is the final form
             return [f"file:{self.unfinished}"]
-        fragments = _FRAGMENTS if self._is_fragmented else ()
+        fragments = ("-movflags", FRAGMENTS) if self._is_fragmented else ()
         return [*fragments, f"file:{self.unfinished}"]
 
     async def keep(self, ffmpeg: str, others: Sequence[str]) -> None:

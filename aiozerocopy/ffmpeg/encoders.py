@@ -49,6 +49,7 @@ class Encoder:
     # For lossless pictures: of RGB, and of YUV as it is.
     lossless_rgb: tuple[str, str] | None = None  # encoder and format
     lossless: tuple[str, ...] = ()
+    low_delay: tuple[str, ...] = ()  # to hold no frames back
     before: tuple[str, ...] = ()
     filters: str = ""
 
@@ -98,12 +99,14 @@ KNOWN: dict[str, Encoder] = {
         preset=_SAME,
         lossless_rgb=("libx264rgb", "rgb24"),
         lossless=("-qp", "0"),
+        low_delay=("-tune", "zerolatency"),
     ),
     "libx265": Encoder(
         quality=_qualities("-crf {}", 19, 25, 31),
         preset=_SAME,
         lossless_rgb=("libx265", "gbrp"),
         lossless=("-x265-params", "lossless=1"),
+        low_delay=("-tune", "zerolatency"),
     ),
     "libvpx-vp9": Encoder(
         quality=_qualities("-crf {} -b:v 0", 22, 31, 42),
@@ -118,6 +121,7 @@ KNOWN: dict[str, Encoder] = {
         },
         lossless_rgb=("libvpx-vp9", "gbrp"),
         lossless=("-lossless", "1"),
+        low_delay=("-deadline", "realtime", "-lag-in-frames", "0"),
     ),
     "libsvtav1": Encoder(
         quality=_qualities("-crf {}", 23, 32, 44),
@@ -161,6 +165,7 @@ def chosen(
     preset: str | None = None,
     bitrate: str | float | None = None,
     is_rgb: bool = True,
+    low_delay: bool = False,
 ) -> Choice:
     """The encoder, and our words in its own.
 
@@ -179,7 +184,8 @@ def chosen(
         return Choice(codec)
     if quality is not None and bitrate is not None:
         raise ValueError("quality= or bitrate=, not both")
-    arguments = [*_looked_up("preset", preset, known.preset, codec)]
+    arguments = [*known.low_delay] if low_delay else []
+    arguments += _looked_up("preset", preset, known.preset, codec)
     pix_fmt = known.pix_fmt
     if quality == "lossless":
         if is_rgb and known.lossless_rgb is not None:

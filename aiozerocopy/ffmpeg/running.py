@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import re
 import signal
+import termios
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,7 +19,7 @@ from aiozerocopy._process.pipes import ChildPipes
 from aiozerocopy.ffmpeg.finding import environment
 from aiozerocopy.ffmpeg.progress import REPORT_BYTES, Status, Watchdog, parse
 from aiozerocopy.process import LAST_WORDS, Process, open_process
-from aiozerocopy.streams import SendStream
+from aiozerocopy.streams import ReceiveStream, SendStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,7 +78,11 @@ class Child:
     def watch(self, inputs: Sequence[Input], timeout: float) -> None:
         """End it if it does nothing for so long while something waits for it."""
 
+        output = self.process.stdout
+
         def is_awaited() -> bool:
+            if output is not None and (self._has_ended or _has_bytes(output)):
+                return False  # it is FFmpeg that waits: for those who take them
             return self.is_closing or any(_counters(stream)[1] for stream in inputs)
 
         def signs() -> object:
@@ -106,6 +112,10 @@ class Child:
         return failure(self.process.returncode, self.log, reason)
 
     @property
+    def _has_ended(self) -> bool:
+        return self.process.returncode is not None
+
+    @property
     def has_failed(self) -> bool:
         """Has it ended with an error?"""
         code = self.process.returncode
@@ -125,6 +135,16 @@ def _counters(stream: Input) -> tuple[int, int]:
     """Bytes that were sent, and messages still queued.  From any thread."""
     stats = stream.stats
     return stats.bytes_sent, stats.messages_queued
+
+
+def _has_bytes(output: ReceiveStream) -> bool:
+    """Are there some to be received?  From any thread."""
+    count = bytearray(4)
+    try:
+        fcntl.ioctl(output.fileno(), termios.FIONREAD, count)
+    except (OSError, ValueError):  # it is closed
+        return True
+    return any(count)
 
 
 class Input(SendStream):
@@ -229,11 +249,12 @@ async def start(
     has_audio: bool,
     peer: str,
     patience: float | None,
+    gives_output: bool = False,
 ) -> Running:
     """Start FFmpeg, which reads video from its stdin.
 
     ``command`` gets the names that FFmpeg knows its pipes by: where it reports, and
-    where it reads audio.
+    where it reads audio.  If it ``gives_output``, that is its process's stdout.
 
     It is in a session of its own: Ctrl-C in the terminal is for the program, which
     closes the pipes, and then FFmpeg writes its file to the end.
@@ -245,6 +266,7 @@ async def start(
         process = await open_process(
             command(f"pipe:{progress_fd}", f"pipe:{audio_fd}"),
             stdin=video_fd,
+            stdout=gives_output,
             pass_fds=[fd for fd in (progress_fd, audio_fd) if fd is not None],
             env=environment(),
             start_new_session=True,

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
     from types import TracebackType
 
-    from typing_extensions import Buffer
+    from typing_extensions import Buffer, Self
 
     from aiozerocopy.streams import Ticket
 
@@ -76,6 +76,8 @@ class Writer:
     The end of the block finishes the film.  If an exception ends the block, the film
     has the frames sent before it.  `abort` leaves nothing of it.
     """
+
+    _gives_output = False  # by its stdout
 
     def __init__(
         self,
@@ -136,12 +138,14 @@ class Writer:
         self._convert = convert
         self._output = output
         self._options = words(options)
-        *self._before_output, self._place = output_arguments(output)
+        *self._before_output, self._place = output_arguments(
+            output, takes_stdout=self._gives_output
+        )
         self._overwrite = overwrite
 
     # -- the beginning ------------------------------------------------------------
 
-    async def _open(self) -> Writer:
+    async def _open(self) -> Self:
         """Start FFmpeg.
 
         Raises:
@@ -151,7 +155,7 @@ class Writer:
             OSError: nothing can be written there.
         """
         if self._running is not None:
-            raise RuntimeError("this Writer was opened before")
+            raise RuntimeError(f"this {type(self).__name__} was opened before")
         self._binary = self._binary or find_ffmpeg()
         self._layout = await frame_layout(self.pix_fmt, self.size, self._binary)
         made = await self._plan()
@@ -162,6 +166,7 @@ class Writer:
                 has_audio=self.audio is not None,
                 peer=self._peer,
                 patience=self._timeout,
+                gives_output=self._gives_output,
             )
         except BaseException:
             self._discard()
@@ -175,7 +180,7 @@ class Writer:
         codec = encoders.named_in(options)
         ours = None
         if codec is None:
-            container = "" if "-f" in options else encoders.container_of(self._place)
+            container = self._container(options)
             ours = await available.encoder_for(container, self._codec, self._binary)
             codec = ours
         choice = self._choose(ours)
@@ -200,6 +205,10 @@ class Writer:
             )
         return made
 
+    def _container(self, options: Sequence[str]) -> str:
+        """What kind of film it is, by which its encoder is chosen."""
+        return "" if "-f" in options else encoders.container_of(self._place)
+
     def _command(self, made: Plan, progress: str, audio: str) -> list[str]:
         width, height = self.size
         arguments = made.of_output
@@ -217,10 +226,10 @@ class Writer:
             *(*arguments, *place),
         ]
 
-    def __await__(self) -> Generator[Any, None, Writer]:
+    def __await__(self) -> Generator[Any, None, Self]:
         return self._open().__await__()
 
-    async def __aenter__(self) -> Writer:
+    async def __aenter__(self) -> Self:
         return await self._open()
 
     # -- frames and samples -------------------------------------------------------
@@ -285,10 +294,14 @@ class Writer:
 
     def _open_running(self) -> Running:
         if self._running is None:
-            raise RuntimeError("this Writer is not open: await it, or use async with")
+            raise self._not_open()
         if self._closed:
             raise StreamClosed("the video was closed")
         return self._running
+
+    def _not_open(self) -> RuntimeError:
+        name = type(self).__name__
+        return RuntimeError(f"this {name} is not open: await it, or use async with")
 
     # -- what is known ------------------------------------------------------------
 
@@ -296,7 +309,7 @@ class Writer:
     def layout(self) -> Layout:
         """How a frame lies in memory, for a `FramePool` of its shape and dtype."""
         if self._layout is None:
-            raise RuntimeError("this Writer is not open: await it, or use async with")
+            raise self._not_open()
         return self._layout
 
     @property
@@ -440,4 +453,4 @@ class Writer:
         if code is not None:
             state = f"ended with code {code}"
         width, height = self.size
-        return f"<Writer {width}x{height} {self.pix_fmt}, {state}>"
+        return f"<{type(self).__name__} {width}x{height} {self.pix_fmt}, {state}>"

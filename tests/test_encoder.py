@@ -1,0 +1,511 @@
+"""Encoder: the film that comes out, who waits for whom, and one film to many clients.
+
+With the FFmpeg on PATH and with the one of imageio-ffmpeg, which are years apart.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import numpy as np
+import pytest
+from ffmpegs import SIZE, is_gone, needed, picture
+from ffmpegs import each_ffmpeg as each_ffmpeg
+from ffmpegs import ffmpeg as ffmpeg
+from ffmpegs import pretend as pretend
+from ffmpegs import quick_ffmpeg as quick_ffmpeg
+from links import until
+
+import aiozerocopy as azc
+from aiozerocopy.broadcast import ClientTooSlow
+from aiozerocopy.ffmpeg import Audio, Encoder, FFmpegError
+from aiozerocopy.ffmpeg.mkv_clusters import MKVClusters
+from aiozerocopy.ffmpeg.mp4_fragments import MP4Fragments
+from aiozerocopy.ffmpeg.ts_packets import TSPackets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from aiozerocopy.ffmpeg import Subscription
+    from aiozerocopy.ffmpeg.pieces import Cutter, Piece
+
+pytestmark = pytest.mark.anyio
+
+CUTTERS: dict[str, Callable[[], Cutter]] = {
+    "mp4": MP4Fragments,
+    "mov": MP4Fragments,
+    "mpegts": TSPackets,
+    "webm": MKVClusters,
+    "mkv": MKVClusters,
+}
+GROUP = 5
+DRAWN = [(0, 200, 0), (255, 0, 0), (0, 0, 255), (255, 255, 255), (120, 60, 200)]
+RAW: dict[str, Any] = {"format": "mkv", "codec": "ffv1"}  # large, and at once
+each_format = pytest.mark.parametrize("format", CUTTERS)
+each_delay = pytest.mark.parametrize("low_delay", [False, True], ids=["usual", "low"])
+only_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
+
+
+async def send_all(encoder: Encoder, pictures: Iterable[Any]) -> None:
+    for one in pictures:
+        await encoder.put(one)
+    await encoder.finish()
+
+
+async def film_of(encoder: Encoder, pictures: Iterable[Any]) -> bytes:
+    """The chunks, one after the other."""
+    async with encoder, anyio.create_task_group() as tasks:
+        tasks.start_soon(send_all, encoder, pictures)
+        film = b"".join([chunk async for chunk in encoder])
+    return film
+
+
+async def take(subscription: Subscription, pieces: list[bytes]) -> None:
+    async with subscription:
+        async for piece in subscription:
+            pieces.append(piece)  # noqa: PERF401 - others look while they come
+
+
+def pictures(count: int) -> list[NDArray[np.uint8]]:
+    return [picture(number) for number in range(count)]
+
+
+def played(film: bytes, ffmpeg: str, *options: str) -> list[str]:
+    """A line for each picture of a film, which plays without a complaint."""
+    done = subprocess.run(
+        [
+            *(ffmpeg, "-v", "warning", *options, "-i", "-", "-map", "0:v"),
+            *("-fps_mode", "passthrough", "-f", "framemd5", "-"),
+        ],
+        input=film,
+        capture_output=True,
+    )
+    assert (done.stderr.decode(), done.returncode) == ("", 0)
+    lines = done.stdout.decode().splitlines()
+    return [line.split(",")[-1] for line in lines if line[0] != "#"]
+
+
+def seen(film: bytes, ffmpeg: str, size: tuple[int, int]) -> NDArray[np.uint8]:
+    """What an FFmpeg shows that goes by the film's own tags: the middle of each."""
+    rgb = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-fps_mode", "passthrough", "-"]
+    command = [ffmpeg, "-v", "error", "-i", "-", *rgb]
+    shown = subprocess.run(command, input=film, capture_output=True, check=True)
+    width, height = size
+    frames = np.frombuffer(shown.stdout, np.uint8).reshape(-1, height, width, 3)
+    return frames[:, height // 2, width // 2]
+
+
+# ---- the film ----------------------------------------------------------------------
+
+
+@only_asyncio
+@each_delay
+@each_format
+async def test_round_trip(format: str, low_delay: bool, each_ffmpeg: str) -> None:  # noqa: A002
+    size = (320, 240)
+    shown = [np.full((240, 320, 3), rgb, "u1") for rgb in DRAWN for _ in range(3)]
+    encoder = Encoder(
+        size,
+        30,
+        format=format,
+        quality="high",
+        low_delay=low_delay,
+        ffmpeg=each_ffmpeg,
+    )
+    film = await film_of(encoder, shown)
+    assert encoder.frames_written == len(shown)
+    assert encoder.returncode == 0
+    for player in {each_ffmpeg, needed("path"), needed("packaged")}:
+        colours = seen(film, player, size)
+        assert np.abs(colours - np.repeat(DRAWN, 3, axis=0)).max() <= 6
+
+
+async def test_all_that_a_writer_takes(ffmpeg: str) -> None:
+    """A pool, tickets, `send`, sound of one's own; and a format that cannot be cut."""
+    sound = Audio("s16le", 48_000, channels=1)
+    encoder = Encoder(SIZE, 25, format="flv", audio=sound, ffmpeg=ffmpeg)
+
+    async def send_sound() -> None:
+        await encoder.send_audio(np.zeros(48_000, "i2"))
+        await encoder.close_audio()
+
+    async def send_pictures() -> None:
+        with azc.FramePool(encoder.layout.shape, encoder.layout.dtype) as pool:
+            for number in range(10):
+                with await pool.acquire() as frame:
+                    frame.array[:] = picture(number)
+                    ticket = await encoder.put(frame)
+            await ticket
+        await encoder.send(picture(10))
+        await encoder.finish()
+
+    async with encoder, anyio.create_task_group() as tasks:
+        tasks.start_soon(send_sound)
+        tasks.start_soon(send_pictures)
+        with pytest.raises(ValueError, match=r"has mp4, mov, .* not 'flv'"):
+            encoder.clients()
+        film = b"".join([chunk async for chunk in encoder])
+        with pytest.raises(anyio.EndOfStream):
+            await encoder.receive()
+        with pytest.raises(azc.StreamClosed):
+            await encoder.put(picture(0))
+    assert len(played(film, ffmpeg)) == 11
+    with pytest.raises(azc.StreamClosed):
+        await encoder.receive()
+
+
+async def test_one_task_is_enough_for_a_little(ffmpeg: str) -> None:
+    async with Encoder(SIZE, 25, ffmpeg=ffmpeg) as encoder:
+        await send_all(encoder, pictures(3))
+        film = b"".join([chunk async for chunk in encoder])
+    assert len(played(film, ffmpeg)) == 3
+
+
+@pytest.mark.parametrize("bad", [{"group": 0}, {"fps": 0}, {"codec": "copy"}])
+async def test_bad_arguments(bad: dict[str, Any], ffmpeg: str) -> None:
+    with pytest.raises(ValueError, match=r"group|fps|copy"):
+        await Encoder(SIZE, **bad, ffmpeg=ffmpeg)
+
+
+# ---- who waits for whom ------------------------------------------------------------
+
+
+async def test_a_slow_taker_is_waited_for(ffmpeg: str) -> None:
+    """FFmpeg stops reading, `put` waits; and the watchdog lets FFmpeg live."""
+    sent = 0
+    async with Encoder(SIZE, 25, **RAW, timeout=0.2, ffmpeg=ffmpeg) as encoder:
+        with anyio.move_on_after(1.5) as waited:
+            for number in itertools.count():
+                await encoder.put(picture(number))
+                sent += 1
+        assert waited.cancelled_caught
+        assert encoder.returncode is None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(encoder.finish)
+            film = b"".join([chunk async for chunk in encoder])
+    assert len(played(film, ffmpeg)) == sent
+
+
+async def test_one_that_hangs_is_killed(pretend: Callable[[str], str]) -> None:
+    encoder = Encoder(
+        SIZE, format="rawvideo", timeout=0.2, ffmpeg=pretend("exec sleep 60")
+    )
+    async with encoder:
+        with pytest.raises(FFmpegError, match=r"did nothing for 0\.2 s"):
+            await send_all(encoder, itertools.repeat(picture(0)))
+        with pytest.raises(FFmpegError, match=r"did nothing for 0\.2 s"):
+            await encoder.receive()
+
+
+async def test_one_that_is_done_is_not_said_to_hang(
+    pretend: Callable[[str], str],
+) -> None:
+    """However late its chunks are taken."""
+    done = pretend("cat >&2; echo film; exit 1")
+    async with Encoder(SIZE, format="rawvideo", timeout=0.1, ffmpeg=done) as encoder:
+        await encoder.put(picture(0))
+        await encoder.finish()
+        await until(lambda: encoder.returncode is not None)
+        await anyio.sleep(0.4)
+        assert await encoder.receive() == b"film\n"
+        with pytest.raises(FFmpegError, match="FFmpeg failed"):
+            await encoder.receive()
+
+
+# ---- the end -----------------------------------------------------------------------
+
+
+async def test_no_frame_at_all(each_ffmpeg: str) -> None:
+    async with Encoder(SIZE, ffmpeg=each_ffmpeg) as encoder:
+        await encoder.finish()
+        for _ in range(2):
+            with pytest.raises(FFmpegError, match="no frame was sent"):
+                async for _ in encoder:
+                    pass
+
+
+async def test_bad_options_are_told_to_both(ffmpeg: str) -> None:
+    bad = {"nonesuch": 1}
+    async with Encoder(SIZE, options=bad, ffmpeg=ffmpeg) as encoder:
+        with pytest.raises(FFmpegError, match="nonesuch"):
+            await send_all(encoder, itertools.repeat(picture(0)))
+        with pytest.raises(FFmpegError, match="nonesuch"):
+            await encoder.receive()
+
+
+async def test_killed(each_ffmpeg: str) -> None:
+    """Who sends, who takes and every client hears of it, after what was encoded."""
+    encoder = Encoder(SIZE, 25, **RAW, group=1, low_delay=True, ffmpeg=each_ffmpeg)
+    pieces: list[bytes] = []
+    async with encoder, encoder.clients() as clients:
+        async with anyio.create_task_group() as tasks:
+
+            async def take_until_error() -> None:
+                with pytest.raises(FFmpegError, match="SIGKILL"):
+                    await take(clients.subscribe(), pieces)
+
+            tasks.start_soon(take_until_error)
+            with pytest.raises(FFmpegError, match="SIGKILL"):
+                for number in itertools.count():
+                    await encoder.put(picture(number))
+                    if len(pieces) >= 5 and encoder.returncode is None:
+                        os.kill(encoder.pid, signal.SIGKILL)
+        with pytest.raises(FFmpegError, match="SIGKILL"):
+            await encoder.receive()
+        late = clients.subscribe()
+        pieces = [await late.receive(), await late.receive()]
+        with pytest.raises(FFmpegError, match="SIGKILL"):
+            await late.receive()
+    assert len(played(b"".join(pieces), each_ffmpeg)) == 1
+
+
+async def test_taker_leaves(ffmpeg: str) -> None:
+    """The end of the block ends FFmpeg, whatever it is at."""
+    async with Encoder(SIZE, 25, **RAW, ffmpeg=ffmpeg) as encoder:
+        pid = encoder.pid
+        ticket = await encoder.put(picture(0))
+        while not ticket.done():
+            ticket = await encoder.put(picture(0))
+        assert await encoder.receive(1) == b"\x1a"  # as all of Matroska begins
+    assert is_gone(pid)
+    await encoder.aclose()
+
+
+@pytest.mark.parametrize("where", ["put", "receive", "clients"])
+async def test_cancelled(where: str, ffmpeg: str) -> None:
+    """Nothing is left of it."""
+    async with Encoder(SIZE, 25, **RAW, ffmpeg=ffmpeg) as encoder:
+        pid = encoder.pid
+        waits = anyio.Event()
+
+        async def put() -> None:
+            for number in itertools.count():
+                await encoder.put(picture(number))
+                if number > 50:
+                    waits.set()
+
+        async def receive() -> None:
+            await encoder.put(picture(0))
+            waits.set()
+            while True:
+                await encoder.receive()
+
+        async def clients() -> None:
+            async with encoder.clients() as clients:
+                waits.set()
+                await clients.subscribe().receive()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(
+                {"put": put, "receive": receive, "clients": clients}[where]
+            )
+            await waits.wait()
+            tasks.cancel_scope.cancel()
+    assert is_gone(pid)
+
+
+async def test_cancelled_receive_loses_nothing(ffmpeg: str) -> None:
+    async with Encoder(SIZE, 25, **RAW, ffmpeg=ffmpeg) as encoder:
+        chunks = []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(send_all, encoder, pictures(20))
+            with pytest.raises(anyio.EndOfStream):
+                for number in itertools.count():
+                    with anyio.CancelScope() as scope:
+                        if number % 2:
+                            scope.cancel()
+                        chunks.append(await encoder.receive(1000))
+    assert len(played(b"".join(chunks), ffmpeg)) == 20
+
+
+async def test_aborted(ffmpeg: str) -> None:
+    encoder = await Encoder(SIZE, 25, ffmpeg=ffmpeg)
+    await encoder.put(picture(0))
+    pid = encoder.pid
+    encoder.abort()
+    assert is_gone(pid)
+    for call in (encoder.receive, encoder.finish):
+        with pytest.raises(azc.StreamClosed):
+            await call()
+    await encoder.aclose()
+
+
+# ---- one film to many clients ------------------------------------------------------
+
+
+@only_asyncio
+@each_delay
+@each_format
+@pytest.mark.parametrize("has_sound", [False, True], ids=["mute", "sound"])
+async def test_late_client(
+    format: str,  # noqa: A002
+    low_delay: bool,
+    has_sound: bool,
+    each_ffmpeg: str,
+) -> None:
+    """Its bytes alone are a film, the last part of what the first client got."""
+    sine = ["-f", "lavfi", "-i", "sine=duration=1"] if has_sound else None
+    encoder = Encoder(
+        SIZE,
+        30,
+        format=format,
+        audio=sine,
+        group=GROUP,
+        low_delay=low_delay,
+        preset="ultrafast",
+        ffmpeg=each_ffmpeg,
+    )
+    early: list[bytes] = []
+    late: list[bytes] = []
+    async with encoder, anyio.create_task_group() as tasks:
+        async with encoder.clients() as clients:
+            tasks.start_soon(take, clients.subscribe(), early)
+            numbers = itertools.count()
+            while len(early) < 10:
+                await encoder.put(picture(next(numbers)))
+                await anyio.lowlevel.checkpoint()
+            tasks.start_soon(take, clients.subscribe(), late)
+            for number in itertools.islice(numbers, 12):
+                await encoder.put(picture(number))
+            await encoder.finish()
+    all_frames = played(b"".join(early), each_ffmpeg)
+    frames = played(b"".join(late), each_ffmpeg)
+    assert len(all_frames) == next(numbers)
+    assert 12 <= len(frames) < len(all_frames)
+    assert frames == all_frames[-len(frames) :]
+
+
+@each_format
+async def test_slow_client(format: str, ffmpeg: str) -> None:  # noqa: A002
+    """It goes on at a key frame, and what it gets plays; or it is ended."""
+    encoder = Encoder(
+        SIZE,
+        30,
+        format=format,
+        group=GROUP,
+        low_delay=True,
+        preset="ultrafast",
+        ffmpeg=ffmpeg,
+    )
+    quick: list[bytes] = []
+    slow: list[bytes] = []
+    async with encoder, anyio.create_task_group() as tasks:
+        async with encoder.clients(limit=40_000) as clients:
+            lazy, strict = clients.subscribe(), clients.subscribe(when_slow="end")
+            tasks.start_soon(take, clients.subscribe(), quick)
+            for number in range(8 * GROUP + 2):
+                await encoder.put(picture(number))
+                await until(lambda sent=number: len(quick) > sent - 8)  # type: ignore[misc]
+            await encoder.finish()
+        assert lazy.skipped
+        with pytest.raises(ClientTooSlow, match="more than 40,000 bytes"):
+            await strict.receive()
+        tasks.start_soon(take, lazy, slow)
+    all_frames = played(b"".join(quick), ffmpeg)
+    frames = played(b"".join(slow), ffmpeg)
+    assert len(all_frames) == 8 * GROUP + 2
+    assert frames == all_frames[-len(frames) :]
+    assert len(frames) < len(all_frames)
+
+
+async def test_client_leaves(ffmpeg: str) -> None:
+    async with Encoder(SIZE, 25, **RAW, ffmpeg=ffmpeg) as encoder:
+        async with encoder.clients() as clients, anyio.create_task_group() as tasks:
+            stays: list[bytes] = []
+            tasks.start_soon(take, clients.subscribe(), stays)
+            async with clients.subscribe() as leaves:
+                assert len(clients) == 2
+            assert len(clients) == 1
+            with pytest.raises(azc.StreamClosed):
+                await leaves.receive()
+            await send_all(encoder, pictures(3))
+    assert len(played(b"".join(stays), ffmpeg)) == 3
+
+
+async def test_an_error_in_the_block_is_itself(ffmpeg: str) -> None:
+    """And the clients come to their end."""
+    with pytest.raises(KeyError):
+        async with Encoder(SIZE, 25, ffmpeg=ffmpeg) as encoder:
+            async with encoder.clients() as clients:
+                subscription = clients.subscribe()
+                raise KeyError
+    with pytest.raises(anyio.EndOfStream):
+        await subscription.receive()
+
+
+@pytest.mark.parametrize("what", ["limit", "when_slow"])
+async def test_bad_arguments_of_clients(what: str) -> None:
+    encoder = Encoder(SIZE)
+    with pytest.raises(ValueError, match=what):
+        if what == "limit":
+            encoder.clients(0)
+        encoder.clients().subscribe("later")  # type: ignore[arg-type]
+
+
+# ---- where a film is cut -----------------------------------------------------------
+
+
+def cut(cutter: Cutter, film: bytes, sizes: Sequence[int]) -> list[Piece]:
+    """Its pieces, fed in chunks of these sizes in turn."""
+    pieces: list[Piece] = []
+    at = 0
+    for size in itertools.cycle(sizes):
+        if at >= len(film):
+            return [*pieces, *cutter.feed(b""), *cutter.rest()]
+        pieces += cutter.feed(film[at : at + size])
+        at += size
+    raise AssertionError
+
+
+def key_frames(film: bytes, ffmpeg: str) -> int:
+    """How many an FFmpeg sees; it marks the packets of all others."""
+    command = [ffmpeg, "-v", "error", "-i", "-", "-c", "copy", "-f", "framecrc", "-"]
+    told = subprocess.run(command, input=film, capture_output=True, check=True)
+    lines = told.stdout.decode().splitlines()
+    return sum(line[0] != "#" and "F=0x" not in line for line in lines)
+
+
+@only_asyncio
+@each_delay
+@each_format
+async def test_cuts(format: str, low_delay: bool, each_ffmpeg: str) -> None:  # noqa: A002
+    """Nothing is lost, chunks may end anywhere, and the key frames are known."""
+    encoder = Encoder(
+        SIZE, 30, format=format, group=GROUP, low_delay=low_delay, ffmpeg=each_ffmpeg
+    )
+    film = await film_of(encoder, pictures(4 * GROUP))
+    whole = CUTTERS[format]()
+    pieces = cut(whole, film, [len(film)])
+    for sizes in ([1], [7, 300, 188], [4096]):
+        cutter = CUTTERS[format]()
+        assert cut(cutter, film, sizes) == pieces
+        assert cutter.header == whole.header
+    body = b"".join(data for data, _ in pieces)
+    assert film == (body if format == "mpegts" else whole.header + body)
+    assert sum(key for _, key in pieces) == key_frames(film, each_ffmpeg) >= 4
+
+
+@pytest.mark.parametrize("cutter", CUTTERS.values(), ids=CUTTERS)
+def test_not_such_a_container(cutter: Callable[[], Cutter]) -> None:
+    with pytest.raises(ValueError, match="not a"):
+        cutter().feed(bytes(1000))
+
+
+async def test_options_that_make_no_pieces(ffmpeg: str) -> None:
+    """The clients are told, and nobody waits for ever."""
+    options = {"mpegts_m2ts_mode": 1}  # packets of another length
+    encoder = Encoder(SIZE, 25, format="mpegts", options=options, ffmpeg=ffmpeg)
+    async with encoder:
+        async with encoder.clients() as clients:
+            subscription = clients.subscribe()
+            with pytest.raises((azc.StreamClosed, azc.StreamBroken)):
+                await send_all(encoder, itertools.repeat(picture(0)))
+            with pytest.raises(ValueError, match="not an MPEG"):
+                await subscription.receive()
