@@ -146,6 +146,30 @@ def test_open_files(soft: int, verdict: str, monkeypatch: pytest.MonkeyPatch) ->
     assert ("unlimited" in finding.value) == (soft == resource.RLIM_INFINITY)
 
 
+@pytest.mark.parametrize("works", [True, False])
+def test_hardware_that_encodes_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, works: bool
+) -> None:
+    program = tmp_path / "ffmpeg"
+    program.write_text(
+        f"""#!/bin/sh
+        case "$*" in
+        *-encoders*) echo ------; echo " V..... h264_qsv x"; echo " V..... libx264 x";;
+        *h264_qsv*) exit {0 if works else 1};;
+        esac
+        """
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    finding = probes.hardware_encoder()
+    if works:
+        assert finding.value == 'h264_qsv: codec="auto" takes h264_qsv'
+        assert finding.verdict == "ok"
+    else:
+        assert finding.verdict == "limited"
+        assert_complete(finding)
+
+
 @linux_only
 @pytest.mark.parametrize(
     ("granted", "limit", "verdict", "remedy"),

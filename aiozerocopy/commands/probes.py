@@ -22,7 +22,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import anyio
+
 from aiozerocopy._core.pipe_size import F_GETPIPE_SZ, F_SETPIPE_SZ
+from aiozerocopy.ffmpeg.available import hardware_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -205,9 +208,7 @@ def numpy() -> Finding:
 def ffmpeg() -> Finding:
     """Which FFmpeg would be started."""
     name = "FFmpeg"
-    path, source = shutil.which("ffmpeg"), "PATH"
-    if path is None and importlib.util.find_spec("imageio_ffmpeg"):
-        path, source = _run_python(_IMAGEIO_FFMPEG), "imageio-ffmpeg"
+    path, source = _find_ffmpeg()
     if path is None:
         remedy = "apt or brew install ffmpeg, or pip install 'aiozerocopy[ffmpeg]'"
         return Finding(
@@ -216,6 +217,29 @@ def ffmpeg() -> Finding:
     first_line = _output([path, "-version"]).partition("\n")[0]
     release = first_line.removeprefix("ffmpeg version ").partition(" ")[0]
     return Finding(name, f"{release} from {source} ({path})")
+
+
+def _find_ffmpeg() -> tuple[str | None, str]:
+    """Its path, and where it is from."""
+    if path := shutil.which("ffmpeg"):
+        return path, "PATH"
+    if importlib.util.find_spec("imageio_ffmpeg"):
+        return _run_python(_IMAGEIO_FFMPEG), "imageio-ffmpeg"
+    return None, ""
+
+
+def hardware_encoder() -> Finding:
+    """Which encoder in hardware has just encoded a few frames."""
+    name = "H.264 in hardware"
+    cost = 'the CPU encodes: codec="auto" takes libx264'
+    path, _ = _find_ffmpeg()
+    if path is None:
+        return Finding(name, "no FFmpeg to ask", "missing", cost, "see FFmpeg")
+    works = anyio.run(hardware_of, path)
+    if not works:
+        remedy = "a GPU that encodes, its driver, and an FFmpeg that knows it"
+        return Finding(name, "none works here", "limited", cost, remedy)
+    return Finding(name, f'{", ".join(works)}: codec="auto" takes {works[0]}')
 
 
 def egl_renderer() -> Finding:
@@ -253,6 +277,7 @@ PROBES: tuple[Callable[[], Finding], ...] = (
     trio,
     numpy,
     ffmpeg,
+    hardware_encoder,
     egl_renderer,
 )
 

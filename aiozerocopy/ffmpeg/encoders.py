@@ -35,7 +35,7 @@ _SCHEMES |= {"tcp": "mpegts", "rtsp": "rtsp"}
 
 
 @dataclass(frozen=True)
-class Encoder:
+class Codec:
     """An encoder of FFmpeg's: what it takes, and our words in its own.
 
     ``pix_fmt`` is what it gets unless the user has named another; None leaves that to
@@ -70,22 +70,22 @@ def _qualities(template: str, high: int, medium: int, low: int) -> dict[str, lis
 
 
 _SAME = _steps("-preset", *PRESETS)
-_NVENC = Encoder(
+_NVENC = Codec(
     quality=_qualities("-rc vbr -cq {} -b:v 0", 19, 24, 30),
     preset=_steps("-preset", *("p1", "p1", "p2", "p3", "p3", "p4", "p5", "p6", "p7")),
 )
-_QSV = Encoder(
+_QSV = Codec(
     pix_fmt="nv12",
     quality=_qualities("-global_quality {}", 19, 24, 30),
     preset=_SAME | _steps("-preset", *("veryfast",) * 3, *PRESETS[3:]),
 )
-_VAAPI = Encoder(
+_VAAPI = Codec(
     pix_fmt="nv12",
     quality=_qualities("-qp {}", 20, 25, 31),
     before=("-vaapi_device", "/dev/dri/renderD128"),
     filters="format=nv12,hwupload",
 )
-_VIDEOTOOLBOX = Encoder(pix_fmt="nv12", quality=_qualities("-q:v {}", 75, 60, 45))
+_VIDEOTOOLBOX = Codec(pix_fmt="nv12", quality=_qualities("-q:v {}", 75, 60, 45))
 
 # A palette for each picture.
 _PALETTES = (
@@ -93,22 +93,22 @@ _PALETTES = (
     ":reserve_transparent=0[palette];[picture][palette]paletteuse=new=1"
 )
 
-KNOWN: dict[str, Encoder] = {
-    "libx264": Encoder(
+KNOWN: dict[str, Codec] = {
+    "libx264": Codec(
         quality=_qualities("-crf {}", 17, 22, 28),
         preset=_SAME,
         lossless_rgb=("libx264rgb", "rgb24"),
         lossless=("-qp", "0"),
         low_delay=("-tune", "zerolatency"),
     ),
-    "libx265": Encoder(
+    "libx265": Codec(
         quality=_qualities("-crf {}", 19, 25, 31),
         preset=_SAME,
         lossless_rgb=("libx265", "gbrp"),
         lossless=("-x265-params", "lossless=1"),
         low_delay=("-tune", "zerolatency"),
     ),
-    "libvpx-vp9": Encoder(
+    "libvpx-vp9": Codec(
         quality=_qualities("-crf {} -b:v 0", 22, 31, 42),
         preset={
             word: (
@@ -123,19 +123,19 @@ KNOWN: dict[str, Encoder] = {
         lossless=("-lossless", "1"),
         low_delay=("-deadline", "realtime", "-lag-in-frames", "0"),
     ),
-    "libsvtav1": Encoder(
+    "libsvtav1": Codec(
         quality=_qualities("-crf {}", 23, 32, 44),
         preset=_steps("-preset", *range(12, 3, -1)),
     ),
-    "mpeg4": Encoder(quality=_qualities("-q:v {}", 2, 5, 10)),
-    "mjpeg": Encoder("yuvj420p", _qualities("-q:v {}", 2, 5, 10)),
-    "libopenh264": Encoder(),
-    "prores_ks": Encoder(
+    "mpeg4": Codec(quality=_qualities("-q:v {}", 2, 5, 10)),
+    "mjpeg": Codec("yuvj420p", _qualities("-q:v {}", 2, 5, 10)),
+    "libopenh264": Codec(),
+    "prores_ks": Codec(
         "yuv422p10le", _qualities("-profile:v {}", 3, 2, 0), has_bitrate=False
     ),
-    "ffv1": Encoder(None, has_bitrate=False),
-    "gif": Encoder(None, has_bitrate=False, filters=_PALETTES),
-    "apng": Encoder(None, has_bitrate=False),
+    "ffv1": Codec(None, has_bitrate=False),
+    "gif": Codec(None, has_bitrate=False, filters=_PALETTES),
+    "apng": Codec(None, has_bitrate=False),
     **dict.fromkeys(("h264_nvenc", "hevc_nvenc", "av1_nvenc"), _NVENC),
     **dict.fromkeys(("h264_qsv", "hevc_qsv", "av1_qsv"), _QSV),
     **dict.fromkeys(("h264_vaapi", "hevc_vaapi", "av1_vaapi"), _VAAPI),
