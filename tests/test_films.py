@@ -334,6 +334,14 @@ def test_what_is_converted_here() -> None:
     assert made("gbrp") == "gbrp"
 
 
+@pytest.mark.parametrize(
+    "options", [["-f", "null"], ["-f", "rawvideo"], ["-c:v", "copy"]]
+)
+def test_frames_that_stay_as_they_are_cost_nothing(options: list[str]) -> None:
+    made = plan("rgb24", (64, 48), encoders.chosen(None), options, Colour(), ours=True)
+    assert (made.pix_fmt, made.of_input, made.of_output) == ("rgb24", [], options)
+
+
 # ---- on its way --------------------------------------------------------------------
 
 RAW = ["-f", "rawvideo", "-pix_fmt", "yuv420p"]

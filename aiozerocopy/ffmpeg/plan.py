@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _FILTERING = ("-vf", "-filter", "-filter:v", "-filter:v:0", "-filter_complex", "-lavfi")
 _GREY = ("gray", "mono", "ya", "xyz")
+# FFmpeg's formats that take frames in whatever pixel format.
+_RAW = ("null", "rawvideo", "framecrc", "framehash", "framemd5")
 # Encoders without odd widths and heights, where the picture is 4:2:0.
 _PAD = "pad=ceil(iw/2)*2:ceil(ih/2)*2"
 
@@ -50,10 +52,11 @@ def plan(
     by us, unless ``ours`` is false or the user has filters, which may want all of them.
     ``ends_as_yuv`` tells of an encoder whose format FFmpeg chooses.
     """
-    if encoders.named_in(options) == "copy":
+    target = _last(options, "-pix_fmt") or choice.pix_fmt
+    is_raw = target is None and _last(options, "-f") in _RAW
+    if is_raw or encoders.named_in(options) == "copy":  # frames stay as they are
         return Plan(pix_fmt, [], [], list(options))
     filtered = any(word in _FILTERING for word in options)
-    target = _last(options, "-pix_fmt") or choice.pix_fmt
     if target is not None and target.startswith("yuvj"):  # JPEG has but one meaning
         colour = replace(colour, matrix="bt601", full_range=True)
     is_rgb = pix_fmt.startswith(RGB)
