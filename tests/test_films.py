@@ -533,6 +533,29 @@ async def test_exception_leaves_what_was_sent(tmp_path: Path, name: str) -> None
     assert len(await frames_of(tmp_path / name)) == 7
 
 
+async def test_cancelled_at_its_end_it_is_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """While its index is put in front."""
+    began = anyio.Event()
+
+    async def forever(*_: str) -> tuple[int, str]:
+        began.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    path = tmp_path / "a.mp4"
+    video = await Writer(path, (64, 48))
+    await video.send(numbered(1))
+    monkeypatch.setattr("aiozerocopy.ffmpeg.destination.ask", forever)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(video.aclose)
+        await began.wait()
+        tasks.cancel_scope.cancel()
+    assert os.listdir(tmp_path) == ["a.mp4"]
+    assert len(await frames_of(path)) == 1
+
+
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.ts"])
 async def test_killed_one_leaves_what_plays(
     each_ffmpeg: str, tmp_path: Path, name: str

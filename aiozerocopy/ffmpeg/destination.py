@@ -67,10 +67,15 @@ class Destination:
         return [*fragments, f"file:{self.unfinished}"]
 
     async def keep(self, ffmpeg: str, others: Sequence[str]) -> None:
-        """It is whole: let it take its place."""
-        if self._is_fragmented and "-movflags" not in others:
-            await self._put_index_in_front(ffmpeg)
-        self._replace(self.unfinished)
+        """It is whole: let it take its place.
+
+        Cancelled, that is in fragments, which play as well.
+        """
+        try:
+            if self._is_fragmented and "-movflags" not in others:
+                await self._put_index_in_front(ffmpeg)
+        finally:
+            self._replace(self.unfinished)
 
     async def keep_what_plays(self, ffmpeg: str) -> int:
         """It was broken off: keep it if it plays.  Returns how many frames that are."""
