@@ -260,7 +260,16 @@ def to_rgb(
     return out
 
 
-to_rgb24 = functools.partial(to_rgb, pix_fmt="rgb24")
+def to_rgb24(
+    yuv: Buffer,
+    size: tuple[int, int],
+    out: Buffer | None = None,
+    *,
+    source: str = "yuv420p",
+    colour: Colour | None = None,
+) -> Any:
+    """As `to_rgb`, to rgb24."""
+    return to_rgb(yuv, size, out, source=source, colour=colour)
 
 
 def _shape_of(picture: Any) -> tuple[int, ...]:
