@@ -9,6 +9,7 @@
  *     queued.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -46,10 +47,14 @@ static int put(azc_id channel, azc_id port, uint64_t token, void *data,
     return azc_sendv(channel, port, token, &all, 1, NULL, 0, 0);
 }
 
-/* Takes events for good; returns how many there were. */
+/* Takes events for good; returns how many there were.  The pump's thread takes some
+ * too, and none is to be counted twice. */
 static int take(azc_id port, azc_event *events, int max) {
+    static pthread_mutex_t taking = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&taking);
     int count = azc_port_take(port, 0, events, max);
     if (count > 0) azc_port_take(port, events[count - 1].sequence, NULL, 0);
+    pthread_mutex_unlock(&taking);
     return count;
 }
 
