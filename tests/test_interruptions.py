@@ -66,10 +66,13 @@ class Lines:
         self.armed = True
         self._at = at
         self._times: dict[tuple[str, int], int] = {}
+        # Kept here: Python 3.11 may call it once more after it has let go of it, if a
+        # finalizer runs, and is hit, while a call is about to be traced.
+        self._trace = self._enter_frame
 
     def __enter__(self) -> Self:
         self._before = sys.gettrace()
-        sys.settrace(self._enter_frame)
+        sys.settrace(self._trace)
         return self
 
     def __exit__(self, *_: object) -> None:

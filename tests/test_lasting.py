@@ -34,6 +34,7 @@ from links import (
     linux_only,
     open_link,
     reading,
+    receives,
     submitted,
     until,
 )
@@ -106,7 +107,7 @@ async def _receiver_is_told(link: Link, reused: bool) -> None:
     stream = link.receiver()
     async with anyio.create_task_group() as tasks:
         receiving = attempt(tasks, stream.receive)
-        await until(lambda: stream.stats.receive_waits)
+        await until(lambda: receives(stream))
         with lost(stream.fileno(), reused=reused):
             await until(lambda: receiving.done)
             stream.abort()

@@ -250,6 +250,7 @@ class TestReaderDeath:
     def test_is_an_exception_of_sync(self, pipe: Pipe) -> None:
         data = noise()
         turbopipe.pipe(data, pipe.w)
+        assert pipe.read(1)  # it has begun
         pipe.close_reader()
         with pytest.raises(StreamBroken) as caught:
             turbopipe.sync(data)

@@ -401,6 +401,11 @@ def in_line(stream: SendStream) -> int:
     return stream._out.stats().waiting
 
 
+def receives(stream: ReceiveStream) -> bool:
+    """Does a receive wait for its bytes?"""
+    return stream._in.stats().queued > 0
+
+
 class Attempt:
     """A call in a task of its own, and how it ended."""
 
