@@ -209,11 +209,11 @@ async def test_one_that_is_done_is_not_said_to_hang(
 ) -> None:
     """However late its chunks are taken."""
     done = pretend("cat >&2; echo film; exit 1")
-    async with Encoder(SIZE, format="rawvideo", timeout=0.1, ffmpeg=done) as encoder:
+    async with Encoder(SIZE, format="rawvideo", timeout=1, ffmpeg=done) as encoder:
         await encoder.put(picture(0))
         await encoder.finish()
         await until(lambda: encoder.returncode is not None)
-        await anyio.sleep(0.4)
+        await anyio.sleep(1.5)  # longer than its patience
         assert await encoder.receive() == b"film\n"
         with pytest.raises(FFmpegError, match="FFmpeg failed"):
             await encoder.receive()

@@ -251,8 +251,8 @@ async def test_idle_writer_is_left_alone(ffmpeg: str) -> None:
 
 
 async def test_busy_ffmpeg_is_left_alone(pretend: Callable[[str], str]) -> None:
-    script = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; cat >/dev/null"
-    async with Writer(NULL, (640, 480), ffmpeg=pretend(script), timeout=0.1) as video:
+    script = "i=0; while [ $i -lt 600000 ]; do i=$((i+1)); done; cat >/dev/null"
+    async with Writer(NULL, (640, 480), ffmpeg=pretend(script), timeout=0.4) as video:
         for _ in range(5):
             await video.send(np.empty((480, 640, 3), "u1"))
     assert video.returncode == 0
