@@ -28,6 +28,7 @@
  *   - that call returns anything but -EINPROGRESS and -EBUSY
  *   - the port tells the end of that token
  *   - azc_cancel returns anything but AZC_LATER
+ *   - azc_move_to_copy says so
  */
 #ifndef AZC_H
 #define AZC_H
@@ -62,7 +63,8 @@ enum {
 
 /* The status of an event that does not end its operation. */
 enum {
-    AZC_ROOM = 1, /* the operation is within the channel's limit now */
+    AZC_ROOM = 1,   /* the operation is within the channel's limit now */
+    AZC_COPIED = 2, /* it reads from the copy now: see azc_move_to_copy */
 };
 
 /* What has become of an operation. */
@@ -140,6 +142,11 @@ int azc_send_batch(azc_id channel, const void *data, size_t n, int count);
 int azc_set_sizes(azc_id channel, uint64_t token, const uint64_t *sizes,
                   int nsizes);
 
+/* The same message, of count pieces, to each of n channels: results[i] is what
+ * azc_send_bound would have returned, but 0 for 1.  Returns how many are not 0. */
+int azc_send_to_all(const azc_id *channels, int n, const struct iovec *vec,
+                    int count, int *results);
+
 /* The same for count pieces, with any port and token.  sizes holds the lengths of
  * the messages in a batch: a cancelled batch ends after the message in progress.
  * nsizes of 0 means one message.  vec and sizes are copied.
@@ -165,6 +172,20 @@ ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data,
  *   others     as above: an event with this token comes, or is there already */
 int azc_cancel(azc_id channel, uint64_t token, uint64_t limit,
                azc_event *event);
+
+/* Gives the buffers of n operations back that carry the same message, and lets them
+ * go on: from the total bytes at copy, which are those of the message.  One of which
+ * nothing is out yet becomes the message of vec instead, if count is not 0.  The copy
+ * and vec's memory are borrowed by each operation as its buffers were.  Without a copy
+ * (NULL) the others keep their buffers.  results[i]:
+ *   0            it reads from the copy now
+ *   1            it is the other message now
+ *   -EINPROGRESS a system call is using its buffers: an event AZC_COPIED tells when
+ *                it reads from the copy, unless that of its end comes instead
+ *   other        it is over; its event comes, or is there already */
+int azc_move_to_copy(const azc_id *channels, const uint64_t *tokens, int n,
+                     const void *copy, uint64_t total, const struct iovec *vec,
+                     int count, int *results);
 
 /* Closes the fd; in another thread if that may take long and a thread can be had.
  * What is queued ends with -ESHUTDOWN, in order.  With port 0 there is no event.

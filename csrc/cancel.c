@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ending.h"
+#include "sabotage.h"
 
 /* Completes the message in progress from a copy.  The caller is told now, and the
  * operation goes on without a note until its bytes are out. */
@@ -23,16 +24,25 @@ static int rescue(azc_channel *channel, azc_op *op, uint64_t limit) {
     return AZC_RESCUED;
 }
 
+/* The same from the caller's copy; the note stays. */
+static int go_on_from_copy(azc_channel *channel, azc_op *op) {
+    ssize_t r = azc__op_go_on_from(op, op->copy + op->done);
+    op->copy = NULL;
+    if (r < 0) {
+        azc__break(channel, (int)r);
+        return (int)r;
+    }
+    channel->stats.rescued += (uint64_t)r;
+    return 0;
+}
+
 static int cancel_now(azc_channel *channel, azc_op *op, uint64_t limit) {
     bool begun = azc__outward(channel) && (op->done || op->in_flight);
     op->cancelled = false;
+    op->copy = NULL;
     if (begun && channel->state == OPEN) return rescue(channel, op, limit);
     int outcome = azc__end_one(channel, op, -ECANCELED, AZC_DROPPED);
     return outcome == AZC_KEPT ? AZC_LATER : outcome;
-}
-
-void azc__apply_cancel_of(azc_channel *channel, azc_op *op) {
-    if (op->cancelled) cancel_now(channel, op, op->rescue_limit);
 }
 
 /* An operation that is still being submitted waits for the end of that call; one
@@ -47,17 +57,48 @@ static azc_op *next_cancelled(const azc_queue *queue) {
     return op;
 }
 
+static azc_op *next_copied(const azc_queue *queue) {
+    azc_op *op = queue->head;
+    while (op && (!op->copy || op->submitting)) op = op->next;
+    return op;
+}
+
+static void apply_copies(azc_channel *channel) {
+    azc_op *op;
+    while (channel->state == OPEN && (op = next_copied(&channel->queue)))
+        if (go_on_from_copy(channel, op) == 0)
+            azc__note_post(op->note, op->done, AZC_COPIED, 0);
+    azc__end_consumed(channel);
+}
+
 void azc__apply_cancels(azc_channel *channel) {
-    bool any = false;
+    bool any = false, copies = false;
     for (azc_op *op = channel->queue.head; op; op = op->next) {
         if (!op->in_flight && op->done < op->need) break;
         op->in_flight = 0;
         any = any || op->cancelled;
+        copies = copies || op->copy;
     }
+    if (copies) apply_copies(channel);
     azc_op *op;
     while (any && channel->state == OPEN &&
            (op = next_cancelled(&channel->queue)))
         cancel_now(channel, op, op->rescue_limit);
+}
+
+void azc__apply_cancel_of(azc_channel *channel, azc_op *op) {
+    if (op->cancelled)
+        cancel_now(channel, op, op->rescue_limit);
+    else if (op->copy)
+        apply_copies(channel);
+}
+
+/* A system call that uses an operation's memory is not waited for. */
+static bool put_off(azc_channel *channel, const azc_op *op) {
+    if (!(op->in_flight || op->submitting) || channel->lane->bounced)
+        return false;
+    channel->stop_early = true;
+    return true;
 }
 
 int azc_cancel(azc_id id, uint64_t token, uint64_t limit, azc_event *event) {
@@ -68,14 +109,48 @@ int azc_cancel(azc_id id, uint64_t token, uint64_t limit, azc_event *event) {
     int r = AZC_OVER;
     if (!op) {
         if (event && channel->last.token == token) *event = channel->last;
-    } else if ((op->in_flight || op->submitting) && !channel->lane->bounced) {
+    } else if (put_off(channel, op)) {
         op->cancelled = true;
         op->rescue_limit = limit;
-        channel->stop_early = true;
         r = AZC_LATER;
     } else {
         r = cancel_now(channel, op, limit);
     }
     azc__leave(channel);
     return r;
+}
+
+static int move_to_copy(azc_channel *channel, azc_op *op, const char *copy,
+                        const struct iovec *vec, int count) {
+    bool begun = op->done || op->in_flight;
+    if (!copy && begun) return 0;
+    if (put_off(channel, op)) {
+        op->copy = copy;
+        return SABOTAGED(COPY) ? 0 : -EINPROGRESS;
+    }
+    if (count && count <= VEC_INLINE && !begun) {
+        azc__queue_replace(&channel->queue, op, vec, count);
+        azc__admit_waiting(channel);
+        return 1;
+    }
+    if (!copy) return 0;
+    op->copy = copy;
+    int r = go_on_from_copy(channel, op);
+    if (r == 0) azc__end_consumed(channel);
+    return r;
+}
+
+int azc_move_to_copy(const azc_id *channels, const uint64_t *tokens, int n,
+                     const void *copy, uint64_t total, const struct iovec *vec,
+                     int count, int *results) {
+    for (int i = 0; i < n; i++) {
+        azc_channel *channel = azc__find(channels[i]);
+        results[i] = -ESHUTDOWN;
+        if (!channel) continue;
+        azc_op *op = azc__queue_find(&channel->queue, tokens[i]);
+        if (op && op->total == total)
+            results[i] = move_to_copy(channel, op, copy, vec, count);
+        azc__leave(channel);
+    }
+    return 0;
 }

@@ -8,7 +8,7 @@
 #include "channel.h"
 
 /* After a system call, with the lock: marks no operation as in flight any more, and
- * cancels those that were to be cancelled. */
+ * does to each what was put off meanwhile. */
 void azc__apply_cancels(azc_channel *channel);
 /* The same for one operation, at the end of the call that submits it. */
 void azc__apply_cancel_of(azc_channel *channel, azc_op *op);

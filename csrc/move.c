@@ -123,15 +123,17 @@ static void catch_up(azc_channel *channel) {
     if (channel->state == CLOSING) azc__finish_close(channel);
 }
 
-ssize_t azc__attempt(azc_channel *channel, const void *data, size_t n) {
-    struct iovec vec = {(void *)(uintptr_t)data, n};
+ssize_t azc__attempt(azc_channel *channel, const struct iovec *vec, int count,
+                     size_t n) {
+    struct iovec pieces[VEC_INLINE]; /* which a move changes */
+    memcpy(pieces, vec, (size_t)count * sizeof *vec);
     bool instead_of_pump = channel->lane->paced && n > channel->lane->direct;
     if (instead_of_pump) {
         azc__pace_start(&channel->pace);
         azc__writer_start_clock(&channel->writer);
     }
     channel->driving = channel->in_caller = true;
-    ssize_t r = move(channel, &vec, 1, false);
+    ssize_t r = move(channel, pieces, count, false);
     channel->driving = false;
     if (instead_of_pump) {
         azc__writer_stop_clock(&channel->writer);

@@ -23,18 +23,24 @@ azc_op *azc__op_new(const struct iovec *vec, int count, const uint64_t *sizes,
     memset(op, 0, sizeof *op);
     char *after = (char *)(op + 1);
     op->vec = pieces ? (struct iovec *)(void *)after : op->first;
-    for (int i = 0; i < count; i++) {
-        if (!vec[i].iov_len) continue;
-        op->vec[op->count++] = vec[i];
-        op->total += vec[i].iov_len;
-    }
+    azc__op_fill(op, vec, count);
     op->messages = 1;
     if (nsizes) {
         op->ends = (uint64_t *)(void *)(after + pieces);
         mark_ends(op, sizes, nsizes);
     }
-    op->need = op->total;
     return op;
+}
+
+void azc__op_fill(azc_op *op, const struct iovec *vec, int count) {
+    op->count = 0;
+    op->total = 0;
+    for (int i = 0; i < count; i++) {
+        if (!vec[i].iov_len) continue;
+        op->vec[op->count++] = vec[i];
+        op->total += vec[i].iov_len;
+    }
+    op->need = op->total;
 }
 
 void azc__op_free(azc_op *op) {
@@ -114,28 +120,33 @@ static ssize_t copy_rest(const azc_op *op, char *to, uint64_t n) {
     return (ssize_t)copied;
 }
 
+/* Lent pages are taken back: their reader gets a copy of what it has not read. */
+ssize_t azc__op_go_on_from(azc_op *op, const char *rest) {
+    ssize_t moved = op->lent ? azc__op_detach(op) : 0;
+    if (moved < 0) return moved;
+    op->vec = op->first;
+    op->vec[0] = (struct iovec){(void *)(uintptr_t)rest, op->total - op->done};
+    op->count = op->done < op->total;
+    op->at = 0;
+    op->into = 0;
+    return moved;
+}
+
 /* Copies the rest before it takes lent pages back, which moves those. */
 ssize_t azc__op_rescue(azc_op *op, uint64_t limit) {
     uint64_t rest = op->total - op->done;
     if (rest > limit) return -ENOBUFS;
     char *copy = rest ? azc_sys.allocate(rest) : NULL;
     if (rest && !copy) return -ENOMEM;
-    ssize_t r = copy_rest(op, copy, rest), moved = 0;
-    if (r >= 0 && op->lent) moved = azc__op_detach(op);
-    if (r < 0 || moved < 0) {
-        azc_sys.release(copy);
-        return r < 0 ? r : moved;
-    }
-    r += moved;
-    if (!rest || SABOTAGED(RESCUE)) {
+    ssize_t r = copy_rest(op, copy, rest);
+    if (r < 0 || SABOTAGED(RESCUE)) {
         azc_sys.release(copy);
         return r;
     }
-    op->rescue = copy;
-    op->vec = op->first;
-    op->vec[0] = (struct iovec){copy, rest};
-    op->count = 1;
-    op->at = 0;
-    op->into = 0;
-    return r;
+    ssize_t moved = azc__op_go_on_from(op, copy);
+    if (moved < 0)
+        azc_sys.release(copy);
+    else
+        op->rescue = copy;
+    return moved < 0 ? moved : r + moved;
 }

@@ -26,10 +26,11 @@ struct azc_op {
     int status, outcome;
     bool submitting; /* the call that made it still runs and will free it */
     bool ended;
-    bool asks_room; /* its note tells when it is within the limit */
-    bool lent;      /* the reader may still look at some of its pages */
-    bool cancelled; /* it will be, when a system call has returned */
-    void *rescue;   /* the copied rest, to be freed */
+    bool asks_room;   /* its note tells when it is within the limit */
+    bool lent;        /* the reader may still look at some of its pages */
+    bool cancelled;   /* it will be, when a system call has returned, */
+    const char *copy; /* or goes on from here, unless NULL */
+    void *rescue;     /* the copied rest, to be freed */
     struct iovec *vec, first[VEC_INLINE];
     int count, at; /* vec[at] is the first with bytes left, advanced in place */
     uint64_t into; /* bytes of vec[at] that were moved */
@@ -41,6 +42,9 @@ struct azc_op {
 
 azc_op *azc__op_new(const struct iovec *vec, int count, const uint64_t *sizes,
                     int nsizes);
+/* Makes these its bytes; nothing of it was moved yet.  More than VEC_INLINE pieces
+ * only if it was made with as many. */
+void azc__op_fill(azc_op *op, const struct iovec *vec, int count);
 void azc__op_free(azc_op *op);
 /* Sets the lengths of its messages, unless they are known; 0 or -ENOMEM. */
 int azc__op_set_sizes(azc_op *op, const uint64_t *sizes, int nsizes);
@@ -52,6 +56,8 @@ uint64_t azc__op_advance(azc_op *op, uint64_t n);
 void azc__op_truncate(azc_op *op);
 /* Takes lent pages back from the reader: the bytes copied, or -errno. */
 ssize_t azc__op_detach(azc_op *op);
+/* Reads the unsent rest from here instead: the lent bytes copied, or -errno. */
+ssize_t azc__op_go_on_from(azc_op *op, const char *rest);
 /* Makes the unsent rest its own: the bytes copied, or -ENOBUFS (more than limit),
  * -ENOMEM, -EFAULT. */
 ssize_t azc__op_rescue(azc_op *op, uint64_t limit);

@@ -116,7 +116,7 @@ void azc__note_free(azc_note *note) {
     azc_sys.release(note);
 }
 
-/* A note that is still listed (of AZC_ROOM) gets a new sequence number: acknowledging
+/* A note that is still listed (of AZC_ROOM, say) gets a new sequence number: acknowledging
  * the earlier event must not acknowledge this one. */
 void azc__note_post(azc_note *note, uint64_t bytes, int status, int outcome) {
     if (!note) return;
@@ -170,14 +170,14 @@ int azc_port_fd(azc_id id) {
     return fd;
 }
 
-/* Takes the acknowledged notes out, and returns those to be freed.  A note of
- * AZC_ROOM belongs to its operation and is not freed. */
+/* Takes the acknowledged notes out, and returns those to be freed.  A note whose
+ * status is positive belongs to its operation and is not freed. */
 static azc_note *forget(azc_port *port, uint64_t recorded) {
     azc_note *ended = NULL;
     while (port->first && port->first->event.sequence <= recorded) {
         azc_note *note = port->first;
         unlist(port, note);
-        if (note->event.status == AZC_ROOM) continue;
+        if (note->event.status > 0) continue;
         port->notes--;
         note->next = ended;
         ended = note;

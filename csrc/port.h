@@ -5,7 +5,7 @@
  *
  *   its operation's --(azc__note_post)--> the port's --(acknowledged)--> freed
  *        |                                    |
- *        +---------(azc__note_free)-----------+-- a note of AZC_ROOM stays its
+ *        +---------(azc__note_free)-----------+-- a note that tells no end stays its
  *                    not to be told               operation's, and is posted again
  *
  * A port cannot be closed while it has any notes.

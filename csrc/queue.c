@@ -177,6 +177,14 @@ void azc__queue_remove(azc_queue *queue, azc_op *op) {
     op->next = NULL;
 }
 
+void azc__queue_replace(azc_queue *queue, azc_op *op, const struct iovec *vec,
+                        int count) {
+    bool counts = !is_waiting(queue, op);
+    if (counts) queue->bytes -= op->total;
+    azc__op_fill(op, vec, count);
+    if (counts) queue->bytes += op->total;
+}
+
 azc_op *azc__queue_take_all(azc_queue *queue) {
     azc_op *all = queue->head;
     queue->head = queue->tail = queue->cursor = queue->first_waiting = NULL;

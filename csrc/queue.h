@@ -41,6 +41,9 @@ void azc__queue_accept(azc_queue *queue, uint64_t n, bool lent);
 azc_op *azc__queue_consume(azc_queue *queue, uint64_t upto);
 azc_op *azc__queue_find(const azc_queue *queue, uint64_t token);
 void azc__queue_remove(azc_queue *queue, azc_op *op);
+/* Makes an operation another message; nothing of it was moved yet. */
+void azc__queue_replace(azc_queue *queue, azc_op *op, const struct iovec *vec,
+                        int count);
 /* Empties the queue; returns all operations as a list, in order. */
 azc_op *azc__queue_take_all(azc_queue *queue);
 /* Ends a batch after the message in progress, as azc__op_truncate. */

@@ -13,6 +13,7 @@ enum {
     SABOTAGE_EVENT = 64,
     SABOTAGE_HANDLE = 128,
     SABOTAGE_GATE = 256,
+    SABOTAGE_COPY = 512,
 };
 extern int azc_sabotage;
 #define SABOTAGED(what) (azc_sabotage & SABOTAGE_##what)

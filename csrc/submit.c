@@ -108,32 +108,45 @@ ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data,
 
 /* ---- to the bound port: no operation, if all goes out at once --------- */
 
-static bool would_be_lent(const azc_channel *channel, const void *data,
-                          size_t n) {
+/* One message, or several in one block. */
+typedef struct message {
+    const struct iovec *vec;
+    int count;
+    size_t n; /* bytes in vec */
+    int messages;
+} message;
+
+static message in_one_piece(const struct iovec *piece, int messages) {
+    return (message){piece, 1, piece->iov_len, messages};
+}
+
+static bool would_be_lent(const azc_channel *channel, const message *it) {
     size_t from = azc__lend_from(channel);
-    return from && n >= from && azc__pool_lends(data, n);
+    for (int i = 0; from && i < it->count; i++) {
+        size_t n = it->vec[i].iov_len;
+        if (n >= from && azc__pool_lends(it->vec[i].iov_base, n)) return true;
+    }
+    return false;
 }
 
 /* A socket takes what it has room for in one call.  A pipe is given piece after
  * piece, which is the pump's work except where writer.h says otherwise. */
-static bool fits_attempt(const azc_channel *channel, size_t n) {
-    if (!channel->lane->paced) return n <= channel->lane->chunk;
-    if (n <= channel->lane->direct) return true;
+static bool fits_attempt(const azc_channel *channel, const message *it) {
+    if (!it->n || it->count > VEC_INLINE) return false;
+    if (!channel->lane->paced) return it->n <= channel->lane->chunk;
+    if (it->n <= channel->lane->direct) return true;
     return !channel->lender.lends &&
-           azc__writer_may_be_caller(&channel->writer, n);
+           azc__writer_may_be_caller(&channel->writer, it->n);
 }
 
 /* What is left after an attempt becomes an operation: the spare, since without memory
  * the message would be torn now.  It goes before all others, which were queued while
  * the attempt was in the kernel. */
-static int queue_rest(azc_channel *channel, const void *data, size_t n,
-                      ssize_t moved, int messages) {
+static int queue_rest(azc_channel *channel, const message *it, ssize_t moved) {
     azc_op *op = channel->spare;
     channel->spare = NULL;
-    op->first[0] = (struct iovec){(void *)(uintptr_t)data, n};
-    op->count = 1;
-    op->total = op->need = n;
-    op->messages = messages;
+    azc__op_fill(op, it->vec, it->count);
+    op->messages = it->messages;
     channel->last_port = channel->bound_port;
     if (azc__note_address(op->note, channel->bound_port, channel->bound_token) <
         0) {
@@ -159,12 +172,10 @@ static int prepare_spare(azc_channel *channel) {
 }
 
 /* Sends without an attempt. */
-static int queue_all(azc_channel *channel, const void *data, size_t n,
-                     int messages, bool ask_room) {
-    struct iovec vec = {(void *)(uintptr_t)data, n};
-    azc_op *op = azc__op_new(&vec, 1, NULL, 0);
+static int queue_all(azc_channel *channel, const message *it, bool ask_room) {
+    azc_op *op = azc__op_new(it->vec, it->count, NULL, 0);
     if (!op) return -ENOMEM;
-    op->messages = messages;
+    op->messages = it->messages;
     op->asks_room = ask_room;
     int r = azc__note_new(channel->bound_port, channel->bound_token, &op->note);
     if (r < 0) {
@@ -173,53 +184,71 @@ static int queue_all(azc_channel *channel, const void *data, size_t n,
     }
     channel->last_port = channel->bound_port;
     r = (int)queue_and_drive(channel, op);
-    return r >= 0 ? budget_is_spent(channel, n) : r;
+    return r >= 0 ? budget_is_spent(channel, it->n) : r;
 }
 
-static int attempt(azc_channel *channel, const void *data, size_t n,
-                   int messages) {
+static int attempt(azc_channel *channel, const message *it) {
     int r = prepare_spare(channel);
     if (r < 0) return r;
-    ssize_t moved = azc__attempt(channel, data, n);
-    if (moved == (ssize_t)n) {
-        channel->queue.accepted += n;
-        channel->stats.messages += (uint64_t)messages;
+    ssize_t moved = azc__attempt(channel, it->vec, it->count, it->n);
+    if (moved == (ssize_t)it->n) {
+        channel->queue.accepted += it->n;
+        channel->stats.messages += (uint64_t)it->messages;
         channel->stats.immediate++;
-        r = budget_is_spent(channel, n);
+        r = budget_is_spent(channel, it->n);
     } else {
-        r = queue_rest(channel, data, n, moved, messages);
+        r = queue_rest(channel, it, moved);
     }
     azc__finish_attempt(channel, moved);
     if (!channel->driving) azc__hand_to_pump(channel, DROVE_BLOCKED);
     return r;
 }
 
-static int send_bound(azc_id id, const void *data, size_t n, int messages,
-                      bool ask_room) {
+static int send_bound(azc_id id, const message *it, bool ask_room) {
     azc_channel *channel = azc__enter(id);
     if (!channel) return azc__why(id);
     int r = azc__refusal(channel);
     if (r < 0)
         ;
-    else if (may_send_now(channel) && n && fits_attempt(channel, n) &&
-             !would_be_lent(channel, data, n))
-        r = attempt(channel, data, n, messages);
+    else if (may_send_now(channel) && fits_attempt(channel, it) &&
+             !would_be_lent(channel, it))
+        r = attempt(channel, it);
     else
-        r = queue_all(channel, data, n, messages, ask_room);
+        r = queue_all(channel, it, ask_room);
     azc__leave(channel);
     return r;
 }
 
+static int send_piece(azc_id id, const void *data, size_t n, int messages,
+                      bool ask_room) {
+    struct iovec piece = {(void *)(uintptr_t)data, n};
+    message it = in_one_piece(&piece, messages);
+    return send_bound(id, &it, ask_room);
+}
+
 int azc_send_bound(azc_id channel, const void *data, size_t n) {
-    return send_bound(channel, data, n, 1, false);
+    return send_piece(channel, data, n, 1, false);
 }
 
 int azc_put_bound(azc_id channel, const void *data, size_t n) {
-    return send_bound(channel, data, n, 1, true);
+    return send_piece(channel, data, n, 1, true);
 }
 
 int azc_send_batch(azc_id channel, const void *data, size_t n, int count) {
-    return send_bound(channel, data, n, count, false);
+    return send_piece(channel, data, n, count, false);
+}
+
+int azc_send_to_all(const azc_id *channels, int n, const struct iovec *vec,
+                    int count, int *results) {
+    message it = {.vec = vec, .count = count, .messages = 1};
+    for (int i = 0; i < count; i++) it.n += vec[i].iov_len;
+    int later = 0;
+    for (int i = 0; i < n; i++) {
+        int r = send_bound(channels[i], &it, false);
+        results[i] = r > 0 ? 0 : r;
+        later += r < 0;
+    }
+    return later;
 }
 
 int azc_set_sizes(azc_id id, uint64_t token, const uint64_t *sizes,

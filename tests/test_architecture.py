@@ -29,7 +29,8 @@ ROOMS = (
 # The same inside the core.
 CORE = (
     *("errors", "pipe_size", "binding", "leases", "pins", "pictures", "borrows"),
-    *("memory", "fork_and_exit", "channel", "batches", "waiter", "change"),
+    *("memory", "fork_and_exit", "channel", "batches", "to_all", "waiter"),
+    *("change",),
     "lifetime",
     *("receiving", "sending"),
 )

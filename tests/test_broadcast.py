@@ -33,7 +33,7 @@ from aiozerocopy.framing import FrameReceiver
 from aiozerocopy.pool import FramePool
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 
     from aiozerocopy.broadcast import Client
 
@@ -43,6 +43,8 @@ pytestmark = pytest.mark.anyio
 WATCHERS = str(Path(__file__).with_name("support") / "watchers.py")
 M_MMAP_THRESHOLD = -3  # of malloc.h
 BIG = 1 << 20  # more than a socket pair takes by itself
+# For what takes long, and is the same with every loop.
+only_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 
 def picture(number: int, size: int = 1000) -> Any:
@@ -628,6 +630,40 @@ async def test_stuck_clients_hold_no_slots(
     await close(studio)
 
 
+@only_asyncio
+async def test_a_thousand_stuck_clients_cost_nothing(anyio_backend: object) -> None:
+    """They share one copy of the frame in which they are stuck."""
+    studio, count = Studio(Broadcast()), 1000
+    with many_fds(2 * count + 100):
+        viewers = [studio.viewer() for _ in range(count)]
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        await studio.publish(*range(5))
+        seconds = [await how_long(studio.publish(number)) for number in range(5, 25)]
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        assert sum(viewer.near.stats.bytes_rescued for viewer in viewers) == 0
+        assert grown << 10 < 50 * BIG  # a copy for each would be a thousand
+        assert min(seconds) < 0.005
+        for viewer in viewers[::100]:
+            assert [(await viewer.receive())[1] for _ in range(2)] == [0, 24]
+        await close(studio)
+
+
+async def how_long(call: Awaitable[object]) -> float:
+    start = time.perf_counter()
+    await call
+    return time.perf_counter() - start
+
+
+@contextlib.contextmanager
+def many_fds(count: int) -> Iterator[None]:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limits[1] < count:
+        pytest.skip(f"no {count:,} fds here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], count), limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
 async def test_copied_frames_go_to_the_heap_when_slots_are_out(
     anyio_backend: object,
 ) -> None:
@@ -971,7 +1007,7 @@ async def test_one_stuck_one_slow_eight_fast(
     assert max(slow["ages_ms"]) < 2000 + 1000 * late
     stuck = premiere.clients["x0"]
     assert isinstance(stuck.error, ClientTooSlow)
-    assert stuck.stats.sent == 0
+    assert stuck.stats.sent <= 1  # what the kernel has room for
     assert (
         late < 3 * seconds
     )  # it would be 9 times that, had it waited for the slow one

@@ -65,10 +65,3 @@ def test_nothing_is_accepted_before_a_key_frame() -> None:
     assert not queue.accepts(Letter("f"))
     assert queue.accepts(Letter("G"))
     assert queue.accepts(Letter("h"))
-
-
-def test_a_frame_that_is_put_back_is_the_oldest_again() -> None:
-    queue, _ = filled("Abc")
-    first = queue.pop()
-    queue.put_back(first)
-    assert names(queue) == "Abc"

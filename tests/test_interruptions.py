@@ -36,6 +36,7 @@ from oracle import CANARY, HEADER, Checker, message, payload, poison
 
 import aiozerocopy as azc
 from aiozerocopy import StreamBroken, StreamClosed
+from aiozerocopy.broadcast import Broadcast, Published
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -364,6 +365,14 @@ class Sending(Scene):
         await self.send_first()
         await self.put(BIG)
 
+    async def publish(self, count: int) -> None:
+        """Frames that get stuck, in memory that the broadcast uses again and again."""
+        hub = Broadcast(keep_last=False)
+        hub.attach(self.stream, encode=bare)
+        for number in range(count):
+            self.buffers.append(message(10 + number, 0, BIG))
+            await hub.publish(memoryview(self.buffers[-1]))
+
     async def send_from_thread(self, size: int) -> None:
         over = asyncio.Event()
         tell = partial(asyncio.get_running_loop().call_soon_threadsafe, over.set)
@@ -385,6 +394,10 @@ class Sending(Scene):
         finally:
             del data
             tell()
+
+
+def bare(published: Published) -> tuple[memoryview]:
+    return (published.view,)
 
 
 # ---- receiving ----------------------------------------------------------------------
@@ -517,6 +530,7 @@ SENDS = {
     "put, waiting": sends(lambda s: s.put(SMALL), **FULL),
     "send_from_thread": sends(lambda s: s.send_from_thread(SMALL), thread=True),
     "send_from_thread, waiting": sends(lambda s: s.send_from_thread(BIG), thread=True),
+    "publish": sends(lambda s: s.publish(6)),
     "flush": sends(flush, before=Sending.put_first),
     "aclose": sends(aclose, before=Sending.put_first),
     "abort": sends(abort, before=Sending.put_first),

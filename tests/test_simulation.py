@@ -121,7 +121,7 @@ def test_simulation_without_sabotage(saboteur: Path) -> None:
     "fault",
     [
         *("order", "tail", "rescue", "identity", "loan", "detach"),
-        *("event", "handle", "gate"),
+        *("event", "handle", "gate", "copy"),
     ],
 )
 def test_simulation_catches(fault: str, saboteur: Path) -> None:

@@ -92,6 +92,10 @@ class Operation:
         self.has_room = True
         self._tell()
 
+    def moved_to_copy(self) -> None:
+        """C uses the last of the views only.  May be called twice."""
+        self.views[:] = self.views[-1:]
+
     def listen(self, listener: Callable[[], object]) -> None:
         """Call the listener at the next change, or now if the operation is done."""
         self._listeners[listener] = None
@@ -198,6 +202,9 @@ def _note(event: Any, operations: dict[int, Operation]) -> None:
     if event.status == lib.AZC_ROOM:
         if operation is not None:
             operation.admit()
+    elif event.status == lib.AZC_COPIED:
+        if operation is not None:
+            operation.moved_to_copy()
     elif operation is None:
         give_back(token, event.outcome)
     else:

@@ -88,10 +88,14 @@ def pin_or_copy(data: Buffer) -> Any:
     return pin(data)
 
 
+# What needs no release: a copy, nothing, and pins that many operations share.
+_NO_PINS = frozenset((bytes, type(None), tuple))
+
+
 def unpin(views: list[Any]) -> None:
     """Release the exports.  After an interruption it may be called again."""
     for view in views:
-        if type(view) is not bytes and view is not None:
+        if type(view) not in _NO_PINS:
             ffi.release(view)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -143,16 +144,21 @@ class Client:
 
     def _offer(self, message: Message) -> None:
         """Send it now, or queue it."""
+        if self._takes(message):
+            self._send(message)
+
+    def _takes(self, message: Message) -> bool:
+        """Is it to be sent now?  If not, it was queued or dropped."""
         if self._closed or message.sequence <= self._last_offered:
-            return
+            return False
         self._last_offered = message.sequence
         if not self._pending.accepts(message):
             self._drop(message)
-            return
+            return False
         if self._current is None:
-            self._send(message)
-        else:
-            self._queue(message, self._current)
+            return True
+        self._queue(message, self._current)
+        return False
 
     async def _offer_in_time(self, message: Message, started: float) -> None:
         """The same, when there is room; after the deadline it is disconnected."""
@@ -175,15 +181,9 @@ class Client:
                 self._fail(ClientTooSlow(f"{queued:,} bytes were queued"))
         elif self.policy != "block":
             self._drop_all(self._pending.drop_to(self._limit))
-        self._copy_before(message.sequence - 1)
-
-    def _copy_before(self, sequence: int) -> None:
-        """Borrow nothing of frames before this one, so that their slots are free."""
-        for waiting in self._pending:
-            if waiting.sequence < sequence:
+        for waiting in self._pending:  # it and the one before may stay in their slots
+            if waiting.sequence < message.sequence - 1:
                 waiting.keep()
-        if self._current is not None and self._current.sequence < sequence:
-            self._stop_borrowing()
 
     def _drop(self, message: Message) -> None:
         self._miss(message.sequence)
@@ -233,6 +233,8 @@ class Client:
 
     def _end(self) -> None:
         self._closed = True
+        if self._current is not None:  # it is counted when it ends
+            self._current = self._current.without_memory()
         self._drop_all(self._pending.drop_to(0))
         self._forget(self)
         self._change.happen()
@@ -243,8 +245,9 @@ class Client:
             return
         try:
             self._on_event(self, event, sequence)
-        except Exception:
-            log.exception("the hook of a broadcast's client failed")
+        except Exception:  # (kept by a logger, it would keep the frame's memory)
+            told = traceback.format_exc()
+            log.error("the hook of a broadcast's client failed:\n%s", told)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.policy

@@ -1,49 +1,47 @@
-"""A client of a broadcast whose stream is ours: it needs no task."""
+"""The clients of a broadcast whose streams are ours: they need no tasks."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from aiozerocopy._core.errors import StreamClosed
+from aiozerocopy._core.to_all import move_to_copy, send_to_all
 from aiozerocopy.broadcast.clients import Client
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from aiozerocopy._core.borrows import Operation
+    from aiozerocopy._core.borrows import Operation, Port
+    from aiozerocopy._core.to_all import Shared
     from aiozerocopy.broadcast.published import Message
     from aiozerocopy.streams import SendStream
 
 
 class DirectClient(Client):
-    """Over a stream of ours: the queue in C takes the message, and no task is needed.
-
-    How the operation of the message in flight ends (`_on_end`)
-        all is out    the next message is sent
-        rescued       some was out when the memory was asked back: C has copied the
-                      rest, and an empty operation behind it ends when that is out
-        dropped       nothing was out then: the message waits again, or is dropped
-    """
+    """Over a stream of ours: the queue in C takes the message; no task is needed."""
 
     _stream: SendStream
-    _operation: Operation | None = None
-    _was_asked_back = False
+    _port: Port  # of the loop in which it was sent to
+    _operation: Operation | None = None  # of the message in flight
+    _holds_slot = False  # it may still read the memory that was published
 
     def _send(self, message: Message) -> None:
-        self._submit(message, message.buffers)
+        send([self], message)
 
-    def _submit(self, message: Message, buffers: Sequence[Any]) -> None:
+    def _begin(self) -> Exception | None:
+        """Make the stream ready for a message; or return why it takes none."""
         stream = self._stream
         try:
-            operation = stream._out.send_now(stream._enter().port, buffers)
+            self._port = stream._enter().port
+            if stream._out.ready is None:
+                stream._out.bind_port(self._port, stream._budget)
+            return None if stream._out.ready else StreamClosed("the stream is closed")
         except Exception as error:
-            self._drop(message)
-            self._fail(error)
-            return
-        if operation.done:
-            self._done(message)
-            return
-        self._current, self._operation, self._was_asked_back = message, operation, False
+            return error
+
+    def _ends_later(self, message: Message, operation: Operation) -> None:
+        self._current, self._operation, self._holds_slot = message, operation, True
         if not self._since:
             self._since = time.monotonic()
         operation.listen(self._on_end)
@@ -54,37 +52,97 @@ class DirectClient(Client):
         if operation is None or message is None:
             return
         self._operation = self._current = None
-        if operation.status == 0:
-            self._since = 0.0
+        self._since = 0.0
+        if operation.status == 0 or operation.was_rescued:  # its rest will go out
             self._done(message)
         elif operation.was_dropped:
-            self._send_later(message)
-        elif not operation.was_rescued:
+            self._drop(message)
+        else:
             self._drop(message)
             self._fail(operation.failure())
-        elif self._closed:
-            self._done(message)  # its rest will go out
-        else:
-            self._submit(message.without_memory(), (b"",))
-            self._was_asked_back = True
-        if self._current is None:
-            self._advance()
+        self._advance()
 
-    def _send_later(self, message: Message) -> None:
-        """Not a byte of it was out: a newer one may take its place, or it waits."""
-        if self._closed or (self.policy == "latest" and self._pending):
-            self._drop(message)
-            self._drop_all(self._pending.skip_to_key())
-        else:
-            message.keep()
-            self._pending.put_back(message)
+    def _is_behind(self, sequence: int) -> bool:
+        """Does it still borrow the memory of a frame before this one?"""
+        current = self._current
+        return self._holds_slot and current is not None and current.sequence < sequence
+
+    def _gets_instead(self, newest: Message) -> None:
+        """The frame in flight had not begun, and became the newest, which waited."""
+        assert self._current is not None
+        self._pending.pop()
+        self._drop(self._current)
+        self._current, self._holds_slot = newest, True
 
     def _stop_borrowing(self) -> None:
         waiter, operation = self._stream._waiter, self._operation
-        if waiter is None or operation is None or self._was_asked_back:
-            return
-        self._was_asked_back = True
-        self._stream._out.take_back(waiter.port, operation, operation.total)
+        if waiter is not None and operation is not None:
+            self._stream._out.take_back(waiter.port, operation, operation.total)
 
     def _abort(self) -> None:
         self._stream.abort()
+
+
+def send(clients: Sequence[DirectClient], message: Message) -> None:
+    """Give it to all of them, none of which has anything in flight: one call into C."""
+    ready: dict[SendStream, DirectClient] = {}
+    for client in clients:
+        if client._stream in ready:  # it watches twice: one after the other
+            send(tuple(ready.values()), message)
+            ready = {}
+        error = client._begin()
+        if client._closed:  # while others were sent to
+            client._drop(message)
+        elif error is None:
+            ready[client._stream] = client
+        else:
+            client._drop(message)
+            client._fail(error)
+    if not ready:
+        return
+    channels = [stream._out for stream in ready]
+    port = next(iter(ready.values()))._port
+    operations = send_to_all(channels, port, message.shared())
+    # A hook may do anything: so first note what is on its way, then tell what is out.
+    late = {
+        client: operation
+        for client, operation in zip(ready.values(), operations, strict=True)
+        if operation is not None
+    }
+    for client, operation in late.items():
+        client._ends_later(message, operation)
+    for client in ready.values():
+        if client not in late:
+            client._done(message)
+
+
+def stop_borrowing(clients: Iterable[DirectClient], newest: Message) -> None:
+    """Let go of the memory of the frames that these have in flight.
+
+    All who have the same frame in flight go on from one copy of it.  Where nothing of
+    it is out yet, a client with the policy "latest" gets the newest instead.
+    """
+    groups: dict[tuple[Message, bool, bool], list[DirectClient]] = {}
+    for client in clients:
+        message, operation = client._current, client._operation
+        if message is not None and operation is not None:
+            message.keep()
+            uses_slot = operation.views[0] is not message.shared().pins
+            skips = client.policy == "latest" and newest.key
+            groups.setdefault((message, uses_slot, skips), []).append(client)
+    for (message, uses_slot, skips), group in groups.items():
+        copy = message.shared() if uses_slot else None
+        _go_on(group, copy, newest if skips else None)
+
+
+def _go_on(
+    clients: Sequence[DirectClient], copy: Shared | None, newest: Message | None
+) -> None:
+    channels = [client._stream._out for client in clients]
+    operations = [client._operation for client in clients if client._operation]
+    newer = None if newest is None else newest.shared()
+    changed = move_to_copy(channels, clients[0]._port, operations, copy, newer)
+    for client, is_newer in zip(clients, changed, strict=True):
+        client._holds_slot = False
+        if is_newer and newest is not None:
+            client._gets_instead(newest)

@@ -21,16 +21,21 @@ import anyio
 import anyio.lowlevel
 
 from aiozerocopy._core.change import Change
+from aiozerocopy.broadcast.direct_client import DirectClient, send, stop_borrowing
 from aiozerocopy.broadcast.frame_queue import FrameQueue
 from aiozerocopy.broadcast.published import Message, Published
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from aiozerocopy.broadcast.clients import Client
     from aiozerocopy.broadcast.published import Encode
 
 log = logging.getLogger("aiozerocopy")
 
-BURST = 64  # frames to a client each, before other tasks may run
+BURST = 64  # small frames to a client each, before other tasks may run
+_SMALL = 64 << 10  # bytes; one that is twice as long counts twice
+_CHEAP = 4  # clients who get nothing now count as one
 
 
 class Burst:
@@ -39,9 +44,16 @@ class Burst:
     def __init__(self) -> None:
         self.spent = 0
 
-    async def end(self) -> None:
-        self.spent = 0
-        await anyio.lowlevel.checkpoint()
+    def share(self, nbytes: int) -> int:
+        """To how many clients a frame of this size may be sent in one burst."""
+        return max(BURST // (1 + nbytes // _SMALL), 1)
+
+    async def add(self, spent: int) -> None:
+        """Count it; let other tasks run if it is enough."""
+        self.spent += spent
+        if self.spent >= BURST:
+            self.spent = 0
+            await anyio.lowlevel.checkpoint()
 
 
 class Encoding:
@@ -103,17 +115,41 @@ class Encoding:
             client._fail(error)
 
     async def _offer_to_all(self, message: Message, started: float) -> None:
-        waiting, burst = [], self._burst
-        for client in tuple(self.clients):
-            if client._is_full:
-                waiting.append(client)
-            else:
-                client._offer(message)
-            burst.spent += 1
-            if burst.spent >= BURST:
-                await burst.end()
-        for client in waiting:
+        full: list[Client] = []
+        clients = tuple(self.clients)
+        for start in range(0, len(clients), BURST):
+            part = clients[start : start + BURST]
+            idle = self._sorted_out(part, message, full)
+            await self._burst.add((len(part) - len(idle)) // _CHEAP)
+            share = self._burst.share(message.nbytes)
+            for first in range(0, len(idle), share):
+                some = idle[first : first + share]
+                send(some, message)
+                await self._burst.add(BURST * len(some) // share)
+        for client in full:
             await client._offer_in_time(message, started)
+
+    def _sorted_out(
+        self, clients: Iterable[Client], message: Message, full: list[Client]
+    ) -> list[DirectClient]:
+        """Those who can be sent the message at once.
+
+        It is queued for the others, who let go of older frames; the full have to be
+        waited for.
+        """
+        idle: list[DirectClient] = []
+        behind: list[DirectClient] = []
+        for client in clients:
+            if client._is_full:
+                full.append(client)
+            elif not isinstance(client, DirectClient):
+                client._offer(message)
+            elif client._takes(message):
+                idle.append(client)
+            elif client._is_behind(message.sequence - 1):
+                behind.append(client)
+        stop_borrowing(behind, message)
+        return idle
 
     def forget(self, client: Client) -> bool:
         """Remove the client.  True if none is left, and this may be removed too."""

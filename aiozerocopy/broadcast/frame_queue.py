@@ -50,10 +50,6 @@ class FrameQueue(Generic[F]):
         """Take the oldest."""
         return self._frames.popleft()
 
-    def put_back(self, frame: F) -> None:
-        """Undo `pop`."""
-        self._frames.appendleft(frame)
-
     def drop_to(self, limit: int) -> list[F]:
         """Drop the oldest until no more than ``limit`` wait."""
         dropped = []

@@ -11,7 +11,7 @@ from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.pins import copy_into
 from aiozerocopy._net.block import Block
 from aiozerocopy.broadcast.direct_client import DirectClient
-from aiozerocopy.broadcast.encoding import BURST, Burst, Encoding, SlowEncoding, is_slow
+from aiozerocopy.broadcast.encoding import Burst, Encoding, SlowEncoding, is_slow
 from aiozerocopy.broadcast.fed_client import FedClient
 from aiozerocopy.broadcast.published import Published
 from aiozerocopy.framing import FrameHeader, fresh
@@ -174,8 +174,7 @@ class Broadcast(Block):
             StreamClosed: the broadcast is closed.
             TypeError, ValueError, BufferError: a frame or a field that cannot travel.
         """
-        if self._burst.spent >= BURST:
-            await self._burst.end()
+        await self._burst.add(0)
         async with self._publishing:
             if self._closed:
                 raise StreamClosed("the broadcast is closed")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aiozerocopy._core.leases import array_over, memory_of
 from aiozerocopy._core.pins import nbytes
+from aiozerocopy._core.to_all import Shared
 from aiozerocopy._net.frame_header import Described
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ Encode: TypeAlias = Callable[[Published], Sequence[Any] | Awaitable[Sequence[Any
 class Message:
     """One frame in one encoding, for all clients that use it."""
 
-    __slots__ = ("buffers", "key", "nbytes", "published_ns", "sequence")
+    __slots__ = ("_shared", "buffers", "key", "nbytes", "published_ns", "sequence")
 
     def __init__(self, published: Published, buffers: Sequence[Any]) -> None:
         self.buffers = buffers
@@ -68,14 +69,22 @@ class Message:
         self.sequence = published.sequence
         self.key = published.key
         self.published_ns = published.published_ns
+        self._shared: Shared | None = None
+
+    def shared(self) -> Shared:
+        """Its memory, pinned for all who send it."""
+        if self._shared is None:
+            self._shared = Shared(self.buffers)
+        return self._shared
 
     def without_memory(self) -> Message:
         """The same to be counted, without the memory."""
         message = copy.copy(self)
-        message.buffers = ()
+        message.buffers, message._shared = (), None
         return message
 
     def keep(self) -> None:
         """Copy what is borrowed, once, so that its slot is free."""
         if any(type(buffer) is not bytes for buffer in self.buffers):
             self.buffers = (b"".join(map(memory_of, self.buffers)),)
+            self._shared = None

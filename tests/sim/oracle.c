@@ -293,6 +293,47 @@ void op_give_back(op *it) {
     release_memory(it);
 }
 
+op op_newer(const op *it) {
+    static uint64_t contents = UINT64_C(1) << 40;
+    op newer = *it;
+    newer.length = newer.bad_from = newer.need = 1 + sim_below(it->length);
+    newer.content = contents++;
+    return newer;
+}
+
+unsigned char *op_copy(const op *it) {
+    unsigned char *copy = malloc(it->length + 1);
+    if (!copy) abort();
+    pattern_fill(copy, it->content, 0, it->length);
+    return copy;
+}
+
+/* A twin may have got the same slot meanwhile, and may have ended before. */
+static void leave_slot(op *it) {
+    op **borrowers = in_slot[it->slot];
+    int i = 0;
+    while (borrowers[i] != it) i++;
+    for (; i < BORROWERS - 1; i++) borrowers[i] = borrowers[i + 1];
+    borrowers[BORROWERS - 1] = NULL;
+    if (!borrowers[0] || !is_borrowed(borrowers[0]))
+        memset(it->data, POISON, it->length);
+    it->slot = -1;
+}
+
+void op_goes_on(op *it, unsigned char *data) {
+    if (it->back) return;
+    if (it->slot >= 0) {
+        leave_slot(it);
+    } else {
+        memset(it->data, POISON, it->length);
+        if (it->before || sim_chance(512))
+            free(it->data);
+        else
+            it->before = it->data;
+    }
+    it->data = data;
+}
+
 static void check_received_alone(const op *it) {
     SIM_CHECK(it->bytes <= it->length, "more was received than there is room");
     SIM_CHECK(
@@ -303,10 +344,10 @@ static void check_received_alone(const op *it) {
 /* Each port tells of ends in the order of submission.  Exempt are those that a cancel
  * has ended, and those whose own call was moving bytes: it tells on return.
  * What was copied may end before what was lent; of twins it is not known which
- * of them was. */
+ * of them was, and one that was lent may have been moved to a copy. */
 static void check_order(op *it) {
     int *last = &it->channel->last_end[it->port][it->lent || !it->length];
-    if (it->end != BY_EVENT || it->direct || it->twin) return;
+    if (it->end != BY_EVENT || it->direct || it->twin || it->was_moved) return;
     if (it->status == -ECANCELED || (it->status && it->cancelling)) return;
     SIM_CHECK(it->serial > *last, "operation %ld ends too late",
               (long)it->token);
@@ -432,6 +473,8 @@ void op_ends(op *it, int how, const azc_event *event) {
     check_read(it);
     op_give_back(it);
     if (it->kind == RECEIVE) check_received_alone(it);
+    free(it->copy);
+    it->copy = NULL;
 }
 
 /* ---- what the reader has --------------------------------------------- */
@@ -677,6 +720,7 @@ void oracle_end(void) {
         check_untouched(it);
         free(it->data);
         free(it->kept);
-        it->data = it->kept = NULL;
+        free(it->before);
+        it->data = it->kept = it->before = NULL;
     }
 }

@@ -18,6 +18,8 @@
  *     cancelled, closed or broken; an empty message also waits for those before
  *   (several operations may have the same slot: then its memory is the
  *   caller's with the end of the last)
+ * An operation may be moved to a copy of its bytes, or become another message: then
+ * the memory that it had is poisoned too.
  * Checked of each channel at the end of a seed
  *   - the reader has the messages in the order of submission, each contiguous;
  *     those in part are the last, a cancelled batch ends with a message
@@ -76,6 +78,10 @@ typedef struct op {
     uint64_t final;      /* bytes of it that the reader has */
     uint64_t copied;     /* if it was rescued */
     unsigned char *kept; /* what it had received, all its memory */
+    unsigned char
+        *copy;      /* from which it is to go on, once no call is in the way */
+    bool was_moved; /* ... and perhaps did, or became another message */
+    unsigned char *before; /* the memory that it had until then, poisoned */
 } op;
 
 struct chan {
@@ -129,6 +135,11 @@ void op_ends(op *it, int how, const azc_event *event);
 void op_has_room(op *it);
 /* The caller has the memory again. */
 void op_give_back(op *it);
+/* A message of other bytes, as long or shorter, that may take its place. */
+op op_newer(const op *it);
+unsigned char *op_copy(const op *it);
+/* It goes on from this memory, which is its own: what it had is the caller's. */
+void op_goes_on(op *it, unsigned char *data);
 /* Where a batch ends that is cancelled after so many bytes. */
 uint64_t op_cut(const op *it, uint64_t bytes);
 /* As the helper sees it; NULL once that is gone. */

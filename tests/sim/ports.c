@@ -97,7 +97,7 @@ static void drop_recorded(port *it) {
     for (int i = 0; i < it->count; i++) {
         if (it->told[i].sequence > it->recorded)
             it->told[kept++] = it->told[i];
-        else if (it->told[i].status != AZC_ROOM)
+        else if (it->told[i].status <= 0)
             it->pending--;
     }
     it->count = kept;
@@ -109,7 +109,7 @@ static int compare(port *it, const azc_event *events, int count, int max) {
     for (int i = 0; i < it->count; i++) {
         const azc_event *told = &it->told[i];
         bool again = same < count && is_same(told, &events[same]);
-        SIM_CHECK(again || same == max || told->status == AZC_ROOM,
+        SIM_CHECK(again || same == max || told->status > 0,
                   "an event is forgotten, of operation %ld", (long)told->token);
         if (again || same == max) it->told[kept++] = *told;
         same += again;
@@ -125,10 +125,16 @@ static void judge(port *it, const azc_event *event) {
               (long)event->token);
     it->judged = event->sequence;
     it->told[it->count++] = *event;
-    if (event->status == AZC_ROOM)
+    if (event->status == AZC_ROOM) {
         op_has_room(of);
-    else
+    } else if (event->status == AZC_COPIED) {
+        SIM_CHECK(of->copy, "operation %ld was moved to nothing",
+                  (long)event->token);
+        op_goes_on(of, of->copy);
+        of->copy = NULL;
+    } else {
         op_ends(of, BY_EVENT, event);
+    }
 }
 
 static void acknowledge(port *it, unsigned all_in_1024) {

@@ -1,7 +1,8 @@
 /* sim.c - seeded scenarios for the C helper over the simulated kernel.
  *
  * Usage: sim [--seeds N] [--from S] [--verbose]
- *            [--sabotage order|tail|rescue|identity|loan|detach|event|handle|gate]
+ *            [--sabotage order|tail|rescue|identity|loan|detach|event|handle|gate|
+ *             copy]
  *
  * A seed opens a few channels on pipes, FIFOs, ttys, sockets, files and
  * devices.  Up to three callers and a peer then take 200 steps together while
@@ -33,7 +34,8 @@ static struct {
     int callers, busy_callers, first_caller;
     int steps_left;
     chan *stolen;   /* to be closed at once */
-    uint64_t steps; /* all seeds together */
+    uint64_t steps; /* all seeds together, */
+    uint64_t moved; /* as are the operations that were moved to a copy */
 } world;
 
 /* ---- drawing --------------------------------------------------------- */
@@ -413,6 +415,49 @@ static void step_cancel(void) {
     cancel(it);
 }
 
+static void move_to_copy(op *it) {
+    /* (another caller may hear of its end before this one knows what it became) */
+    bool replaces = world.callers == 1 && sim_chance(512);
+    op newer = op_newer(it);
+    unsigned char *copy = op_copy(it), *fresh = op_copy(&newer);
+    struct iovec vec = {fresh, newer.length};
+    int r;
+    it->copy = copy;
+    it->was_moved = true;
+    azc_move_to_copy(&it->channel->azc, &it->token, 1, copy, it->length, &vec,
+                     replaces, &r);
+    sim_trace("move %ld to a copy: %ld", (int64_t)it->token, r, 0);
+    SIM_CHECK(r == 0 || r == -EINPROGRESS || (r == 1 && replaces) || r < 0,
+              "azc_move_to_copy: %d", r);
+    world.moved += r >= 0;
+    if (r == 1) {
+        op_goes_on(it, fresh);
+        it->content = newer.content;
+        it->length = it->bad_from = it->need = newer.length;
+    } else {
+        free(fresh);
+    }
+    /* (an event of its end has freed the copy) */
+    if (r == 0 && it->copy) {
+        op_goes_on(it, copy);
+        it->copy = NULL;
+    } else if (r != -EINPROGRESS) {
+        free(it->copy);
+        it->copy = NULL;
+    }
+}
+
+static void step_move(void) {
+    if (!op_count) return;
+    uint64_t recent = 1 + sim_below(op_count < 12 ? (uint64_t)op_count : 12);
+    op *it = &ops[(uint64_t)op_count - recent];
+    bool is_plain = it->kind == SEND && !it->nends && !it->asks_room;
+    if (!is_plain || it->twin || it->end || it->back || it->copy ||
+        it->calling || !it->length || it->bad_from < it->length)
+        return;
+    move_to_copy(it);
+}
+
 static void check_closed(chan *channel) {
     SIM_CHECK(channel->opposite || !channel->file->open ||
                   channel->file->stolen,
@@ -551,8 +596,10 @@ static void take_step(void) {
         step_free_stolen();
     else if (kind < 600)
         step_submit();
-    else if (kind < 740)
+    else if (kind < 720)
         step_cancel();
+    else if (kind < 740)
+        step_move();
     else if (kind < 930)
         ports_take_some();
     else if (kind < 950)
@@ -855,10 +902,10 @@ static void run_seed(uint64_t seed, bool verbose) {
 
 static void sabotage(const char *what) {
 #ifdef AZC_SABOTAGE
-    static const char *const names[] = {"order",    "tail",   "rescue",
-                                        "identity", "loan",   "detach",
-                                        "event",    "handle", "gate"};
-    for (int i = 0; i < 9; i++)
+    static const char *const names[] = {"order", "tail",   "rescue", "identity",
+                                        "loan",  "detach", "event",  "handle",
+                                        "gate",  "copy"};
+    for (int i = 0; i < 10; i++)
         if (strcmp(what, names[i]) == 0) azc_sabotage |= 1 << i;
 #endif
     (void)what;
@@ -866,10 +913,11 @@ static void sabotage(const char *what) {
 
 static void print_summary(uint64_t seeds) {
     printf("%llu seeds, %llu steps, %llu bytes, %llu lent, %llu taken back,"
-           " %llu twins; faults:",
+           " %llu twins, %llu moved; faults:",
            (unsigned long long)seeds, (unsigned long long)world.steps,
            (unsigned long long)sim_bytes, (unsigned long long)sim_lent,
-           (unsigned long long)sim_taken_back, (unsigned long long)sim_twins);
+           (unsigned long long)sim_taken_back, (unsigned long long)sim_twins,
+           (unsigned long long)world.moved);
     for (int i = 0; i < FAULTS; i++)
         printf("%s %llu %s", i ? "," : "", (unsigned long long)sim_faults[i],
                sim_fault_names[i]);

@@ -1,0 +1,103 @@
+"""One message to many channels: one call into C, and one copy for all who are slow.
+
+Its memory is pinned once.  Each channel's operation holds the same tuple of pins, so
+the memory is free when the last of them has ended, or goes on from a copy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiozerocopy._core.binding import ffi, lib
+from aiozerocopy._core.pins import pin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from typing_extensions import Buffer
+
+    from aiozerocopy._core.borrows import Operation, Port
+    from aiozerocopy._core.channel import Channel
+
+
+class Shared:
+    """A message whose memory is pinned as long as this, or an operation, needs it."""
+
+    __slots__ = ("nbytes", "pins", "vec")
+
+    def __init__(self, buffers: Iterable[Buffer]) -> None:
+        self.pins = tuple(map(pin, buffers))
+        self.vec = ffi.new("struct iovec[]", [(one, len(one)) for one in self.pins])
+        self.nbytes = sum(map(len, self.pins))
+
+
+def send_to_all(
+    channels: Sequence[Channel], port: Port, message: Shared
+) -> list[Operation | None]:
+    """Send to each channel, after all that was sent there before, without waiting.
+
+    Each must have an operation ready, for that port.  Returns for each None if the
+    message is out, or its operation: that will end later, or has failed.
+    """
+    operations = [channel.ready for channel in channels if channel.ready]
+    assert len(operations) == len(channels)
+    ids = ffi.new("azc_id[]", [channel.id for channel in channels])
+    results = ffi.new("int[]", len(channels))
+    pins = message.pins
+    try:
+        for operation in operations:
+            operation.views[0] = pins
+        lib.azc_send_to_all(ids, len(channels), message.vec, len(pins), results)
+        later: list[Operation | None] = [None] * len(channels)
+        for i, result in enumerate(results):
+            channels[i].note_result(port, operations[i], message.nbytes, result)
+            if result < 0:
+                later[i] = operations[i]
+    except BaseException:
+        for channel, operation in zip(channels, operations, strict=True):
+            channel.take_back_blocking(port, operation, message.nbytes)
+        raise
+    return later
+
+
+def move_to_copy(
+    channels: Sequence[Channel],
+    port: Port,
+    operations: Sequence[Operation],
+    copy: Shared | None,
+    newer: Shared | None,
+) -> list[bool]:
+    """Let operations that carry one message go on from a copy of it, in one piece.
+
+    One of which nothing is out yet becomes the newer message instead: then True.
+    Without a copy the others stay as they are.  An operation holds all of the memory
+    until C has told which it uses, which may be a moment later.
+    """
+    total = operations[0].total
+    results = ffi.new("int[]", len(channels))
+    try:
+        for operation in operations:
+            operation.views.extend(one.pins for one in (newer, copy) if one)
+        lib.azc_move_to_copy(
+            ffi.new("azc_id[]", [channel.id for channel in channels]),
+            ffi.new("uint64_t[]", [operation.token for operation in operations]),
+            len(channels),
+            copy.pins[0] if copy else ffi.NULL,
+            total,
+            newer.vec if newer else ffi.NULL,
+            len(newer.pins) if newer else 0,
+            results,
+        )
+        for operation, result in zip(operations, results, strict=True):
+            if result == 1 and newer:
+                operation.views[:] = [newer.pins]
+                operation.total = newer.nbytes
+            elif result == 0 and copy:
+                operation.moved_to_copy()
+            elif result == 0:
+                del operation.views[1:]
+    except BaseException:
+        for channel, operation in zip(channels, operations, strict=True):
+            channel.take_back_blocking(port, operation, operation.total)
+        raise
+    return [result == 1 for result in results]
