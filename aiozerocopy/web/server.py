@@ -56,9 +56,11 @@ def serve(
     With a ``token``, all that shows something needs it: ``?token=...``, or the header
     ``Authorization: Bearer ...``.  ``modes`` are the ways that are offered, of which
     "h264" needs FFmpeg and "mjpeg" simplejpeg or Pillow; ``quality`` is
-    the JPEG's.  A server on a loopback address answers only who asks for a loopback
-    name, or for one of ``hosts``: that keeps pages away which let their own name point
-    here.  WebSockets are for this server's page, and for pages of ``origins``.
+    the JPEG's.  Only who asks for a loopback name or for one of ``hosts`` is answered:
+    that keeps pages away which let their own name point here.  Without ``hosts``, a
+    server on other addresses answers to any address and to this machine's name too,
+    and with a token to every name.  WebSockets are for this server's page, and for
+    pages of ``origins``.
 
     At most ``connections`` are served at a time; a viewer to whom one frame takes more
     than ``patience`` seconds is let go.
