@@ -70,7 +70,7 @@ def serve(
 
     Raises:
         ValueError: an unknown mode, or none that can be offered here.
-        OSError: when it is awaited or entered, as `serve_tcp`.
+        OSError: when it is entered, as `serve_tcp`.
     """
     return WebServer(
         Modes(hub, modes, quality, patience),
@@ -85,9 +85,9 @@ def serve(
 
 
 class WebServer(Service):
-    """What `serve` returns: serves inside of ``async with``, or when it is awaited.
+    """What `serve` returns: serves inside of ``async with``.
 
-    Awaited it serves until cancelled; where it listens is logged, as by `Server`.
+    `serve_forever` serves until cancelled; where it listens is logged, as by `Server`.
 
     At the end of the block viewers are told so, and the server ends.  The hub stays
     open.
