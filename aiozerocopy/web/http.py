@@ -173,6 +173,7 @@ class HttpConnection:
             return None
         await anyio.lowlevel.checkpoint()
         self._is_answered = self._is_head = False
+        self._unread = self._unread.lstrip(b"\r\n")  # what some send after a request
         if not self._unread:
             with anyio.move_on_after(IDLE_SECONDS) as idle:
                 if not await self._read():
