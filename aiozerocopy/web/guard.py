@@ -23,7 +23,7 @@ class Guard:
     """Refuses requests: of a wrong host name, without the token, of other origins.
 
     A page can let its own name point to this server, and would then count as the
-    server's own.  So only names are answered to that it cannot have.
+    server's own.  So the server answers only to names that no such page can have.
     """
 
     def __init__(
