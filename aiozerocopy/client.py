@@ -30,7 +30,7 @@ from aiozerocopy.framing import (
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Generator
     from types import TracebackType
 
     from anyio.abc import ByteStream
@@ -167,6 +167,11 @@ class FrameClient:
         self._expected: int | None = None
         self._connecting = anyio.CancelScope()
         self._closed = False
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        """Return the client itself, which connects when it is to receive."""
+        yield from ()
+        return self
 
     async def receive(self) -> ReceivedFrame:
         """The next frame; connects first, as often as it must.

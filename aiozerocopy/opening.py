@@ -1,7 +1,7 @@
 """Streams over pipes, files, terminals and sockets: those that exist, and new pairs.
 
-All of them are ready at once.  They may be awaited nevertheless, as all that opens
-something may, which returns them as they are; or used with ``async with``.
+All of them are ready at once.  They may be awaited nevertheless, as all that opens a
+stream may, which returns them as they are; or used with ``async with``.
 
 Who owns the fd.  `open_writer`, `open_reader` and `wrap_socket` take over what they are
 given: the stream has an fd of its own (a dup, 3 or higher, closed on exec), and the

@@ -19,6 +19,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import math
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -239,13 +240,30 @@ def finalizing_buffer(memory: Buffer, finalizer: Callable[[], Any]) -> memoryvie
     The memory stays exported until then, and read-only memory stays read-only.  The
     finalizer may run in any thread, also after whatever used the view was closed.
 
+    The view has the memory's shape and type, if that is a native number.  Of all else
+    (big-endian, complex or structured items, or none) it has the plain bytes.
+
     Raises:
         TypeError, BufferError: not a buffer, or not a C-contiguous one.
+        ValueError: a released memoryview, or an array of dates.
     """
     outer = memoryview(memory)
     view = finalizing_view(memory, finalizer)
     if outer.readonly:
         view = view.toreadonly()
     if outer.format != "B" or outer.ndim != 1:
-        view = view.cast(outer.format, outer.shape)  # type: ignore[call-overload]
+        view = _cast_like(view, outer)
     return view
+
+
+# ctypes names the byte order even if it is the machine's own.
+_NATIVE = "<" if sys.byteorder == "little" else ">"
+
+
+def _cast_like(view: memoryview, other: memoryview) -> memoryview:
+    """Bytes in the format and the shape of another view, if they can be."""
+    cast: Any = view.cast
+    try:
+        return cast(other.format.removeprefix(_NATIVE), other.shape)  # type: ignore[no-any-return]
+    except (TypeError, ValueError):
+        return view

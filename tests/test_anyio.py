@@ -27,6 +27,7 @@ from links import BIG, Link, begun, open_link, reading
 from oracle import Checker, message
 
 import aiozerocopy as azc
+from aiozerocopy._net.foreign_streams import whole_sender
 
 if TYPE_CHECKING:
     import ssl
@@ -44,6 +45,19 @@ def pipe(tmp_path: Path) -> Iterator[Link]:
 def tcp(tmp_path: Path) -> Iterator[Link]:
     with open_link("tcp4", tmp_path) as opened:
         yield opened
+
+
+class _Foreign(ByteSendStream):
+    """A stream that is not ours."""
+
+    def __init__(self, inner: ByteSendStream) -> None:
+        self._inner = inner
+
+    async def send(self, item: bytes) -> None:
+        await self._inner.send(item)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
 
 
 @pytest.mark.anyio
@@ -132,6 +146,48 @@ class TestWrappers:
             async with pipe.sender() as sender:
                 await sender.send(b"abc")
             assert [piece async for piece in receiver] == [b"abc"]
+
+    async def test_what_is_sent_may_be_named_as_anyio_does(self) -> None:
+        async with azc.socketpair() as (ours, theirs):
+            await ours.send(item=b"named")
+            assert await theirs.receive(max_bytes=100) == b"named"
+            await whole_sender(_Foreign(ours)).send(item=b"this too")
+            assert await theirs.receive(max_bytes=100) == b"this too"
+
+    @pytest.mark.parametrize("scheme", ["http", "https"])
+    async def test_httpcore(
+        self,
+        scheme: str,
+        tls: tuple[ssl.SSLContext, ssl.SSLContext],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        httpcore = pytest.importorskip("httpcore")
+        opened: list[azc.Stream] = []
+
+        async def connect(*, remote_port: int, **_: object) -> azc.Stream:
+            opened.append(await azc.connect_tcp("127.0.0.1", remote_port))
+            return opened[-1]
+
+        async def answer(stream: ByteStream) -> None:
+            buffered = BufferedByteReceiveStream(stream)
+            for _ in range(2):
+                await buffered.receive_until(b"\r\n\r\n", 4096)
+                await stream.send(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes")
+
+        monkeypatch.setattr(anyio, "connect_tcp", connect)
+        server, client = (tls[0], tls[1]) if scheme == "https" else (None, None)
+        async with (
+            azc.serve_tcp(answer, ssl_context=server) as to,
+            httpcore.AsyncConnectionPool(
+                ssl_context=client,
+                socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
+                network_backend=httpcore.AnyIOBackend(),
+            ) as pool,
+        ):
+            for _ in range(2):
+                got = await pool.request("GET", f"{scheme}://localhost:{to.port}/")
+                assert (got.status, got.content) == (200, b"yes")
+            assert len(opened) == 1  # and it was alive the second time
 
     async def test_typed_attributes_of_a_pipe(self, pipe: Link) -> None:
         async with pipe.sender() as stream:

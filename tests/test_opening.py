@@ -29,7 +29,7 @@ from aiozerocopy._core.channel import Channel
 from aiozerocopy._core.lifetime import Bound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.anyio
@@ -423,6 +423,69 @@ async def test_what_is_opened_may_be_awaited(ends: tuple[int, int]) -> None:
         with pytest.raises(EndOfStream):
             await stream.receive()
         assert await stream is stream
+
+
+AWAITED = {
+    *("open_reader", "open_writer", "wrap_socket", "pipe", "socketpair"),
+    *("connect_tcp", "connect_unix", "connect_frames", "open_process"),
+}
+ENTERED = AWAITED | {"serve_tcp", "serve_unix", "Broadcast", "FramePool"}
+
+
+@pytest.fixture
+async def openers(tmp_path: Path) -> AsyncIterator[dict[str, Callable[[], Any]]]:
+    """By their names, with all that they need."""
+
+    async def wait_for_the_end(stream: azc.Stream) -> None:
+        await everything(stream)
+
+    def connected() -> socket.socket:
+        return socket.create_connection(("127.0.0.1", tcp.port))
+
+    path = tmp_path / "socket"
+    async with azc.serve_tcp(wait_for_the_end) as tcp:
+        async with azc.serve_unix(wait_for_the_end, path):
+            yield {
+                "open_reader": lambda: azc.open_reader(
+                    os.open(os.devnull, os.O_RDONLY)
+                ),
+                "open_writer": lambda: azc.open_writer(
+                    os.open(os.devnull, os.O_WRONLY)
+                ),
+                "wrap_socket": lambda: azc.wrap_socket(connected()),
+                "pipe": azc.pipe,
+                "socketpair": azc.socketpair,
+                "connect_tcp": lambda: azc.connect_tcp("127.0.0.1", tcp.port),
+                "connect_unix": lambda: azc.connect_unix(path),
+                "connect_frames": lambda: azc.connect_frames(str(path)),
+                "open_process": lambda: azc.open_process(["cat"]),
+                "serve_tcp": lambda: azc.serve_tcp(wait_for_the_end),
+                "serve_unix": lambda: azc.serve_unix(wait_for_the_end, f"{path}2"),
+                "Broadcast": azc.Broadcast,
+                "FramePool": lambda: azc.FramePool(4),
+            }
+
+
+@pytest.mark.parametrize("name", sorted(AWAITED))
+async def test_what_opens_something_can_be_awaited(
+    openers: dict[str, Callable[[], Any]], name: str
+) -> None:
+    opened = await openers[name]()
+    async with opened as entered:
+        assert entered is opened
+
+
+@pytest.mark.parametrize("name", sorted(ENTERED))
+async def test_what_opens_something_can_be_entered(
+    openers: dict[str, Callable[[], Any]], name: str
+) -> None:
+    async with openers[name]() as entered:
+        assert entered is not None
+
+
+def test_nothing_that_opens_is_left_out() -> None:
+    kinds = ("open_", "connect_", "wrap_", "serve_")
+    assert {name for name in dir(azc) if name.startswith(kinds)} < ENTERED
 
 
 async def test_ready_without_a_wait() -> None:

@@ -252,6 +252,23 @@ class TestSlots:
                 await writer.send(frames[0])
 
 
+class _Point(ctypes.Structure):
+    _fields_ = (("x", ctypes.c_int32), ("y", ctypes.c_double))
+
+
+PLAIN_BYTES: dict[str, Any] = {
+    "big-endian": np.arange(5, dtype=">i4"),
+    "big-endian memoryview": memoryview(np.arange(5, dtype=">u2")),
+    "complex": np.arange(4) + 1j,
+    "structured": np.ones(7, dtype=[("a", "<u2"), ("b", ">f8", (3,)), ("c", "S5")]),
+    "ctypes structure": (_Point * 3)(_Point(1, 2.5), _Point(3, 4.5)),
+    "text": np.array(["ab", "cde"]),
+    "empty": np.zeros((0, 5)),
+    "empty bytes": b"",
+    "empty ctypes": (ctypes.c_uint16 * 0)(),
+}
+
+
 class TestFinalizingBuffer:
     def test_finalizer_runs_once_after_the_last_view(self) -> None:
         told = []
@@ -275,6 +292,32 @@ class TestFinalizingBuffer:
         view = azc.finalizing_buffer(array.data, int)
         assert (view.format, view.shape) == ("f", (2, 3))
         assert np.asarray(view).tolist() == array.tolist()
+
+    @pytest.mark.parametrize("kind", ["<H", "i2", "2-d", "bool"])
+    def test_it_keeps_what_ctypes_and_numpy_say(self, kind: str) -> None:
+        memory: Any = {
+            "<H": (ctypes.c_uint16 * 5)(*range(5)),
+            "i2": np.arange(5, dtype="i2"),
+            "2-d": ((ctypes.c_int32 * 3) * 2)(),
+            "bool": np.array([True, False]),
+        }[kind]
+        view = azc.finalizing_buffer(memory, int)
+        assert np.array_equal(np.asarray(view), np.asarray(memory))
+        assert np.asarray(view).dtype == np.asarray(memory).dtype
+
+    @pytest.mark.parametrize("kind", PLAIN_BYTES)
+    async def test_of_all_else_it_has_the_bytes(self, kind: str) -> None:
+        memory, told = PLAIN_BYTES[kind], list[int]()
+        expected = memoryview(memory).tobytes()
+        view = azc.finalizing_buffer(memory, lambda: told.append(1))
+        assert (view.format, view.shape) == ("B", (len(expected),))
+        assert view.tobytes() == expected
+        async with azc.pipe() as (reader, writer):
+            await writer.send(view, b".")
+            assert await reader.receive() == expected + b"."
+        del view
+        gc.collect()
+        assert told == [1]
 
     def test_the_memory_cannot_be_resized_meanwhile(self) -> None:
         memory = bytearray(10)

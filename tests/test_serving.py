@@ -116,13 +116,13 @@ async def test_port_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(OSError, match=f"listen on 127.0.0.1:{port}: ") as caught:
-            await azc.serve_tcp(echo, port=port)
+            await azc.serve_tcp(echo, port=port).serve_forever()
         assert caught.value.errno == errno.EADDRINUSE
 
 
 async def test_address_of_another_machine() -> None:
     with pytest.raises(OSError, match=r"listen on 192\.0\.2\.1:0: ") as caught:
-        await azc.serve_tcp(echo, "192.0.2.1")
+        await azc.serve_tcp(echo, "192.0.2.1").serve_forever()
     assert caught.value.errno == errno.EADDRNOTAVAIL
 
 
@@ -157,12 +157,12 @@ async def test_reuse_port() -> None:
 # ---- the end -------------------------------------------------------------------
 
 
-async def test_awaiting_serves_until_cancelled(tmp_path: Path) -> None:
+async def test_serves_until_cancelled(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     async with anyio.create_task_group() as tasks:
 
         async def serve() -> None:
-            await azc.serve_unix(echo, path)
+            await azc.serve_unix(echo, path).serve_forever()
 
         tasks.start_soon(serve)
         await until(path.exists)
@@ -172,7 +172,16 @@ async def test_awaiting_serves_until_cancelled(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-async def test_awaiting_logs_where_it_listens(
+async def test_awaiting_says_what_to_write_instead() -> None:
+    """Who expects a server back would wait for ever."""
+    server: Any = azc.serve_tcp(echo)
+    with pytest.raises(TypeError, match=r"async with.*serve_forever\(\)"):
+        await server
+    async with server as opened:  # it can still be used
+        assert opened is server
+
+
+async def test_logs_where_it_listens(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     caplog.set_level(logging.INFO, "aiozerocopy")
@@ -180,7 +189,7 @@ async def test_awaiting_logs_where_it_listens(
     async with anyio.create_task_group() as tasks:
 
         async def serve(server: serving.Server) -> None:
-            await server
+            await server.serve_forever()
 
         tasks.start_soon(serve, azc.serve_tcp(echo))
         tasks.start_soon(serve, azc.serve_unix(echo, path))
@@ -294,14 +303,14 @@ async def test_server_serves_once() -> None:
     async with server:
         pass
     with pytest.raises(RuntimeError, match="once"):
-        await server
+        await server.serve_forever()
 
 
 async def test_start_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await azc.serve_unix(echo, path)
+        await azc.serve_unix(echo, path).serve_forever()
     assert scope.cancelled_caught
     assert not path.exists()
 
@@ -588,7 +597,7 @@ async def test_live_socket_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     async with azc.serve_unix(echo, path):
         with pytest.raises(OSError, match=f"{path}") as caught:
-            await azc.serve_unix(echo, path)
+            await azc.serve_unix(echo, path).serve_forever()
         assert caught.value.errno == errno.EADDRINUSE
         async with azc.connect_unix(path) as stream:
             assert await ask(stream, b"hello") == b"hello"
@@ -598,7 +607,7 @@ async def test_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("precious")
     with pytest.raises(OSError, match=f"{path}") as caught:
-        await azc.serve_unix(echo, path)
+        await azc.serve_unix(echo, path).serve_forever()
     assert caught.value.errno == errno.EADDRINUSE
     assert path.read_text() == "precious"
 
@@ -615,4 +624,4 @@ async def test_file_of_another_server_is_left_alone(tmp_path: Path) -> None:
 
 async def test_directory_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no folder"):
-        await azc.serve_unix(echo, tmp_path / "no folder" / "socket")
+        await azc.serve_unix(echo, tmp_path / "no folder" / "socket").serve_forever()

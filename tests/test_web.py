@@ -151,13 +151,17 @@ class Viewer:
                 return HEADER.unpack(data[:32]), bytes(data[32:])
 
 
+KEY = b"AAAAAAAAAAAAAAAAAAAAAA=="
+BAD_KEYS = (b"", b"AAAA", b"A" * 24, b"*" * 22 + b"==", KEY + b" " + KEY)
+
+
 def upgrade(path: str, *fields: str) -> bytes:
     return asking(
         path,
         "Upgrade: websocket",
         "Connection: Upgrade",
         "Sec-WebSocket-Version: 13",
-        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+        f"Sec-WebSocket-Key: {KEY.decode()}",
         *fields,
     )
 
@@ -249,6 +253,38 @@ async def test_head_has_no_body(hub: Broadcast) -> None:
             request = asking(path, "Connection: close", method="HEAD")
             answer = Answer(await say(to, request))
             assert (answer.status, answer.body) == (200, b"")
+            # A stream has no length that could be told.
+            assert ("content-length" in answer.headers) == (path not in streams)
+
+
+async def test_empty_lines_before_a_request(hub: Broadcast) -> None:
+    async with web.serve(hub) as to:
+        data = await say(
+            to,
+            b"\r\n" + asking() + b"\r\n\n\r\n" + asking("/", "Connection: close"),
+        )
+    assert data.count(b"HTTP/1.1 200 OK") == 2
+
+
+async def test_lines_may_end_without_cr(hub: Broadcast) -> None:
+    request = asking("/healthz", "Connection: close").replace(b"\r\n", b"\n")
+    async with web.serve(hub) as to:
+        assert Answer(await say(to, request)).status == 200
+
+
+async def test_http_1_0_keeps_the_connection_if_asked(hub: Broadcast) -> None:
+    def old(*fields: str) -> bytes:
+        return asking("/healthz", *fields).replace(b"1.1", b"1.0")
+
+    async with web.serve(hub) as to, connected(to) as stream:
+        for _ in range(2):
+            await stream.send(old("Connection: Keep-Alive"))
+            answer = Answer(await until_seen(stream, b"ok\n"))
+            assert answer.headers["connection"] == "keep-alive"
+        await stream.send(old() + old())
+        last = Answer(await rest(stream))
+        assert last.headers["connection"] == "close"
+        assert last.body == b"ok\n"
 
 
 async def test_metrics_are_what_prometheus_reads(hub: Broadcast) -> None:
@@ -541,7 +577,12 @@ async def test_what_is_no_picture_harms_nobody(hub: Broadcast, frame: Any) -> No
         (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\n\r\n", 400),  # no Host
         (b"GET /\x00 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
-        (b"GET //[ HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET http://[/ HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nA: b\rC: d\r\n\r\n", 400),
+        (b"GET / HTTP/2.0\r\nHost: localhost\r\n\r\n", 505),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+        (b"GET / HTTP/0.9\r\n\r\n", 505),
+        (b"GET http://evil.example/ HTTP/1.1\r\nHost: localhost\r\n\r\n", 403),
         (b"GET /?a&" + b"a=1&" * 99 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"x" * 30_000, 431),
         (b"G" * 30_000, 431),
@@ -556,6 +597,9 @@ async def test_what_is_no_picture_harms_nobody(hub: Broadcast, frame: Any) -> No
         (upgrade("/raw").replace(b"Version: 13", b"Version: 7"), 426),
         (upgrade("/raw", "Origin: http://evil.example"), 403),
         (upgrade("/raw", "Origin: null"), 403),
+        (upgrade("/raw").replace(b"1.1", b"1.0"), 426),
+        (upgrade("/raw").replace(b"Connection: Upgrade", b"Connection: close"), 426),
+        *((upgrade("/raw").replace(KEY, key), 400) for key in BAD_KEYS),
         (asking("/").replace(b"localhost", b"evil.example"), 403),
         (asking("/").replace(b"localhost", b"[::1"), 403),
     ],
@@ -580,6 +624,7 @@ async def test_refusals(hub: Broadcast, request_: bytes, status: int) -> None:
         "/viewer.js/",
         "/./viewer.js",
         "//viewer.js",
+        "//[",
         "/server.py",
         "/%00",
         "*",
@@ -674,6 +719,9 @@ async def test_half_of_a_connection(
         (b"\x81\x05hello", 1002),  # without a mask
         (b"\xff\x80\0\0\0\0", 1002),  # of a kind that is not
         (b"\x81\x82\0\0\0\0\xff\xff", 1007),  # no UTF-8
+        # of which the header alone says that they are too long
+        (b"\x82\xff" + (1 << 62).to_bytes(8, "big") + b"\0\0\0\0", 1009),
+        (b"\x01\x81\0\0\0\0a\x80\xfe\x10\1\0\0\0\0", 1009),
     ],
 )
 async def test_rude_viewers(hub: Broadcast, rude: bytes, code: int) -> None:
@@ -862,6 +910,108 @@ async def test_names_that_it_answers_to(hub: Broadcast, name: str) -> None:
     async with web.serve(hub, hosts=["tv.example"]) as to:
         request = asking("/", "Connection: close").replace(b"localhost", name.encode())
         assert Answer(await say(to, request)).status == 200
+
+
+@asynccontextmanager
+async def on_all_addresses(hub: Broadcast, **options: Any) -> AsyncIterator[Any]:
+    """A function that returns the status which who asks for this host gets."""
+    async with web.serve(hub, "0.0.0.0", **options) as to:
+
+        async def status(host: str, path: str = "/healthz") -> int:
+            request = asking(path, "Connection: close")
+            request = request.replace(b"localhost", host.encode())
+            return Answer(await say(to, request)).status
+
+        yield status
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:80", 200),
+        ("127.0.0.1", 200),
+        ("192.0.2.7:8000", 200),
+        ("[2001:db8::1]:80", 200),
+        (socket.gethostname().upper(), 200),
+        (f"{socket.gethostname().partition('.')[0]}.local:8000", 200),
+        ("evil.example", 403),
+        ("127.0.0.1.evil.example", 403),
+    ],
+)
+async def test_names_that_it_answers_to_everywhere(
+    hub: Broadcast, host: str, status: int
+) -> None:
+    async with on_all_addresses(hub) as status_for:
+        assert await status_for(host) == status
+
+
+async def test_hosts_hold_everywhere(hub: Broadcast) -> None:
+    async with on_all_addresses(hub, hosts=["TV.example"]) as status_for:
+        assert await status_for("tv.example:8000") == 200
+        assert await status_for("localhost") == 200
+        assert await status_for("192.0.2.7") == 403
+        assert await status_for("evil.example") == 403
+
+
+async def test_who_knows_the_token_may_use_any_name(hub: Broadcast) -> None:
+    async with on_all_addresses(hub, token="sesame") as status_for:
+        assert await status_for("tv.example", "/?token=sesame") == 200
+        assert await status_for("tv.example", "/") == 401
+    async with on_all_addresses(hub, token="sesame", hosts=["a"]) as status_for:
+        assert await status_for("tv.example", "/?token=sesame") == 403
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "status"),
+    [
+        ("http://localhost/healthz", "evil.example", 200),
+        ("http://localhost", "localhost", 200),
+        ("http://evil.example/healthz", "localhost", 403),
+        ("http://localhost@evil.example/healthz", "localhost", 403),
+    ],
+)
+async def test_the_authority_of_a_target_counts(
+    hub: Broadcast, target: str, host: str, status: int
+) -> None:
+    request = asking(target, "Connection: close").replace(
+        b"Host: localhost", f"Host: {host}".encode()
+    )
+    async with web.serve(hub) as to:
+        assert Answer(await say(to, request)).status == status
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://192.0.2.7:8000", 101),
+        ("http://192.0.2.7:8001", 403),
+        ("http://evil.example:8000", 403),
+        ("null", 403),
+    ],
+)
+async def test_origins_hold_everywhere(
+    hub: Broadcast, origin: str, status: int
+) -> None:
+    request = upgrade("/raw", f"Origin: {origin}")
+    request = request.replace(b"Host: localhost", b"Host: 192.0.2.7:8000")
+    async with web.serve(hub, "0.0.0.0") as to, connected(to) as stream:
+        await stream.send(request)
+        assert Answer(await stream.receive()).status == status
+
+
+async def test_an_origin_without_a_host_is_refused(
+    hub: Broadcast, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with web.serve(hub, "0.0.0.0") as to:
+        for origin in (b"http://localhost", b"null", b""):
+            request = (
+                b"GET /raw HTTP/1.0\r\nUpgrade: websocket\r\n"
+                b"Origin: " + origin + b"\r\n\r\n"
+            )
+            assert Answer(await say(to, request)).status == 403
+        page = await say(to, b"GET / HTTP/1.0\r\nOrigin: http://localhost\r\n\r\n")
+        assert Answer(page).status == 200
+    assert caplog.records == []
 
 
 # ---- over TLS --------------------------------------------------------------------

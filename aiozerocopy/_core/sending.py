@@ -138,8 +138,10 @@ class SendStream(Bound, ByteSendStream):
 
     # -- sending ------------------------------------------------------------------
 
-    async def send(self, buffer: Buffer = b"", /, *more: Buffer) -> None:
+    async def send(self, item: Buffer = b"", *more: Buffer) -> None:
         """Send the buffers as one message; when this returns they are yours again.
+
+        (``item`` is what anyio calls the first, and some give it by that name.)
 
         The buffers are borrowed until then: they must not be changed meanwhile, and
         a bytearray cannot be resized (unless it is so small that it was copied).
@@ -166,11 +168,11 @@ class SendStream(Bound, ByteSendStream):
                 else this_thread() != self._thread or self._loop not in running_tasks
             )
         ):
-            await self._send((buffer, *more))
+            await self._send((item, *more))
             return
         try:
             try:
-                data = buffer if type(buffer) is bytes else pin_or_copy(buffer)
+                data = item if type(item) is bytes else pin_or_copy(item)
                 ready.views[0] = data
                 result = send_bound(out.id, data, len(data))
                 if result == 0:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NoReturn
 
 import anyio
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from types import TracebackType
 
     from typing_extensions import Self
@@ -50,11 +49,20 @@ class Block:
 
 
 class Service(Block):
-    """A block that may be awaited instead: then it lasts until it is cancelled."""
+    """A block for what serves, also until it is cancelled."""
 
-    def __await__(self) -> Generator[Any, None, None]:
-        return self._serve_forever().__await__()
+    async def serve_forever(self) -> None:
+        """Serve until cancelled.
 
-    async def _serve_forever(self) -> None:
+        Raises: as ``async with``.
+        """
         async with self:
             await anyio.sleep_forever()
+
+    if not TYPE_CHECKING:  # a type checker is to complain
+
+        def __await__(self) -> NoReturn:
+            raise TypeError(
+                "a server cannot be awaited: use `async with server:`, or `await "
+                "server.serve_forever()`, which lasts until it is cancelled"
+            )

@@ -36,7 +36,7 @@ class WholeSender(ByteSendStream):
         self._was_cut = False
         self._sending = anyio.Lock(fast_acquire=True)
 
-    async def send(self, *buffers: Buffer) -> None:
+    async def send(self, item: Buffer = b"", *more: Buffer) -> None:
         """Send one message; when this returns, the buffers are yours again.
 
         Raises:
@@ -47,7 +47,7 @@ class WholeSender(ByteSendStream):
             if self._was_cut:
                 raise StreamBroken("a cancelled send has cut a message off")
             self._was_cut = True
-            for piece in _pieces(buffers):
+            for piece in _pieces((item, *more)):
                 await self._stream.send(piece)
             self._was_cut = False
 

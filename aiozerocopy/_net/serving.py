@@ -79,7 +79,7 @@ def serve_tcp(
     ``max_connections`` are served is sent away, and one for which nothing went in or
     out for ``idle_timeout`` seconds is cancelled.
 
-    Raises (when it is awaited or entered):
+    Raises (when it is entered):
         OSError: it cannot listen there; host and port are in the text.
     """
 
@@ -107,7 +107,7 @@ def serve_unix(
     byte is a name in Linux's abstract name space.  See `Server`, and `serve_tcp` for
     what else there is.
 
-    Raises (when it is awaited or entered):
+    Raises (when it is entered):
         OSError: it cannot listen there, or somebody else does; the path is in the text.
     """
 
@@ -143,8 +143,9 @@ class Server(Service):
     and the handlers have `GRACE` seconds to finish (see `aclose`); when the block
     fails, none.
 
-    ``await`` serves until cancelled, and never returns: the clients' tasks need a block
-    that they end with.  Either way "aiozerocopy" logs where it listens, at info level.
+    `serve_forever` serves until cancelled.  (A server cannot be awaited: the clients'
+    tasks need a block that they end with.)  Either way "aiozerocopy" logs where it
+    listens, at info level.
 
     A client's stream is closed when its handler returns.  If the handler raises, the
     stream is aborted, the error is logged to "aiozerocopy" (for a client that merely

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import secrets
+import socket
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -19,7 +20,11 @@ _OPEN_TO_ALL = {"/healthz", "/viewer.css", "/viewer.js"}  # no token: nothing to
 
 
 class Guard:
-    """Refuses requests: of a wrong host name, without the token, of other origins."""
+    """Refuses requests: of a wrong host name, without the token, of other origins.
+
+    A page can let its own name point to this server, and would then count as the
+    server's own.  So the server answers only to names that no such page can have.
+    """
 
     def __init__(
         self,
@@ -28,19 +33,27 @@ class Guard:
         hosts: Sequence[str],
         origins: Sequence[str],
     ) -> None:
-        self._is_local = is_loopback(host or "")
+        self._is_strict = bool(hosts) or is_loopback(host or "")
+        self._names = {name.lower() for name in hosts}
+        if not self._is_strict:
+            # (No name at all: no browser does that.)
+            self._names |= {(host or "").lower(), ""} | names_of_this_machine()
         self._token = token
-        self._hosts = {name.lower() for name in hosts}
         self._origins = {origin.lower() for origin in origins}
 
     def check(self, request: Request) -> None:
         """Raises: Refused."""
-        name = request.host
-        if self._is_local and not is_loopback(name) and name not in self._hosts:
-            raise Refused(403, "this server is not known by that name")
+        if not self._is_known(request.host):
+            raise Refused(403, "this server is not known by that name: see hosts=")
         if request.path not in _OPEN_TO_ALL and not self._has_token(request):
             challenge = {"WWW-Authenticate": "Bearer"}
             raise Refused(401, "a token is needed: /?token=...", challenge)
+
+    def _is_known(self, name: str) -> bool:
+        if name in self._names or is_loopback(name):
+            return True
+        # Such a page has a name, and does not know the token.
+        return not self._is_strict and (self._token is not None or is_address(name))
 
     def _has_token(self, request: Request) -> bool:
         if self._token is None:
@@ -61,7 +74,8 @@ class Guard:
         if origin is None or origin.lower() in self._origins:
             return
         with contextlib.suppress(ValueError):
-            if urlsplit(origin).netloc.lower() == request.headers["host"].lower():
+            place = urlsplit(origin).netloc.lower()
+            if place and place == request.authority.lower():
                 return
         raise Refused(403, "not for pages of another origin")
 
@@ -69,7 +83,19 @@ class Guard:
 def is_loopback(name: str) -> bool:
     if name == "localhost" or name.endswith(".localhost"):
         return True
+    return is_address(name) and ipaddress.ip_address(name).is_loopback
+
+
+def is_address(name: str) -> bool:
     try:
-        return ipaddress.ip_address(name).is_loopback
+        ipaddress.ip_address(name)
     except ValueError:
         return False
+    return True
+
+
+def names_of_this_machine() -> set[str]:
+    """As others in its network call it."""
+    name = socket.gethostname().lower()
+    short = name.partition(".")[0]
+    return {name, short, f"{short}.local"}

@@ -35,9 +35,9 @@ class SecureStream(WholeSender):
     def _raw_socket(self) -> socket.socket:
         return self._plain._raw_socket
 
-    async def send(self, *buffers: Buffer) -> None:
+    async def send(self, item: Buffer = b"", *more: Buffer) -> None:
         try:
-            await super().send(*buffers)
+            await super().send(item, *more)
         except ssl.SSLError as error:
             raise StreamBroken(f"TLS: {error}") from error
 

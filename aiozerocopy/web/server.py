@@ -56,9 +56,11 @@ def serve(
     With a ``token``, all that shows something needs it: ``?token=...``, or the header
     ``Authorization: Bearer ...``.  ``modes`` are the ways that are offered, of which
     "h264" needs FFmpeg and "mjpeg" simplejpeg or Pillow; ``quality`` is
-    the JPEG's.  A server on a loopback address answers only who asks for a loopback
-    name, or for one of ``hosts``: that keeps pages away which let their own name point
-    here.  WebSockets are for this server's page, and for pages of ``origins``.
+    the JPEG's.  Only who asks for a loopback name or for one of ``hosts`` is answered:
+    that keeps pages away which let their own name point here.  Without ``hosts``, a
+    server on other addresses answers to any address and to this machine's name too,
+    and with a token to every name.  WebSockets are for this server's page, and for
+    pages of ``origins``.
 
     At most ``connections`` are served at a time; a viewer to whom one frame takes more
     than ``patience`` seconds is let go.
@@ -68,7 +70,7 @@ def serve(
 
     Raises:
         ValueError: an unknown mode, or none that can be offered here.
-        OSError: when it is awaited or entered, as `serve_tcp`.
+        OSError: when it is entered, as `serve_tcp`.
     """
     return WebServer(
         Modes(hub, modes, quality, patience),
@@ -83,9 +85,9 @@ def serve(
 
 
 class WebServer(Service):
-    """What `serve` returns: serves inside of ``async with``, or when it is awaited.
+    """What `serve` returns: serves inside of ``async with``.
 
-    Awaited it serves until cancelled; where it listens is logged, as by `Server`.
+    `serve_forever` serves until cancelled; where it listens is logged, as by `Server`.
 
     At the end of the block viewers are told so, and the server ends.  The hub stays
     open.

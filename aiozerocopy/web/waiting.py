@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from aiozerocopy.web.secure import Connection
 
+MAX_WORDS = 64  # pieces of at most READ_SIZE: who only watches has nothing to say
+
 PEER_LEFT = (
     anyio.BrokenResourceError,
     anyio.ClosedResourceError,
@@ -39,7 +41,7 @@ async def first_to_end(*waits: Callable[[], Awaitable[object]]) -> int:
 
 
 async def until_silent(stream: Connection) -> None:
-    """Read whatever comes, and forget it, until the viewer closes its half."""
+    """Forget what comes, until the viewer closes its half, or has said too much."""
     with contextlib.suppress(*PEER_LEFT):
-        while True:
+        for _ in range(MAX_WORDS):
             await stream.receive(READ_SIZE)

@@ -1,34 +1,36 @@
 """One viewer's WebSocket: the handshake, what the viewer says, and frame headers.
 
-wsproto knows the protocol.  Pictures do not pass through it: their header is made here,
-unmasked as a server's must be, and goes out with the picture in one gathered send.
+wsproto reads what viewers say; it sets no limits, so they are here.  Pictures do not
+pass through it: their header is made here, unmasked as a server's must be, and goes out
+with the picture in one gathered send.
 """
 
 from __future__ import annotations
 
+import base64
 import struct
 from typing import TYPE_CHECKING
 
 import anyio
-from wsproto import ConnectionType, WSConnection
-from wsproto.connection import ConnectionState
-from wsproto.events import (
-    AcceptConnection,
-    CloseConnection,
-    Message,
-    Ping,
-    Request,
-)
-from wsproto.utilities import LocalProtocolError, RemoteProtocolError
+import anyio.lowlevel
+from wsproto.connection import Connection, ConnectionState, ConnectionType
+from wsproto.events import CloseConnection, Message, Ping
+from wsproto.extensions import Extension
+from wsproto.frame_protocol import CloseReason, ParseFailed, RsvBits
+from wsproto.utilities import LocalProtocolError, generate_accept_token
 
 from aiozerocopy.web.http import READ_SIZE, HttpConnection, Refused
 
 if TYPE_CHECKING:
     from wsproto.events import Event
+    from wsproto.frame_protocol import FrameDecoder, FrameProtocol, Opcode
 
-    from aiozerocopy.web.http import Request as HttpRequest
+    from aiozerocopy.web.http import Request
 
-MAX_MESSAGE = 4 << 10  # of the viewer's, which has nothing to say
+# A viewer has nothing to say but pongs, one in 20 s.
+MAX_MESSAGE = 4 << 10  # bytes
+MAX_EVENTS = 100  # fragments, pings and pongs at once
+EVENTS_A_SECOND = 50  # in the long run
 CLOSE_SECONDS = 1.0
 
 _WHOLE_BINARY = 0x82  # one frame that is a whole binary message
@@ -43,33 +45,52 @@ def binary_header(nbytes: int) -> bytes:
     return struct.pack("!BBQ", _WHOLE_BINARY, 127, nbytes)
 
 
+class _Limit(Extension):
+    """Refuses a frame that is too long as soon as its header says so."""
+
+    name = "limit"
+
+    def enabled(self) -> bool:
+        return True
+
+    def offer(self) -> bool:
+        return False
+
+    def frame_inbound_header(
+        self,
+        proto: FrameDecoder | FrameProtocol,
+        opcode: Opcode,
+        rsv: RsvBits,
+        payload_length: int,
+    ) -> RsvBits:
+        if payload_length > MAX_MESSAGE:
+            raise ParseFailed("the message is too long", CloseReason.MESSAGE_TOO_BIG)
+        return RsvBits(False, False, False)
+
+
 class WebSocket:
     """The server's side of one WebSocket."""
 
     def __init__(self, http: HttpConnection) -> None:
         self.stream = http.stream
-        self._ws = WSConnection(ConnectionType.SERVER)
+        self._ws = Connection(ConnectionType.SERVER, [_Limit()])
         self._message_bytes = 0
+        self._allowed_at = 0.0  # when the next event would be, at the rate allowed
         self.is_alive = True  # something came since `ask_for_life`
 
     @classmethod
-    async def accept(cls, http: HttpConnection, request: HttpRequest) -> WebSocket:
+    async def accept(cls, http: HttpConnection, request: Request) -> WebSocket:
         """Complete the handshake.
 
         Raises:
             Refused: what was asked for is no WebSocket.
         """
+        token = generate_accept_token(_key_of(request))
         self = cls(http)
-        try:
-            self._ws.initiate_upgrade_connection(request.raw_headers, request.target)
-            asked = isinstance(next(self._ws.events(), None), Request)
-        except RemoteProtocolError as error:
-            raise _not_a_websocket(error) from error
-        if request.method != "GET" or not asked:
-            raise _not_a_websocket()
-        await http.switch(self._ws.send(AcceptConnection()))
-        if early := http.take_over():
-            self._ws.receive_data(early)
+        early = await http.switch(
+            {"Upgrade": "websocket", "Sec-WebSocket-Accept": token.decode()}
+        )
+        self._ws.receive_data(early)
         return self
 
     async def listen(self) -> None:
@@ -84,17 +105,24 @@ class WebSocket:
                 return
             self.is_alive = True
             self._ws.receive_data(data)
+            await anyio.lowlevel.checkpoint()
 
     async def _answer_all(self) -> bool:
         """False if that was the end."""
-        try:
-            for event in self._ws.events():
-                await self._answer(event)
-        except RemoteProtocolError as error:
-            if error.event_hint is not None:
-                await self._send(error.event_hint)
-            return False
-        return self._ws.state is ConnectionState.OPEN
+        for event in self._ws.events():
+            await self._answer(event)
+            if self._is_too_fast():
+                await self.close(CloseReason.POLICY_VIOLATION, "too many messages")
+            if self._ws.state is not ConnectionState.OPEN:
+                return False
+            await anyio.lowlevel.checkpoint()
+        return True
+
+    def _is_too_fast(self) -> bool:
+        """Count an event."""
+        now, each = anyio.current_time(), 1 / EVENTS_A_SECOND
+        self._allowed_at = max(self._allowed_at, now - MAX_EVENTS * each) + each
+        return self._allowed_at > now
 
     async def _answer(self, event: Event) -> None:
         if isinstance(event, (Ping, CloseConnection)):
@@ -102,7 +130,7 @@ class WebSocket:
         elif isinstance(event, Message):
             self._message_bytes += len(event.data)
             if self._message_bytes > MAX_MESSAGE:
-                await self._send(CloseConnection(1009, "the message is too long"))
+                await self.close(CloseReason.MESSAGE_TOO_BIG, "the message is too long")
             elif event.message_finished:
                 self._message_bytes = 0
 
@@ -125,7 +153,27 @@ class WebSocket:
             await self.stream.send(data)
 
 
-def _not_a_websocket(error: RemoteProtocolError | None = None) -> Refused:
-    text = f"this is for WebSockets only{f': {error}' if error else ''}"
-    headers = {"Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
-    return Refused(426, text, headers)
+def _key_of(request: Request) -> bytes:
+    """The key of a WebSocket's handshake.
+
+    Raises:
+        Refused: that is none.
+    """
+    headers = request.headers
+    if not (
+        request.method == "GET"
+        and request.version != "1.0"
+        and request.wants_websocket
+        and "upgrade" in request.connection
+        and headers.get("sec-websocket-version") == "13"
+    ):
+        version = {"Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+        raise Refused(426, "this is for WebSockets only", version)
+    key = headers.get("sec-websocket-key", "").encode("latin-1")
+    try:
+        length = len(base64.b64decode(key, validate=True))
+    except ValueError:
+        length = 0
+    if length != 16:
+        raise Refused(400, "Sec-WebSocket-Key must be 16 bytes in base64")
+    return key
