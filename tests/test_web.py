@@ -461,6 +461,38 @@ async def test_h264_begins_with_a_key_frame_and_keeps_numbers(hub: Broadcast) ->
                 assert kinds == [pictures.H264_CONFIGURATION, pictures.H264]
 
 
+@pytest.mark.parametrize(
+    ("size", "megabits"),
+    [((320, 180), 2), ((960, 540), 4), ((1920, 1080), 8), ((3840, 2160), 8)],
+)
+def test_bits_follow_from_the_size_of_the_picture(
+    size: tuple[int, int], megabits: int
+) -> None:
+    assert h264.bitrate(*size) == megabits * 1_000_000
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize("kind", ["waves", "noise"])
+async def test_h264_takes_the_bits_that_it_has(kind: str) -> None:
+    """A second in soft colours has as many as it may; noise is kept in bounds."""
+    y, x = np.mgrid[:512, :512]
+    random = np.random.default_rng(1)
+
+    def drawn(number: int) -> bytes:
+        waves = 60 * np.sin(x / 20 + number / 3) * np.sin(y / 15 - number / 4)
+        slow = 40 * np.sin((x + y) / 50 + number / 5)
+        noise = random.integers(0, 255, (512, 512))
+        scene = noise if kind == "noise" else 128 + waves + slow
+        return scene.astype(np.uint8).tobytes()
+
+    form = pictures.PictureFormat(512, 512, pictures.FORMATS["gray8"])
+    ffmpeg = h264.ffmpeg_if_any()
+    assert ffmpeg is not None
+    command = h264.ffmpeg_command(ffmpeg, form)
+    done = await anyio.run_process(command, input=b"".join(map(drawn, range(h264.FPS))))
+    assert 0.8 < 8 * len(done.stdout) / h264.bitrate(512, 512) < 2
+
+
 @needs_ffmpeg
 async def test_h264_begins_anew_for_another_size(hub: Broadcast) -> None:
     async with web.serve(hub) as to, watching(to, "/h264") as viewer:

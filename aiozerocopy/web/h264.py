@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import logging
+import math
 import os
 from functools import partial
 from typing import TYPE_CHECKING
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from aiozerocopy.web.pictures import PictureFormat
 
 GROUP = 60  # frames from one key frame to the next
+FPS = 30  # which FFmpeg is told; bits a frame follow from it, and few would be blocks
+MIN_BITRATE, MAX_BITRATE = 2_000_000, 8_000_000  # bits a second, at that rate
 
 log = logging.getLogger("aiozerocopy")
 
@@ -68,18 +71,26 @@ def ffmpeg_if_any() -> str | None:
     return None
 
 
+def bitrate(width: int, height: int) -> int:
+    """Bits a second: 8 million for 1920x1080, less in proportion to the sides."""
+    part = math.sqrt(width * height / (1920 * 1080))
+    return round(min(max(part * MAX_BITRATE, MIN_BITRATE), MAX_BITRATE))
+
+
 def ffmpeg_command(ffmpeg: str, picture: PictureFormat) -> list[str]:
     """How FFmpeg is called: pixels of this picture on stdin, FLV on stdout."""
+    rate = bitrate(picture.width, picture.height)
     return [
         *(ffmpeg, "-hide_banner", "-nostats", "-loglevel", "error"),
         *("-f", "rawvideo", "-pix_fmt", picture.form.ffmpeg),
-        *("-video_size", f"{picture.width}x{picture.height}", "-framerate", "60"),
+        *("-video_size", f"{picture.width}x{picture.height}", "-framerate", str(FPS)),
         *("-probesize", "32", "-analyzeduration", "0", "-i", "pipe:0"),
         *("-vf", _FILTERS),
         *("-colorspace", "bt709", "-color_primaries", "bt709"),
         *("-color_trc", "bt709", "-color_range", "tv"),
         *("-c:v", "libx264", "-preset", "ultrafast", "-tune", "zerolatency"),
-        *("-crf", "21", "-g", str(GROUP)),
+        *("-b:v", str(rate), "-maxrate", str(rate), "-bufsize", str(rate)),
+        *("-g", str(GROUP)),
         *("-f", "flv", "-flvflags", "no_duration_filesize", "-flush_packets", "1"),
         "pipe:1",
     ]
