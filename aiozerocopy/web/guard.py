@@ -8,6 +8,7 @@ import secrets
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from aiozerocopy.web import assets, missing_token
 from aiozerocopy.web.http import Refused
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy.web.http import Request
 
-_OPEN_TO_ALL = {"/healthz", "/viewer.css", "/viewer.js"}  # no token: nothing to see
+_OPEN_TO_ALL = {"/healthz", *assets.PARTS}  # no token: nothing to see
 
 
 class Guard:
@@ -38,19 +39,12 @@ class Guard:
         name = request.host
         if self._is_local and not is_loopback(name) and name not in self._hosts:
             raise Refused(403, "this server is not known by that name")
-        if request.path not in _OPEN_TO_ALL and not self._has_token(request):
-            challenge = {"WWW-Authenticate": "Bearer"}
-            raise Refused(401, "a token is needed: /?token=...", challenge)
-
-    def _has_token(self, request: Request) -> bool:
-        if self._token is None:
-            return True
-        given = request.query.get("token")
-        if given is None:
-            kind, _, given = request.headers.get("authorization", "").partition(" ")
-            if kind.lower() != "bearer":
-                return False
-        return secrets.compare_digest(given.strip().encode(), self._token.encode())
+        if self._token is None or request.path in _OPEN_TO_ALL:
+            return
+        given = _token_of(request)
+        is_right = secrets.compare_digest(given.encode(), self._token.encode())
+        if not (given and is_right):
+            raise missing_token.refusal(request, is_wrong=bool(given))
 
     def check_origin(self, request: Request) -> None:
         """A browser says which page asks; programs need not.
@@ -64,6 +58,16 @@ class Guard:
             if urlsplit(origin).netloc.lower() == request.headers["host"].lower():
                 return
         raise Refused(403, "not for pages of another origin")
+
+
+def _token_of(request: Request) -> str:
+    """The token that was given; "" if none was."""
+    given = request.query.get("token")
+    if given is None:
+        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer":
+            return ""
+    return given.strip()
 
 
 def is_loopback(name: str) -> bool:
