@@ -119,6 +119,7 @@ async def test_no_frame_so_far(page: Page, mode: str) -> None:
         await page.open(server.url)
         said = await page.says("waiting")
         assert said == "Connected, waiting for the first frame"
+        assert await page.tell("document.getElementById('picture').hidden")
         async with publishing(hub):
             await page.says("live")
 
@@ -153,6 +154,16 @@ async def test_a_server_that_is_frozen(page: Page, mode: str) -> None:
         page.browser.wait_until("document.body.dataset.state === 'lost'")
         assert "The server does not answer" in page.browser.evaluate(text)
         await page.says("live")
+
+
+async def test_a_server_that_is_frozen_after_what_cannot_be_shown(page: Page) -> None:
+    async with Broadcast() as hub, serving(hub) as server:
+        await hub.publish(PICTURE.astype(np.float32))
+        await page.open(server.url)
+        await page.says("unshowable")
+        page.browser.wait_until("document.body.dataset.state === 'lost'")
+        reason = page.browser.evaluate("document.getElementById('reason').innerText")
+        assert reason == "Trying again until it does."
 
 
 async def test_frames_that_do_not_get_through(

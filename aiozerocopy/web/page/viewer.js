@@ -121,6 +121,7 @@ class Screen {
     const { connection } = this;
     this.numbers.show(sequence, timestamp);
     this.sequence = sequence;
+    $("picture").hidden = false;
     this.size = `${width} \u00d7 ${height}`;
     this.lastFrame = connection.frame = performance.now();
     if (sequence > connection.newest) {
@@ -144,7 +145,8 @@ class Screen {
     const now = performance.now();
     const { connection } = this;
     if (connection !== null) {
-      this.enter(stateOf(connection, now), connection.reason || undefined);
+      const state = stateOf(connection, now);
+      this.enter(state, state === "unshowable" ? connection.reason : undefined);
       const isQuiet = now - (connection.frame ?? connection.begin) > ASK_SOON;
       if (now - connection.asked > (isQuiet ? ASK_SOON : ASK_EVERY)) this.check(connection);
     }
