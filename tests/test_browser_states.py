@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -134,7 +135,7 @@ async def test_a_source_that_pauses(page: Page, mode: str) -> None:
         assert age < SOON
         said = await page.says("paused")
         assert "The server answers: its source has paused." in said
-        assert "Last frame 2 s ago" in said
+        assert re.search(r"Last frame \d+ s ago", said)
         async with publishing(hub):
             await page.says("live")
 
@@ -285,8 +286,9 @@ async def test_states_are_announced(page: Page) -> None:
         await page.says("paused")
         before = await page.tell(region)
         assert before == "No new frames. The server answers: its source has paused."
-        seconds = "document.getElementById('age').innerText"
-        await page.until(f"{seconds} === 'Last frame 4 s ago'")
+        age = "document.getElementById('age').innerText"
+        first = await page.tell(age)
+        await page.until(f"{age} !== '{first}'")
         assert await page.tell(region) == before  # the seconds are not read out
 
 
@@ -353,13 +355,12 @@ async def test_the_choice_of_a_way_by_keys(page: Page) -> None:
 
 
 async def test_drops_begin_at_zero(page: Page) -> None:
-    """For each way; and those before it has settled do not count."""
+    """Again when another way is chosen."""
     shown = "document.getElementById('dropped').textContent"
     hold = "for (const end = performance.now() + 1000; performance.now() < end;);"
     async with Broadcast() as hub, serving(hub) as server, publishing(hub):
         await page.open(server.url)
         await page.until("viewer.numbers.history.length > 0")
-        assert await page.tell("viewer.numbers.dropped") == 0
         await page.tell(hold)
         await page.until(f"Number({shown}) > 0")
         await page.tell("viewer.want('raw')")
