@@ -133,7 +133,7 @@ async def test_a_server_that_comes_back_is_found_again(
                 pytest.skip(f"{mode} needs a package or FFmpeg")
             port = server.port
             await watch(browser, f"{server.url}?mode={mode}")
-        await in_thread(browser.wait_until, "document.body.dataset.state === 'waiting'")
+        await in_thread(browser.wait_until, "document.body.dataset.state === 'ended'")
         before = await in_thread(browser.evaluate, "viewer.numbers.total")
         async with web.serve(hub, port=port), publishing(hub):
             more = f"viewer.numbers.total > {before + 3}"

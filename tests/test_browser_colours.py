@@ -164,26 +164,32 @@ async def test_hd_that_says_nothing_is_misread(
     assert off(played(browser, path)) > 10 * NEAR
 
 
-@pytest.mark.parametrize("size", [SD, HD], ids=str)
-@pytest.mark.parametrize("mode", ["h264", "mjpeg", "raw"])
+@pytest.mark.parametrize(
+    ("size", "pix_fmt"),
+    [(SD, "rgb24"), (HD, "rgb24"), (SD, "yuv420p"), (SD, "nv12")],
+    ids=str,
+)
+@pytest.mark.parametrize("mode", ["h264", "mjpeg", "raw", "raw by the processor"])
 async def test_the_viewer_shows_what_was_drawn(
-    browser: chromium.Browser, mode: str, size: tuple[int, int]
+    browser: chromium.Browser, mode: str, size: tuple[int, int], pix_fmt: str
 ) -> None:
     web = pytest.importorskip("aiozerocopy.web")
 
     async def call(method: Any, *args: Any) -> Any:
         return await anyio.to_thread.run_sync(partial(method, *args))
 
+    mode, _, by_processor = mode.partition(" ")
     async with Broadcast() as hub, web.serve(hub, modes=[mode]) as server:
         if server.modes != (mode,):
             pytest.skip(f"{mode} needs a package or FFmpeg")
         seen: list[list[int]] = []
         for colour in DRAWN:
-            picture, first = drawn(colour, size, "rgb24"), hub.sequence
+            picture, first = drawn(colour, size, pix_fmt), hub.sequence
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(publish, hub, picture)
+                tasks.start_soon(publish, hub, picture, pix_fmt)
                 if not seen:
-                    await call(browser.open, server.url)
+                    painter = "?painter=2d" if by_processor else ""
+                    await call(browser.open, server.url + painter)
                 # (what is in the encoder when the next one comes is of this one)
                 await call(browser.wait_until, f"viewer.sequence > {first}")
                 seen.append(await call(browser.evaluate, LOOK_AT_VIEWER))
@@ -192,7 +198,7 @@ async def test_the_viewer_shows_what_was_drawn(
     assert off(seen) <= NEAR, seen
 
 
-async def publish(hub: Broadcast, picture: Any) -> None:
+async def publish(hub: Broadcast, picture: Any, pix_fmt: str) -> None:
     while True:
-        await hub.publish(picture, pixel_format="rgb24")
+        await hub.publish(picture, pixel_format=pix_fmt)
         await anyio.sleep(1 / 15)

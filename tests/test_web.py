@@ -6,10 +6,12 @@ import json
 import logging
 import os
 import random
+import re
 import socket
 import struct
 import threading
 from contextlib import asynccontextmanager
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -26,7 +28,7 @@ from wsproto import events  # noqa: E402
 import aiozerocopy as azc  # noqa: E402
 from aiozerocopy import web  # noqa: E402
 from aiozerocopy.broadcast import Broadcast  # noqa: E402
-from aiozerocopy.web import h264, http, jpeg, modes, pictures, websocket  # noqa: E402
+from aiozerocopy.web import assets, h264, http, jpeg, modes, pictures, websocket  # noqa: E402
 
 if TYPE_CHECKING:
     import ssl
@@ -206,6 +208,7 @@ async def publishing(hub: Broadcast, height: int = HEIGHT) -> AsyncIterator[None
         ("/?mode=raw", "text/html"),
         ("/viewer.js", "text/javascript"),
         ("/viewer.css", "text/css"),
+        ("/icon.svg", "image/svg+xml"),
         ("/healthz", "text/plain"),
         ("/status", "application/json"),
         ("/metrics", "text/plain; version=0.0.4"),
@@ -225,10 +228,27 @@ async def test_pages(hub: Broadcast, path: str, kind: str) -> None:
 
 async def test_the_page_needs_nothing_from_elsewhere(hub: Broadcast) -> None:
     async with web.serve(hub) as to:
-        for path in ("/", "/viewer.js", "/viewer.css"):
+        for path in ("/", *assets.PARTS):
             body = (await ask(to, path)).body
+            body = body.replace(b'xmlns="http://www.w3.org/2000/svg"', b"")
             for elsewhere in (b"http://", b"https://", b'"//', b"@import", b"eval("):
                 assert elsewhere not in body
+
+
+async def test_the_page_is_served_as_a_whole(hub: Broadcast) -> None:
+    """Every file that is packaged, and every file that one of them names."""
+    packaged = {path.name for path in (resources.files(web) / "page").iterdir()}
+    assert set(assets.PARTS.values()) == packaged - {assets.PAGE, assets.TOKEN_PAGE}
+    named = rb'(?:href|script src)="([\w.]+)"|from "\./([\w.]+)"'
+    for name in packaged:
+        for found in re.findall(named, assets.content(name)):
+            assert b"".join(found).decode() in assets.PARTS.values()
+
+
+async def test_the_title_is_text_whatever_is_in_it(hub: Broadcast) -> None:
+    async with web.serve(hub, title="Tea & <b>milk</b>") as to:
+        body = (await ask(to, "/")).body
+    assert body.count(b">Tea &amp; &lt;b&gt;milk&lt;/b&gt;</") == 2
 
 
 async def test_status(hub: Broadcast) -> None:
@@ -335,15 +355,21 @@ def test_modes_that_do_not_exist() -> None:
 # ---- streams ---------------------------------------------------------------------
 
 
+def planes(number: int = 0) -> NDArray[np.uint8]:
+    """The same as YUV: rows of luma, and half as many of the rest."""
+    return picture(number, 1).reshape(HEIGHT, WIDTH)[: HEIGHT // 2 * 3 // 2]
+
+
 @pytest.mark.parametrize("name", pictures.FORMATS)
 async def test_raw_frames_arrive_as_they_were(hub: Broadcast, name: str) -> None:
     form = pictures.FORMATS[name]
+    height = HEIGHT // 2 if form.is_yuv else HEIGHT
     async with web.serve(hub) as to, watching(to) as viewer:
         for number in range(3):
-            frame = picture(number, form.channels)
+            frame = planes(number) if form.is_yuv else picture(number, form.channels)
             await hub.publish(frame, pixel_format=name, timestamp_ns=5_000_000)
             header, payload = await viewer.message()
-            expected = (1, 0, form.code, 1, WIDTH, HEIGHT, 0, number, 5_000)
+            expected = (1, 0, form.code, 1, WIDTH, height, 0, number, 5_000)
             assert header == expected
             assert payload == frame.tobytes()
 
@@ -461,7 +487,7 @@ async def test_a_slow_compressor_delays_nobody_else(
 
 @needs_jpeg
 @pytest.mark.parametrize("name", ["simplejpeg", "PIL"])
-@pytest.mark.parametrize("pixels", pictures.FORMATS)
+@pytest.mark.parametrize("pixels", jpeg._PILLOW)
 def test_compressors_agree_on_colours(name: str, pixels: str) -> None:
     pytest.importorskip(name)
     image = pytest.importorskip("PIL.Image")
@@ -495,6 +521,48 @@ async def test_h264_begins_with_a_key_frame_and_keeps_numbers(hub: Broadcast) ->
             async with watching(to, "/h264") as late:
                 kinds = [(await late.message())[0][1] for _ in range(2)]
                 assert kinds == [pictures.H264_CONFIGURATION, pictures.H264]
+
+
+@needs_jpeg
+async def test_the_end_of_the_server_ends_the_jpegs(hub: Broadcast) -> None:
+    async with web.serve(hub) as to, connected(to) as stream:
+        await stream.send(asking("/stream.mjpg"))
+        await hub.publish(picture())
+        await until_seen(stream, END_OF_JPEG)
+        await to.aclose()
+        assert (await rest(stream)).endswith(b"0\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("size", "megabits"),
+    [((320, 180), 2), ((960, 540), 4), ((1920, 1080), 8), ((3840, 2160), 8)],
+)
+def test_bits_follow_from_the_size_of_the_picture(
+    size: tuple[int, int], megabits: int
+) -> None:
+    assert h264.bitrate(*size) == megabits * 1_000_000
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize("kind", ["waves", "noise"])
+async def test_h264_takes_the_bits_that_it_has(kind: str) -> None:
+    """A second in soft colours has as many as it may; noise is kept in bounds."""
+    y, x = np.mgrid[:512, :512]
+    random = np.random.default_rng(1)
+
+    def drawn(number: int) -> bytes:
+        waves = 60 * np.sin(x / 20 + number / 3) * np.sin(y / 15 - number / 4)
+        slow = 40 * np.sin((x + y) / 50 + number / 5)
+        noise = random.integers(0, 255, (512, 512))
+        scene = noise if kind == "noise" else 128 + waves + slow
+        return scene.astype(np.uint8).tobytes()
+
+    form = pictures.PictureFormat(512, 512, pictures.FORMATS["gray8"])
+    ffmpeg = h264.ffmpeg_if_any()
+    assert ffmpeg is not None
+    command = h264.ffmpeg_command(ffmpeg, form)
+    done = await anyio.run_process(command, input=b"".join(map(drawn, range(h264.FPS))))
+    assert 0.8 < 8 * len(done.stdout) / h264.bitrate(512, 512) < 2
 
 
 @needs_ffmpeg
@@ -552,19 +620,69 @@ async def test_viewers_who_leave_are_forgotten(hub: Broadcast) -> None:
     assert hub.clients == ()
 
 
-@pytest.mark.parametrize(
-    "frame", [np.zeros((4, 4, 2), np.uint8), np.zeros((4, 4, 3), np.float32)]
-)
-async def test_what_is_no_picture_harms_nobody(hub: Broadcast, frame: Any) -> None:
-    async with web.serve(hub) as to:
-        async with watching(to) as viewer:
-            await hub.publish(frame)
-            with pytest.raises(anyio.EndOfStream):
-                while True:
-                    await viewer.next_event()
+UNSHOWABLE = [
+    (np.zeros((4, 4, 3), np.float32), "", "its dtype is float32, not uint8"),
+    (np.zeros((4, 4), np.uint16), "gray16le", "its pixel format is 'gray16le', which"),
+    (np.zeros((4, 4), np.uint16), "", "its dtype is uint16, not uint8"),
+    (np.zeros((4, 4, 2), np.uint8), "", "its shape is (4, 4, 2), not (height, width,"),
+    (np.zeros((4, 4), np.uint8), "rgb24", "its shape of rgb24 is (4, 4), not"),
+    (np.zeros((0, 4, 3), np.uint8), "", "its shape is (0, 4, 3): it has no pixels"),
+    (np.zeros((6, 5), np.uint8), "yuv420p", "its shape of yuv420p is (6, 5), not"),
+    (np.zeros((7, 4), np.uint8), "nv12", "its shape of nv12 is (7, 4), not"),
+    (np.zeros(99, np.uint8), "nv12", "its shape of nv12 is (99,), not"),
+]
+
+
+@pytest.mark.parametrize(("frame", "name", "reason"), UNSHOWABLE, ids=str)
+async def test_what_is_no_picture_is_told(
+    hub: Broadcast, frame: Any, name: str, reason: str
+) -> None:
+    async with web.serve(hub) as to, watching(to) as viewer:
+        await hub.publish(frame, pixel_format=name)
+        header, payload = await viewer.message()
+        assert (header[1], header[7]) == (pictures.REASON, 0)
+        assert payload.decode().startswith(reason)
         await hub.publish(picture())
-        async with watching(to) as viewer:
-            assert (await viewer.message())[1] == picture().tobytes()
+        assert (await viewer.message())[1] == picture().tobytes()
+
+
+@needs_jpeg
+async def test_what_is_no_picture_is_told_between_jpegs(hub: Broadcast) -> None:
+    async with web.serve(hub) as to, connected(to) as stream:
+        await stream.send(asking("/stream.mjpg"))
+        await hub.publish(np.zeros((4, 4, 3), np.float32))
+        data = await until_seen(stream, b"not uint8\r\n")
+        assert b"Content-Type: text/plain" in data
+        await hub.publish(picture())
+        assert b"Content-Type: image/jpeg" in await until_seen(stream, END_OF_JPEG)
+
+
+@needs_ffmpeg
+async def test_what_is_no_picture_is_told_between_packets(hub: Broadcast) -> None:
+    """Also before the first one, and to those who come later."""
+    async with web.serve(hub) as to, watching(to, "/h264") as viewer:
+        for number in (0, 2):
+            await hub.publish(np.zeros((4, 4, 3), np.float32))
+            header, payload = await viewer.message()
+            assert (header[1], header[7]) == (pictures.REASON, number)
+            assert payload == b"its dtype is float32, not uint8"
+            async with watching(to, "/h264") as late:
+                while (await late.message())[0][1] != pictures.REASON:
+                    pass
+            await hub.publish(picture())
+            while header[1] != pictures.H264:
+                header, _ = await viewer.message()
+            assert header[7] == number + 1
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize("name", ["yuv420p", "nv12"])
+async def test_h264_of_yuv(hub: Broadcast, name: str) -> None:
+    async with web.serve(hub) as to, watching(to, "/h264") as viewer:
+        await hub.publish(planes(), pixel_format=name)
+        kinds = [(await viewer.message())[0] for _ in range(2)]
+        assert [header[1] for header in kinds] == [2, 1]
+        assert kinds[1][4:6] == (WIDTH, HEIGHT // 2)
 
 
 # ---- bad input -------------------------------------------------------------------
@@ -885,6 +1003,35 @@ async def test_tokens(
 ) -> None:
     async with web.serve(hub, token=TOKEN) as to:
         assert (await ask(to, path, *fields)).status == status
+
+
+@pytest.mark.parametrize(
+    ("query", "line", "page"),
+    [
+        ("", b"a token is needed: /?token=...\n", b"<h1>A token is needed</h1>"),
+        ("?token=", b"a token is needed: /?token=...\n", b"<h1>A token is needed</h1>"),
+        ("?token=x", b"this token is wrong\n", b"<h1>This token is wrong</h1>"),
+    ],
+)
+async def test_who_has_no_token_hears_so(
+    hub: Broadcast, query: str, line: bytes, page: bytes
+) -> None:
+    """A program gets a line, a browser a page."""
+    async with web.serve(hub, token=TOKEN) as to:
+        answer = await ask(to, f"/{query}")
+        assert (answer.status, answer.body) == (401, line)
+        answer = await ask(to, f"/{query}", "Accept: text/html,*/*;q=0.8")
+        assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert answer.headers["content-type"].startswith("text/html")
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert page in answer.body
+        assert TOKEN.encode() not in answer.body
+
+
+async def test_an_empty_token_lets_nobody_in(hub: Broadcast) -> None:
+    async with web.serve(hub, token="") as to:
+        for path in ("/", "/?token="):
+            assert (await ask(to, path)).status == 401
 
 
 async def test_a_token_as_header_and_for_viewers(hub: Broadcast) -> None:

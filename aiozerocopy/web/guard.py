@@ -9,6 +9,7 @@ import socket
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from aiozerocopy.web import assets, missing_token
 from aiozerocopy.web.http import Refused
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy.web.http import Request
 
-_OPEN_TO_ALL = {"/healthz", "/viewer.css", "/viewer.js"}  # no token: nothing to see
+_OPEN_TO_ALL = {"/healthz", *assets.PARTS}  # no token: nothing to see
 
 
 class Guard:
@@ -45,25 +46,18 @@ class Guard:
         """Raises: Refused."""
         if not self._is_known(request.host):
             raise Refused(403, "this server is not known by that name: see hosts=")
-        if request.path not in _OPEN_TO_ALL and not self._has_token(request):
-            challenge = {"WWW-Authenticate": "Bearer"}
-            raise Refused(401, "a token is needed: /?token=...", challenge)
+        if self._token is None or request.path in _OPEN_TO_ALL:
+            return
+        given = _token_of(request)
+        is_right = secrets.compare_digest(given.encode(), self._token.encode())
+        if not (given and is_right):
+            raise missing_token.refusal(request, is_wrong=bool(given))
 
     def _is_known(self, name: str) -> bool:
         if name in self._names or is_loopback(name):
             return True
         # Such a page has a name, and does not know the token.
         return not self._is_strict and (self._token is not None or is_address(name))
-
-    def _has_token(self, request: Request) -> bool:
-        if self._token is None:
-            return True
-        given = request.query.get("token")
-        if given is None:
-            kind, _, given = request.headers.get("authorization", "").partition(" ")
-            if kind.lower() != "bearer":
-                return False
-        return secrets.compare_digest(given.strip().encode(), self._token.encode())
 
     def check_origin(self, request: Request) -> None:
         """A browser says which page asks; programs need not.
@@ -78,6 +72,16 @@ class Guard:
             if place and place == request.authority.lower():
                 return
         raise Refused(403, "not for pages of another origin")
+
+
+def _token_of(request: Request) -> str:
+    """The token that was given; "" if none was."""
+    given = request.query.get("token")
+    if given is None:
+        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer":
+            return ""
+    return given.strip()
 
 
 def is_loopback(name: str) -> bool:

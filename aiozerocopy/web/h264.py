@@ -6,6 +6,7 @@ How a frame travels
         -> a `PacketQueue` for each viewer, which begins with a key frame
 
 It runs while somebody watches.  When the picture's size changes it is started anew.
+A frame that cannot be shown does not reach FFmpeg: viewers are sent the reason at once.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import logging
+import math
 import os
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,13 +31,16 @@ from aiozerocopy.web.packets import Packet, PacketQueue
 from aiozerocopy.web.pictures import (
     H264,
     H264_CONFIGURATION,
+    REASON,
+    UnknownPicture,
     picture_format,
+    reason_message,
     websocket_message,
 )
 from aiozerocopy.web.waiting import first_to_end
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from anyio.abc import TaskGroup
     from typing_extensions import Buffer
@@ -46,14 +51,17 @@ if TYPE_CHECKING:
     from aiozerocopy.web.pictures import PictureFormat
 
 GROUP = 60  # frames from one key frame to the next
+FPS = 30  # which FFmpeg is told; bits a frame follow from it, and few would be blocks
+MIN_BITRATE, MAX_BITRATE = 2_000_000, 8_000_000  # bits a second, at that rate
 
 log = logging.getLogger("aiozerocopy")
 
 # Browsers take HD for BT.709, whatever the stream says; and H.264 has no odd sizes.
 _FILTERS = (
     "pad=ceil(iw/2)*2:ceil(ih/2)*2,"
-    "scale=out_color_matrix=bt709:out_range=tv,format=yuv420p"
+    "scale=out_color_matrix=bt709:out_range=tv{yuv},format=yuv420p"
 )
+_YUV = ":in_color_matrix=bt709:in_range=tv"  # RGB has neither
 _FLV_HEADER = 13  # with the size of the tag before the first, which is 0
 _TAG_HEADER = 11
 _TAG_END = 4
@@ -68,18 +76,26 @@ def ffmpeg_if_any() -> str | None:
     return None
 
 
+def bitrate(width: int, height: int) -> int:
+    """Bits a second: 8 million for 1920x1080, less in proportion to the sides."""
+    part = math.sqrt(width * height / (1920 * 1080))
+    return round(min(max(part * MAX_BITRATE, MIN_BITRATE), MAX_BITRATE))
+
+
 def ffmpeg_command(ffmpeg: str, picture: PictureFormat) -> list[str]:
     """How FFmpeg is called: pixels of this picture on stdin, FLV on stdout."""
+    rate = bitrate(picture.width, picture.height)
     return [
         *(ffmpeg, "-hide_banner", "-nostats", "-loglevel", "error"),
         *("-f", "rawvideo", "-pix_fmt", picture.form.ffmpeg),
-        *("-video_size", f"{picture.width}x{picture.height}", "-framerate", "60"),
+        *("-video_size", f"{picture.width}x{picture.height}", "-framerate", str(FPS)),
         *("-probesize", "32", "-analyzeduration", "0", "-i", "pipe:0"),
-        *("-vf", _FILTERS),
+        *("-vf", _FILTERS.format(yuv=_YUV if picture.form.is_yuv else "")),
         *("-colorspace", "bt709", "-color_primaries", "bt709"),
         *("-color_trc", "bt709", "-color_range", "tv"),
         *("-c:v", "libx264", "-preset", "ultrafast", "-tune", "zerolatency"),
-        *("-crf", "21", "-g", str(GROUP)),
+        *("-b:v", str(rate), "-maxrate", str(rate), "-bufsize", str(rate)),
+        *("-g", str(GROUP)),
         *("-f", "flv", "-flvflags", "no_duration_filesize", "-flush_packets", "1"),
         "pipe:1",
     ]
@@ -88,12 +104,14 @@ def ffmpeg_command(ffmpeg: str, picture: PictureFormat) -> list[str]:
 class _Run:
     """One FFmpeg: the picture it was started for, and which frames are inside of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[Packet], object]) -> None:
         self.picture: PictureFormat | None = None
         self.begun = anyio.Event()  # the picture is known
         self.changed = anyio.Event()  # it is another one now
         self.failure = ""
+        self._tell = tell  # sends a packet to those who watch
         self._configuration: list[Packet] = []
+        self._reason: list[Packet] = []  # why the newest frame cannot be shown
         # The last key frame, and all that followed.
         self._latest: FrameQueue[Packet] = FrameQueue()
         self._timestamps: dict[int, int] = {}  # of frames that may still be sent
@@ -101,11 +119,16 @@ class _Run:
         self._encoded: collections.deque[tuple[bool, memoryview]] = collections.deque()
 
     def feed(self, frame: Published) -> Sequence[Buffer]:
-        """What FFmpeg gets of a frame: its pixels.
+        """What FFmpeg gets of a frame: its pixels, or nothing.
 
         Raises: ValueError, when FFmpeg expects others; the hub lets it go then.
         """
-        picture = picture_format(frame)
+        try:
+            picture = picture_format(frame)
+        except UnknownPicture as reason:
+            self._explain(frame, reason)
+            return (b"",)
+        self._reason = []
         if self.picture is None:
             self.picture = picture
             self.begun.set()
@@ -115,9 +138,14 @@ class _Run:
         self._timestamps[frame.sequence] = frame.timestamp_ns
         return (frame.view,)
 
+    def _explain(self, frame: Published, reason: UnknownPicture) -> None:
+        packet = _packet_of(reason_message(frame, reason), REASON, key=False)
+        self._reason = [packet]
+        self._tell(packet)
+
     def on_event(self, _client: Client, event: Event, sequence: int) -> None:
-        timestamp = self._timestamps.pop(sequence, 0)
-        if event == "sent":
+        timestamp = self._timestamps.pop(sequence, None)
+        if event == "sent" and timestamp is not None:
             self._sent.append((sequence, timestamp))
 
     def packets(self, tag: memoryview) -> list[Packet]:
@@ -148,7 +176,7 @@ class _Run:
 
     def packets_so_far(self) -> list[Packet]:
         """What a newcomer needs to decode what follows."""
-        return [*self._configuration, *self._latest]
+        return [*self._configuration, *self._latest, *self._reason]
 
 
 def _packet(
@@ -168,8 +196,12 @@ def _packet(
         sequence=sequence,
         timestamp_ns=timestamp_ns,
     )
+    return _packet_of(buffers, kind, key=key)
+
+
+def _packet_of(buffers: Sequence[Buffer], kind: int, *, key: bool) -> Packet:
     nbytes = sum(len(memoryview(buffer)) for buffer in buffers)
-    return Packet(buffers, nbytes, kind == H264, key)
+    return Packet(buffers, nbytes, kind, key)
 
 
 class H264Encoder:
@@ -182,7 +214,7 @@ class H264Encoder:
         self._queues: set[PacketQueue] = set()
         self._running = False
         self._scope = anyio.CancelScope()
-        self._current = _Run()
+        self._current = _Run(self._push)
 
     # -- viewers ------------------------------------------------------------------
 
@@ -202,20 +234,24 @@ class H264Encoder:
         if not self._queues:
             self._scope.cancel()
 
+    def _push(self, packet: Packet) -> None:
+        for queue in self._queues:
+            queue.push(packet)
+
     # -- the encoder --------------------------------------------------------------
 
     async def _run(self) -> None:
         """While somebody watches: one FFmpeg after the other, one for each picture."""
         try:
             while self._queues:
-                self._current = _Run()
+                self._current = _Run(self._push)
                 with anyio.CancelScope() as self._scope:
                     await self._encode(self._current)
         except (StreamBroken, IncompleteReceive, OSError) as error:
             log.error("H.264 is not encoded: %s", error)
         finally:
             self._running = False
-            self._current = _Run()
+            self._current = _Run(self._push)
             for queue in self._queues:
                 queue.end()
             self._queues.clear()
@@ -260,8 +296,7 @@ class H264Encoder:
             await stdout.receive_exactly(bytearray(_FLV_HEADER))
             while True:
                 for packet in run.packets(await _next_tag(stdout)):
-                    for queue in self._queues:
-                        queue.push(packet)
+                    self._push(packet)
         except (IncompleteReceive, anyio.EndOfStream):
             run.failure = f"FFmpeg ended: {ffmpeg.stderr_tail.strip() or 'in silence'}"
 

@@ -12,20 +12,35 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from aiozerocopy.web.pictures import picture_format
+from aiozerocopy.frames import to_rgb24
+from aiozerocopy.web.pictures import FORMATS, UnknownPicture, picture_format
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from typing_extensions import Buffer
+    from collections.abc import Callable
 
     from aiozerocopy.broadcast import Published
-    from aiozerocopy.web.pictures import PixelFormat
+    from aiozerocopy.web.pictures import PictureFormat, PixelFormat
 
     Compress = Callable[[Any, PixelFormat, int], bytes]
+    Part = tuple[bytes, ...]
 
 BOUNDARY = "aiozerocopy-frame"
+LAST_CHUNK = b"0\r\n\r\n"
 _PART_END = b"\r\n"
+_SIMPLEJPEG = {
+    "gray8": "GRAY",
+    "rgb24": "RGB",
+    "rgba": "RGBX",
+    "bgr24": "BGR",
+    "bgra": "BGRX",
+}
+_PILLOW = {  # mode and raw mode
+    "gray8": ("L", "L"),
+    "rgb24": ("RGB", "RGB"),
+    "rgba": ("RGB", "RGBX"),
+    "bgr24": ("RGB", "BGR"),
+    "bgra": ("RGB", "BGRX"),
+}
 CONTENT_TYPE = f"multipart/x-mixed-replace; boundary={BOUNDARY}"
 
 
@@ -38,7 +53,7 @@ def _with_simplejpeg(array: Any, form: PixelFormat, quality: int) -> bytes:
     encoded: bytes = simplejpeg.encode_jpeg(
         array,
         quality=quality,
-        colorspace=form.simplejpeg,
+        colorspace=_SIMPLEJPEG[form.name],
         colorsubsampling=subsampling,
         fastdct=True,
     )
@@ -50,7 +65,7 @@ def _with_pillow(array: Any, form: PixelFormat, quality: int) -> bytes:
 
     from PIL import Image
 
-    mode, raw_mode = form.pillow
+    mode, raw_mode = _PILLOW[form.name]
     size = (array.shape[1], array.shape[0])
     image = Image.frombuffer(mode, size, array, "raw", raw_mode, 0, 1)
     out = io.BytesIO()
@@ -79,40 +94,46 @@ class JpegEncoder:
         self._compress = compress
         self._quality = quality
         self._lock = anyio.Lock()
-        self._encoded: tuple[int, bytes] = (-1, b"")  # the newest: sequence and JPEG
+        self._newest: tuple[int, Part] = (-1, ())  # its sequence, and its part
 
-    async def _jpeg(self, frame: Published) -> bytes:
-        async with self._lock:
-            sequence, jpeg = self._encoded
-            if sequence != frame.sequence:
-                jpeg = await anyio.to_thread.run_sync(
-                    self._compress,
-                    frame.array,
-                    picture_format(frame).form,
-                    self._quality,
-                )
-                self._encoded = (frame.sequence, jpeg)
-            return jpeg
-
-    async def plain(self, frame: Published) -> Sequence[Buffer]:
+    async def plain(self, frame: Published) -> Part:
         """A part of a multipart stream."""
-        jpeg = await self._jpeg(frame)
-        return (_part_header(frame, len(jpeg)), jpeg, _PART_END)
+        async with self._lock:
+            sequence, part = self._newest
+            if sequence != frame.sequence:
+                part = await self._part(frame)
+                self._newest = (frame.sequence, part)
+            return part
 
-    async def chunked(self, frame: Published) -> Sequence[Buffer]:
+    async def chunked(self, frame: Published) -> Part:
         """The same as a chunk of an HTTP/1.1 answer."""
-        jpeg = await self._jpeg(frame)
-        header = _part_header(frame, len(jpeg))
-        length = len(header) + len(jpeg) + len(_PART_END)
-        return (b"%x\r\n%b" % (length, header), jpeg, _PART_END + b"\r\n")
+        part = await self.plain(frame)
+        return (b"%x\r\n" % sum(map(len, part)), *part, b"\r\n")
+
+    async def _part(self, frame: Published) -> Part:
+        """The frame as a JPEG, or as text why it cannot be shown."""
+        try:
+            picture = picture_format(frame)
+        except UnknownPicture as reason:
+            return _part(frame, "text/plain; charset=utf-8", str(reason).encode())
+        jpeg = await anyio.to_thread.run_sync(self._jpeg, frame, picture)
+        return _part(frame, "image/jpeg", jpeg)
+
+    def _jpeg(self, frame: Published, picture: PictureFormat) -> bytes:
+        array, form = frame.array, picture.form
+        if form.is_yuv:
+            size = (picture.width, picture.height)
+            array, form = to_rgb24(array, size, source=form.name), FORMATS["rgb24"]
+        return self._compress(array, form, self._quality)
 
 
-def _part_header(frame: Published, nbytes: int) -> bytes:
-    return (
+def _part(frame: Published, kind: str, content: bytes) -> Part:
+    head = (
         f"--{BOUNDARY}\r\n"
-        "Content-Type: image/jpeg\r\n"
-        f"Content-Length: {nbytes}\r\n"
+        f"Content-Type: {kind}\r\n"
+        f"Content-Length: {len(content)}\r\n"
         f"X-Sequence: {frame.sequence}\r\n"
         f"X-Timestamp: {frame.timestamp_ns // 1000}\r\n"
         "\r\n"
-    ).encode()
+    )
+    return (head.encode(), content, _PART_END)

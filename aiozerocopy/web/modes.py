@@ -18,7 +18,7 @@ from aiozerocopy.web.viewers import (
     PacketFeed,
 )
 from aiozerocopy.web.waiting import first_to_end, until_silent
-from aiozerocopy.web.websocket import WebSocket
+from aiozerocopy.web.websocket import CLOSE_SECONDS, WebSocket
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 PATHS = {"h264": "/h264", "mjpeg": "/stream.mjpg", "raw": "/raw"}
 PING_SECONDS = 20.0
 
+_FEED_ENDED, _VIEWER_LEFT = 0, 2  # what `Modes._show` returns
 GOING_AWAY, CANNOT = 1001, 4406  # why a WebSocket is closed
 
 
@@ -91,7 +92,7 @@ class Modes:
         assert self._h264 is not None
         websocket = await WebSocket.accept(http, request)
         feed = PacketFeed(self._h264, http.stream, self._patience)
-        if await self._show_over(websocket, feed, "h264") == 0:
+        if await self._show_over(websocket, feed, "h264") == _FEED_ENDED:
             await websocket.close(CANNOT, "H.264 cannot be encoded here")
         await websocket.close(GOING_AWAY, "the end")
 
@@ -104,7 +105,11 @@ class Modes:
         is_chunked = await http.start(headers)
         encode = self._jpeg.chunked if is_chunked else self._jpeg.plain
         feed = HubFeed(self._hub, http.stream, encode, self._patience)
-        await self._show(feed, "mjpeg", partial(until_silent, http.stream))
+        left = partial(until_silent, http.stream)
+        has_left = await self._show(feed, "mjpeg", left) == _VIEWER_LEFT
+        if is_chunked and not has_left:
+            with anyio.move_on_after(CLOSE_SECONDS):
+                await http.stream.send(jpeg.LAST_CHUNK)
 
     async def _show_over(self, websocket: WebSocket, feed: Feed, mode: str) -> int:
         return await self._show(
@@ -114,7 +119,7 @@ class Modes:
     async def _show(
         self, feed: Feed, mode: str, *ends: Callable[[], Awaitable[object]]
     ) -> int:
-        """Until the feed ends (0), the server does (1), or one of the others."""
+        """Until one of these ends: the feed, the server, or one of the others."""
         self._feeds[feed] = mode
         try:
             return await first_to_end(feed.run, self._closing.wait, *ends)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from aiozerocopy._core.change import Change
 from aiozerocopy.broadcast.frame_queue import FrameQueue
+from aiozerocopy.web.pictures import H264, H264_CONFIGURATION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +21,12 @@ class Packet:
 
     buffers: Sequence[Buffer]
     nbytes: int
-    is_picture: bool  # or the configuration, which the decoder needs first
+    kind: int  # of its payload: see `pictures`
     key: bool
+
+    @property
+    def is_picture(self) -> bool:
+        return self.kind == H264
 
 
 class PacketQueue:
@@ -46,9 +51,9 @@ class PacketQueue:
     def _drop_all(self) -> None:
         """The newest configuration stays: the next key frame needs it."""
         dropped = self._packets.drop_to(0)
-        configurations = [packet for packet in dropped if not packet.is_picture]
-        self.dropped += len(dropped) - len(configurations)
-        for configuration in configurations[-1:]:
+        self.dropped += sum(packet.is_picture for packet in dropped)
+        needed = [packet for packet in dropped if packet.kind == H264_CONFIGURATION]
+        for configuration in needed[-1:]:
             self._packets.append(configuration)
 
     def end(self) -> None:

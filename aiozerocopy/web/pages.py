@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from aiozerocopy.web import metrics
+from aiozerocopy.web import assets, metrics
 from aiozerocopy.web.metrics import Metric
 
 if TYPE_CHECKING:
@@ -17,17 +15,6 @@ if TYPE_CHECKING:
     from aiozerocopy.broadcast import Broadcast
     from aiozerocopy.web.http import HttpConnection, Request
     from aiozerocopy.web.modes import Modes, Route
-
-_PAGE_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src 'self' blob: data:; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'self'"
-)
-_PAGE = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/viewer.css": ("viewer.css", "text/css; charset=utf-8"),
-    "/viewer.js": ("viewer.js", "text/javascript; charset=utf-8"),
-}
 
 
 class Pages:
@@ -48,16 +35,20 @@ class Pages:
         self._server_metrics = server_metrics
         self._title = title
         self.routes: dict[str, Route] = {
-            **dict.fromkeys(_PAGE, self._send_page),
+            "/": self._send_page,
+            **dict.fromkeys(assets.PARTS, self._send_part),
             "/healthz": self._send_health,
             "/metrics": self._send_metrics,
             "/status": self._send_status,
         }
 
-    async def _send_page(self, http: HttpConnection, request: Request) -> None:
-        name, kind = _PAGE[request.path]
-        headers = {"Content-Type": kind, "Content-Security-Policy": _PAGE_POLICY}
-        await http.respond(200, _page(name), headers)
+    async def _send_page(self, http: HttpConnection, _request: Request) -> None:
+        page = assets.filled(assets.PAGE, title=self._title).encode()
+        await http.respond(200, page, assets.headers(assets.PAGE))
+
+    async def _send_part(self, http: HttpConnection, request: Request) -> None:
+        name = assets.PARTS[request.path]
+        await http.respond(200, assets.content(name), assets.headers(name))
 
     async def _send_health(self, http: HttpConnection, _request: Request) -> None:
         await http.respond(200, b"ok\n", {"Content-Type": "text/plain"})
@@ -86,8 +77,3 @@ class Pages:
         )
         yield from self._modes.metrics()
         yield from self._server_metrics()
-
-
-@cache
-def _page(name: str) -> bytes:
-    return (files(__package__) / "page" / name).read_bytes()

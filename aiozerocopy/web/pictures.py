@@ -4,13 +4,17 @@ Over a WebSocket each message is a header of 32 bytes, all little-endian, and a 
 
     offset  type      what
     0       u8        version, 1
-    1       u8        payload: 0 pixels, 1 H.264 (AVCC), 2 H.264 configuration (avcC)
-    2       u8        pixel format: 0 gray8, 1 rgb24, 2 rgba, 3 bgr24, 4 bgra
+    1       u8        payload: 0 pixels, 1 H.264 (AVCC), 2 H.264 configuration (avcC),
+                      3 why the frame cannot be shown (UTF-8)
+    2       u8        pixel format: 0 gray8, 1 rgb24, 2 rgba, 3 bgr24, 4 bgra,
+                      5 yuv420p, 6 nv12
     3       u8        flags: 1 decodable by itself (a key frame)
     4       u32, u32  width, height
     12      u32       0
     16      u64       sequence number of the frame
     24      i64       its timestamp, microseconds since 1970
+
+YUV is taken for BT.709 of limited range, which is what `aiozerocopy.frames` makes.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from aiozerocopy.frames import PLANES
 from aiozerocopy.web.websocket import binary_header
 
 if TYPE_CHECKING:
@@ -28,7 +33,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy.broadcast import Published
 
-PIXELS, H264, H264_CONFIGURATION = range(3)
+PIXELS, H264, H264_CONFIGURATION, REASON = range(4)
 KEY = 1
 
 _HEADER = struct.Struct("<BBBBIIIQq")
@@ -36,24 +41,28 @@ _HEADER = struct.Struct("<BBBBIIIQq")
 
 @dataclass(frozen=True)
 class PixelFormat:
-    """How pixels lie in memory, and what others call that."""
+    """How pixels lie in memory, and what FFmpeg calls that."""
 
     name: str
     code: int
-    channels: int
+    channels: int  # 1 for YUV, whose planes are rows as wide as the picture
     ffmpeg: str
-    simplejpeg: str
-    pillow: tuple[str, str]  # mode, raw mode
+
+    @property
+    def is_yuv(self) -> bool:
+        return self.name in PLANES
 
 
 FORMATS = {
     form.name: form
     for form in (
-        PixelFormat("gray8", 0, 1, "gray", "GRAY", ("L", "L")),
-        PixelFormat("rgb24", 1, 3, "rgb24", "RGB", ("RGB", "RGB")),
-        PixelFormat("rgba", 2, 4, "rgba", "RGBX", ("RGB", "RGBX")),
-        PixelFormat("bgr24", 3, 3, "bgr24", "BGR", ("RGB", "BGR")),
-        PixelFormat("bgra", 4, 4, "bgra", "BGRX", ("RGB", "BGRX")),
+        PixelFormat("gray8", 0, 1, "gray"),
+        PixelFormat("rgb24", 1, 3, "rgb24"),
+        PixelFormat("rgba", 2, 4, "rgba"),
+        PixelFormat("bgr24", 3, 3, "bgr24"),
+        PixelFormat("bgra", 4, 4, "bgra"),
+        PixelFormat("yuv420p", 5, 1, "yuv420p"),
+        PixelFormat("nv12", 6, 1, "nv12"),
     )
 }
 _BY_CHANNELS = {1: "gray8", 3: "rgb24", 4: "rgba"}
@@ -72,9 +81,8 @@ class PictureFormat:
     height: int
     form: PixelFormat
 
-    @property
-    def nbytes(self) -> int:
-        return self.width * self.height * self.form.channels
+
+_NO_PICTURE = PictureFormat(0, 0, FORMATS["gray8"])
 
 
 def picture_format(frame: Published) -> PictureFormat:
@@ -83,16 +91,36 @@ def picture_format(frame: Published) -> PictureFormat:
     channels = shape[2] if len(shape) == 3 else 1
     name = _ALIASES.get(frame.pixel_format, frame.pixel_format)
     form = FORMATS.get(name or _BY_CHANNELS.get(channels, ""))
+    if name and form is None:
+        known = ", ".join(FORMATS)
+        raise UnknownPicture(f"its pixel format is {name!r}, which is none of {known}")
+    if (dtype := _numpy_name(frame.dtype)) != "uint8":
+        raise UnknownPicture(f"its dtype is {dtype}, not uint8")
     if len(shape) not in (2, 3) or form is None or form.channels != channels:
-        raise UnknownPicture(
-            f"a picture has the shape (height, width, channels) and one of the pixel "
-            f"formats {', '.join(FORMATS)}, not {shape} and {frame.pixel_format!r}"
-        )
-    if str(frame.dtype).lstrip("|<>=") not in ("uint8", "u1"):
-        raise UnknownPicture(f"a picture is of dtype uint8, not {frame.dtype}")
+        of = f" of {name}" if name else ""
+        raise UnknownPicture(f"its shape{of} is {shape}, not (height, width, channels)")
     if 0 in shape:
-        raise UnknownPicture(f"a picture has pixels, which {shape} does not")
+        raise UnknownPicture(f"its shape is {shape}: it has no pixels")
+    if form.is_yuv:
+        return PictureFormat(shape[1], _yuv_height(name, shape), form)
     return PictureFormat(shape[1], shape[0], form)
+
+
+def _numpy_name(dtype: str) -> str:
+    """What NumPy calls it: "float32" for "<f4"."""
+    kind, size = dtype[1], int(dtype[2:])
+    names = {"u": "uint", "i": "int", "f": "float", "c": "complex"}
+    return f"{names[kind]}{size * 8}" if kind in names else "bool"
+
+
+def _yuv_height(name: str, shape: tuple[int, ...]) -> int:
+    """Of a picture whose planes are these rows: two thirds of them are luma."""
+    rows, width = shape[:2]
+    if width % 2 or rows % 3 == 1:
+        raise UnknownPicture(
+            f"its shape of {name} is {shape}, not (height * 3 / 2, width), width even"
+        )
+    return (2 * rows) // 3
 
 
 def websocket_message(
@@ -120,12 +148,29 @@ def websocket_message(
     return (binary_header(len(header) + nbytes) + header, payload)
 
 
+def reason_message(frame: Published, reason: UnknownPicture) -> Sequence[Buffer]:
+    """Why this frame cannot be shown."""
+    text = str(reason).encode()
+    return websocket_message(
+        text,
+        len(text),
+        REASON,
+        _NO_PICTURE,
+        key=False,
+        sequence=frame.sequence,
+        timestamp_ns=frame.timestamp_ns,
+    )
+
+
 def raw(frame: Published) -> Sequence[Buffer]:
     """The frame's own memory as a message: nothing is converted or copied."""
-    picture = picture_format(frame)
+    try:
+        picture = picture_format(frame)
+    except UnknownPicture as reason:
+        return reason_message(frame, reason)
     return websocket_message(
         frame.view,
-        picture.nbytes,
+        frame.view.nbytes,
         PIXELS,
         picture,
         key=True,

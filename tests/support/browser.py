@@ -122,6 +122,12 @@ class Browser:
             raise BrowserError(f"{url}: {answer['errorText']}")
         self._wait_for("Page.loadEventFired")
 
+    def follow(self, expression: str) -> None:
+        """Do what leads to another page, and return when that has loaded."""
+        self._events.clear()
+        self.evaluate(expression)
+        self._wait_for("Page.loadEventFired")
+
     def evaluate(self, expression: str) -> Any:
         """The value of an expression, or of what it promises."""
         answer = self.call(
@@ -134,13 +140,14 @@ class Browser:
             raise BrowserError(json.dumps(answer["exceptionDetails"], indent=1))
         return answer["result"].get("value")
 
-    def wait_until(self, condition: str) -> None:
-        """Until an expression is true, as the page itself sees it."""
+    def wait_until(self, condition: str) -> Any:
+        """The value of an expression once it is true, as the page itself sees it."""
         seconds = PATIENCE - 3
-        self.evaluate(f"""new Promise((resolve, reject) => {{
+        return self.evaluate(f"""new Promise((resolve, reject) => {{
             const end = performance.now() + {seconds * 1000};
             const look = () => {{
-                if ({condition}) resolve();
+                const value = ({condition});
+                if (value) resolve(value);
                 else if (performance.now() < end) setTimeout(look, 10);
                 else reject(new Error({json.dumps(condition)} + " is not: "
                     + document.body.innerText));
@@ -159,6 +166,16 @@ class Browser:
                 if entry["level"] == "error":
                     found.append(entry["text"])
         return found
+
+    def press(self, key: str) -> None:
+        """A key of the keyboard, by its name."""
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+
+    def prefer(self, scheme: str) -> None:
+        """Be used by somebody who has everything "dark", or "light"."""
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self.call("Emulation.setEmulatedMedia", features=[feature])
 
     def resize(self, width: int, height: int, scale: float, *, phone: bool) -> None:
         """Have a window of this size, in CSS pixels."""

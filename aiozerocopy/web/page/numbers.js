@@ -1,0 +1,68 @@
+// What the numbers below the picture say.
+
+const SETTLING = 2000; // ms of a connection: what it skips to catch up does not count
+const HISTORY = 30000; // ms
+
+const NONE = "\u2013";
+
+export class Numbers {
+  constructor() {
+    this.ahead = 0; // ms that the server's clock is ahead of ours
+    this.total = 0;
+    this.history = []; // [ms since the page began, latency] of each frame that counts
+    this.restart();
+  }
+
+  restart() { // another connection, perhaps another way: what was missed was not its fault
+    this.last = null;
+    this.dropped = 0;
+    this.settled = Infinity;
+    this.recent = []; // the same of all frames of the last two seconds
+    this.arrived = []; // [time, bytes] of these
+  }
+
+  arrive(nbytes) {
+    this.arrived.push([performance.now(), nbytes]);
+  }
+
+  show(sequence, timestamp) {
+    const now = performance.now();
+    const latency = Math.max(0, performance.timeOrigin + now + this.ahead - timestamp);
+    this.recent.push([now, latency]);
+    if (now > this.settled) {
+      this.dropped += Math.max(0, sequence - this.last - 1);
+      this.history.push([now, latency]);
+    }
+    if (this.last === null) this.settled = now + SETTLING;
+    this.last = sequence;
+    this.total += 1;
+  }
+
+  pass(sequence) { // a frame that cannot be shown was not dropped
+    if (this.last !== null) this.last = sequence;
+  }
+
+  forget(now) {
+    const drop = (list, age) => {
+      while (list.length && list[0][0] < now - age) list.shift();
+    };
+    drop(this.history, HISTORY);
+    drop(this.recent, 2000);
+    drop(this.arrived, 2000);
+  }
+
+  text() {
+    this.forget(performance.now());
+    const { recent } = this;
+    const middle = recent.map(([, latency]) => latency).sort((a, b) => a - b)[recent.length >> 1];
+    const bytes = this.arrived.reduce((sum, [, nbytes]) => sum + nbytes, 0);
+    const span = recent.length > 1 ? (recent.at(-1)[0] - recent[0][0]) / 1000 : 0;
+    const rate = bytes * 8e-6 / 2;
+    return {
+      fps: span ? ((recent.length - 1) / span).toFixed(1) : NONE,
+      latency: middle === undefined ? NONE : middle.toFixed(middle < 10 ? 1 : 0),
+      dropped: String(this.dropped),
+      rate: bytes ? rate.toFixed(rate < 1 ? 2 : rate < 10 ? 1 : 0) : NONE,
+    };
+  }
+}

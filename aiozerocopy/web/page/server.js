@@ -1,0 +1,28 @@
+// The server that this page came from: its addresses, what it says of itself, and the
+// errors that asking it may end with.
+
+export const query = new URLSearchParams(location.search);
+const token = query.get("token");
+
+export class Refusal extends Error {} // trying again later would not help
+export class Unable extends Error {} // this way does not work here, another may
+
+export function address(path, scheme = location.protocol) {
+  const url = new URL(path, location.href);
+  url.protocol = scheme;
+  url.search = url.hash = "";
+  if (token !== null) url.searchParams.set("token", token);
+  return url;
+}
+
+// What it offers, how many frames were published, and how far its clock is ahead (ms).
+export async function askStatus(patience) {
+  const begin = Date.now();
+  const signal = AbortSignal.timeout(patience);
+  const response = await fetch(address("status"), { signal, cache: "no-store" });
+  if (response.status === 401 || response.status === 403)
+    throw new Refusal((await response.text()).trim());
+  if (!response.ok) throw new Error(String(response.status));
+  const status = await response.json();
+  return { ...status, ahead: status.now_us / 1000 - (begin + Date.now()) / 2 };
+}

@@ -1,0 +1,27 @@
+// The states of the page: for each the short word beside the title, the headline over the
+// picture, and a sentence for somebody who sees this page for the first time.
+
+const STALE = 2000; // ms without a frame, or without an answer
+
+export const STATES = {
+  connecting: ["Connecting", "Connecting to the server", ""],
+  waiting: ["Waiting", "Connected, waiting for the first frame", ""],
+  live: ["Live", "", ""],
+  paused: ["Paused", "No new frames", "The server answers: its source has paused."],
+  stalled: ["Stalled", "New frames do not get here",
+    "The server has newer ones: the connection is too slow for them."],
+  unshowable: ["Not shown", "This frame cannot be shown", ""],
+  unable: ["Not possible", "This does not work here", "Choose another way above."],
+  lost: ["Reconnecting", "The server does not answer", "Trying again until it does."],
+  ended: ["Ended", "The stream has ended", "It goes on here when the server is back."],
+  refused: ["Refused", "The server refuses this page", ""],
+};
+
+// The state of a connection: see `Screen.watch`.
+export function stateOf({ frame, answer, reason, newest, published }, now) {
+  if (now - answer > STALE) return "lost";
+  if (reason) return "unshowable";
+  if (frame === null) return "waiting";
+  if (now - frame < STALE) return "live";
+  return published > newest + 1 ? "stalled" : "paused";
+}

@@ -1,0 +1,224 @@
+// Three ways to get pictures.  Each is a function (screen, signal) that resolves when the
+// server has ended the stream, throws `Unable` where it cannot work, and paints until then.
+
+import { Unable, address } from "./server.js";
+
+const HEADER_BYTES = 32;
+const PIXELS = 0, CONFIGURATION = 2, REASON = 3; // kinds of payload
+const GOING_AWAY = 1001, CANNOT = 4406; // why the server closes a WebSocket
+
+function readHeader(data) {
+  const view = new DataView(data);
+  return {
+    kind: view.getUint8(1),
+    format: view.getUint8(2),
+    key: (view.getUint8(3) & 1) === 1,
+    width: view.getUint32(4, true),
+    height: view.getUint32(8, true),
+    sequence: Number(view.getBigUint64(16, true)),
+    timestamp: Number(view.getBigInt64(24, true)) / 1000,
+    nbytes: data.byteLength,
+    payload: new Uint8Array(data, HEADER_BYTES),
+  };
+}
+
+function overWebSocket(path, signal, take) {
+  return new Promise((resolve, reject) => {
+    const socket = new WebSocket(address(path, location.protocol === "https:" ? "wss:" : "ws:"));
+    socket.binaryType = "arraybuffer";
+    const fail = (error) => {
+      reject(error);
+      socket.close();
+    };
+    signal.addEventListener("abort", () => socket.close());
+    socket.onmessage = ({ data }) => {
+      try {
+        if (!signal.aborted) take(readHeader(data), fail);
+      } catch (error) {
+        fail(error);
+      }
+    };
+    socket.onclose = ({ code, reason }) => {
+      if (code === CANNOT) reject(new Unable(reason));
+      else if (code === GOING_AWAY || signal.aborted) resolve();
+      else reject(new Error(`closed with ${code}`));
+    };
+    if (signal.aborted) socket.close();
+  });
+}
+
+function raw(screen, signal) {
+  let newest = null; // of those that came since the last repaint
+  const paint = () => {
+    if (newest === null || signal.aborted) return;
+    const header = newest;
+    newest = null;
+    screen.painter.pixels(header, header.payload);
+    screen.shown(header);
+  };
+  return overWebSocket("raw", signal, (header) => {
+    screen.arrived(header);
+    if (header.kind === REASON) return screen.explain(header);
+    if (newest === null) requestPaint(paint);
+    newest = header;
+  });
+}
+
+// A hidden page gets no animation frames, and must not keep what it was sent.
+function requestPaint(paint) {
+  if (document.hidden) setTimeout(paint, 0);
+  else requestAnimationFrame(paint);
+}
+
+async function h264(screen, signal) {
+  if (!("VideoDecoder" in self)) throw new Unable("no WebCodecs");
+  const waiting = new Map(); // timestamp for the decoder -> header of the frame
+  let decoder = null;
+  let failure = null;
+  let needsKey = true;
+
+  let newest = null; // [frame, header]: decoded, and not painted yet
+  const discard = () => {
+    newest?.[0].close();
+    newest = null;
+  };
+  const paint = () => {
+    if (newest === null) return;
+    const [frame, header] = newest;
+    try {
+      if (signal.aborted) return;
+      const { visibleRect: rect } = frame;
+      screen.painter.image(frame, header.width, header.height, rect.width, rect.height);
+      screen.shown(header);
+    } finally {
+      discard();
+    }
+  };
+  const output = (frame) => {
+    const header = waiting.get(frame.timestamp);
+    waiting.delete(frame.timestamp);
+    if (header === undefined) return frame.close();
+    if (newest === null) requestPaint(paint);
+    discard(); // to paint is slower than to decode here: only the newest counts
+    newest = [frame, header];
+  };
+  const shut = () => {
+    if (decoder !== null && decoder.state !== "closed") decoder.close();
+    waiting.clear();
+    discard();
+  };
+  const configure = (avcc, fail) => {
+    shut();
+    const hex = [...avcc.subarray(1, 4)].map((byte) => byte.toString(16).padStart(2, "0"));
+    decoder = new VideoDecoder({
+      output,
+      error: (error) => fail((failure = new Unable(`H.264: ${error.message}`))),
+    });
+    decoder.configure({
+      codec: `avc1.${hex.join("")}`,
+      description: avcc.slice(),
+      optimizeForLatency: true,
+    });
+    needsKey = true;
+  };
+  const supported = await VideoDecoder.isConfigSupported({ codec: "avc1.42c01f" });
+  if (!supported.supported) throw new Unable("no H.264 decoder");
+  try {
+    await overWebSocket("h264", signal, (header, fail) => {
+      screen.arrived(header);
+      if (header.kind === REASON) return screen.explain(header);
+      if (header.kind === CONFIGURATION) return configure(header.payload, fail);
+      if (decoder === null || (needsKey && !header.key)) return;
+      if (decoder.decodeQueueSize > 90) { // we are too slow: go on at the next key frame
+        needsKey = true;
+        return;
+      }
+      needsKey = false;
+      const timestamp = header.sequence;
+      waiting.set(timestamp, header);
+      const type = header.key ? "key" : "delta";
+      decoder.decode(new EncodedVideoChunk({ type, timestamp, data: header.payload }));
+    });
+  } catch (error) {
+    throw failure ?? (error instanceof DOMException ? new Unable(error.message) : error);
+  } finally {
+    shut();
+  }
+}
+
+async function mjpeg(screen, signal) {
+  const response = await fetch(address("stream.mjpg"), { signal, cache: "no-store" });
+  if (!response.ok || !response.body) throw new Unable(`JPEG: ${response.status}`);
+  let newest = null;
+  let busy = false;
+  const paint = async () => {
+    busy = true;
+    while (newest !== null && !signal.aborted) {
+      const header = newest;
+      newest = null;
+      const image = await createImageBitmap(new Blob([header.payload], { type: "image/jpeg" }));
+      if (!signal.aborted) {
+        screen.painter.image(image, image.width, image.height);
+        screen.shown({ ...header, width: image.width, height: image.height });
+      }
+      image.close();
+    }
+    busy = false;
+  };
+  for await (const header of parts(response.body.getReader())) {
+    screen.arrived(header);
+    if (header.kind === REASON) screen.explain(header);
+    else newest = header;
+    if (!busy) paint().catch(() => (busy = false));
+  }
+}
+
+// The parts of a multipart stream, each with its headers and a Content-Length.
+async function* parts(reader) {
+  const decoder = new TextDecoder("latin1");
+  let pieces = [];
+  let size = 0;
+  const more = async () => {
+    const { done, value } = await reader.read();
+    if (!done) {
+      pieces.push(value);
+      size += value.length;
+    }
+    return !done;
+  };
+  const join = () => {
+    if (pieces.length > 1) {
+      const whole = new Uint8Array(size);
+      let at = 0;
+      for (const piece of pieces) {
+        whole.set(piece, at);
+        at += piece.length;
+      }
+      pieces = [whole];
+    }
+    return pieces[0] ?? new Uint8Array();
+  };
+  const drop = (n) => {
+    pieces = [join().subarray(n)];
+    size -= n;
+  };
+  for (;;) {
+    let text, end;
+    while ((end = (text = decoder.decode(join().subarray(0, 1024))).indexOf("\r\n\r\n")) < 0)
+      if (!(await more())) return;
+    const field = (name) => new RegExp(`^${name}: *(-?\\d+)`, "mi").exec(text.slice(0, end))?.[1];
+    const length = Number(field("Content-Length"));
+    drop(end + 4);
+    while (size < length + 2) if (!(await more())) return;
+    yield {
+      kind: /^Content-Type: *image\//im.test(text.slice(0, end)) ? PIXELS : REASON,
+      sequence: Number(field("X-Sequence")),
+      timestamp: Number(field("X-Timestamp")) / 1000,
+      payload: join().slice(0, length),
+      nbytes: end + 4 + length + 2,
+    };
+    drop(length + 2);
+  }
+}
+
+export const WAYS = { h264, mjpeg, raw };

@@ -1,0 +1,395 @@
+"""What the viewer says of itself in a real browser: each state of its page."""
+
+from __future__ import annotations
+
+import re
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import numpy as np
+import pytest
+
+pytest.importorskip("h11")
+pytest.importorskip("wsproto")
+
+import browser as chromium
+
+from aiozerocopy import web
+from aiozerocopy.broadcast import Broadcast
+from aiozerocopy.web import modes, pages, pictures
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.slow,
+    pytest.mark.skipif(chromium.find() is None, reason="needs Chromium"),
+    pytest.mark.timeout(60),
+    pytest.mark.parametrize("anyio_backend", ["asyncio"]),
+]
+
+PICTURE = np.full((90, 160, 3), (200, 40, 90), np.uint8)
+SOON = 3000  # ms that the page may be wrong about the age of what it shows
+LIVE = "document.body.dataset.state === 'live'"
+
+each_mode = pytest.mark.parametrize("mode", ["h264", "mjpeg", "raw"])
+
+
+class Page:
+    """The page in the browser, for tasks."""
+
+    def __init__(self, browser: chromium.Browser) -> None:
+        self.browser = browser
+
+    async def do(self, call: Callable[..., Any], *args: Any) -> Any:
+        return await anyio.to_thread.run_sync(partial(call, *args))
+
+    async def open(self, url: str) -> None:
+        await self.do(self.browser.open, url)
+
+    async def until(self, condition: str) -> Any:
+        return await self.do(self.browser.wait_until, condition)
+
+    async def tell(self, expression: str) -> Any:
+        return await self.do(self.browser.evaluate, expression)
+
+    async def says(self, state: str) -> str:
+        """What it says once it is in this state, in words that are to be seen."""
+        await self.until(f"document.body.dataset.state === '{state}'")
+        text: str = await self.tell("document.getElementById('notice').innerText")
+        return text
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[chromium.Browser]:
+    with chromium.running() as browser:
+        browser.resize(1280, 800, 1, phone=False)
+        yield browser
+
+
+@pytest.fixture
+async def page(browser: chromium.Browser) -> AsyncIterator[Page]:
+    page = Page(browser)
+    yield page
+    await page.open("about:blank")
+
+
+@asynccontextmanager
+async def serving(hub: Broadcast, mode: str = "raw", **options: Any) -> Any:
+    async with web.serve(hub, modes=[mode], **options) as server:
+        if server.modes != (mode,):
+            pytest.skip(f"{mode} needs a package or FFmpeg")
+        yield server
+
+
+@asynccontextmanager
+async def publishing(hub: Broadcast, picture: Any = PICTURE) -> AsyncIterator[None]:
+    async def publish() -> None:
+        while True:
+            await hub.publish(picture)
+            await anyio.sleep(1 / 30)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(publish)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+async def test_connecting(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, send_status = anyio.Event(), pages.Pages._send_status
+
+    async def late(*args: Any) -> None:
+        await go.wait()
+        await send_status(*args)
+
+    monkeypatch.setattr(pages.Pages, "_send_status", late)
+    async with Broadcast() as hub, serving(hub) as server, publishing(hub):
+        await page.open(server.url)
+        assert await page.says("connecting") == "Connecting to the server"
+        go.set()
+        await page.says("live")
+
+
+@each_mode
+async def test_no_frame_so_far(page: Page, mode: str) -> None:
+    async with Broadcast() as hub, serving(hub, mode) as server:
+        await page.open(server.url)
+        said = await page.says("waiting")
+        assert said == "Connected, waiting for the first frame"
+        assert await page.tell("document.getElementById('picture').hidden")
+        async with publishing(hub):
+            await page.says("live")
+
+
+@each_mode
+async def test_a_source_that_pauses(page: Page, mode: str) -> None:
+    async with Broadcast() as hub, serving(hub, mode) as server:
+        async with publishing(hub):
+            await page.open(server.url)
+            await page.says("live")
+        age = await page.until(f"!({LIVE}) && performance.now() - viewer.lastFrame")
+        assert age < SOON
+        said = await page.says("paused")
+        assert "The server answers: its source has paused." in said
+        assert re.search(r"Last frame \d+ s ago", said)
+        async with publishing(hub):
+            await page.says("live")
+
+
+@each_mode
+async def test_a_server_that_is_frozen(page: Page, mode: str) -> None:
+    """Its connections are open, and nothing comes."""
+    async with Broadcast() as hub, serving(hub, mode) as server, publishing(hub):
+        await page.open(server.url)
+        await page.says("live")
+        # Called here, it holds up the loop, and with it the server.
+        age = page.browser.wait_until(
+            f"!({LIVE}) && performance.now() - viewer.lastFrame"
+        )
+        assert age < SOON
+        text = "document.getElementById('notice').innerText"
+        page.browser.wait_until("document.body.dataset.state === 'lost'")
+        assert "The server does not answer" in page.browser.evaluate(text)
+        await page.says("live")
+
+
+async def test_a_server_that_is_frozen_after_what_cannot_be_shown(page: Page) -> None:
+    async with Broadcast() as hub, serving(hub) as server:
+        await hub.publish(PICTURE.astype(np.float32))
+        await page.open(server.url)
+        await page.says("unshowable")
+        page.browser.wait_until("document.body.dataset.state === 'lost'")
+        reason = page.browser.evaluate("document.getElementById('reason').innerText")
+        assert reason == "Trying again until it does."
+
+
+async def test_frames_that_do_not_get_through(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck = False
+
+    def raw(frame: Any) -> Any:
+        return (b"",) if stuck else pictures.raw(frame)
+
+    monkeypatch.setattr(modes, "raw", raw)
+    async with Broadcast() as hub, serving(hub) as server, publishing(hub):
+        await page.open(server.url)
+        await page.says("live")
+        stuck = True
+        assert "the connection is too slow" in await page.says("stalled")
+        stuck = False
+        await page.says("live")
+
+
+@each_mode
+@pytest.mark.parametrize(
+    ("picture", "reason"),
+    [
+        (PICTURE.astype(np.float32), "Its dtype is float32, not uint8."),
+        (PICTURE[..., 0].astype(np.uint16), "Its dtype is uint16, not uint8."),
+        (PICTURE[..., :2], "Its shape is (90, 160, 2), not (height, width, channels)."),
+    ],
+    ids=["float32", "gray16", "two channels"],
+)
+async def test_frames_that_cannot_be_shown(
+    page: Page, mode: str, picture: Any, reason: str
+) -> None:
+    async with Broadcast() as hub, serving(hub, mode) as server:
+        async with publishing(hub, np.ascontiguousarray(picture)):
+            await page.open(server.url)
+            said = await page.says("unshowable")
+            assert said.split("\n\n") == ["This frame cannot be shown", reason]
+        async with publishing(hub):
+            await page.says("live")
+        await hub.publish(np.ascontiguousarray(picture))
+        assert reason in await page.says("unshowable")
+
+
+@each_mode
+async def test_the_end_of_the_server(page: Page, mode: str) -> None:
+    async with Broadcast() as hub, publishing(hub):
+        async with serving(hub, mode) as server:
+            port = server.port
+            await page.open(server.url)
+            await page.says("live")
+        said = await page.says("ended")
+        assert said.startswith("The stream has ended")
+        async with serving(hub, mode, port=port):
+            await page.says("live")
+
+
+async def test_a_server_that_vanishes(page: Page) -> None:
+    async with Broadcast() as hub, publishing(hub):
+        async with serving(hub) as server:
+            await page.open(server.url)
+            await page.says("live")
+            for client in hub.clients:
+                client.stream.abort()  # type: ignore[attr-defined]
+            assert "Trying again until it does." in await page.says("lost")
+            await page.says("live")
+
+
+async def test_a_token_that_holds_no_longer(page: Page) -> None:
+    async with Broadcast() as hub, publishing(hub):
+        async with serving(hub, token="sesame") as server:
+            port = server.port
+            await page.open(server.url)
+            await page.says("live")
+        async with serving(hub, port=port, token="another"):
+            assert "It says: this token is wrong." in await page.says("refused")
+
+
+async def test_a_way_that_the_browser_does_not_know(page: Page) -> None:
+    add = "Page.addScriptToEvaluateOnNewDocument"
+    remove = "Page.removeScriptToEvaluateOnNewDocument"
+    script = "delete self.VideoDecoder"
+    added = await page.do(partial(page.browser.call, add, source=script))
+    try:
+        async with Broadcast() as hub, serving(hub, "h264") as server, publishing(hub):
+            await page.open(f"{server.url}?mode=h264")
+            assert "No WebCodecs" in await page.says("unable")
+    finally:
+        await page.do(partial(page.browser.call, remove, **added))
+
+
+@pytest.mark.parametrize(
+    ("given", "headline"),
+    [("", "A token is needed"), ("?token=x", "This token is wrong")],
+)
+async def test_pages_for_who_has_no_token(
+    page: Page, given: str, headline: str
+) -> None:
+    async with Broadcast() as hub, publishing(hub):
+        async with serving(hub, token="open sesame") as server:
+            await page.open(f"http://127.0.0.1:{server.port}/{given}")
+            assert await page.tell("document.querySelector('h1').innerText") == headline
+            assert await page.tell("document.activeElement.id") == "token"
+            await page.tell("document.activeElement.value = 'open sesame'")
+            click = "document.querySelector('button').click()"
+            await page.do(page.browser.follow, click)
+            await page.says("live")
+
+
+async def test_states_are_announced(page: Page) -> None:
+    region = "document.querySelector('[aria-live=polite]').textContent"
+    async with Broadcast() as hub, serving(hub) as server:
+        await page.open(server.url)
+        await page.says("waiting")
+        assert await page.tell(region) == "Connected, waiting for the first frame"
+        await hub.publish(PICTURE)
+        await page.says("live")
+        assert await page.tell(region) == "Live"
+        await page.says("paused")
+        before = await page.tell(region)
+        assert before == "No new frames. The server answers: its source has paused."
+        age = "document.getElementById('age').innerText"
+        first = await page.tell(age)
+        await page.until(f"{age} !== '{first}'")
+        assert await page.tell(region) == before  # the seconds are not read out
+
+
+# What can be read, and with how much contrast to what is behind it.
+CONTRASTS = """(() => {
+    const light = ([r, g, b]) => [r, g, b].map((c) => c / 255).map(
+        (c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4
+    ).reduce((sum, c, at) => sum + c * [0.2126, 0.7152, 0.0722][at], 0);
+    const numbers = (color) => color.match(/[\\d.]+/g).map(Number);
+    const behind = (element) => {
+        const color = numbers(getComputedStyle(element).backgroundColor);
+        return color[3] === 0 ? behind(element.parentElement) : color;
+    };
+    const found = {};
+    for (const element of document.querySelectorAll("body *")) {
+        const texts = [...element.childNodes].filter((node) => node.nodeType === 3);
+        const has = texts.some((node) => node.data.trim());
+        if (!has && !element.matches("button") || !element.checkVisibility()) continue;
+        if (element.matches(".unseen, :disabled + span, noscript")) continue;
+        const shades = [numbers(getComputedStyle(element).color), behind(element)];
+        const [dark, bright] = shades.map(light).sort((a, b) => a - b);
+        found[element.id || element.className || element.tagName] =
+            (bright + 0.05) / (dark + 0.05);
+    }
+    return found;
+})()"""
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+async def test_contrast(page: Page, scheme: str) -> None:
+    """WCAG AA: 4.5 for text, in each scheme."""
+    await page.do(page.browser.prefer, scheme)
+    async with Broadcast() as hub, serving(hub, token="sesame") as server:
+        await page.open(server.url)
+        await page.says("waiting")
+        seen = await page.tell(CONTRASTS)
+        assert {"headline", "DT", "state", "SPAN"} <= set(seen)
+        await hub.publish(PICTURE)
+        await page.says("paused")
+        seen |= await page.tell(CONTRASTS)
+        await page.open(f"http://127.0.0.1:{server.port}/")
+        seen |= await page.tell(CONTRASTS)
+        back = "getComputedStyle(document.querySelector('main')).backgroundColor"
+        is_light = await page.tell(back) == "rgb(255, 255, 255)"
+    assert is_light == (scheme == "light")
+    assert {name: ratio for name, ratio in seen.items() if ratio < 4.5} == {}
+
+
+async def test_the_choice_of_a_way_by_keys(page: Page) -> None:
+    """Arrows choose, and the focus stays where it is."""
+    focused = "document.activeElement.value"
+    async with Broadcast() as hub, web.serve(hub) as server, publishing(hub):
+        if server.modes != ("h264", "mjpeg", "raw"):
+            pytest.skip("needs FFmpeg, and simplejpeg or Pillow")
+        await page.open(server.url)
+        await page.says("live")
+        await page.tell("document.querySelector('#modes :checked').focus()")
+        for key, mode in (("ArrowLeft", "raw"), ("ArrowLeft", "mjpeg")):
+            await page.do(page.browser.press, key)
+            await page.until(f"viewer.mode === '{mode}' && {LIVE}")
+            assert await page.tell(focused) == mode
+            chosen = "document.querySelector('#modes :checked').value"
+            assert await page.tell(chosen) == mode
+
+
+async def test_drops_begin_at_zero(page: Page) -> None:
+    """Again when another way is chosen."""
+    shown = "document.getElementById('dropped').textContent"
+    hold = "for (const end = performance.now() + 1000; performance.now() < end;);"
+    async with Broadcast() as hub, serving(hub) as server, publishing(hub):
+        await page.open(server.url)
+        await page.until("viewer.numbers.history.length > 0")
+        await page.tell(hold)
+        await page.until(f"Number({shown}) > 0")
+        await page.tell("viewer.want('raw')")
+        await page.until(f"{LIVE} && {shown} === '0'")
+
+
+async def test_the_axis_of_the_latency(page: Page) -> None:
+    """Round, and of what is normal: the first frame may have waited for hours."""
+    async with Broadcast() as hub, serving(hub) as server:
+        await hub.publish(PICTURE, timestamp_ns=1)
+        await page.open(server.url)
+        await page.until("viewer.numbers.total === 1")
+        async with publishing(hub):
+            await page.until("viewer.numbers.history.length > 10")
+            await page.tell("viewer.graph.top = 0")  # until it is drawn again
+            top = await page.until("viewer.graph.top")
+        assert top in {step * 10**n for step in (1, 2, 5) for n in range(1, 4)}
+
+
+async def test_title_and_icon(page: Page) -> None:
+    async with Broadcast() as hub, serving(hub, title="Tea & milk") as server:
+        await page.open(server.url)
+        await page.says("waiting")
+        assert await page.tell("document.title") == "Tea & milk"
+        assert await page.tell("document.querySelector('h1').innerText") == "Tea & milk"
+        loaded = """new Promise((resolve, reject) => {
+            const icon = new Image();
+            icon.onload = () => resolve(icon.naturalWidth > 0);
+            icon.onerror = () => reject(new Error("no icon"));
+            icon.src = document.querySelector("link[rel=icon]").href;
+        })"""
+        assert await page.tell(loaded)
