@@ -49,9 +49,11 @@ def send_to_all(
             operation.views[0] = pins
         lib.azc_send_to_all(ids, len(channels), message.vec, len(pins), results)
         later: list[Operation | None] = [None] * len(channels)
-        for i, result in enumerate(results):
-            channels[i].note_result(port, operations[i], message.nbytes, result)
-            if result < 0:
+        for i, result in enumerate(ffi.unpack(results, len(channels))):
+            if result == 0:
+                operations[i].views[0] = None  # and it is ready for the next send
+            else:
+                channels[i].note_result(port, operations[i], message.nbytes, result)
                 later[i] = operations[i]
     except BaseException:
         for channel, operation in zip(channels, operations, strict=True):

@@ -10,10 +10,11 @@ from aiozerocopy._core.to_all import move_to_copy, send_to_all
 from aiozerocopy.broadcast.clients import Client
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from aiozerocopy._core.borrows import Operation, Port
     from aiozerocopy._core.to_all import Shared
+    from aiozerocopy._core.waiter import Waiter
     from aiozerocopy.broadcast.published import Message
     from aiozerocopy.streams import SendStream
 
@@ -22,26 +23,31 @@ class DirectClient(Client):
     """Over a stream of ours: the queue in C takes the message; no task is needed."""
 
     _stream: SendStream
-    _port: Port  # of the loop in which it was sent to
-    _operation: Operation | None = None  # of the message in flight
+    _operation: Operation | None = None  # of the message in flight, and
+    _port: Port  # ... who tells of its end
     _holds_slot = False  # it may still read the memory that was published
 
     def _send(self, message: Message) -> None:
         send([self], message)
 
-    def _begin(self) -> Exception | None:
-        """Make the stream ready for a message; or return why it takes none."""
+    def _is_ready_for(self, message: Message) -> bool:
+        """Make the stream ready for a message; if it takes none, disconnect."""
         stream = self._stream
         try:
-            self._port = stream._enter().port
+            port = stream._enter().port
             if stream._out.ready is None:
-                stream._out.bind_port(self._port, stream._budget)
-            return None if stream._out.ready else StreamClosed("the stream is closed")
+                stream._out.bind_port(port, stream._budget)
+            if stream._out.ready is None:
+                raise StreamClosed("the stream is closed")
         except Exception as error:
-            return error
+            self._drop(message)
+            self._fail(error)
+            return False
+        return True
 
-    def _ends_later(self, message: Message, operation: Operation) -> None:
-        self._current, self._operation, self._holds_slot = message, operation, True
+    def _ends_later(self, message: Message, port: Port, operation: Operation) -> None:
+        self._current, self._port, self._operation = message, port, operation
+        self._holds_slot = True
         if not self._since:
             self._since = time.monotonic()
         operation.listen(self._on_end)
@@ -86,32 +92,39 @@ class DirectClient(Client):
 def send(clients: Sequence[DirectClient], message: Message) -> None:
     """Give it to all of them, none of which has anything in flight: one call into C."""
     ready: dict[SendStream, DirectClient] = {}
+    waiter: Waiter | None = None
     for client in clients:
-        if client._stream in ready:  # it watches twice: one after the other
-            send(tuple(ready.values()), message)
+        stream = client._stream
+        if stream in ready:  # it watches twice: one after the other
+            _send(ready, message)
             ready = {}
-        error = client._begin()
         if client._closed:  # while others were sent to
             client._drop(message)
-        elif error is None:
-            ready[client._stream] = client
-        else:
-            client._drop(message)
-            client._fail(error)
-    if not ready:
+        elif (
+            stream._waiter is waiter is not None
+            and stream._out.ready is not None
+            and not stream._closed
+        ) or client._is_ready_for(message):
+            ready[stream] = client
+            waiter = stream._waiter
+    _send(ready, message)
+
+
+def _send(clients: Mapping[SendStream, DirectClient], message: Message) -> None:
+    if not clients:
         return
-    channels = [stream._out for stream in ready]
-    port = next(iter(ready.values()))._port
-    operations = send_to_all(channels, port, message.shared())
+    channels = [stream._out for stream in clients]
+    port = next(iter(clients))._enter().port
+    later = send_to_all(channels, port, message.shared())
     # A hook may do anything: so first note what is on its way, then tell what is out.
     late = {
         client: operation
-        for client, operation in zip(ready.values(), operations, strict=True)
+        for client, operation in zip(clients.values(), later, strict=True)
         if operation is not None
     }
     for client, operation in late.items():
-        client._ends_later(message, operation)
-    for client in ready.values():
+        client._ends_later(message, port, operation)
+    for client in clients.values():
         if client not in late:
             client._done(message)
 
