@@ -177,9 +177,9 @@ class FrameFeeder:
         """Run the sender, and return its report."""
         progress = self.lab.path / "progress"
         progress.write_text("frame=0")
-        crew = Crew(self.lab.path / "stderr")
-        crew.start([*tracer, *self._sender(work, progress, output, check)])
-        told = crew.finish()["sender"]
+        with Crew(self.lab.path / "stderr") as crew:
+            crew.start([*tracer, *self._sender(work, progress, output, check)])
+            told: dict[str, Any] = crew.finish()["sender"]
         seen, sent = frames_seen(progress), work.warm + work.messages
         if seen != sent and self.way != "nothing":
             raise WrongBytes(f"{self.name}: FFmpeg saw {seen} frames and not {sent}")

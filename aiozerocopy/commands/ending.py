@@ -165,8 +165,9 @@ def _of_stdout(error: BaseException) -> OSError | None:
 
 
 def complain(name: str, line: str) -> None:
-    """One line on stderr."""
-    print(f"{name}: {line}", file=sys.stderr, flush=True)
+    """One line on stderr, in place of what a bench says of its progress."""
+    wiped = "\r\x1b[K" if sys.stderr is not None and sys.stderr.isatty() else ""
+    print(f"{wiped}{name}: {line}", file=sys.stderr, flush=True)
 
 
 def _end_as_by_ctrl_c() -> list[int]:

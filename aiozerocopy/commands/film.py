@@ -78,7 +78,7 @@ async def render(
                 await last
             stats, lane = video.stats, video.lane
     except (KeyboardInterrupt, anyio.get_cancelled_exc_class()):
-        if video.frames_written:
+        if video.frames_written and not check:  # (what is checked is no film to keep)
             kept = f"{video.frames_written:,} of {frames:,} frames"
             ending.last_words.append(f"{output}: {kept} are in it")
         raise
