@@ -195,7 +195,7 @@ CASES: list[tuple[str, int, str]] = [
     ("view 127.0.0.1:{tls} --tls-ca ca.pem", 1, "wants a token: say --token"),
     ("view 127.0.0.1:{tls} --tls-ca ca.pem --token x", 1, "refused the token"),
     # -- bench
-    ("bench", 2, "required: bench"),
+    ("bench", 2, "required: BENCH"),
     ("bench nonsense", 2, "choose from"),
     *((f"bench sockets --rounds {text}", 2, "a whole number") for text in COUNTS),
     *((f"bench encode --frames {text}", 2, "a whole number") for text in COUNTS),

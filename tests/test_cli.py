@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+pytest.importorskip("numpy")  # its threads are there before each test
+
+
 def fake_command(
     monkeypatch: pytest.MonkeyPatch, name: str, main: Callable[[list[str]], int]
 ) -> None:
@@ -35,6 +38,36 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["--help"])
     text = capsys.readouterr().out
     assert all(f"  {name}" in text for name in cli.COMMANDS)
+
+
+@pytest.mark.parametrize("command", ["", *cli.COMMANDS])
+def test_help_is_plain_text(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main([*command.split(), "--help"])
+    assert exit_.value.code == 0
+    text = capsys.readouterr().out
+    for markup in ("`", "None", "Fraction", "==SUPPRESS==", "PosixPath"):
+        assert markup not in text
+    assert max(map(len, text.splitlines())) < 90
+
+
+@pytest.mark.parametrize(
+    ("command", "defaults"),
+    [
+        ("demo", ["demo.mp4", "240", "30", "asyncio"]),
+        ("render", ["1920x1080", "60", "5.0", "ultrafast", "auto"]),
+        ("serve", ["demo", "1280x720", "30", "127.0.0.1", "1000"]),
+        ("view", ["ffplay"]),
+        ("bench", ["5; eight times that if it is short"]),
+    ],
+)
+def test_help_shows_defaults(
+    command: str, defaults: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert [one for one in defaults if f"(default: {one})" not in text] == []
 
 
 def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,6 @@ for who has a clone as for who installed from an index.
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import re
 import shlex
 from typing import TYPE_CHECKING
@@ -51,21 +50,23 @@ def command(extra: str, package: str = "") -> str:
     """The command that installs what is missing of an extra, that package at least."""
     project = _PROJECTS.get(package, package)
     every = requirements(extra)
+    if project and _normal(project) not in map(_normal, every):
+        every.append(project)
     wanted = [
         requirement
         for requirement in every
         if _normal(requirement) == _normal(project) or not _is_installed(requirement)
     ]
-    return shlex.join(
-        ["pip", "install", *(wanted or ([project] if project else every))]
-    )
+    return shlex.join(["pip", "install", *(wanted or every)])
 
 
 def requirements(extra: str) -> list[str]:
     """What an extra asks for, and the extras that it is made of."""
+    from importlib import metadata  # takes its time, and is rarely needed
+
     try:
-        every = importlib.metadata.requires("aiozerocopy") or []
-    except importlib.metadata.PackageNotFoundError:
+        every = metadata.requires("aiozerocopy") or []
+    except metadata.PackageNotFoundError:
         return []
     found = []
     for line in every:
@@ -92,8 +93,10 @@ def _normal(requirement: str) -> str:
 
 
 def _is_installed(requirement: str) -> bool:
+    from importlib import metadata
+
     try:
-        importlib.metadata.version(_normal(requirement))
-    except importlib.metadata.PackageNotFoundError:
+        metadata.version(_normal(requirement))
+    except metadata.PackageNotFoundError:
         return False
     return True

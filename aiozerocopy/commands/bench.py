@@ -85,12 +85,15 @@ def parser() -> Parser:
         ),
         epilog="\n".join(f"  {name:<9}{text}" for name, text in BENCHES.items()),
     )
-    result.add_argument("bench", choices=BENCHES, help="see below")
+    result.add_argument(
+        "bench", choices=BENCHES, metavar="BENCH", help=", ".join(BENCHES)
+    )
     result.add_argument(
         "--rounds",
         type=count,
         metavar="N",
-        help="how often each contestant runs (5; eight times that if it is short)",
+        help="how often each contestant runs (default: 5; eight times that if it is "
+        "short)",
     )
     result.add_argument(
         "--quick",

@@ -66,9 +66,9 @@ class _Help(HelpFormatter):
 
     def _get_help_string(self, action: Action) -> str:
         text = action.help or ""
-        if action.default in (None, False, SUPPRESS) or action.default == []:
+        if action.default in (None, False, SUPPRESS, "") or action.default == []:
             return text
-        return f"{text} (%(default)s)".lstrip()
+        return f"{text} (default: %(default)s)"
 
 
 # --- numbers ------------------------------------------------------------------
@@ -390,12 +390,14 @@ def _expect_pem(path: Path, kind: bytes, otherwise: str) -> None:
 
 def add_client_tls(parser: ArgumentParser) -> None:
     """Add ``--tls`` and ``--tls-ca``."""
-    parser.add_argument("--tls", action="store_true", help="encrypted")
+    parser.add_argument(
+        "--tls", action="store_true", help="with TLS, as this system trusts it"
+    )
     parser.add_argument(
         "--tls-ca",
         type=file,
         metavar="FILE",
-        help="the same, and trust this authority, or this very certificate (PEM)",
+        help="with TLS, and trust this authority or this very certificate (PEM)",
     )
 
 

@@ -44,18 +44,20 @@ def _parser() -> Parser:
     parser.add_argument(
         "--codec",
         metavar="NAME",
-        help="an encoder of FFmpeg's, or auto: hardware if that works here (by the "
-        "film's name)",
+        help="an encoder of FFmpeg's, or auto: hardware if that works here "
+        "(default: by the film's name)",
     )
     rate = parser.add_mutually_exclusive_group()
     rate.add_argument(
-        "--quality", choices=QUALITIES, help="instead of a bitrate (the encoder's own)"
+        "--quality",
+        choices=QUALITIES,
+        help="instead of a bitrate (default: the encoder's own)",
     )
     parser.add_argument(
         "--preset",
         choices=PRESETS,
         metavar="NAME",
-        help=f"ultrafast to veryslow ({QUICK})",
+        help=f"ultrafast to veryslow (default: {QUICK})",
     )
     rate.add_argument("--bitrate", metavar="RATE", help="such as 5M")
     parser.add_argument(

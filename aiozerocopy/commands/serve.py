@@ -212,7 +212,7 @@ def _parser() -> Parser:
     parser.add_argument("--once", action="store_true", help="end where the video ends")
     add_picture(parser, Size(1280, 720), 30)
     parser.add_argument(
-        "--host", type=host, default="127.0.0.1", help="0.0.0.0 for everybody"
+        "--host", type=host, default="127.0.0.1", help="0.0.0.0 is for everybody"
     )
     parser.add_argument("--web", type=port, metavar="PORT", help="for browsers")
     parser.add_argument("--tcp", type=port, metavar="PORT", help="for programs")
@@ -226,7 +226,7 @@ def _parser() -> Parser:
         type=count,
         default=1000,
         metavar="N",
-        help="at --tcp and at --unix, each",
+        help="at most so many at --tcp and at --unix each",
     )
     return parser
 

@@ -203,9 +203,12 @@ def _parser() -> Parser:
         type=words,
         const=shlex.split(FFPLAY),
         metavar="COMMAND",
-        help="pipe the raw frames to it, with {size} and {pix_fmt} filled in (ffplay)",
+        help="pipe the raw frames to it, with {size} and {pix_fmt} filled in "
+        "(default: ffplay)",
     )
-    parser.add_argument("--reconnect", action="store_true", help="when it is lost")
+    parser.add_argument(
+        "--reconnect", action="store_true", help="come back when the connection is lost"
+    )
     return parser
 
 
