@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)
 PROGRAM = [sys.executable, "-m", "aiozerocopy"]
 SHADER = "void mainImage(out vec4 color, in vec2 at) { color = vec4(1.0); }"
 SHORT = "shader.glsl --size 64x36 --duration 0.1 -o"
+
+SOON = 5.0  # seconds: one is meant, on a machine that does nothing else
 
 COUNTS = ("0", "-1", "1.5", "nan", "inf", "many", "9999999999999")
 NUMBERS = ("0", "-1", "nan", "fast")
@@ -285,8 +288,10 @@ def test_one_line_says_what_to_do(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = [word.format_map(places) for word in shlex.split(line)]
+    began = time.monotonic()
     with pytest.raises(SystemExit) as exit_:
         raise SystemExit(cli.main(words))
+    assert time.monotonic() - began < SOON
     said = capsys.readouterr().err
     assert says in said
     assert (exit_.value.code, said.count("\n")) == (status, 1)
@@ -322,6 +327,11 @@ def test_standard_output_that_is_closed(arguments: str) -> None:
     status, said = run(arguments, shell="$A >&-")
     assert status == 1
     assert re.fullmatch("aiozerocopy.*: standard output is closed.*\n", said), said
+
+
+def test_standard_error_that_is_closed() -> None:
+    assert run("view 127.0.0.1", shell="$A 2>&-") == (2, "")
+    assert run("view 127.0.0.1:1", shell="$A 2>&-") == (1, "")
 
 
 @pytest.mark.usefixtures("_buffering")

@@ -11,10 +11,13 @@ import ssl
 import subprocess
 import sys
 import urllib.request
+from argparse import Namespace
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+
+from aiozerocopy.commands.serve import FrameSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,10 +126,16 @@ def test_encrypted(name: str, host: str, tmp_path: Path) -> None:
             assert answer.read() == b"ok\n"
 
 
+def short_film(folder: Path, rate: int, frames: int) -> str:
+    film = str(folder / "film.mkv")
+    source = f"testsrc=size=64x36:rate={rate}"
+    made = ["-f", "lavfi", "-i", source, "-frames:v", str(frames), film]
+    subprocess.run(["ffmpeg", "-v", "error", *made], check=True)
+    return film
+
+
 def test_film_begins_again_unless_it_is_to_be_shown_once(tmp_path: Path) -> None:
-    film = str(tmp_path / "film.mkv")
-    frames = ["-f", "lavfi", "-i", "testsrc=size=64x36:rate=30", "-frames:v", "3"]
-    subprocess.run(["ffmpeg", "-v", "error", *frames, film], check=True)
+    film = short_film(tmp_path, rate=30, frames=3)
     with serving(film, "--tcp", "0") as (tcp,):
         assert view(tcp, "--frames", "7").returncode == 0
     done = subprocess.run(
@@ -137,6 +146,37 @@ def test_film_begins_again_unless_it_is_to_be_shown_once(tmp_path: Path) -> None
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.anyio
+async def test_film_is_shown_at_its_own_speed(tmp_path: Path) -> None:
+    film = short_film(tmp_path, rate=10, frames=5)
+    options = Namespace(source=film, ffmpeg_input=None, fps=30, once=True)
+    shown = 0
+    async for frame in FrameSource(options).frames():
+        frame.release()
+        shown += 1
+    assert shown == pytest.approx(15, abs=2)
+
+
+def test_port_of_another_program_is_none_of_ours() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(15)
+        with subprocess.Popen(
+            command("view", f"127.0.0.1:{server.getsockname()[1]}"),
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
+        ) as process:
+            # (one connection for frames, and one that asks why none come)
+            callers = [server.accept()[0] for _ in range(2)]
+            for caller in callers:
+                caller.sendall(b"220 hello\r\n")
+            _, said = process.communicate()
+            for caller in callers:
+                caller.close()
+    assert process.returncode == 1
+    assert said.endswith(" is another program's: view needs the port of serve --tcp\n")
 
 
 @pytest.fixture

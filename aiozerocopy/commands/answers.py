@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from aiozerocopy._net.foreign_streams import drop_stream
+from aiozerocopy._net.frame_header import MAGIC
 from aiozerocopy.client import open_stream
 
 if TYPE_CHECKING:
@@ -23,12 +24,13 @@ PATIENCE = 0.4  # seconds for an answer
 # How an answer begins, and what that means for a viewer.
 _WEB = "is for browsers: view needs the port of serve --tcp"
 _ENCRYPTED = "speaks TLS: say --tls, or --tls-ca FILE"
-_CLOSED = "wants a token: say --token"
+_NO_TOKEN = "wants a token: say --token"
+_FOREIGN = "is another program's: view needs the port of serve --tcp"
 _MEANINGS = {
     b"HTTP/": _WEB,
     b"\x16\x03": _ENCRYPTED,  # a handshake
     b"\x15\x03": _ENCRYPTED,  # an alert
-    b"\x15": _CLOSED,  # what `admission` says to a wrong token
+    b"\x15": _NO_TOKEN,  # what `admission` says to a wrong token
 }
 
 
@@ -51,10 +53,12 @@ async def obstacle(
                 answer = await stream.receive(16)
         finally:
             await drop_stream(stream)
+    if not answer or answer.startswith(MAGIC):
+        return None
     for beginning, meaning in _MEANINGS.items():
-        if answer.startswith(beginning) and not (meaning is _CLOSED and has_token):
-            return meaning
-    return None
+        if answer.startswith(beginning):
+            return None if meaning is _NO_TOKEN and has_token else meaning
+    return _FOREIGN
 
 
 def _greeting() -> bytes:

@@ -166,7 +166,9 @@ def _of_stdout(error: BaseException) -> OSError | None:
 
 def complain(name: str, line: str) -> None:
     """One line on stderr, in place of what a bench says of its progress."""
-    wiped = "\r\x1b[K" if sys.stderr is not None and sys.stderr.isatty() else ""
+    if sys.stderr is None:  # closed; print would take standard output
+        return
+    wiped = "\r\x1b[K" if sys.stderr.isatty() else ""
     print(f"{wiped}{name}: {line}", file=sys.stderr, flush=True)
 
 

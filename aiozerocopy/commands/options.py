@@ -48,7 +48,8 @@ class Parser(ArgumentParser):
         super().__init__(formatter_class=_Help, **options)
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        (file or sys.stderr).write(message)  # or say why not
+        if (stream := file or sys.stderr) is not None:
+            stream.write(message)  # or say why not
 
     def error(self, message: str) -> NoReturn:
         about, said = message.partition("argument ")[::2]

@@ -83,7 +83,7 @@ class FrameSource:
         arguments: Any = source
         if self._options.ffmpeg_input:
             arguments = [*self._options.ffmpeg_input, "-i", source]
-        async with Reader(arguments, pix_fmt="rgb24") as video:
+        async with Reader(arguments, "rgb24", fps=self._options.fps) as video:
             async for frame in video:
                 yield frame
 
