@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aiozerocopy.bench import feeding
 from aiozerocopy.commands import cli, scenes
 
 if TYPE_CHECKING:
@@ -296,6 +297,50 @@ def test_one_line_says_what_to_do(
     assert says in said
     assert (exit_.value.code, said.count("\n")) == (status, 1)
     assert said.startswith("aiozerocopy")
+
+
+# ---- what is wrong with the machine -------------------------------------------------
+
+
+@pytest.mark.parametrize("compiler", ["no-compiler", "false"])
+def test_compiler_that_is_none(
+    compiler: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(feeding, "COMPILER", compiler)
+    assert cli.main(["bench", "sockets", "--quick", "--only", "MiB"]) == 1
+    said = capsys.readouterr().err
+    assert re.fullmatch(f"aiozerocopy bench: {compiler}.*\n", said)
+
+
+@pytest.mark.parametrize("bench", ["ffmpeg", "encode", "render"])
+def test_ffmpeg_that_does_not_work(
+    bench: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    program = tmp_path / "ffmpeg"
+    program.write_text("#!/bin/sh\nexit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert cli.main(["bench", bench, "--quick"]) == 1
+    said = capsys.readouterr().err
+    assert re.fullmatch("aiozerocopy bench: .*/ffmpeg does not work.*\n", said)
+
+
+@pytest.mark.parametrize("command", ["demo", "serve there.mp4 --tcp 0"])
+def test_no_ffmpeg_at_all(
+    command: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    assert cli.main(command.split()) == 1
+    said = capsys.readouterr().err
+    assert "install FFmpeg, or pip install 'imageio-ffmpeg>=" in said
+    assert said.count("\n") == 1
 
 
 # ---- what only a process of its own can meet ----------------------------------------

@@ -43,7 +43,7 @@ _NOT_WRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF)
 # Of FFmpeg's messages: who says it, and what is there in any case.
 _SPEAKER = re.compile(r"^\[[^\]]* @ 0x[0-9a-f]+\] ")
 _NO_FORMAT = re.compile(r"Unable to (?:find a suitable|choose an) output format")
-LAST_LINES = 3  # of what FFmpeg says at its end
+LAST_LINES = 3  # of what a program says at its end
 
 
 def line_for(error: BaseException) -> str | None:
@@ -97,7 +97,7 @@ def _of_system(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return f"TLS: {error.reason or error.strerror or error}"
     if error.errno is None or error.strerror is None:
-        return in_one_line(str(error)) or "nobody has answered in time"
+        return in_one_line(str(error), LAST_LINES) or "nobody has answered in time"
     where = f"{error.filename}: " if error.filename is not None else ""
     return f"{where}{error.strerror}{_help_for(error)}"
 
