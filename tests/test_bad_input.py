@@ -195,6 +195,7 @@ CASES: list[tuple[str, int, str]] = [
     ("view 127.0.0.1:{tls_web}", 1, "speaks TLS: say --tls"),
     ("view 127.0.0.1:{tls_web} --tls-ca ca.pem", 1, "port of serve --tcp"),
     ("view 127.0.0.1:{tls} --tls", 1, "--tls-ca FILE says whom to trust"),
+    ("view localhost:{tls} --tls-ca ca.pem", 1, "write the name that it is for"),
     ("view 127.0.0.1:{tls} --tls-ca other_ca.pem", 1, "other_ca.pem vouches for"),
     ("view 127.0.0.1:{tls} --tls-ca ca.pem", 1, "wants a token: say --token"),
     ("view 127.0.0.1:{tls} --tls-ca ca.pem --token x", 1, "refused the token"),

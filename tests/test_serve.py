@@ -179,6 +179,16 @@ def test_port_of_another_program_is_none_of_ours() -> None:
     assert said.endswith(" is another program's: view needs the port of serve --tcp\n")
 
 
+def test_server_that_is_full() -> None:
+    with serving("--tcp", "0", "--max-clients", "1") as (tcp,):
+        port = int(tcp.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)) as first:
+            first.recv(1)
+            done = view(tcp)
+    assert done.returncode == 1
+    assert done.stderr.endswith(" without a frame: is it full?\n")
+
+
 @pytest.fixture
 def silent_port() -> Iterator[int]:
     """Of a server that takes connections, and never says anything."""

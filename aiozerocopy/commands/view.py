@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from aiozerocopy.framing import ReceivedFrame
 
 FFPLAY = "ffplay -v error -f rawvideo -pixel_format {pix_fmt} -video_size {size} -"
+OTHER_NAME = (62, 64)  # what OpenSSL says of a certificate for another host or IP
 EVERY = 1.0  # seconds from line to line
 SILENCE = 0.4  # seconds without a first frame, until it is said why
 
@@ -106,7 +107,8 @@ class Viewer:
         try:
             await self._receive()
             if not self.meter.frames:
-                raise Obstacle(f"{self._where} sends no frames: is it full?")
+                text = "has closed the connection without a frame: is it full?"
+                raise Obstacle(f"{self._where} {text}")
         except TokenRefused:
             await self._raise_obstacle()
             raise Obstacle(
@@ -178,7 +180,10 @@ class Viewer:
 
     def _of_tls(self, error: ssl.SSLError) -> str:
         if not isinstance(error, ssl.SSLCertVerificationError):
-            return "it speaks no TLS there: leave --tls and --tls-ca away"
+            reason = (error.reason or "unknown").replace("_", " ").lower()
+            return f"it speaks no TLS ({reason}): leave --tls and --tls-ca away"
+        if error.verify_code in OTHER_NAME:
+            return f"{error.verify_message.rstrip('.')}: write the name that it is for"
         trusted = self._options.tls_ca or "this system"
         return (
             f"its certificate is not one that {trusted} vouches for "
