@@ -12,6 +12,7 @@ import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from aiozerocopy._core import extras
 from aiozerocopy._core.leases import Lease
 from aiozerocopy._core.pictures import Rows, described, rgb_to_yuv, yuv_to_rgb
 from aiozerocopy._core.pins import pin, pin_writable
@@ -279,10 +280,7 @@ def _shape_of(picture: Any) -> tuple[int, ...]:
 
 
 def _new_array(shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    try:
+    with extras.optional("a new array (none was given as out=)", "numpy"):
         import numpy
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "a new array needs NumPy: pip install 'aiozerocopy[numpy]', or give out=..."
-        ) from None
+
     return numpy.empty(shape, numpy.uint8)

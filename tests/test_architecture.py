@@ -28,8 +28,8 @@ ROOMS = (
 
 # The same inside the core.
 CORE = (
-    *("errors", "pipe_size", "binding", "leases", "pins", "pictures", "borrows"),
-    *("memory", "fork_and_exit", "channel", "batches", "to_all", "waiter"),
+    *("errors", "extras", "pipe_size", "binding", "leases", "pins", "pictures"),
+    *("borrows", "memory", "fork_and_exit", "channel", "batches", "to_all", "waiter"),
     *("change",),
     "lifetime",
     *("receiving", "sending"),

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aiozerocopy import bench
 from aiozerocopy.bench import feeding, one_pipe, racing, report
 from aiozerocopy.bench.feeding import Feeder, Lab, in_c, unix_link
 from aiozerocopy.bench.one_pipe import Stage, Turn, TurnTaker
 from aiozerocopy.bench.racing import Comparison, Options, Race, Run, Work, WrongBytes
+from aiozerocopy.commands import bench
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

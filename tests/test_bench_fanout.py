@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aiozerocopy import bench
 from aiozerocopy.bench import chart, clients, fanout, racing, rate
 from aiozerocopy.bench.clients import Sink
 from aiozerocopy.bench.fanout import Fan, FanRace, FanRun, Job
 from aiozerocopy.bench.feeding import Lab
 from aiozerocopy.bench.racing import Comparison, Options, Race, Run, Work, WrongBytes
 from aiozerocopy.bench.rate import Inspector, Paced, RateRace, RateRun
+from aiozerocopy.commands import bench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aiozerocopy import bench
 from aiozerocopy.bench import (
     chart,
     encode,
@@ -27,6 +26,7 @@ from aiozerocopy.bench.feeding import Lab
 from aiozerocopy.bench.ffmpeg import FrameRace, of_heartbeats, of_memory
 from aiozerocopy.bench.racing import Comparison, Options, Race, Work, WrongBytes
 from aiozerocopy.bench.video import FrameFeeder, FrameRun, Video
+from aiozerocopy.commands import bench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -42,6 +42,7 @@ def assert_complete(finding: Finding) -> None:
     if finding.verdict in ("limited", "missing"):
         assert finding.cost
         assert finding.remedy
+        assert "aiozerocopy[" not in finding.remedy  # no index may have that
 
 
 def open_fds() -> list[str]:

@@ -443,7 +443,7 @@ async def test_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         await Reader("a.mkv", ffmpeg=tmp_path / "nonesuch")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(FileNotFoundError, match=r"pip install 'aiozerocopy\[ffmpeg\]'"):
+    with pytest.raises(FileNotFoundError, match="pip install 'imageio-ffmpeg"):
         await Writer(NULL, SIZE)
 
 

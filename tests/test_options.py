@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,6 +27,9 @@ GOOD: list[tuple[Callable[[str], Any], str, Any]] = [
     (options.count, "999999999999", 999999999999),
     (options.port, "0", 0),
     (options.port, "65535", 65535),
+    (options.host, "[::1]", "::1"),
+    (options.words, "ffplay -i 'a b'", ["ffplay", "-i", "a b"]),
+    (options.film, "a.MP4", Path("a.MP4")),
     (options.address, "localhost:8000", Address("localhost", 8000)),
     (options.address, "10.0.0.1:1", Address("10.0.0.1", 1)),
     (options.address, "[::1]:8000", Address("::1", 8000)),
@@ -40,8 +44,8 @@ BAD: list[tuple[Callable[[str], Any], str, str]] = [
         for text in ("", "64", "x64", "64x", "axb", "64x36x1", "-2x4", "123456x2")
     ),
     *(
-        (options.size, text, "write an even width and height, 2 or more")
-        for text in ("0x0", "63x36", "64x35", "00x2")
+        (options.size, text, "write an even width and height, 2 to 16384")
+        for text in ("0x0", "63x36", "64x35", "00x2", "16386x2", "99998x99998")
     ),
     *(
         (options.rate, text, "write one such as 30, 29.97 or 30000/1001")
@@ -51,8 +55,10 @@ BAD: list[tuple[Callable[[str], Any], str, str]] = [
     (options.rate, f"{10**400}/1", "is not a positive number"),
     *(
         (options.seconds, text, "write seconds, such as 10 or 0.5")
-        for text in ("", "0", "-1", "nan", "inf", "1/2", "long")
+        for text in ("", "0", "-1", "nan", "1/2", "long")
     ),
+    *((options.seconds, text, "too long") for text in ("inf", "1e10")),
+    *((options.rate, text, "write one such as 30") for text in ("1e300", "1e-9")),
     *(
         (options.count, text, "write a whole number, 1 or more")
         for text in ("", "0", "-1", "1.5", "many", "9" * 13)
@@ -65,6 +71,19 @@ BAD: list[tuple[Callable[[str], Any], str, str]] = [
         (options.address, text, "write HOST:PORT, such as localhost:8000")
         for text in ("", "host:", "host:http", ":80", ":")
     ),
+    *(
+        (options.address, text, f"write {text}:PORT")
+        for text in ("localhost", "127.0.0.1")
+    ),
+    (options.address, "http://localhost:8000/", "write HOST:PORT"),
+    *((options.host, text, "without a port") for text in ("", "a:80", "a b", "a/b")),
+    *((options.film, text, "write a name such as") for text in ("", "-", "film.png")),
+    *((options.picture, text, "write a name such as") for text in ("", "-", "a.mp4")),
+    *((options.output, text, "write a path or URL") for text in ("", "-")),
+    *((options.source, text, "write a file, a URL or demo") for text in ("", "-")),
+    (options.file, "", "write its path"),
+    (options.words, "", "write words"),
+    (options.words, "'", "No closing quotation"),
     *(
         (options.address, text, "write an IPv6 address in brackets")
         for text in ("::1", "::1:8000")
@@ -87,6 +106,12 @@ def test_bad(parse: Callable[[str], Any], text: str, says: str) -> None:
         parse(text)
     assert str(caught.value).startswith(repr(text))
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "x" * 1025])
+def test_a_token_that_is_none_is_not_repeated(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=r"^a token has 1 to 1024 bytes"):
+        options.token(text)
 
 
 @pytest.mark.parametrize("text", ["localhost:8000", "[::1]:8000", "/run/frames:80"])

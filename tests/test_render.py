@@ -122,8 +122,8 @@ class TestRender:
         [
             ("void mainImage() { nonsense = 1; }", [], "nonsense"),
             (SHADER, ["--codec", "nonsense"], "nonsense"),
-            (SHADER, ["-o", "/nowhere/out.mp4"], "No such file or directory"),
-            (SHADER, ["-o", "-"], "FFmpeg's standard output goes nowhere"),
+            (SHADER, ["-o", "/nowhere/out.mp4"], "no such folder: make it first"),
+            (SHADER, ["-o", "pipe:1"], "FFmpeg's standard output goes nowhere"),
         ],
     )
     def test_what_is_wrong_is_said(
@@ -187,7 +187,11 @@ class TestRender:
             finally:
                 process.kill()
         assert process.returncode == 128 + number
-        kept = re.fullmatch(r".*out\.mp4: ([\d,]+) of 216,000 frames are in it\n", said)
+        kept = re.fullmatch(
+            r"aiozerocopy render: interrupted: "
+            r".*out\.mp4: ([\d,]+) of 216,000 frames are in it\n",
+            said,
+        )
         assert kept is not None, said
         count = len(anyio.run(_frames, output))
         assert count == int(kept[1].replace(",", "")) > 0
@@ -200,7 +204,7 @@ class TestRender:
         assert exit_.value.code == 2
 
     @pytest.mark.parametrize("option", ["--fps", "--duration"])
-    @pytest.mark.parametrize("number", ["0", "-1", "nan", "inf", "fast"])
+    @pytest.mark.parametrize("number", ["0", "-1", "nan", "fast"])
     def test_a_number_that_is_none(
         self,
         option: str,

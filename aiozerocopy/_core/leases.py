@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from aiozerocopy._core import extras
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -85,7 +87,8 @@ def array_over(
     view: memoryview, dtype: str, shape: tuple[int, ...]
 ) -> npt.NDArray[Any]:
     """A NumPy array over the bytes of a view, aligned or not."""
-    import numpy
+    with extras.optional("an array", "numpy"):
+        import numpy
 
     array: npt.NDArray[Any] = numpy.ndarray(shape, dtype, view)
     return array

@@ -18,7 +18,7 @@ OTHERS = ("tab:blue", "tab:orange", "tab:red", "tab:purple")
 
 
 def draw(results: Sequence[Result], path: Path) -> None:
-    """Write a PNG.  Needs matplotlib."""
+    """Write a PNG, SVG or PDF.  Needs matplotlib."""
     from matplotlib.figure import Figure
 
     figure = Figure(layout="constrained")

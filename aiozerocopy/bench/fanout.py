@@ -120,9 +120,9 @@ class Fan:
             check,
             str(self.lab.path),
         )
-        crew = Crew(self.lab.path / "stderr")
-        crew.start(command("fanout", job.__dict__))
-        told = crew.finish()
+        with Crew(self.lab.path / "stderr") as crew:
+            crew.start(command("fanout", job.__dict__))
+            told = crew.finish()
         sink, sender = told["sink"], told["sender"]
         expected = (work.size + PREFIX[job.framing]) * (work.warm + work.messages)
         if sink["bytes"] != expected or sink["wrong"]:

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -31,6 +32,10 @@ ENVIRONMENT = {
         filter(None, [str(HERE.parents[1]), os.environ.get("PYTHONPATH")])
     ),
 }
+# Ctrl-C is for the bench, which ends each group of processes as a whole.
+GROUP: dict[str, Any] = (
+    {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
+)
 PATIENCE = 120.0  # seconds for one run, before it is killed
 COMPILER = os.environ.get("CC", "cc")
 TRACED_BYTES = 1_000_000_000  # at most, since strace slows every call down
@@ -114,12 +119,27 @@ def pipe_link(size: int) -> Callable[[], tuple[int, int]]:
 
 
 class Crew:
-    """Processes that share a stdout, and report there in lines of JSON."""
+    """Processes that share a stdout, and report there in lines of JSON.
+
+    None of them, nor what they have started, outlives the ``with`` block.
+    """
 
     def __init__(self, log: Path) -> None:
         self._log = log
         self._running: list[subprocess.Popen[bytes]] = []
-        self._reports, self._stdout = os.pipe()
+        reports, stdout = os.pipe()
+        self._reports = os.fdopen(reports, encoding="ascii")
+        self._stdout = os.fdopen(stdout, "wb", buffering=0)
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill()
+        for process in self._running:
+            process.wait()
+        self._reports.close()
+        self._stdout.close()
 
     def start(
         self, argv: Sequence[str], stdin: int | None = None, keep: Sequence[int] = ()
@@ -134,26 +154,29 @@ class Crew:
                     pass_fds=keep,
                     cwd=self._log.parent,
                     env=ENVIRONMENT,
+                    **GROUP,
                 )
             )
 
     def finish(self) -> dict[str, dict[str, Any]]:
         """Wait for all, and return their reports by name."""
-        os.close(self._stdout)
+        self._stdout.close()
         watchdog = threading.Timer(PATIENCE, self._kill)
         watchdog.start()
-        with open(self._reports, encoding="ascii") as reports:
-            told = {report["who"]: report for report in map(json.loads, reports)}
-        failed = [process.args for process in self._running if process.wait()]
-        watchdog.cancel()
+        try:
+            told = {one["who"]: one for one in map(json.loads, self._reports)}
+            failed = [process.args for process in self._running if process.wait()]
+        finally:
+            watchdog.cancel()
         if failed or not told:
             raise ChildProcessError(f"{failed} failed:\n{self._log.read_text()}")
         return told
 
     def _kill(self) -> None:
         for process in self._running:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
 
 
 # ---- contestants ------------------------------------------------------------------
@@ -221,18 +244,20 @@ class Feeder:
         warm, total = work.size * work.warm, work.size * (work.warm + work.messages)
         sink = [self.lab.program("sink"), str(warm), str(total), str(self.read_size)]
         sink += [pattern] if check else []
-        crew = Crew(self.lab.path / "stderr")
-        if self.link is None:
-            command = self.command(self.lab, Task(work, -1, pattern, sink))
-            crew.start([*tracer, *command])
-        else:
-            fd, sink_fd = self.link()
-            command = self.command(self.lab, Task(work, fd, pattern, sink))
-            crew.start(sink, stdin=sink_fd)
-            crew.start([*tracer, *command], keep=(fd,))
-            os.close(fd)
-            os.close(sink_fd)
-        told = crew.finish()
+        with Crew(self.lab.path / "stderr") as crew:
+            if self.link is None:
+                command = self.command(self.lab, Task(work, -1, pattern, sink))
+                crew.start([*tracer, *command])
+            else:
+                fd, sink_fd = self.link()
+                command = self.command(self.lab, Task(work, fd, pattern, sink))
+                try:
+                    crew.start(sink, stdin=sink_fd)
+                    crew.start([*tracer, *command], keep=(fd,))
+                finally:
+                    os.close(fd)
+                    os.close(sink_fd)
+            told = crew.finish()
         received, wrong = told["sink"]["bytes"], told["sink"]["wrong"]
         if received != total or wrong >= 0:
             raise WrongBytes(

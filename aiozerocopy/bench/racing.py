@@ -8,6 +8,7 @@ which does not count, the receiver checks every byte.
 
 from __future__ import annotations
 
+import shutil
 import statistics
 import sys
 from dataclasses import dataclass, field
@@ -263,4 +264,5 @@ def missing(contestant: Contestant) -> bool:
 def tell(line: str) -> None:
     """Show the progress on a terminal; an empty line wipes it."""
     if sys.stderr.isatty():
-        print(f"\r\x1b[K{line[:100]}", end="", file=sys.stderr, flush=True)
+        room = shutil.get_terminal_size().columns - 1
+        print(f"\r\x1b[K{line[:room]}", end="", file=sys.stderr, flush=True)

@@ -101,9 +101,9 @@ class Paced:
             self.lab.pattern(work),
             1 if check else COMPARED,
         )
-        crew = Crew(self.lab.path / "stderr")
-        crew.start(command("rate", job.__dict__))
-        told = crew.finish()
+        with Crew(self.lab.path / "stderr") as crew:
+            crew.start(command("rate", job.__dict__))
+            told = crew.finish()
         client, server = told["client"], told["server"]
         received, dropped = len(client["ages"]), server["dropped"]
         if client["wrong"] or received + dropped != work.messages:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from aiozerocopy.bench.feeding import TRACED_BYTES, Crew
 from aiozerocopy.bench.racing import Options, Run, Work, WrongBytes
 from aiozerocopy.ffmpeg.finding import ROOMY as ROOMY
+from aiozerocopy.ffmpeg.finding import find_ffmpeg
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,13 +40,16 @@ def ffmpegs(options: Options) -> dict[str, str]:
         found.append(imageio_ffmpeg.get_ffmpeg_exe())
     paths = [path for path in found if path is not None][: 1 if options.quick else None]
     if not paths:
-        raise SystemExit("no ffmpeg on PATH: install FFmpeg, or imageio-ffmpeg")
+        find_ffmpeg()  # says how to get one
     return {version_of(path): path for path in paths}
 
 
 def version_of(ffmpeg: str) -> str:
     told = subprocess.run([ffmpeg, "-version"], capture_output=True, text=True)
-    return told.stdout.split()[2].partition("-")[0]
+    words = told.stdout.split()
+    if words[:2] != ["ffmpeg", "version"]:
+        raise ChildProcessError(f"{ffmpeg} does not work: install another FFmpeg")
+    return words[2].partition("-")[0]
 
 
 @dataclass(frozen=True)
@@ -177,9 +181,9 @@ class FrameFeeder:
         """Run the sender, and return its report."""
         progress = self.lab.path / "progress"
         progress.write_text("frame=0")
-        crew = Crew(self.lab.path / "stderr")
-        crew.start([*tracer, *self._sender(work, progress, output, check)])
-        told = crew.finish()["sender"]
+        with Crew(self.lab.path / "stderr") as crew:
+            crew.start([*tracer, *self._sender(work, progress, output, check)])
+            told: dict[str, Any] = crew.finish()["sender"]
         seen, sent = frames_seen(progress), work.warm + work.messages
         if seen != sent and self.way != "nothing":
             raise WrongBytes(f"{self.name}: FFmpeg saw {seen} frames and not {sent}")

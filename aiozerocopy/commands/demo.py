@@ -8,7 +8,6 @@ was rendered.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import tempfile
 from pathlib import Path
@@ -20,16 +19,17 @@ import aiozerocopy as azc
 from aiozerocopy import ffmpeg
 from aiozerocopy.commands import scenes
 from aiozerocopy.commands.film import Rendered, render
-from aiozerocopy.commands.options import count
+from aiozerocopy.commands.options import Parser, Size, check_place, count, film
 from aiozerocopy.commands.progress import frames_bar
 from aiozerocopy.ffmpeg.running import failure
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from aiozerocopy.commands.scenes import Scene
 
-SIZE, FPS = (1920, 1080), 60
+SIZE, FPS = Size(1920, 1080), 60
 FRAMES, CHECKED = 240, 30
 SHEET = (4, 3)  # pictures across and down
 
@@ -129,15 +129,44 @@ async def run(options: argparse.Namespace) -> bool:
     return whole and same
 
 
+def _parser() -> Parser:
+    parser = Parser(
+        prog="aiozerocopy demo",
+        description="Render an animated scene without a window into a film, check what "
+        "is in it, and show some of its frames in a picture beside it.",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=film,
+        default=Path("demo.mp4"),
+        metavar="FILM",
+        help="its end says what it is",
+    )
+    parser.add_argument(
+        "--frames", type=count, default=FRAMES, metavar="N", help="of the film"
+    )
+    parser.add_argument(
+        "--checked-frames",
+        type=count,
+        default=CHECKED,
+        metavar="N",
+        help="that go through a lossless codec, to be compared bit by bit",
+    )
+    parser.add_argument(
+        "--loop",
+        choices=("asyncio", "uvloop"),
+        default="asyncio",
+        help="the event loop",
+    )
+    return parser
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the demo; 1 if a frame is missing or is not what was rendered."""
-    parser = argparse.ArgumentParser(prog="aiozerocopy demo", description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, default=Path("demo.mp4"))
-    parser.add_argument("--frames", type=count, default=FRAMES)
-    parser.add_argument("--checked-frames", type=count, default=CHECKED)
-    parser.add_argument("--loop", choices=("asyncio", "uvloop"))
-    options = parser.parse_args(argv)
+    options = _parser().parse_args(argv)
     options.output = options.output.resolve()
+    check_place(options.output)
     backend: dict[str, Any] = {}
     if options.loop == "uvloop":
         backend["backend_options"] = {"use_uvloop": True}

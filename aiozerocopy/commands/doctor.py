@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from aiozerocopy.commands.options import Parser
 from aiozerocopy.commands.probes import PROBES, Finding
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def examine(probe: Callable[[], Finding]) -> Finding:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the report, as a table or as JSON."""
-    parser = argparse.ArgumentParser(prog="aiozerocopy doctor", description=__doc__)
+    parser = Parser(prog="aiozerocopy doctor", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON instead")
     as_json = parser.parse_args(argv).json
     findings = report()

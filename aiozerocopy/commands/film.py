@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from aiozerocopy import ffmpeg
+from aiozerocopy.commands import ending
 from aiozerocopy.commands.scenes import ShaderScene
 from aiozerocopy.ffmpeg.encoders import container_of, has_presets
 
@@ -78,9 +78,9 @@ async def render(
                 await last
             stats, lane = video.stats, video.lane
     except (KeyboardInterrupt, anyio.get_cancelled_exc_class()):
-        if video.frames_written:
+        if video.frames_written and not check:  # (what is checked is no film to keep)
             kept = f"{video.frames_written:,} of {frames:,} frames"
-            print(f"{output}: {kept} are in it", file=sys.stderr)
+            ending.last_words.append(f"{output}: {kept} are in it")
         raise
     return Rendered(
         output,

@@ -1,30 +1,91 @@
-"""What several commands are told in the same words: sizes, rates, addresses, TLS.
+"""What the commands are told: sizes, rates, addresses, files, tokens and TLS.
 
-Each parser is a ``type`` for argparse; its error says what to write instead.
+Each function of one text is a ``type`` for argparse; its error says what to write
+instead.
 """
 
 from __future__ import annotations
 
-import math
+import errno
+import ipaddress
 import re
-from argparse import ArgumentTypeError
+import shlex
+import sys
+import tempfile
+from argparse import (
+    SUPPRESS,
+    Action,
+    ArgumentParser,
+    ArgumentTypeError,
+    HelpFormatter,
+)
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from aiozerocopy._net.admission import MAX_TOKEN
 from aiozerocopy.client import parse_address
 
 if TYPE_CHECKING:
     import ssl
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
 
 LAST_PORT = 65535
+LARGEST = 16384  # pixels: more no encoder of video takes
+FASTEST = 1_000_000  # frames a second
+LONGEST = 1_000_000_000  # seconds
+PICTURES = (".png", ".svg", ".pdf")
+FILMS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".ts", ".m2ts", ".flv", ".avi")
+
+
+# --- the parser ---------------------------------------------------------------
+
+
+class Parser(ArgumentParser):
+    """Its help shows defaults; its complaints are one line."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=_Help, **options)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if (stream := file or sys.stderr) is not None:
+            stream.write(message)  # or say why not
+
+    def error(self, message: str) -> NoReturn:
+        about, said = message.partition("argument ")[::2]
+        text = f"{message} (see {self.prog} --help)" if about else said
+        self.exit(2, f"{self.prog}: {' '.join(text.split())}\n")
+
+
+class _Help(HelpFormatter):
+    """Tables as they were written, and what is taken where nothing is said."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return (
+            text if text.startswith("  ") else super()._fill_text(text, width, indent)
+        )
+
+    def _get_help_string(self, action: Action) -> str:
+        text = action.help or ""
+        if action.default in (None, False, SUPPRESS, "") or action.default == []:
+            return text
+        return f"{text} (default: %(default)s)"
 
 
 # --- numbers ------------------------------------------------------------------
 
 
-def size(text: str) -> tuple[int, int]:
+class Size(NamedTuple):
+    """Width and height."""
+
+    width: int
+    height: int
+
+    def __str__(self) -> str:
+        return f"{self.width}x{self.height}"
+
+
+def size(text: str) -> Size:
     """``1280x720``: width and height, both even, as most video formats need it."""
     match = re.fullmatch(r"([0-9]{1,5})x([0-9]{1,5})", text)
     if match is None:
@@ -32,11 +93,16 @@ def size(text: str) -> tuple[int, int]:
             f"{text!r} is not a size: write WIDTHxHEIGHT, such as 1280x720"
         )
     width, height = int(match[1]), int(match[2])
-    if min(width, height) < 2 or width % 2 or height % 2:
+    if (
+        width % 2
+        or height % 2
+        or not 2 <= min(width, height) <= LARGEST >= max(width, height)
+    ):
         raise ArgumentTypeError(
-            f"{text!r} cannot be encoded: write an even width and height, 2 or more"
+            f"{text!r} cannot be encoded: write an even width and height, 2 to "
+            f"{LARGEST}"
         )
-    return width, height
+    return Size(width, height)
 
 
 def rate(text: str) -> Fraction:
@@ -51,6 +117,10 @@ def rate(text: str) -> Fraction:
             f"{text!r} is not a positive number: write one such as 30, 29.97 or "
             "30000/1001"
         )
+    if not 1 / FASTEST <= value <= FASTEST:
+        raise ArgumentTypeError(
+            f"{text!r} is no rate of a film: write one such as 30, at most {FASTEST}"
+        )
     return value
 
 
@@ -60,9 +130,13 @@ def seconds(text: str) -> float:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value < math.inf:
+    if not value > 0:
         raise ArgumentTypeError(
             f"{text!r} is not a positive number: write seconds, such as 10 or 0.5"
+        )
+    if value > LONGEST:
+        raise ArgumentTypeError(
+            f"{text!r} is too long: write at most {LONGEST} seconds; Ctrl-C ends it"
         )
     return value
 
@@ -93,6 +167,91 @@ def ffmpeg_option(text: str) -> tuple[str, str]:
     return name, value
 
 
+def words(text: str) -> list[str]:
+    """The words of a command line: ``"ffplay -v error -"``."""
+    try:
+        found = shlex.split(text)
+    except ValueError as error:
+        raise ArgumentTypeError(f"{text!r} cannot be read: {error}") from None
+    if not found:
+        raise ArgumentTypeError(f"{text!r} is empty: leave it away, or write words")
+    return found
+
+
+def token(text: str) -> str:
+    """What a server expects of a viewer."""
+    if not 0 < len(text.encode(errors="surrogateescape")) <= MAX_TOKEN:
+        raise ArgumentTypeError(
+            f"a token has 1 to {MAX_TOKEN} bytes: write one, or leave --token away"
+        )
+    return text
+
+
+# --- files --------------------------------------------------------------------
+
+
+def file(text: str) -> Path:
+    """The path of a file."""
+    if not text:
+        raise ArgumentTypeError("'' is no file: write its path")
+    return Path(text)
+
+
+def film(text: str) -> Path:
+    """The path of a film, by whose end FFmpeg knows what it is to be."""
+    if Path(text).suffix.lower() not in FILMS:
+        raise ArgumentTypeError(
+            f"{text!r} is no film: write a name such as demo.mp4 or demo.mkv"
+        )
+    return Path(text)
+
+
+def picture(text: str) -> Path:
+    """The path of a chart."""
+    if Path(text).suffix.lower() not in PICTURES:
+        raise ArgumentTypeError(
+            f"{text!r} is no picture: write a name such as chart.png, .svg or .pdf"
+        )
+    return Path(text)
+
+
+def output(text: str) -> str:
+    """Whatever FFmpeg can write to: a path or a URL."""
+    if text in ("", "-"):
+        raise ArgumentTypeError(f"{text!r} is no place for a film: write a path or URL")
+    return text
+
+
+def source(text: str) -> str:
+    """Whatever FFmpeg can read: a path, a URL, a device."""
+    if text in ("", "-"):
+        raise ArgumentTypeError(f"{text!r} is no source: write a file, a URL or demo")
+    return text
+
+
+def check_place(path: Path) -> None:
+    """Look whether a file can be written there, before long work and not after.
+
+    Raises:
+        OSError: it cannot.
+    """
+    folder = path.parent
+    if path.is_dir():
+        what = "it is a folder: name a file in it"
+        raise IsADirectoryError(errno.EISDIR, what, str(path))
+    if not folder.is_dir():
+        what = "there is no such folder: make it first"
+        raise FileNotFoundError(errno.ENOENT, what, str(folder))
+    if path.is_file():
+        path.open("ab").close()
+    elif not path.exists():
+        try:
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            what = "no file can be made there: choose another folder"
+            raise OSError(error.errno, what, str(folder)) from error
+
+
 # --- addresses ----------------------------------------------------------------
 
 
@@ -105,8 +264,7 @@ class Address(NamedTuple):
     def __str__(self) -> str:
         if self.port is None:
             return self.host
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return f"{_in_brackets(self.host)}:{self.port}"
 
 
 def port(text: str) -> int:
@@ -122,7 +280,15 @@ def port(text: str) -> int:
 
 def address(text: str) -> Address:
     """``localhost:8000``, ``[::1]:8000``, or the path of a Unix socket."""
+    if re.match("[a-z]+://", text):
+        raise ArgumentTypeError(
+            f"{text!r} is for browsers: write HOST:PORT as serve --tcp shows it"
+        )
     host, number = parse_address(text)
+    if number is None and (host == "localhost" or _is_ip(host)):
+        raise ArgumentTypeError(
+            f"{text!r} has no port: write {_in_brackets(host)}:PORT"
+        )
     if number is None and host and (":" not in host or "/" in host):
         return Address(host)
     if number is None:
@@ -142,25 +308,43 @@ def address(text: str) -> Address:
     return Address(host, number)
 
 
+def host(text: str) -> str:
+    """``127.0.0.1``, ``::1`` or a name, without a port."""
+    name = text.removeprefix("[").removesuffix("]")
+    if not _is_ip(name) and not re.fullmatch(r"[^\s:/]+", name):
+        raise ArgumentTypeError(
+            f"{text!r} is not a host: write one without a port, such as 127.0.0.1, or "
+            "0.0.0.0 for everybody"
+        )
+    return name
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _in_brackets(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
 # --- options ------------------------------------------------------------------
 
 
-def add_picture(parser: ArgumentParser, default: tuple[int, int], fps: int) -> None:
+def add_picture(parser: ArgumentParser, default: Size, fps: int) -> None:
     """Add ``--size`` and ``--fps``."""
-    width, height = default
     parser.add_argument(
-        "--size",
-        type=size,
-        default=default,
-        metavar="WxH",
-        help=f"{width}x{height}, if not said",
+        "--size", type=size, default=default, metavar="WxH", help="width and height"
     )
     parser.add_argument(
         "--fps",
         type=rate,
         default=Fraction(fps),
         metavar="RATE",
-        help=f"frames a second: {fps}, if not said; or a fraction such as 30000/1001",
+        help="frames a second, such as 29.97 or 30000/1001",
     )
 
 
@@ -168,42 +352,82 @@ def add_server_tls(parser: ArgumentParser) -> None:
     """Add ``--tls-cert`` and ``--tls-key``."""
     parser.add_argument(
         "--tls-cert",
-        type=Path,
+        type=file,
         metavar="FILE",
         help="PEM with the certificate (and its key): HTTPS for --web, TLS for --tcp",
     )
-    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="PEM with its key")
+    parser.add_argument("--tls-key", type=file, metavar="FILE", help="PEM with its key")
 
 
 def server_tls(options: Namespace) -> ssl.SSLContext | None:
     """What --tls-cert and --tls-key ask for.
 
-    Raises: OSError, if one of them cannot be read, or they do not fit (ssl.SSLError).
+    Raises:
+        OSError, ValueError: a file cannot be read, holds something else, or they do
+            not fit; the text names it.
     """
     if options.tls_cert is None:
         return None
     import ssl
 
+    certificate: Path = options.tls_cert
+    key: Path = options.tls_key or certificate
+    _expect_pem(certificate, b"CERTIFICATE", "no certificate (PEM)")
+    _expect_pem(key, b"PRIVATE KEY", "no private key (PEM): --tls-key names its file")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(options.tls_cert, options.tls_key)
+    try:
+        context.load_cert_chain(certificate, key)
+    except ssl.SSLError as error:
+        reason = (error.reason or "cannot be read").replace("_", " ").lower()
+        raise ValueError(f"{certificate} with {key}: {reason}") from error
     return context
+
+
+def _expect_pem(path: Path, kind: bytes, otherwise: str) -> None:
+    """Raises: OSError or ValueError, with the path in its text."""
+    if not re.search(rb"-----BEGIN [A-Z ]*%b-----" % kind, path.read_bytes()):
+        raise ValueError(f"{path} holds {otherwise}")
 
 
 def add_client_tls(parser: ArgumentParser) -> None:
     """Add ``--tls`` and ``--tls-ca``."""
-    parser.add_argument("--tls", action="store_true", help="encrypted")
     parser.add_argument(
-        "--tls-ca", metavar="FILE", help="the same, and trust this authority (PEM)"
+        "--tls", action="store_true", help="with TLS, as this system trusts it"
+    )
+    parser.add_argument(
+        "--tls-ca",
+        type=file,
+        metavar="FILE",
+        help="with TLS, and trust this authority or this very certificate (PEM)",
     )
 
 
 def client_tls(options: Namespace) -> ssl.SSLContext | None:
     """What --tls and --tls-ca ask for.
 
-    Raises: OSError, if that cannot be read (ssl.SSLError: it is no certificate).
+    Raises: as `server_tls`.
     """
     if not options.tls and options.tls_ca is None:
         return None
     import ssl
 
-    return ssl.create_default_context(cafile=options.tls_ca)
+    if options.tls_ca is None:
+        return ssl.create_default_context()
+    return trust(options.tls_ca)
+
+
+def trust(path: Path) -> ssl.SSLContext:
+    """For a client that trusts an authority, or one server's own certificate.
+
+    Raises: as `server_tls`.
+    """
+    import ssl
+
+    _expect_pem(path, b"CERTIFICATE", "no certificate (PEM)")
+    try:
+        context = ssl.create_default_context(cafile=path)
+    except ssl.SSLError as error:
+        raise ValueError(f"{path} holds no certificate that can be read") from error
+    # As Python 3.13 has it anyway: the certificate need not be an authority's.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Literal
 
 import anyio
 
+from aiozerocopy._core import extras
 from aiozerocopy._core.pipe_size import F_GETPIPE_SZ, F_SETPIPE_SZ
 from aiozerocopy.ffmpeg.available import hardware_of
 
@@ -210,7 +211,7 @@ def ffmpeg() -> Finding:
     name = "FFmpeg"
     path, source = _find_ffmpeg()
     if path is None:
-        remedy = "apt or brew install ffmpeg, or pip install 'aiozerocopy[ffmpeg]'"
+        remedy = f"apt or brew install ffmpeg, or {extras.command('ffmpeg')}"
         return Finding(
             name, "not found", "missing", "no aiozerocopy.ffmpeg, no video", remedy
         )
@@ -249,7 +250,7 @@ def egl_renderer() -> Finding:
     if sys.platform != "linux":
         return _not_here(name, cost)
     if importlib.util.find_spec("moderngl") is None:
-        remedy = "pip install 'aiozerocopy[gl]'"
+        remedy = extras.command("gl")
         return Finding(name, "moderngl is not installed", "missing", cost, remedy)
     try:
         renderer = _run_python(_EGL_RENDERER)  # a driver may crash: not in this process
@@ -300,7 +301,7 @@ def _not_here(name: str, cost: str) -> Finding:
 def _package(name: str, cost: str) -> Finding:
     if importlib.util.find_spec(name):
         return Finding(name, version(name))
-    remedy = f"pip install 'aiozerocopy[{name}]'"
+    remedy = extras.command(name)
     return Finding(name, "not installed", "missing", cost, remedy)
 
 

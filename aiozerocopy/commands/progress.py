@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+WIDE = 80  # columns of a terminal, for all that there is to show
+
+
 class Tick(Protocol):
     """One frame more; ``lane`` is how it went."""
 
@@ -22,9 +25,9 @@ def _quiet(lane: str = "") -> None:
 
 @contextmanager
 def frames_bar(title: str, frames: int, frame_bytes: int) -> Iterator[Tick]:
-    """Shows frames, frames a second, bytes a second and the lane."""
+    """Shows frames, frames a second and, where there is room, bytes and the lane."""
     try:
-        from rich import progress
+        from rich import console, progress
     except ModuleNotFoundError:
         print(title, flush=True)
         yield _quiet
@@ -33,20 +36,38 @@ def frames_bar(title: str, frames: int, frame_bytes: int) -> Iterator[Tick]:
         print(title, flush=True)
         yield _quiet
         return
-    columns = (
-        progress.TextColumn("{task.description:<38}"),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TextColumn("{task.fields[rate]}"),
-        progress.TextColumn("{task.fields[lane]}"),
-        progress.TimeRemainingColumn(),
-    )
+    room = console.Console().width
+    has_room = room >= WIDE
+    columns: list[str | progress.ProgressColumn] = ["{task.description}"]
+    if has_room:
+        columns += [
+            progress.BarColumn(min(40, room - 72)),
+            progress.MofNCompleteColumn(),
+            "{task.fields[rate]} {task.fields[lane]}",
+            progress.TimeRemainingColumn(),
+        ]
+    else:
+        columns += [progress.BarColumn(8), progress.TaskProgressColumn()]
+        columns += ["{task.fields[rate]}"]
     with progress.Progress(*columns) as bars:
-        bar = bars.add_task(title, total=frames, rate="", lane="")
+        name = escaped(shortened(title, 24 if has_room else 12))
+        bar = bars.add_task(name, total=frames, rate="", lane="")
 
         def tick(lane: str = "") -> None:
             speed = bars.tasks[bar].speed or 0.0
-            rate = f"{speed:,.0f} fps {speed * frame_bytes / 1e9:.2f} GB/s"
+            rate = f"{speed:,.0f} fps"
+            if has_room:
+                rate += f" {speed * frame_bytes / 1e9:.2f} GB/s"
             bars.update(bar, advance=1, rate=rate, lane=lane)
 
         yield tick
+
+
+def shortened(title: str, most: int) -> str:
+    """The end of it, which tells films apart."""
+    return title if len(title) <= most else f"…{title[1 - most :]}"
+
+
+def escaped(title: str) -> str:
+    """For rich, which would take square brackets for its markup."""
+    return title.replace("[", "\\[")

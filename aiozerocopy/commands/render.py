@@ -2,42 +2,64 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 
 from aiozerocopy.commands import scenes
-from aiozerocopy.commands.film import render
-from aiozerocopy.commands.options import add_picture, ffmpeg_option, seconds
+from aiozerocopy.commands.film import QUICK, render
+from aiozerocopy.commands.options import (
+    Parser,
+    Size,
+    add_picture,
+    check_place,
+    ffmpeg_option,
+    file,
+    output,
+    seconds,
+)
 from aiozerocopy.commands.progress import frames_bar
-from aiozerocopy.ffmpeg import FFmpegError
 from aiozerocopy.ffmpeg.encoders import PRESETS, QUALITIES
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="aiozerocopy render",
         description="Render a fragment shader with mainImage(out vec4, in vec2), which "
         "may use iResolution, iTime, iTimeDelta, iFrame, iFrameRate, iMouse and iDate.",
     )
-    parser.add_argument("shader", type=Path, help="a GLSL file")
-    parser.add_argument("-o", "--output", required=True, help="a file or URL")
-    add_picture(parser, (1920, 1080), 60)
-    parser.add_argument("--duration", type=seconds, default=5.0, metavar="SECONDS")
+    parser.add_argument("shader", type=file, help="a GLSL file")
     parser.add_argument(
-        "--codec", help="an encoder of FFmpeg's, or auto: hardware if that works here"
+        "-o", "--output", type=output, required=True, help="a file or URL"
     )
-    parser.add_argument("--quality", choices=QUALITIES)
+    add_picture(parser, Size(1920, 1080), 60)
     parser.add_argument(
-        "--preset", choices=PRESETS, metavar="NAME", help="ultrafast to veryslow"
+        "--duration", type=seconds, default=5.0, metavar="SECONDS", help="of the film"
     )
-    parser.add_argument("--bitrate", metavar="RATE", help="such as 5M")
+    parser.add_argument(
+        "--codec",
+        metavar="NAME",
+        help="an encoder of FFmpeg's, or auto: hardware if that works here "
+        "(default: by the film's name)",
+    )
+    rate = parser.add_mutually_exclusive_group()
+    rate.add_argument(
+        "--quality",
+        choices=QUALITIES,
+        help="instead of a bitrate (default: the encoder's own)",
+    )
+    parser.add_argument(
+        "--preset",
+        choices=PRESETS,
+        metavar="NAME",
+        help=f"ultrafast to veryslow (default: {QUICK})",
+    )
+    rate.add_argument("--bitrate", metavar="RATE", help="such as 5M")
     parser.add_argument(
         "--ffmpeg-option",
         action="append",
@@ -50,7 +72,10 @@ def _parser() -> argparse.ArgumentParser:
         "--overwrite", action="store_true", help="replace a file that is there"
     )
     parser.add_argument(
-        "--pix-fmt", default="auto", help="what is read back: auto, rgba, yuv420p ..."
+        "--pix-fmt",
+        default="auto",
+        metavar="NAME",
+        help="what is read back: rgba, yuv420p ...",
     )
     return parser
 
@@ -82,30 +107,30 @@ async def run(options: argparse.Namespace, scene: scenes.Scene) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Render; 1 if the shader or FFmpeg refused."""
+    """Render; 0, or an exception."""
     options = _parser().parse_args(argv)
-    try:
-        source = options.shader.read_text()
-        scene = scenes.ShaderScene(
-            source, options.size, float(options.fps), options.pix_fmt
-        )
-    except ModuleNotFoundError:
-        raise
-    except Exception as error:
-        print(f"aiozerocopy render: {options.shader}: {error}", file=sys.stderr)
-        return 1
+    if "://" not in options.output:
+        check_place(Path(options.output))
+    scene = _scene(options)
     try:
         print(anyio.run(run, options, scene))
-    except FileExistsError:
-        print(
-            f"aiozerocopy render: {options.output} is there already: --overwrite "
-            "replaces it",
-            file=sys.stderr,
-        )
-        return 1
-    except (FFmpegError, OSError, ValueError) as error:
-        print(f"aiozerocopy render: {error}", file=sys.stderr)
-        return 1
+    except FileExistsError as error:
+        what = "it is there already: --overwrite replaces it"
+        raise FileExistsError(error.errno, what, options.output) from error
     finally:
         scene.close()
     return 0
+
+
+def _scene(options: argparse.Namespace) -> scenes.Scene:
+    shader: Path = options.shader
+    try:
+        return scenes.ShaderScene(
+            shader.read_text(), options.size, float(options.fps), options.pix_fmt
+        )
+    except (ModuleNotFoundError, OSError):
+        raise
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{shader} is no text: write a shader in GLSL") from error
+    except Exception as error:  # of the driver: it says what it likes
+        raise scenes.ShaderError(f"{shader}: {error}") from error

@@ -1,14 +1,10 @@
-"""``aiozerocopy serve``: a scene, a video or FFmpeg's sources, for any viewers.
-
-Viewers are browsers (``--web``, on by default) and programs that speak the wire format
-(``--tcp``, ``--unix``; `aiozerocopy view` is one).  Each gets the newest whole frame; a
-slow one misses frames, and costs the others nothing.
-"""
+"""``aiozerocopy serve``: a scene, a video or FFmpeg's sources, for any viewers."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,15 +16,25 @@ from aiozerocopy import broadcast
 from aiozerocopy.commands import scenes
 from aiozerocopy.commands.options import (
     Address,
+    Parser,
+    Size,
     add_picture,
     add_server_tls,
     count,
+    file,
+    host,
     port,
     server_tls,
+    source,
+    token,
+    trust,
+    words,
 )
-from aiozerocopy.ffmpeg import FFmpegError, Reader
+from aiozerocopy.ffmpeg import Reader
 
 if TYPE_CHECKING:
+    import argparse
+    import ssl
     from collections.abc import AsyncIterator, Sequence
 
     from aiozerocopy.broadcast import Broadcast
@@ -48,10 +54,14 @@ class FrameSource:
         """All of them; each is the receiver's to release."""
         source = self._options.source
         while True:
+            shown = 0
             frames = self._scene() if source == "demo" else self._video(source)
             async for frame in frames:
+                shown += 1
                 yield frame
-            if not self._options.loop:
+            if not shown:
+                raise ValueError(f"{source} has no frames")
+            if self._options.once:
                 return
 
     async def _scene(self) -> AsyncIterator[azc.Frame]:
@@ -72,8 +82,8 @@ class FrameSource:
     async def _video(self, source: str) -> AsyncIterator[azc.Frame]:
         arguments: Any = source
         if self._options.ffmpeg_input:
-            arguments = [*self._options.ffmpeg_input.split(), "-i", source]
-        async with Reader(arguments, pix_fmt="rgb24") as video:
+            arguments = [*self._options.ffmpeg_input, "-i", source]
+        async with Reader(arguments, "rgb24", fps=self._options.fps) as video:
             async for frame in video:
                 yield frame
 
@@ -123,54 +133,115 @@ async def run(options: argparse.Namespace) -> None:
                     **settings,
                 )
             )
-            where = Address(options.host, server.port)
-            print(f"by a program   aiozerocopy view {where}", flush=True)
+            name = _name_for(options.host, encryption, options.tls_cert)
+            print(to_copy(options, Address(name, server.port)), flush=True)
         if options.unix is not None:
             await stack.enter_async_context(
                 azc.serve_unix(give_frames, options.unix, **settings)
             )
-            print(f"by a program   aiozerocopy view {options.unix}", flush=True)
+            print(to_copy(options, options.unix), flush=True)
         await publish(hub, FrameSource(options), float(options.fps))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="aiozerocopy serve", description=__doc__)
+def to_copy(options: argparse.Namespace, place: Address | Path) -> str:
+    """The command that shows what is served there, as it can be copied to a shell."""
+    view = ["aiozerocopy"]
+    if shutil.which("aiozerocopy") is None:
+        view = [sys.executable, "-m", "aiozerocopy"]
+    view.append("view")
+    if isinstance(place, Path):
+        view.append(str(place.absolute()))
+    else:
+        view.append(str(place))
+        if options.tls_cert is not None:
+            view.append(f"--tls-ca={options.tls_cert.absolute()}")
+    if options.token is not None:
+        view.append(f"--token={options.token}")
+    return f"by a program   {shlex.join(view)}"
+
+
+def _name_for(host: str, encryption: ssl.SSLContext | None, certificate: Path) -> str:
+    """What a program of this machine calls the server, as its certificate has it."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    names = [] if encryption is None else _names_in(certificate, encryption)
+    plain = [name for name in names if not name.startswith("*")]
+    return host if host in names or not plain else plain[0]
+
+
+def _names_in(certificate: Path, server: ssl.SSLContext) -> list[str]:
+    """Whom a certificate is for; Python tells that only of one that it was shown."""
+    import ssl
+
+    try:
+        trusting = trust(certificate)
+        trusting.check_hostname = False
+        there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+        caller = trusting.wrap_bio(back, there)
+        answering = server.wrap_bio(there, back, server_side=True)
+        for side in (caller, answering, caller):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+        shown: Any = caller.getpeercert() or {}
+    except (ssl.SSLError, ValueError):  # it has expired, say: viewers will hear of that
+        return []
+    return [name for _, name in shown.get("subjectAltName", ())]
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="aiozerocopy serve",
+        description="Show a scene, or whatever FFmpeg reads, to browsers (--web; "
+        "on port 8000 if nothing else is asked for) and to programs (--tcp, --unix; "
+        "aiozerocopy view is one). Each viewer gets the newest whole frame; a slow one "
+        "misses frames, and costs the others nothing. A video begins again at its end; "
+        "Ctrl-C ends all.",
+    )
     parser.add_argument(
         "source",
         nargs="?",
+        type=source,
         default="demo",
-        help="demo (a scene), or whatever FFmpeg reads: a file, a URL, /dev/video0",
+        help="demo, a scene; or whatever FFmpeg reads: a file, a URL, /dev/video0",
     )
     parser.add_argument(
         "--ffmpeg-input",
+        type=words,
         metavar="OPTIONS",
         help='before -i, such as "-f v4l2" or "-re -stream_loop -1"',
     )
-    parser.add_argument("--loop", action="store_true", help="begin again at the end")
-    add_picture(parser, (1280, 720), 30)
-    parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 for everybody")
+    parser.add_argument("--once", action="store_true", help="end where the video ends")
+    add_picture(parser, Size(1280, 720), 30)
     parser.add_argument(
-        "--web", type=port, metavar="PORT", help="8000 if none is given"
+        "--host", type=host, default="127.0.0.1", help="0.0.0.0 is for everybody"
     )
-    parser.add_argument("--tcp", type=port, metavar="PORT")
-    parser.add_argument("--unix", type=Path, metavar="PATH")
-    parser.add_argument("--token", help="what a viewer must say to get anything")
+    parser.add_argument("--web", type=port, metavar="PORT", help="for browsers")
+    parser.add_argument("--tcp", type=port, metavar="PORT", help="for programs")
+    parser.add_argument("--unix", type=file, metavar="PATH", help="the same, locally")
+    parser.add_argument(
+        "--token", type=token, help="what a viewer must say to get anything"
+    )
     add_server_tls(parser)
-    parser.add_argument("--max-clients", type=count, default=1000)
+    parser.add_argument(
+        "--max-clients",
+        type=count,
+        default=1000,
+        metavar="N",
+        help="at most so many at --tcp and at --unix each",
+    )
     return parser
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve; 1 if it could not."""
+    """Serve until the source ends; 0, or an exception."""
     parser = _parser()
     options = parser.parse_args(argv)
     if options.tls_key is not None and options.tls_cert is None:
         parser.error("--tls-key needs --tls-cert")
+    if options.ffmpeg_input is not None and options.source == "demo":
+        parser.error("--ffmpeg-input is for what FFmpeg reads, not for demo")
     if options.web is options.tcp is options.unix is None:
         options.web = 8000
-    try:
-        anyio.run(run, options)
-    except (FFmpegError, OSError) as error:
-        print(f"aiozerocopy serve: {error}", file=sys.stderr)
-        return 1
+    if options.tls_cert is not None and options.web is options.tcp is None:
+        parser.error("--tls-cert is for --web and --tcp: --unix is not encrypted")
+    anyio.run(run, options)
     return 0

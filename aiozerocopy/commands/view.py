@@ -1,31 +1,38 @@
-"""``aiozerocopy view``: receive frames, and show how they come, or pipe them on.
-
-``--to COMMAND`` pipes the raw frames to a program that reads them on its stdin; where
-``{size}`` and ``{pix_fmt}`` stand in the command, it gets what the frames are.
-"""
+"""``aiozerocopy view``: receive frames, and show how they come, or pipe them on."""
 
 from __future__ import annotations
 
-import argparse
 import shlex
-import sys
+import ssl
 import time
 from typing import TYPE_CHECKING
 
 import anyio
 
 import aiozerocopy as azc
-from aiozerocopy.client import connect_frames
-from aiozerocopy.commands.options import add_client_tls, address, client_tls, count
-from aiozerocopy.framing import FrameError
+from aiozerocopy.client import TokenRefused, connect_frames
+from aiozerocopy.commands import ending
+from aiozerocopy.commands.answers import obstacle
+from aiozerocopy.commands.options import (
+    Parser,
+    add_client_tls,
+    address,
+    client_tls,
+    count,
+    token,
+    words,
+)
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from aiozerocopy.framing import ReceivedFrame
 
 FFPLAY = "ffplay -v error -f rawvideo -pixel_format {pix_fmt} -video_size {size} -"
+OTHER_NAME = (62, 64)  # what OpenSSL says of a certificate for another host or IP
 EVERY = 1.0  # seconds from line to line
+SILENCE = 0.4  # seconds without a first frame, until it is said why
 
 
 class Meter:
@@ -66,70 +73,154 @@ class Meter:
         )
 
 
-def command_for(template: str, frame: ReceivedFrame) -> list[str]:
+def command_for(template: Sequence[str], frame: ReceivedFrame) -> list[str]:
     """The program to pipe to, with what the frames are filled in."""
     height, width = frame.array.shape[:2]
     values = {"size": f"{width}x{height}", "pix_fmt": frame.pixel_format or "rgb24"}
     return [
         word.replace("{size}", values["size"]).replace("{pix_fmt}", values["pix_fmt"])
-        for word in shlex.split(template)
+        for word in template
     ]
 
 
-async def run(options: argparse.Namespace) -> Meter:
-    """Receive until the server ends, or so many frames have come."""
-    meter = Meter()
-    process: azc.Process | None = None
-    try:
+class Obstacle(ConnectionError):
+    """No frames can come, and why."""
+
+
+class Viewer:
+    """Receives frames; what comes instead of them, it explains."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.meter = Meter()
+        self._options = options
+        self._ssl_context = client_tls(options)
+        self._process: azc.Process | None = None
+
+    async def run(self) -> None:
+        """Receive until the server ends, or so many frames have come."""
+        # (in tasks, since a cancelled one does not wait for the program at the end)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._explain_silence)
+            tasks.start_soon(self._receive_all, tasks.cancel_scope)
+
+    async def _receive_all(self, scope: anyio.CancelScope) -> None:
+        try:
+            await self._receive()
+            if not self.meter.frames:
+                text = "has closed the connection without a frame: is it full?"
+                raise Obstacle(f"{self._where} {text}")
+        except TokenRefused:
+            await self._raise_obstacle()
+            raise Obstacle(
+                f"{self._where} refused the token: it wants another, or none"
+            ) from None
+        except ssl.SSLError as error:
+            raise Obstacle(f"{self._where}: {self._of_tls(error)}") from error
+        finally:
+            if self._process is not None:
+                await self._process.aclose()
+        scope.cancel()
+
+    async def _receive(self) -> None:
         async with connect_frames(
-            *options.address,
-            token=options.token,
-            reconnect=options.reconnect,
-            ssl_context=client_tls(options),
+            *self._options.address,
+            token=self._options.token,
+            reconnect=self._options.reconnect,
+            ssl_context=self._ssl_context,
         ) as client:
             async for frame in client:
                 with frame:
-                    meter.count(frame)
-                    if options.to is not None:
-                        if process is None:
-                            command = command_for(options.to, frame)
-                            process = await azc.open_process(command, stderr=None)
-                        assert process.stdin is not None
-                        await process.stdin.send(frame.view)
-                if meter.frames == options.frames:
-                    break
-    finally:
-        if process is not None:
-            await process.aclose()
-    return meter
+                    self.meter.count(frame)
+                    if self._options.to is not None and not await self._pipe_on(frame):
+                        return
+                if self.meter.frames == self._options.frames:
+                    return
+
+    async def _pipe_on(self, frame: ReceivedFrame) -> bool:
+        """False if the program has ended, and all was well."""
+        command = command_for(self._options.to, frame)
+        if self._process is None:
+            self._process = await azc.open_process(command, stderr=None)
+        assert self._process.stdin is not None
+        try:
+            await self._process.stdin.send(frame.view)
+        except azc.StreamBroken:
+            if status := await self._process.wait():
+                text = f"{command[0]} has ended with exit status {status}"
+                raise ChildProcessError(text) from None
+            return False
+        return True
+
+    # -- where no frames come ---------------------------------------------------------
+
+    @property
+    def _where(self) -> str:
+        return str(self._options.address)
+
+    async def _explain_silence(self) -> None:
+        await anyio.sleep(SILENCE)
+        if self.meter.frames:
+            return
+        reason = "no frames yet"
+        try:
+            await self._raise_obstacle()
+        except Obstacle:
+            raise
+        except OSError as error:
+            reason += f": {ending.line_for(error)}"
+        ending.complain("aiozerocopy view", f"{self._where}: {reason}")
+
+    async def _raise_obstacle(self) -> None:
+        has_token = self._options.token is not None
+        told = await obstacle(
+            self._options.address, self._ssl_context, has_token=has_token
+        )
+        if told is not None:
+            raise Obstacle(f"{self._where} {told}")
+
+    def _of_tls(self, error: ssl.SSLError) -> str:
+        if not isinstance(error, ssl.SSLCertVerificationError):
+            reason = (error.reason or "unknown").replace("_", " ").lower()
+            return f"it speaks no TLS ({reason}): leave --tls and --tls-ca away"
+        if error.verify_code in OTHER_NAME:
+            return f"{error.verify_message.rstrip('.')}: write the name that it is for"
+        trusted = self._options.tls_ca or "this system"
+        return (
+            f"its certificate is not one that {trusted} vouches for "
+            f"({error.verify_message}): --tls-ca FILE says whom to trust"
+        )
 
 
-def main(argv: Sequence[str]) -> int:
-    """View; 1 if nothing came, or what came were no frames."""
-    parser = argparse.ArgumentParser(prog="aiozerocopy view", description=__doc__)
+def _parser() -> Parser:
+    parser = Parser(
+        prog="aiozerocopy view",
+        description="Receive frames, and show how they come: a line a second.",
+    )
     parser.add_argument(
         "address", type=address, help="HOST:PORT, or the path of a Unix socket"
     )
-    parser.add_argument("--token")
+    parser.add_argument("--token", type=token, help="as it was given to serve")
     add_client_tls(parser)
-    parser.add_argument("--frames", type=count, help="end after so many")
+    parser.add_argument("--frames", type=count, metavar="N", help="end after so many")
     parser.add_argument(
-        "--to", nargs="?", const=FFPLAY, metavar="COMMAND", help="ffplay, if not said"
+        "--to",
+        nargs="?",
+        type=words,
+        const=shlex.split(FFPLAY),
+        metavar="COMMAND",
+        help="pipe the raw frames to it, with {size} and {pix_fmt} filled in "
+        "(default: ffplay)",
     )
-    parser.add_argument("--reconnect", action="store_true", help="when it is lost")
-    options = parser.parse_args(argv)
-    try:
-        meter = anyio.run(run, options)
-    except (FrameError, OSError, azc.StreamBroken, azc.StreamClosed) as error:
-        print(f"aiozerocopy view: {error}", file=sys.stderr)
-        return 1
-    if not meter.frames:
-        hint = "" if options.token else " (if it wants a token: --token)"
-        print(
-            f"aiozerocopy view: {options.address} closed the connection without a "
-            f"frame{hint}",
-            file=sys.stderr,
-        )
-        return 1
+    parser.add_argument(
+        "--reconnect", action="store_true", help="come back when the connection is lost"
+    )
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """View; 0, or an exception."""
+    viewer = Viewer(_parser().parse_args(argv))
+    anyio.run(viewer.run)
+    meter = viewer.meter
     print(f"{meter.frames} frames, {meter.nbytes / 1e6:,.0f} MB, {meter.gaps} missed")
     return 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 
+from aiozerocopy._core import extras
+
 # Newer FFmpegs map and unmap the memory of every frame, unless malloc keeps it.  With
 # these settings FFmpeg 9 takes 1080p twice as fast.  The user's own settings win.
 ROOMY = {
@@ -23,7 +25,7 @@ def find_ffmpeg() -> str:
     found = shutil.which("ffmpeg") or _packaged()
     if found is None:
         raise FileNotFoundError(
-            "no ffmpeg on PATH: install FFmpeg, or pip install 'aiozerocopy[ffmpeg]', "
+            f"no ffmpeg on PATH: install FFmpeg, or {extras.command('ffmpeg')}, "
             "or name one with ffmpeg=..."
         )
     return found

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, cast, overload
 import anyio
 from anyio.abc import ObjectReceiveStream
 
+from aiozerocopy._core import extras
 from aiozerocopy._core.errors import IncompleteReceive, StreamClosed
 from aiozerocopy.ffmpeg.arguments import (
     checked_format,
@@ -282,7 +283,8 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
     async def _room(self, layout: Layout) -> Frame | npt.NDArray[Any]:
         """Memory for a frame."""
         if self._pool is None:
-            import numpy
+            with extras.optional("copy=True", "numpy"):
+                import numpy
 
             return numpy.empty(layout.shape, layout.dtype)
         if self._has_warned or self._pool.stats.free:

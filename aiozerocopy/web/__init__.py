@@ -8,5 +8,8 @@ WebSocket (FFmpeg encodes it once for all), JPEG in a multipart stream (encoded 
 frame), or the pixels themselves over a WebSocket (sent as they are, without a copy).
 """
 
-from aiozerocopy.web.server import WebServer as WebServer
-from aiozerocopy.web.server import serve as serve
+from aiozerocopy._core import extras
+
+with extras.optional("aiozerocopy.web", "web"):
+    from aiozerocopy.web.server import WebServer as WebServer
+    from aiozerocopy.web.server import serve as serve

@@ -1,0 +1,102 @@
+"""Optional packages: what is said where one is missing.
+
+The sentence names the packages themselves, not an extra of ours: that command is right
+for who has a clone as for who installed from an index.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?:\[(?P<extras>[^]]*)\])?")
+_EXTRA = re.compile(r"""(?:\s+and\s+|;\s*)?extra\s*==\s*["']([\w-]+)["']""")
+_PROJECTS = {"PIL": "pillow"}  # where a module has another name
+
+
+@contextlib.contextmanager
+def optional(who: str, extra: str) -> Iterator[None]:
+    """A block that imports packages of an extra.
+
+    Raises:
+        ModuleNotFoundError: one is missing; the text says how to get it.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if not is_foreign(error):
+            raise
+        raise ModuleNotFoundError(
+            sentence(who, error, extra), name=error.name
+        ) from None
+
+
+def is_foreign(error: ModuleNotFoundError) -> bool:
+    """Is a package missing?  A module of our own would be a bug."""
+    return _package(error) not in ("", "aiozerocopy")
+
+
+def sentence(who: str, error: ModuleNotFoundError, extra: str) -> str:
+    """Who needs what, and how to get that and whatever else of the extra is missing."""
+    return f"{who} needs {_package(error)}: {command(extra, _package(error))}"
+
+
+def command(extra: str, package: str = "") -> str:
+    """The command that installs what is missing of an extra, that package at least."""
+    project = _PROJECTS.get(package, package)
+    every = requirements(extra)
+    if project and _normal(project) not in map(_normal, every):
+        every.append(project)
+    wanted = [
+        requirement
+        for requirement in every
+        if _normal(requirement) == _normal(project) or not _is_installed(requirement)
+    ]
+    return shlex.join(["pip", "install", *(wanted or every)])
+
+
+def requirements(extra: str) -> list[str]:
+    """What an extra asks for, and the extras that it is made of."""
+    from importlib import metadata  # takes its time, and is rarely needed
+
+    try:
+        every = metadata.requires("aiozerocopy") or []
+    except metadata.PackageNotFoundError:
+        return []
+    found = []
+    for line in every:
+        if extra not in _EXTRA.findall(line):
+            continue
+        requirement = _EXTRA.sub("", line).strip()
+        match = _REQUIREMENT.match(requirement)
+        if match is not None and match["name"] == "aiozerocopy":
+            for part in (match["extras"] or "").split(","):
+                found += requirements(part.strip())
+        else:
+            found.append(requirement)
+    return list(dict.fromkeys(found))
+
+
+def _package(error: ModuleNotFoundError) -> str:
+    return (error.name or "").partition(".")[0]
+
+
+def _normal(requirement: str) -> str:
+    """The name in it, as an index compares names."""
+    match = _REQUIREMENT.match(requirement)
+    return re.sub(r"[-_.]+", "-", match["name"]).lower() if match else ""
+
+
+def _is_installed(requirement: str) -> bool:
+    from importlib import metadata
+
+    try:
+        metadata.version(_normal(requirement))
+    except metadata.PackageNotFoundError:
+        return False
+    return True

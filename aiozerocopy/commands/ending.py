@@ -1,0 +1,185 @@
+"""How a command ends: its exit status, and one line that says what was wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import re
+import signal
+import socket
+import ssl
+import sys
+import threading
+from subprocess import CalledProcessError
+from typing import TYPE_CHECKING
+
+import anyio
+
+from aiozerocopy._core.errors import StreamBroken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FAILED = 1
+INTERRUPTS = (KeyboardInterrupt, asyncio.CancelledError)
+# (the latter is what anyio.run makes of the former before Python 3.11)
+
+# What the operating system says in a few words, and what can be done about it.
+_HELP = {
+    errno.EADDRINUSE: "something else is there: choose another",
+    errno.EADDRNOTAVAIL: "a server needs an address of this machine, or 0.0.0.0",
+    errno.ECONNREFUSED: "is the server running, and is this its address?",
+    errno.ENOSPC: "make room there, or choose another place",
+}
+_NO_LISTENING = {
+    errno.EACCES: "ports below 1024 are for root: choose another",
+    errno.ENOENT: "make the folder first",
+}
+_NO_SUCH_HOST = "check the name of the host"
+
+_NOT_WRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF)
+
+# Of FFmpeg's messages: who says it, and what is there in any case.
+_SPEAKER = re.compile(r"^\[[^\]]* @ 0x[0-9a-f]+\] ")
+_NO_FORMAT = re.compile(r"Unable to (?:find a suitable|choose an) output format")
+LAST_LINES = 3  # of what a program says at its end
+
+
+def line_for(error: BaseException) -> str | None:
+    """What went wrong, in one line; None for a fault of ours, to be shown whole."""
+    error = _first(error)
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for this: try a smaller size"
+    if isinstance(error, StreamBroken):
+        return _of_stream(error)
+    if isinstance(error, OSError):
+        return _of_system(error)
+    if isinstance(error, (anyio.BrokenResourceError, anyio.EndOfStream)):
+        return "the connection was lost"
+    if isinstance(error, CalledProcessError):
+        return f"{error.cmd[0]} failed (exit status {error.returncode})"
+    if isinstance(error, ValueError) or _is_ours(error):
+        return in_one_line(str(error))
+    return None
+
+
+def _first(error: BaseException) -> BaseException:
+    """Of errors in a group the first; tasks are often the reason for a group."""
+    while inner := getattr(error, "exceptions", ()):
+        error = inner[0]
+    return error
+
+
+def _is_ours(error: BaseException) -> bool:
+    """What the package raises itself is meant to be read."""
+    return type(error).__module__.partition(".")[0] == "aiozerocopy"
+
+
+def in_one_line(text: str, most: int = 0) -> str:
+    """A message without the lines that only decorate it; at most the last few."""
+    lines = [_SPEAKER.sub("", line.strip()) for line in text.splitlines()]
+    said = [line for line in lines if re.search(r"\w", line)]
+    return "; ".join(dict.fromkeys(said[-most:]))
+
+
+def _of_stream(error: StreamBroken) -> str:
+    """FFmpeg's last words, or what is known of a reader that has left."""
+    if not error.stderr:
+        return in_one_line(str(error))
+    said = in_one_line(error.stderr, LAST_LINES)
+    if _NO_FORMAT.search(said):
+        said += "; name a film such as film.mp4 or film.mkv"
+    return f"FFmpeg: {said}"
+
+
+def _of_system(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {error.reason or error.strerror or error}"
+    if error.errno is None or error.strerror is None:
+        return in_one_line(str(error), LAST_LINES) or "nobody has answered in time"
+    where = f"{error.filename}: " if error.filename is not None else ""
+    return f"{where}{error.strerror}{_help_for(error)}"
+
+
+def _help_for(error: OSError) -> str:
+    told = _HELP.get(error.errno or 0, "")
+    if isinstance(error, socket.gaierror):
+        told = _NO_SUCH_HOST
+    elif error.strerror and error.strerror.startswith("cannot listen"):
+        told = _NO_LISTENING.get(error.errno or 0, told)
+    return f" ({told})" if told else ""
+
+
+# ---- the end of the process ---------------------------------------------------------
+
+last_words: list[str] = []  # what an interrupted command still has to say
+
+
+def ended(name: str, run: Callable[[], int]) -> int:
+    """Run a command to its end, whatever that is, and give its exit status."""
+    by_signal = _end_as_by_ctrl_c()
+    last_words.clear()
+    try:
+        return _run(run)
+    except INTERRUPTS as error:
+        _of_stdout(error)
+        complain(name, ": ".join(["interrupted", *last_words]))
+        # What a shell reports for a program that a signal has ended.
+        return 128 + (signal.SIGTERM if by_signal else signal.SIGINT)
+    except Exception as error:
+        cause = _of_stdout(error) or error
+        if isinstance(cause, BrokenPipeError):  # `head`, say, has enough
+            return 128 + signal.SIGPIPE
+        line = line_for(cause)
+        if line is None:
+            raise
+        complain(name, line)
+        return FAILED
+
+
+def _run(run: Callable[[], int]) -> int:
+    if sys.stdout is None:
+        raise OSError("standard output is closed: redirect it to /dev/null instead")
+    try:
+        return run()
+    finally:
+        sys.stdout.flush()
+
+
+def _of_stdout(error: BaseException) -> OSError | None:
+    """The error of a standard output that takes nothing; it is not tried again."""
+    if sys.stdout is None:
+        return None
+    try:
+        unnamed = isinstance(error, OSError) and error.filename is None
+        if unnamed and getattr(error, "errno", 0) in _NOT_WRITTEN:
+            sys.stdout.write("\n")  # is it this file that takes no more?
+        sys.stdout.flush()
+    except OSError as again:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())
+        os.close(nothing)
+        return type(again)(again.errno, again.strerror, "standard output")
+    return None
+
+
+def complain(name: str, line: str) -> None:
+    """One line on stderr, in place of what a bench says of its progress."""
+    if sys.stderr is None:  # closed; print would take standard output
+        return
+    wiped = "\r\x1b[K" if sys.stderr.isatty() else ""
+    print(f"{wiped}{name}: {line}", file=sys.stderr, flush=True)
+
+
+def _end_as_by_ctrl_c() -> list[int]:
+    """Let SIGTERM end things as well as Ctrl-C does; the list says that it came."""
+    came: list[int] = []
+
+    def end(number: int, _frame: object) -> None:
+        came.append(number)
+        signal.raise_signal(signal.SIGINT)
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, end)
+    return came

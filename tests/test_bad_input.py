@@ -1,0 +1,413 @@
+"""What is typed wrong: one line that says what to do, and never a traceback.
+
+Exit status 2 is for what no machine could do, 1 for what failed on this one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiozerocopy.bench import feeding
+from aiozerocopy.commands import cli, scenes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytest.importorskip("numpy")
+trustme = pytest.importorskip("trustme")
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+PROGRAM = [sys.executable, "-m", "aiozerocopy"]
+SHADER = "void mainImage(out vec4 color, in vec2 at) { color = vec4(1.0); }"
+SHORT = "shader.glsl --size 64x36 --duration 0.1 -o"
+
+SOON = 5.0  # seconds: one is meant, on a machine that does nothing else
+
+COUNTS = ("0", "-1", "1.5", "nan", "inf", "many", "9999999999999")
+NUMBERS = ("0", "-1", "nan", "fast")
+HUGE = ("inf", "1e300")
+SIZES = ("0x0", "63x36", "64", "nanxnan", "infxinf", "99998x99998", "1000000x2")
+PORTS = ("-1", "65536", "http", "1.5")
+
+# The command line, the exit status, and some words of the message.
+CASES: list[tuple[str, int, str]] = [
+    # -- which command
+    ("juggle", 2, "choose from"),
+    ("--nonsense", 2, "--help"),
+    ("doctor extra", 2, "unrecognized"),
+    ("doctor --nonsense", 2, "--help"),
+    # -- demo
+    *((f"demo --frames {text}", 2, "write a whole number") for text in COUNTS),
+    *((f"demo --checked-frames {text}", 2, "a whole number") for text in COUNTS),
+    ("demo extra", 2, "--help"),
+    ("demo --loop trio", 2, "choose from"),
+    *(
+        (f"demo -o {text!r}", 2, "write a name such as demo.mp4")
+        for text in ("", "-", ".", "/dev/full", "demo", "demo.xyz", "demo.png")
+    ),
+    ("demo -o missing/demo.mp4", 1, "no such folder: make it first"),
+    ("demo -o text.txt/demo.mp4", 1, "no such folder"),
+    ("demo -o folder.mp4", 1, "it is a folder"),
+    ("demo -o /proc/demo.mp4", 1, "choose another folder"),
+    ("demo -o /proc/nowhere/demo.mp4", 1, "no such folder"),
+    ("demo -o /proc/version.mp4", 1, "choose another folder"),
+    # -- render
+    ("render", 2, "required: shader, -o/--output"),
+    ("render shader.glsl", 2, "required: -o/--output"),
+    ("render nowhere.glsl -o out.mp4", 1, "nowhere.glsl: No such file"),
+    ("render . -o out.mp4", 1, ".: Is a directory"),
+    ("render '' -o out.mp4", 2, "write its path"),
+    ("render empty.glsl -o out.mp4", 1, "empty.glsl: "),
+    ("render bad.glsl -o out.mp4", 1, "nonsense"),
+    ("render text.txt -o out.mp4", 1, "syntax error"),
+    ("render picture.glsl -o out.mp4", 1, "no text: write a shader"),
+    (f"render {SHORT} ''", 2, "write a path or URL"),
+    (f"render {SHORT} -", 2, "write a path or URL"),
+    (f"render {SHORT} .", 1, "it is a folder"),
+    (f"render {SHORT} missing/out.mp4", 1, "missing: there is no such folder"),
+    (f"render {SHORT} text.txt/out.mp4", 1, "text.txt: there is no such folder"),
+    (f"render {SHORT} /proc/out.mp4", 1, "/proc: no file can be made there"),
+    (f"render {SHORT} out.xyz", 1, "name a film such as film.mp4"),
+    (f"render {SHORT} text.txt", 1, "name a film such as film.mp4"),
+    (f"render {SHORT} /dev/full", 1, "name a film such as film.mp4"),
+    (f"render {SHORT} /dev/full --ffmpeg-option f=mpegts", 1, "already exists"),
+    (
+        f"render {SHORT} /dev/full --ffmpeg-option f=mpegts --overwrite",
+        1,
+        "No space left",
+    ),
+    (f"render {SHORT} http://127.0.0.1:1/out.mp4", 1, "Connection refused"),
+    (f"render {SHORT} nope://out", 1, "nope://out"),
+    (f"render {SHORT} there.mp4", 1, "--overwrite replaces it"),
+    (f"render {SHORT} out.mp4 --codec nonsense", 1, "no encoder 'nonsense'"),
+    (f"render {SHORT} out.mp4 --codec ''", 1, "no encoder ''"),
+    (f"render {SHORT} out.mp4 --quality best", 2, "choose from"),
+    (f"render {SHORT} out.mp4 --preset best", 2, "choose from"),
+    (f"render {SHORT} out.mp4 --quality low --bitrate 1M", 2, "not allowed with"),
+    (f"render {SHORT} out.mp4 --bitrate fast", 1, "fast"),
+    (f"render {SHORT} out.mp4 --pix-fmt nonsense", 1, "must be one of rgba"),
+    (f"render {SHORT} out.mp4 --ffmpeg-option nonsense", 2, "write NAME=VALUE"),
+    (f"render {SHORT} out.mp4 --ffmpeg-option nonsense=1", 1, "nonsense"),
+    (f"render {SHORT} out.mp4 --ffmpeg-option crf=many", 1, "many"),
+    (f"render {SHORT} out.webm --codec libx264", 1, "WebM"),
+    *((f"render {SHORT} out.mp4 --size {text}", 2, "write") for text in SIZES),
+    *((f"render {SHORT} out.mp4 --fps {text}", 2, "30000/1001") for text in NUMBERS),
+    *((f"render {SHORT} out.mp4 --fps {text}", 2, "write") for text in HUGE),
+    (f"render {SHORT} out.mp4 --fps 1e-9", 2, "write one such as 30"),
+    *((f"render {SHORT} out.mp4 --duration {text}", 2, "write") for text in NUMBERS),
+    *((f"render {SHORT} out.mp4 --duration {text}", 2, "too long") for text in HUGE),
+    # -- serve
+    ("serve --web {busy}", 1, "choose another"),
+    ("serve --tcp {busy}", 1, "choose another"),
+    *((f"serve --web {text}", 2, "write a number up to 65535") for text in PORTS),
+    *((f"serve --tcp {text}", 2, "write a number up to 65535") for text in PORTS),
+    ("serve --web ''", 2, "or 0 for any"),
+    ("serve --host ''", 2, "0.0.0.0 for everybody"),
+    ("serve --host 'a b'", 2, "without a port"),
+    ("serve --host localhost:80", 2, "without a port"),
+    ("serve --host nonsense.invalid", 1, "check the name"),
+    ("serve --host 999.999.999.999 --tcp 0", 1, "check the name"),
+    ("serve --host 203.0.113.1", 1, "an address of this machine"),
+    ("serve --host 203.0.113.1 --tcp 0", 1, "an address of this machine"),
+    ("serve --unix ''", 2, "write its path"),
+    ("serve --unix .", 1, "choose another"),
+    ("serve --unix text.txt", 1, "choose another"),
+    ("serve --unix missing/frames", 1, "make the folder first"),
+    ("serve --unix /proc/frames", 1, "/proc/frames"),
+    (f"serve --unix {'x' * 200}", 1, "path too long"),
+    ("serve --token ''", 2, "leave --token away"),
+    (f"serve --token {'x' * 1025}", 2, "1 to 1024 bytes"),
+    *((f"serve --max-clients {text}", 2, "a whole number") for text in COUNTS),
+    *((f"serve --fps {text}", 2, "30000/1001") for text in NUMBERS),
+    *((f"serve --fps {text}", 2, "write") for text in HUGE),
+    *((f"serve --size {text}", 2, "write") for text in SIZES),
+    ("serve ''", 2, "write a file, a URL or demo"),
+    ("serve -", 2, "write a file, a URL or demo"),
+    ("serve nowhere.mp4 --tcp 0", 1, "nowhere.mp4: No such file"),
+    ("serve text.txt --tcp 0", 1, "text.txt: Invalid data"),
+    ("serve . --tcp 0", 1, "Is a directory"),
+    ("serve http://127.0.0.1:1/film.mp4 --tcp 0", 1, "Connection refused"),
+    ("serve nope://film --tcp 0", 1, "Protocol not found"),
+    ("serve text.txt --ffmpeg-input '-f nonsense' --tcp 0", 1, "nonsense"),
+    ("serve text.txt --ffmpeg-input ''", 2, "leave it away"),
+    ('serve text.txt --ffmpeg-input "\'"', 2, "No closing quotation"),
+    ("serve --ffmpeg-input '-f v4l2'", 2, "not for demo"),
+    ("serve --tls-cert nowhere.pem", 1, "nowhere.pem: No such file"),
+    ("serve --tls-cert .", 1, ".: Is a directory"),
+    ("serve --tls-cert text.txt", 1, "text.txt holds no certificate"),
+    ("serve --tls-cert cert.pem", 1, "cert.pem holds no private key"),
+    ("serve --tls-cert cert.pem --tls-key nowhere.pem", 1, "nowhere.pem: No such"),
+    ("serve --tls-cert cert.pem --tls-key text.txt", 1, "text.txt holds no private"),
+    ("serve --tls-cert cert.pem --tls-key other.pem", 1, "cert.pem with other.pem"),
+    ("serve --tls-cert broken.pem --tls-key key.pem", 1, "broken.pem with key.pem"),
+    ("serve --tls-key key.pem", 2, "needs --tls-cert"),
+    ("serve --unix s --tls-cert cert.pem --tls-key key.pem", 2, "not encrypted"),
+    # -- view
+    ("view", 2, "required: address"),
+    ("view ''", 2, "write HOST:PORT"),
+    ("view 127.0.0.1", 2, "write 127.0.0.1:PORT"),
+    ("view localhost", 2, "write localhost:PORT"),
+    ("view ::1", 2, "in brackets"),
+    ("view [::1]", 2, "write"),
+    ("view ::1:9000", 2, "in brackets"),
+    *(
+        (f"view {text}", 2, "write HOST:PORT")
+        for text in (":9000", ":abc", "127.0.0.1:", "127.0.0.1:abc", "127.0.0.1:-1")
+    ),
+    *((f"view 127.0.0.1:{text}", 2, "from 1 to 65535") for text in ("0", "65536")),
+    ("view http://127.0.0.1:{web}/", 2, "for browsers"),
+    ("view https://127.0.0.1/", 2, "for browsers"),
+    ("view ws://127.0.0.1:{web}/", 2, "for browsers"),
+    ("view nonsense.invalid:9000", 1, "check the name"),
+    ("view 127.0.0.1:1", 1, "is the server running"),
+    ("view nowhere.sock", 1, "'nowhere.sock': No such file"),
+    ("view text.txt", 1, "is the server running"),
+    (f"view {'x' * 200}", 1, "path too long"),
+    *((f"view 127.0.0.1:{{tcp}} --frames {text}", 2, "a whole") for text in COUNTS),
+    ("view 127.0.0.1:{tcp} --to nonsense-program", 1, "nonsense-program: No such"),
+    ("view 127.0.0.1:{tcp} --to ''", 2, "write words"),
+    ('view 127.0.0.1:{tcp} --to "\'"', 2, "No closing quotation"),
+    ("view 127.0.0.1:{tcp} --to false", 1, "false has ended with exit status 1"),
+    ("view 127.0.0.1:{tcp} --token ''", 2, "leave --token away"),
+    ("view 127.0.0.1:{tcp} --token x", 1, "another, or none"),
+    ("view 127.0.0.1:{tcp} --tls", 1, "speaks no TLS"),
+    ("view 127.0.0.1:{tcp} --tls-ca ca.pem", 1, "speaks no TLS"),
+    ("view 127.0.0.1:{tcp} --tls-ca ''", 2, "write its path"),
+    ("view 127.0.0.1:{tcp} --tls-ca nowhere.pem", 1, "nowhere.pem: No such file"),
+    ("view 127.0.0.1:{tcp} --tls-ca text.txt", 1, "text.txt holds no certificate"),
+    ("view 127.0.0.1:{tcp} --tls-ca broken.pem", 1, "broken.pem"),
+    ("view 127.0.0.1:{web}", 1, "port of serve --tcp"),
+    ("view 127.0.0.1:{web} --token x", 1, "port of serve --tcp"),
+    ("view 127.0.0.1:{tls} --token secret", 1, "speaks TLS: say --tls"),
+    ("view 127.0.0.1:{tls}", 1, "speaks TLS: say --tls"),
+    ("view 127.0.0.1:{tls_web}", 1, "speaks TLS: say --tls"),
+    ("view 127.0.0.1:{tls_web} --tls-ca ca.pem", 1, "port of serve --tcp"),
+    ("view 127.0.0.1:{tls} --tls", 1, "--tls-ca FILE says whom to trust"),
+    ("view localhost:{tls} --tls-ca ca.pem", 1, "write the name that it is for"),
+    ("view 127.0.0.1:{tls} --tls-ca other_ca.pem", 1, "other_ca.pem vouches for"),
+    ("view 127.0.0.1:{tls} --tls-ca ca.pem", 1, "wants a token: say --token"),
+    ("view 127.0.0.1:{tls} --tls-ca ca.pem --token x", 1, "refused the token"),
+    # -- bench
+    ("bench", 2, "required: BENCH"),
+    ("bench nonsense", 2, "choose from"),
+    *((f"bench sockets --rounds {text}", 2, "a whole number") for text in COUNTS),
+    *((f"bench encode --frames {text}", 2, "a whole number") for text in COUNTS),
+    *((f"bench encode --size {text}", 2, "write") for text in SIZES),
+    ("bench sockets --frames 5", 2, "are for encode"),
+    ("bench sockets --size 64x36", 2, "are for encode"),
+    ("bench sockets --quick --only nonsense", 2, "there are '1 MiB, UNIX'"),
+    ("bench fanout --quick --only nonsense", 2, "there are '100 KB to"),
+    ("bench sockets --chart missing/chart.png", 1, "missing: there is no such folder"),
+    ("bench sockets --chart /proc/chart.png", 1, "/proc: no file can be made"),
+    ("bench sockets --chart .", 2, "such as chart.png"),
+    ("bench sockets --chart chart.xyz", 2, "such as chart.png"),
+    ("bench sockets --markdown missing/table.md", 1, "no such folder"),
+    ("bench sockets --markdown .", 1, "it is a folder"),
+    ("bench sockets --markdown ''", 2, "write its path"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Files that are good and bad, in the current folder."""
+    folder = tmp_path_factory.mktemp("bad")
+    texts = {
+        "shader.glsl": SHADER,
+        "bad.glsl": SHADER.replace("vec4(1.0)", "nonsense"),
+        "empty.glsl": "",
+        "text.txt": "hello",
+        "there.mp4": "mine",
+        "broken.pem": "-----BEGIN CERTIFICATE-----\nhello\n-----END CERTIFICATE-----\n",
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    (folder / "picture.glsl").write_bytes(bytes(range(256)))
+    (folder / "folder.mp4").mkdir()
+    authority, other = trustme.CA(), trustme.CA()
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    other.cert_pem.write_to_path(folder / "other_ca.pem")
+    other.issue_cert("localhost").private_key_pem.write_to_path(folder / "other.pem")
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.private_key_pem.write_to_path(folder / "key.pem")
+    certificate.cert_chain_pems[0].write_to_path(folder / "cert.pem")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        scenes.ShaderScene(SHADER, (64, 36)).close()  # the driver's own threads
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def places(folder: Path) -> Iterator[dict[str, str]]:
+    """Ports of two servers, and one that is taken."""
+    tls = ["--tls-cert", "cert.pem", "--tls-key", "key.pem", "--token", "secret"]
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [*PROGRAM, "serve", "--size=64x36", "--web=0", "--tcp=0", *more],
+                    cwd=folder,
+                    env=ENVIRONMENT,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for more in ([], tls)
+        ]
+        for server in servers:
+            stack.callback(server.kill)
+        busy = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        ports = [str(busy.getsockname()[1])]
+        for server in servers:
+            assert server.stdout is not None
+            for _ in ("web", "tcp"):
+                match = re.search(r"127\.0\.0\.1:(\d+)", server.stdout.readline())
+                assert match is not None
+                ports.append(match[1])
+        names = ("busy", "web", "tcp", "tls_web", "tls")
+        yield dict(zip(names, ports, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "says"), CASES, ids=[line[:60] for line, *_ in CASES]
+)
+def test_one_line_says_what_to_do(
+    line: str,
+    status: int,
+    says: str,
+    places: dict[str, str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = [word.format_map(places) for word in shlex.split(line)]
+    began = time.monotonic()
+    with pytest.raises(SystemExit) as exit_:
+        raise SystemExit(cli.main(words))
+    assert time.monotonic() - began < SOON
+    said = capsys.readouterr().err
+    assert says in said
+    assert (exit_.value.code, said.count("\n")) == (status, 1)
+    assert said.startswith("aiozerocopy")
+
+
+# ---- what is wrong with the machine -------------------------------------------------
+
+
+@pytest.mark.parametrize("compiler", ["no-compiler", "false"])
+def test_compiler_that_is_none(
+    compiler: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(feeding, "COMPILER", compiler)
+    assert cli.main(["bench", "sockets", "--quick", "--only", "MiB"]) == 1
+    said = capsys.readouterr().err
+    assert re.fullmatch(f"aiozerocopy bench: {compiler}.*\n", said)
+
+
+@pytest.mark.parametrize("bench", ["ffmpeg", "encode", "render"])
+def test_ffmpeg_that_does_not_work(
+    bench: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    program = tmp_path / "ffmpeg"
+    program.write_text("#!/bin/sh\nexit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert cli.main(["bench", bench, "--quick"]) == 1
+    said = capsys.readouterr().err
+    assert re.fullmatch("aiozerocopy bench: .*/ffmpeg does not work.*\n", said)
+
+
+@pytest.mark.parametrize("command", ["demo", "serve there.mp4 --tcp 0"])
+def test_no_ffmpeg_at_all(
+    command: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    assert cli.main(command.split()) == 1
+    said = capsys.readouterr().err
+    assert "install FFmpeg, or pip install 'imageio-ffmpeg>=" in said
+    assert said.count("\n") == 1
+
+
+# ---- what only a process of its own can meet ----------------------------------------
+
+
+def run(
+    arguments: str, stdout: int | None = None, shell: str = "$A"
+) -> tuple[int, str]:
+    """Exit status and stderr of a command; in the shell's words, $A is all of it."""
+    done = subprocess.run(
+        ["bash", "-c", shell.replace("$A", shlex.join([*PROGRAM, *arguments.split()]))],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=15,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.fixture(params=["", "1"], ids=["buffered", "unbuffered"])
+def _buffering(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENVIRONMENT, "PYTHONUNBUFFERED", request.param)
+
+
+@pytest.mark.parametrize("arguments", ["doctor", "--help", "bench --help", "serve"])
+def test_standard_output_that_is_closed(arguments: str) -> None:
+    status, said = run(arguments, shell="$A >&-")
+    assert status == 1
+    assert re.fullmatch("aiozerocopy.*: standard output is closed.*\n", said), said
+
+
+def test_standard_error_that_is_closed() -> None:
+    assert run("view 127.0.0.1", shell="$A 2>&-") == (2, "")
+    assert run("view 127.0.0.1:1", shell="$A 2>&-") == (1, "")
+
+
+@pytest.mark.usefixtures("_buffering")
+@pytest.mark.parametrize("arguments", ["doctor --json", "--help", "serve --tcp 0"])
+def test_standard_output_that_is_full(arguments: str) -> None:
+    with open("/dev/full", "w") as full:
+        status, said = run(arguments, full.fileno())
+    assert status == 1
+    assert re.fullmatch("aiozerocopy.*: standard output: No space.*\n", said), said
+
+
+@pytest.mark.usefixtures("_buffering")
+@pytest.mark.parametrize("arguments", ["doctor", "--help", "serve --tcp 0"])
+def test_reader_that_has_enough_is_no_fault(arguments: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        assert run(arguments, writer) == (141, "")
+    finally:
+        os.close(writer)
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None,
+    reason="only root has what is taken away here",
+)
+@pytest.mark.parametrize("where", ["--web", "--tcp"])
+def test_privileged_port(where: str) -> None:
+    without = "setpriv --bounding-set -net_bind_service $A"
+    status, said = run(f"serve {where} 80", shell=without)
+    assert status == 1
+    assert "ports below 1024 are for root" in said
+    assert said.count("\n") == 1

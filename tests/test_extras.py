@@ -1,0 +1,98 @@
+"""What is missing is said in one way, with a command that works from anywhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+from aiozerocopy._core import extras
+
+EXTRAS = metadata.metadata("aiozerocopy").get_all("Provides-Extra") or []
+
+
+def missing(name: str) -> ModuleNotFoundError:
+    return ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_an_extra_is_made_of_packages_of_others(extra: str) -> None:
+    found = extras.requirements(extra)
+    assert found
+    assert not [one for one in found if one.startswith("aiozerocopy") or "extra" in one]
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "wanted"),
+    [
+        ("numpy", "web", "numpy>="),
+        ("h11", "serve", "h11>="),
+        ("PIL", "web", "pillow>="),
+        ("imageio_ffmpeg", "ffmpeg", "imageio-ffmpeg>="),
+        ("moderngl.mgl", "demo", "moderngl>="),
+        ("unheard_of", "web", "unheard_of"),
+        ("uvloop", "demo", "uvloop"),
+    ],
+)
+def test_command_installs_what_is_missing(
+    package: str, extra: str, wanted: str
+) -> None:
+    sentence = extras.sentence("it", missing(package), extra)
+    who, _, command = sentence.partition(": ")
+    assert who == f"it needs {package.partition('.')[0]}"
+    pip, install, first = shlex.split(command)
+    assert (pip, install) == ("pip", "install")
+    assert first.startswith(wanted)
+
+
+def test_all_of_an_extra_that_is_missing_comes_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(extras, "_is_installed", lambda requirement: False)
+    words = shlex.split(extras.command("web", "h11"))
+    assert words[2:] == extras.requirements("web")
+
+
+def test_module_of_ours_that_is_missing_is_a_bug() -> None:
+    with pytest.raises(ModuleNotFoundError, match="No module named"):
+        with extras.optional("it", "web"):
+            raise missing("aiozerocopy.nowhere")
+
+
+@pytest.mark.parametrize(
+    ("package", "code", "who"),
+    [
+        ("h11", "azc.web", "aiozerocopy.web"),
+        ("wsproto", "import aiozerocopy.web", "aiozerocopy.web"),
+        ("moderngl", "azc.gl", "aiozerocopy.gl"),
+        ("numpy", "azc.FramePool(4).acquire_nowait().array", "an array"),
+        ("numpy", "azc.frames.to_rgb(b'abcdef', (2, 2))", "a new array .*"),
+        (
+            "numpy",
+            "from aiozerocopy.commands.cli import main; sys.exit(main(['demo']))",
+            "aiozerocopy demo",
+        ),
+        (
+            "h11",
+            "from aiozerocopy.commands.cli import main; sys.exit(main(['serve']))",
+            "aiozerocopy serve",
+        ),
+    ],
+)
+def test_library_and_commands_say_the_same(package: str, code: str, who: str) -> None:
+    program = f"import sys; sys.modules[{package!r}] = None; import aiozerocopy as azc"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}\n{code}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1].removeprefix("ModuleNotFoundError: ")
+    assert re.fullmatch(
+        f"{who} needs {package}: pip install '{package}>=[0-9.]+'", last
+    )

@@ -1,0 +1,185 @@
+"""Ctrl-C at any moment: each command ends at once, with one line and nothing left."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shlex
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytest.importorskip("numpy")
+
+PROGRAM = [sys.executable, "-m", "aiozerocopy"]
+SHADER = "void mainImage(out vec4 color, in vec2 at) { color = vec4(1.0); }"
+LONG = "--size 64x36 --duration 100000"
+AT_ONCE = 3.0  # seconds: one is meant, on a machine that does nothing else
+WIDE, NARROW = 200, 40  # columns
+
+# A command, what it says at the moment of Ctrl-C, and whether it says more at the end.
+MOMENTS = [
+    ("demo -o film.mp4 --frames 100000", "film.mp4", ""),
+    ("demo -o film.mp4 --frames 1 --checked-frames 100000", "lossless.mkv", ""),
+    (f"render shader.glsl -o film.mkv {LONG}", "film.mkv", ""),
+    (f"render shader.glsl -o film.mp4 {LONG}", " fps", ": film.mp4: .* are in it"),
+    ("serve --web 0 --tcp 0", "in a browser", ""),
+    ("serve --web 0 --tcp 0", "by a program", ""),
+    ("view 127.0.0.1:1 --reconnect", "no frames yet", ""),
+    ("bench sockets --only MB", "checking 1 of 1, send", ""),
+    ("bench sockets --only each", "checking 1 of 1, sock_sendall", ""),
+    ("bench pipes --only one", "round 1 of", ""),
+    ("bench ffmpeg --only 720p", "checking 1 of 1", ""),
+    ("bench fanout --only 1,000", "checking 1 of 1", ""),
+]
+
+
+class Terminal:
+    """A terminal, and a program in it."""
+
+    def __init__(
+        self, words: list[str], folder: Path, columns: int = WIDE, **environment: str
+    ) -> None:
+        self.said = ""
+        self._screen, keyboard = os.openpty()
+        size = struct.pack("4H", 24, columns, 0, 0)
+        fcntl.ioctl(keyboard, termios.TIOCSWINSZ, size)
+        self.process = subprocess.Popen(
+            words,
+            cwd=folder,
+            stdin=keyboard,
+            stdout=keyboard,
+            stderr=keyboard,
+            env=os.environ | {"TERM": "xterm", "TMPDIR": str(folder)} | environment,
+            start_new_session=True,
+        )
+        os.close(keyboard)
+
+    def read_until(self, words: str | None) -> None:
+        """Read until it says that; None: to the end."""
+        while words is None or words not in self.said:
+            try:
+                more = os.read(self._screen, 65536)
+            except OSError:  # nobody has the terminal any more
+                more = b""
+            if not more:
+                assert words is None, self.said
+                return
+            self.said += more.decode()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._screen)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "shader.glsl").write_text(SHADER)
+    yield tmp_path
+    processes = Path("/proc").glob("[0-9]*")
+    assert not [path for path in processes if mentions(path, tmp_path)]
+
+
+def mentions(process: Path, folder: Path) -> bool:
+    """Has that process to do with the folder?"""
+    try:
+        return os.fsencode(folder) in (process / "cmdline").read_bytes()
+    except OSError:  # it has ended
+        return False
+
+
+def interrupt(terminal: Terminal) -> float:
+    """Seconds from Ctrl-C to the end."""
+    began = time.monotonic()
+    terminal.process.send_signal(signal.SIGINT)
+    terminal.read_until(None)
+    terminal.process.wait()
+    return time.monotonic() - began
+
+
+def lines_of(said: str) -> list[str]:
+    """What is left to be seen on the terminal of what was said there."""
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said).replace("\r\n", "\n")
+    return [line.rpartition("\r")[2] for line in plain.split("\n") if line.strip()]
+
+
+@pytest.mark.parametrize(
+    ("line", "moment", "more"), MOMENTS, ids=[" ".join(one) for one in MOMENTS]
+)
+def test_one_line_and_the_end(line: str, moment: str, more: str, folder: Path) -> None:
+    words = shlex.split(line)
+    terminal = Terminal([*PROGRAM, *words], folder)
+    try:
+        terminal.read_until(moment)
+        seconds = interrupt(terminal)
+    finally:
+        terminal.close()
+    closing = f"aiozerocopy {words[0]}: interrupted"
+    assert terminal.process.returncode == 130
+    assert "Traceback" not in terminal.said
+    assert terminal.said.count(closing) == 1
+    assert re.fullmatch(closing + f"(: .*)?{more}", lines_of(terminal.said)[-1])
+    assert seconds < AT_ONCE
+
+
+def test_doctor_that_waits_for_a_program(folder: Path) -> None:
+    here = folder / "here"
+    os.mkfifo(here)
+    program = folder / "ffmpeg"
+    program.write_text(f"#!/bin/sh\necho >{here}\nexec sleep 100\n")
+    program.chmod(0o755)
+    path = os.pathsep.join([str(folder), os.environ["PATH"]])
+    terminal = Terminal([*PROGRAM, "doctor"], folder, PATH=path)
+    try:
+        here.read_text()  # until doctor has started it
+        assert interrupt(terminal) < AT_ONCE
+    finally:
+        terminal.close()
+    assert lines_of(terminal.said)[-1] == "aiozerocopy doctor: interrupted"
+    assert terminal.process.returncode == 130
+
+
+def test_viewer_with_a_program_that_goes_on(folder: Path) -> None:
+    server = Terminal([*PROGRAM, "serve", "--unix", "s", "--size=64x36"], folder)
+    try:
+        server.read_until("by a program")
+        program = shlex.join(["sh", "-c", "echo it has begun >&2; exec sleep 100"])
+        viewer = Terminal([*PROGRAM, "view", "s", "--to", program], folder)
+        try:
+            viewer.read_until("it has begun")
+            assert interrupt(viewer) < AT_ONCE
+        finally:
+            viewer.close()
+        assert viewer.process.returncode == 130
+        assert lines_of(viewer.said)[-1] == "aiozerocopy view: interrupted"
+        assert interrupt(server) < AT_ONCE
+    finally:
+        server.close()
+
+
+def test_bar_fits_and_stays_one(folder: Path) -> None:
+    pytest.importorskip("rich")
+    words = f"render shader.glsl -o a-film-with-a-long-name.mkv {LONG}".split()
+    terminal = Terminal([*PROGRAM, *words], folder, NARROW)
+    try:
+        terminal.read_until(" fps")
+        interrupt(terminal)
+    finally:
+        terminal.close()
+    *bars, closing = lines_of(terminal.said)
+    assert len(bars) == 1
+    assert bars[0].startswith("…ng-name.mkv ")
+    assert len(bars[0].rstrip()) <= NARROW
+    assert closing.startswith("aiozerocopy render: interrupted: a-film")
