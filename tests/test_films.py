@@ -20,7 +20,7 @@ from flat_pictures import DRAWN, drawn
 from aiozerocopy import FramePool
 from aiozerocopy.ffmpeg import FFmpegError, Writer, available, encoders
 from aiozerocopy.ffmpeg.plan import plan
-from aiozerocopy.frames import Colour
+from aiozerocopy.frames import Colour, to_yuv420p
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -169,6 +169,23 @@ async def test_grey_stays_what_it_is(each_ffmpeg: str, tmp_path: Path) -> None:
     assert np.abs(shown - np.arange(0, 256, 10)).max() <= 2
     grey = [frame[0] for frame in await frames_of(path, "gray", ffmpeg=each_ffmpeg)]
     assert np.abs(np.array(grey) - np.arange(0, 256, 5)).max() <= 2
+
+
+@only_asyncio
+async def test_frames_of_full_range_by_their_name(
+    each_ffmpeg: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.mp4"
+    async with Writer(
+        path, (64, 48), 30, "yuvj420p", quality="high", ffmpeg=each_ffmpeg
+    ) as video:
+        for colour in DRAWN:
+            rgb = np.full((48, 64, 3), colour, np.uint8)
+            picture = to_yuv420p(rgb, colour=Colour(full_range=True))
+            await video.put(picture)
+            await video.put(picture)
+    assert error(seen(path, (64, 48))) <= 2
+    assert facts(path)["color_range"] == "pc"
 
 
 @only_asyncio

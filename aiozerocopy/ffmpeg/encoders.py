@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from aiozerocopy.ffmpeg.formats import layout_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -147,6 +149,12 @@ ALIASES |= {"x265": "libx265", "vp9": "libvpx-vp9", "av1": "libsvtav1"}
 ALIASES |= {"prores": "prores_ks"}
 
 
+def is_rgb_of_8_bits(pix_fmt: str) -> bool:
+    """Is each byte red, green or blue, or alpha?"""
+    layout = layout_of(pix_fmt, (1, 1))
+    return layout is not None and layout.itemsize == 1 and pix_fmt.startswith(RGB)
+
+
 @dataclass(frozen=True)
 class Choice:
     """An encoder by its name in FFmpeg, its arguments, and the format that it gets."""
@@ -156,6 +164,7 @@ class Choice:
     pix_fmt: str | None = None
     before: tuple[str, ...] = ()
     filters: str = ""
+    is_lossless: bool = False
 
 
 def chosen(
@@ -201,7 +210,14 @@ def chosen(
         if not known.has_bitrate:
             raise ValueError(f"{codec} has no bitrate=")
         arguments += ["-b:v", str(bitrate)]
-    return Choice(codec, tuple(arguments), pix_fmt, known.before, known.filters)
+    return Choice(
+        codec,
+        tuple(arguments),
+        pix_fmt,
+        known.before,
+        known.filters,
+        is_lossless=quality == "lossless",
+    )
 
 
 def _looked_up(
