@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import signal
@@ -12,9 +13,11 @@ import urllib.request
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 
 from aiozerocopy.commands import cli
+from aiozerocopy.commands.serve import FrameSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,6 +89,42 @@ def test_frames_are_piped_on(tmp_path: Path) -> None:
         check=True,
     )
     assert said.stdout.strip() == "64,36,10"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize(
+    ("size", "options"),
+    [
+        ((1280, 720), "-c:v libx264 -qp 0 -preset ultrafast -pix_fmt yuv420p"),
+        ((161, 91), "-c:v ffv1 -pix_fmt yuv420p"),
+        ((160, 90), "-c:v ffv1 -pix_fmt yuv420p10le"),
+        ((160, 90), "-c:v png -pix_fmt rgba"),
+    ],
+    ids=["HD without tags", "odd", "10 bits", "alpha"],
+)
+async def test_films_have_their_colours(
+    size: tuple[int, int], options: str, tmp_path: Path
+) -> None:
+    """By its path the film opens twice, so a Reader knows its matrix as players do."""
+    path = tmp_path / "film.mov" if "png" in options else tmp_path / "film.mkv"
+    matrix = "bt709" if size == (1280, 720) else "bt601"
+    source = f"color=0x00C800:s={size[0]}x{size[1]}:r=30:d=0.1,format=gbrp"
+    scale = ["-vf", f"scale=out_color_matrix={matrix}:flags=accurate_rnd"]
+    if "rgba" in options:
+        scale = []
+    command = ["ffmpeg", "-v", "error", "-f", "lavfi", "-i", source, *scale]
+    await anyio.run_process([*command, *options.split(), str(path)])
+    named = argparse.Namespace(source=str(path), loop=False, ffmpeg_input=None)
+    frames = FrameSource(named)
+    count = 0
+    async for frame in frames.frames():
+        with frame:
+            assert frame.array.shape == (size[1], size[0], 3)
+            drawn = frame.array[:-1, :-1]  # (FFmpeg 5.1 spoils the corner of odd ones)
+            assert abs(drawn.astype(int) - (0, 200, 0)).max() <= 2
+            count += 1
+    assert (count, frames.pixel_format) == (3, "rgb24")
 
 
 @pytest.mark.slow  # the server waits for a token that never comes
