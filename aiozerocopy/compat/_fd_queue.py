@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from aiozerocopy._core.borrows import Operation, Port
 from aiozerocopy._core.channel import OUT, Channel
-from aiozerocopy._core.pins import fill, pin, pin_writable
+from aiozerocopy._core.pins import pin
 from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
 
 if TYPE_CHECKING:
@@ -98,29 +98,30 @@ class FdQueue:
             return True
 
     def _submit(self, source: Source) -> None:
-        copy = None if source.gl is None else self._copy(source)
-        memory = source.data if copy is None else copy
-        operation = self._channel.send_now(self._port, (memory,))
+        copy = None
+        if source.gl is None:
+            operation = self._channel.send_now(self._port, (source.data,))
+        else:
+            copy, operation = self._send_mapped(source)
         if not operation.done:
             self._in_flight.append(Transfer(source, copy, operation))
         elif copy is not None:
             self._spare.append(copy)
+
+    def _send_mapped(self, source: Source) -> tuple[mmap.mmap, Operation]:
+        """Map, send or copy, unmap: in one go, so that the right buffer is bound."""
+        with pin(source.data) as mapped:
+            self._spare = [old for old in self._spare if len(old) == len(mapped)]
+            copy = self._spare.pop() if self._spare else mmap.mmap(-1, len(mapped))
+            operation = self._channel.send_copied(self._port, mapped, copy)
+        source.data = source.gl  # a view of the caller's would keep it mapped
+        return copy, operation
 
     def _begin(self) -> None:
         """Start the thread, only now, for it ends when it finds nothing to do."""
         if not self._begun:
             self._begun = True
             self.thread.start()
-
-    def _copy(self, source: Source) -> mmap.mmap:
-        """Map, copy, unmap: in one go, so that the right buffer is bound throughout."""
-        with pin(source.data) as mapped:
-            self._spare = [old for old in self._spare if len(old) == len(mapped)]
-            copy = self._spare.pop() if self._spare else mmap.mmap(-1, len(mapped))
-            with pin_writable(copy) as memory:
-                fill(memory, mapped)
-        source.data = source.gl  # a view of the caller's would keep it mapped
-        return copy
 
     def wait(self, wanted: Callable[[Source], bool]) -> None:
         """Return when the wanted transfers are out; raise if one of them failed."""
