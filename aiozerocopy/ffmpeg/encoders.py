@@ -75,19 +75,26 @@ _SAME = _steps("-preset", *PRESETS)
 _NVENC = Codec(
     quality=_qualities("-rc vbr -cq {} -b:v 0", 19, 24, 30),
     preset=_steps("-preset", *("p1", "p1", "p2", "p3", "p3", "p4", "p5", "p6", "p7")),
+    low_delay=("-tune", "ull", "-zerolatency", "1", "-delay", "0", "-bf", "0"),
 )
 _QSV = Codec(
     pix_fmt="nv12",
     quality=_qualities("-global_quality {}", 19, 24, 30),
     preset=_SAME | _steps("-preset", *("veryfast",) * 3, *PRESETS[3:]),
+    low_delay=("-async_depth", "1", "-bf", "0"),
 )
 _VAAPI = Codec(
     pix_fmt="nv12",
     quality=_qualities("-qp {}", 20, 25, 31),
+    low_delay=("-async_depth", "1", "-bf", "0"),
     before=("-vaapi_device", "/dev/dri/renderD128"),
     filters="format=nv12,hwupload",
 )
-_VIDEOTOOLBOX = Codec(pix_fmt="nv12", quality=_qualities("-q:v {}", 75, 60, 45))
+_VIDEOTOOLBOX = Codec(
+    pix_fmt="nv12",
+    quality=_qualities("-q:v {}", 75, 60, 45),
+    low_delay=("-realtime", "1", "-bf", "0"),
+)
 
 # A palette for each picture.
 _PALETTES = (
@@ -128,6 +135,7 @@ KNOWN: dict[str, Codec] = {
     "libsvtav1": Codec(
         quality=_qualities("-crf {}", 23, 32, 44),
         preset=_steps("-preset", *range(12, 3, -1)),
+        low_delay=("-svtav1-params", "pred-struct=1"),
     ),
     "mpeg4": Codec(quality=_qualities("-q:v {}", 2, 5, 10)),
     "mjpeg": Codec("yuvj420p", _qualities("-q:v {}", 2, 5, 10)),
