@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -24,7 +26,6 @@ from aiozerocopy.frames import Colour, to_yuv420p
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -119,6 +120,29 @@ async def test_what_was_drawn_is_seen(
     assert (
         error(np.array([each[size[1] // 2, size[0] // 2] for each in mine[::2]])) <= 2
     )
+
+
+@only_asyncio
+async def test_table_of_the_page_about_colours(tmp_path: Path) -> None:
+    """What was drawn, what `Writer` makes of it, and what FFmpeg does when not told."""
+    page = Path(__file__).parents[1] / "docs" / "pages" / "colours.md"
+    rows = re.findall(r"^\|((?: \d+, \d+, \d+ \|){3})$", page.read_text(), re.MULTILINE)
+    table = np.array([re.findall(r"\d+", row) for row in rows], int).reshape(-1, 3, 3)
+    assert len(table) == 8
+    drawn, ours, alone = (table[:, at].astype("u1") for at in range(3))
+    picture = np.tile(np.repeat(drawn, 160, axis=0), (720, 1, 1))
+    paths = [tmp_path / "ours.mp4", tmp_path / "alone.mp4"]
+    async with Writer(paths[0], HD, 30, quality="high") as film:
+        await film.send(picture)
+    raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", "1280x720", "-i", "-"]
+    encode = ["-c:v", "libx264", "-crf", "17", "-pix_fmt", "yuv420p", str(paths[1])]
+    await anyio.run_process(
+        ["ffmpeg", "-v", "error", *raw, *encode], input=picture.tobytes()
+    )
+    for path, told in zip(paths, (ours, alone), strict=True):
+        (shown,) = await frames_of(path)
+        row = np.frombuffer(shown, "u1").reshape(720, 1280, 3)[360, 80::160]
+        assert np.abs(row.astype(int) - told).max() <= 2
 
 
 @only_asyncio
