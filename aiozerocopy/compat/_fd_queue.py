@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _NO_LIMIT = (1 << 64) - 1
 DEPTH = 32  # transfers that an fd's queue takes before `pipe` waits
 IDLE = 0.05  # seconds without a call, after which a queue looks after itself
+LOOK = 0.005  # seconds, after which it looks whether the program has closed its fd
 STALL = 1.0  # seconds without progress, after which the interpreter's exit gives up
 
 
@@ -208,7 +209,7 @@ class FdQueue:
     def _watch(self) -> None:
         while self.open or self._in_flight:
             calls = self._calls
-            self._ended.wait(self._idle)
+            self._rest()
             with self._changed:
                 if self._in_flight and calls == self._calls:
                     self._wait()
@@ -216,6 +217,20 @@ class FdQueue:
             if is_idle:
                 self._end_if_idle()
         self._port.close()
+
+    def _rest(self) -> None:
+        """Give the program time for another call, unless it has closed its fd."""
+        end = time.monotonic() + self._idle
+        while time.monotonic() < end and not self._ended.wait(LOOK):
+            if not self._in_flight and not self._is_there():
+                return
+
+    def _is_there(self) -> bool:
+        """Does the program's number still lead here?"""
+        try:
+            return self.leads_to(self.number, os.fstat(self.number))
+        except OSError:
+            return False
 
     def _end_if_idle(self) -> None:
         with self._changed:

@@ -16,8 +16,8 @@ Who owns what, and when
     an fd                        duplicated while anything goes to it and a moment
                                  longer, so that its number can be closed at any time:
                                  what is queued arrives, and then the reader sees the
-                                 end.  `sync()` of everything and `close` give it back
-                                 at once
+                                 end, within milliseconds.  `sync()` of everything and
+                                 `close` give it back at once
     a failure                    kept until somebody was told: `sync` of that buffer or
                                  of everything, or `close`
 
