@@ -1,6 +1,8 @@
 """A send that leaves the caller's memory alone: some of it goes at once, a copy later.
 
 So OpenGL's mapped buffers are sent, which must be unmapped before the call returns.
+The portable build sends nothing at once: its threads may not write to a pipe that
+could block them.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiozerocopy import StreamBroken, StreamClosed
+from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._core.borrows import Port
 from aiozerocopy._core.channel import OUT, Channel
 from aiozerocopy._core.pins import pin
@@ -81,8 +84,10 @@ def pipe() -> Iterator[Pipe]:
 @pytest.mark.parametrize("n", [0, 1, 5000, 60_000])
 def test_what_fits_is_out_at_once(pipe: Pipe, n: int) -> None:
     data = os.urandom(n)
-    assert pipe.send(data).done
+    operation = pipe.send(data)
+    assert operation.done or PORTABLE
     assert pipe.read(n) == data
+    pipe.wait(operation)
     assert pipe.channel.stats().messages == 1
 
 
@@ -90,7 +95,8 @@ def test_rest_follows_from_the_copy(pipe: Pipe) -> None:
     data = os.urandom(BIG)
     operation = pipe.send(data)
     assert not operation.done
-    assert 0 < pipe.channel.stats().bytes < BIG  # it has begun already
+    out = pipe.channel.stats().bytes
+    assert PORTABLE or 0 < out < BIG  # it has begun already
     assert pipe.read(BIG) == data
     pipe.wait(operation)
     assert pipe.channel.stats().messages == 1
