@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import subprocess
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -23,7 +25,7 @@ from links import until
 
 import aiozerocopy as azc
 from aiozerocopy.broadcast import ClientTooSlow
-from aiozerocopy.ffmpeg import Audio, Encoder, FFmpegError
+from aiozerocopy.ffmpeg import Audio, Encoder, FFmpegError, available, encoders
 from aiozerocopy.ffmpeg.mkv_clusters import MKVClusters
 from aiozerocopy.ffmpeg.mp4_fragments import MP4Fragments
 from aiozerocopy.ffmpeg.ts_packets import TSPackets
@@ -413,6 +415,103 @@ async def test_slow_client(format: str, ffmpeg: str) -> None:  # noqa: A002
     assert len(all_frames) == 8 * GROUP + 2
     assert frames == all_frames[-len(frames) :]
     assert len(frames) < len(all_frames)
+    if format == "mpegts":
+        assert all(gap.is_told for gap in gaps(b"".join(slow)))
+
+
+@dataclass
+class Gap:
+    """A place in a transport stream where packets of one kind are missing."""
+
+    pid: int
+    is_told: bool
+
+
+def gaps(film: bytes) -> list[Gap]:
+    """By the packets' counters; those of the tables have no room to tell of it."""
+    found = []
+    counters: dict[int, int] = {}
+    for at in range(0, len(film), 188):
+        packet = film[at : at + 188]
+        pid = (packet[1] & 0x1F) << 8 | packet[2]
+        if not packet[3] & 0x10 or pid < 0x100 or pid == 0x1000:
+            continue
+        counter = packet[3] & 0x0F
+        if counter != (counters.get(pid, counter - 1) + 1) & 0x0F:
+            has_field = packet[3] & 0x20 and packet[4] > 0
+            found.append(Gap(pid, bool(has_field and packet[5] & 0x80)))
+        counters[pid] = counter
+    return found
+
+
+@only_asyncio
+async def test_gap_is_told(each_ffmpeg: str) -> None:
+    """In a transport stream: by the first packet of pictures, and that of sound."""
+    encoder = Encoder(
+        SIZE,
+        30,
+        format="mpegts",
+        audio=["-f", "lavfi", "-i", "sine=duration=3"],
+        group=GROUP,
+        preset="ultrafast",
+        ffmpeg=each_ffmpeg,
+    )
+    film = await film_of(encoder, pictures(8 * GROUP))
+    cutter = TSPackets()
+    pieces = cut(cutter, film, [len(film)])
+    keys = [at for at, piece in enumerate(pieces) if piece.key]
+    assert gaps(film) == []
+    before, after = pieces[: keys[1] + 1], pieces[keys[3] :]
+    mark = cutter.gap()
+    shown = [piece.data for piece in before] + [mark(piece.data) for piece in after]
+    assert gaps(b"".join(piece.data for piece in before + after)) == [
+        Gap(0x100, False),
+        Gap(0x101, False),
+    ]
+    assert sorted(gaps(b"".join(shown)), key=lambda gap: gap.pid) == [
+        Gap(0x100, True),
+        Gap(0x101, True),
+    ]
+    assert len(b"".join(shown)) == sum(len(piece.data) for piece in before + after)
+
+
+@only_asyncio
+async def test_av1_gives_frames_at_once(each_ffmpeg: str) -> None:
+    """Otherwise SVT-AV1 holds dozens back."""
+    if "libsvtav1" not in await available.encoders_of(each_ffmpeg):
+        pytest.skip("this FFmpeg has no SVT-AV1")
+    size = 128, 96
+    encoder = Encoder(
+        size,
+        30,
+        format="mkv",
+        codec="av1",
+        preset="ultrafast",
+        low_delay=True,
+        ffmpeg=each_ffmpeg,
+    )
+    pieces: list[bytes] = []
+    async with encoder, anyio.create_task_group() as tasks:
+        async with encoder.clients() as clients:
+            tasks.start_soon(take, clients.subscribe(), pieces)
+            for number in range(12):
+                await encoder.put(picture(number, (96, 128, 3)))
+            await until(lambda: len(pieces) >= 8)
+            await encoder.finish()
+
+
+@pytest.mark.parametrize("codec", sorted(encoders.KNOWN))
+def test_options_for_low_delay_are_ffmpegs(codec: str, each_ffmpeg: str) -> None:
+    """As far as it has the encoder."""
+    command = [each_ffmpeg, "-hide_banner", "-h"]
+    told = subprocess.run(
+        [*command, f"encoder={codec}"], capture_output=True, text=True, check=True
+    ).stdout
+    if "Encoder" not in told:
+        pytest.skip(f"this FFmpeg has no {codec}")
+    names = {name for name in encoders.KNOWN[codec].low_delay if name.startswith("-")}
+    for name in names - {"-bf"}:
+        assert re.search(rf"^ *{name} ", told, re.MULTILINE), name
 
 
 async def test_client_leaves(ffmpeg: str) -> None:

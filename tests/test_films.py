@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -20,11 +22,10 @@ from flat_pictures import DRAWN, drawn
 from aiozerocopy import FramePool
 from aiozerocopy.ffmpeg import FFmpegError, Writer, available, encoders
 from aiozerocopy.ffmpeg.plan import plan
-from aiozerocopy.frames import Colour
+from aiozerocopy.frames import Colour, to_yuv420p
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -122,6 +123,29 @@ async def test_what_was_drawn_is_seen(
 
 
 @only_asyncio
+async def test_table_of_the_page_about_colours(tmp_path: Path) -> None:
+    """What was drawn, what `Writer` makes of it, and what FFmpeg does when not told."""
+    page = Path(__file__).parents[1] / "docs" / "pages" / "colours.md"
+    rows = re.findall(r"^\|((?: \d+, \d+, \d+ \|){3})$", page.read_text(), re.MULTILINE)
+    table = np.array([re.findall(r"\d+", row) for row in rows], int).reshape(-1, 3, 3)
+    assert len(table) == 8
+    drawn, ours, alone = (table[:, at].astype("u1") for at in range(3))
+    picture = np.tile(np.repeat(drawn, 160, axis=0), (720, 1, 1))
+    paths = [tmp_path / "ours.mp4", tmp_path / "alone.mp4"]
+    async with Writer(paths[0], HD, 30, quality="high") as film:
+        await film.send(picture)
+    raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", "1280x720", "-i", "-"]
+    encode = ["-c:v", "libx264", "-crf", "17", "-pix_fmt", "yuv420p", str(paths[1])]
+    await anyio.run_process(
+        ["ffmpeg", "-v", "error", *raw, *encode], input=picture.tobytes()
+    )
+    for path, told in zip(paths, (ours, alone), strict=True):
+        (shown,) = await frames_of(path)
+        row = np.frombuffer(shown, "u1").reshape(720, 1280, 3)[360, 80::160]
+        assert np.abs(row.astype(int) - told).max() <= 2
+
+
+@only_asyncio
 @pytest.mark.parametrize("name", ["a.mov", "a.mkv", "a.ts", "a.webm", "a.flv", "a.gif"])
 async def test_every_container_has_the_colours(
     each_ffmpeg: str, tmp_path: Path, name: str
@@ -169,6 +193,23 @@ async def test_grey_stays_what_it_is(each_ffmpeg: str, tmp_path: Path) -> None:
     assert np.abs(shown - np.arange(0, 256, 10)).max() <= 2
     grey = [frame[0] for frame in await frames_of(path, "gray", ffmpeg=each_ffmpeg)]
     assert np.abs(np.array(grey) - np.arange(0, 256, 5)).max() <= 2
+
+
+@only_asyncio
+async def test_frames_of_full_range_by_their_name(
+    each_ffmpeg: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.mp4"
+    async with Writer(
+        path, (64, 48), 30, "yuvj420p", quality="high", ffmpeg=each_ffmpeg
+    ) as video:
+        for colour in DRAWN:
+            rgb = np.full((48, 64, 3), colour, np.uint8)
+            picture = to_yuv420p(rgb, colour=Colour(full_range=True))
+            await video.put(picture)
+            await video.put(picture)
+    assert error(seen(path, (64, 48))) <= 2
+    assert facts(path)["color_range"] == "pc"
 
 
 @only_asyncio

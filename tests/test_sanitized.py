@@ -18,6 +18,7 @@ TESTS = [
     "contract/test_p0_done_means_yours.py",
     "contract/test_p2_no_later_bytes.py",
     "contract/test_p3_no_leak.py",
+    "test_copied_sends.py",
     "test_finalizers.py",
     "test_gate.py",
     "test_interruptions.py",

@@ -15,6 +15,7 @@ from argparse import Namespace
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 
 from aiozerocopy.commands.serve import FrameSource
@@ -101,6 +102,43 @@ def test_what_is_printed_has_the_token(token: str, tmp_path: Path) -> None:
         for line in printed:
             done = view(line, "--frames", "2")
             assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize(
+    ("size", "options"),
+    [
+        ((1280, 720), "-c:v libx264 -qp 0 -preset ultrafast -pix_fmt yuv420p"),
+        ((161, 91), "-c:v ffv1 -pix_fmt yuv420p"),
+        ((160, 90), "-c:v ffv1 -pix_fmt yuv420p10le"),
+        ((160, 90), "-c:v png -pix_fmt rgba"),
+    ],
+    ids=["HD without tags", "odd", "10 bits", "alpha"],
+)
+async def test_films_have_their_colours(
+    size: tuple[int, int], options: str, tmp_path: Path
+) -> None:
+    """By its path the film opens twice, so a Reader knows its matrix as players do."""
+    path = tmp_path / "film.mov" if "png" in options else tmp_path / "film.mkv"
+    matrix = "bt709" if size == (1280, 720) else "bt601"
+    source = f"color=0x00C800:s={size[0]}x{size[1]}:r=30:d=0.1,format=gbrp"
+    scale = ["-vf", f"scale=out_color_matrix={matrix}:flags=accurate_rnd"]
+    if "rgba" in options:
+        scale = []
+    command = ["ffmpeg", "-v", "error", "-f", "lavfi", "-i", source, *scale]
+    await anyio.run_process([*command, *options.split(), str(path)])
+    frames = FrameSource(
+        Namespace(source=str(path), once=True, ffmpeg_input=None, fps=30)
+    )
+    count = 0
+    async for frame in frames.frames():
+        with frame:
+            assert frame.array.shape == (size[1], size[0], 3)
+            drawn = frame.array[:-1, :-1]  # (FFmpeg 5.1 spoils the corner of odd ones)
+            assert abs(drawn.astype(int) - (0, 200, 0)).max() <= 2
+            count += 1
+    assert (count, frames.pixel_format) == (3, "rgb24")
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])

@@ -167,6 +167,16 @@ class TestPrograms:
         turbopipe.pipe(data, pipe.w)
         assert pipe.all() == data
 
+    def test_reader_sees_the_end_as_soon_as_the_fd_is_closed(
+        self, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("aiozerocopy.compat._fd_queue.IDLE", 3600.0)
+        data = noise()
+        pipe.start_reading()
+        turbopipe.pipe(data, pipe.w)
+        turbopipe.sync(data)
+        assert pipe.all() == data
+
     @pytest.mark.parametrize("finish", [turbopipe.sync, turbopipe.close])
     def test_fd_is_given_back_at_once(
         self, pipe: Pipe, finish: Callable[[], None]

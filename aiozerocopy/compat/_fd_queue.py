@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from aiozerocopy._core.borrows import Operation, Port
 from aiozerocopy._core.channel import OUT, Channel
-from aiozerocopy._core.pins import fill, pin, pin_writable
+from aiozerocopy._core.pins import pin
 from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _NO_LIMIT = (1 << 64) - 1
 DEPTH = 32  # transfers that an fd's queue takes before `pipe` waits
 IDLE = 0.05  # seconds without a call, after which a queue looks after itself
+LOOK = 0.005  # seconds, after which it looks whether the program has closed its fd
 STALL = 1.0  # seconds without progress, after which the interpreter's exit gives up
 
 
@@ -98,29 +99,30 @@ class FdQueue:
             return True
 
     def _submit(self, source: Source) -> None:
-        copy = None if source.gl is None else self._copy(source)
-        memory = source.data if copy is None else copy
-        operation = self._channel.send_now(self._port, (memory,))
+        copy = None
+        if source.gl is None:
+            operation = self._channel.send_now(self._port, (source.data,))
+        else:
+            copy, operation = self._send_mapped(source)
         if not operation.done:
             self._in_flight.append(Transfer(source, copy, operation))
         elif copy is not None:
             self._spare.append(copy)
+
+    def _send_mapped(self, source: Source) -> tuple[mmap.mmap, Operation]:
+        """Map, send or copy, unmap: in one go, so that the right buffer is bound."""
+        with pin(source.data) as mapped:
+            self._spare = [old for old in self._spare if len(old) == len(mapped)]
+            copy = self._spare.pop() if self._spare else mmap.mmap(-1, len(mapped))
+            operation = self._channel.send_copied(self._port, mapped, copy)
+        source.data = source.gl  # a view of the caller's would keep it mapped
+        return copy, operation
 
     def _begin(self) -> None:
         """Start the thread, only now, for it ends when it finds nothing to do."""
         if not self._begun:
             self._begun = True
             self.thread.start()
-
-    def _copy(self, source: Source) -> mmap.mmap:
-        """Map, copy, unmap: in one go, so that the right buffer is bound throughout."""
-        with pin(source.data) as mapped:
-            self._spare = [old for old in self._spare if len(old) == len(mapped)]
-            copy = self._spare.pop() if self._spare else mmap.mmap(-1, len(mapped))
-            with pin_writable(copy) as memory:
-                fill(memory, mapped)
-        source.data = source.gl  # a view of the caller's would keep it mapped
-        return copy
 
     def wait(self, wanted: Callable[[Source], bool]) -> None:
         """Return when the wanted transfers are out; raise if one of them failed."""
@@ -207,7 +209,7 @@ class FdQueue:
     def _watch(self) -> None:
         while self.open or self._in_flight:
             calls = self._calls
-            self._ended.wait(self._idle)
+            self._rest()
             with self._changed:
                 if self._in_flight and calls == self._calls:
                     self._wait()
@@ -215,6 +217,20 @@ class FdQueue:
             if is_idle:
                 self._end_if_idle()
         self._port.close()
+
+    def _rest(self) -> None:
+        """Give the program time for another call, unless it has closed its fd."""
+        end = time.monotonic() + self._idle
+        while time.monotonic() < end and not self._ended.wait(LOOK):
+            if not self._in_flight and not self._is_there():
+                return
+
+    def _is_there(self) -> bool:
+        """Does the program's number still lead here?"""
+        try:
+            return self.leads_to(self.number, os.fstat(self.number))
+        except OSError:
+            return False
 
     def _end_if_idle(self) -> None:
         with self._changed:

@@ -20,10 +20,11 @@ from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._net.block import Block
 from aiozerocopy.broadcast.clients import ClientTooSlow
 from aiozerocopy.broadcast.frame_queue import FrameQueue
+from aiozerocopy.ffmpeg.pieces import unmarked
 
 if TYPE_CHECKING:
     import contextlib
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from aiozerocopy.ffmpeg.pieces import Cutter, Piece
 
@@ -61,6 +62,7 @@ class Subscription(ObjectReceiveStream[bytes]):
         self._has_header = False
         self._ended = self._closed = False
         self._error: Exception | None = None
+        self._mark: Callable[[bytes], bytes] = unmarked
         self._change = Change()
 
     async def receive(self) -> bytes:
@@ -87,7 +89,7 @@ class Subscription(ObjectReceiveStream[bytes]):
                 return header
         piece = self._pieces.pop()
         self._waiting -= len(piece.data)
-        return piece.data
+        return self._mark(piece.data)
 
     async def aclose(self) -> None:
         """Want no more; a task that waits for a piece gets `StreamClosed`."""
@@ -113,7 +115,7 @@ class Subscription(ObjectReceiveStream[bytes]):
                 return
             for dropped in self._pieces.drop_to(len(self._pieces) - 1):
                 self._waiting -= len(dropped.data)
-                self.skipped += 1
+                self._skip()
 
     def _add(self, piece: Piece) -> None:
         if self._pieces.accepts(piece):
@@ -121,7 +123,11 @@ class Subscription(ObjectReceiveStream[bytes]):
             self._waiting += len(piece.data)
             self._change.happen()
         elif self._has_header:
-            self.skipped += 1
+            self._skip()
+
+    def _skip(self) -> None:
+        self.skipped += 1
+        self._mark = self._clients._cutter.gap()
 
     def _end(self, error: Exception | None) -> None:
         self._ended, self._error = True, error

@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from aiozerocopy.ffmpeg.formats import layout_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -73,19 +75,26 @@ _SAME = _steps("-preset", *PRESETS)
 _NVENC = Codec(
     quality=_qualities("-rc vbr -cq {} -b:v 0", 19, 24, 30),
     preset=_steps("-preset", *("p1", "p1", "p2", "p3", "p3", "p4", "p5", "p6", "p7")),
+    low_delay=("-tune", "ull", "-zerolatency", "1", "-delay", "0", "-bf", "0"),
 )
 _QSV = Codec(
     pix_fmt="nv12",
     quality=_qualities("-global_quality {}", 19, 24, 30),
     preset=_SAME | _steps("-preset", *("veryfast",) * 3, *PRESETS[3:]),
+    low_delay=("-async_depth", "1", "-bf", "0"),
 )
 _VAAPI = Codec(
     pix_fmt="nv12",
     quality=_qualities("-qp {}", 20, 25, 31),
+    low_delay=("-async_depth", "1", "-bf", "0"),
     before=("-vaapi_device", "/dev/dri/renderD128"),
     filters="format=nv12,hwupload",
 )
-_VIDEOTOOLBOX = Codec(pix_fmt="nv12", quality=_qualities("-q:v {}", 75, 60, 45))
+_VIDEOTOOLBOX = Codec(
+    pix_fmt="nv12",
+    quality=_qualities("-q:v {}", 75, 60, 45),
+    low_delay=("-realtime", "1", "-bf", "0"),
+)
 
 # A palette for each picture.
 _PALETTES = (
@@ -126,6 +135,7 @@ KNOWN: dict[str, Codec] = {
     "libsvtav1": Codec(
         quality=_qualities("-crf {}", 23, 32, 44),
         preset=_steps("-preset", *range(12, 3, -1)),
+        low_delay=("-svtav1-params", "pred-struct=1"),
     ),
     "mpeg4": Codec(quality=_qualities("-q:v {}", 2, 5, 10)),
     "mjpeg": Codec("yuvj420p", _qualities("-q:v {}", 2, 5, 10)),
@@ -147,6 +157,12 @@ ALIASES |= {"x265": "libx265", "vp9": "libvpx-vp9", "av1": "libsvtav1"}
 ALIASES |= {"prores": "prores_ks"}
 
 
+def is_rgb_of_8_bits(pix_fmt: str) -> bool:
+    """Is each byte red, green or blue, or alpha?"""
+    layout = layout_of(pix_fmt, (1, 1))
+    return layout is not None and layout.itemsize == 1 and pix_fmt.startswith(RGB)
+
+
 @dataclass(frozen=True)
 class Choice:
     """An encoder by its name in FFmpeg, its arguments, and the format that it gets."""
@@ -156,6 +172,7 @@ class Choice:
     pix_fmt: str | None = None
     before: tuple[str, ...] = ()
     filters: str = ""
+    is_lossless: bool = False
 
 
 def chosen(
@@ -201,7 +218,14 @@ def chosen(
         if not known.has_bitrate:
             raise ValueError(f"{codec} has no bitrate=")
         arguments += ["-b:v", str(bitrate)]
-    return Choice(codec, tuple(arguments), pix_fmt, known.before, known.filters)
+    return Choice(
+        codec,
+        tuple(arguments),
+        pix_fmt,
+        known.before,
+        known.filters,
+        is_lossless=quality == "lossless",
+    )
 
 
 def _looked_up(

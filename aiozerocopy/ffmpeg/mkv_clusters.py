@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozerocopy.ffmpeg.pieces import Piece
+from aiozerocopy.ffmpeg.pieces import Piece, unmarked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     Data = memoryview | bytearray
 
@@ -56,6 +56,9 @@ class MKVClusters:
 
     def rest(self) -> list[Piece]:
         return []  # a cluster says how long it is
+
+    def gap(self) -> Callable[[bytes], bytes]:
+        return unmarked
 
     def _look_at_tracks(self, tracks: memoryview) -> None:
         for _, track in _children(tracks, _TRACK):

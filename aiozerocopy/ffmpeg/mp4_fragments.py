@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozerocopy.ffmpeg.pieces import Piece
+from aiozerocopy.ffmpeg.pieces import Piece, unmarked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _HEAD = 8  # of a box: its size, and its kind
 _LONG_HEAD = 16  # the size is 1, and the real one follows
@@ -39,6 +39,9 @@ class MP4Fragments:
 
     def rest(self) -> list[Piece]:
         return []  # a fragment says how long it is
+
+    def gap(self) -> Callable[[bytes], bytes]:
+        return unmarked
 
     def _next_box(self) -> bytes | None:
         if len(self._data) < _HEAD:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Piece(NamedTuple):
@@ -28,3 +31,11 @@ class Cutter(Protocol):
 
     def rest(self) -> list[Piece]:
         """The last piece, once there are no more bytes."""
+
+    def gap(self) -> Callable[[bytes], bytes]:
+        """What all pieces go through after some that a client has missed."""
+
+
+def unmarked(data: bytes) -> bytes:
+    """As it is: in this container a player sees by itself that pieces are missing."""
+    return data

@@ -59,7 +59,13 @@ def plan(
     filtered = any(word in _FILTERING for word in options)
     if target is not None and target.startswith("yuvj"):  # JPEG has but one meaning
         colour = replace(colour, matrix="bt601", full_range=True)
+    if pix_fmt.startswith("yuvj"):  # older FFmpegs believe the name, and no tag
+        pix_fmt = pix_fmt.replace("yuvj", "yuv")
+        colour = replace(colour, full_range=True)
     is_rgb = pix_fmt.startswith(RGB)
+    is_grey = pix_fmt.startswith(_GREY)
+    if is_grey and choice.is_lossless:  # fewer levels would be a loss
+        colour = replace(colour, full_range=True)
     conversion = None
     if ours and pix_fmt in PIXELS and target in PLANES and not filtered:
         conversion = Conversion(pix_fmt, target, size, colour)
@@ -67,7 +73,6 @@ def plan(
     for_yuv = ends_as_yuv if target is None else _is_yuv(target)
     is_padded = choice.codec is not None and not filtered and _needs_even(target, size)
     filters: list[str] = []
-    is_grey = pix_fmt.startswith(_GREY)
     if is_rgb and conversion is None and not (target or "").startswith(RGB):
         filters += colours.filters(colour, for_yuv=for_yuv)
     elif is_grey and for_yuv:

@@ -2,13 +2,19 @@
 
 header    its tables: the PAT, which tells where the PMT is, and the PMT, which tells
           the streams
+gap       after one, the first packet of each stream says that some are missing
 piece     all packets from the one where a picture or a piece of sound begins to the
           next such, so it is whole when the next begins
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from aiozerocopy.ffmpeg.pieces import Piece
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _PACKET = 188
 _SYNC = 0x47
@@ -45,6 +51,9 @@ class TSPackets:
         packets, self._packets = self._packets, []
         return [Piece(b"".join(packets), self._key)] if packets else []
 
+    def gap(self) -> Gap:
+        return Gap(self._streams)
+
     def _take(self, packet: bytes) -> list[Piece]:
         """The piece before this packet, if it begins another one."""
         if packet[0] != _SYNC:
@@ -64,6 +73,28 @@ class TSPackets:
                 self._key = is_video and _is_random_access(packet)
         self._packets.append(packet)
         return pieces
+
+
+class Gap:
+    """Sets the discontinuity indicator, where there is a field that has one.
+
+    FFmpeg gives one to each picture, and to each piece of sound.
+    """
+
+    def __init__(self, streams: Iterable[int]) -> None:
+        self._unmarked = set(streams)
+
+    def __call__(self, data: bytes) -> bytes:
+        if not self._unmarked:
+            return data
+        packets = bytearray(data)
+        for at in range(0, len(packets), _PACKET):
+            pid = _thirteen_bits(data, at + 1)
+            if pid in self._unmarked:
+                self._unmarked.remove(pid)
+                if packets[at + 3] & 0x20 and packets[at + 4] > 0:
+                    packets[at + 5] |= 0x80
+        return bytes(packets)
 
 
 def _is_random_access(packet: bytes) -> bool:

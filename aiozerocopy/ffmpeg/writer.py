@@ -31,7 +31,7 @@ from aiozerocopy.ffmpeg.plan import Plan, plan
 from aiozerocopy.ffmpeg.probing import frame_layout
 from aiozerocopy.ffmpeg.progress import Status
 from aiozerocopy.ffmpeg.running import QUIETLY, FFmpegError, Running, start
-from aiozerocopy.frames import PIXELS, Colour
+from aiozerocopy.frames import Colour
 from aiozerocopy.process import GRACE
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Writer:
             quality=quality,
             preset=preset,
             bitrate=bitrate,
-            is_rgb=self.pix_fmt in PIXELS,
+            is_rgb=encoders.is_rgb_of_8_bits(self.pix_fmt),
         )
         self._colour = colour or Colour()
         self._convert = convert
