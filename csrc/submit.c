@@ -240,7 +240,8 @@ int azc_put_bound(azc_id channel, const void *data, size_t n) {
 /* What is left after an attempt is copied under the lock: nobody else has anything
  * in the queue that would wait for it. */
 static int attempt_copied(azc_channel *channel, azc_op *op, const char *data) {
-    ssize_t moved = azc__attempt(channel, data, op->total);
+    const struct iovec piece = {(void *)(uintptr_t)data, op->total};
+    ssize_t moved = azc__attempt(channel, &piece, 1, op->total);
     size_t out = moved > 0 ? (size_t)moved : 0;
     int r = 0;
     if (out < op->total) {

@@ -119,6 +119,8 @@ async def run(options: argparse.Namespace) -> None:
                     options.host,
                     options.web,
                     token=options.token,
+                    title=title_of(options.source),
+                    hosts=options.name,
                     ssl_context=encryption,
                 )
             )
@@ -141,6 +143,11 @@ async def run(options: argparse.Namespace) -> None:
             )
             print(to_copy(options, options.unix), flush=True)
         await publish(hub, FrameSource(options), float(options.fps))
+
+
+def title_of(source: str) -> str:
+    """Of the page: the film's name; of a URL no more than its last part."""
+    return Path(source.partition("?")[0]).name or "aiozerocopy"
 
 
 def to_copy(options: argparse.Namespace, place: Address | Path) -> str:
@@ -215,6 +222,13 @@ def _parser() -> Parser:
         "--host", type=host, default="127.0.0.1", help="0.0.0.0 is for everybody"
     )
     parser.add_argument("--web", type=port, metavar="PORT", help="for browsers")
+    parser.add_argument(
+        "--name",
+        type=host,
+        action="append",
+        default=[],
+        help="a name that browsers may know this server by, such as films.example.org",
+    )
     parser.add_argument("--tcp", type=port, metavar="PORT", help="for programs")
     parser.add_argument("--unix", type=file, metavar="PATH", help="the same, locally")
     parser.add_argument(
