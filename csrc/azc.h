@@ -179,6 +179,9 @@ ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data,
 int azc_cancel(azc_id channel, uint64_t token, uint64_t limit,
                azc_event *event);
 
+/* Copies the pieces of a message, one after the other. */
+int azc_copy_message(void *to, const struct iovec *vec, int count);
+
 /* Gives the buffers of n operations back that carry the same message, and lets them
  * go on: from the total bytes at copy, which are those of the message.  One of which
  * nothing is out yet becomes the message of vec instead, if count is not 0.  The copy

@@ -120,6 +120,15 @@ int azc_cancel(azc_id id, uint64_t token, uint64_t limit, azc_event *event) {
     return r;
 }
 
+int azc_copy_message(void *to, const struct iovec *vec, int count) {
+    char *at = to;
+    for (int i = 0; i < count; i++) {
+        if (vec[i].iov_len) memcpy(at, vec[i].iov_base, vec[i].iov_len);
+        at += vec[i].iov_len;
+    }
+    return 0;
+}
+
 static int move_to_copy(azc_channel *channel, azc_op *op, const char *copy,
                         const struct iovec *vec, int count) {
     bool begun = op->done || op->in_flight;

@@ -157,6 +157,7 @@ class Channel:
         total = sum(map(len, views))
         if sizes and sum(sizes) != total:
             raise ValueError(CHANGED)
+        operation.total = total  # before C has it: see `take_back`
         vec = ffi.new("struct iovec[]", [(view, len(view)) for view in views])
         ends = ffi.new("uint64_t[]", sizes) if sizes else ffi.NULL
         count, nsizes = len(views), len(sizes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiozerocopy._core.binding import ffi, lib
-from aiozerocopy._core.pins import pin
+from aiozerocopy._core.pins import pin, scratch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,6 +29,12 @@ class Shared:
         self.pins = tuple(map(pin, buffers))
         self.vec = ffi.new("struct iovec[]", [(one, len(one)) for one in self.pins])
         self.nbytes = sum(map(len, self.pins))
+
+    def copied(self) -> memoryview:
+        """The message in memory of its own, in one piece; copied without the GIL."""
+        memory = scratch(self.nbytes)
+        lib.azc_copy_message(memory, self.vec, len(self.pins))
+        return memoryview(ffi.buffer(memory, self.nbytes)).toreadonly()
 
 
 def send_to_all(

@@ -67,8 +67,9 @@ def _pieces(buffers: Sequence[Buffer]) -> Iterator[bytes]:
     """Copies of all buffers; small ones are joined, large ones cut."""
     small = b""
     for buffer in buffers:
-        memory = memory_of(buffer)
-        data = memory if isinstance(memory, bytes) else memoryview(memory).tobytes()
+        data = memoryview(memory_of(buffer))
+        if data.ndim != 1 or data.itemsize != 1:
+            data = memoryview(data.tobytes())
         if len(small) + len(data) <= PIECE:
             small += data
             continue
@@ -76,7 +77,7 @@ def _pieces(buffers: Sequence[Buffer]) -> Iterator[bytes]:
             yield small
             small = b""
         for start in range(0, len(data), PIECE):
-            yield data[start : start + PIECE]
+            yield data[start : start + PIECE].tobytes()
     if small:
         yield small
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from aiozerocopy._core.leases import array_over, memory_of
+from aiozerocopy._core.leases import array_over
 from aiozerocopy._core.pins import nbytes
 from aiozerocopy._core.to_all import Shared
 from aiozerocopy._net.frame_header import Described
@@ -61,7 +61,10 @@ Encode: TypeAlias = Callable[[Published], Sequence[Any] | Awaitable[Sequence[Any
 class Message:
     """One frame in one encoding, for all clients that use it."""
 
-    __slots__ = ("_shared", "buffers", "key", "nbytes", "published_ns", "sequence")
+    __slots__ = (
+        *("_is_borrowed", "_shared", "buffers", "key", "nbytes"),
+        *("published_ns", "sequence"),
+    )
 
     def __init__(self, published: Published, buffers: Sequence[Any]) -> None:
         self.buffers = buffers
@@ -69,6 +72,7 @@ class Message:
         self.sequence = published.sequence
         self.key = published.key
         self.published_ns = published.published_ns
+        self._is_borrowed = any(type(buffer) is not bytes for buffer in buffers)
         self._shared: Shared | None = None
 
     def shared(self) -> Shared:
@@ -85,6 +89,7 @@ class Message:
 
     def keep(self) -> None:
         """Copy what is borrowed, once, so that its slot is free."""
-        if any(type(buffer) is not bytes for buffer in self.buffers):
-            self.buffers = (b"".join(map(memory_of, self.buffers)),)
+        if self._is_borrowed:
+            self.buffers = (self.shared().copied(),)
             self._shared = None
+            self._is_borrowed = False
