@@ -53,10 +53,11 @@ def entry(name: str, *runs: Run, work: Work = WORK) -> racing.Entry:
         ("broadcast", "uvloop"),
         ("websockets", "asyncio"),
         ("aiohttp", "uvloop"),
+        ("c_loop", "asyncio"),
     ],
 )
 def test_every_way_carries_every_byte(lab: Lab, way: str, loop: str) -> None:
-    for module in {way, loop} - {"broadcast", "asyncio"}:
+    for module in {way, loop} - {"broadcast", "c_loop", "asyncio"}:
         pytest.importorskip(module)
     run = Fan(way, lab, way, 3, loop).run(WORK, check=True)
     assert run.seconds > 0
@@ -239,7 +240,7 @@ def test_bench_fanout_runs(capsys: pytest.CaptureFixture[str]) -> None:
     fan, paced = json.loads(capsys.readouterr().out)["races"]
     assert fan["title"] == "100 KB to 100 clients"
     assert paced["title"].startswith("rate: 180p60")
-    for race, count in ((fan, 6), (paced, 2)):
+    for race, count in ((fan, 7), (paced, 2)):
         entries = race["contestants"]
         assert len(entries) + len(race["not_installed"]) == count
         assert len(race["remarks"]) == len(entries)

@@ -1,4 +1,4 @@
-"""One frame to many clients, beside websockets' broadcast and aiohttp.
+"""One frame to many clients, beside websockets' broadcast, aiohttp and a C loop.
 
 All serve the same frames over TCP loopback to the same clients, which read them and
 throw them away.  A contestant is a process of this module (``python -m``) that serves
@@ -14,6 +14,7 @@ published sixty times a second.)
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import socket
 import statistics
@@ -63,13 +64,14 @@ def race(lab: Lab, options: Options, clients: int) -> Race:
         )
     }
     ours, *peers = fans.values()
+    limit = Fan("C loop", lab, "c_loop", clients)
     comparisons = [
         Comparison(one.name, [rival.name for rival in peer], by_cpu=True)
         for one in ours
-        for peer in peers
+        for peer in (*peers, [limit])
     ]
     title = f"{FRAME // 1000} KB to {clients:,} client" + "s" * (clients > 1)
-    field = [one for fan in fans.values() for one in fan]
+    field = [*(one for fan in fans.values() for one in fan), limit]
     return FanRace(title, work, field, comparisons, count=clients)
 
 
@@ -120,6 +122,8 @@ class Fan:
             check,
             str(self.lab.path),
         )
+        if self.way == "c_loop":
+            self.lab.library("fan")
         with Crew(self.lab.path / "stderr") as crew:
             crew.start(command("fanout", job.__dict__))
             told = crew.finish()
@@ -159,7 +163,7 @@ class Job:
 
     @property
     def framing(self) -> str:
-        return "wire" if self.way == "broadcast" else "websocket"
+        return "wire" if self.way in ("broadcast", "c_loop") else "websocket"
 
     def file(self, name: str) -> Path:
         return Path(self.folder) / name
@@ -319,7 +323,38 @@ async def drained(left: Callable[[Any], int], clients: Sequence[Any]) -> None:
             await asyncio.sleep(0.0005)
 
 
-WAYS = {"broadcast": broadcast, "websockets": websockets, "aiohttp": aiohttp}
+async def c_loop(publisher: Publisher) -> None:
+    """No server, only the system calls: a frame goes to all, and then the next."""
+    library = ctypes.CDLL(str(publisher.job.file("fan.so")))
+    frame = bytes(PREFIX["wire"]) + publisher.frame
+    fds = (ctypes.c_int * publisher.job.clients)()
+
+    async def accept(listener: socket.socket) -> None:
+        for number in range(len(fds)):
+            client, _ = await asyncio.get_running_loop().sock_accept(listener)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            fds[number] = client.fileno()
+            publisher.add(client)
+
+    async def send() -> None:
+        if library.send_to_all(fds, len(fds), frame, ctypes.c_size_t(len(frame))):
+            raise ConnectionError("a client of the C loop has left")
+
+    with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
+        listener.setblocking(False)
+        accepting = asyncio.create_task(accept(listener))
+        await publisher.run(listener.getsockname()[1], send)
+        await accepting
+    for client in publisher.clients:
+        client.close()
+
+
+WAYS = {
+    "broadcast": broadcast,
+    "websockets": websockets,
+    "aiohttp": aiohttp,
+    "c_loop": c_loop,
+}
 
 
 def serve(job: Job) -> None:
