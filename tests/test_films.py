@@ -555,6 +555,15 @@ async def test_no_frame_is_no_film(each_ffmpeg: str, tmp_path: Path, name: str) 
     assert os.listdir(tmp_path) == []
 
 
+async def test_ffmpeg_that_does_not_work(tmp_path: Path) -> None:
+    broken = tmp_path / "ffmpeg"
+    broken.write_text("#!/bin/sh\nexit 3\n")
+    broken.chmod(0o755)
+    with pytest.raises(FFmpegError, match="does not work: it lists no encoders"):
+        await Writer(tmp_path / "a.mp4", (64, 48), ffmpeg=str(broken))
+    assert os.listdir(tmp_path) == ["ffmpeg"]
+
+
 async def test_aborted_one_leaves_nothing(tmp_path: Path) -> None:
     video = await Writer(tmp_path / "a.mp4", (64, 48))
     await video.send(numbered(1))

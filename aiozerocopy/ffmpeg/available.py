@@ -12,6 +12,7 @@ import shutil
 
 from aiozerocopy.ffmpeg.asking import ask
 from aiozerocopy.ffmpeg.encoders import ALIASES, CONTAINERS, H264, KNOWN, RGB
+from aiozerocopy.ffmpeg.running import failure
 
 _HARDWARE = ("h264_nvenc", "h264_qsv", "h264_videotoolbox", "h264_vaapi")
 
@@ -26,6 +27,7 @@ async def encoder_for(container: str, codec: str | None, ffmpeg: str) -> str | N
 
     Raises:
         ValueError: this FFmpeg has no such encoder.
+        FFmpegError: it cannot even list them.
     """
     if codec == "auto":
         return await _quickest(container, ffmpeg)
@@ -75,9 +77,12 @@ async def encoders_of(ffmpeg: str) -> frozenset[str]:
     """The names of all that it has."""
     key = _key(ffmpeg)
     if key not in _encoders:
-        _, told = await ask(ffmpeg, "-encoders")
+        status, told = await ask(ffmpeg, "-encoders")
         lines = (line.split() for line in told.partition("------")[2].splitlines())
-        _encoders[key] = frozenset(words[1] for words in lines if len(words) > 1)
+        names = frozenset(words[1] for words in lines if len(words) > 1)
+        if status or not names:
+            raise failure(status, told, f"{ffmpeg} does not work: it lists no encoders")
+        _encoders[key] = names
     return _encoders[key]
 
 
