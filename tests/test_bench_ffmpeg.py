@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -302,8 +303,10 @@ def test_chart_is_a_picture(fonts: None, tmp_path: Path) -> None:
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_without_ffmpeg_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    monkeypatch.setattr(video, "find_spec", lambda name: None)
-    with pytest.raises(SystemExit, match="install FFmpeg"):
+def test_without_ffmpeg_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    with pytest.raises(FileNotFoundError, match="install FFmpeg"):
         video.ffmpegs(QUICK)

@@ -265,6 +265,7 @@ class Sending(Scene):
         self._reader = PlainReader(link, self._checker.feed)
         self.frames: list[azc.Frame] = []
         self.tickets: list[azc.Ticket] = []
+        self.hub: Broadcast | None = None  # which has borrowed the stream
         self.thrown_away = 0  # bytes of memory that the caller has let go of
         self._sequence = 0
 
@@ -298,6 +299,8 @@ class Sending(Scene):
         self._reader.start()
 
     async def finish(self) -> None:
+        if self.hub is not None:
+            await self.succeeds(partial(self.hub.aclose, 0), "the end of a broadcast")
         await self.succeeds(self._await_tickets, "a ticket")
         whole = await self.succeeds(
             lambda: self.stream.send(message(2, 0, SMALL)), "the next send"
@@ -367,11 +370,11 @@ class Sending(Scene):
 
     async def publish(self, count: int) -> None:
         """Frames that get stuck, in memory that the broadcast uses again and again."""
-        hub = Broadcast(keep_last=False)
-        hub.attach(self.stream, encode=bare)
+        self.hub = Broadcast(keep_last=False)
+        self.hub.attach(self.stream, encode=bare)
         for number in range(count):
             self.buffers.append(message(10 + number, 0, BIG))
-            await hub.publish(memoryview(self.buffers[-1]))
+            await self.hub.publish(memoryview(self.buffers[-1]))
 
     async def send_from_thread(self, size: int) -> None:
         over = asyncio.Event()
