@@ -12,7 +12,7 @@ from aiozerocopy.broadcast.clients import Client
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from aiozerocopy._core.borrows import Operation, Port
+    from aiozerocopy._core.borrows import Operation
     from aiozerocopy._core.to_all import Shared
     from aiozerocopy._core.waiter import Waiter
     from aiozerocopy.broadcast.published import Message
@@ -23,8 +23,7 @@ class DirectClient(Client):
     """Over a stream of ours: the queue in C takes the message; no task is needed."""
 
     _stream: SendStream
-    _operation: Operation | None = None  # of the message in flight, and
-    _port: Port  # ... who tells of its end
+    _operation: Operation | None = None  # of the message in flight
     _holds_slot = False  # it may still read the memory that was published
 
     def _send(self, message: Message) -> None:
@@ -45,9 +44,8 @@ class DirectClient(Client):
             return False
         return True
 
-    def _ends_later(self, message: Message, port: Port, operation: Operation) -> None:
-        self._current, self._port, self._operation = message, port, operation
-        self._holds_slot = True
+    def _ends_later(self, message: Message, operation: Operation) -> None:
+        self._current, self._operation, self._holds_slot = message, operation, True
         if not self._since:
             self._since = time.monotonic()
         operation.listen(self._on_end)
@@ -123,7 +121,7 @@ def _send(clients: Mapping[SendStream, DirectClient], message: Message) -> None:
         if operation is not None
     }
     for client, operation in late.items():
-        client._ends_later(message, port, operation)
+        client._ends_later(message, operation)
     for client in clients.values():
         if client not in late:
             client._done(message)
@@ -138,7 +136,8 @@ def stop_borrowing(clients: Iterable[DirectClient], newest: Message) -> None:
     groups: dict[tuple[Message, bool, bool], list[DirectClient]] = {}
     for client in clients:
         message, operation = client._current, client._operation
-        if message is not None and operation is not None:
+        is_open = client._stream._waiter is not None  # else its operation ends now
+        if is_open and message is not None and operation is not None:
             message.keep()
             uses_slot = operation.views[0] is not message.shared().pins
             skips = client.policy == "latest" and newest.key
@@ -154,7 +153,10 @@ def _go_on(
     channels = [client._stream._out for client in clients]
     operations = [client._operation for client in clients if client._operation]
     newer = None if newest is None else newest.shared()
-    changed = move_to_copy(channels, clients[0]._port, operations, copy, newer)
+    # (no client keeps a port: of a loop that has ended it would not be swept)
+    waiter = clients[0]._stream._waiter
+    assert waiter is not None
+    changed = move_to_copy(channels, waiter.port, operations, copy, newer)
     for client, is_newer in zip(clients, changed, strict=True):
         client._holds_slot = False
         if is_newer and newest is not None:
