@@ -28,7 +28,8 @@
  *   - that call returns anything but -EINPROGRESS and -EBUSY
  *   - the port tells the end of that token
  *   - azc_cancel returns anything but AZC_LATER
- *   - azc_move_to_copy says so
+ *   - azc_move_to_copy returns 0 or 1 for it, or the port tells AZC_COPIED: from
+ *     then on it borrows other memory
  */
 #ifndef AZC_H
 #define AZC_H
@@ -142,8 +143,9 @@ int azc_put_bound(azc_id channel, const void *data, size_t n);
 int azc_send_copied(azc_id channel, azc_id port, uint64_t token,
                     const void *data, void *copy, size_t n);
 
-/* The same as azc_send_bound for count messages in one block.  If it returns -EINPROGRESS, the caller
- * tells their sizes by azc_set_sizes; until then they are one message. */
+/* The same as azc_send_bound for count messages in one block.  If it returns
+ * -EINPROGRESS, the caller tells their sizes by azc_set_sizes; until then they are
+ * one message. */
 int azc_send_batch(azc_id channel, const void *data, size_t n, int count);
 int azc_set_sizes(azc_id channel, uint64_t token, const uint64_t *sizes,
                   int nsizes);
