@@ -65,7 +65,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
     def _receive_from(self, channel: Channel) -> None:
         self._in = channel
         self._unread = b""
-        self._reception: Reception | None = None  # the one going on
+        self._reception: Operation | None = None  # the one going on, or a relay
 
     async def receive(self, max_bytes: int = RECEIVE_SIZE) -> bytes:
         """Return the next 1 to ``max_bytes`` bytes.
