@@ -7,6 +7,7 @@
 #include "ending.h"
 #include "move.h"
 #include "queue.h"
+#include "sabotage.h"
 
 enum {
     CHUNK = 1 << 20,       /* bytes asked for in one call */
@@ -598,6 +599,7 @@ static void *run(void *arg) {
     await_turns(relay);
     if (relay->sink.turn && relay->source.turn) move(relay);
     if (relay->in_between) copy_instead(relay);
+    if (SABOTAGED(BETWEEN)) relay->rest_bytes = 0;
     bool delivers = goes_on(relay);
     end_source(relay, delivers);
     end_sink(relay, delivers);

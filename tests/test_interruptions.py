@@ -399,6 +399,56 @@ class Sending(Scene):
             tell()
 
 
+class Relaying(Sending):
+    """The message comes from a pipe; what a hit relay has left, the next takes."""
+
+    def __init__(
+        self, link: Link, lines: Lines, *, lent: bool = False, **options: Any
+    ) -> None:
+        super().__init__(link, lines, lent=lent, **options)
+        read_fd, self._fd = os.pipe()
+        self.source = azc.open_reader(read_fd)
+        self._relays: list[azc.Relay] = []
+        self._total = 0
+
+    async def find_some(self) -> None:
+        """What was received before and given back goes first."""
+        await self.send_first()
+        self._begin(BIG)
+        self.source._unread = await self.source.receive(SMALL)
+
+    async def relay(self, size: int) -> None:
+        if not self._total:
+            self._begin(size)
+        self._relays.append(azc.relay(self.source, self.stream, self._total))
+        await self._relays[-1]
+
+    def _begin(self, size: int) -> None:
+        data = message(1, 0, size)
+        self._total = len(data)
+        arguments = (self._fd, data)
+        self._fd = -1
+        threading.Thread(target=self._feed, args=arguments, daemon=True).start()
+
+    @staticmethod
+    def _feed(fd: int, data: bytearray) -> None:
+        rest = memoryview(data)
+        with contextlib.suppress(BrokenPipeError):
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+        os.close(fd)
+
+    async def finish(self) -> None:
+        left = self._total - sum(relay.taken for relay in self._relays)
+        await self.succeeds(
+            lambda: azc.relay(self.source, self.stream, left), "the next relay"
+        )
+        if self._fd >= 0:
+            os.close(self._fd)
+        await self.succeeds(self.source.aclose, "aclose of the source")
+        await super().finish()
+
+
 def bare(published: Published) -> tuple[memoryview]:
     return (published.view,)
 
@@ -508,6 +558,10 @@ def sends(call: Callable[[Sending], Awaitable[object]], **options: Any) -> Case:
     return Case(Sending, call, options.pop("before", Sending.send_first), **options)
 
 
+def relays(call: Callable[[Relaying], Awaitable[object]], **options: Any) -> Case:
+    return Case(Relaying, call, options.pop("before", Sending.send_first), **options)
+
+
 def receives(call: Callable[[Receiving], Awaitable[object]], **options: Any) -> Case:
     return Case(
         Receiving, call, options.pop("before", Receiving.receive_first), **options
@@ -534,12 +588,18 @@ SENDS = {
     "send_from_thread": sends(lambda s: s.send_from_thread(SMALL), thread=True),
     "send_from_thread, waiting": sends(lambda s: s.send_from_thread(BIG), thread=True),
     "publish": sends(lambda s: s.publish(6)),
+    "relay": relays(lambda s: s.relay(SMALL)),
+    "relay, waiting": relays(lambda s: s.relay(BIG)),
+    "relay of what was received": relays(
+        lambda s: s.relay(BIG), before=Relaying.find_some
+    ),
     "flush": sends(flush, before=Sending.put_first),
     "aclose": sends(aclose, before=Sending.put_first),
     "abort": sends(abort, before=Sending.put_first),
     "cancelled send": sends(lambda s: s.send(BIG), cancel=True),
     "cancelled send_many": sends(lambda s: s.send_many(BIG, 2), cancel=True),
     "cancelled put": sends(lambda s: s.put(SMALL), cancel=True, **FULL),
+    "cancelled relay": relays(lambda s: s.relay(BIG), cancel=True),
     "cancelled aclose": sends(aclose, before=Sending.put_first, cancel=True),
 }
 RECEIVES = {

@@ -28,6 +28,7 @@ CAUGHT_BY = {
     "detach": "test_lending.py::TestTakenBack::"
     "test_after_a_cancel_the_reader_sees_the_old_bytes",
     "event": "test_interruptions.py::test_one_line_after_the_other",
+    "between": "test_relay.py::test_cancelled_every_byte_is_out_or_the_sources",
     "gate": "contract/test_p4_backpressure.py::test_put_waits_for_room",
     "take_back": "test_interruptions.py::test_one_line_after_the_other",
     "unpin": "contract/test_p0_done_means_yours.py::test_pending_send_locks_the_buffer",

@@ -26,6 +26,7 @@ IN_C = {
     "detach": 32,
     "event": 64,
     "gate": 256,
+    "between": 1024,
 }
 
 

@@ -1,0 +1,663 @@
+"""Relays: every byte is in the sink, or still the source's, and in order."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import socket
+import ssl
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from anyio.streams.tls import TLSStream
+from links import (
+    Attempt,
+    linux_only,
+    open_link,
+    open_unread,
+    others_wait,
+    reading,
+    until,
+    wait_for_file,
+)
+from oracle import assert_same, payload
+
+import aiozerocopy as azc
+from aiozerocopy._core.binding import PORTABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from aiozerocopy import ReceiveStream, Relay, SendStream, Stream
+
+pytestmark = pytest.mark.anyio
+
+DATA = bytes(payload(1, 4 << 20))
+SPLICES = pytest.mark.skipif(PORTABLE, reason="the portable build copies")
+
+
+async def all_of(stream: ReceiveStream) -> bytes:
+    """Everything until the end."""
+    data = bytearray()
+    async for piece in stream:
+        data += piece
+    return bytes(data)
+
+
+class Collected(bytearray):
+    """What a reader was given."""
+
+    def add(self, piece: memoryview) -> None:
+        self.extend(piece)
+
+
+async def _call(relay: Relay) -> int:
+    return await relay
+
+
+# ---- from everything to everything -------------------------------------------------
+
+FROM = ("pipe", "adopted", "fifo", "file", "pty", "unix", "tcp4")
+TO = ("pipe", "adopted", "fifo", "file", "pty", "unix", "tcp4", "cat")
+
+
+@pytest.mark.parametrize("to", TO)
+@pytest.mark.parametrize("source", FROM)
+async def test_every_byte_of_every_link(source: str, to: str, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("in", "out")]
+    for folder in folders:
+        folder.mkdir()
+    data = DATA[: 300_000 if "pty" in (source, to) else None]
+    got = Collected()
+    with open_unread(source, folders[0], data) as left:
+        if source == "file":
+            wait_for_file(left, len(data))
+        with open_link(to, folders[1]) as right:
+            async with reading(right, got.add), left.receiver() as first:
+                async with right.sender() as second:
+                    relay = azc.relay(first, second, len(data))
+                    assert await relay == len(data)
+                    assert (relay.moved, relay.taken) == (len(data), len(data))
+                    await second.send(b"after")
+    assert_same(got, data + b"after")
+
+
+@SPLICES
+@pytest.mark.parametrize(
+    ("source", "to", "lane"),
+    [
+        ("file", "tcp4", "sendfile"),
+        ("file", "file", "sendfile"),
+        ("file", "pipe", "splice"),
+        ("pipe", "tcp4", "splice"),
+        ("pipe", "pipe", "splice"),
+        ("adopted", "fifo", "splice"),
+        ("tcp4", "pipe", "splice"),
+        ("pty", "pipe", "copy"),
+        ("tcp4", "tcp4", "copy"),  # these block: see `Link`
+    ],
+)
+async def test_the_kernel_moves_what_it_can(
+    source: str, to: str, lane: str, tmp_path: Path
+) -> None:
+    folders = [tmp_path / name for name in ("in", "out")]
+    for folder in folders:
+        folder.mkdir()
+    with open_link(source, folders[0]) as left, open_link(to, folders[1]) as right:
+        for link in (left, right):
+            if "tcp4" in (source, to) and source != to:
+                for fd in (link._read_fd, link._write_fd):
+                    os.set_blocking(fd, False)
+        os.write(left._write_fd, b"some bytes")
+        async with left.receiver() as first, right.sender() as second:
+            relay = azc.relay(first, second, 10)
+            assert await relay == 10
+            assert relay.lane == lane
+
+
+@SPLICES
+async def test_from_socket_to_socket_through_a_pipe() -> None:
+    async with azc.socketpair() as (a, b), azc.socketpair() as (c, d):
+        relay = azc.relay(b, c, 3)
+        await a.send(b"123456")
+        assert await relay == 3
+        assert relay.lane == "splice through a pipe"
+        assert await d.receive() == b"123"
+        assert await b.receive() == b"456"
+
+
+async def test_echo() -> None:
+    """One socket may be both, since its directions are two."""
+    async with azc.socketpair() as (one, other), anyio.create_task_group() as tasks:
+        tasks.start_soon(_call, azc.relay(other, other))
+        received = bytearray(len(DATA))
+        tasks.start_soon(one.send, DATA)
+        await one.receive_exactly(received)
+        assert_same(received, DATA)
+        await one.send_eof()
+
+
+# ---- files -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def film(tmp_path: Path) -> Path:
+    path = tmp_path / "film"
+    path.write_bytes(DATA)
+    return path
+
+
+async def sent_to_pipe(relay_to: Any) -> tuple[bytes, int]:
+    """What arrives in a pipe, and how many bytes were moved."""
+    reader, writer = azc.pipe()
+    got = Attempt()
+    async with reader, anyio.create_task_group() as tasks:
+        tasks.start_soon(got.run, all_of, reader)
+        async with writer:
+            moved = await relay_to(writer)
+    return got.result, moved
+
+
+@pytest.mark.parametrize("as_path", [True, False])
+async def test_a_part_of_a_file(film: Path, as_path: bool) -> None:
+    with film.open("rb") as opened:
+        file: Any = film if as_path else opened
+        got, moved = await sent_to_pipe(lambda to: to.send_file(file, 1000, 5000))
+        assert (got, moved) == (DATA[1000:6000], 5000)
+        assert as_path or opened.tell() == 0  # an offset leaves it where it was
+
+
+async def test_an_open_file_from_where_it_stands(film: Path) -> None:
+    with film.open("rb", buffering=0) as opened:
+        opened.seek(7)
+        got, _ = await sent_to_pipe(lambda to: to.send_file(opened, nbytes=20))
+        assert got == DATA[7:27]
+        assert opened.tell() == 27
+
+
+@pytest.mark.parametrize(("offset", "nbytes"), [(0, 0), (5 << 20, None), (4 << 20, 9)])
+async def test_nothing_to_send(film: Path, offset: int, nbytes: int | None) -> None:
+    got, moved = await sent_to_pipe(lambda to: to.send_file(film, offset, nbytes))
+    assert (got, moved) == (b"", 0)
+
+
+async def test_more_than_there_is(film: Path) -> None:
+    got, moved = await sent_to_pipe(
+        lambda to: azc.relay(film, to, len(DATA) + 5, offset=1)
+    )
+    assert moved == len(DATA) - 1
+    assert_same(got, DATA[1:])
+
+
+async def test_into_a_file(tmp_path: Path, film: Path) -> None:
+    copy = tmp_path / "copy"
+    copy.write_bytes(b"x" * (5 << 20))
+    assert await azc.relay(film, copy) == len(DATA)
+    assert_same(copy.read_bytes(), DATA)
+
+
+async def test_into_a_file_that_is_appended_to(tmp_path: Path, film: Path) -> None:
+    copy = tmp_path / "copy"
+    copy.write_bytes(b"before")
+    with copy.open("ab") as opened:
+        assert await azc.relay(film, opened) == len(DATA)
+    assert_same(copy.read_bytes(), b"before" + DATA)
+
+
+async def test_refused(tmp_path: Path, film: Path) -> None:
+    async with azc.pipe() as (reader, writer):
+        with pytest.raises(IsADirectoryError):
+            await azc.relay(tmp_path, writer)
+        with pytest.raises(IsADirectoryError):
+            await azc.relay(film, tmp_path)
+        with pytest.raises(FileNotFoundError):
+            await azc.relay(tmp_path / "none", writer)
+        with pytest.raises(ValueError, match="nbytes is never negative, as -1 is"):
+            azc.relay(film, writer, -1)
+        with pytest.raises(ValueError, match="offset is never negative, as -2 is"):
+            azc.relay(film, writer, offset=-2)
+        with pytest.raises(ValueError, match="only a file has an offset"):
+            azc.relay(reader, writer, offset=2)
+        with pytest.raises(ValueError, match="onto itself"):
+            await azc.relay(reader, writer)
+        with film.open("rb+") as opened, pytest.raises(ValueError, match="itself"):
+            await azc.relay(film, opened)
+        assert os.stat(film).st_size == len(DATA)
+        await writer.send(b"as before")
+        assert await reader.receive() == b"as before"
+
+
+async def test_a_relay_is_awaited_once(film: Path, tmp_path: Path) -> None:
+    relay = azc.relay(film, tmp_path / "copy")
+    assert (relay.moved, relay.taken) == (0, 0)
+    await relay
+    with pytest.raises(RuntimeError, match="only once"):
+        await relay
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", str(disk)]
+    if not shutil.which("mount") or subprocess.run(mount, check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+@linux_only
+@pytest.mark.parametrize("kind", ["pipe", "unix"])
+async def test_a_full_disk(kind: str, small_disk: Path) -> None:
+    """What was taken and is not on the disk is still the source's."""
+    source, feeder = ends(kind)
+    async with source, feeder, anyio.create_task_group() as tasks:
+        tasks.start_soon(_send_and_close, feeder)
+        with pytest.raises(azc.StreamBroken, match="the disk is full") as info:
+            await azc.relay(source, small_disk / "copy")
+        rest = await all_of(source)
+    written = await anyio.Path(small_disk / "copy").read_bytes()
+    assert info.value.bytes_sent == len(written) > 1000
+    assert_same(written + rest, DATA)
+
+
+@linux_only
+async def test_a_full_disk_and_a_file(small_disk: Path, film: Path) -> None:
+    with film.open("rb", buffering=0) as opened:
+        with pytest.raises(azc.StreamBroken, match="the disk is full") as info:
+            await azc.relay(opened, small_disk / "copy")
+        assert opened.tell() == info.value.bytes_sent > 1000
+
+
+async def _send_and_close(stream: SendStream) -> None:
+    await stream.send(DATA)
+    if isinstance(stream, azc.Stream):
+        await stream.send_eof()
+    else:
+        await stream.aclose()
+
+
+# ---- in order ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["pipe", "unix"])
+async def test_one_message_among_others(kind: str, film: Path, tmp_path: Path) -> None:
+    got = Collected()
+    with open_link(kind, tmp_path) as link:
+        async with reading(link, got.add, start=False) as reader:
+            async with link.sender() as writer, anyio.create_task_group() as tasks:
+                first = await writer.put(DATA[:1_000_000])
+                tasks.start_soon(_call, azc.relay(film, writer))
+                await others_wait()
+                last = await writer.put(b"last")
+                assert not first.done()
+                reader.start()
+                await last
+    assert_same(got, DATA[:1_000_000] + DATA + b"last")
+
+
+async def test_a_message_from_a_thread_waits_for_its_end() -> None:
+    async with azc.pipe() as (reader, writer), azc.pipe() as (source, feeder):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_call, azc.relay(source, writer, 8))
+            await feeder.send(b"1234")
+            assert await reader.receive() == b"1234"
+            tasks.start_soon(
+                anyio.to_thread.run_sync, writer.send_from_thread, b"thread"
+            )
+            await until(lambda: writer.stats.messages_queued == 2)
+            await feeder.send(b"5678")
+            received = bytearray(10)
+            await reader.receive_exactly(received)
+    assert received == b"5678thread"
+
+
+async def test_in_pieces_others_may_send_in_between() -> None:
+    async with azc.pipe() as (reader, writer), azc.pipe() as (source, feeder):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_call, azc.relay(source, writer, pieces=True))
+            for letter in (b"a", b"b", b"c"):
+                await feeder.send(letter)
+                assert await reader.receive() == letter
+                await writer.send(b"!")
+                assert await reader.receive() == b"!"
+            await feeder.aclose()
+
+
+async def test_two_relays_from_one_source() -> None:
+    async with azc.pipe() as (reader, writer), azc.pipe() as (source, feeder):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_call, azc.relay(source, writer))
+            await until(lambda: source._in.stats().queued)
+            with pytest.raises(anyio.BusyResourceError):
+                await azc.relay(source, writer)
+            with pytest.raises(anyio.BusyResourceError):
+                await source.receive()
+            await feeder.send(b"and on it goes")
+            assert await reader.receive() == b"and on it goes"
+            await feeder.aclose()
+
+
+async def test_what_was_received_and_not_taken_goes_first() -> None:
+    async with azc.pipe() as (reader, writer), azc.pipe() as (source, feeder):
+        source._unread = b"before "
+        await feeder.send(b"and after")
+        assert await azc.relay(source, writer, 4) == 4
+        assert await azc.relay(source, writer, 6) == 6
+        assert await azc.relay(source, writer, 6) == 6
+        received = bytearray(16)
+        await reader.receive_exactly(received)
+        assert received == b"before and after"
+
+
+@SPLICES
+async def test_lent_pages_are_read_not_spliced(tmp_path: Path) -> None:
+    """Who splices them would see what the frame holds later."""
+    pool = azc.FramePool((1 << 20,), slots=1)
+    read_fd, write_fd = os.pipe()
+    feeder = azc.open_writer(write_fd, peer="reads")
+    async with feeder, azc.open_reader(read_fd) as source:
+        async with azc.socketpair() as (near, far), anyio.create_task_group() as tasks:
+            relay = azc.relay(source, near, 1 << 20)
+            tasks.start_soon(_call, relay)
+            frame = await pool.acquire()
+            frame.view[:] = DATA[: 1 << 20]
+            received = bytearray(1 << 20)
+            tasks.start_soon(far.receive_exactly, received)
+            await feeder.send(frame.view)
+            frame.view[:] = bytes(1 << 20)
+        assert_same(received, DATA[: 1 << 20])
+        assert relay.lane == "copy"
+        frame.release()
+
+
+# ---- when it is stopped, or one end fails ------------------------------------------
+
+
+class Two:
+    """A relay between two links, which is stopped when it has begun."""
+
+    def __init__(self, source: ReceiveStream, sink: SendStream) -> None:
+        self.relay = azc.relay(source, sink)
+        self.scope = anyio.CancelScope()
+        self.error: Exception | None = None
+
+    async def run(self) -> None:
+        with self.scope:
+            try:
+                await self.relay
+            except azc.StreamBroken as error:
+                self.error = error
+
+
+PAIRS = [("pipe", "pipe"), ("pipe", "unix"), ("unix", "pipe"), ("unix", "unix")]
+
+
+def ends(kind: str) -> tuple[Any, Any]:
+    """A reader and a writer.
+
+    (The pipe is small: a page fills one of its slots, however big it is.)
+    """
+    one, other = azc.pipe(16 << 10) if kind == "pipe" else azc.socketpair()
+    return one, other
+
+
+@pytest.mark.parametrize(("kind", "to"), PAIRS)
+async def test_cancelled_every_byte_is_out_or_the_sources(kind: str, to: str) -> None:
+    source, feeder = ends(kind)
+    reader, sink = ends(to)
+    async with source, feeder, reader, sink, anyio.create_task_group() as tasks:
+        tasks.start_soon(_send_and_close, feeder)
+        two = Two(source, sink)
+        tasks.start_soon(two.run)
+        await until(lambda: two.relay.moved and _is_stuck(sink))
+        two.scope.cancel()
+        await until(lambda: not sink._out.stats().error and source._reception is None)
+        taken = two.relay.taken
+        assert two.relay.moved <= taken < len(DATA)
+        out, rest = Attempt(), Attempt()
+        tasks.start_soon(rest.run, all_of, source)
+        tasks.start_soon(out.run, _exactly, reader, taken)
+        with anyio.fail_after(10):
+            await until(lambda: out.done and rest.done)
+        assert_same(out.result + rest.result, DATA)
+        await sink.send(b"!")
+        assert await reader.receive() == b"!"
+
+
+def _is_stuck(sink: SendStream) -> bool:
+    return sink._out.stats().waits > 0
+
+
+async def _exactly(stream: ReceiveStream, n: int) -> bytes:
+    data = bytearray(n)
+    await stream.receive_exactly(data)
+    return bytes(data)
+
+
+@pytest.mark.parametrize(("kind", "to"), PAIRS)
+async def test_when_the_sinks_reader_leaves(kind: str, to: str) -> None:
+    """What it has not taken is still the source's."""
+    source, feeder = ends(kind)
+    reader, sink = ends(to)
+    async with source, feeder, anyio.create_task_group() as tasks:
+        tasks.start_soon(_send_and_close, feeder)
+        two = Two(source, sink)
+        tasks.start_soon(two.run)
+        await until(lambda: two.relay.moved and _is_stuck(sink))
+        await reader.aclose()
+        await until(lambda: two.error)
+        assert "the sink broke: the reader is gone" in str(two.error)
+        moved = two.error.bytes_sent  # type: ignore[union-attr]
+        assert (two.relay.moved, two.relay.taken) == (moved, moved)
+        assert_same(await all_of(source), DATA[moved:])
+    sink.abort()
+
+
+async def test_the_reader_leaves_while_the_source_is_silent() -> None:
+    async with azc.pipe() as (source, feeder):
+        reader, sink = azc.pipe()
+        async with anyio.create_task_group() as tasks:
+            two = Two(source, sink)
+            tasks.start_soon(two.run)
+            await until(lambda: source._in.stats().waits)
+            await reader.aclose()
+            await until(lambda: two.error)
+        await feeder.send(b"still mine")
+        assert await source.receive() == b"still mine"
+        sink.abort()
+
+
+async def test_a_source_that_breaks_leaves_the_sink_well() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        peer = socket.create_connection(listener.getsockname())
+        source = azc.wrap_socket(listener.accept()[0])
+    async with source, azc.pipe() as (reader, sink):
+        peer.sendall(b"some")
+        async with anyio.create_task_group() as tasks:
+            two = Two(source, sink)
+            tasks.start_soon(two.run)
+            assert await reader.receive() == b"some"
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            peer.close()
+        assert "the source broke: the peer reset the connection" in str(two.error)
+        assert "after 4 bytes were relayed" in str(two.error)
+        await sink.send(b"goes on")
+        assert await reader.receive() == b"goes on"
+
+
+@pytest.mark.parametrize("which", ["source", "sink"])
+@pytest.mark.parametrize("how", ["abort", "aclose"])
+@pytest.mark.parametrize("begins", [True, False])
+async def test_closed_on_this_side(which: str, how: str, begins: bool) -> None:
+    async with azc.pipe() as (reader, sink), azc.pipe() as (source, feeder):
+        if not begins:
+            await sink.put(DATA)  # the relay waits for its turn
+        attempt = Attempt()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(attempt.run, _call, azc.relay(source, sink))
+            if begins:
+                await feeder.send(b"some")
+                assert await reader.receive() == b"some"
+            await until(lambda: source._in.stats().queued)
+            closes = source if which == "source" else sink
+            if how == "abort":
+                closes.abort()
+            elif which == "source":
+                await source.aclose()
+            else:
+                with anyio.move_on_after(0):
+                    await sink.aclose()
+            await until(lambda: attempt.done or (not begins and which == "source"))
+            if not begins and which == "source":
+                received = bytearray(len(DATA))
+                await reader.receive_exactly(received)
+                await until(lambda: attempt.done)
+        assert isinstance(attempt.error, azc.StreamClosed)
+        if which == "source":
+            assert "the source was closed" in str(attempt.error)
+            await sink.send(b"goes on")
+            assert await reader.receive() == b"goes on"
+
+
+async def test_cancelled_before_its_turn_it_leaves_no_trace() -> None:
+    async with azc.pipe() as (reader, sink), azc.pipe() as (source, feeder):
+        source._unread = b"left "
+        await feeder.send(b"over")
+        ticket = await sink.put(DATA)
+        with anyio.move_on_after(0.01):
+            await azc.relay(source, sink)
+        assert await _exactly(source, 9) == b"left over"
+        received = bytearray(len(DATA))
+        await reader.receive_exactly(received)
+        await ticket
+        assert_same(received, DATA)
+
+
+@pytest.mark.parametrize("lost", ["source", "sink"])
+async def test_a_lost_fd(lost: str, tmp_path: Path) -> None:
+    """Nothing goes into a file that has got our number, or comes out of it."""
+    strange = tmp_path / "strange"
+    strange.write_bytes(b"none of ours")
+    async with azc.pipe() as (source, feeder):
+        reader, sink = azc.pipe()
+        async with anyio.create_task_group() as tasks:
+            two = Two(source, sink)
+            tasks.start_soon(two.run)
+            await until(lambda: source._in.stats().waits)
+            number = (source if lost == "source" else sink).fileno()
+            fd = os.open(strange, os.O_RDWR)
+            kept = os.dup(number)
+            os.dup2(fd, number)
+            await feeder.send(b"ours")
+            await until(lambda: two.error)
+        assert "behind our back" in str(two.error)
+        assert os.pread(fd, 100, 0) == b"none of ours"
+        for one in (fd, kept, number):
+            os.close(one)
+        sink.abort()
+        reader.abort()
+        source.abort()
+
+
+# ---- other streams -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    if not shutil.which("openssl"):
+        pytest.skip("needs openssl to make a certificate")
+    folder = tmp_path_factory.mktemp("tls")
+    key, certificate = str(folder / "key"), str(folder / "certificate")
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-nodes", "-subj", "/CN=a"]
+    command += ["-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    command += ["-keyout", key, "-out", certificate, "-addext", "subjectAltName=DNS:a"]
+    subprocess.run(command, check=True, capture_output=True)
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(certificate, key)
+    client = ssl.create_default_context(cafile=certificate)
+    return server, client
+
+
+async def test_from_and_to_tls(contexts: tuple[Any, Any], film: Path) -> None:
+    server, client = contexts
+    near, far = azc.socketpair()
+    ready: dict[str, TLSStream] = {}
+
+    async def shake(name: str, stream: Stream, **options: Any) -> None:
+        ready[name] = await TLSStream.wrap(stream, **options)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(
+            lambda: shake("near", near, ssl_context=server, server_side=True)
+        )
+        tasks.start_soon(lambda: shake("far", far, ssl_context=client, hostname="a"))
+    copy = film.with_name("copy")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_call, azc.relay(film, ready["near"]))
+        relay = azc.relay(ready["far"], copy, len(DATA))
+        assert await relay == len(DATA)
+        assert relay.lane == "copy"
+    assert_same(copy.read_bytes(), DATA)
+    for stream in (near, far):
+        stream.abort()
+
+
+# ---- many, and at random -----------------------------------------------------------
+
+
+async def test_fifty_at_once(film: Path) -> None:
+    got = [Attempt() for _ in range(50)]
+    pairs = [azc.socketpair() for _ in got]
+    async with anyio.create_task_group() as tasks:
+        for (near, far), attempt in zip(pairs, got, strict=True):
+            tasks.start_soon(attempt.run, all_of, far)
+            tasks.start_soon(_file_and_eof, near, film)
+    for (near, far), attempt in zip(pairs, got, strict=True):
+        assert_same(attempt.result, DATA)
+        await near.aclose()
+        await far.aclose()
+
+
+async def _file_and_eof(stream: Stream, film: Path) -> None:
+    await stream.send_file(film)
+    await stream.send_eof()
+
+
+KINDS_AT_RANDOM = ("pipe", "unix")
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_stopped_at_random(seed: int) -> None:
+    """Relay, stop it, receive a little, relay again: the order is never lost."""
+    chance = random.Random(seed)
+    source, feeder = ends(chance.choice(KINDS_AT_RANDOM))
+    reader, sink = ends(chance.choice(KINDS_AT_RANDOM))
+    got = bytearray()
+    async with source, feeder, reader, sink, anyio.create_task_group() as tasks:
+        tasks.start_soon(_send_and_close, feeder)
+        while len(got) < len(DATA):
+            if chance.random() < 0.3:
+                got += await source.receive(chance.randint(1, 100_000))
+                continue
+            relay = azc.relay(source, sink, chance.randint(1, 2_000_000))
+            arrived = bytearray()
+            async with anyio.create_task_group() as readers:
+                readers.start_soon(
+                    _collect, reader, arrived, chance.randint(1, 1 << 20)
+                )
+                with anyio.move_on_after(chance.choice((0, 0.0005, 0.002, 0.02))):
+                    await relay
+                readers.cancel_scope.cancel()
+            arrived += await _exactly(reader, relay.taken - len(arrived))
+            got += arrived
+    assert_same(got, DATA)
+
+
+async def _collect(stream: ReceiveStream, into: bytearray, most: int) -> None:
+    while len(into) < most:
+        into += await stream.receive(most - len(into))
