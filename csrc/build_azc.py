@@ -24,7 +24,7 @@ sabotage = os.environ.get("AZC_SABOTAGE") == "1"
 
 # A file for each kind of processor, empty on the others.
 KINDS = ("plain", "avx2", "neon")
-HEADERS = ("azc.h", "colour/yuv.h")
+HEADERS = ("azc.h", "split.h", "colour/yuv.h")
 
 
 def declarations() -> str:
@@ -38,6 +38,7 @@ def declarations() -> str:
 def sources() -> list[str]:
     names = ["sys", "handle", "port", "pool", "op", "queue", "pace", "writer", "lanes"]
     names += ["lender", "pump", "channel", "ending", "cancel", "move", "submit", "fork"]
+    names += ["split"]
     poller = "poller_poll" if portable else "poller_epoll"
     names += [poller, "colour/yuv", *(f"colour/rows_{kind}" for kind in KINDS)]
     return [str(SOURCE / f"{name}.c") for name in names]

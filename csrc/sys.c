@@ -121,6 +121,15 @@ static ssize_t sys_unread(int fd) {
 
 #ifdef AZC_PORTABLE
 
+static ssize_t sys_tee(int from, int to, size_t n) {
+    (void)from, (void)to, (void)n;
+    return -ENOSYS;
+}
+
+static ssize_t sys_splice(int from, int to, size_t n) {
+    return sys_tee(from, to, n);
+}
+
 static ssize_t sys_lend(int fd, const struct iovec *vec, int count) {
     (void)fd, (void)vec, (void)count;
     return -ENOSYS;
@@ -169,6 +178,17 @@ static ssize_t sys_copy(void *to, const void *from, size_t n) {
 }
 
 #else
+
+static ssize_t sys_tee(int from, int to, size_t n) {
+    return result(tee(from, to, n, SPLICE_F_NONBLOCK));
+}
+
+static ssize_t sys_splice(int from, int to, size_t n) {
+    ssize_t r;
+    do r = result(splice(from, NULL, to, NULL, n, SPLICE_F_NONBLOCK));
+    while (r == -EINTR);
+    return r;
+}
 
 static ssize_t sys_lend(int fd, const struct iovec *vec, int count) {
     return write_without_sigpipe(fd, vec, count, BY_VMSPLICE);
@@ -450,6 +470,8 @@ struct azc_sys azc_sys = {
     .restore_sigpipe = sys_restore_sigpipe,
     .lend = sys_lend,
     .unread = sys_unread,
+    .tee = sys_tee,
+    .splice = sys_splice,
     .send = sys_send,
     .recv = sys_recv,
     .poll = sys_poll,

@@ -10,6 +10,7 @@
  *                     that others may share, RWF_NOSIGNAL spares a SIGPIPE
  *   write             pieces of our own pipes: the cheapest call there is
  *   vmsplice          lends pages to a pipe; FIONREAD tells what is not read yet
+ *   tee, splice       one pipe to many readers, without a copy
  *   sendmsg, recvmsg  sockets: MSG_DONTWAIT and MSG_NOSIGNAL do the same there
  *   poll              whether a tty or FIFO is ready, before a call that may block
  *   fstat             whether the number is still the file that we were given
@@ -60,6 +61,10 @@ struct azc_sys {
     void (*restore_sigpipe)(const sys_sigpipe *state, ssize_t written);
     ssize_t (*lend)(int fd, const struct iovec *vec, int count);
     ssize_t (*unread)(int fd);
+    /* From a pipe, without waiting for one, while SIGPIPE is blocked: its first bytes
+     * to another, which leaves them there; and to anything. */
+    ssize_t (*tee)(int from, int to, size_t n);
+    ssize_t (*splice)(int from, int to, size_t n);
     ssize_t (*send)(int fd, const struct iovec *vec, int count);
     ssize_t (*recv)(int fd, const struct iovec *vec, int count);
 
