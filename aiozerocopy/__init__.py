@@ -35,6 +35,8 @@ from aiozerocopy.pool import PoolStats as PoolStats
 from aiozerocopy.pool import finalizing_buffer as finalizing_buffer
 from aiozerocopy.process import Process as Process
 from aiozerocopy.process import open_process as open_process
+from aiozerocopy.relays import Relay as Relay
+from aiozerocopy.relays import relay as relay
 from aiozerocopy.splitter import Splitter as Splitter
 from aiozerocopy.splitter import SplitterReader as SplitterReader
 from aiozerocopy.streams import ReceiveStream as ReceiveStream

@@ -384,6 +384,7 @@ UNIX_BUFFER = 212_992
 
 def stream_over(sock: socket.socket) -> Stream:
     """A stream over a connected socket of ours, which it takes over."""
+    sock.setblocking(False)  # a relay's splice would wait otherwise
     if sock.family == socket.AF_UNIX:  # (TCP finds the right size by itself)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER)
     return Stream(Channel(sock.detach(), OUT))

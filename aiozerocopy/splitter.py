@@ -36,6 +36,7 @@ from aiozerocopy._core.splitting import Split
 from aiozerocopy._core.splitting import SplitterReader as SplitterReader
 from aiozerocopy._net.block import Block
 from aiozerocopy.opening import pipe
+from aiozerocopy.relays import relay
 from aiozerocopy.streams import ReceiveStream
 
 if TYPE_CHECKING:
@@ -132,10 +133,7 @@ class Splitter(Block):
         """Pass on what comes from a source that is no pipe."""
         try:
             with self._feeding:
-                async for data in self._source:
-                    # (cancelled before its begin it would leave no trace)
-                    with anyio.CancelScope(shield=True):
-                        await writer.send(data)
+                await relay(self._source, writer)
                 await writer.aclose()
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
             self._source_error = error

@@ -15,11 +15,12 @@
  *             ended later; its fd is readable while there are events
  *   pool      memory in slots, whose pages may be lent to a pipe's reader: then
  *             an operation is over when the reader has read it
+ *   relay     moves bytes from one channel to another inside the kernel
  *   pump      the threads that finish what a call could not finish at once:
  *             one for all sockets of a direction, one for each busy pipe, tty
  *             or file.  They need neither the loop nor the GIL.
  *
- * Channels, ports and pools are named by numbers that are never used again.  So a
+ * Channels, ports, pools and relays are named by numbers that are never used again.  So a
  * call that comes too late, from another thread or a finalizer, finds neither freed
  * memory nor another object: it returns -ESHUTDOWN, and in a forked child -ECHILD.
  *
@@ -197,6 +198,47 @@ int azc_copy_message(void *to, const struct iovec *vec, int count);
 int azc_move_to_copy(const azc_id *channels, const uint64_t *tokens, int n,
                      const void *copy, uint64_t total, const struct iovec *vec,
                      int count, int *results);
+
+/* How a relay moves bytes, and the answers of azc_relay_ask. */
+enum {
+    AZC_BY_COPY = 0,     /* through memory of its own */
+    AZC_BY_SENDFILE = 1, /* from a file */
+    AZC_BY_SPLICE = 2,   /* from or to a pipe */
+    AZC_BY_PIPE = 3,     /* from a socket, through a pipe of its own */
+};
+
+typedef struct azc_relay_request {
+    azc_id source, sink; /* channels */
+    azc_id port;         /* as for azc_sendv */
+    uint64_t token;
+    uint64_t nbytes; /* how many are to be moved at most, with those of first */
+    const void *first; /* goes out before those of the source; copied */
+    size_t nfirst;
+    int once; /* it is over as soon as the source is empty, after some bytes */
+} azc_relay_request;
+
+typedef struct azc_relay_state {
+    uint64_t taken; /* bytes from the source, first's included */
+    uint64_t moved; /* bytes to the sink */
+    int32_t lane;
+    int32_t began; /* 1: first is its own; 0: it has moved nothing so far */
+} azc_relay_state;
+
+/* Moves bytes from one channel to the other, as one message, until the source ends or
+ * nbytes are moved; in a thread of its own.  Both channels' queues wait for it, and it
+ * for what was queued before.
+ *   -EINPROGRESS  an event with this token will come.  Stop it by azc_cancel of the
+ *                 sink's channel; then what was taken from the source is out
+ *                 (AZC_DROPPED) or follows (AZC_RESCUED)
+ *   -EAGAIN       there is no thread to be had
+ *   others        *failed is AZC_IN or AZC_OUT if they are the source's or the sink's
+ * An event with a status and AZC_REFUSED means that the sink can go on: the source has
+ * failed, or was closed.  If the sink breaks, what was taken and not delivered comes
+ * with the source's next receive. */
+int azc_relay_open(const azc_relay_request *wanted, azc_id *relay, int *failed);
+int azc_relay_ask(azc_id relay, azc_relay_state *state);
+/* Gives the number back; the relay goes on until its end. */
+int azc_relay_free(azc_id relay);
 
 /* Closes the fd; in another thread if that may take long and a thread can be had.
  * What is queued ends with -ESHUTDOWN, in order.  With port 0 there is no event.

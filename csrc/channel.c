@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "ending.h"
+#include "relay.h"
 #include "sabotage.h"
 
 int azc_portable(void) {
@@ -220,12 +221,18 @@ bool azc__finish_close(azc_channel *channel) {
     return !elsewhere;
 }
 
+void azc__interrupt(azc_channel *channel) {
+    azc_op *first = channel->queue.head;
+    channel->stop_early = true;
+    if (first && first->relay) azc__relay_wake(first->relay);
+}
+
 /* Ends what no system call is using.  1 if the fd is closed too. */
 static int begin_close(azc_channel *channel) {
     channel->state = CLOSING;
     if (!channel->in_call) azc__end_all(channel, -ESHUTDOWN);
     if (channel->driving) {
-        channel->stop_early = true;
+        azc__interrupt(channel);
         return -EINPROGRESS;
     }
     if (azc__pump_is_private(channel)) {

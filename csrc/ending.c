@@ -1,12 +1,15 @@
 /* ending.c - how operations end: done, cut off, or with their channel. */
 #include "ending.h"
 
+#include "relay.h"
+
 /* Lent pages that cannot be taken back stay with the reader. */
 static bool stay_lent(azc_op *op) { return op->lent && azc__op_detach(op) < 0; }
 
 int azc__end(azc_channel *channel, azc_op *op, int status, int outcome) {
     if (status < 0 && op->in_flight) outcome = AZC_UNKNOWN;
     if (stay_lent(op)) outcome = AZC_KEPT;
+    if (op->relay) azc__relay_lost(op->relay, azc__outward(channel), status);
     op->status = status;
     op->outcome = outcome;
     op->ended = true;
@@ -51,7 +54,7 @@ void azc__break(azc_channel *channel, int error) {
     if (channel->state != OPEN) return;
     channel->error = channel->error ? channel->error : error;
     if (channel->in_call) {
-        channel->stop_early = true;
+        azc__interrupt(channel);
         return;
     }
     channel->state = BROKEN;

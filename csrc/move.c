@@ -11,6 +11,7 @@
 
 #include "cancel.h"
 #include "ending.h"
+#include "relay.h"
 
 enum {
     PUMP_BUDGET = 1 << 20, /* bytes of one socket before the pump's next one */
@@ -79,6 +80,11 @@ static int change_lane(azc_channel *channel) {
     return azc__prepare_bounce(channel);
 }
 
+int azc__change_lane(azc_channel *channel) {
+    bool waits = channel->lane == azc__lane_waiting();
+    return waits || channel->no_nowait ? -EOPNOTSUPP : change_lane(channel);
+}
+
 /* Handles -errno from a lane.  Returns 0 to go on, else -errno. */
 static int handle_error(azc_channel *channel, int error, int *max_ops) {
     const azc_op *op = channel->queue.cursor;
@@ -96,8 +102,7 @@ static int handle_error(azc_channel *channel, int error, int *max_ops) {
     case ENOBUFS:
         return keep_trying(channel, error) ? -ENOMEM : error;
     case EOPNOTSUPP:
-        if (waits || channel->no_nowait) break;
-        error = change_lane(channel);
+        error = azc__change_lane(channel);
         if (error == 0) return 0;
         break;
     case EFAULT: /* find out which message it was: try one at a time */
@@ -232,7 +237,8 @@ static enum azc_drove check_loans(azc_channel *channel, enum azc_drove drove) {
         return drove;
     }
     azc__end_consumed(channel);
-    if (channel->queue.cursor) return drove == DROVE_DRY ? DROVE_BUDGET : drove;
+    if (azc__queue_next(&channel->queue))
+        return drove == DROVE_DRY ? DROVE_BUDGET : drove;
     return azc__has_loans(channel) ? DROVE_LENT : DROVE_DRY;
 }
 
@@ -249,7 +255,7 @@ static bool is_lost(azc_channel *channel, uint64_t spent, uint64_t *check_at) {
 static enum azc_drove move_all(azc_channel *channel, uint64_t budget) {
     int max_ops = azc__outward(channel) ? VEC_MAX : 1;
     uint64_t spent = 0, check_at = 0;
-    while (channel->state == OPEN && channel->queue.cursor) {
+    while (channel->state == OPEN && azc__queue_next(&channel->queue)) {
         if (is_lost(channel, spent, &check_at)) break;
         if (spent >= budget || (channel->in_caller && !channel->lane->direct))
             return DROVE_BUDGET;
@@ -289,11 +295,19 @@ enum azc_drove azc__drive(azc_channel *channel, uint64_t budget) {
     return drive(channel, budget, true);
 }
 
+void azc__end_turn(azc_channel *channel) {
+    channel->driving = channel->in_call = false;
+    catch_up(channel);
+    azc__hand_to_pump(channel, DROVE_BUDGET);
+}
+
 /* ---- later ----------------------------------------------------------- */
 
-/* Is anything queued that no pump will resume yet? */
+/* Is anything queued that no pump will resume yet?  (A hold that is the first of all
+ * is its relay's work.) */
 static bool has_work(const azc_channel *channel) {
-    return channel->state == OPEN && channel->queue.head &&
+    const azc_op *first = channel->queue.head;
+    return channel->state == OPEN && first && !first->relay &&
            !channel->pumping.armed;
 }
 
@@ -362,8 +376,10 @@ static void wait_for_pump(azc_channel *channel, int error) {
 }
 
 void azc__hand_to_pump(azc_channel *channel, enum azc_drove drove) {
+    const azc_op *first = channel->queue.head;
+    if (first && first->relay) azc__relay_wake(first->relay);
     if (!has_work(channel)) return;
-    if (!channel->queue.cursor) drove = DROVE_LENT;
+    if (!azc__queue_next(&channel->queue)) drove = DROVE_LENT;
     int r = channel->pumping.pump ? 0 : azc__pump_attach(channel, resume);
     if (r == 0) r = arm(channel, drove);
     if (r < 0)

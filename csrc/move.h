@@ -22,7 +22,12 @@ ssize_t azc__attempt(azc_channel *channel, const struct iovec *vec, int count,
                      size_t n);
 /* Handles what an attempt returned, once its rest is in the queue. */
 void azc__finish_attempt(azc_channel *channel, ssize_t r);
-/* Leaves what is still queued to the pump. */
+/* Leaves what is still queued to the pump, or to a relay whose turn it is. */
 void azc__hand_to_pump(azc_channel *channel, enum azc_drove drove);
+
+/* This fd does not know RWF_NOWAIT: 0 if there is another way, or -errno. */
+int azc__change_lane(azc_channel *channel);
+/* A relay drives it no more: does what was asked for meanwhile, and goes on. */
+void azc__end_turn(azc_channel *channel);
 
 #endif

@@ -14,6 +14,7 @@
 enum { VEC_INLINE = 4, VEC_MAX = 1024 };
 
 typedef struct azc_op azc_op;
+typedef struct azc_relay azc_relay;
 struct azc_op {
     azc_op *next;          /* in its queue */
     azc_note *note;        /* NULL: no one waits */
@@ -30,6 +31,7 @@ struct azc_op {
     bool lent;        /* the reader may still look at some of its pages */
     bool cancelled;   /* it will be, when a system call has returned, */
     const char *copy; /* or goes on from here, unless NULL */
+    azc_relay *relay; /* it is a hold of this: see relay.h */
     void *rescue;     /* the copied rest, to be freed */
     struct iovec *vec, first[VEC_INLINE];
     int count, at; /* vec[at] is the first with bytes left, advanced in place */

@@ -82,7 +82,7 @@ int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
     uint64_t sum = 0;
     for (azc_op *op = queue->cursor; op && max_ops-- > 0 && sum < ENOUGH;
          op = op->next) {
-        if (op == queue->first_waiting) return count;
+        if (op == queue->first_waiting || op->relay) return count;
         for (int i = op->at; i < op->count; i++) {
             if (count == VEC_MAX || !max_bytes) return count;
             size_t n = op->vec[i].iov_len;
@@ -101,6 +101,11 @@ int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
         }
     }
     return count;
+}
+
+azc_op *azc__queue_next(const azc_queue *queue) {
+    azc_op *op = queue->cursor;
+    return op && op->relay ? NULL : op;
 }
 
 void azc__queue_accept(azc_queue *queue, uint64_t n, bool lent) {

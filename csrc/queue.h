@@ -38,6 +38,9 @@ azc_op *azc__queue_admit(azc_queue *queue);
 int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
                       uint64_t max_bytes, size_t lend_from, bool *lend);
 void azc__queue_accept(azc_queue *queue, uint64_t n, bool lent);
+/* The next operation whose bytes are to be moved.  NULL: there is none, or a hold
+ * comes first, whose relay moves bytes. */
+azc_op *azc__queue_next(const azc_queue *queue);
 azc_op *azc__queue_consume(azc_queue *queue, uint64_t upto);
 azc_op *azc__queue_find(const azc_queue *queue, uint64_t token);
 void azc__queue_remove(azc_queue *queue, azc_op *op);

@@ -268,14 +268,21 @@ static ssize_t copy_to_file(azc_split *it, size_t n) {
     return got;
 }
 
+static ssize_t splice_to(const azc_split *it, int fd, size_t n) {
+    ssize_t r;
+    do {
+        r = azc_sys.splice(it->source, fd, n);
+    } while (r == -EINTR);
+    return r;
+}
+
 /* Some of the first n bytes, to the file or to nowhere. */
 static ssize_t take_some(azc_split *it, size_t n) {
     if (it->file < 0) {
-        return it->copied ? (ssize_t)n
-                          : azc_sys.splice(it->source, it->null, n);
+        return it->copied ? (ssize_t)n : splice_to(it, it->null, n);
     }
     ssize_t r = it->copied ? write_to_file(it, it->copied + it->start, n)
-                           : azc_sys.splice(it->source, it->file, n);
+                           : splice_to(it, it->file, n);
     if (r == -EAGAIN || (!it->copied && r == -ENOSYS)) return r;
     if (!it->copied && r == -EINVAL) return copy_to_file(it, n);
     if (r > 0) {

@@ -19,6 +19,7 @@
 #ifndef AZC_PORTABLE
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/sendfile.h>
 #include <sys/syscall.h>
 #endif
 
@@ -121,15 +122,6 @@ static ssize_t sys_unread(int fd) {
 
 #ifdef AZC_PORTABLE
 
-static ssize_t sys_tee(int from, int to, size_t n) {
-    (void)from, (void)to, (void)n;
-    return -ENOSYS;
-}
-
-static ssize_t sys_splice(int from, int to, size_t n) {
-    return sys_tee(from, to, n);
-}
-
 static ssize_t sys_lend(int fd, const struct iovec *vec, int count) {
     (void)fd, (void)vec, (void)count;
     return -ENOSYS;
@@ -178,17 +170,6 @@ static ssize_t sys_copy(void *to, const void *from, size_t n) {
 }
 
 #else
-
-static ssize_t sys_tee(int from, int to, size_t n) {
-    return result(tee(from, to, n, SPLICE_F_NONBLOCK));
-}
-
-static ssize_t sys_splice(int from, int to, size_t n) {
-    ssize_t r;
-    do r = result(splice(from, NULL, to, NULL, n, SPLICE_F_NONBLOCK));
-    while (r == -EINTR);
-    return r;
-}
 
 static ssize_t sys_lend(int fd, const struct iovec *vec, int count) {
     return write_without_sigpipe(fd, vec, count, BY_VMSPLICE);
@@ -262,6 +243,37 @@ static ssize_t sys_recv(int fd, const struct iovec *vec, int count) {
     return result(recvmsg(fd, &message, MSG_DONTWAIT));
 }
 
+#ifdef AZC_PORTABLE
+
+static ssize_t sys_splice(int from, int to, size_t n) {
+    (void)from, (void)to, (void)n;
+    return -ENOSYS;
+}
+
+static ssize_t sys_tee(int from, int to, size_t n) {
+    return sys_splice(from, to, n);
+}
+
+static ssize_t sys_sendfile(int from, int to, size_t n) {
+    return sys_splice(from, to, n);
+}
+
+#else
+
+static ssize_t sys_splice(int from, int to, size_t n) {
+    return result(splice(from, NULL, to, NULL, n, SPLICE_F_NONBLOCK));
+}
+
+static ssize_t sys_tee(int from, int to, size_t n) {
+    return result(tee(from, to, n, SPLICE_F_NONBLOCK));
+}
+
+static ssize_t sys_sendfile(int from, int to, size_t n) {
+    return result(sendfile(to, from, NULL, n));
+}
+
+#endif
+
 /* ---- fds ---------------------------------------------------------------- */
 
 static int sys_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
@@ -278,6 +290,11 @@ static int sys_set_nonblock(int fd) {
     int flags = (int)result(fcntl(fd, F_GETFL));
     if (flags < 0 || flags & O_NONBLOCK) return flags < 0 ? flags : 0;
     return (int)result(fcntl(fd, F_SETFL, flags | O_NONBLOCK));
+}
+
+static int sys_is_nonblocking(int fd) {
+    int flags = fcntl(fd, F_GETFL);
+    return flags >= 0 && flags & O_NONBLOCK;
 }
 
 static int sys_no_sigpipe(int fd) {
@@ -312,6 +329,14 @@ static int sys_pipe(int fds[2]) {
         fcntl(fds[i], F_SETFL, O_NONBLOCK);
     }
     return r;
+}
+
+static void sys_enlarge(int fd, int bytes) {
+#ifdef F_SETPIPE_SZ
+    fcntl(fd, F_SETPIPE_SZ, bytes);
+#else
+    (void)fd, (void)bytes;
+#endif
 }
 
 /* Eight bytes, since an eventfd wants a number. */
@@ -470,19 +495,22 @@ struct azc_sys azc_sys = {
     .restore_sigpipe = sys_restore_sigpipe,
     .lend = sys_lend,
     .unread = sys_unread,
-    .tee = sys_tee,
-    .splice = sys_splice,
     .send = sys_send,
     .recv = sys_recv,
+    .splice = sys_splice,
+    .tee = sys_tee,
+    .sendfile = sys_sendfile,
     .poll = sys_poll,
     .fstat = sys_fstat,
     .is_tty = sys_is_tty,
     .set_nonblock = sys_set_nonblock,
+    .is_nonblocking = sys_is_nonblocking,
     .no_sigpipe = sys_no_sigpipe,
     .linger = sys_linger,
     .close = sys_close,
     .shutdown = sys_shutdown,
     .pipe = sys_pipe,
+    .enlarge = sys_enlarge,
     .signal = sys_signal,
     .clear = sys_clear,
 #ifndef AZC_PORTABLE

@@ -10,8 +10,9 @@
  *                     that others may share, RWF_NOSIGNAL spares a SIGPIPE
  *   write             pieces of our own pipes: the cheapest call there is
  *   vmsplice          lends pages to a pipe; FIONREAD tells what is not read yet
- *   tee, splice       one pipe to many readers, without a copy
  *   sendmsg, recvmsg  sockets: MSG_DONTWAIT and MSG_NOSIGNAL do the same there
+ *   splice, sendfile  what a relay moves, without a copy in user space
+ *   tee               a pipe's first bytes to another, which leaves them there
  *   poll              whether a tty or FIFO is ready, before a call that may block
  *   fstat             whether the number is still the file that we were given
  *   fcntl             keeps a pipe end of ours non-blocking, whatever another owner
@@ -61,27 +62,29 @@ struct azc_sys {
     void (*restore_sigpipe)(const sys_sigpipe *state, ssize_t written);
     ssize_t (*lend)(int fd, const struct iovec *vec, int count);
     ssize_t (*unread)(int fd);
-    /* From a pipe, without waiting for one, while SIGPIPE is blocked: its first bytes
-     * to another, which leaves them there; and to anything. */
-    ssize_t (*tee)(int from, int to, size_t n);
-    ssize_t (*splice)(int from, int to, size_t n);
     ssize_t (*send)(int fd, const struct iovec *vec, int count);
     ssize_t (*recv)(int fd, const struct iovec *vec, int count);
+    /* Without a copy in user space; neither waits, but for a socket that blocks. */
+    ssize_t (*splice)(int from, int to, size_t n);
+    ssize_t (*tee)(int from, int to, size_t n);
+    ssize_t (*sendfile)(int from, int to, size_t n);
 
     /* Fds */
     int (*poll)(struct pollfd *fds, nfds_t count, int timeout_ms);
     int (*fstat)(int fd, struct stat *st);
     int (*is_tty)(int fd); /* 1 or 0 */
     int (*set_nonblock)(int fd);
-    int (*no_sigpipe)(int fd); /* a socket, where MSG_NOSIGNAL is unknown */
-    int (*linger)(int fd);     /* seconds that a socket's close may take */
+    int (*is_nonblocking)(int fd); /* 1 or 0 */
+    int (*no_sigpipe)(int fd);     /* a socket, where MSG_NOSIGNAL is unknown */
+    int (*linger)(int fd);         /* seconds that a socket's close may take */
     int (*close)(int fd);
     int (*shutdown)(int fd);
 
     /* Waking and waiting; epoll and eventfd are for Linux alone */
     int (*eventfd)(void);
     int (*pipe)(int fds[2]);
-    void (*signal)(int fd); /* an eventfd, or a pipe's end */
+    void (*enlarge)(int pipe, int bytes); /* if that can be */
+    void (*signal)(int fd);               /* an eventfd, or a pipe's end */
     void (*clear)(int fd);
     int (*epoll_create)(void);
     int (*epoll_ctl)(int epoll, int how, int fd, struct epoll_event *event);

@@ -21,7 +21,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 # The rooms of the house, from the ground up: one may import those before it.  "" is
 # the package itself, with the public names.
 ROOMS = (
-    *("_core", "frames", "pool", "streams", "opening", "_net", "_process"),
+    *("_core", "frames", "pool", "streams", "opening", "relays", "_net", "_process"),
     *("splitter", "framing", "client", "process", "gl", "broadcast", "ffmpeg", "web"),
     "compat",
     *("", "bench", "commands", "__main__"),
@@ -33,7 +33,7 @@ CORE = (
     *("borrows", "memory", "fork_and_exit", "channel", "batches", "to_all", "waiter"),
     *("change",),
     "lifetime",
-    *("receiving", "splitting", "sending"),
+    *("receiving", "splitting", "relaying", "sending"),
 )
 
 # What the core may import at the top of a module, besides the standard library.

@@ -231,12 +231,14 @@ async def test_what_was_read_ahead_is_given_back() -> None:
     async with azc.socketpair() as (source, writer):
         async with azc.Splitter(source, patience=math.inf, pipe_size=SMALL) as one:
             reader = await one.join()
-            await writer.put(DATA)
-            await wait_for_state(one, taken=SMALL)
-        assert await content(reader) == DATA[:SMALL]
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(writer.aclose)
-            assert await content(source) == DATA[SMALL:]
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(writer.send, DATA)
+                await until(lambda: one.taken)
+                await one.aclose()
+                received = await content(reader)
+                assert received[: one.taken] == DATA[: one.taken]
+                tasks.start_soon(writer.aclose)
+                assert await content(source) == DATA[one.taken :]
 
 
 async def test_wait_after_the_end_is_refused() -> None:

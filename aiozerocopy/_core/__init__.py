@@ -18,6 +18,7 @@ A module imports those above it, never those below.
     lifetime        a stream's tie to its event loop, and its end
     receiving       ReceiveStream
     splitting       one pipe to many readers
+    relaying        from one stream to another, without Python
     sending         SendStream
 """
 

@@ -34,6 +34,7 @@ from aiozerocopy._core.borrows import Operation, Port
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.lifetime import NOWHERE, Bound, Stats
 from aiozerocopy._core.pins import pin_or_copy
+from aiozerocopy._core.relaying import Relay, open_source, relay_streams
 from aiozerocopy._core.waiter import (
     LOOP_IS_CHEAP,
     Waiter,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from aiozerocopy._core.channel import Channel
+    from aiozerocopy._core.relaying import AnyFile
 
 
 RESCUE_LIMIT = 64 << 20  # bytes that a cancelled send may copy
@@ -245,6 +247,25 @@ class SendStream(Bound, ByteSendStream):
             return
         for group in groups(messages):
             await self._send(group.pieces(), group.sizes)
+
+    def send_file(
+        self, file: AnyFile, offset: int | None = None, nbytes: int | None = None
+    ) -> Relay:
+        """Send a file's bytes as one message; await what this returns.
+
+        ``file`` is a path, an open file or an fd, which stays open.  It is sent from
+        ``offset`` to its end, or ``nbytes`` of it.  Without an offset a path is sent
+        from its start, and an open file from where it stands.  The kernel moves the
+        bytes; one that is changed meanwhile may arrive as it was or as it is then.
+
+        Raises: as `relay`, which says more.
+        """
+
+        async def run(relay: Relay) -> int:
+            async with open_source(file, offset) as source:
+                return await relay_streams(relay, source, self, nbytes)
+
+        return Relay(run)
 
     async def flush(self) -> None:
         """Return once everything that was sent or put before this call is out.

@@ -1,0 +1,280 @@
+"""Relay: bytes from one stream to another, which do not pass through Python.
+
+C does it, with a thread of its own: csrc/relay.h has the states.  To both streams a
+relay is one operation in their queues, so it goes in order with what others send.
+
+Who has the bytes
+    unread      what an earlier receive had left over is Python's until the relay has
+                begun, and C's from then on
+    between     taken from the source and not yet out: C's.  When the relay is stopped
+                they still go out; if the sink is broken, they go back to the source
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Awaitable, Callable, Generator
+from typing import TYPE_CHECKING, Any, Protocol, Union
+
+from aiozerocopy._core.binding import IN_PROGRESS, ffi, lib
+from aiozerocopy._core.channel import IN, Channel
+from aiozerocopy._core.errors import StreamBroken, StreamClosed, error_of
+from aiozerocopy._core.receiving import ReceiveStream
+
+if TYPE_CHECKING:
+    from aiozerocopy._core.borrows import Operation
+    from aiozerocopy._core.sending import SendStream
+    from aiozerocopy._core.waiter import Waiter
+
+ALL = (1 << 64) - 1
+
+_LANES = {
+    lib.AZC_BY_COPY: "copy",
+    lib.AZC_BY_SENDFILE: "sendfile",
+    lib.AZC_BY_SPLICE: "splice",
+    lib.AZC_BY_PIPE: "splice through a pipe",
+}
+
+
+class Relay(Awaitable[int]):
+    """Bytes on their way from a source to a sink.
+
+    Await it, once: it begins then, and the result is how many bytes were moved.  What
+    it tells may be asked meanwhile, and afterwards, also if it failed.
+    """
+
+    __slots__ = ("_lane", "_moved", "_number", "_run", "_taken")
+
+    def __init__(self, run: Callable[[Relay], Awaitable[int]]) -> None:
+        self._run: Callable[[Relay], Awaitable[int]] | None = run
+        self._moved = self._taken = 0  # by parts that have ended
+        self._lane = "copy"
+        # C stores the number itself: an exception after the call cannot lose it.
+        self._number = ffi.new("azc_id *")
+
+    def __await__(self) -> Generator[Any, None, int]:
+        run, self._run = self._run, None
+        if run is None:
+            raise RuntimeError("a relay can be awaited only once")
+        return run(self).__await__()
+
+    @property
+    def moved(self) -> int:
+        """Bytes that have gone into the sink so far."""
+        return self._moved + int(self._state().moved)
+
+    @property
+    def taken(self) -> int:
+        """Bytes that have come from the source so far.
+
+        After a relay was cancelled this may be more than ``moved``: the rest follows
+        by itself, before anything else that is sent.
+        """
+        return self._taken + int(self._state().taken)
+
+    @property
+    def lane(self) -> str:
+        """How the bytes travel.
+
+        "sendfile" and "splice" are one call of the kernel, from source to sink;
+        "splice through a pipe" is two, from a socket; "copy" goes through memory.
+        """
+        self._state()
+        return self._lane
+
+    def _state(self) -> Any:
+        state = ffi.new("azc_relay_state *")
+        if self._number[0] and lib.azc_relay_ask(self._number[0], state) >= 0:
+            self._lane = _LANES[state.lane]
+        return state
+
+    def _take(self, n: int) -> None:
+        """Count bytes that Python has taken from the source, or (below) given away."""
+        self._taken += n
+
+    def _give(self, n: int) -> None:
+        self._moved += n
+
+    def _settle(self) -> None:
+        """The relay in C is over: keep what it told.  May be called twice."""
+        number, state = self._number[0], self._state()
+        self._number[0] = 0
+        self._moved += state.moved
+        self._taken += state.taken
+        if number:
+            lib.azc_relay_free(number)
+
+    def __del__(self) -> None:
+        number = getattr(self, "_number", None)
+        if number is not None and number[0]:
+            lib.azc_relay_free(number[0])
+
+
+# ---- between two streams of ours ----------------------------------------------------
+
+
+async def relay_streams(
+    relay: Relay,
+    source: ReceiveStream,
+    sink: SendStream,
+    nbytes: int | None = None,
+    *,
+    once: bool = False,
+) -> int:
+    """Move bytes as one message; return how many.
+
+    With ``once`` it is over as soon as the source is empty, if it has moved any.
+    """
+    limit = ALL if nbytes is None else nbytes
+    before = relay.moved
+    waiter, operation = await sink._begin()
+    source._enter_alone()
+    if len(source._unread) >= limit:
+        await _send_unread(relay, source, sink, waiter, operation, limit)
+        return relay.moved - before
+    failed = ffi.new("int *")
+    unread = source._unread
+    request = ffi.new("azc_relay_request *")
+    request.source, request.sink = source._in.id, sink._out.id
+    request.port, request.token = waiter.port.id, operation.token
+    request.nbytes, request.once = limit, once
+    first = ffi.from_buffer(unread)
+    request.first, request.nfirst = first, len(unread)
+    try:
+        try:
+            source._reception = operation
+            result = lib.azc_relay_open(request, relay._number, failed)
+            if result != IN_PROGRESS:
+                raise _refusal(result, failed[0], source, sink)
+            await waiter.wait(operation)
+            if operation.status < 0:
+                await _raise(relay, source, sink, operation)
+        except BaseException as error:
+            await sink._take_back(waiter, operation, error)
+            raise
+        finally:
+            _settle(relay, source, operation)
+    except BaseException as error:
+        await sink._take_back(waiter, operation, error)
+        _settle(relay, source, operation)
+        raise
+    return relay.moved - before
+
+
+def _settle(relay: Relay, source: ReceiveStream, operation: Operation) -> None:
+    """The relay is over.  May be called twice."""
+    if relay._state().began:
+        source._unread = b""
+    relay._settle()
+    if source._reception is operation:
+        source._reception = None
+
+
+def _refusal(
+    result: int, failed: int, source: ReceiveStream, sink: SendStream
+) -> Exception:
+    """The exception for a relay that never began."""
+    if result == -errno.EINVAL:
+        return ValueError(f"{source!r} cannot be relayed onto itself")
+    if result == -errno.EAGAIN:
+        return OSError(errno.EAGAIN, "no thread could be had for the relay")
+    channel = source._in if failed == lib.AZC_IN else sink._out
+    return channel.refused(result, 0)
+
+
+async def _raise(
+    relay: Relay, source: ReceiveStream, sink: SendStream, operation: Operation
+) -> None:
+    """Raise what made it fail, and say which side it was."""
+    if operation.outcome != lib.AZC_REFUSED:
+        error = operation.failure()
+        if isinstance(error, StreamBroken):
+            error.args = (f"the sink broke: {error.args[0]}{_count(operation)}",)
+            await sink._explain(error)
+        raise error
+    error = error_of(operation.status, operation.moved)
+    if isinstance(error, StreamClosed):
+        raise StreamClosed(f"the source was closed{_count(operation)}")
+    error.args = (f"the source broke: {error.args[0]}{_count(operation)}",)
+    raise error
+
+
+def _count(operation: Operation) -> str:
+    return f", after {operation.moved:,} bytes were relayed"
+
+
+async def _send_unread(
+    relay: Relay,
+    source: ReceiveStream,
+    sink: SendStream,
+    waiter: Waiter,
+    operation: Operation,
+    n: int,
+) -> None:
+    """All that is wanted was received before: send it, or leave it unread."""
+    data = source._unread[:n]
+
+    def submit() -> int:
+        source._reception = operation
+        return sink._out.submit(waiter.port, operation, (data,))
+
+    def note() -> None:
+        if source._reception is operation:
+            out = operation.moved if operation.status < 0 else n
+            out = n if operation.was_rescued else out
+            out = out if operation.done else 0
+            source._unread, source._reception = source._unread[out:], None
+            relay._take(out)
+            relay._give(out)
+
+    try:
+        await sink._submit_and_wait(waiter, operation, submit)
+        operation.end(n, 0, 0)
+        waiter.port.forget(operation)
+    finally:
+        note()
+
+
+# ---- files --------------------------------------------------------------------------
+
+
+class HasFileno(Protocol):
+    """An open file."""
+
+    def fileno(self) -> int: ...
+
+
+AnyFile = Union[str, bytes, "os.PathLike[Any]", int, HasFileno]
+
+
+def open_source(file: AnyFile, offset: int | None = None) -> ReceiveStream:
+    """A file as a source, from ``offset``; the caller's own fd stays as it is.
+
+    Without an offset an open file is read from where it stands, and moves along.
+
+    Raises:
+        OSError: it cannot be opened or is a directory.
+        ValueError: a negative offset.
+    """
+    if offset is not None and offset < 0:
+        raise ValueError(f"an offset is never negative, as {offset} is")
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    if isinstance(file, (str, bytes, os.PathLike)):
+        fd = os.open(file, flags)
+    else:
+        number = file if isinstance(file, int) else file.fileno()
+        # (a description of its own, so that only ours moves)
+        name = f"/dev/fd/{number}"
+        fd = os.dup(number) if offset is None else os.open(name, flags)
+    try:
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), file)
+        if offset is not None:
+            os.lseek(fd, offset, os.SEEK_SET)
+    except BaseException:
+        os.close(fd)
+        raise
+    return ReceiveStream(Channel(fd, IN))

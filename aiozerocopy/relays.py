@@ -1,0 +1,141 @@
+"""relay: from any source to any sink, inside the kernel where that can be."""
+
+from __future__ import annotations
+
+import os
+import stat
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.abc import ByteReceiveStream, ByteSendStream
+
+from aiozerocopy._core.relaying import AnyFile, open_source, relay_streams
+from aiozerocopy._core.relaying import Relay as Relay
+from aiozerocopy.opening import open_writer
+from aiozerocopy.streams import ReceiveStream, SendStream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+PIECE = 256 << 10  # bytes that go through Python at a time, where they must
+
+Source = ByteReceiveStream | AnyFile
+Sink = ByteSendStream | AnyFile
+
+
+def relay(
+    source: Source,
+    sink: Sink,
+    nbytes: int | None = None,
+    *,
+    offset: int | None = None,
+    pieces: bool = False,
+) -> Relay:
+    """Move bytes from ``source`` to ``sink``; await what this returns for their number.
+
+    The source is a stream, or a path, an open file or an fd of one; ``offset`` is where
+    to begin in a file.  The sink is a stream or likewise a file; a path is created, or
+    emptied.  What is given open stays open.  It ends with the source, or after
+    ``nbytes``.
+
+    Between two streams of this package, or a file and one, the kernel moves the bytes
+    where it can: see `Relay.lane`.  A thread drives it, not the event loop.  To the
+    sink it is one message, in order with all others; with ``pieces`` others may send
+    in between, each time that the source has nothing more for the moment.  From or to
+    other streams (TLS, say) the bytes go through Python, always in pieces.
+
+    Cancelled, no more is taken from the source; what was taken goes out.  If the sink
+    breaks, what was taken and is not out comes with the source's next receive.
+
+    A file's pages go out as they are when they are sent: one that is changed meanwhile
+    may arrive as it was or as it is.
+
+    Raises, when it is awaited:
+        StreamBroken: one of the two, as it says; ``bytes_sent`` were moved.
+        StreamClosed: one of the two was closed on this side.
+        BusyResourceError: another task is receiving from the source.
+        OSError: the file cannot be opened, or there is no thread.
+        ValueError: from a pipe or a file onto itself; a negative number.
+    """
+    for name, number in (("nbytes", nbytes), ("offset", offset)):
+        if number is not None and number < 0:
+            raise ValueError(f"{name} is never negative, as {number} is")
+    if offset is not None and isinstance(source, ByteReceiveStream):
+        raise ValueError("only a file has an offset")
+    return Relay(partial(_run, source, sink, nbytes, offset, pieces))
+
+
+async def _run(
+    source: Source,
+    sink: Sink,
+    nbytes: int | None,
+    offset: int | None,
+    pieces: bool,
+    relay: Relay,
+) -> int:
+    if not isinstance(source, ByteReceiveStream):
+        async with open_source(source, offset) as opened:
+            return await _run(opened, sink, nbytes, None, pieces, relay)
+    if not isinstance(sink, ByteSendStream):
+        async with _open_sink(sink) as writer:
+            return await _run(source, writer, nbytes, None, pieces, relay)
+    if isinstance(source, ReceiveStream) and isinstance(sink, SendStream):
+        if pieces:
+            return await _in_pieces(relay, source, sink, nbytes)
+        return await relay_streams(relay, source, sink, nbytes)
+    return await _through_python(relay, source, sink, nbytes)
+
+
+def _open_sink(file: AnyFile) -> SendStream:
+    if isinstance(file, (str, bytes, os.PathLike)):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        fd = os.open(file, flags, 0o666)
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            os.ftruncate(fd, 0)
+    else:
+        fd = os.dup(file if isinstance(file, int) else file.fileno())
+    return open_writer(fd)
+
+
+async def _in_pieces(
+    relay: Relay, source: ReceiveStream, sink: SendStream, nbytes: int | None
+) -> int:
+    """What the source has at a time is one message."""
+    while nbytes is None or relay.moved < nbytes:
+        left = None if nbytes is None else nbytes - relay.moved
+        if source.fileno() >= 0 and not source._unread:
+            await anyio.wait_readable(source.fileno())
+        if not await relay_streams(relay, source, sink, left, once=True):
+            break
+    return relay.moved
+
+
+async def _through_python(
+    relay: Relay, source: ByteReceiveStream, sink: ByteSendStream, nbytes: int | None
+) -> int:
+    async for data in _received(source, nbytes):
+        relay._take(len(data))
+        if isinstance(sink, SendStream):
+            # What was put goes out, also if this is cancelled while it waits.
+            with anyio.CancelScope(shield=True):
+                ticket = await sink.put(data)
+            relay._give(len(data))
+            await ticket
+        else:
+            await sink.send(data)
+            relay._give(len(data))
+    return relay.moved
+
+
+async def _received(
+    source: ByteReceiveStream, nbytes: int | None
+) -> AsyncIterator[bytes]:
+    left = PIECE if nbytes is None else nbytes
+    while left:
+        try:
+            data = await source.receive(min(left, PIECE))
+        except anyio.EndOfStream:
+            return
+        left -= len(data) if nbytes is not None else 0
+        yield data
