@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "ending.h"
-#include "fork.h"
 #include "move.h"
 #include "queue.h"
 

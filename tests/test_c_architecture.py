@@ -12,8 +12,8 @@ CSRC = Path(__file__).parents[1] / "csrc"
 # A header may include those before it; a C file its own header and those before it,
 # and what it names below.
 ORDER = (
-    *("azc", "sys", "sabotage", "handle", "poller", "port", "pool", "op", "queue"),
-    *("pace", "writer", "lane", "lender", "pump", "channel"),
+    *("azc", "sys", "sabotage", "handle", "poller", "port", "pool", "op", "relay"),
+    *("queue", "pace", "writer", "lane", "lender", "pump", "channel"),
     *("ending", "cancel", "move", "fork", "split"),
 )
 # Headers that belong to a C file of another name, or to none.
@@ -22,6 +22,7 @@ HEADER_OF = {
     "poller_epoll": "poller",
     "poller_poll": "poller",
     "submit": "fork",  # the top: what is called for
+    "relay": "fork",
 }
 # These work on channels, whose parts they are.
 ON_CHANNELS = {"lanes", "lender", "pump", "channel"}

@@ -15,7 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Generator
 from typing import TYPE_CHECKING, Any, Protocol, Union
 
 from aiozerocopy._core.binding import IN_PROGRESS, ffi, lib
@@ -24,8 +24,9 @@ from aiozerocopy._core.errors import StreamBroken, StreamClosed, error_of
 from aiozerocopy._core.receiving import ReceiveStream
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiozerocopy._core.borrows import Operation
-    from aiozerocopy._core.sending import SendStream
     from aiozerocopy._core.waiter import Waiter
 
 ALL = (1 << 64) - 1
@@ -112,13 +113,28 @@ class Relay(Awaitable[int]):
             lib.azc_relay_free(number[0])
 
 
+class Sink(Protocol):
+    """A `SendStream`, as much of it as a relay needs."""
+
+    _out: Channel
+
+    async def _begin(self) -> tuple[Waiter, Operation]: ...
+    async def _submit_and_wait(
+        self, waiter: Waiter, operation: Operation, submit: Callable[[], int]
+    ) -> None: ...
+    async def _take_back(
+        self, waiter: Waiter, operation: Operation, error: BaseException
+    ) -> None: ...
+    async def _explain(self, error: StreamBroken) -> None: ...
+
+
 # ---- between two streams of ours ----------------------------------------------------
 
 
 async def relay_streams(
     relay: Relay,
     source: ReceiveStream,
-    sink: SendStream,
+    sink: Sink,
     nbytes: int | None = None,
     *,
     once: bool = False,
@@ -172,9 +188,7 @@ def _settle(relay: Relay, source: ReceiveStream, operation: Operation) -> None:
         source._reception = None
 
 
-def _refusal(
-    result: int, failed: int, source: ReceiveStream, sink: SendStream
-) -> Exception:
+def _refusal(result: int, failed: int, source: ReceiveStream, sink: Sink) -> Exception:
     """The exception for a relay that never began."""
     if result == -errno.EINVAL:
         return ValueError(f"{source!r} cannot be relayed onto itself")
@@ -185,7 +199,7 @@ def _refusal(
 
 
 async def _raise(
-    relay: Relay, source: ReceiveStream, sink: SendStream, operation: Operation
+    relay: Relay, source: ReceiveStream, sink: Sink, operation: Operation
 ) -> None:
     """Raise what made it fail, and say which side it was."""
     if operation.outcome != lib.AZC_REFUSED:
@@ -208,7 +222,7 @@ def _count(operation: Operation) -> str:
 async def _send_unread(
     relay: Relay,
     source: ReceiveStream,
-    sink: SendStream,
+    sink: Sink,
     waiter: Waiter,
     operation: Operation,
     n: int,
