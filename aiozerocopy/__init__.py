@@ -37,6 +37,8 @@ from aiozerocopy.process import Process as Process
 from aiozerocopy.process import open_process as open_process
 from aiozerocopy.relays import Relay as Relay
 from aiozerocopy.relays import relay as relay
+from aiozerocopy.splitter import Splitter as Splitter
+from aiozerocopy.splitter import SplitterReader as SplitterReader
 from aiozerocopy.streams import ReceiveStream as ReceiveStream
 from aiozerocopy.streams import SendStream as SendStream
 from aiozerocopy.streams import Stream as Stream

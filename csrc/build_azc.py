@@ -24,7 +24,7 @@ sabotage = os.environ.get("AZC_SABOTAGE") == "1"
 
 # A file for each kind of processor, empty on the others.
 KINDS = ("plain", "avx2", "neon")
-HEADERS = ("azc.h", "colour/yuv.h")
+HEADERS = ("azc.h", "split.h", "colour/yuv.h")
 
 
 def declarations() -> str:
@@ -42,6 +42,7 @@ def sources() -> list[str]:
     names += [
         "relay",
         "fork",
+        "split",
         poller,
         "colour/yuv",
         *(f"colour/rows_{kind}" for kind in KINDS),

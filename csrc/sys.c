@@ -250,6 +250,10 @@ static ssize_t sys_splice(int from, int to, size_t n) {
     return -ENOSYS;
 }
 
+static ssize_t sys_tee(int from, int to, size_t n) {
+    return sys_splice(from, to, n);
+}
+
 static ssize_t sys_sendfile(int from, int to, size_t n) {
     return sys_splice(from, to, n);
 }
@@ -258,6 +262,10 @@ static ssize_t sys_sendfile(int from, int to, size_t n) {
 
 static ssize_t sys_splice(int from, int to, size_t n) {
     return result(splice(from, NULL, to, NULL, n, SPLICE_F_NONBLOCK));
+}
+
+static ssize_t sys_tee(int from, int to, size_t n) {
+    return result(tee(from, to, n, SPLICE_F_NONBLOCK));
 }
 
 static ssize_t sys_sendfile(int from, int to, size_t n) {
@@ -490,6 +498,7 @@ struct azc_sys azc_sys = {
     .send = sys_send,
     .recv = sys_recv,
     .splice = sys_splice,
+    .tee = sys_tee,
     .sendfile = sys_sendfile,
     .poll = sys_poll,
     .fstat = sys_fstat,

@@ -12,6 +12,7 @@
  *   vmsplice          lends pages to a pipe; FIONREAD tells what is not read yet
  *   sendmsg, recvmsg  sockets: MSG_DONTWAIT and MSG_NOSIGNAL do the same there
  *   splice, sendfile  what a relay moves, without a copy in user space
+ *   tee               a pipe's first bytes to another, which leaves them there
  *   poll              whether a tty or FIFO is ready, before a call that may block
  *   fstat             whether the number is still the file that we were given
  *   fcntl             keeps a pipe end of ours non-blocking, whatever another owner
@@ -65,6 +66,7 @@ struct azc_sys {
     ssize_t (*recv)(int fd, const struct iovec *vec, int count);
     /* Without a copy in user space; neither waits, but for a socket that blocks. */
     ssize_t (*splice)(int from, int to, size_t n);
+    ssize_t (*tee)(int from, int to, size_t n);
     ssize_t (*sendfile)(int from, int to, size_t n);
 
     /* Fds */

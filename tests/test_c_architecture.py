@@ -14,7 +14,7 @@ CSRC = Path(__file__).parents[1] / "csrc"
 ORDER = (
     *("azc", "sys", "sabotage", "handle", "poller", "port", "pool", "op", "relay"),
     *("queue", "pace", "writer", "lane", "lender", "pump", "channel"),
-    *("ending", "cancel", "move", "fork"),
+    *("ending", "cancel", "move", "fork", "split"),
 )
 # Headers that belong to a C file of another name, or to none.
 HEADER_OF = {

@@ -32,6 +32,7 @@ from aiozerocopy.ffmpeg.ts_packets import TSPackets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -105,6 +106,46 @@ def seen(film: bytes, ffmpeg: str, size: tuple[int, int]) -> NDArray[np.uint8]:
 
 
 # ---- the film ----------------------------------------------------------------------
+
+
+async def test_film_goes_to_a_socket_and_a_file_at_once(
+    ffmpeg: str, tmp_path: Path
+) -> None:
+    """MPEG-TS, of which no byte comes into the program."""
+    path = tmp_path / "film.ts"
+    there, client = azc.socketpair()
+    encoder = Encoder(SIZE, 25, format="mpegts", ffmpeg=ffmpeg)
+    received = bytearray()
+
+    async def collect() -> None:
+        async for data in client:
+            received.extend(data)
+
+    async with client, encoder, azc.Splitter(encoder.output, path) as splitter:
+        async with await splitter.join() as reader, anyio.create_task_group() as tasks:
+            tasks.start_soon(collect)
+            tasks.start_soon(send_all, encoder, pictures(10))
+            async with there:
+                relay = azc.relay(reader, there)
+                assert await relay == await splitter.wait()
+            assert relay.lane.startswith("splice")
+        await encoder.wait()
+        assert encoder.frames_written == 10
+    assert received == path.read_bytes()
+    assert len(played(bytes(received), ffmpeg)) == 10
+
+
+async def test_output_that_ends_too_early_is_told(ffmpeg: str) -> None:
+    async with Encoder(SIZE, 25, format="mpegts", ffmpeg=ffmpeg) as encoder:
+        await encoder.put(picture(0))
+        assert encoder._running is not None
+        encoder._running.process.kill()
+        async for _ in encoder.output:
+            pass
+        with pytest.raises(FFmpegError):
+            await encoder.wait()
+    with pytest.raises(azc.StreamClosed, match="was closed"):
+        _ = encoder.output
 
 
 @only_asyncio

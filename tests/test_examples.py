@@ -30,6 +30,7 @@ ARGUMENTS = {
     "web_viewer": "--frames 3",
     "live_film_aiohttp": "--seconds 0.5 --port {port}",
     "live_film_fastapi": "--seconds 0.5 --port {port}",
+    "stream_server": "--seconds 0.4 --port {port} --file {folder}/film.ts",
 }
 NEEDED = {
     "live_film_aiohttp": "aiohttp",
@@ -37,6 +38,7 @@ NEEDED = {
     "render_loop": "moderngl",
     "from_turbopipe": "moderngl",
     "web_viewer": "wsproto",
+    "stream_server": "h11",
 }
 SAID = {
     "numpy_to_ffmpeg": "30 frames in ",
@@ -45,6 +47,7 @@ SAID = {
     "web_viewer": "Watch at http",
     "live_film_aiohttp": "Watch at http",
     "live_film_fastapi": "Watch at http",
+    "stream_server": "Watch at http",
 }
 FRAMES = {  # in the film that it makes
     "numpy_to_ffmpeg": 30,
@@ -52,6 +55,7 @@ FRAMES = {  # in the film that it makes
     "live_stream": 15,
     "render_loop": 10,
     "from_turbopipe": 120,
+    "stream_server": 10,
 }
 
 
@@ -114,6 +118,42 @@ def test_live_film_in_a_browser(name: str, tmp_path: Path) -> None:
     for film in films:
         (tmp_path / "film.mp4").write_bytes(film)
         assert 0 < anyio.run(frames_in, tmp_path / "film.mp4") <= 60
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+def test_stream_server_shows_what_it_files(tmp_path: Path) -> None:
+    """Who leaves and who is stuck harm nobody, and no byte of it is copied."""
+    pytest.importorskip("h11")
+    port = ffmpegs.free_port(socket.SOCK_STREAM)
+    program = [str(EXAMPLES / "stream_server.py"), "--port", str(port)]
+    film = tmp_path / "film.ts"
+    server = subprocess.Popen(
+        [sys.executable, "-W", "error", *program, "--seconds", "2", "--file", film],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        while not ffmpegs.is_listening(port, socket.SOCK_STREAM):
+            assert server.poll() is None
+        address = f"http://127.0.0.1:{port}/"
+        viewers = [urllib.request.urlopen(address, timeout=15) for _ in range(4)]
+        viewers.pop().close()
+        stuck = viewers.pop()
+        seen = [viewer.read() for viewer in viewers]
+        stuck.close()
+        said, complained = server.communicate(timeout=10)
+    finally:
+        server.kill()
+        server.communicate()
+    assert (complained, server.returncode) == ("", 0)
+    assert said.count(" by splice, end") >= 2
+    whole = film.read_bytes()
+    for one in seen:
+        assert len(one) > 188
+        assert len(one) % 188 == 0
+        assert whole.endswith(one)
 
 
 LISTENERS = {

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytest.importorskip("numpy")  # its threads are there before each test
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-SAID = re.compile("^(in a browser|by a program) +")
+SAID = re.compile("^(in a browser|by a program|for download) +")
 SMALL = ["--size", "64x36", "--fps", "60"]
 
 
@@ -93,6 +93,25 @@ def test_page_has_the_films_title_and_the_servers_names(tmp_path: Path) -> None:
         request.add_header("Host", "another.example.org")
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(request)
+
+
+def test_film_itself_can_be_downloaded(tmp_path: Path) -> None:
+    film = Path(short_film(tmp_path, rate=30, frames=3))
+    places = ["--web", "0", "--file", "--token", "secret"]
+    with serving(str(film), *places, addresses=2) as (page, url):
+        assert page.endswith("/?token=secret")
+        with urllib.request.urlopen(url) as answer:
+            assert answer.read() == film.read_bytes()
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(url.partition("?")[0])
+        probe = ["ffprobe", "-v", "error", "-count_frames", "-show_entries"]
+        said = subprocess.run(
+            [*probe, "stream=nb_read_frames", "-of", "csv=p=0", url],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert said.stdout.strip() == "3"
 
 
 def test_frames_are_piped_on(tmp_path: Path) -> None:

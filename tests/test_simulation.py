@@ -26,7 +26,7 @@ SIM = TESTS / "sim"
 HELPER = [
     *("handle", "op", "queue", "port", "pool", "pace", "writer", "lanes", "lender"),
     *("channel", "ending", "move", "submit", "cancel", "pump", "relay"),
-    "fork",
+    *("fork", "split"),
 ]
 REAL = (*HELPER, "sys", "poller_epoll")
 KERNEL = ("sim", "oracle", "ports", "kernel", "lending", "poller", "threads")

@@ -13,6 +13,7 @@ nested, because a second exception may arrive while the first one is handled.
 
 from __future__ import annotations
 
+import fcntl
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -65,7 +66,8 @@ class ReceiveStream(Bound, ByteReceiveStream):
     def _receive_from(self, channel: Channel) -> None:
         self._in = channel
         self._unread = b""
-        self._reception: Operation | None = None  # the one going on, or a relay
+        # The one going on; or who receives in our place, see `_lend_fd`.
+        self._reception: object = None
 
     async def receive(self, max_bytes: int = RECEIVE_SIZE) -> bytes:
         """Return the next 1 to ``max_bytes`` bytes.
@@ -99,6 +101,21 @@ class ReceiveStream(Bound, ByteReceiveStream):
         waiter = self._enter_alone()
         view = pin_writable(buffer)
         await self._receive(waiter, view, len(view), _number)
+
+    def _lend_fd(self, borrower: object) -> int:
+        """A dup of the fd, for whoever receives in our place until `_return_fd`.
+
+        Raises: as `receive`.
+        """
+        self._enter_alone()
+        fd = fcntl.fcntl(self.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
+        self._reception = borrower
+        return fd
+
+    def _return_fd(self, borrower: object, rest: bytes) -> None:
+        """Receive ourselves again, beginning with what the borrower has left over."""
+        if self._reception is borrower:
+            self._unread, self._reception = rest + self._unread, None
 
     def _enter_alone(self) -> Waiter:
         waiter = self._enter()

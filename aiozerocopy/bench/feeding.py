@@ -142,14 +142,19 @@ class Crew:
         self._stdout.close()
 
     def start(
-        self, argv: Sequence[str], stdin: int | None = None, keep: Sequence[int] = ()
+        self,
+        argv: Sequence[str],
+        stdin: int | None = None,
+        keep: Sequence[int] = (),
+        stdout: int | None = None,
     ) -> None:
+        """Start a process, which reports unless it has a stdout of its own."""
         with self._log.open("ab") as log:
             self._running.append(
                 subprocess.Popen(
                     argv,
                     stdin=stdin,
-                    stdout=self._stdout,
+                    stdout=self._stdout if stdout is None else stdout,
                     stderr=log,
                     pass_fds=keep,
                     cwd=self._log.parent,
@@ -258,13 +263,18 @@ class Feeder:
                     os.close(fd)
                     os.close(sink_fd)
             told = crew.finish()
-        received, wrong = told["sink"]["bytes"], told["sink"]["wrong"]
-        if received != total or wrong >= 0:
-            raise WrongBytes(
-                f"{self.name}: {received:,} bytes came and not {total:,}, "
-                f"the first wrong one is number {wrong}"
-            )
+        check_sink(self.name, told["sink"], total)
         return told
+
+
+def check_sink(name: str, told: dict[str, Any], total: int) -> None:
+    """Raises: WrongBytes, if the sink says that they were others or not so many."""
+    received, wrong = told["bytes"], told["wrong"]
+    if received != total or wrong >= 0:
+        raise WrongBytes(
+            f"{name}: {received:,} bytes came and not {total:,}, "
+            f"the first wrong one is number {wrong}"
+        )
 
 
 def in_c(chunk: int = 0) -> Callable[[Lab, Task], list[str]]:

@@ -121,10 +121,13 @@ async def run(options: argparse.Namespace) -> None:
                     token=options.token,
                     title=title_of(options.source),
                     hosts=options.name,
+                    file=options.source if options.file else None,
                     ssl_context=encryption,
                 )
             )
             print(f"in a browser   {page.url}", flush=True)
+            if options.file:
+                print(f"for download   {page.file_url}", flush=True)
         if options.tcp is not None:
             server = await stack.enter_async_context(
                 azc.serve_tcp(
@@ -229,6 +232,11 @@ def _parser() -> Parser:
         default=[],
         help="a name that browsers may know this server by, such as films.example.org",
     )
+    parser.add_argument(
+        "--file",
+        action="store_true",
+        help="offer the film's file for download too, with --web",
+    )
     parser.add_argument("--tcp", type=port, metavar="PORT", help="for programs")
     parser.add_argument("--unix", type=file, metavar="PATH", help="the same, locally")
     parser.add_argument(
@@ -255,6 +263,11 @@ def main(argv: Sequence[str]) -> int:
         parser.error("--ffmpeg-input is for what FFmpeg reads, not for demo")
     if options.web is options.tcp is options.unix is None:
         options.web = 8000
+    is_film = options.source != "demo" and Path(options.source).is_file()
+    if options.file and not is_film:
+        parser.error(f"--file is for a film that is a file, not for {options.source}")
+    if options.file and options.web is None:
+        parser.error("--file needs --web, where it is offered")
     if options.tls_cert is not None and options.web is options.tcp is None:
         parser.error("--tls-cert is for --web and --tcp: --unix is not encrypted")
     anyio.run(run, options)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from aiozerocopy.ffmpeg.pieces import Cutter
     from aiozerocopy.ffmpeg.running import Running
     from aiozerocopy.frames import Colour
+    from aiozerocopy.streams import ReceiveStream
 
     Path = str | os.PathLike[str]
 
@@ -79,7 +80,8 @@ class Encoder(Writer, ByteReceiveStream):
     if nothing is said.  MP4 comes a group at a time, the others a frame at a time.
     With ``low_delay`` so does MP4, and the encoder is told to hold no frames back.
 
-    For many clients see `clients`.  The end of the block ends FFmpeg: chunks that were
+    For many clients see `clients`, and for bytes that only go on elsewhere `output`.
+    The end of the block ends FFmpeg: chunks that were
     not taken are lost.
     """
 
@@ -165,6 +167,27 @@ class Encoder(Writer, ByteReceiveStream):
             pass
         await self._look_at_end(running)
         raise anyio.EndOfStream
+
+    @property
+    def output(self) -> ReceiveStream:
+        """The same bytes as a stream of FFmpeg's own: for `relay`, or a `Splitter`.
+
+        They need not come into this program then.  It is not to be closed, and its end
+        does not say whether all was well: `wait` does.
+
+        Raises:
+            StreamClosed: the video was closed.
+        """
+        output = self._open_running().process.stdout
+        assert output is not None
+        return output
+
+    async def wait(self) -> None:
+        """Wait until FFmpeg has ended, whose output somebody else takes.
+
+        Raises: FFmpegError, StreamClosed, as `receive`.
+        """
+        await self._look_at_end(self._open_running())
 
     async def _look_at_end(self, running: Running) -> None:
         await running.process.wait()

@@ -45,6 +45,7 @@ COMMON_HEADERS = {
 REASONS = {
     101: "Switching Protocols",
     200: "OK",
+    206: "Partial Content",
     400: "Bad Request",
     401: "Unauthorized",
     403: "Forbidden",
@@ -52,6 +53,7 @@ REASONS = {
     405: "Method Not Allowed",
     408: "Request Timeout",
     413: "Content Too Large",
+    416: "Range Not Satisfiable",
     426: "Upgrade Required",
     431: "Request Header Fields Too Large",
     501: "Not Implemented",
@@ -244,6 +246,15 @@ class HttpConnection:
         headers = {"Content-Type": "text/plain; charset=utf-8", **refusal.headers}
         await self.respond(refusal.status, f"{refusal.text}\n".encode(), headers)
         await self._say_goodbye()
+
+    async def begin(self, status: int, headers: Mapping[str, str], length: int) -> None:
+        """Begin an answer of so many bytes, which the caller sends itself.
+
+        None may follow where the method is HEAD.
+        """
+        head = self._head(status, {**headers, "Content-Length": str(length)})
+        with anyio.fail_after(SEND_SECONDS):
+            await self.stream.send(head)
 
     async def start(self, headers: Mapping[str, str]) -> bool:
         """Begin an answer that has no end, of which the caller sends the rest itself.

@@ -11,6 +11,7 @@ import anyio
 
 from aiozerocopy._net.block import Service
 from aiozerocopy._net.serving import GRACE, Server, serve_tcp
+from aiozerocopy.web.download import PATH, Download
 from aiozerocopy.web.guard import Guard
 from aiozerocopy.web.http import HttpConnection, Refused
 from aiozerocopy.web.metrics import Metric
@@ -21,6 +22,7 @@ from aiozerocopy.web.waiting import PEER_LEFT
 
 if TYPE_CHECKING:
     import contextlib
+    import os
     import ssl
     from collections.abc import Iterator, Sequence
 
@@ -49,6 +51,7 @@ def serve(
     quality: int = 80,
     connections: int = CONNECTIONS,
     patience: float = PATIENCE,
+    file: str | os.PathLike[str] | None = None,
     ssl_context: ssl.SSLContext | None = None,
 ) -> WebServer:
     """Serve a page that shows what is published to ``hub``, inside of its block.
@@ -65,17 +68,23 @@ def serve(
     At most ``connections`` are served at a time; a viewer to whom one frame takes more
     than ``patience`` seconds is let go.
 
+    A ``file`` is offered for download at `WebServer.file_url`, whole or in parts.  It
+    goes from the file to the socket without a copy in user space; a client that takes
+    nothing of it for ``patience`` seconds is let go.
+
     With an ``ssl_context`` it speaks HTTPS, and the page asks for its pictures over TLS
     too.  That is not without a copy: every byte is encrypted, for each viewer again.
 
     Raises:
         ValueError: an unknown mode, or none that can be offered here.
+        FileNotFoundError, PermissionError: of the ``file``.
         OSError: when it is entered, as `serve_tcp`.
     """
     return WebServer(
         Modes(hub, modes, quality, patience),
         Guard(host, token, hosts, origins),
         (host, port),
+        None if file is None else Download(file, patience),
         hub=hub,
         token=token,
         title=title,
@@ -98,6 +107,7 @@ class WebServer(Service):
         modes: Modes,
         guard: Guard,
         address: tuple[str | None, int],
+        download: Download | None = None,
         *,
         hub: Broadcast,
         token: str | None,
@@ -123,6 +133,7 @@ class WebServer(Service):
         self._routes: dict[str, Route] = {
             **modes.routes,
             **Pages(hub, modes, self._metrics, title).routes,
+            **({} if download is None else download.routes),
         }
         self._answers: collections.Counter[int] = collections.Counter()
         self._open = 0  # connections that are served
@@ -137,11 +148,19 @@ class WebServer(Service):
     @property
     def url(self) -> str:
         """What to open in a browser, with the token if there is one."""
+        return self._url("/")
+
+    @property
+    def file_url(self) -> str:
+        """Where the file is, if one is offered."""
+        return self._url(PATH)
+
+    def _url(self, path: str) -> str:
         host = self._host or "localhost"
         host = {"0.0.0.0": "localhost", "::": "localhost"}.get(host, host)
         host = f"[{host}]" if ":" in host else host
         query = f"?{urlencode({'token': self._token})}" if self._token else ""
-        return f"{self._scheme}://{host}:{self.port}/{query}"
+        return f"{self._scheme}://{host}:{self.port}{path}{query}"
 
     @property
     def viewers(self) -> int:

@@ -1,0 +1,503 @@
+/* split.c - one pipe to many readers. */
+#include "split.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "sys.h"
+
+enum { MOST = 1 << 20, COPIED = 64 << 10, NEVER = -1 };
+
+struct azc_split_reader {
+    int fd; /* the write end of its pipe */
+    size_t ahead;
+    uint64_t held_ns; /* how long it has held up the others */
+    bool full;
+    atomic_int outcome;
+    atomic_int owners;
+    azc_split_reader *next;
+};
+
+struct azc_split {
+    int source, file, null;
+    int wake[2];
+    uint64_t patience_ns;
+    size_t unit;
+    size_t
+        window; /* bytes at the source's beginning that all are to have next */
+    azc_split_reader *reading;
+    int count; /* of these */
+    struct pollfd *polled;
+    int room;     /* in polled, for readers */
+    char *copied; /* without tee: the window; else NULL */
+    size_t start; /* of the window's bytes that are not taken yet, in copied */
+    atomic_uint_fast64_t taken, filed, readers, dropped;
+    atomic_int file_error, copies;
+    atomic_bool stopping;
+
+    pthread_mutex_t lock;
+    azc_split_reader *joining;
+    bool over; /* nobody can join */
+
+    azc_split *next, **before; /* of all: under all_lock */
+    bool inherited;
+};
+
+/* ---- all of them, for a fork ------------------------------------------- */
+
+static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
+static azc_split *all;
+
+static void fork_prepare(void) { pthread_mutex_lock(&all_lock); }
+static void fork_parent(void) { pthread_mutex_unlock(&all_lock); }
+
+static void close_fd(int *fd) {
+    int was = *fd;
+    *fd =
+        -1; /* first: a fork in between must not close the number's next file */
+    if (was >= 0) azc_sys.close(was);
+}
+
+static void close_readers(azc_split_reader *list) {
+    for (; list; list = list->next) close_fd(&list->fd);
+}
+
+static void close_all_fds(azc_split *it) {
+    close_fd(&it->source);
+    close_fd(&it->file);
+    close_fd(&it->null);
+    close_fd(&it->wake[0]);
+    close_fd(&it->wake[1]);
+}
+
+/* The lists may be in the middle of a change: a reader that is missed keeps its pipe
+ * open until the child ends. */
+static void fork_child(void) {
+    for (azc_split *it = all; it; it = it->next) {
+        it->inherited = true;
+        close_all_fds(it);
+        close_readers(it->reading);
+        close_readers(it->joining);
+    }
+    all = NULL;
+    pthread_mutex_unlock(&all_lock);
+}
+
+__attribute__((constructor)) static void watch_forks(void) {
+    pthread_atfork(fork_prepare, fork_parent, fork_child);
+}
+
+static void enlist(azc_split *it) {
+    pthread_mutex_lock(&all_lock);
+    it->next = all;
+    it->before = &all;
+    if (all) all->before = &it->next;
+    all = it;
+    pthread_mutex_unlock(&all_lock);
+}
+
+static void delist(azc_split *it) {
+    pthread_mutex_lock(&all_lock);
+    *it->before = it->next;
+    if (it->next) it->next->before = it->before;
+    pthread_mutex_unlock(&all_lock);
+}
+
+/* ---- readers ------------------------------------------------------------ */
+
+void azc_split_let_go(azc_split_reader *reader) {
+    if (atomic_fetch_sub(&reader->owners, 1) == 1) azc_sys.release(reader);
+}
+
+int azc_split_outcome(azc_split_reader *reader) {
+    return atomic_load(&reader->outcome);
+}
+
+static void end_reader(azc_split_reader *reader, int outcome) {
+    atomic_store(&reader->outcome, outcome); /* known before the end is seen */
+    close_fd(&reader->fd);
+    azc_split_let_go(reader);
+}
+
+/* Takes a reader out of the list. */
+static void drop(azc_split *it, azc_split_reader **at, int outcome) {
+    azc_split_reader *reader = *at;
+    *at = reader->next;
+    it->count--;
+    atomic_fetch_sub(&it->readers, 1);
+    if (outcome == AZC_TOO_SLOW) atomic_fetch_add(&it->dropped, 1);
+    end_reader(reader, outcome);
+}
+
+int azc_split_join(azc_split *it, int fd, azc_split_reader **joined) {
+    if (it->inherited) return -ECHILD;
+    azc_split_reader *reader = azc_sys.allocate(sizeof *reader);
+    if (!reader) return -ENOMEM;
+    memset(reader, 0, sizeof *reader);
+    reader->fd = fd;
+    atomic_init(&reader->outcome, AZC_READING);
+    atomic_init(&reader->owners, 2);
+    pthread_mutex_lock(&it->lock);
+    bool over = it->over;
+    if (!over) {
+        reader->next = it->joining;
+        it->joining = reader;
+        azc_sys.signal(it->wake[1]);
+    }
+    pthread_mutex_unlock(&it->lock);
+    if (over) {
+        azc_sys.release(reader);
+        return -ESHUTDOWN;
+    }
+    *joined = reader;
+    return 0;
+}
+
+static bool somebody_joins(azc_split *it) {
+    pthread_mutex_lock(&it->lock);
+    bool joining = it->joining;
+    pthread_mutex_unlock(&it->lock);
+    return joining;
+}
+
+static bool is_between_units(const azc_split *it) {
+    return atomic_load(&it->taken) % it->unit != 0;
+}
+
+/* Lets those who have joined begin, if they can here. */
+static int begin_readers(azc_split *it) {
+    if (is_between_units(it)) return 0;
+    pthread_mutex_lock(&it->lock);
+    azc_split_reader *new = it->joining;
+    it->joining = NULL;
+    pthread_mutex_unlock(&it->lock);
+    while (new) {
+        azc_split_reader *next = new->next;
+        new->next = it->reading;
+        it->reading = new;
+        it->count++;
+        atomic_fetch_add(&it->readers, 1);
+        new = next;
+    }
+    if (it->count <= it->room) return 0;
+    size_t room = 2 * (size_t)it->count;
+    struct pollfd *more = azc_sys.allocate((room + 2) * sizeof(struct pollfd));
+    if (!more) return -ENOMEM;
+    azc_sys.release(it->polled);
+    it->polled = more;
+    it->room = (int)room;
+    return 0;
+}
+
+/* ---- bytes to one reader ------------------------------------------------ */
+
+static bool is_not_offered(ssize_t r) {
+    return r == -EINVAL || r == -ENOSYS || r == -EPERM;
+}
+
+/* From here on the window is read, and written to each. */
+static int begin_to_copy(azc_split *it) {
+    it->copied = azc_sys.allocate(COPIED);
+    if (!it->copied) return -ENOMEM;
+    atomic_store(&it->copies, 1);
+    it->window = it->start = 0;
+    return 0;
+}
+
+static ssize_t give(azc_split *it, azc_split_reader *reader) {
+    if (!it->copied) return azc_sys.tee(it->source, reader->fd, it->window);
+    const struct iovec rest = {it->copied + it->start + reader->ahead,
+                               it->window - reader->ahead};
+    return azc_sys.write_pipe(reader->fd, &rest, 1, 0); /* it is non-blocking */
+}
+
+/* Can it be given more?  tee always begins at the first byte. */
+static bool is_ready(const azc_split *it, const azc_split_reader *reader) {
+    return it->copied ? reader->ahead < it->window : reader->ahead == 0;
+}
+
+/* Offers each reader what it does not have; returns how many bytes all have, or an
+ * error. */
+static ssize_t give_all(azc_split *it) {
+    size_t least = it->window;
+    azc_split_reader **at = &it->reading;
+    while (*at) {
+        azc_split_reader *reader = *at;
+        reader->full = false;
+        if (is_ready(it, reader)) {
+            ssize_t r = give(it, reader);
+            if (r == -EPIPE) {
+                drop(it, at, AZC_LEFT);
+                continue;
+            }
+            if (!it->copied && is_not_offered(r)) return begin_to_copy(it);
+            if (r < 0 && r != -EAGAIN) return r;
+            if (r == 0) return -EIO; /* somebody else reads from the source */
+            reader->full = r < 0;
+            reader->ahead += r < 0 ? 0 : (size_t)r;
+        }
+        if (reader->ahead < least) least = reader->ahead;
+        at = &reader->next;
+    }
+    return (ssize_t)least;
+}
+
+/* ---- taking what all have ---------------------------------------------- */
+
+static ssize_t write_to_file(azc_split *it, const char *bytes, size_t n) {
+    const struct iovec vec = {(void *)bytes, n};
+    return azc_sys.write_file(it->file, &vec, 1);
+}
+
+/* Where a file cannot be spliced to: one that appends, say. */
+static ssize_t copy_to_file(azc_split *it, size_t n) {
+    char bytes[4096];
+    const struct iovec vec = {bytes, n < sizeof bytes ? n : sizeof bytes};
+    ssize_t got = azc_sys.read_pipe(it->source, &vec, 1, 0), done = 0;
+    while (done < got && it->file >= 0) {
+        ssize_t r = write_to_file(it, bytes + done, (size_t)(got - done));
+        if (r <= 0) {
+            atomic_store(&it->file_error, r < 0 ? (int)r : -EIO);
+            close_fd(&it->file);
+        } else {
+            done += r;
+            atomic_fetch_add(&it->filed, (uint64_t)r);
+        }
+    }
+    return got;
+}
+
+static ssize_t splice_to(const azc_split *it, int fd, size_t n) {
+    ssize_t r;
+    do {
+        r = azc_sys.splice(it->source, fd, n);
+    } while (r == -EINTR);
+    return r;
+}
+
+/* Some of the first n bytes, to the file or to nowhere. */
+static ssize_t take_some(azc_split *it, size_t n) {
+    if (it->file < 0) {
+        return it->copied ? (ssize_t)n : splice_to(it, it->null, n);
+    }
+    ssize_t r = it->copied ? write_to_file(it, it->copied + it->start, n)
+                           : splice_to(it, it->file, n);
+    if (r == -EAGAIN || (!it->copied && r == -ENOSYS)) return r;
+    if (!it->copied && r == -EINVAL) return copy_to_file(it, n);
+    if (r > 0) {
+        atomic_fetch_add(&it->filed, (uint64_t)r);
+        return r;
+    }
+    atomic_store(&it->file_error, r < 0 ? (int)r : -EIO);
+    close_fd(&it->file); /* and the readers go on */
+    return take_some(it, n);
+}
+
+static int take(azc_split *it, size_t n) {
+    for (size_t left = n; left;) {
+        ssize_t r = take_some(it, left);
+        if (!it->copied && is_not_offered(r) && !it->reading)
+            return begin_to_copy(it);
+        if (r <= 0) return r == 0 || r == -EAGAIN ? -EIO : (int)r;
+        left -= (size_t)r;
+        it->window -= (size_t)r;
+        it->start += (size_t)r;
+        atomic_fetch_add(&it->taken, (uint64_t)r);
+        for (azc_split_reader *one = it->reading; one; one = one->next)
+            one->ahead -= (size_t)r;
+    }
+    return 0;
+}
+
+/* ---- waiting ------------------------------------------------------------ */
+
+static void add_polled(azc_split *it, int at, int fd, short events) {
+    it->polled[at] = (struct pollfd){.fd = fd, .events = events};
+}
+
+/* How many milliseconds the most impatient wait may last. */
+static int patience_ms(const azc_split *it) {
+    if (it->patience_ns == UINT64_MAX) return NEVER;
+    uint64_t longest = 0;
+    for (azc_split_reader *one = it->reading; one; one = one->next)
+        if (one->full && one->held_ns > longest) longest = one->held_ns;
+    if (longest >= it->patience_ns) return 0;
+    uint64_t ms = (it->patience_ns - longest) / 1000000 + 1;
+    return ms < 3600000 ? (int)ms : 3600000;
+}
+
+/* Counts the time against those who are full, and drops whoever has spent it all. */
+static void judge(azc_split *it, uint64_t waited_ns) {
+    for (azc_split_reader **at = &it->reading; *at;) {
+        azc_split_reader *reader = *at;
+        if (reader->full) reader->held_ns += waited_ns;
+        if (reader->full && reader->held_ns >= it->patience_ns)
+            drop(it, at, AZC_TOO_SLOW);
+        else
+            at = &reader->next;
+    }
+}
+
+/* Those who have read all that they have may be slow again. */
+static void forgive(azc_split *it) {
+    for (azc_split_reader *one = it->reading; one; one = one->next)
+        if (one->held_ns && !one->full && azc_sys.unread(one->fd) == 0)
+            one->held_ns = 0;
+}
+
+static void drop_who_left(azc_split *it) {
+    const struct pollfd *polled = it->polled + 2;
+    for (azc_split_reader **at = &it->reading; *at; polled++) {
+        if (polled->revents & POLLERR)
+            drop(it, at, AZC_LEFT);
+        else
+            at = &(*at)->next;
+    }
+}
+
+/* Waits for the source, if there is no window, else for those who are full.  Returns 1
+ * at the source's end. */
+static int wait_for_any(azc_split *it) {
+    bool held = it->window > 0;
+    int n = 2;
+    add_polled(it, 0, it->wake[0], POLLIN);
+    add_polled(it, 1, held ? -1 : it->source, POLLIN);
+    for (azc_split_reader *one = it->reading; one; one = one->next)
+        add_polled(it, n++, one->fd, one->full ? POLLOUT : 0);
+    uint64_t before = azc_sys.now_ns();
+    int r = azc_sys.poll(it->polled, (nfds_t)n, held ? patience_ms(it) : NEVER);
+    if (r < 0) return r;
+    if (it->polled[0].revents) azc_sys.clear(it->wake[0]);
+    int source = it->polled[1].revents;
+    drop_who_left(it);
+    if (held) judge(it, azc_sys.now_ns() - before);
+    return source && !(source & POLLIN);
+}
+
+/* ---- the thread --------------------------------------------------------- */
+
+static size_t to_next_unit(const azc_split *it) {
+    return it->unit - atomic_load(&it->taken) % it->unit;
+}
+
+/* How many bytes all are to have next: what the source has, or a part.  0: none yet. */
+static ssize_t look(azc_split *it) {
+    size_t most = it->copied ? COPIED : MOST;
+    if (is_between_units(it) && somebody_joins(it) && to_next_unit(it) < most)
+        most = to_next_unit(it);
+    ssize_t n = azc_sys.unread(it->source);
+    if (n > (ssize_t)most) n = (ssize_t)most;
+    if (n <= 0 || !it->copied) return n;
+    const struct iovec vec = {it->copied, (size_t)n};
+    it->start = 0;
+    return azc_sys.read_pipe(it->source, &vec, 1,
+                             0); /* nobody else reads there */
+}
+
+/* Returns 1 at the source's end. */
+static int round_of_all(azc_split *it) {
+    int r = begin_readers(it);
+    if (r < 0) return r;
+    if (it->window == 0) {
+        ssize_t n = look(it);
+        if (n < 0) return (int)n;
+        it->window = (size_t)n;
+    }
+    if (it->window == 0) return wait_for_any(it);
+    forgive(it);
+    ssize_t common = give_all(it);
+    if (common < 0) return (int)common;
+    if (it->window == 0) return 0; /* it is copied from now on */
+    return common ? take(it, (size_t)common) : wait_for_any(it);
+}
+
+static void end_all(azc_split *it, int outcome) {
+    while (it->reading) drop(it, &it->reading, outcome);
+    pthread_mutex_lock(&it->lock);
+    azc_split_reader *list = it->joining;
+    it->joining = NULL;
+    it->over = true;
+    pthread_mutex_unlock(&it->lock);
+    while (list) {
+        azc_split_reader *next = list->next;
+        end_reader(list, outcome);
+        list = next;
+    }
+}
+
+int azc_split_run(azc_split *it) {
+    if (it->inherited) return -ECHILD;
+    sys_sigpipe sigpipe;
+    azc_sys.block_sigpipe(&sigpipe);
+    int r = 0;
+    while (r == 0 && !atomic_load(&it->stopping)) r = round_of_all(it);
+    if (r == 0) r = -ECANCELED;
+    end_all(it, r == 1 ? AZC_HAS_ALL : AZC_STOPPED);
+    azc_sys.restore_sigpipe(&sigpipe, -EPIPE);
+    close_fd(&it->file);
+    return r == 1 ? 0 : r;
+}
+
+int azc_split_stop(azc_split *it) {
+    if (it->inherited) return -ECHILD;
+    atomic_store(&it->stopping, true);
+    azc_sys.signal(it->wake[1]);
+    return 0;
+}
+
+int azc_split_get(azc_split *it, azc_split_state *state) {
+    bool copies = atomic_load(&it->copies) != 0;
+    pthread_mutex_lock(&it->lock);
+    bool over = it->over;
+    pthread_mutex_unlock(&it->lock);
+    *state = (azc_split_state){
+        .taken = atomic_load(&it->taken),
+        .filed = atomic_load(&it->filed),
+        .readers = atomic_load(&it->readers),
+        .dropped = atomic_load(&it->dropped),
+        .file_error = atomic_load(&it->file_error),
+        .copies = copies,
+        .rest = over && copies ? it->window : 0,
+        .bytes = over && copies ? it->copied + it->start : NULL,
+    };
+    return 0;
+}
+
+/* ---- its life ----------------------------------------------------------- */
+
+int azc_split_open(int source, int file, int null, uint64_t patience_us,
+                   size_t unit, azc_split **split) {
+    azc_split *it = azc_sys.allocate(sizeof *it);
+    if (!it) return -ENOMEM;
+    memset(it, 0, sizeof *it);
+    int r = azc_sys.pipe(it->wake);
+    it->polled = azc_sys.allocate(2 * sizeof(struct pollfd));
+    if (r < 0 || !it->polled) {
+        if (r == 0) azc_sys.close(it->wake[0]), azc_sys.close(it->wake[1]);
+        azc_sys.release(it->polled);
+        azc_sys.release(it);
+        return r < 0 ? r : -ENOMEM;
+    }
+    it->source = source;
+    it->file = file;
+    it->null = null;
+    it->patience_ns =
+        patience_us == UINT64_MAX ? UINT64_MAX : patience_us * 1000;
+    it->unit = unit;
+    pthread_mutex_init(&it->lock, NULL);
+    enlist(it);
+    *split = it;
+    return 0;
+}
+
+void azc_split_free(azc_split *it) {
+    if (it->inherited) return; /* (the fork has closed the fds) */
+    end_all(it, AZC_STOPPED);  /* if it never ran */
+    delist(it);
+    close_all_fds(it);
+    pthread_mutex_destroy(&it->lock);
+    azc_sys.release(it->polled);
+    azc_sys.release(it->copied);
+    azc_sys.release(it);
+}

@@ -1,0 +1,75 @@
+/* split.h - one pipe to many readers: tee(2) into a pipe for each, then splice away.
+ *
+ * Read by cffi too, under the rules of azc.h.
+ *
+ * Who owns what
+ *   The split owns the fds that it is given: the source's read end, the file, and each
+ *   reader's write end.  One thread, that of azc_split_run, uses them all and closes a
+ *   reader's.  It owns all that is not atomic but the readers that have yet to begin,
+ *   which are under the lock.  No system call is made with the lock, so that whoever
+ *   joins never waits for a pipe's other end.
+ *   A reader's record has two owners, the split and who joined it; the last one to let
+ *   go frees it.
+ *
+ * The states of a reader
+ *   joining   in the list; it begins where the bytes taken are a multiple of the unit
+ *   reading   it has `ahead` bytes of those that are still in the source.  tee copies
+ *             from the source's beginning only, so it gets more once these are taken,
+ *             and they are taken once every reader has them.
+ *   over      its write end is closed: it has a piece of the source without a gap.
+ *
+ * A reader whose pipe is full holds up the others, for `patience` in all.  The count
+ * begins again when it has read all that it has.
+ *
+ * In a forked child a split does nothing; the child's copies of its fds are closed.
+ */
+#ifndef AZC_SPLIT_H
+#define AZC_SPLIT_H
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* What became of a reader. */
+enum {
+    AZC_READING = 0,
+    AZC_HAS_ALL = 1,  /* up to the source's end */
+    AZC_TOO_SLOW = 2, /* it held up the others for too long */
+    AZC_LEFT = 3,     /* it closed its end */
+    AZC_STOPPED = 4, /* azc_split_stop was called first, or the source failed */
+};
+
+typedef struct azc_split azc_split;
+typedef struct azc_split_reader azc_split_reader;
+
+typedef struct azc_split_state {
+    uint64_t taken; /* bytes taken from the source: every reader has had them */
+    uint64_t filed; /* of these, in the file */
+    uint64_t readers;  /* that read now */
+    uint64_t dropped;  /* that were too slow */
+    int file_error;    /* -errno; after it the file gets no more */
+    int copies;        /* 1: no tee here */
+    size_t rest;       /* once it is over: bytes read from the source ... */
+    const char *bytes; /* ... that were not taken */
+} azc_split_state;
+
+/* source is the read end of a pipe, file that of a file or -1, null that of /dev/null.
+ * They are the split's if this returns 0. */
+int azc_split_open(int source, int file, int null, uint64_t patience_us,
+                   size_t unit, azc_split **split);
+
+/* fd is the write end of a non-blocking pipe, and the split's if this returns 0. */
+int azc_split_join(azc_split *split, int fd, azc_split_reader **reader);
+
+/* Splits until the source ends (0), azc_split_stop (-ECANCELED), or the source's
+ * error.  The readers are over then, and so is each that joins later. */
+int azc_split_run(azc_split *split);
+int azc_split_stop(azc_split *split);
+
+int azc_split_get(azc_split *split, azc_split_state *state);
+int azc_split_outcome(azc_split_reader *reader);
+
+/* No call may follow; azc_split_run has returned, or was never called. */
+void azc_split_free(azc_split *split);
+void azc_split_let_go(azc_split_reader *reader);
+
+#endif

@@ -1,0 +1,273 @@
+"""The web server's file: whole, in parts, while it changes, to clients who leave."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from anyio.streams.tls import TLSStream
+
+pytest.importorskip("h11")
+pytest.importorskip("wsproto")
+
+from links import until
+
+import aiozerocopy as azc
+from aiozerocopy import web
+from aiozerocopy.broadcast import Broadcast
+from aiozerocopy.web import download
+from aiozerocopy.web.http import Refused, Request
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from anyio.abc import ByteReceiveStream
+
+pytestmark = pytest.mark.anyio
+
+DATA = random.Random(9).randbytes(3_000_000)
+
+
+class Answer:
+    def __init__(self, data: bytes) -> None:
+        head, _, self.body = data.partition(b"\r\n\r\n")
+        first, *lines = head.decode().split("\r\n")
+        self.status = int(first.split()[1])
+        self.headers = dict(line.split(": ", 1) for line in lines)
+
+
+@pytest.fixture
+def film(tmp_path: Path) -> Path:
+    path = tmp_path / "a night & a day.mp4"
+    path.write_bytes(DATA)
+    return path
+
+
+@asynccontextmanager
+async def serving(
+    film: Path, patience: float = 15, ssl_context: ssl.SSLContext | None = None
+) -> AsyncIterator[web.WebServer]:
+    async with (
+        Broadcast() as hub,
+        web.serve(
+            hub, modes=["raw"], file=film, patience=patience, ssl_context=ssl_context
+        ) as server,
+    ):
+        yield server
+
+
+def asking(*fields: str, method: str = "GET", close: bool = True) -> bytes:
+    lines = [f"{method} /file HTTP/1.1", "Host: localhost", *fields]
+    lines += ["Connection: close"] if close else []
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+async def rest(stream: ByteReceiveStream) -> bytes:
+    return b"".join([data async for data in stream])
+
+
+async def ask(server: web.WebServer, *fields: str, method: str = "GET") -> Answer:
+    async with azc.connect_tcp("127.0.0.1", server.port) as stream:
+        await stream.send(asking(*fields, method=method))
+        return Answer(await rest(stream))
+
+
+async def test_whole_file(film: Path) -> None:
+    async with serving(film) as server:
+        assert server.file_url == f"http://127.0.0.1:{server.port}/file"
+        answer = await ask(server)
+        head = await ask(server, method="HEAD")
+    assert (answer.status, answer.body) == (200, DATA)
+    assert answer.headers["Content-Type"] == "video/mp4"
+    assert answer.headers["Content-Length"] == str(len(DATA))
+    assert answer.headers["Accept-Ranges"] == "bytes"
+    assert answer.headers["Content-Disposition"] == (
+        "attachment; filename*=UTF-8''a%20night%20%26%20a%20day.mp4"
+    )
+    assert (head.status, head.headers, head.body) == (200, answer.headers, b"")
+
+
+@pytest.mark.parametrize(
+    ("asked", "first", "stop"),
+    [
+        ("bytes=0-0", 0, 1),
+        ("bytes=100-", 100, len(DATA)),
+        ("bytes=100-199", 100, 200),
+        ("bytes = 100 - 199", 100, 200),
+        ("bytes=-5", len(DATA) - 5, len(DATA)),
+        ("bytes=-9999999", 0, len(DATA)),
+        ("bytes=2999999-99999999", len(DATA) - 1, len(DATA)),
+    ],
+)
+async def test_part(film: Path, asked: str, first: int, stop: int) -> None:
+    async with serving(film) as server:
+        answer = await ask(server, f"Range: {asked}")
+    if stop - first == len(DATA):
+        assert answer.status == 200
+    else:
+        told = f"bytes {first}-{stop - 1}/{len(DATA)}"
+        assert (answer.status, answer.headers["Content-Range"]) == (206, told)
+    assert answer.body == DATA[first:stop]
+
+
+HEADERS = {"ETag": '"1-a"', "Last-Modified": "Sat, 21 Nov 2026 10:00:00 GMT"}
+
+
+def part(asked: str, version: str | None = None, size: int = 100) -> range:
+    headers = {"range": asked} | ({} if version is None else {"if-range": version})
+    return download.wanted(Request("GET", "", "/", {}, headers), HEADERS, size)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["", "bytes=-", "bytes=9-5", "bytes=1-2,4-5", "lines=1-2", f"bytes=0-{'9' * 19}"],
+)
+def test_what_is_no_single_part_gets_all(asked: str) -> None:
+    assert part(asked) == range(100)
+
+
+@pytest.mark.parametrize("asked", ["bytes=100-", "bytes=100-200", "bytes=-0"])
+async def test_part_behind_the_end(film: Path, asked: str) -> None:
+    with pytest.raises(Refused) as told:
+        part(asked)
+    assert told.value.headers == {"Content-Range": "bytes */100"}
+    os.truncate(film, 100)
+    async with serving(film) as server:
+        answer = await ask(server, f"Range: {asked}")
+    assert (answer.status, answer.headers["Content-Range"]) == (416, "bytes */100")
+
+
+def test_part_of_another_version_is_the_whole_of_this_one() -> None:
+    assert part("bytes=1-2", '"1-b"') == range(100)
+    for version in HEADERS.values():
+        assert part("bytes=1-2", version) == range(1, 3)
+
+
+async def test_empty_file(film: Path) -> None:
+    os.truncate(film, 0)
+    async with serving(film) as server:
+        answer = await ask(server)
+    assert (answer.status, answer.body) == (200, b"")
+
+
+async def test_connection_goes_on_after_a_file(film: Path) -> None:
+    async with (
+        serving(film) as server,
+        azc.connect_tcp("127.0.0.1", server.port) as stream,
+    ):
+        for method in ("GET", "HEAD", "GET"):
+            await stream.send(asking("Range: bytes=7-8", method=method, close=False))
+        await stream.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n")
+        await stream.send(b"Connection: close\r\n\r\n")
+        received = await rest(stream)
+    assert received.count(b"HTTP/1.1 206") == 3
+    assert received.count(b"\r\n\r\n" + DATA[7:9] + b"HTTP/1.1") == 2
+    assert received.endswith(b"ok\n")
+
+
+async def test_over_tls(film: Path, tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    server_side, client_side = tls
+    async with serving(film, ssl_context=server_side) as server:
+        plain = await azc.connect_tcp("127.0.0.1", server.port)
+        stream = await TLSStream.wrap(
+            plain,
+            hostname="localhost",
+            ssl_context=client_side,
+            standard_compatible=False,
+        )
+        async with stream:
+            await stream.send(asking())
+            answer = Answer(await rest(stream))
+    assert answer.body == DATA
+
+
+# ---- what goes wrong ---------------------------------------------------------------
+
+
+async def test_file_that_shrinks_ends_the_connection(film: Path) -> None:
+    async with (
+        serving(film) as server,
+        azc.connect_tcp("127.0.0.1", server.port) as stream,
+    ):
+        os.truncate(film, 1 << 30)
+        await stream.send(asking(close=False))
+        received = bytearray(await stream.receive())
+        os.truncate(film, 1_000_000)
+        with contextlib.suppress(azc.StreamBroken):
+            async for data in stream:
+                received += data
+    answer = Answer(bytes(received))
+    assert int(answer.headers["Content-Length"]) == 1 << 30
+    assert 1_000_000 <= len(answer.body) < 1 << 30
+    assert answer.body[:1_000_000] == DATA[:1_000_000]
+
+
+async def test_file_that_is_gone(film: Path) -> None:
+    async with serving(film) as server:
+        os.unlink(film)
+        assert (await ask(server)).status == 404
+        os.mkfifo(film)
+        assert (await ask(server)).status == 404
+
+
+async def test_client_that_takes_nothing_is_let_go(film: Path) -> None:
+    os.truncate(film, 1 << 30)
+    async with (
+        serving(film, patience=0.1) as server,
+        azc.connect_tcp("127.0.0.1", server.port) as stream,
+    ):
+        await stream.send(asking())
+        await until(lambda: server._open == 1)
+        await until(lambda: server._open == 0)
+        assert (await ask(server, "Range: bytes=0-9")).body == DATA[:10]
+
+
+async def test_client_that_leaves(film: Path) -> None:
+    os.truncate(film, 1 << 30)
+    async with serving(film) as server:
+        async with azc.connect_tcp("127.0.0.1", server.port) as stream:
+            await stream.send(asking())
+            await stream.receive()
+        await until(lambda: server._open == 0)
+        assert (await ask(server, "Range: bytes=0-9")).body == DATA[:10]
+
+
+async def test_file_that_cannot_be_served(tmp_path: Path) -> None:
+    async with Broadcast() as hub:
+        for wrong in (tmp_path / "nothing", tmp_path):
+            with pytest.raises(FileNotFoundError):
+                web.serve(hub, file=wrong)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+def test_no_byte_of_it_enters_the_program(film: Path, tmp_path: Path) -> None:
+    program = f"""
+import anyio
+from test_download import *
+async def main():
+    async with serving({str(film)!r}) as server:
+        assert (await ask(server)).body == DATA
+anyio.run(main)
+"""
+    trace = tmp_path / "trace"
+    calls = "trace=sendfile,splice,read,readv,pread64,preadv,preadv2,mmap"
+    strace = ["strace", "-f", "-yy", "-e", calls, "-o", str(trace)]
+    done = subprocess.run(
+        [*strace, sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    used = [line for line in trace.read_text().splitlines() if film.name in line]
+    assert used
+    assert all("sendfile(" in line for line in used)

@@ -1,0 +1,408 @@
+"""Splitter: every reader has an unbroken piece of what came, and so has the file."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+from links import linux_only, until
+
+import aiozerocopy as azc
+from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.anyio, linux_only]
+
+DATA = random.Random(7).randbytes(5_000_000)
+SMALL = 1 << 16  # bytes that a pipe holds
+
+
+async def content(reader: azc.ReceiveStream) -> bytes:
+    """All that comes until the end."""
+    received = bytearray()
+    async with reader:
+        async for data in reader:
+            received += data
+    return bytes(received)
+
+
+class Collector:
+    """Readers that are read to their ends, each by a task."""
+
+    def __init__(self, tasks: anyio.abc.TaskGroup, *readers: azc.ReceiveStream) -> None:
+        self.contents: dict[azc.ReceiveStream, bytes] = {}
+        for reader in readers:
+            tasks.start_soon(self._collect, reader)
+
+    async def _collect(self, reader: azc.ReceiveStream) -> None:
+        self.contents[reader] = await content(reader)
+
+
+async def wait_for_state(splitter: azc.Splitter, **wanted: int) -> None:
+    await until(lambda: all(getattr(splitter, one) == n for one, n in wanted.items()))
+
+
+# ---- what everybody gets -----------------------------------------------------------
+
+
+async def test_every_reader_and_the_file_get_every_byte(tmp_path: Path) -> None:
+    async with azc.pipe() as (source, writer):
+        path = tmp_path / "film.ts"
+        async with azc.Splitter(source, path) as splitter:
+            readers = [await splitter.join() for _ in range(3)]
+            async with anyio.create_task_group() as tasks:
+                collected = Collector(tasks, *readers)
+                await writer.send(DATA)
+                await writer.aclose()
+                assert await splitter.wait() == len(DATA)
+            assert splitter.lane == "tee"
+            assert (splitter.readers, splitter.dropped) == (0, 0)
+        assert [collected.contents[reader] for reader in readers] == [DATA] * 3
+        assert {reader.ended for reader in readers} == {"end"}
+        assert path.read_bytes() == DATA
+
+
+async def test_childs_output_is_split() -> None:
+    command = [sys.executable, "-c", "print('x' * 3_000_000, end='')"]
+    async with azc.open_process(command, stdin=False, stdout=True) as child:
+        assert child.stdout is not None
+        async with azc.Splitter(child.stdout, patience=math.inf) as splitter:
+            reader = await splitter.join()
+            received = await content(reader)
+            assert await splitter.wait() >= len(received)
+    assert received == b"x" * len(received)  # (it may have begun before we joined)
+
+
+@pytest.mark.parametrize("unit", [1, 188])
+async def test_who_joins_later_has_the_rest(unit: int) -> None:
+    async with azc.pipe() as (source, writer), azc.Splitter(source, unit=unit) as one:
+        await writer.send(DATA[:1000])
+        await wait_for_state(one, taken=1000)
+        reader = await one.join()
+        async with anyio.create_task_group() as tasks:
+            collected = Collector(tasks, reader)
+            await writer.send(DATA[1000:])
+            await writer.aclose()
+            await one.wait()
+    begin = -(-1000 // unit) * unit
+    assert collected.contents[reader] == DATA[begin:]
+
+
+async def test_without_readers_all_is_taken() -> None:
+    async with azc.pipe(SMALL) as (source, writer):
+        async with azc.Splitter(source) as splitter:
+            await writer.send(DATA)
+            await writer.aclose()
+            assert await splitter.wait() == len(DATA)
+            with pytest.raises(azc.StreamClosed, match="come to its end"):
+                await splitter.join()
+
+
+async def test_source_that_is_no_pipe() -> None:
+    async with azc.socketpair() as (source, writer), azc.Splitter(source) as splitter:
+        readers = [await splitter.join() for _ in range(2)]
+        async with anyio.create_task_group() as tasks:
+            collected = Collector(tasks, *readers)
+            await writer.send(DATA)
+            await writer.aclose()
+            assert await splitter.wait() == len(DATA)
+    assert [collected.contents[reader] for reader in readers] == [DATA] * 2
+
+
+async def test_source_that_breaks_is_told() -> None:
+    async with azc.socketpair() as (source, writer):
+        await source.send(b"unread, so that its peer's close is a reset")
+        async with azc.Splitter(source) as splitter:
+            await writer.send(b"some")
+            await wait_for_state(splitter, taken=4)
+            writer.abort()
+            with pytest.raises(azc.StreamBroken, match="reset"):
+                await splitter.wait()
+
+
+async def test_small_pieces() -> None:
+    pieces = [DATA[at : at + 7] for at in range(0, 70_000, 7)]
+    async with azc.pipe() as (source, writer):
+        async with azc.Splitter(source, patience=math.inf, unit=5) as splitter:
+            readers = [await splitter.join() for _ in range(3)]
+            async with anyio.create_task_group() as tasks:
+                collected = Collector(tasks, *readers)
+                for piece in pieces:
+                    await writer.send(piece)
+                await writer.aclose()
+                await splitter.wait()
+    assert [*collected.contents.values()] == [b"".join(pieces)] * 3
+
+
+# ---- slow readers, and those who leave ----------------------------------------------
+
+
+async def test_stuck_reader_is_dropped_and_the_others_go_on() -> None:
+    data = DATA[: 8 * SMALL]
+    async with azc.pipe() as (source, writer):
+        async with azc.Splitter(source, patience=0.05, pipe_size=SMALL) as splitter:
+            stuck, good = await splitter.join(), await splitter.join()
+            enlarge_pipe(good.fileno(), PIPE_SIZE)  # it is never full
+            await writer.send(data)
+            await writer.aclose()
+            assert await splitter.wait() == len(data)
+            assert splitter.dropped == 1
+        assert (stuck.ended, good.ended) == ("too slow", "end")
+        assert await content(good) == data
+        received = await content(stuck)
+        assert received == data[: len(received)]
+        assert 0 < len(received) <= SMALL
+
+
+async def test_without_patience_a_full_pipe_is_the_end() -> None:
+    async with azc.pipe() as (source, writer):
+        async with azc.Splitter(source, patience=0, pipe_size=SMALL) as splitter:
+            stuck = await splitter.join()
+            await writer.send(DATA)
+            await wait_for_state(splitter, dropped=1)
+            assert stuck.ended == "too slow"
+            await stuck.aclose()
+
+
+async def test_all_wait_for_the_slowest_if_asked(tmp_path: Path) -> None:
+    async with azc.pipe(SMALL) as (source, writer):
+        async with azc.Splitter(source, patience=math.inf, pipe_size=SMALL) as one:
+            slow, quick = await one.join(), await one.join()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(writer.send, DATA)
+                collected = Collector(tasks, quick)
+                received = bytearray()
+                while len(received) < len(DATA):
+                    received += await slow.receive(50_000)
+                    assert one.taken <= len(received) + 2 * SMALL
+                await writer.aclose()
+            await slow.aclose()
+            assert one.dropped == 0
+    assert received == collected.contents[quick] == DATA
+
+
+async def test_reader_that_leaves() -> None:
+    async with azc.pipe() as (source, writer), azc.Splitter(source) as splitter:
+        leaving, staying = await splitter.join(), await splitter.join()
+        await wait_for_state(splitter, readers=2)
+        await leaving.aclose()
+        await wait_for_state(splitter, readers=1)  # although nothing is sent
+        async with anyio.create_task_group() as tasks:
+            collected = Collector(tasks, staying)
+            await writer.send(DATA)
+            await writer.aclose()
+            await splitter.wait()
+        assert splitter.dropped == 0
+    assert collected.contents[staying] == DATA
+
+
+# ---- the end before the source's ---------------------------------------------------
+
+
+async def test_what_was_not_taken_stays_in_the_source() -> None:
+    async with azc.pipe() as (source, writer):
+        async with azc.Splitter(source, patience=math.inf, pipe_size=SMALL) as one:
+            reader = await one.join()
+            with pytest.raises(anyio.BusyResourceError):
+                await source.receive()
+            await writer.put(DATA)
+            await wait_for_state(one, taken=SMALL)
+        assert reader.ended == "stopped"
+        assert await content(reader) == DATA[:SMALL]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(writer.aclose)
+            assert await content(source) == DATA[SMALL:]
+
+
+async def test_what_was_read_ahead_is_given_back() -> None:
+    async with azc.socketpair() as (source, writer):
+        async with azc.Splitter(source, patience=math.inf, pipe_size=SMALL) as one:
+            reader = await one.join()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(writer.send, DATA)
+                await until(lambda: one.taken)
+                await one.aclose()
+                received = await content(reader)
+                assert received[: one.taken] == DATA[: one.taken]
+                tasks.start_soon(writer.aclose)
+                assert await content(source) == DATA[one.taken :]
+
+
+async def test_wait_after_the_end_is_refused() -> None:
+    async with azc.pipe() as (source, _), azc.Splitter(source) as splitter:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(splitter.aclose)
+            with pytest.raises(azc.StreamClosed, match="before its source's end"):
+                await splitter.wait()
+        with pytest.raises(azc.StreamClosed, match="async with"):
+            await splitter.join()
+
+
+async def test_dropped_without_a_close_it_warns() -> None:
+    async with azc.pipe() as (source, _):
+        splitter = azc.Splitter(source)
+        with pytest.warns(ResourceWarning, match="unclosed <Splitter"):
+            split = splitter._split
+            assert split is None
+            entered = splitter.__aenter__()
+            await entered
+            reader = await splitter.join()
+            undo, splitter._undo = splitter._undo, None
+            splitter.__del__()
+        assert undo is not None
+        assert await content(reader) == b""
+        assert reader.ended == "stopped"
+        await splitter.aclose()
+        await undo.aclose()
+
+
+# ---- the file ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_files() -> Iterator[int]:
+    """No file may grow beyond so many bytes."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    yield 100_000
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.parametrize("is_waited_for", [True, False])
+async def test_full_disk_is_told_and_the_readers_go_on(
+    small_files: int, is_waited_for: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "film"
+    with pytest.raises(azc.StreamBroken, match="the file has only 100,000 of") as told:
+        async with azc.pipe() as (source, writer), azc.Splitter(source, path) as one:
+            reader = await one.join()
+            async with anyio.create_task_group() as tasks:
+                collected = Collector(tasks, reader)
+                await writer.send(DATA)
+                await writer.aclose()
+            if is_waited_for:
+                await one.wait()
+    assert (told.value.bytes_sent, told.value.total) == (small_files, len(DATA))
+    assert isinstance(told.value.__cause__, OSError)
+    assert collected.contents[reader] == DATA
+    assert path.read_bytes() == DATA[:small_files]
+
+
+@pytest.mark.parametrize("mode", ["ab", "r+b"])
+async def test_open_file_goes_on_where_it_is(mode: str, tmp_path: Path) -> None:
+    path = tmp_path / "film"
+    path.write_bytes(b"before ")
+    with path.open(mode) as file:
+        file.seek(7)
+        file.write(b"and ")
+        async with azc.pipe() as (source, writer), azc.Splitter(source, file) as one:
+            await writer.send(b"after")
+            await writer.aclose()
+            await one.wait()
+        assert not file.closed
+    assert path.read_bytes() == b"before and after"
+
+
+async def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "film"
+    path.touch()
+    async with azc.pipe() as (source, writer):
+        with pytest.raises(io.UnsupportedOperation, match="no regular file"):
+            azc.Splitter(source, writer.fileno())
+        with path.open("rb") as file:
+            with pytest.raises(io.UnsupportedOperation, match="for reading only"):
+                azc.Splitter(source, file)
+        with pytest.raises(IsADirectoryError):
+            azc.Splitter(source, tmp_path)
+        azc.Splitter(source, path)  # never entered
+        with pytest.raises(ValueError, match="patience"):
+            azc.Splitter(source, patience=-1)
+        with pytest.raises(ValueError, match="unit"):
+            azc.Splitter(source, unit=0)
+
+
+# ---- other systems -----------------------------------------------------------------
+
+
+WITHOUT_TEE = """
+import anyio, aiozerocopy as azc, sys
+
+async def main():
+    async with azc.pipe() as (source, writer):
+        async with azc.Splitter(source, sys.argv[1], patience=9, unit=3) as one:
+            readers = [await one.join() for _ in range(2)]
+            received = []
+            async def collect(reader):
+                async with reader:
+                    received.append(b"".join([data async for data in reader]))
+            async with anyio.create_task_group() as tasks:
+                for reader in readers:
+                    tasks.start_soon(collect, reader)
+                await writer.send(bytes(range(256)) * 4000)
+                late = await one.join()
+                tasks.start_soon(collect, late)
+                await writer.send(b"more")
+                await writer.aclose()
+                await one.wait()
+            assert one.lane == "copy", one.lane
+    whole = bytes(range(256)) * 4000 + b"more"
+    assert all(whole.endswith(each) for each in received)
+    assert sorted(map(len, received))[1:] == [len(whole)] * 2
+    with open(sys.argv[1], "rb") as file:
+        assert file.read() == whole
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+@pytest.mark.parametrize("error", ["ENOSYS", "EINVAL", "EPERM"])
+def test_without_tee_it_copies(error: str, tmp_path: Path) -> None:
+    strace = ["strace", "-f", "-o", str(tmp_path / "trace"), "-e", "trace=tee,splice"]
+    inject = ["-e", f"inject=tee,splice:error={error}"]
+    program = [sys.executable, "-W", "error", "-c", WITHOUT_TEE, str(tmp_path / "film")]
+    done = subprocess.run(
+        [*strace, *inject, *program],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+async def test_forked_child_has_no_part_in_it() -> None:
+    async with azc.pipe() as (source, writer), azc.Splitter(source) as splitter:
+        reader = await splitter.join()
+        await wait_for_state(splitter, readers=1)
+        go_on, told = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.close(told)
+                os.read(go_on, 1)  # until the parent has seen its reader's end
+                splitter._split.stop()  # type: ignore[union-attr]
+                os._exit(0)
+            finally:
+                os._exit(1)
+        os.close(go_on)
+        await writer.send(b"all")
+        await wait_for_state(splitter, taken=3)
+        await splitter.aclose()
+        assert await content(reader) == b"all"
+        os.close(told)
+        assert await anyio.to_thread.run_sync(os.waitpid, child, 0) == (child, 0)
