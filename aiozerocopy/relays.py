@@ -18,7 +18,7 @@ from aiozerocopy.streams import ReceiveStream, SendStream
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-PIECE = 256 << 10  # bytes that go through Python at a time, where they must
+PIECE = 256 << 10  # bytes of a file, or through Python, at a time
 
 Source = ByteReceiveStream | AnyFile
 Sink = ByteSendStream | AnyFile
@@ -101,10 +101,14 @@ def _open_sink(file: AnyFile) -> SendStream:
 async def _in_pieces(
     relay: Relay, source: ReceiveStream, sink: SendStream, nbytes: int | None
 ) -> int:
-    """What the source has at a time is one message."""
+    """What the source has at a time is one message; of a file, a piece of it."""
+    fd = source.fileno()
+    is_file = fd >= 0 and stat.S_ISREG(os.fstat(fd).st_mode)
     while nbytes is None or relay.moved < nbytes:
         left = None if nbytes is None else nbytes - relay.moved
-        if source.fileno() >= 0 and not source._unread:
+        if is_file:
+            left = PIECE if left is None else min(left, PIECE)
+        elif not source._unread and source.fileno() >= 0:
             await anyio.wait_readable(source.fileno())
         if not await relay_streams(relay, source, sink, left, once=True):
             break

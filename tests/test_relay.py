@@ -328,6 +328,12 @@ async def test_in_pieces_others_may_send_in_between() -> None:
             await feeder.aclose()
 
 
+async def test_a_file_in_pieces(film: Path) -> None:
+    got, moved = await sent_to_pipe(lambda to: azc.relay(film, to, pieces=True))
+    assert moved == len(DATA)
+    assert_same(got, DATA)
+
+
 async def test_two_relays_from_one_source() -> None:
     async with azc.pipe() as (reader, writer), azc.pipe() as (source, feeder):
         async with anyio.create_task_group() as tasks:
