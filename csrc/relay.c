@@ -168,14 +168,13 @@ static bool waits_in_splice(const azc_side *side) {
     return S_ISSOCK(side->mode) && !azc_sys.is_nonblocking(side->channel->fd);
 }
 
-/* Does a channel of ours lend pages to this pipe?  They must be read, not spliced. */
-static bool carries_loans(const azc_channel *reader) {
+bool azc__carries_loans(dev_t device, ino_t inode) {
     bool lends = false;
     for (uint32_t i = 0; i < azc__channels.used && !lends; i++) {
         azc_channel *it = azc__handle_lock_at(&azc__channels, i);
         if (!it) continue;
         lends = azc__outward(it) && it->flags & AZC_READS &&
-                it->device == reader->device && it->inode == reader->inode;
+                it->device == device && it->inode == inode;
         azc__leave(it);
     }
     return lends;
@@ -187,7 +186,8 @@ static int choose_lane(azc_relay *relay) {
         waits_in_splice(to))
         return AZC_BY_COPY;
     if (S_ISREG(from->mode) && !S_ISFIFO(to->mode)) return AZC_BY_SENDFILE;
-    if (S_ISFIFO(from->mode) && carries_loans(from->channel))
+    if (S_ISFIFO(from->mode) &&
+        azc__carries_loans(from->channel->device, from->channel->inode))
         return AZC_BY_COPY;
     if (S_ISFIFO(from->mode) || S_ISFIFO(to->mode)) return AZC_BY_SPLICE;
     if (azc_sys.pipe(relay->between) < 0) {

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "relay.h"
 #include "sys.h"
 
 enum { MOST = 1 << 20, COPIED = 64 << 10, NEVER = -1 };
@@ -466,6 +467,13 @@ int azc_split_get(azc_split *it, azc_split_state *state) {
 
 /* ---- its life ----------------------------------------------------------- */
 
+/* tee would show the readers what the pages hold later. */
+static bool carries_loans(int source) {
+    struct stat it;
+    return azc_sys.fstat(source, &it) == 0 &&
+           azc__carries_loans(it.st_dev, it.st_ino);
+}
+
 int azc_split_open(int source, int file, int null, uint64_t patience_us,
                    size_t unit, azc_split **split) {
     azc_split *it = azc_sys.allocate(sizeof *it);
@@ -487,6 +495,11 @@ int azc_split_open(int source, int file, int null, uint64_t patience_us,
     it->unit = unit;
     pthread_mutex_init(&it->lock, NULL);
     enlist(it);
+    if (carries_loans(source) && begin_to_copy(it) < 0) {
+        it->source = it->file = it->null = -1; /* the caller's again */
+        azc_split_free(it);
+        return -ENOMEM;
+    }
     *split = it;
     return 0;
 }

@@ -147,6 +147,24 @@ async def test_small_pieces() -> None:
     assert [*collected.contents.values()] == [b"".join(pieces)] * 3
 
 
+async def test_lent_pages_are_copied() -> None:
+    """Who has them by tee would see what the frame holds later."""
+    pool = azc.FramePool((1 << 20,), slots=1)
+    read_fd, write_fd = os.pipe()
+    feeder = azc.open_writer(write_fd, peer="reads")
+    async with azc.open_reader(read_fd) as source, azc.Splitter(source) as splitter:
+        assert splitter.lane == "copy"
+        reader = await splitter.join()
+        frame = await pool.acquire()
+        frame.view[:] = DATA[: 1 << 20]
+        async with feeder:
+            await feeder.send(frame.view)
+            frame.view[:] = bytes(1 << 20)
+            frame.release()
+        await splitter.wait()
+        assert await content(reader) == DATA[: 1 << 20]
+
+
 # ---- slow readers, and those who leave ----------------------------------------------
 
 
