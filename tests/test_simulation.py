@@ -4,9 +4,10 @@ tests/sim/sim.c says what is simulated and what must hold; tests/sim/race.c has 
 threads on real pipes and sockets. A failure prints its seed: build the program as
 below, and ``sim --from SEED --seeds 1 --verbose`` shows it again, step by step.
 tests/sim/relays.c has relays between such fds. Smaller programs beside it:
-tests/sim/pace.c gives csrc/pace.c a clock of its own; stop_early.c takes memory back while a pipe is being written; fairness.c lets others
-wait while a pump is busy; writer.c checks which thread writes a big message; cores.c
-prints how many cores the helper sees; locked.c takes locked pages back from a pipe.
+tests/sim/pace.c gives csrc/pace.c a clock of its own; stop_early.c takes memory back
+while a pipe is being written; fairness.c lets others wait while a pump is busy;
+writer.c checks which thread writes a big message; cores.c prints how many cores the
+helper sees; locked.c takes locked pages back from a pipe.
 """
 
 from __future__ import annotations
