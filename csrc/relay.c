@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "cancel.h"
 #include "ending.h"
 #include "move.h"
 #include "queue.h"
@@ -87,7 +88,8 @@ static bool try_turn(azc_side *side) {
                 channel->state == OPEN && !channel->error;
     if (ours) {
         channel->driving = channel->in_call = true;
-        channel->in_caller = channel->stop_early = false;
+        channel->in_caller = false;
+        channel->stop_early = hold->cancelled;
         channel->stopped_by = 0;
         channel->extra_calls = 0;
         hold->in_flight = 1; /* so that a cancel asks us */
@@ -658,32 +660,51 @@ static int queue_hold(azc_relay *relay, azc_side *side, azc_id id,
         side->mode = st.st_mode;
         side->hold->relay = relay;
         side->hold->need = UINT64_MAX;
+        side->hold->submitting = direction == AZC_OUT;
         azc__queue_push(&channel->queue, side->hold);
     }
     azc__leave(channel);
     return r;
 }
 
-/* Takes the hold out again: the relay has not begun. */
-static void drop_hold(azc_side *side, int error) {
+/* The source's hold goes again: there is no thread. */
+static void drop_hold(azc_side *side) {
     azc_channel *channel = azc__find(side->id);
     if (!channel) return;
-    if (side->hold) {
-        azc__note_free(side->hold->note);
-        side->hold->note = NULL;
-        azc__end_one(channel, side->hold, error, AZC_DROPPED);
-        azc__hand_to_pump(channel, DROVE_BUDGET);
-    }
+    if (side->hold) azc__end_one(channel, side->hold, 0, AZC_DROPPED);
+    azc__hand_to_pump(channel, DROVE_BUDGET);
     azc__leave(channel);
+}
+
+/* From here on an event tells the end of the sink's hold; or none does, if the call
+ * fails (r).  It may have ended before, or been cancelled. */
+static void end_submission(azc_relay *relay, azc_op *hold, int r) {
+    azc_channel *channel = azc__find(relay->sink.id);
+    hold->submitting = false;
+    if (r < 0) {
+        azc__note_free(hold->note);
+        hold->note = NULL;
+    }
+    if (hold->ended) {
+        azc__note_post(hold->note, hold->done, hold->status, hold->outcome);
+        azc__op_free(hold);
+    } else if (r < 0) {
+        azc__end_one(channel, hold, r, AZC_DROPPED);
+        azc__hand_to_pump(channel, DROVE_BUDGET);
+    } else if (!hold->in_flight) {
+        azc__apply_cancel_of(channel, hold);
+    }
+    if (channel) azc__leave(channel);
 }
 
 static int begin(azc_relay *relay, azc_id source, azc_id sink, int *failed) {
     pthread_t thread;
+    azc_op *hold = relay->sink.hold;
     *failed = AZC_OUT;
     int r = queue_hold(relay, &relay->sink, sink, AZC_OUT);
     if (r < 0) {
-        azc__note_free(relay->sink.hold->note);
-        azc_sys.release(relay->sink.hold);
+        azc__note_free(hold->note);
+        azc_sys.release(hold);
         azc_sys.release(relay->source.hold);
         return r;
     }
@@ -695,9 +716,9 @@ static int begin(azc_relay *relay, azc_id source, azc_id sink, int *failed) {
         *failed = 0;
         r = azc_sys.thread_start(&thread, run, relay);
         if (r == 0) azc_sys.thread_detach(thread);
-        if (r < 0) drop_hold(&relay->source, r);
+        if (r < 0) drop_hold(&relay->source);
     }
-    if (r < 0) drop_hold(&relay->sink, r);
+    end_submission(relay, hold, r);
     return r;
 }
 

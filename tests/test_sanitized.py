@@ -25,6 +25,7 @@ TESTS = [
     "test_lending.py",
     "test_lifetime.py",
     "test_pool.py",
+    "test_relay.py",
     "test_splitter.py",
 ]
 

@@ -3,10 +3,11 @@
 tests/sim/sim.c says what is simulated and what must hold; tests/sim/race.c has real
 threads on real pipes and sockets. A failure prints its seed: build the program as
 below, and ``sim --from SEED --seeds 1 --verbose`` shows it again, step by step.
-Smaller programs beside it: tests/sim/pace.c gives csrc/pace.c a clock of its own;
-stop_early.c takes memory back while a pipe is being written; fairness.c lets others
-wait while a pump is busy; writer.c checks which thread writes a big message; cores.c
-prints how many cores the helper sees; locked.c takes locked pages back from a pipe.
+tests/sim/relays.c has relays between such fds. Smaller programs beside it:
+tests/sim/pace.c gives csrc/pace.c a clock of its own; stop_early.c takes memory back
+while a pipe is being written; fairness.c lets others wait while a pump is busy;
+writer.c checks which thread writes a big message; cores.c prints how many cores the
+helper sees; locked.c takes locked pages back from a pipe.
 """
 
 from __future__ import annotations
@@ -180,16 +181,16 @@ def test_pump(folder: Path, works: Callable[..., bool], name: str) -> None:
 
 @pytest.fixture(scope="module")
 def race(folder: Path, works: Callable[..., bool]) -> Callable[..., Path]:
-    """Build tests/sim/race.c, once in each way."""
+    """Build a program of threads, once in each way."""
 
-    def race(*flags: str, prefix: tuple[str, ...] = ()) -> Path:
-        target = folder / "-".join(["race", *flags]).replace("=", "-")
+    def race(*flags: str, prefix: tuple[str, ...] = (), program: str = "race") -> Path:
+        target = folder / "-".join([program, *flags]).replace("=", "-")
         if target.exists():
             return target
         if not works(*flags, prefix=prefix):
             pytest.skip(f"{flags[0]} does not work here")
         sources = [CSRC / f"{name}.c" for name in REAL]
-        return compiled(target, [*sources, SIM / "race.c"], *flags)
+        return compiled(target, [*sources, SIM / f"{program}.c"], *flags)
 
     return race
 
@@ -205,4 +206,13 @@ def test_race_of_threads(race: Callable[..., Path], seed: int) -> None:
     prefix = ("setarch", "-R")
     program = race(*THREAD, prefix=prefix)
     result = run([*prefix, program, "--operations", "60000", "--seed", str(seed)])
+    assert result.returncode == 0, result.stderr[-8000:]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("flags", [ADDRESS, THREAD], ids=["memory", "threads"])
+def test_relays(race: Callable[..., Path], flags: tuple[str, ...], seed: int) -> None:
+    prefix = ("setarch", "-R") if flags is THREAD else ()
+    program = race(*flags, prefix=prefix, program="relays")
+    result = run([*prefix, program, "--rounds", "50", "--seed", str(seed)])
     assert result.returncode == 0, result.stderr[-8000:]
