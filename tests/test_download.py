@@ -21,6 +21,7 @@ from links import until
 
 import aiozerocopy as azc
 from aiozerocopy import web
+from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.web import download
 from aiozerocopy.web.http import Refused, Request
@@ -248,6 +249,7 @@ async def test_file_that_cannot_be_served(tmp_path: Path) -> None:
                 web.serve(hub, file=wrong)
 
 
+@pytest.mark.skipif(PORTABLE, reason="the portable build copies")
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 def test_no_byte_of_it_enters_the_program(film: Path, tmp_path: Path) -> None:
     program = f"""
