@@ -92,9 +92,16 @@ async def test_whole_file(film: Path) -> None:
     assert answer.headers["Content-Length"] == str(len(DATA))
     assert answer.headers["Accept-Ranges"] == "bytes"
     assert answer.headers["Content-Disposition"] == (
-        "attachment; filename*=UTF-8''a%20night%20%26%20a%20day.mp4"
+        'attachment; filename="a night & a day.mp4"; '
+        "filename*=UTF-8''a%20night%20%26%20a%20day.mp4"
     )
     assert (head.status, head.headers, head.body) == (200, answer.headers, b"")
+
+
+def test_name_that_headers_cannot_hold() -> None:
+    assert download._named('é"\\\r\n%.mp4') == (
+        "filename=\"______.mp4\"; filename*=UTF-8''%C3%A9%22%5C%0D%0A%25.mp4"
+    )
 
 
 @pytest.mark.parametrize(
