@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, cast
 
 import anyio
 
+from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.pipe_size import PIPE_SIZE
 from aiozerocopy._core.splitting import Split
@@ -265,7 +266,7 @@ class Splitter(Block):
     @property
     def lane(self) -> str:
         """How the bytes travel: "tee", or "copy" where the system has no tee."""
-        copies = self._split is not None and self._split.state().copies
+        copies = PORTABLE or (self._split is not None and self._split.state().copies)
         return "copy" if copies else "tee"
 
     def __repr__(self) -> str:

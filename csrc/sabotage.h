@@ -15,6 +15,7 @@ enum {
     SABOTAGE_GATE = 256,
     SABOTAGE_COPY = 512,
     SABOTAGE_BETWEEN = 1024,
+    SABOTAGE_SPLIT = 2048,
 };
 extern int azc_sabotage;
 #define SABOTAGED(what) (azc_sabotage & SABOTAGE_##what)

@@ -21,6 +21,7 @@ from links import until
 
 import aiozerocopy as azc
 from aiozerocopy import web
+from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.web import download
 from aiozerocopy.web.http import Refused, Request
@@ -91,9 +92,16 @@ async def test_whole_file(film: Path) -> None:
     assert answer.headers["Content-Length"] == str(len(DATA))
     assert answer.headers["Accept-Ranges"] == "bytes"
     assert answer.headers["Content-Disposition"] == (
-        "attachment; filename*=UTF-8''a%20night%20%26%20a%20day.mp4"
+        'attachment; filename="a night & a day.mp4"; '
+        "filename*=UTF-8''a%20night%20%26%20a%20day.mp4"
     )
     assert (head.status, head.headers, head.body) == (200, answer.headers, b"")
+
+
+def test_name_that_headers_cannot_hold() -> None:
+    assert download._named('é"\\\r\n%.mp4') == (
+        "filename=\"______.mp4\"; filename*=UTF-8''%C3%A9%22%5C%0D%0A%25.mp4"
+    )
 
 
 @pytest.mark.parametrize(
@@ -248,6 +256,7 @@ async def test_file_that_cannot_be_served(tmp_path: Path) -> None:
                 web.serve(hub, file=wrong)
 
 
+@pytest.mark.skipif(PORTABLE, reason="the portable build copies")
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 def test_no_byte_of_it_enters_the_program(film: Path, tmp_path: Path) -> None:
     program = f"""

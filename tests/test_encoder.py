@@ -24,6 +24,7 @@ from ffmpegs import quick_ffmpeg as quick_ffmpeg
 from links import until
 
 import aiozerocopy as azc
+from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy.broadcast import ClientTooSlow
 from aiozerocopy.ffmpeg import Audio, Encoder, FFmpegError, available, encoders
 from aiozerocopy.ffmpeg.mkv_clusters import MKVClusters
@@ -128,7 +129,7 @@ async def test_film_goes_to_a_socket_and_a_file_at_once(
             async with there:
                 relay = azc.relay(reader, there)
                 assert await relay == await splitter.wait()
-            assert relay.lane.startswith("splice")
+            assert relay.lane == ("copy" if PORTABLE else "splice")
         await encoder.wait()
         assert encoder.frames_written == 10
     assert received == path.read_bytes()

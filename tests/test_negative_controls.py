@@ -31,6 +31,7 @@ CAUGHT_BY = {
     "between": "test_relay.py::test_cancelled_every_byte_is_out_or_the_sources",
     "gate": "contract/test_p4_backpressure.py::test_put_waits_for_room",
     "take_back": "test_interruptions.py::test_one_line_after_the_other",
+    "split": "test_splitter.py::test_all_wait_for_the_slowest_if_asked",
     "unpin": "contract/test_p0_done_means_yours.py::test_pending_send_locks_the_buffer",
 }
 
@@ -45,7 +46,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(tree: Path, fault: str, *tests: str) -> subprocess.Popen[str]:
     """Run these tests on one loop and two links, with a fault."""
-    options = ["-x", "-k", "asyncio and (unix or adopted or lending)", "--tb=line"]
+    which = "asyncio and (unix or adopted or lending or splitter)"
+    options = ["-x", "-k", which, "--tb=line"]
     files = (f"tests/{test}" for test in tests)
     return trees.start_tests(tree, *options, *files, **{sabotage.VARIABLE: fault})
 

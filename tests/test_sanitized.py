@@ -26,6 +26,7 @@ TESTS = [
     "test_lifetime.py",
     "test_pool.py",
     "test_relay.py",
+    "test_splitter.py",
 ]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

@@ -11,6 +11,7 @@ import os
 import subprocess
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.pipe_size import PIPE_SIZE
@@ -30,8 +31,6 @@ from aiozerocopy.bench.video import ffmpegs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
-
 SIDE = 1024  # pixels of a grey picture: FFmpeg's is a message
 MIB = SIDE * SIDE
 C_LOOP, RECEIVE = "C splice loop", "receive and send, asyncio"
@@ -90,15 +89,12 @@ class Source:
         return os.open(self.file(work), os.O_RDONLY)
 
     def file(self, work: Work) -> Path:
-        """The pattern, over and over."""
-        pattern = self.lab.pattern(work)
-        path = self.lab.path / "source"
-        total = work.size * (work.warm + work.messages)
-        if not path.exists() or path.stat().st_size < total:
-            with open(pattern, "rb") as file:
-                data = file.read()
+        """The pattern, over and over, and no byte more: some copy a whole file."""
+        path = self.lab.path / f"source-{work.warm + work.messages}"
+        if not path.exists():
+            data = Path(self.lab.pattern(work)).read_bytes()
             with path.open("wb") as file:
-                for _ in range(-(-total // len(data))):
+                for _ in range((work.warm + work.messages) // work.buffers):
                     file.write(data)
         return path
 

@@ -71,7 +71,7 @@ class Download:
         known = KINDS.get(self._path.suffix.lower()) or mimetypes.guess_type(name)[0]
         return {
             "Accept-Ranges": "bytes",
-            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name)}",
+            "Content-Disposition": f"attachment; {_named(name)}",
             "Content-Type": known or "application/octet-stream",
             "ETag": f'"{status.st_mtime_ns:x}-{status.st_size:x}"',
             "Last-Modified": formatdate(status.st_mtime, usegmt=True),
@@ -102,6 +102,12 @@ def _open(path: Path) -> FileIO:
         return FileIO(fd)
     os.close(fd)
     raise FileNotFoundError(f"{path} is no regular file")
+
+
+def _named(name: str) -> str:
+    """Its name for those who know only plain ones, and for the others."""
+    plain = re.sub(r"[^ -~]|[\"\\%]", "_", name)
+    return f"filename=\"{plain}\"; filename*=UTF-8''{quote(name)}"
 
 
 def wanted(request: Request, headers: dict[str, str], size: int) -> range:

@@ -27,6 +27,7 @@ IN_C = {
     "event": 64,
     "gate": 256,
     "between": 1024,
+    "split": 2048,
 }
 
 
