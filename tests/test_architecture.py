@@ -22,7 +22,17 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 # the package itself, with the public names.
 ROOMS = (
     *("_core", "frames", "pool", "streams", "opening", "_net", "_process"),
-    *("framing", "client", "process", "gl", "broadcast", "ffmpeg", "web", "compat"),
+    *(
+        "framing",
+        "client",
+        "process",
+        "capture",
+        "gl",
+        "broadcast",
+        "ffmpeg",
+        "web",
+        "compat",
+    ),
     *("", "bench", "commands", "__main__"),
 )
 

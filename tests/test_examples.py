@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import ffmpegs
 import pytest
+from xserver import x_server
 
 from aiozerocopy.ffmpeg import find_ffmpeg
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # These two need each other: tests/test_client.py has both.
@@ -30,6 +36,7 @@ ARGUMENTS = {
     "web_viewer": "--frames 3",
     "live_film_aiohttp": "--seconds 0.5 --port {port}",
     "live_film_fastapi": "--seconds 0.5 --port {port}",
+    "screen_recorder": "{folder}/film.mkv --display {display} --seconds 0.5",
 }
 NEEDED = {
     "live_film_aiohttp": "aiohttp",
@@ -45,6 +52,7 @@ SAID = {
     "web_viewer": "Watch at http",
     "live_film_aiohttp": "Watch at http",
     "live_film_fastapi": "Watch at http",
+    "screen_recorder": "15 frames in ",
 }
 FRAMES = {  # in the film that it makes
     "numpy_to_ffmpeg": 30,
@@ -52,6 +60,7 @@ FRAMES = {  # in the film that it makes
     "live_stream": 15,
     "render_loop": 10,
     "from_turbopipe": 120,
+    "screen_recorder": 15,
 }
 
 
@@ -73,14 +82,27 @@ async def frames_in(film: Path) -> int:
     return len(await ffmpegs.frames_of(film, "gray", size=(16, 16)))
 
 
+@pytest.fixture(scope="module")
+def display() -> Iterator[str]:
+    """Of an X server; where there is none, a name that leads nowhere."""
+    if shutil.which("Xvfb") is None:
+        yield ""
+        return
+    with x_server() as server:
+        yield server.name
+
+
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
-def test_example(path: Path, tmp_path: Path) -> None:
+def test_example(path: Path, display: str, tmp_path: Path) -> None:
     name = path.stem
+    if name == "screen_recorder" and not display:
+        pytest.skip("needs Xvfb")
     for needed in NEEDED.get(name, "").split():
         pytest.importorskip(needed)
     port = ffmpegs.free_port(socket.SOCK_STREAM)
     given = ARGUMENTS.get(name, "")
-    arguments = given.format(folder=tmp_path, port=port).split()
+    places = {"folder": tmp_path, "port": port, "display": display}
+    arguments = given.format(**places).split()
     assert SAID.get(name, "") in run(path, tmp_path, *arguments)
     if name in FRAMES:
         [film] = tmp_path.glob("film.*")
