@@ -584,7 +584,7 @@ async def test_another_resolution(size: tuple[int, int]) -> None:
         ({"region": (100, 0, 61, 10)}, r"61x10\+100\+0 is not all on the screen"),
         ({"region": (-1, 0, 10, 10)}, r"10x10-1\+0 is not all on the screen"),
         ({"region": (0, 0, 0, 10)}, "no pixels"),
-        ({"monitor": "HDMI-7"}, "no monitor 'HDMI-7', but "),
+        ({"monitor": "HDMI-7"}, "called 'HDMI-7': there is "),
         ({"monitor": "x", "region": ALL}, "not both"),
         ({"slots": 0}, "a slot at least"),
     ],

@@ -92,6 +92,7 @@ class X11Screen:
         if self._wanted is not None and min(self._wanted[2:]) < 1:
             raise ValueError(f"a region of {self._wanted} has no pixels")
         self._display = Display.named(display)
+        self.display = self._display.name
         self._monitor = monitor
         self._cursor = cursor
         self._slots = slots
@@ -154,7 +155,8 @@ class X11Screen:
             found = {one.name: one for one in monitors}
             if self._monitor not in found:
                 raise ValueError(
-                    f"there is no monitor {self._monitor!r}, but {', '.join(found)}"
+                    f"no monitor is called {self._monitor!r}: there is "
+                    f"{' and '.join(found)}"
                 )
             region = found[self._monitor].place.within(self._whole)
         if region is None:
