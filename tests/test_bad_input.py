@@ -334,6 +334,17 @@ def test_compiler_that_is_none(
     assert re.fullmatch(f"aiozerocopy bench: {compiler}.*\n", said)
 
 
+def test_bench_without_an_x_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert cli.main(["bench", "capture", "--quick"]) == 1
+    said = capsys.readouterr().err
+    assert said == (
+        "aiozerocopy bench: Xvfb: it is not installed: on Debian, apt install xvfb\n"
+    )
+
+
 @pytest.mark.parametrize("bench", ["ffmpeg", "encode", "render"])
 def test_ffmpeg_that_does_not_work(
     bench: str,

@@ -19,7 +19,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from ffmpegs import needed
-from xserver import COLOURS, HEIGHT, SIZE, WIDTH, Painter, Server, as_bytes, x_server
+from xserver import COLOURS, HEIGHT, SIZE, WIDTH, Painter, as_bytes, x_server
 
 import aiozerocopy as azc
 from aiozerocopy import capture, ffmpeg
@@ -32,6 +32,8 @@ from aiozerocopy.capture.screen import merged
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from xserver import Server
 
 pytest.importorskip("numpy")
 import numpy as np

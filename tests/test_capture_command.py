@@ -15,11 +15,13 @@ import anyio
 import pytest
 from ffmpegs import frames_of
 from ffmpegs import quick_ffmpeg as quick_ffmpeg
-from xserver import COLOURS, SIZE, Painter, Server, as_bytes, x_server
+from xserver import COLOURS, SIZE, Painter, as_bytes, x_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from xserver import Server
 
 np = pytest.importorskip("numpy")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
