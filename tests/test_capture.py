@@ -8,6 +8,7 @@ import gc
 import math
 import os
 import random
+import signal
 import socket
 import struct
 import subprocess
@@ -290,32 +291,65 @@ async def test_pictures_by_damage_are_whole(
             picture.release()
 
 
+@contextlib.contextmanager
+def stopped(server: Server) -> Iterator[None]:
+    """The server does nothing meanwhile."""
+    os.kill(server.process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.process.pid, signal.SIGCONT)
+
+
 @pytest.mark.anyio
-async def test_cancelled_waits_for_damage_lose_none(
-    server: Server, painter: Painter
+@pytest.mark.parametrize("wait", ["_take_damage", "_fetch"])
+async def test_cancelled_wait_for_damage_loses_none(
+    wait: str, server: Server, painter: Painter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cancelled wherever it waits, the next picture is whole all the same."""
+    """Cancelled while the server owes an answer, the next pictures are whole."""
     window = painter.window(0xFF0000, 0, 0, 20, 20)
     async with capture.X11Screen(server.name, slots=2) as screen:
-        screen._watch_damage()
-        for number in range(40):
-            painter.move(window, number, number)
-            with anyio.CancelScope() as scope:
+        pictures = screen.frames(damage=True)
+        for _ in range(2):  # each slot is filled
+            (await anext(pictures)).release()
+            painter.move(window, 50, 10)
+        waiting = getattr(screen, wait)
+
+        async def wait_stopped(*arguments: Any) -> None:
+            with stopped(server):
                 async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(waiting, *arguments)
+                    await anyio.wait_all_tasks_blocked()
+                    tasks.cancel_scope.cancel()
+            scope.cancel()
+            await anyio.lowlevel.checkpoint()
 
-                    async def cancel(scope: anyio.CancelScope, after: int) -> None:
-                        for _ in range(after):
-                            await anyio.lowlevel.checkpoint()
-                        scope.cancel()
+        for number in range(4):
+            painter.move(window, 10 * number, 30 * number)
+            with monkeypatch.context() as patch, anyio.CancelScope() as scope:
+                patch.setattr(screen, wait, wait_stopped)
+                await anext(pictures)
+            assert scope.cancelled_caught
+            painter.move(window, 10 * number, 30 * number + 1)
+            for _ in range(2):
+                with await anext(pictures) as picture, await screen.grab() as whole:
+                    assert (colours(picture) == colours(whole)).all()
+                painter.move(window, 10 * number + 5, 30 * number + 1)
 
-                    tasks.start_soon(cancel, scope, number % 8)
-                    picture = await screen._grab_changes(0)
-                    if picture is not None:
-                        picture.release()
-            picture = await screen._grab_changes(0)
-            with await screen.grab() as whole:
-                assert picture is None or (colours(picture) == colours(whole)).all()
-                picture = None
+
+@pytest.mark.anyio
+async def test_what_is_written_to_a_picture_is_not_in_the_next(
+    server: Server, painter: Painter
+) -> None:
+    window = painter.window(0xFF0000, 0, 0, 20, 20)
+    async with capture.X11Screen(server.name, slots=1) as screen:
+        pictures = screen.frames(damage=True)
+        (await anext(pictures)).release()
+        with await screen.grab() as mine:
+            mine.array[:] = 77
+        painter.move(window, 100, 50)
+        with await anext(pictures) as picture:
+            assert {*picture.array[..., :3].ravel()} == {0, 255}
 
 
 @pytest.mark.anyio
@@ -417,15 +451,12 @@ async def test_slot_of_a_cancelled_grab_stays_taken_until_the_server_has_answere
     server: Server,
 ) -> None:
     async with capture.X11Screen(server.name, slots=1) as screen:
-        os.kill(server.process.pid, 19)  # it stops
-        try:
+        with stopped(server):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(screen.grab)
                 await anyio.wait_all_tasks_blocked()
                 tasks.cancel_scope.cancel()
             assert screen.pool.stats.free == 0
-        finally:
-            os.kill(server.process.pid, 18)  # and goes on
         connection = screen._connection
         assert connection is not None
         await connection.until(lambda: screen.pool.stats.free == 1)

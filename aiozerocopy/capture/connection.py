@@ -79,8 +79,11 @@ class Connection:
         self._unsent = b""
         self._expected: collections.deque[Answer] = collections.deque()
         self._reading = anyio.Lock(fast_acquire=True)
-        self._head, self._body = bytearray(HEAD), memoryview(b"")
-        self._have = 0  # bytes of the message that is being read
+        # The message that is being read; None until all of its head is there.  Only
+        # these refer to its memory: what a cancelled task leaves behind does not.
+        self._head = bytearray(HEAD)
+        self._body: memoryview | None = None
+        self._missing = memoryview(self._head)  # what is received next
         self._ids = itertools.count(1)
 
     @property
@@ -117,10 +120,13 @@ class Connection:
 
     async def _greet(self, display: Display) -> None:
         self._write(messages.hello(*display.cookie(self._socket)))
-        head = memoryview(bytearray(8))
-        await self._fill(head)
-        rest = memoryview(bytearray(4 * struct.unpack_from("=H", head, 6)[0]))
-        await self._fill(rest)
+        head = bytearray(8)
+        self._missing = memoryview(head)
+        await self._fill()
+        rest = bytearray(4 * struct.unpack_from("=H", head, 6)[0])
+        self._missing = memoryview(rest)
+        await self._fill()
+        self._missing = memoryview(self._head)
         if why := messages.refusal(bytes(head), bytes(rest)):
             raise ScreenError(f"the X server of {self.name} does not let us in: {why}")
         try:
@@ -136,6 +142,7 @@ class Connection:
                 anyio.notify_closing(self._socket)
             self._socket.close()
             self._expected.clear()
+            self._body, self._missing = None, memoryview(b"")
 
     def new_id(self) -> int:
         """For something that the server will keep for us."""
@@ -211,23 +218,18 @@ class Connection:
     async def until(self, ready: Callable[[], bool]) -> None:
         """Read until it is so."""
         while not ready():
-            self._check_open()
             async with self._reading:
                 if not ready():
                     await self._read_one()
 
     async def _read_one(self) -> None:
-        head = self._head
-        try:
-            await self._fill(memoryview(head), 0)
-            if self._have == HEAD:
-                self._body = self._room_for(head)
-            await self._fill(self._body, HEAD)
-        except ScreenLost:
-            self._have = 0
-            raise
-        body, self._body, self._have = self._body, memoryview(b""), 0
-        self._take(bytes(head), body)
+        self._check_open()
+        if self._body is None:
+            await self._fill()
+            self._body = self._missing = self._room_for(self._head)
+        await self._fill()
+        body, self._body, self._missing = self._body, None, memoryview(self._head)
+        self._take(bytes(self._head), body)
 
     def _room_for(self, head: bytearray) -> memoryview:
         """Where the rest of a message goes."""
@@ -278,16 +280,12 @@ class Connection:
             raise self._fail(f"the X server of {self.name} refused: {said}")
         raise self._fail(f"the X server of {self.name} answers what nobody has asked")
 
-    async def _fill(self, view: memoryview, before: int | None = None) -> None:
-        """Receive all of it; ``before`` bytes of the message lie in front of it.
-
-        A cancel leaves what has come in place, and ``_have`` says how much that is.
-        """
-        have = 0 if before is None else self._have - before
-        while have < view.nbytes:
+    async def _fill(self) -> None:
+        """Receive all that is missing.  After a cancel, what has come is in place."""
+        while self._missing.nbytes:
             self._check_open()
             try:
-                n = self._socket.recv_into(view[have:])
+                n = self._socket.recv_into(self._missing)
             except BlockingIOError:
                 with self._closing_is_closed():
                     await anyio.wait_readable(self._socket)
@@ -297,9 +295,7 @@ class Connection:
                 raise self._fail(text, error) from error
             if n == 0:
                 raise self._fail(f"the X server of {self.name} has gone")
-            have += n
-            if before is not None:
-                self._have = before + have
+            self._missing = self._missing[n:]
 
     @contextlib.contextmanager
     def _closing_is_closed(self) -> Any:
