@@ -109,8 +109,15 @@ def _parser() -> Parser:
         action="store_true",
         help="copy only what the X server says has changed",
     )
-    parser.add_argument("--codec", metavar="NAME", help="as for render")
-    parser.add_argument("--quality", choices=QUALITIES, help="as for render")
+    parser.add_argument(
+        "--codec",
+        metavar="NAME",
+        help="an encoder of FFmpeg's, or auto: hardware if that works here "
+        "(default: by the film's name)",
+    )
+    parser.add_argument(
+        "--quality", choices=QUALITIES, help="(default: the encoder's own)"
+    )
     parser.add_argument(
         "--overwrite", action="store_true", help="replace a file that is there"
     )
@@ -143,7 +150,8 @@ async def run(options: argparse.Namespace) -> str:
             async with film:
                 await recorder.run(frames, begun, damage=options.damage)
         except BaseException:
-            ending.last_words.append(_told(options, film, recorder))
+            if film.frames_written:
+                ending.last_words.append(_told(options, film, recorder))
             raise
     return _told(options, film, recorder)
 
