@@ -26,9 +26,9 @@ import aiozerocopy as azc
 from aiozerocopy import capture, ffmpeg
 from aiozerocopy.capture import connection as connecting
 from aiozerocopy.capture.connection import Connection
+from aiozerocopy.capture.damage import merged
 from aiozerocopy.capture.display import Display
 from aiozerocopy.capture.messages import Rectangle
-from aiozerocopy.capture.screen import merged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -302,7 +302,7 @@ def stopped(server: Server) -> Iterator[None]:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("wait", ["_take_damage", "_fetch"])
+@pytest.mark.parametrize("wait", ["take", "_fetch"])
 async def test_cancelled_wait_for_damage_loses_none(
     wait: str, server: Server, painter: Painter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,7 +313,8 @@ async def test_cancelled_wait_for_damage_loses_none(
         for _ in range(2):  # each slot is filled
             (await anext(pictures)).release()
             painter.move(window, 50, 10)
-        waiting = getattr(screen, wait)
+        owner: Any = screen._damage if wait == "take" else screen
+        waiting = getattr(owner, wait)
 
         async def wait_stopped(*arguments: Any) -> None:
             with stopped(server):
@@ -327,7 +328,7 @@ async def test_cancelled_wait_for_damage_loses_none(
         for number in range(4):
             painter.move(window, 10 * number, 30 * number)
             with monkeypatch.context() as patch, anyio.CancelScope() as scope:
-                patch.setattr(screen, wait, wait_stopped)
+                patch.setattr(owner, wait, wait_stopped)
                 await anext(pictures)
             assert scope.cancelled_caught
             painter.move(window, 10 * number, 30 * number + 1)

@@ -4,15 +4,9 @@ Two lanes.  "shm": the server maps the pool's file and copies each picture into 
 "socket": the picture comes through the connection, for a server on another machine or
 without MIT-SHM 1.2.
 
-The states of a slot are those of a pool's (see `aiozerocopy.pool`), and its bytes are
-    whole       what the screen was at some time
-    stale       the same, but for some rows that have changed since
-    unknown     never filled, in somebody's hands to write to, or a request for it was
-                cancelled
-
-A picture is of one moment: the server does one request after the other.  Of damage the
-server keeps account; it is taken from it and noted for each slot in one step, before
-rows are fetched, so that what is drawn meanwhile is damage again.
+The states of a slot are those of a pool's (see `aiozerocopy.pool`); while the server
+may write to it, its `Answer` has it.  A picture that is copied whole is of one moment.
+What has changed since a slot was filled is in `damage`.
 """
 
 from __future__ import annotations
@@ -29,11 +23,13 @@ import anyio
 from aiozerocopy.capture import cursor as pointer
 from aiozerocopy.capture import messages
 from aiozerocopy.capture.connection import Connection
+from aiozerocopy.capture.damage import Damage
 from aiozerocopy.capture.display import Display
 from aiozerocopy.capture.errors import ScreenChanged, ScreenError
 from aiozerocopy.capture.extensions import extensions_of
 from aiozerocopy.capture.messages import Rectangle
 from aiozerocopy.capture.monitors import list_monitors
+from aiozerocopy.capture.pace import Pace
 from aiozerocopy.capture.slots import HAS_FILES, ScreenPool, Screenshot
 
 if TYPE_CHECKING:
@@ -44,14 +40,13 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from aiozerocopy.capture.connection import Answer
+    from aiozerocopy.capture.damage import Rows
     from aiozerocopy.capture.messages import Cursor
     from aiozerocopy.pool import Frame
 
 _SHM_WITH_FDS = (1, 2)
-_MOST_MEMORY = 1 << 32  # bytes that the server can find a slot in
 CURSOR_RATE = 60  # looks a second at a pointer that may have moved
-CLOSE = 16  # rows that cost less to copy than a request costs
-Rows = list[tuple[int, int]]  # from, and up to but without
+_MOST_MEMORY = 1 << 32  # bytes that the server can find a slot in
 
 
 class X11Screen:
@@ -135,17 +130,10 @@ class X11Screen:
         self.size = self.region[2:]
         self._check_pixels()
         self._segment = 0
-        self._damage: tuple[int, int] | None = None
-        self._is_damaged = True
+        self._damage: Damage | None = None
         self._damaging = anyio.Lock()
         self._seen: Cursor | None = None  # the cursor of the last look
-        self._unreported: list[Rectangle] | None = None  # changes; None: all of it
         self.pool = await self._new_pool(connection)
-        self._stale: list[Rows] = [self._all_rows] * self._slots
-
-    @property
-    def _all_rows(self) -> Rows:
-        return [(0, self.size[1])]
 
     async def _region(self, connection: Connection) -> Rectangle:
         region = self._wanted
@@ -238,10 +226,10 @@ class X11Screen:
     async def _grab(self, number: int) -> Screenshot:
         connection = self._usable()
         with await self._acquire(connection) as frame:
-            slot = self.pool.number_of(frame.view)
-            self._stale[slot] = self._all_rows
+            if self._damage is not None:
+                self._damage.spoil(self.pool.number_of(frame.view))
             cursor = self._ask_cursor(connection)
-            await self._fetch(connection, frame, self._all_rows)
+            await self._fetch(connection, frame, [(0, self.size[1])])
             if cursor is not None:
                 self._draw(messages.cursor(await connection.answer(cursor)), frame)
             return self._screenshot(frame.view, frame, None, number)
@@ -255,9 +243,10 @@ class X11Screen:
         asked for.  If the receiver or the server is late, those that it missed are left
         out, which `Screenshot.number` shows.
 
-        With ``damage`` there is a picture only if something has changed.  Only rows
-        that have changed are copied, and the picture is read-only.  One task at a time
-        can have such pictures.
+        With ``damage`` there is a picture only if something has changed (with a cursor,
+        60 times a second at most, unless a rate is given).  Only rows that have changed
+        are copied, and the picture is read-only.  One task at a time can have such
+        pictures.
 
         Raises: as `grab`, there or when a picture is asked for; ValueError for a rate
             that is none, ScreenError if the server does not tell of damage.
@@ -266,7 +255,9 @@ class X11Screen:
             raise ValueError(f"a rate is a positive number, not {rate}")
         if damage:
             self._watch_damage()
-        return _Frames(self, None if rate is None else float(rate), damage)
+        if rate is None and damage and self._cursor:
+            rate = CURSOR_RATE
+        return _Pictures(self, Pace(None if rate is None else float(rate)), damage)
 
     async def _acquire(self, connection: Connection) -> Frame:
         """A free slot.  While we wait for one we read, since a slot may be in the hands
@@ -356,90 +347,57 @@ class X11Screen:
     # ---- damage ----------------------------------------------------------------------
 
     def _watch_damage(self) -> None:
-        """Let the server keep account of what is drawn.
-
-        Raises:
-            ScreenError: it cannot.
-        """
+        """Raises: ScreenError if the server does not tell."""
         connection = self._usable()
-        self._unreported, self._is_damaged = None, True
-        if self._damage is not None:
-            return
-        damage, xfixes = map(self._extensions.get, ("DAMAGE", "XFIXES"))
-        if damage is None or xfixes is None:
-            raise ScreenError("the X server does not tell what changes: no DAMAGE")
-        account, region = connection.new_id(), connection.new_id()
-        root = self._setup.root
-        connection.tell(messages.create_damage(damage[0], account, root))
-        connection.tell(messages.create_region(xfixes[0], region))
-        self._damage = account, region
+        if self._damage is None:
+            self._damage = Damage(
+                connection, self._extensions, self.region, self._slots
+            )
+        self._damage.forget()
 
     def _has_news(self) -> bool:
-        return self._is_damaged or self._changed_to is not None
+        damaged = self._damage is None or self._damage.has_news
+        return damaged or self._changed_to is not None
 
     async def _grab_changes(self, number: int) -> Screenshot | None:
         """None if nothing has changed since the last one."""
+        damage = self._damage
+        assert damage is not None
         async with self._damaging:
             connection = self._usable()
             with await self._acquire(connection) as frame:
-                slot = self.pool.number_of(frame.view)
-                cursor = await self._take_damage(connection)
-                if self._unreported == []:
+                await damage.take()
+                cursor = await self._look_for_cursor(connection, damage)
+                if damage.is_reported:
                     return None
-                rows, self._stale[slot] = self._stale[slot], self._all_rows
-                await self._fetch(connection, frame, rows)
-                self._stale[slot] = []
-                if cursor is not None and (drawn := self._draw(cursor, frame)):
-                    self._stale[slot] = [(drawn.y, drawn.y + drawn.height)]
-                changed, self._unreported = self._unreported, []
-                told = None if changed is None else tuple(changed)
-                return self._screenshot(frame.view.toreadonly(), frame, told, number)
+                slot = self.pool.number_of(frame.view)
+                await self._fetch(connection, frame, damage.spoil(slot))
+                drawn = None if cursor is None else self._draw(cursor, frame)
+                damage.mend(slot, but=drawn)
+                view = frame.view.toreadonly()
+                return self._screenshot(view, frame, damage.report(), number)
 
-    async def _take_damage(self, connection: Connection) -> Cursor | None:
-        """Note what has changed since the last time; where the cursor is."""
-        assert self._damage is not None
-        (damage, _), (xfixes, _) = (self._extensions[x] for x in ("DAMAGE", "XFIXES"))
-        self._is_damaged = False
-        connection.tell(messages.take_damage(damage, *self._damage))
-        region = connection.ask(messages.fetch_region(xfixes, self._damage[1]))
+    async def _look_for_cursor(
+        self, connection: Connection, damage: Damage
+    ) -> Cursor | None:
+        """The cursor, if it is wanted; another one, or at another place, is news."""
         asked = self._ask_cursor(connection)
-        try:
-            found = messages.rectangles(await connection.answer(region))
-        except BaseException:  # it is lost, so all may have changed
-            self._stale = [self._all_rows for _ in self._stale]
-            self._unreported, self._is_damaged = None, True
-            raise
-        parts = [one.within(self.region) for one in found]
-        changed = [one.seen_from(self.region) for one in parts if one is not None]
-        rows = [(one.y, one.y + one.height) for one in changed]
-        self._stale = [merged([*stale, *rows]) for stale in self._stale]
-        cursor = None
-        if asked is not None:
-            cursor = messages.cursor(await connection.answer(asked))
-            changed += self._moved(cursor)
-        if self._unreported is not None:
-            self._unreported += changed
+        if asked is None:
+            return None
+        before, cursor = self._seen, messages.cursor(await connection.answer(asked))
+        self._seen = cursor
+        if before is None or before[:2] != cursor[:2]:
+            damage.note([one.place for one in (before, cursor) if one is not None])
         return cursor
-
-    def _moved(self, cursor: Cursor) -> list[Rectangle]:
-        """Where the cursor was and is, if it is another one now."""
-        before, self._seen = self._seen, cursor
-        if before is not None and before[:2] == cursor[:2]:
-            return []
-        places = [one.place.within(self.region) for one in (before, cursor) if one]
-        return [one.seen_from(self.region) for one in places if one is not None]
 
     # ---- the end ---------------------------------------------------------------------
 
     def _hear(self, event: bytes) -> None:
         """An event of the server."""
-        kind = event[0] & 0x7F
-        if kind == messages.CONFIGURE_NOTIFY:
+        if event[0] & 0x7F == messages.CONFIGURE_NOTIFY:
             window, size = messages.new_size(event)
             if window == self._setup.root:
                 self._resize(size)
-        elif kind == self._extensions.get("DAMAGE", (0, -1))[1]:
-            self._is_damaged = True
 
     def _resize(self, size: Rectangle) -> None:
         """A region that is still on the screen goes on."""
@@ -487,15 +445,13 @@ class X11Screen:
         return f"<X11Screen {name}, {self.region} {self.pix_fmt} by {self.lane}>"
 
 
-class _Frames:
+class _Pictures:
     """What `X11Screen.frames` returns.  A cancelled wait may be begun again."""
 
-    def __init__(self, screen: X11Screen, rate: float | None, damage: bool) -> None:
+    def __init__(self, screen: X11Screen, pace: Pace, damage: bool) -> None:
         self._screen = screen
-        self._rate = rate
+        self._pace = pace
         self._damage = damage
-        self._began: float | None = None
-        self._number = -1
 
     def __aiter__(self) -> Self:
         return self
@@ -503,35 +459,10 @@ class _Frames:
     async def __anext__(self) -> Screenshot:
         screen = self._screen
         if not self._damage:
-            return await screen._grab(await self._next_number())
+            return await screen._grab(await self._pace.next())
         while True:
             if not screen._cursor:
                 await screen._usable().until(screen._has_news)
-            picture = await screen._grab_changes(await self._next_number())
+            picture = await screen._grab_changes(await self._pace.next())
             if picture is not None:
                 return picture
-
-    async def _next_number(self) -> int:
-        """Wait until the next picture is due."""
-        now = anyio.current_time()
-        if self._began is None:
-            self._began = now
-        self._number += 1
-        if self._rate is not None:
-            late = math.floor((now - self._began) * self._rate)
-            self._number = max(self._number, late)
-            await anyio.sleep_until(self._began + self._number / self._rate)
-        elif self._damage and self._screen._cursor and self._number:
-            await anyio.sleep(1 / CURSOR_RATE)
-        return self._number
-
-
-def merged(rows: Rows) -> Rows:
-    """The same rows in bands from the top down; those that are close become one."""
-    bands: Rows = []
-    for top, bottom in sorted(rows):
-        if bands and top <= bands[-1][1] + CLOSE:
-            bands[-1] = bands[-1][0], max(bottom, bands[-1][1])
-        else:
-            bands.append((top, bottom))
-    return bands
