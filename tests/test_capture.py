@@ -448,6 +448,29 @@ async def test_cancelled_grabs_lose_no_slot(each_server: tuple[str, Server]) -> 
 
 
 @pytest.mark.anyio
+async def test_picture_that_comes_in_pieces() -> None:
+    """Also if a grab was cancelled between two of them."""
+    size = (1000, 700)
+    with x_server("-extension", "MIT-SHM", size=size) as server:
+        with Painter(server.name) as painter:
+            for number, colour in enumerate(COLOURS):
+                painter.window(colour, 100 * number, 90 * number, 400, 200)
+            async with capture.X11Screen(server.name) as screen:
+                with await screen.grab() as picture:
+                    content = colours(picture)
+                for number, colour in enumerate(COLOURS):
+                    assert [*content[90 * number, 100 * number]] == as_bytes(colour)
+                for after in range(0, 60, 6):
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(screen.grab)
+                        for _ in range(after):
+                            await anyio.lowlevel.checkpoint()
+                        tasks.cancel_scope.cancel()
+                    with await screen.grab() as picture:
+                        assert (colours(picture) == content).all()
+
+
+@pytest.mark.anyio
 async def test_slot_of_a_cancelled_grab_stays_taken_until_the_server_has_answered(
     server: Server,
 ) -> None:
