@@ -171,6 +171,47 @@ async def test_region_and_monitor(server: Server, painter: Painter) -> None:
 
 
 @pytest.mark.anyio
+async def test_two_monitors() -> None:
+    places = {"left": (0, 0, 90, HEIGHT), "right": (90, 0, 70, 100)}
+    with x_server() as server, Painter(server.name) as painter:
+        for name, place in places.items():
+            painter.monitor(name, *place)
+        painter.window(0x10FF20, *places["right"])
+        found = {one.name: one.place for one in await capture.monitors(server.name)}
+        assert places.items() <= found.items()
+        for name, place in places.items():
+            async with capture.X11Screen(server.name, monitor=name) as screen:
+                assert screen.region == place
+                with await screen.grab() as picture:
+                    is_painted = picture.array[..., :3] == as_bytes(0x10FF20)
+                    assert is_painted.all() == (name == "right")
+
+
+@pytest.mark.anyio
+async def test_two_screens() -> None:
+    with x_server("-screen", "1", "90x70x16") as server:
+        async with capture.X11Screen(f"{server.name}.1") as screen:
+            assert (screen.size, screen.pix_fmt) == ((90, 70), "rgb565le")
+            with await screen.grab() as picture:
+                assert picture.shape == (70, 90)
+        with pytest.raises(capture.ScreenError, match="2 screens, and no number 2"):
+            await capture.X11Screen(f"{server.name}.2")
+
+
+@pytest.mark.anyio
+async def test_server_behind_the_network() -> None:
+    with x_server("-listen", "tcp") as server, Painter(server.name) as painter:
+        paint(painter)
+        async with (
+            capture.X11Screen(f"127.0.0.1{server.name}") as screen,
+            capture.X11Screen(server.name) as other,
+        ):
+            assert (screen.lane, other.lane) == ("socket", "shm")
+            with await screen.grab() as one, await other.grab() as two:
+                assert (colours(one) == colours(two)).all()
+
+
+@pytest.mark.anyio
 async def test_cursor_is_drawn_by_asking(server: Server, painter: Painter) -> None:
     painter.window(0x40A0FF, *ALL)
     for x, y in ((80, 60), (0, 0), (WIDTH - 1, HEIGHT - 1)):

@@ -130,13 +130,25 @@ class Painter:
         self._send(41, 0, "IIhhHHhh", 0, self.root, 0, 0, 0, 0, x, y)
         self.finish()
 
+    def _ask_named(self, opcode: int, name: str) -> bytes:
+        text = name.encode() + bytes(-len(name) % 4)
+        body = struct.pack(f"=Hxx{len(text)}s", len(name), text)
+        head = struct.pack("=BBH", opcode, 0, 1 + len(body) // 4)
+        self._socket.sendall(head + body)
+        return self._receive(32)
+
+    def monitor(self, name: str, x: int, y: int, width: int, height: int) -> None:
+        """Call a part of the screen a monitor."""
+        randr = self.extension("RANDR")
+        self._ask(randr, 0, "II", 1, 5)
+        (atom,) = struct.unpack_from("=I", self._ask_named(16, name), 8)
+        place = (x, y, width, height, width, height)
+        self._send(randr, 43, "IIBBHhhHHII", self.root, atom, 0, 0, 0, *place)
+        self.finish()
+
     def extension(self, name: str) -> int:
         """The number of its requests."""
-        text = name.encode() + bytes(-len(name) % 4)
-        layout = f"Hxx{len(text)}s"
-        body = struct.pack(f"={layout}", len(name), text)
-        self._socket.sendall(struct.pack("=BBH", 98, 0, 1 + len(body) // 4) + body)
-        reply = self._receive(32)
+        reply = self._ask_named(98, name)
         assert reply[8], f"the X server has no {name}"
         return int(reply[9])
 
