@@ -45,6 +45,7 @@ from aiozerocopy.streams import Stream as Stream
 from aiozerocopy.streams import Ticket as Ticket
 
 if TYPE_CHECKING:
+    from aiozerocopy import capture as capture
     from aiozerocopy import ffmpeg as ffmpeg
     from aiozerocopy import frames as frames
     from aiozerocopy import gl as gl
@@ -53,6 +54,6 @@ else:
 
     def __getattr__(name: str) -> Any:
         """Packages that not everybody needs are imported when they are first used."""
-        if name in ("ffmpeg", "frames", "gl", "web"):
+        if name in ("capture", "ffmpeg", "frames", "gl", "web"):
             return importlib.import_module(f"aiozerocopy.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

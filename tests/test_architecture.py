@@ -22,8 +22,8 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 # the package itself, with the public names.
 ROOMS = (
     *("_core", "frames", "pool", "streams", "opening", "relays", "_net", "_process"),
-    *("splitter", "framing", "client", "process", "gl", "broadcast", "ffmpeg", "web"),
-    "compat",
+    *("splitter", "framing", "client", "process", "capture", "gl", "broadcast"),
+    *("ffmpeg", "web", "compat"),
     *("", "bench", "commands", "__main__"),
 )
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import ffmpegs
 import pytest
+from xserver import x_server
 
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy.ffmpeg import find_ffmpeg
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # These two need each other: tests/test_client.py has both.
@@ -32,6 +38,7 @@ ARGUMENTS = {
     "live_film_aiohttp": "--seconds 0.5 --port {port}",
     "live_film_fastapi": "--seconds 0.5 --port {port}",
     "stream_server": "--seconds 0.4 --port {port} --file {folder}/film.ts",
+    "screen_recorder": "{folder}/film.mkv --display {display} --seconds 0.5",
 }
 NEEDED = {
     "live_film_aiohttp": "aiohttp",
@@ -49,6 +56,7 @@ SAID = {
     "live_film_aiohttp": "Watch at http",
     "live_film_fastapi": "Watch at http",
     "stream_server": "Watch at http",
+    "screen_recorder": "15 frames in ",
 }
 FRAMES = {  # in the film that it makes
     "numpy_to_ffmpeg": 30,
@@ -57,6 +65,7 @@ FRAMES = {  # in the film that it makes
     "render_loop": 10,
     "from_turbopipe": 120,
     "stream_server": 10,
+    "screen_recorder": 15,
 }
 
 
@@ -78,14 +87,27 @@ async def frames_in(film: Path) -> int:
     return len(await ffmpegs.frames_of(film, "gray", size=(16, 16)))
 
 
+@pytest.fixture(scope="module")
+def display() -> Iterator[str]:
+    """Of an X server; where there is none, a name that leads nowhere."""
+    if shutil.which("Xvfb") is None:
+        yield ""
+        return
+    with x_server() as server:
+        yield server.name
+
+
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
-def test_example(path: Path, tmp_path: Path) -> None:
+def test_example(path: Path, display: str, tmp_path: Path) -> None:
     name = path.stem
+    if name == "screen_recorder" and not display:
+        pytest.skip("needs Xvfb")
     for needed in NEEDED.get(name, "").split():
         pytest.importorskip(needed)
     port = ffmpegs.free_port(socket.SOCK_STREAM)
     given = ARGUMENTS.get(name, "")
-    arguments = given.format(folder=tmp_path, port=port).split()
+    places = {"folder": tmp_path, "port": port, "display": display}
+    arguments = given.format(**places).split()
     assert SAID.get(name, "") in run(path, tmp_path, *arguments)
     if name in FRAMES:
         [film] = tmp_path.glob("film.*")

@@ -16,7 +16,10 @@ when a slot is wanted next.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import itertools
+import mmap
+import os
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -136,11 +139,21 @@ class Memory:
         key = self.slots.claim(terms)
         if key is None:
             return None
-        address = lib.azc_pool_slot(self._number[0], self.slots.index(key))
-        if address == ffi.NULL:
+        address = self._at(self.slots.index(key))
+        if not address:
             _Lease(key)
             raise ValueError("the pool's memory was given back")
-        return _view(key, terms, _address(address), self.slot_bytes)
+        return _view(key, terms, address, self.slot_bytes)
+
+    def number_of(self, view: memoryview) -> int:
+        """Which slot a view is of."""
+        with pin(view) as start:
+            address = _address(start)
+        return next(i for i in itertools.count() if self._at(i) == address)
+
+    def _at(self, index: int) -> int:
+        """The address of a slot; 0 once the memory was given back."""
+        return _address(lib.azc_pool_slot(self._number[0], index))
 
     def _end(self, on_end: Callable[[], object]) -> None:
         on_end()  # (this method keeps the memory until here)
@@ -149,6 +162,45 @@ class Memory:
         number = getattr(self, "_number", None)
         if number is not None and not sys.is_finalizing():
             lib.azc_pool_close(number[0])
+
+
+# (before Python 3.13 a mapping keeps an fd of its own)
+_NO_FD: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+
+
+class FileMemory(Memory):
+    """The same in a file without a name, that another process may map and write to.
+
+    It cannot shrink, so whoever maps it, all slots stay readable.  Its pages are never
+    lent to a pipe's reader: they cannot be taken back from one.
+    """
+
+    def __init__(self, slot_bytes: int, slots: int) -> None:
+        self.slot_bytes = slot_bytes
+        self.stride = -(-slot_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.nbytes = self.stride * slots
+        self.slots = Slots(slots)
+        fd = os.memfd_create("aiozerocopy", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, self.nbytes)
+            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+            self._mapping = mmap.mmap(fd, self.nbytes, **_NO_FD)
+        except BaseException:
+            os.close(fd)
+            raise
+        self.fd = fd  # its receiver's to close
+        with pin(self._mapping) as start:
+            self._start = _address(start)
+
+    def _at(self, index: int) -> int:
+        return self._start + index * self.stride
+
+    def __del__(
+        self, keep: Callable[[Any], object] = ctypes.pythonapi.Py_IncRef
+    ) -> None:
+        if sys.is_finalizing() and hasattr(self, "_mapping"):
+            keep(ctypes.py_object(self._mapping))  # there may be views of it
 
 
 def finalizing_view(data: Buffer, finalizer: Callable[[], object]) -> memoryview:
