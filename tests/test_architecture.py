@@ -30,7 +30,7 @@ ROOMS = (
 CORE = (
     *("errors", "extras", "pipe_size", "binding", "leases", "pins", "pictures"),
     *("borrows", "memory", "fork_and_exit", "channel", "batches", "to_all", "waiter"),
-    *("change",),
+    *("change", "records"),
     "lifetime",
     *("receiving", "sending"),
 )
