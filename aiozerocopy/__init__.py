@@ -35,6 +35,8 @@ from aiozerocopy.pool import PoolStats as PoolStats
 from aiozerocopy.pool import finalizing_buffer as finalizing_buffer
 from aiozerocopy.process import Process as Process
 from aiozerocopy.process import open_process as open_process
+from aiozerocopy.publishing import Publication as Publication
+from aiozerocopy.publishing import publish_stats as publish_stats
 from aiozerocopy.streams import ReceiveStream as ReceiveStream
 from aiozerocopy.streams import SendStream as SendStream
 from aiozerocopy.streams import Stream as Stream

@@ -91,7 +91,14 @@ typedef struct azc_stats {
     int32_t error;         /* 0, or the -errno that broke the channel */
     int32_t threaded;      /* 1 if a thread of its own serves the channel */
     int32_t lends;         /* 1 if a pool's next bytes would be lent */
+    int32_t outward;       /* 1 if it sends, 0 if it receives */
 } azc_stats;
+
+/* One of all channels: its number, and since when, in ns of azc_now. */
+typedef struct azc_entry {
+    azc_id id;
+    uint64_t since;
+} azc_entry;
 
 /* Which build this is: 1 if portable (poll, pipe and no Linux-only call). */
 int azc_portable(void);
@@ -221,6 +228,11 @@ int azc_pool_close(azc_id pool);
 int azc_fd(azc_id channel);
 int azc_shutdown(azc_id channel);
 int azc_get_stats(azc_id channel, azc_stats *stats);
+
+/* Stores the first `most` channels of this process, and returns how many there are.
+ * It may be called in any thread, and changes nothing. */
+int azc_census(azc_entry *entries, int most);
+uint64_t azc_now(void);
 
 /* At interpreter exit: closes every channel and waits up to ms milliseconds until
  * no thread reads borrowed memory, which is about to be freed.  Or -ETIMEDOUT. */

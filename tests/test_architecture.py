@@ -22,6 +22,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 # the package itself, with the public names.
 ROOMS = (
     *("_core", "frames", "pool", "streams", "opening", "_net", "_process"),
+    "publishing",
     *("framing", "client", "process", "gl", "broadcast", "ffmpeg", "web", "compat"),
     *("", "bench", "commands", "__main__"),
 )
@@ -30,7 +31,7 @@ ROOMS = (
 CORE = (
     *("errors", "extras", "pipe_size", "binding", "leases", "pins", "pictures"),
     *("borrows", "memory", "fork_and_exit", "channel", "batches", "to_all", "waiter"),
-    *("change", "records"),
+    *("change", "records", "census"),
     "lifetime",
     *("receiving", "sending"),
 )

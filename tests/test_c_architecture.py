@@ -22,6 +22,7 @@ HEADER_OF = {
     "poller_epoll": "poller",
     "poller_poll": "poller",
     "submit": "fork",  # the top: what is called for
+    "census": "handle",
 }
 # These work on channels, whose parts they are.
 ON_CHANNELS = {"lanes", "lender", "pump", "channel"}
