@@ -218,7 +218,13 @@ static inline int azc_ring__look(azc_ring *ring) {
     return 0;
 }
 
-static inline int azc_ring__has_left(const azc_ring *ring) {
+/* As it is now, and not checked: to look for news. */
+static inline uint64_t azc_ring_index_of_peer(const azc_ring *ring) {
+    return AZC_RING_LOAD(&ring->theirs->index);
+}
+
+/* Has the other side closed? */
+static inline int azc_ring_has_left(const azc_ring *ring) {
     return AZC_RING_LOAD(&ring->theirs->left) != 0;
 }
 
@@ -248,7 +254,7 @@ static inline int azc_ring__arm(azc_ring *ring, uint64_t wake_at) {
     AZC_RING_FENCE();
     int r = azc_ring__look(ring);
     if (r < 0) return r;
-    return ring->seen >= wake_at || azc_ring__has_left(ring);
+    return ring->seen >= wake_at || azc_ring_has_left(ring);
 }
 
 /* ---- the producer -------------------------------------------------------- */
@@ -262,7 +268,7 @@ static inline int azc_ring_reserve(azc_ring *ring, uint64_t size,
     if (ring->fault) return -EPROTO;
     if (ring->is_reserved) return -EBUSY;
     if (size > azc_ring_largest(ring)) return -EMSGSIZE;
-    if (azc_ring__has_left(ring)) return -EPIPE;
+    if (azc_ring_has_left(ring)) return -EPIPE;
     uint64_t end = ring->index + azc_ring_stride(size);
     if (end - ring->seen > ring->capacity) {
         int r = azc_ring__look(ring);
@@ -308,7 +314,7 @@ static inline int azc_ring_take(azc_ring *ring, azc_ring_record *record) {
     if (ring->fault) return -EPROTO;
     if (ring->next == ring->seen) {
         /* (what was committed last precedes `left`) */
-        int has_left = azc_ring__has_left(ring), r = azc_ring__look(ring);
+        int has_left = azc_ring_has_left(ring), r = azc_ring__look(ring);
         if (r < 0) return r;
         if (ring->next == ring->seen) return has_left ? 0 : -EAGAIN;
     }
@@ -504,6 +510,11 @@ static inline void azc_ring_leave(azc_ring *ring) {
     AZC_RING_STORE(&ring->mine->left, 1);
     AZC_RING_FENCE();
     AZC_RING_KNOCK(ring);
+}
+
+/* Ends our side of the socket; the fds stay open. */
+static inline void azc_ring_hang_up(azc_ring *ring) {
+    if (ring->socket >= 0) shutdown(ring->socket, SHUT_RDWR);
 }
 
 /* The end of a ring, for good. */
