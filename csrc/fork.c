@@ -5,6 +5,7 @@
 
 #include "channel.h"
 #include "pool.h"
+#include "ring.h"
 
 /* ---- fork ------------------------------------------------------------ */
 
@@ -13,11 +14,13 @@ void azc__fork_prepare(void) {
     azc__handle_fork_lock(&azc__channels);
     azc__handle_fork_lock(&azc__ports);
     azc__handle_fork_lock(&azc__pools);
+    azc__handle_fork_lock(&azc__rings);
     azc__pool_fork_lock();
 }
 
 void azc__fork_parent(void) {
     azc__pool_fork_unlock();
+    azc__handle_fork_unlock(&azc__rings);
     azc__handle_fork_unlock(&azc__pools);
     azc__handle_fork_unlock(&azc__ports);
     azc__handle_fork_unlock(&azc__channels);
@@ -31,6 +34,7 @@ void azc__fork_child(void) {
     azc__pump_fork_done();
     azc__handle_fork_child(&azc__ports, azc__port_fork_child);
     azc__handle_fork_child(&azc__pools, forget_pool);
+    azc__handle_fork_child(&azc__rings, azc__ring_fork_child);
     azc__fork_parent();
 }
 

@@ -14,6 +14,7 @@ enum {
     SABOTAGE_HANDLE = 128,
     SABOTAGE_GATE = 256,
     SABOTAGE_COPY = 512,
+    SABOTAGE_HOLD = 1024,
 };
 extern int azc_sabotage;
 #define SABOTAGED(what) (azc_sabotage & SABOTAGE_##what)

@@ -23,7 +23,8 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = (
     *("_core", "frames", "pool", "streams", "opening", "_net", "_process"),
     "publishing",
-    *("framing", "client", "process", "gl", "broadcast", "ffmpeg", "web", "compat"),
+    *("framing", "client", "process", "gl", "broadcast", "ffmpeg", "web", "shm"),
+    "compat",
     *("", "bench", "commands", "__main__"),
 )
 
@@ -33,7 +34,7 @@ CORE = (
     *("borrows", "memory", "fork_and_exit", "channel", "batches", "to_all", "waiter"),
     *("change", "records", "census"),
     "lifetime",
-    *("receiving", "sending"),
+    *("receiving", "sending", "ring_end"),
 )
 
 # What the core may import at the top of a module, besides the standard library.

@@ -18,6 +18,7 @@ A module imports those above it, never those below.
     lifetime        a stream's tie to its event loop, and its end
     receiving       ReceiveStream
     sending         SendStream
+    ring_end        one side of a ring through shared memory
 """
 
 from __future__ import annotations

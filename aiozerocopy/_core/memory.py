@@ -151,6 +151,31 @@ class Memory:
             lib.azc_pool_close(number[0])
 
 
+class Claim:
+    """A lease that begins before it is known which memory it is of.
+
+    It ends with the last of its views, or with this object if there are none.
+    """
+
+    __slots__ = ("_key", "_terms")
+
+    def __init__(self, on_end: Callable[[], object]) -> None:
+        """What ``on_end`` refers to is kept until it has been called."""
+        self._key = next(_numbers) * _MOST_SLOTS
+        self._terms = _Terms(object(), on_end)
+        _leases[self._key] = self._terms
+
+    def view(self, address: int, nbytes: int) -> memoryview:
+        """The memory; what is read-only must not be written."""
+        return _view(self._key, self._terms, address, nbytes)
+
+    # (the default arguments as in `_Lease`)
+    def __del__(self, is_over: Callable[[int], bool] = _is_over) -> None:
+        key = getattr(self, "_key", None)
+        if key is not None:
+            is_over(key)
+
+
 def finalizing_view(data: Buffer, finalizer: Callable[[], object]) -> memoryview:
     """A view of other memory; the callback runs when all views of it are gone.
 
