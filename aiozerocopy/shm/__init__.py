@@ -10,6 +10,9 @@ receiver    the side that receives
 ring        `Ring`
 handshake   how two processes come to share a ring
 opening     `listen_ring`, `connect_ring`
+nowait      sending at once or not at all
+calls, rpc  `Rpc`: calls over two rings
+fanout      `FanOut`: one producer, many rings
 """
 
 from __future__ import annotations
@@ -22,10 +25,15 @@ if PORTABLE:
         "the portable build"
     )
 
+from aiozerocopy.shm.fanout import Consumer as Consumer
+from aiozerocopy.shm.fanout import FanOut as FanOut
 from aiozerocopy.shm.opening import connect_ring as connect_ring
 from aiozerocopy.shm.opening import listen_ring as listen_ring
 from aiozerocopy.shm.records import Batch as Batch
 from aiozerocopy.shm.records import Record as Record
 from aiozerocopy.shm.ring import Ring as Ring
 from aiozerocopy.shm.ring import RingStats as RingStats
+from aiozerocopy.shm.rpc import RemoteError as RemoteError
+from aiozerocopy.shm.rpc import Request as Request
+from aiozerocopy.shm.rpc import Rpc as Rpc
 from aiozerocopy.shm.slot import Slot as Slot
