@@ -11,6 +11,7 @@ the Rust part nothing at all.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import subprocess
@@ -26,8 +27,6 @@ import aiozerocopy as azc
 from aiozerocopy import shm
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     import numpy.typing as npt
 
 HERE = Path(__file__).parent
@@ -53,7 +52,9 @@ class Means:
             self._began = time.perf_counter()
         numbers = np.arange(self.count, self.count + len(batch))
         if not np.array_equal(batch.mean(axis=1), numbers % 1000 + 127.5):
-            raise ValueError(f"of the {len(batch)} vectors from {self.count} one is wrong")
+            raise ValueError(
+                f"of the {len(batch)} vectors from {self.count} one is wrong"
+            )
         self.count += len(batch)
         self.batches += 1
         self.seconds = time.perf_counter() - self._began
@@ -65,12 +66,11 @@ async def by_ring(program: str, count: int, folder: Path) -> Means:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(started, program, ["ring", str(path), str(count)], path)
         async with shm.listen_ring(path, CAPACITY) as ring:
-            try:
+            with contextlib.suppress(anyio.EndOfStream):
                 while True:
                     with await ring.receive_batch(BATCH) as batch:
                         means.take(batch.array("float32"))
-            except anyio.EndOfStream:
-                return means
+    return means
 
 
 async def by_pipe(program: str, count: int, folder: Path) -> Means:
@@ -122,7 +122,7 @@ async def to_rust(program: str, count: int, folder: Path) -> Means:
 
 async def started(program: str, words: list[str], path: Path) -> str:
     """Run it once somebody listens at the path; what it has said."""
-    while not path.exists():
+    while not await anyio.Path(path).exists():  # noqa: ASYNC110 - nothing tells us
         await anyio.sleep(0.001)
     done = await anyio.run_process([program, *words], stderr=None)
     return done.stdout.decode().strip()
@@ -167,9 +167,13 @@ async def run(count: int) -> None:
         print(f"{'':<16} {'by':<12} {'vectors':>9} {'a second':>13} {'a batch':>8}")
         for language, program in programs.items():
             for way, receive in WAYS.items():
-                show(f"{language} to Python", way, await receive(program, count, folder))
+                show(
+                    f"{language} to Python", way, await receive(program, count, folder)
+                )
         if "Rust" in programs:
-            show("Python to Rust", "ring", await to_rust(programs["Rust"], count, folder))
+            show(
+                "Python to Rust", "ring", await to_rust(programs["Rust"], count, folder)
+            )
         else:
             print("There is no cargo here: Rust was left out.")
 
