@@ -123,13 +123,14 @@ class Publication:
                     reader.sendall(json.dumps(self.snapshot()).encode())
 
     def snapshot(self) -> dict[str, Any]:
-        """What is told now: the program, and a dict for each direction of a stream."""
+        """What is told now: the program, and a dict for each stream's direction."""
         return {
             "pid": os.getpid(),
             "name": self.name,
             "age": time.time() - self._began,
             "time": time.monotonic(),
             "streams": census.streams(),
+            "rings": census.rings(),
         }
 
     def close(self) -> None:

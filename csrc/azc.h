@@ -95,7 +95,7 @@ typedef struct azc_stats {
     int32_t outward;       /* 1 if it sends, 0 if it receives */
 } azc_stats;
 
-/* One of all channels: its number, and since when, in ns of azc_now. */
+/* One of all channels or rings: its number, and since when, in ns of azc_now. */
 typedef struct azc_entry {
     azc_id id;
     uint64_t since;
@@ -330,9 +330,10 @@ int azc_fd(azc_id channel);
 int azc_shutdown(azc_id channel);
 int azc_get_stats(azc_id channel, azc_stats *stats);
 
-/* Stores the first `most` channels of this process, and returns how many there are.
- * It may be called in any thread, and changes nothing. */
+/* Stores the first `most` channels (or rings) of this process, and returns how many
+ * there are.  It may be called in any thread, and changes nothing. */
 int azc_census(azc_entry *entries, int most);
+int azc_shm_census(azc_entry *entries, int most);
 uint64_t azc_now(void);
 
 /* At interpreter exit: closes every channel and waits up to ms milliseconds until

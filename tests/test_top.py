@@ -12,7 +12,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
+from rings import SMALL, ring_pair
 
 import aiozerocopy as azc
 from aiozerocopy import publishing
@@ -206,6 +208,32 @@ async def test_answers_while_the_loop_is_blocked() -> None:
         assert len(ask_all()) == 1  # (this blocks the loop itself)
 
 
+@pytest.mark.anyio
+async def test_rings_are_told(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path) as (producer, consumer):
+        await producer.send(bytes(1000))
+        await producer.send(bytes(2000))
+        record = await consumer.receive()
+        with azc.publish_stats():
+            watch = top.Watch()
+            [found] = watch.look()
+            [inward], [outward] = (
+                [one for one in found["rings"] if one["direction"] == direction]
+                for direction in ("in", "out")
+            )
+            assert (inward["messages"], outward["messages"]) == (1, 2)
+            assert (inward["bytes"], outward["bytes"]) == (1000, 3000)
+            assert (inward["held"], outward["peer_pid"]) == (1, os.getpid())
+            assert outward["peer"].endswith(f" {os.getpid()}")
+            assert 3000 < outward["unread"] < outward["capacity"] == SMALL
+            assert len(top.text([found], 0)) == 3
+            producer.abort()
+            await anyio.lowlevel.checkpoint()
+            [after] = watch.look()
+            assert {one["direction"] for one in after["rings"]} <= {"in"}
+        record.release()
+
+
 # ---- looking on ----------------------------------------------------------------------
 
 
@@ -267,7 +295,7 @@ def test_program_that_has_ended_is_gone(program: subprocess.Popen[str]) -> None:
 def test_program_that_has_no_stream() -> None:
     with azc.publish_stats("idle"):
         assert top.text(top.Watch().look(), 80) == [
-            f"idle {os.getpid()} has no stream open"
+            f"idle {os.getpid()} has no stream and no ring open"
         ]
 
 

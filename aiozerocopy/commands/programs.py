@@ -86,6 +86,11 @@ def _command(pid: int) -> str:
         return ""
 
 
+def process_name(pid: int) -> str:
+    """``cat 123``; "" if the number is not known, as of a process elsewhere."""
+    return f"{_command(pid)} {pid}".lstrip() if pid else ""
+
+
 # ---- what is behind an fd -----------------------------------------------------------
 
 
@@ -122,7 +127,7 @@ class Peers:
         if self._holders is None:
             self._holders = dict(_pipes())
         others = sorted(self._holders.get(link, set()) - {pid})
-        return ", ".join(f"{_command(other)} {other}" for other in others)
+        return ", ".join(map(process_name, others))
 
 
 def _pipes() -> dict[str, set[int]]:

@@ -1,4 +1,4 @@
-"""The streams of running programs that have called azc.publish_stats(), as they go.
+"""The streams and rings of running programs that call azc.publish_stats(), live.
 
 Looking on neither disturbs them nor shows their data: each tells its counters.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiozerocopy.commands import ending
 from aiozerocopy.commands.options import Parser, seconds
-from aiozerocopy.commands.programs import Peers, Snapshot, ask_all
+from aiozerocopy.commands.programs import Peers, Snapshot, ask_all, process_name
 from aiozerocopy.commands.progress import shortened
 
 if TYPE_CHECKING:
@@ -101,7 +101,11 @@ class Watch:
             for kind, one in every(program):
                 key = program["pid"], kind, one["id"]
                 now[key] = program["time"], one
-                one["peer"] = self._peers.of(program["pid"], one["fd"])
+                one["peer"] = (
+                    process_name(one["peer_pid"])
+                    if kind == "rings"
+                    else self._peers.of(program["pid"], one["fd"])
+                )
                 one["rates"] = rates(self._before.get(key), now[key])
         self._before = now
         return found
@@ -241,7 +245,7 @@ def notes(found: Sequence[Snapshot]) -> list[str]:
         if program.get("silent"):
             said.append(f"{who} does not answer: it is stopped, or very busy")
         elif not any(every(program)):
-            said.append(f"{who} has no stream open")
+            said.append(f"{who} has no stream and no ring open")
     return said
 
 
