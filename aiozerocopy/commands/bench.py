@@ -29,6 +29,7 @@ BENCHES = {
     "ffmpeg": "raw frames to FFmpeg; and TurboPipe, asyncio, uvloop, C",
     "encode": "NumPy frames to x264, and a scene; and TurboPipe, imageio-ffmpeg, PyAV",
     "render": "an OpenGL scene to x264; and TurboPipe, PyAV",
+    "ring": "small messages by a ring; and pipes, UNIX sockets, Tachyon, pyzmq",
     "fanout": "one frame to many clients; and websockets, aiohttp; 1080p60 to one",
 }
 
