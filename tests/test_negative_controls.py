@@ -29,6 +29,7 @@ CAUGHT_BY = {
     "test_after_a_cancel_the_reader_sees_the_old_bytes",
     "event": "test_interruptions.py::test_one_line_after_the_other",
     "gate": "contract/test_p4_backpressure.py::test_put_waits_for_room",
+    "hold": "test_ring.py::test_held_view_keeps_its_slot",
     "take_back": "test_interruptions.py::test_one_line_after_the_other",
     "unpin": "contract/test_p0_done_means_yours.py::test_pending_send_locks_the_buffer",
 }
@@ -44,7 +45,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(tree: Path, fault: str, *tests: str) -> subprocess.Popen[str]:
     """Run these tests on one loop and two links, with a fault."""
-    options = ["-x", "-k", "asyncio and (unix or adopted or lending)", "--tb=line"]
+    chosen = "asyncio and (unix or adopted or lending or test_ring)"
+    options = ["-x", "-k", chosen, "--tb=line"]
     files = (f"tests/{test}" for test in tests)
     return trees.start_tests(tree, *options, *files, **{sabotage.VARIABLE: fault})
 

@@ -5,13 +5,16 @@ Who owns what
                   last of them is gone it is unmapped, so views outlive the ring
     a batch       C holds it for the consumer from `take` until it is given back, which
                   is the end of its claim.  The claim exists before C is called: if a
-                  signal's exception comes in between, `take` lets C take the records
-                  again later, and the claim has nothing to give back
+                  signal's exception comes in between, `untake` lets C take the records
+                  again, and the claim has nothing to give back.  If one comes in
+                  the finalizer that ends a claim, `forget_lost` ends it
     the fds       C, until `close`.  A forked child's copies are closed in the child
 """
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import errno
 import os
 import sys
@@ -22,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from aiozerocopy._core import fork_and_exit
 from aiozerocopy._core.binding import check, ffi, lib
 from aiozerocopy._core.errors import StreamBroken, StreamClosed, error_of
-from aiozerocopy._core.memory import Claim
+from aiozerocopy._core.memory import Claim, is_over, sweep
 from aiozerocopy._core.pins import pin
 
 if TYPE_CHECKING:
@@ -108,7 +111,10 @@ class RingEnd:
         Raises:
             OSError: of what is missing: memory, fds.
         """
+        sweep()
         self._mapping = _Mapping()
+        self._claims: collections.deque[tuple[int, Any]] = collections.deque()
+        self._last: Any = None  # the azc_batch that was taken last
         self._generation = fork_and_exit.generation
         self.id = 0
         self.role = role
@@ -185,18 +191,42 @@ class RingEnd:
     # -- the consumer -----------------------------------------------------------------
 
     def take(self, most: int) -> Taken | int:
-        """Take up to so many records: or 0 at the end, EMPTY, or an error."""
+        """Take up to so many records: or 0 at the end, EMPTY, or an error.
+
+        If it is interrupted, call `untake`.
+        """
         batch, items = ffi.new("azc_batch *"), _allocate("azc_item[]", most)
-        try:
-            claim = Claim(partial(_give_back, self._mapping, batch))
-            count = lib.azc_shm_take(self.id, most, batch, items)
-            if count <= 0:
-                return count
-            view = claim.view(batch.at, batch.span).toreadonly()
-            return Taken(view, items, count, batch.stride)
-        except BaseException:
-            lib.azc_shm_untake(self.id, batch)
-            raise
+        self.forget_lost()
+        claim = Claim(partial(_give_back, self._mapping, batch))
+        self._claims.append((claim.key, batch))
+        self._last = batch
+        count = lib.azc_shm_take(self.id, most, batch, items)
+        if count <= 0:
+            return count
+        view = claim.view(batch.at, batch.span).toreadonly()
+        return Taken(view, items, count, batch.stride)
+
+    def keep(self) -> None:
+        """What was taken last is the caller's: `untake` has nothing to undo."""
+        self._last = None
+
+    def untake(self) -> None:
+        """Let the next call take again what the last one took, unless it was kept."""
+        if self._last is not None:
+            lib.azc_shm_untake(self.id, self._last)
+        self._last = None
+
+    def forget_lost(self) -> bool:
+        """Give back what nobody holds any more, although its finalizer was interrupted.
+
+        Returns whether anything is held.  The oldest is looked at only: the producer
+        waits for none but that.
+        """
+        while self._claims and is_over(self._claims[0][0]):
+            _give_back(self._mapping, self._claims[0][1])
+            with contextlib.suppress(IndexError):
+                self._claims.popleft()
+        return bool(self._claims)
 
     # -- the end ----------------------------------------------------------------------
 

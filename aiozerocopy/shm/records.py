@@ -67,6 +67,11 @@ class Record(Lent):
         return f"<Record type_id={self.type_id} {state}>"
 
 
+def only_record(taken: Taken) -> Record:
+    """The record, of a batch of one."""
+    return Record(taken.view, taken.items[0].type_id)
+
+
 class Batch(Lent):
     """Records that were taken together, oldest first; ``batch[i]`` is a `Record`.
 

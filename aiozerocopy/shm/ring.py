@@ -13,7 +13,7 @@ import anyio
 
 from aiozerocopy._core.ring_end import PRODUCER, RingEnd, too_large
 from aiozerocopy.shm.receiver import Receiver
-from aiozerocopy.shm.records import Batch, Record
+from aiozerocopy.shm.records import Batch, Record, only_record
 from aiozerocopy.shm.sender import Sender
 from aiozerocopy.shm.slot import Slot
 
@@ -116,8 +116,7 @@ class Ring:
             StreamClosed: this side is closed.
             BusyResourceError: another task is receiving.
         """
-        taken = await self._receiver().receive(1)
-        return Record(taken.view, taken.items[0].type_id)
+        return await self._receiver().receive(1, only_record)
 
     async def receive_batch(self, most: int = BATCH) -> Batch:
         """The records that are there, at least one and at most so many.
@@ -126,7 +125,7 @@ class Ring:
         """
         if most < 1:
             raise ValueError(f"a batch has a record at least, not {most}")
-        return Batch(await self._receiver().receive(most))
+        return await self._receiver().receive(most, Batch)
 
     def _receiver(self) -> Receiver:
         if isinstance(self._side, Receiver):

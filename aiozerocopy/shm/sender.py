@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core import waiter
 from aiozerocopy._core.pins import unpin
-from aiozerocopy._core.ring_end import FULL, pinned
+from aiozerocopy._core.ring_end import FULL, RESERVED, pinned
 from aiozerocopy.shm.line import Line, Place
 from aiozerocopy.shm.side import Side
 
@@ -38,7 +38,7 @@ class Sender(Side):
             await waiter.enter()
             result = FULL
             if self.line.is_empty():
-                result = self.end.send(views, type_id)
+                result = self._send_now(views, type_id)
             if result == FULL:
                 result = await self._send_in_turn(views, type_id)
             if result < 0:
@@ -50,9 +50,17 @@ class Sender(Side):
     async def _send_in_turn(self, views: list[Any], type_id: int) -> int:
         with Place(self.line) as place:
             await place.wait()
-            while (result := self.end.send(views, type_id)) == FULL:
+            while (result := self._send_now(views, type_id)) == FULL:
                 await self.bell.wait()
             return result
+
+    def _send_now(self, views: list[Any], type_id: int) -> int:
+        """Called by the first in line."""
+        result = self.end.send(views, type_id)
+        if result == RESERVED:  # by a slot whose finalizer was interrupted
+            self.end.rollback()
+            result = self.end.send(views, type_id)
+        return result
 
     async def reserve_at(self, place: Place, nbytes: int) -> memoryview:
         """Wait for this place to be the first, then for room."""
@@ -62,6 +70,7 @@ class Sender(Side):
         await place.wait()
         while True:
             self.enter()
+            self.end.rollback()  # (the same)
             reserved = self.end.reserve(nbytes)
             if isinstance(reserved, memoryview):
                 return reserved

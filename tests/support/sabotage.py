@@ -26,6 +26,7 @@ IN_C = {
     "detach": 32,
     "event": 64,
     "gate": 256,
+    "hold": 1024,
 }
 
 
