@@ -52,10 +52,12 @@ OPTIONAL = {
     "rich",
     "sniffio",
     "starlette",
+    "tachyon",
     "trio",
     "turbopipe",
     "uvloop",
     "websockets",
+    "zmq",
 }
 # The modules that are about one of them, and those that compare with others.
 MAY_IMPORT = {

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from links import linux_only
 
 from aiozerocopy.bench import racing, ring
 from aiozerocopy.bench.feeding import Lab
@@ -19,10 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 np = pytest.importorskip("numpy")
-pytestmark = [
-    pytest.mark.timeout(60),
-    pytest.mark.skipif(sys.platform != "linux", reason="needs Linux"),
-]
+pytestmark = [pytest.mark.timeout(60), linux_only]
 
 NEEDED = {"tachyon": "tachyon", "zmq": "zmq"}
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import anyio
 import ffmpegs
 import pytest
+from links import linux_only
 
 from aiozerocopy.ffmpeg import find_ffmpeg
 
@@ -158,7 +159,7 @@ def test_live_stream_to_a_server(protocol: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+@linux_only
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
 @pytest.mark.parametrize("with_cargo", [False, True])
 def test_vectors_from_c_and_rust(with_cargo: bool, tmp_path: Path) -> None:

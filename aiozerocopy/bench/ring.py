@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy.bench.feeding import Crew
 from aiozerocopy.bench.frames import percentile
 from aiozerocopy.bench.network import command
@@ -39,6 +40,9 @@ SPINS = 10_000  # in C: Tachyon's default
 
 
 def races(lab: Lab, options: Options) -> list[Race]:
+    """Raises: OSError: this is the portable build, which has no rings."""
+    if PORTABLE:
+        raise OSError("rings need Linux, and this is the portable build")
     sizes = {"1 KiB": SIZES["1 KiB"]} if options.quick else SIZES
     return [
         vectors(lab, options),
