@@ -223,6 +223,12 @@ CASES: list[tuple[str, int, str]] = [
     ("view 127.0.0.1:{tls} --tls-ca other_ca.pem", 1, "other_ca.pem vouches for"),
     ("view 127.0.0.1:{tls} --tls-ca ca.pem", 1, "wants a token: say --token"),
     ("view 127.0.0.1:{tls} --tls-ca ca.pem --token x", 1, "refused the token"),
+    # -- top
+    ("top extra", 2, "--help"),
+    ("top --once", 1, "azc.publish_stats()"),
+    *((f"top --interval {text}", 2, "write seconds") for text in NUMBERS),
+    *((f"top --interval {text}", 2, "too long") for text in HUGE),
+    ("top --interval 0.01", 2, "write 0.1 seconds or more"),
     # -- bench
     ("bench", 2, "required: BENCH"),
     ("bench nonsense", 2, "choose from"),
@@ -268,6 +274,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     certificate.cert_chain_pems[0].write_to_path(folder / "cert.pem")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setenv("AZC_STATS_FOLDER", str(folder / "nobody"))
         scenes.ShaderScene(SHADER, (64, 36)).close()  # the driver's own threads
         yield folder
 

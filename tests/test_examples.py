@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 import anyio
 import ffmpegs
 import pytest
+from links import linux_only
 from xserver import x_server
 
 from aiozerocopy._core.binding import PORTABLE
@@ -216,6 +218,46 @@ def test_live_stream_to_a_server(protocol: str, tmp_path: Path) -> None:
     # RTMP loses nothing, SRT what is under way at the end.
     assert kinds.count("0") == 30 if protocol == "rtmp" else kinds.count("0") > 15
     assert kinds.count("1") > 15
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@linux_only
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
+@pytest.mark.parametrize("with_cargo", [False, True])
+def test_vectors_from_c_and_rust(with_cargo: bool, tmp_path: Path) -> None:
+    """Every value is checked, by whoever receives."""
+    pytest.importorskip("numpy")
+    if with_cargo and not shutil.which("cargo"):
+        pytest.skip("there is no cargo: the Rust side is not tested")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    if not with_cargo:
+        environment["PATH"] = str(Path(shutil.which("cc") or "").parent)
+        if shutil.which("cargo", path=environment["PATH"]):
+            pytest.skip("cargo is where the C compiler is")
+    program = [str(EXAMPLES / "vectors" / "vectors.py"), "--count", "3000"]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *program],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [re.split(r"  +", line.strip()) for line in done.stdout.splitlines()[1:]]
+    languages = ("C", "Rust") if with_cargo else ("C",)
+    wanted = [
+        [f"{language} to Python", way, "3,000"]
+        for language in languages
+        for way in ("ring", "pipe", "UNIX socket")
+    ]
+    if with_cargo:
+        wanted.append(["Python to Rust", "ring", "3,000"])
+        assert [row[:3] for row in rows] == wanted
+    else:
+        assert [row[:3] for row in rows[:-1]] == wanted
+        assert "no cargo" in rows[-1][0]
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)

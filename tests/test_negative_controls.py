@@ -31,6 +31,7 @@ CAUGHT_BY = {
     "event": "test_interruptions.py::test_one_line_after_the_other",
     "between": "test_relay.py::test_cancelled_every_byte_is_out_or_the_sources",
     "gate": "contract/test_p4_backpressure.py::test_put_waits_for_room",
+    "hold": "test_ring.py::test_held_view_keeps_its_slot",
     "take_back": "test_interruptions.py::test_one_line_after_the_other",
     "split": "test_splitter.py::test_all_wait_for_the_slowest_if_asked",
     "slot": "test_capture.py::"
@@ -51,8 +52,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(tree: Path, fault: str, *tests: str) -> subprocess.Popen[str]:
     """Run these tests on one loop and two links, with a fault."""
-    which = "asyncio and (unix or adopted or lending or splitter or capture)"
-    options = ["-x", "-k", which, "--tb=line"]
+    chosen = "unix or adopted or lending or splitter or capture or test_ring"
+    options = ["-x", "-k", f"asyncio and ({chosen})", "--tb=line"]
     files = (f"tests/{test}" for test in tests)
     return trees.start_tests(tree, *options, *files, **{sabotage.VARIABLE: fault})
 

@@ -9,7 +9,7 @@ object that the collector ignores, since it cannot be part of a cycle: an int.
 
 A lease begins when it is entered into `_leases` and ends when it is removed.  Each is
 one step, which no other thread and no signal handler can split.  If a signal handler's
-exception interrupts ``__del__`` before that, `_is_over` finds the lease without holders
+exception interrupts ``__del__`` before that, `is_over` finds the lease without holders
 when a slot is wanted next.
 """
 
@@ -66,7 +66,8 @@ def _holders(terms: _Terms) -> int:
 _NOBODY = _holders(_Terms(object(), int))
 
 
-def _is_over(key: int) -> bool:
+def is_over(key: int) -> bool:
+    """Has this lease ended?  One whose end was interrupted ends now."""
     terms = _leases.get(key)
     if terms is not None and _holders(terms) == _NOBODY:
         _Lease(key)  # its start or its end was interrupted: end it now
@@ -91,6 +92,12 @@ def _view(key: int, terms: _Terms, address: int, nbytes: int) -> memoryview:
     return memoryview(ffi.buffer(ffi.from_buffer(start), nbytes))
 
 
+def sweep() -> None:
+    """End every lease whose end was interrupted."""
+    for key in list(_leases):
+        is_over(key)
+
+
 class Slots:
     """Which slots of a pool are leased.  From any thread."""
 
@@ -101,14 +108,14 @@ class Slots:
 
     def free(self) -> int:
         """How many slots are free."""
-        return sum(map(_is_over, self._keys))
+        return sum(map(is_over, self._keys))
 
     def claim(self, terms: _Terms) -> int | None:
         """Lease a free slot, the next in a circle, and return its key."""
         count = len(self._keys)
         for i in range(self._next, self._next + count):
             key = self._keys[i % count]
-            if _is_over(key) and _leases.setdefault(key, terms) is terms:
+            if is_over(key) and _leases.setdefault(key, terms) is terms:
                 self._next = (i + 1) % count
                 return key
         return None
@@ -162,6 +169,36 @@ class Memory:
         number = getattr(self, "_number", None)
         if number is not None and not sys.is_finalizing():
             lib.azc_pool_close(number[0])
+
+
+class Claim:
+    """A lease that begins before it is known which memory it is of.
+
+    It ends with the last of its views, or with this object if there are none.
+    """
+
+    __slots__ = ("_key", "_terms")
+
+    def __init__(self, on_end: Callable[[], object]) -> None:
+        """What ``on_end`` refers to is kept until it has been called."""
+        self._key = next(_numbers) * _MOST_SLOTS
+        self._terms = _Terms(object(), on_end)
+        _leases[self._key] = self._terms
+
+    @property
+    def key(self) -> int:
+        """For `is_over`, which keeps nothing alive."""
+        return self._key
+
+    def view(self, address: int, nbytes: int) -> memoryview:
+        """The memory; what is read-only must not be written."""
+        return _view(self._key, self._terms, address, nbytes)
+
+    # (the default arguments as in `_Lease`)
+    def __del__(self, end: Callable[[int], bool] = is_over) -> None:
+        key = getattr(self, "_key", None)
+        if key is not None:
+            end(key)
 
 
 # (before Python 3.13 a mapping keeps an fd of its own)

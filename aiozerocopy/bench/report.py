@@ -121,6 +121,8 @@ def machine() -> dict[str, Any]:
         "vidgear",
         "websockets",
         "aiohttp",
+        "tachyon-ipc",
+        "pyzmq",
     )
     return {
         "python": platform.python_version(),

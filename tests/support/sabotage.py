@@ -31,6 +31,7 @@ IN_C = {
     "gate": 256,
     "between": 1024,
     "split": 2048,
+    "hold": 4096,
 }
 
 
