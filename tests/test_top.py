@@ -85,11 +85,12 @@ async def test_every_direction_is_told() -> None:
             here, there = azc.socketpair()  # opened later
             async with here, there:
                 streams = own_streams()
-                fds = [one["fd"] for one in streams]
-                ends = (reader, writer, here, here, there, there)
-                assert sorted(fds) == sorted(end.fileno() for end in ends)
+                by_fd = {one["fd"]: one for one in streams}
+                ends = [end.fileno() for end in (reader, writer, here, there)]
+                assert sorted(by_fd) == sorted(ends)
+                assert len(streams) == 6  # a socket has two directions
             assert len(own_streams()) == 2
-    inward, outward = streams[:2]
+    inward, outward = by_fd[ends[0]], by_fd[ends[1]]
     assert (inward["direction"], outward["direction"]) == ("in", "out")
     assert (inward["bytes"], outward["bytes"], outward["messages"]) == (1000, 3010, 2)
     assert inward["unread"] == outward["unread"] == 2010
