@@ -527,6 +527,44 @@ async def test_slot_of_a_cancelled_grab_stays_taken_until_the_server_has_answere
         await connection.until(lambda: screen.pool.stats.free == 1)
 
 
+class Interrupted(BaseException):
+    """What the handler of a signal raises."""
+
+
+class InterruptedSocket:
+    """A socket whose calls do their work; then a signal comes."""
+
+    def __init__(self, sock: socket.socket, call: str) -> None:
+        self._socket = sock
+        self._call = call
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._socket, name)
+        if name != self._call:
+            return method
+
+        def interrupted(*arguments: Any) -> None:
+            method(*arguments)
+            raise Interrupted
+
+        return interrupted
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("call", ["sendmsg", "recv_into"])
+async def test_interrupted_call_frees_no_slot(call: str, server: Server) -> None:
+    async with capture.X11Screen(server.name) as screen:
+        connection: Any = screen._connection
+        sock = connection._socket
+        connection._socket = InterruptedSocket(sock, call)
+        with pytest.raises(Interrupted):
+            await screen.grab()
+        connection._socket = sock
+        assert screen.pool.stats.free == 2
+        with pytest.raises(capture.ScreenLost, match="was interrupted"):
+            await screen.grab()
+
+
 @pytest.mark.anyio
 async def test_many_grab_at_once(server: Server, painter: Painter) -> None:
     paint(painter)

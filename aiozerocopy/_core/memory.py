@@ -101,7 +101,8 @@ def sweep() -> None:
 class Slots:
     """Which slots of a pool are leased.  From any thread."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, in_circle: bool = True) -> None:
+        self._in_circle = in_circle
         self._first = next(_numbers) * _MOST_SLOTS
         self._keys = range(self._first, self._first + count)
         self._next = 0
@@ -111,12 +112,13 @@ class Slots:
         return sum(map(is_over, self._keys))
 
     def claim(self, terms: _Terms) -> int | None:
-        """Lease a free slot, the next in a circle, and return its key."""
+        """Lease a free slot and return its key: the next in a circle, or the one of
+        the last time, whose memory is still in the processor's caches."""
         count = len(self._keys)
         for i in range(self._next, self._next + count):
             key = self._keys[i % count]
             if is_over(key) and _leases.setdefault(key, terms) is terms:
-                self._next = (i + 1) % count
+                self._next = (i + self._in_circle) % count
                 return key
         return None
 
@@ -216,7 +218,7 @@ class FileMemory(Memory):
         self.slot_bytes = slot_bytes
         self.stride = -(-slot_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
         self.nbytes = self.stride * slots
-        self.slots = Slots(slots)
+        self.slots = Slots(slots, in_circle=False)
         fd = os.memfd_create("aiozerocopy", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(fd, self.nbytes)
@@ -232,12 +234,6 @@ class FileMemory(Memory):
 
     def _at(self, index: int) -> int:
         return self._start + index * self.stride
-
-    def __del__(
-        self, keep: Callable[[Any], object] = ctypes.pythonapi.Py_IncRef
-    ) -> None:
-        if sys.is_finalizing() and hasattr(self, "_mapping"):
-            keep(ctypes.py_object(self._mapping))  # there may be views of it
 
 
 def finalizing_view(data: Buffer, finalizer: Callable[[], object]) -> memoryview:

@@ -11,6 +11,9 @@ An answer whose waiter was cancelled stays expected until a later reader meets i
 memory that the server may still write to is in nobody's hands meanwhile.  A message of
 which only a part has come is kept, and the next reader goes on with it.
 
+An exception of a signal's handler, between a system call and our note of it, leaves us
+unsure of where we are: then the connection is lost, and no slot is taken for free.
+
 Requests are small and few, so the socket always has room for them; a server that takes
 none any more is given up.
 """
@@ -76,6 +79,7 @@ class Connection:
         self._socket = sock
         self._closed = False
         self._sent = 0
+        self._is_unsure = False  # how far the server or we have got
         self._unsent = b""
         self._expected: collections.deque[Answer] = collections.deque()
         self._reading = anyio.Lock(fast_acquire=True)
@@ -119,7 +123,7 @@ class Connection:
         return connection
 
     async def _greet(self, display: Display) -> None:
-        self._write(messages.hello(*display.cookie(self._socket)))
+        self._write(messages.hello(*display.cookie(self._socket)), None)
         head = bytearray(8)
         self._missing = memoryview(head)
         await self._fill()
@@ -152,15 +156,11 @@ class Connection:
 
     def tell(self, request: bytes) -> None:
         """A request without a reply; it goes out before the next `ask`."""
-        self._unsent += request
-        self._sent += 1
+        self._unsent, self._sent = self._unsent + request, self._sent + 1
 
     def check(self, request: bytes, fd: int) -> Answer:
         """The same, with an fd; its answer tells if a later one has come by then."""
-        self._write(self._unsent)
-        self._unsent = b""
-        self._write(request, fd)
-        return self._expect(has_reply=False)
+        return self._send(request, fd)
 
     def ask(
         self, request: bytes, into: memoryview | None = None, keeps: object = None
@@ -169,26 +169,24 @@ class Connection:
 
         ``keeps`` is kept as long as the server may write to it.
         """
-        self._write(self._unsent + request)
-        self._unsent = b""
-        return self._expect(into, keeps)
+        return self._send(request, None, into, keeps)
 
-    def _expect(
+    def _send(
         self,
+        request: bytes,
+        fd: int | None,
         into: memoryview | None = None,
         keeps: object = None,
-        *,
-        has_reply: bool = True,
     ) -> Answer:
-        self._sent += 1
-        answer = Answer(self._sent, into, keeps, has_reply=has_reply)
-        self._expected.append(answer)
+        self._check_open()
+        self._is_unsure = True
+        answer = Answer(self._sent + 1, into, keeps, has_reply=fd is None)
+        self._expected.append(answer)  # before the server can know of its memory
+        self._write(self._unsent + request, fd)
+        self._unsent, self._sent, self._is_unsure = b"", self._sent + 1, False
         return answer
 
-    def _write(self, data: bytes, fd: int | None = None) -> None:
-        self._check_open()
-        if not data:
-            return
+    def _write(self, data: bytes, fd: int | None) -> None:
         beside: list[Any] = []
         if fd is not None:
             beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fd))]
@@ -284,9 +282,11 @@ class Connection:
         """Receive all that is missing.  After a cancel, what has come is in place."""
         while self._missing.nbytes:
             self._check_open()
+            self._is_unsure = True
             try:
                 n = self._socket.recv_into(self._missing)
             except BlockingIOError:
+                self._is_unsure = False
                 with self._closing_is_closed():
                     await anyio.wait_readable(self._socket)
                 continue
@@ -295,7 +295,7 @@ class Connection:
                 raise self._fail(text, error) from error
             if n == 0:
                 raise self._fail(f"the X server of {self.name} has gone")
-            self._missing = self._missing[n:]
+            self._missing, self._is_unsure = self._missing[n:], False
 
     @contextlib.contextmanager
     def _closing_is_closed(self) -> Any:
@@ -310,6 +310,10 @@ class Connection:
             raise anyio.ClosedResourceError("the screen is closed")
         if self.lost is not None:
             raise ScreenLost(str(self.lost)) from self.lost.__cause__
+        if self._is_unsure:
+            raise self._fail(
+                f"the talk with {self.name} was interrupted: open it again"
+            )
 
     def _fail(self, text: str, cause: BaseException | None = None) -> ScreenLost:
         self.lost = ScreenLost(text)
