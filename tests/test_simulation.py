@@ -26,8 +26,7 @@ CSRC = TESTS.parent / "csrc"
 SIM = TESTS / "sim"
 HELPER = [
     *("handle", "op", "queue", "port", "pool", "pace", "writer", "lanes", "lender"),
-    *("channel", "ending", "move", "submit", "cancel", "pump", "relay"),
-    *("fork", "split"),
+    *("channel", "ending", "move", "submit", "cancel", "pump", "relay", "fork"),
 ]
 REAL = (*HELPER, "sys", "poller_epoll")
 KERNEL = ("sim", "oracle", "ports", "kernel", "lending", "poller", "threads")
