@@ -35,6 +35,8 @@ from aiozerocopy.pool import PoolStats as PoolStats
 from aiozerocopy.pool import finalizing_buffer as finalizing_buffer
 from aiozerocopy.process import Process as Process
 from aiozerocopy.process import open_process as open_process
+from aiozerocopy.publishing import Publication as Publication
+from aiozerocopy.publishing import publish_stats as publish_stats
 from aiozerocopy.relays import Relay as Relay
 from aiozerocopy.relays import relay as relay
 from aiozerocopy.splitter import Splitter as Splitter
@@ -45,14 +47,16 @@ from aiozerocopy.streams import Stream as Stream
 from aiozerocopy.streams import Ticket as Ticket
 
 if TYPE_CHECKING:
+    from aiozerocopy import capture as capture
     from aiozerocopy import ffmpeg as ffmpeg
     from aiozerocopy import frames as frames
     from aiozerocopy import gl as gl
+    from aiozerocopy import shm as shm
     from aiozerocopy import web as web
 else:
 
     def __getattr__(name: str) -> Any:
         """Packages that not everybody needs are imported when they are first used."""
-        if name in ("ffmpeg", "frames", "gl", "web"):
+        if name in ("capture", "ffmpeg", "frames", "gl", "shm", "web"):
             return importlib.import_module(f"aiozerocopy.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

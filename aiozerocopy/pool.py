@@ -117,12 +117,15 @@ class FramePool:
             raise ValueError(f"a frame of shape {self.shape} has no bytes")
         if slots < 1:
             raise ValueError(f"a pool needs a slot at least, not {slots}")
-        memory = Memory(self.frame_bytes, slots)
+        memory = self._new_memory()
         self.nbytes = memory.nbytes
         self._memory: Memory | None = memory  # None once closed
         self._slots = memory.slots
         self._line = _Line()
         self._acquired = self._waited = 0
+
+    def _new_memory(self) -> Memory:
+        return Memory(self.frame_bytes, self.slots)
 
     def acquire_nowait(self) -> Frame:
         """A free slot.

@@ -16,13 +16,15 @@
  *   pool      memory in slots, whose pages may be lent to a pipe's reader: then
  *             an operation is over when the reader has read it
  *   relay     moves bytes from one channel to another inside the kernel
+ *   ring      one side of records through shared memory; azc_ring.h has its protocol
  *   pump      the threads that finish what a call could not finish at once:
  *             one for all sockets of a direction, one for each busy pipe, tty
  *             or file.  They need neither the loop nor the GIL.
  *
- * Channels, ports, pools and relays are named by numbers that are never used again.  So a
- * call that comes too late, from another thread or a finalizer, finds neither freed
- * memory nor another object: it returns -ESHUTDOWN, and in a forked child -ECHILD.
+ * Channels, ports, pools, relays and rings are named by numbers that are never used
+ * again.  So a call that comes too late, from another thread or a finalizer, finds
+ * neither freed memory nor another object: it returns -ESHUTDOWN, and in a forked
+ * child -ECHILD.
  *
  * The one rule of memory: the bytes of an operation are borrowed from the call
  * that submits it until one of these:
@@ -92,7 +94,14 @@ typedef struct azc_stats {
     int32_t error;         /* 0, or the -errno that broke the channel */
     int32_t threaded;      /* 1 if a thread of its own serves the channel */
     int32_t lends;         /* 1 if a pool's next bytes would be lent */
+    int32_t outward;       /* 1 if it sends, 0 if it receives */
 } azc_stats;
+
+/* One of all channels or rings: its number, and since when, in ns of azc_now. */
+typedef struct azc_entry {
+    azc_id id;
+    uint64_t since;
+} azc_entry;
 
 /* Which build this is: 1 if portable (poll, pipe and no Linux-only call). */
 int azc_portable(void);
@@ -259,10 +268,116 @@ void *azc_pool_slot(azc_id pool, int slot);
 size_t azc_pool_bytes(azc_id pool);
 int azc_pool_close(azc_id pool);
 
+/* Rings.  In the portable build each of these returns -ENOSYS.  The functions of the
+ * handshake take a non-blocking SOCK_SEQPACKET socket, which stays the caller's, and
+ * return -EAGAIN if they are to be called again once it is ready. */
+enum { AZC_ANY = 0, AZC_PRODUCER = 1, AZC_CONSUMER = 2 };
+
+/* The records that a call has taken. */
+typedef struct azc_batch {
+    uint64_t hold;  /* for azc_shm_give_back; 0: none were taken */
+    uint64_t start; /* where the ring was before */
+    uint64_t at;    /* the address of the first payload */
+    uint64_t span;  /* bytes from there to the end of the last payload */
+    uint64_t
+        stride; /* from one payload to the next; 0: they have several sizes */
+} azc_batch;
+
+typedef struct azc_item {
+    uint64_t offset; /* from the batch's first payload */
+    uint32_t size;
+    uint32_t type_id;
+} azc_item;
+
+typedef struct azc_shm_stats {
+    uint64_t capacity;
+    uint64_t used;    /* bytes that the producer cannot use, now */
+    uint64_t held;    /* batches that were taken and not given back, now */
+    uint64_t records; /* sent or taken so far */
+    uint64_t bytes;   /* in their payloads */
+    uint64_t waits;   /* how often the ring was full, or empty */
+    uint64_t rings;   /* how often the other side was woken */
+    int32_t fault;    /* how the peer broke the rules: see azc_ring.h */
+    int32_t gone;     /* 1: the peer's end of the socket is closed */
+    int32_t left;     /* 1: the peer has closed the ring */
+} azc_shm_stats;
+
+/* 0, or -EACCES: the process at the other end is another user's. */
+int azc_shm_check_user(int socket);
+
+/* Who connects: asks for a role, and takes what is offered, or learns why not. */
+int azc_shm_ask(int socket, int role);
+int azc_shm_hear_offer(int socket, azc_id *ring);
+
+/* Who listens: returns the role that is asked for; makes a ring; offers it, or says
+ * why not; and learns whether the other has it, which begins it. */
+int azc_shm_hear_ask(int socket);
+int azc_shm_create(uint64_t capacity, int role, azc_id *ring);
+int azc_shm_offer(azc_id ring, int socket);
+int azc_shm_refuse(int socket, int status);
+int azc_shm_hear_answer(azc_id ring, int socket);
+
+/* Our role; and the fds to wait on: the doorbell's, and the socket's. */
+int azc_shm_role(azc_id ring);
+int azc_shm_bell(azc_id ring);
+int azc_shm_socket(azc_id ring);
+
+/* How long a call on a full or empty ring looks again before it returns. */
+int azc_shm_set_spin(azc_id ring, unsigned us);
+
+/* One of the fds is readable: empties the doorbell, and sees whether the peer lives.
+ *   1  it does not       -EPROTO  it broke the rules */
+int azc_shm_hear(azc_id ring);
+
+/* Sends a record, of one piece or of several, which are copied.
+ *   -EAGAIN     the ring is full; the bell will ring once there is room
+ *   -EBUSY      a record is reserved           -EMSGSIZE  too big for this ring
+ *   -EPIPE      the consumer has closed the ring, or died
+ *   -EPROTO     the peer broke the rules       -ESHUTDOWN, -ECHILD  as above */
+int azc_shm_send(azc_id ring, const void *data, size_t n, uint32_t type_id);
+int azc_shm_sendv(azc_id ring, const struct iovec *vec, int count,
+                  uint32_t type_id);
+
+/* The same in three steps: *at is the address of n bytes to be filled in, of which
+ * the first so many are committed, or none. */
+int azc_shm_reserve(azc_id ring, uint64_t n, uint64_t *at);
+int azc_shm_commit(azc_id ring, uint64_t n, uint32_t type_id);
+int azc_shm_rollback(azc_id ring);
+
+/* Takes up to `most` records, and returns how many.
+ *   0           none will come: the producer has closed the ring
+ *   -EAGAIN     the ring is empty; the bell will ring once it is not
+ *   -EPIPE      the producer died, and all that it had committed was taken
+ *   -EPROTO     the peer broke the rules       -ESHUTDOWN, -ECHILD  as above
+ * The memory is the ring's until azc_shm_free, but may be overwritten once the batch
+ * was given back. */
+int azc_shm_take(azc_id ring, int most, azc_batch *batch, azc_item *items);
+
+/* Gives a batch back, in any order, and sets its hold to 0.  May be called twice. */
+int azc_shm_give_back(azc_id ring, azc_batch *batch);
+
+/* The same for the batch that was taken last: the next call takes it again. */
+int azc_shm_untake(azc_id ring, azc_batch *batch);
+
+int azc_shm_get_stats(azc_id ring, azc_shm_stats *stats);
+
+/* Ends the ring for the peer: clean, or as if we had died.  The fds stay open until
+ * azc_shm_close, so that whoever waits on them can stop; the memory stays until
+ * azc_shm_free, which does both. */
+int azc_shm_leave(azc_id ring, int clean);
+int azc_shm_close(azc_id ring);
+int azc_shm_free(azc_id ring);
+
 /* Its fd; negative once that is closed. */
 int azc_fd(azc_id channel);
 int azc_shutdown(azc_id channel);
 int azc_get_stats(azc_id channel, azc_stats *stats);
+
+/* Stores the first `most` channels (or rings) of this process, and returns how many
+ * there are.  It may be called in any thread, and changes nothing. */
+int azc_census(azc_entry *entries, int most);
+int azc_shm_census(azc_entry *entries, int most);
+uint64_t azc_now(void);
 
 /* At interpreter exit: closes every channel and waits up to ms milliseconds until
  * no thread reads borrowed memory, which is about to be freed.  Or -ETIMEDOUT. */

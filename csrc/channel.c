@@ -300,6 +300,7 @@ int azc_get_stats(azc_id id, azc_stats *stats) {
     stats->error = channel->error;
     stats->threaded = azc__pump_is_private(channel);
     stats->lends = channel->lender.lends;
+    stats->outward = azc__outward(channel);
     azc__leave(channel);
     return 0;
 }

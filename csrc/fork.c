@@ -6,6 +6,7 @@
 #include "channel.h"
 #include "pool.h"
 #include "relay.h"
+#include "ring.h"
 
 /* ---- fork ------------------------------------------------------------ */
 
@@ -15,12 +16,14 @@ void azc__fork_prepare(void) {
     azc__handle_fork_lock(&azc__ports);
     azc__handle_fork_lock(&azc__pools);
     azc__handle_fork_lock(&azc__relays);
+    azc__handle_fork_lock(&azc__rings);
     azc__pool_fork_lock();
 }
 
 void azc__fork_parent(void) {
     azc__pool_fork_unlock();
     azc__handle_fork_unlock(&azc__relays);
+    azc__handle_fork_unlock(&azc__rings);
     azc__handle_fork_unlock(&azc__pools);
     azc__handle_fork_unlock(&azc__ports);
     azc__handle_fork_unlock(&azc__channels);
@@ -35,6 +38,7 @@ void azc__fork_child(void) {
     azc__handle_fork_child(&azc__ports, azc__port_fork_child);
     azc__handle_fork_child(&azc__pools, forget_pool);
     azc__handle_fork_child(&azc__relays, azc__relay_fork_child);
+    azc__handle_fork_child(&azc__rings, azc__ring_fork_child);
     azc__fork_parent();
 }
 

@@ -18,6 +18,7 @@ azc_table azc__channels = {.lock = PTHREAD_MUTEX_INITIALIZER};
 azc_table azc__ports = {.lock = PTHREAD_MUTEX_INITIALIZER};
 azc_table azc__pools = {.lock = PTHREAD_MUTEX_INITIALIZER};
 azc_table azc__relays = {.lock = PTHREAD_MUTEX_INITIALIZER};
+azc_table azc__rings = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static azc_slot *slot_at(azc_table *table, uint32_t index) {
     if (index >= table->used) return NULL;
@@ -53,6 +54,7 @@ static azc_slot *free_slot(azc_table *table) {
 }
 
 azc_id azc__handle_new(azc_table *table, void *object) {
+    uint64_t now = azc_sys.now_ns();
     pthread_mutex_lock(&table->lock);
     azc_slot *slot = free_slot(table);
     if (!slot) slot = add_slot(table);
@@ -61,6 +63,7 @@ azc_id azc__handle_new(azc_table *table, void *object) {
     pthread_mutex_lock(&slot->lock);
     azc_id id = slot->id += GENERATION;
     slot->object = object;
+    slot->since = now;
     pthread_mutex_unlock(&slot->lock);
     return id;
 }
@@ -112,6 +115,18 @@ void *azc__handle_lock_at(azc_table *table, uint32_t index) {
     if (slot->object) return slot->object;
     pthread_mutex_unlock(&slot->lock);
     return NULL;
+}
+
+int azc__handle_list(azc_table *table, azc_entry *entries, int most) {
+    int count = 0;
+    for (uint32_t i = 0; i < table->used; i++) {
+        if (!azc__handle_lock_at(table, i)) continue;
+        azc_slot *slot = slot_at(table, i);
+        if (count < most) entries[count] = (azc_entry){slot->id, slot->since};
+        pthread_mutex_unlock(&slot->lock);
+        count++;
+    }
+    return count;
 }
 
 /* ---- fork ------------------------------------------------------------ */

@@ -15,6 +15,7 @@ typedef struct azc_slot {
     pthread_mutex_t lock;
     azc_id id;      /* of the object, or of the last one if there is none */
     void *object;   /* or NULL */
+    uint64_t since; /* when it got the number, in ns */
     bool inherited; /* in a forked child: the object was the parent's */
     uint32_t next_free;
 } azc_slot;
@@ -26,7 +27,7 @@ typedef struct azc_table {
     uint32_t free;         /* the first free slot's index plus one; 0: none */
 } azc_table;
 
-extern azc_table azc__channels, azc__ports, azc__pools, azc__relays;
+extern azc_table azc__channels, azc__ports, azc__pools, azc__relays, azc__rings;
 
 /* A new number; 0: there is no memory.  With NULL, azc__handle_set names the object
  * later: until then the number finds nothing. */
@@ -40,6 +41,9 @@ azc_slot *azc__handle_slot(azc_table *table, azc_id id);
 void *azc__handle_lock(azc_table *table, azc_id id);
 void azc__handle_unlock(azc_table *table, azc_id id);
 int azc__handle_why(azc_table *table, azc_id id);
+
+/* The objects that there are, as azc_census tells them. */
+int azc__handle_list(azc_table *table, azc_entry *entries, int most);
 
 /* Gives the number back, and releases the lock. */
 void azc__handle_drop(azc_table *table, azc_id id);

@@ -16,6 +16,7 @@ enum {
     SABOTAGE_COPY = 512,
     SABOTAGE_BETWEEN = 1024,
     SABOTAGE_SPLIT = 2048,
+    SABOTAGE_HOLD = 4096,
 };
 extern int azc_sabotage;
 #define SABOTAGED(what) (azc_sabotage & SABOTAGE_##what)

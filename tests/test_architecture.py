@@ -22,8 +22,8 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 # the package itself, with the public names.
 ROOMS = (
     *("_core", "frames", "pool", "streams", "opening", "relays", "_net", "_process"),
-    *("splitter", "framing", "client", "process", "gl", "broadcast", "ffmpeg", "web"),
-    "compat",
+    *("publishing", "splitter", "framing", "client", "process", "capture", "gl"),
+    *("broadcast", "ffmpeg", "web", "shm", "compat"),
     *("", "bench", "commands", "__main__"),
 )
 
@@ -31,9 +31,9 @@ ROOMS = (
 CORE = (
     *("errors", "extras", "pipe_size", "binding", "leases", "pins", "pictures"),
     *("borrows", "memory", "fork_and_exit", "channel", "batches", "to_all", "waiter"),
-    *("change",),
+    *("change", "records", "census"),
     "lifetime",
-    *("receiving", "splitting", "relaying", "sending"),
+    *("receiving", "splitting", "relaying", "sending", "ring_end"),
 )
 
 # What the core may import at the top of a module, besides the standard library.
@@ -51,10 +51,12 @@ OPTIONAL = {
     "rich",
     "sniffio",
     "starlette",
+    "tachyon",
     "trio",
     "turbopipe",
     "uvloop",
     "websockets",
+    "zmq",
 }
 # The modules that are about one of them, and those that compare with others.
 MAY_IMPORT = {

@@ -31,6 +31,7 @@ trustme = pytest.importorskip("trustme")
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 PROGRAM = [sys.executable, "-m", "aiozerocopy"]
 SHADER = "void mainImage(out vec4 color, in vec2 at) { color = vec4(1.0); }"
+CAPTURE = "capture -o out.mp4"
 SHORT = "shader.glsl --size 64x36 --duration 0.1 -o"
 
 SOON = 5.0  # seconds: one is meant, on a machine that does nothing else
@@ -108,6 +109,26 @@ CASES: list[tuple[str, int, str]] = [
     (f"render {SHORT} out.mp4 --fps 1e-9", 2, "write one such as 30"),
     *((f"render {SHORT} out.mp4 --duration {text}", 2, "write") for text in NUMBERS),
     *((f"render {SHORT} out.mp4 --duration {text}", 2, "too long") for text in HUGE),
+    # -- capture
+    ("capture", 2, "required: -o/--output"),
+    ("capture -o ''", 2, "write a path or URL"),
+    ("capture -o missing/out.mp4", 1, "no such folder"),
+    (f"{CAPTURE} --display :4321", 1, "no X server answers at the display :4321"),
+    (f"{CAPTURE} --display 127.0.0.1:4321", 1, "Connection refused"),
+    (f"{CAPTURE} --display nonsense.invalid:1", 1, "no X server answers"),
+    (f"{CAPTURE} --display x", 1, "write one such as :0"),
+    (f"{CAPTURE} --display ''", 1, "DISPLAY is not set"),
+    (f"{CAPTURE} --region 64x36 --display :4321", 2, "WIDTHxHEIGHT+X+Y"),
+    (f"{CAPTURE} --region 0x0+0+0", 2, "WIDTHxHEIGHT+X+Y"),
+    (f"{CAPTURE} --region 1x1+0+0 --monitor x", 2, "not allowed with"),
+    *((f"{CAPTURE} --rate {text}", 2, "30000/1001") for text in NUMBERS),
+    *((f"{CAPTURE} --rate {text}", 2, "write") for text in HUGE),
+    *((f"{CAPTURE} --seconds {text}", 2, "write") for text in NUMBERS),
+    ("serve screen --display :4321", 1, "no X server answers at the display :4321"),
+    ("serve --source screen --display :4321", 1, "no X server answers"),
+    ("serve screen --source demo", 2, "write one of them"),
+    ("serve screen --ffmpeg-input '-f v4l2'", 2, "not for screen"),
+    ("serve demo --cursor", 2, "are for screen"),
     # -- serve
     ("serve --web {busy}", 1, "choose another"),
     ("serve --tcp {busy}", 1, "choose another"),
@@ -202,6 +223,12 @@ CASES: list[tuple[str, int, str]] = [
     ("view 127.0.0.1:{tls} --tls-ca other_ca.pem", 1, "other_ca.pem vouches for"),
     ("view 127.0.0.1:{tls} --tls-ca ca.pem", 1, "wants a token: say --token"),
     ("view 127.0.0.1:{tls} --tls-ca ca.pem --token x", 1, "refused the token"),
+    # -- top
+    ("top extra", 2, "--help"),
+    ("top --once", 1, "azc.publish_stats()"),
+    *((f"top --interval {text}", 2, "write seconds") for text in NUMBERS),
+    *((f"top --interval {text}", 2, "too long") for text in HUGE),
+    ("top --interval 0.01", 2, "write 0.1 seconds or more"),
     # -- bench
     ("bench", 2, "required: BENCH"),
     ("bench nonsense", 2, "choose from"),
@@ -247,6 +274,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     certificate.cert_chain_pems[0].write_to_path(folder / "cert.pem")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setenv("AZC_STATS_FOLDER", str(folder / "nobody"))
         scenes.ShaderScene(SHADER, (64, 36)).close()  # the driver's own threads
         yield folder
 
@@ -314,6 +342,17 @@ def test_compiler_that_is_none(
     assert cli.main(["bench", "sockets", "--quick", "--only", "MiB"]) == 1
     said = capsys.readouterr().err
     assert re.fullmatch(f"aiozerocopy bench: {compiler}.*\n", said)
+
+
+def test_bench_without_an_x_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert cli.main(["bench", "capture", "--quick"]) == 1
+    said = capsys.readouterr().err
+    assert said == (
+        "aiozerocopy bench: Xvfb: it is not installed: on Debian, apt install xvfb\n"
+    )
 
 
 @pytest.mark.parametrize("bench", ["ffmpeg", "encode", "render"])

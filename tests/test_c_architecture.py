@@ -12,9 +12,10 @@ CSRC = Path(__file__).parents[1] / "csrc"
 # A header may include those before it; a C file its own header and those before it,
 # and what it names below.
 ORDER = (
+    "azc_ring",  # for programs that know nothing of the others
     *("azc", "sys", "sabotage", "handle", "poller", "port", "pool", "op", "relay"),
     *("queue", "pace", "writer", "lane", "lender", "pump", "channel"),
-    *("ending", "cancel", "move", "fork", "split"),
+    *("ending", "cancel", "move", "ring", "fork", "split"),
 )
 # Headers that belong to a C file of another name, or to none.
 HEADER_OF = {
@@ -23,10 +24,12 @@ HEADER_OF = {
     "poller_poll": "poller",
     "submit": "fork",  # the top: what is called for
     "relay": "fork",
+    "census": "handle",
 }
 # These work on channels, whose parts they are.
 ON_CHANNELS = {"lanes", "lender", "pump", "channel"}
-SYSTEM = {"sys"}  # the only file that calls the system
+# The only files that call the system; azc_ring.h is used without the helper, too.
+SYSTEM = {"sys", "azc_ring"}
 # Headers without calls: names, numbers and memory.
 PLAIN = {
     *("errno.h", "stdatomic.h", "stdbool.h", "stddef.h", "stdint.h", "string.h"),

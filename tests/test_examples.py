@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import socket
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import ffmpegs
 import pytest
+from links import linux_only
+from xserver import x_server
 
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy.ffmpeg import find_ffmpeg
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # These two need each other: tests/test_client.py has both.
@@ -32,6 +40,7 @@ ARGUMENTS = {
     "live_film_aiohttp": "--seconds 0.5 --port {port}",
     "live_film_fastapi": "--seconds 0.5 --port {port}",
     "stream_server": "--seconds 0.4 --port {port} --file {folder}/film.ts",
+    "screen_recorder": "{folder}/film.mkv --display {display} --seconds 0.5",
 }
 NEEDED = {
     "live_film_aiohttp": "aiohttp",
@@ -49,6 +58,7 @@ SAID = {
     "live_film_aiohttp": "Watch at http",
     "live_film_fastapi": "Watch at http",
     "stream_server": "Watch at http",
+    "screen_recorder": "15 frames in ",
 }
 FRAMES = {  # in the film that it makes
     "numpy_to_ffmpeg": 30,
@@ -57,6 +67,7 @@ FRAMES = {  # in the film that it makes
     "render_loop": 10,
     "from_turbopipe": 120,
     "stream_server": 10,
+    "screen_recorder": 15,
 }
 
 
@@ -78,14 +89,27 @@ async def frames_in(film: Path) -> int:
     return len(await ffmpegs.frames_of(film, "gray", size=(16, 16)))
 
 
+@pytest.fixture(scope="module")
+def display() -> Iterator[str]:
+    """Of an X server; where there is none, a name that leads nowhere."""
+    if shutil.which("Xvfb") is None:
+        yield ""
+        return
+    with x_server() as server:
+        yield server.name
+
+
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
-def test_example(path: Path, tmp_path: Path) -> None:
+def test_example(path: Path, display: str, tmp_path: Path) -> None:
     name = path.stem
+    if name == "screen_recorder" and not display:
+        pytest.skip("needs Xvfb")
     for needed in NEEDED.get(name, "").split():
         pytest.importorskip(needed)
     port = ffmpegs.free_port(socket.SOCK_STREAM)
     given = ARGUMENTS.get(name, "")
-    arguments = given.format(folder=tmp_path, port=port).split()
+    places = {"folder": tmp_path, "port": port, "display": display}
+    arguments = given.format(**places).split()
     assert SAID.get(name, "") in run(path, tmp_path, *arguments)
     if name in FRAMES:
         [film] = tmp_path.glob("film.*")
@@ -194,6 +218,46 @@ def test_live_stream_to_a_server(protocol: str, tmp_path: Path) -> None:
     # RTMP loses nothing, SRT what is under way at the end.
     assert kinds.count("0") == 30 if protocol == "rtmp" else kinds.count("0") > 15
     assert kinds.count("1") > 15
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@linux_only
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
+@pytest.mark.parametrize("with_cargo", [False, True])
+def test_vectors_from_c_and_rust(with_cargo: bool, tmp_path: Path) -> None:
+    """Every value is checked, by whoever receives."""
+    pytest.importorskip("numpy")
+    if with_cargo and not shutil.which("cargo"):
+        pytest.skip("there is no cargo: the Rust side is not tested")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    if not with_cargo:
+        environment["PATH"] = str(Path(shutil.which("cc") or "").parent)
+        if shutil.which("cargo", path=environment["PATH"]):
+            pytest.skip("cargo is where the C compiler is")
+    program = [str(EXAMPLES / "vectors" / "vectors.py"), "--count", "3000"]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *program],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [re.split(r"  +", line.strip()) for line in done.stdout.splitlines()[1:]]
+    languages = ("C", "Rust") if with_cargo else ("C",)
+    wanted = [
+        [f"{language} to Python", way, "3,000"]
+        for language in languages
+        for way in ("ring", "pipe", "UNIX socket")
+    ]
+    if with_cargo:
+        wanted.append(["Python to Rust", "ring", "3,000"])
+        assert [row[:3] for row in rows] == wanted
+    else:
+        assert [row[:3] for row in rows[:-1]] == wanted
+        assert "no cargo" in rows[-1][0]
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)

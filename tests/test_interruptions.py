@@ -17,12 +17,12 @@ import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 import scripts
+from interruption import Interruption, Lines, Place, shown
 from links import (
     BIG,
     Link,
@@ -39,59 +39,15 @@ from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy.broadcast import Broadcast, Published
 
 if TYPE_CHECKING:
-    from types import FrameType
-
-    from typing_extensions import Self
+    from pathlib import Path
 
 pytestmark = linux_only  # it looks into /proc
 
-# The modules, relative to the package, whose lines are all hit.
-CORE = ("_core",)
 SMALL = 1000
 PATIENCE = 5.0  # seconds for what is over at once, or never
 ENOUGH = 2  # lines at which something is wrong
 
-Place = tuple[str, int, int]  # file, line, and for which time it is reached
 Call = Callable[[], Awaitable[object]]
-
-
-class Interruption(BaseException):
-    """What the handler of a signal raises."""
-
-
-class Lines:
-    """Notes the lines of the core that one thread goes through, or raises at one."""
-
-    def __init__(self, at: Place | None = None) -> None:
-        self.seen: list[Place] = []
-        self.armed = True
-        self._at = at
-        self._times: dict[tuple[str, int], int] = {}
-        # Kept here: Python 3.11 may call it once more after it has let go of it, if a
-        # finalizer runs, and is hit, while a call is about to be traced.
-        self._trace = self._enter_frame
-
-    def __enter__(self) -> Self:
-        self._before = sys.gettrace()
-        sys.settrace(self._trace)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(self._before)
-
-    def _enter_frame(self, frame: FrameType, _event: str, _: object) -> Any:
-        package, _, name = frame.f_globals.get("__name__", "").partition(".")
-        is_core = package == "aiozerocopy" and name.startswith(CORE)
-        return self._in_frame if is_core else None
-
-    def _in_frame(self, frame: FrameType, event: str, _: object) -> Any:
-        if event == "line" and self.armed:
-            line = (frame.f_code.co_filename, frame.f_lineno)
-            self._times[line] = times = self._times.get(line, 0) + 1
-            self.seen.append((*line, times))
-            if (*line, times) == self._at:
-                raise Interruption
-        return self._in_frame
 
 
 async def holds(condition: Callable[[], object], seconds: float) -> bool:
@@ -100,11 +56,6 @@ async def holds(condition: Callable[[], object], seconds: float) -> bool:
         await until(condition)
         return True
     return False
-
-
-def shown(place: Place) -> str:
-    path, line, times = place
-    return f"{Path(path).name}:{line} for the {times}. time"
 
 
 def open_fds() -> set[str]:

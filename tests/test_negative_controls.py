@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,10 +31,15 @@ CAUGHT_BY = {
     "event": "test_interruptions.py::test_one_line_after_the_other",
     "between": "test_relay.py::test_cancelled_every_byte_is_out_or_the_sources",
     "gate": "contract/test_p4_backpressure.py::test_put_waits_for_room",
+    "hold": "test_ring.py::test_held_view_keeps_its_slot",
     "take_back": "test_interruptions.py::test_one_line_after_the_other",
     "split": "test_splitter.py::test_all_wait_for_the_slowest_if_asked",
+    "slot": "test_capture.py::"
+    "test_slot_of_a_cancelled_grab_stays_taken_until_the_server_has_answered",
+    "stale": "test_capture.py::test_pictures_by_damage_are_whole",
     "unpin": "contract/test_p0_done_means_yours.py::test_pending_send_locks_the_buffer",
 }
+NEED_X_SERVER = ("slot", "stale")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -46,8 +52,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(tree: Path, fault: str, *tests: str) -> subprocess.Popen[str]:
     """Run these tests on one loop and two links, with a fault."""
-    which = "asyncio and (unix or adopted or lending or splitter)"
-    options = ["-x", "-k", which, "--tb=line"]
+    chosen = "unix or adopted or lending or splitter or capture or test_ring"
+    options = ["-x", "-k", f"asyncio and ({chosen})", "--tb=line"]
     files = (f"tests/{test}" for test in tests)
     return trees.start_tests(tree, *options, *files, **{sabotage.VARIABLE: fault})
 
@@ -81,6 +87,8 @@ def test_without_a_fault_all_pass(sound: tuple[int, str]) -> None:
 
 @pytest.mark.parametrize("fault", CAUGHT_BY)
 def test_fault_is_caught(faulty: dict[str, subprocess.Popen[str]], fault: str) -> None:
+    if fault in NEED_X_SERVER and shutil.which("Xvfb") is None:
+        pytest.skip("needs Xvfb")
     said, _ = faulty[fault].communicate()
     assert faulty[fault].returncode == 1, said
     # (by the test itself, or by what it leaves behind)

@@ -20,6 +20,7 @@ A module imports those above it, never those below.
     splitting       one pipe to many readers
     relaying        from one stream to another, without Python
     sending         SendStream
+    ring_end        one side of a ring through shared memory
 """
 
 from __future__ import annotations

@@ -60,6 +60,7 @@ class Stats(Protocol):
     error: int
     threaded: int
     lends: int
+    outward: int
 
 
 def lane_of(stats: Stats) -> str:

@@ -42,15 +42,17 @@ class StreamBroken(anyio.BrokenResourceError, ConnectionError):
 class IncompleteReceive(anyio.IncompleteRead):
     """The stream ended in the middle of what was to be received.
 
-    The first ``received`` of the ``total`` bytes are in the caller's buffer.
+    The first ``received`` of the ``total`` bytes are in the caller's buffer; of a
+    record, see `ReceiveStream.batches`, they are in ``rest``.
     """
 
-    def __init__(self, received: int, total: int) -> None:
+    def __init__(self, received: int, total: int, rest: bytes = b"") -> None:
         Exception.__init__(
             self, f"the stream ended after {received:,} of {total:,} bytes"
         )
         self.received = received
         self.total = total
+        self.rest = rest
 
 
 BAD_MEMORY = "the buffer's memory cannot be read (a mapping beyond its file's end?)"

@@ -1,4 +1,4 @@
-"""Memory lent to the program until it releases it: frames and pictures."""
+"""Memory lent to the program until it releases it: frames, pictures, records."""
 
 from __future__ import annotations
 
@@ -12,27 +12,19 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Lease:
-    """Memory with a type and a shape, yours until `release`; use it with ``with``.
+class Lent:
+    """Memory, yours until `release`; use it with ``with``.
 
     It is accepted wherever a buffer is.  (A Python class can be a buffer only from
-    Python 3.12 on.)  The memory is free once the lease is released, and all views,
-    arrays and sends of it are gone too.
+    Python 3.12 on.)  The memory is free once this is released, and all views, arrays
+    and sends of it are gone too.
     """
 
-    __slots__ = ("_array", "_view")
-    KIND: ClassVar[str] = "frame"
-
-    if TYPE_CHECKING:
-
-        @property
-        def shape(self) -> tuple[int, ...]: ...
-        @property
-        def dtype(self) -> str: ...
+    __slots__ = ("_view",)
+    KIND: ClassVar[str] = "memory"
 
     def __init__(self, view: memoryview) -> None:
         self._view: memoryview | None = view
-        self._array: Any = None
 
     @property
     def view(self) -> memoryview:
@@ -47,6 +39,40 @@ class Lease:
 
     def __buffer__(self, flags: int) -> memoryview:
         return self.view
+
+    def release(self) -> None:
+        """Let go of the memory; may be called twice."""
+        self._view = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.release()
+
+
+class Lease(Lent):
+    """The same, with a type and a shape."""
+
+    __slots__ = ("_array",)
+    KIND: ClassVar[str] = "frame"
+
+    if TYPE_CHECKING:
+
+        @property
+        def shape(self) -> tuple[int, ...]: ...
+        @property
+        def dtype(self) -> str: ...
+
+    def __init__(self, view: memoryview) -> None:
+        super().__init__(view)
+        self._array: Any = None
 
     @property
     def array(self) -> npt.NDArray[Any]:
@@ -65,22 +91,10 @@ class Lease:
         """Let go of the memory; may be called twice."""
         self._array = self._view = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.release()
-
 
 def memory_of(buffer: Any) -> Any:
-    """A lease's view, or the buffer itself: what has the buffer protocol."""
-    return buffer.view if isinstance(buffer, Lease) else buffer
+    """The view of what was lent, or the buffer itself: what has the buffer protocol."""
+    return buffer.view if isinstance(buffer, Lent) else buffer
 
 
 def array_over(

@@ -9,14 +9,17 @@ object that the collector ignores, since it cannot be part of a cycle: an int.
 
 A lease begins when it is entered into `_leases` and ends when it is removed.  Each is
 one step, which no other thread and no signal handler can split.  If a signal handler's
-exception interrupts ``__del__`` before that, `_is_over` finds the lease without holders
+exception interrupts ``__del__`` before that, `is_over` finds the lease without holders
 when a slot is wanted next.
 """
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import itertools
+import mmap
+import os
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -63,7 +66,8 @@ def _holders(terms: _Terms) -> int:
 _NOBODY = _holders(_Terms(object(), int))
 
 
-def _is_over(key: int) -> bool:
+def is_over(key: int) -> bool:
+    """Has this lease ended?  One whose end was interrupted ends now."""
     terms = _leases.get(key)
     if terms is not None and _holders(terms) == _NOBODY:
         _Lease(key)  # its start or its end was interrupted: end it now
@@ -88,6 +92,12 @@ def _view(key: int, terms: _Terms, address: int, nbytes: int) -> memoryview:
     return memoryview(ffi.buffer(ffi.from_buffer(start), nbytes))
 
 
+def sweep() -> None:
+    """End every lease whose end was interrupted."""
+    for key in list(_leases):
+        is_over(key)
+
+
 class Slots:
     """Which slots of a pool are leased.  From any thread."""
 
@@ -98,14 +108,14 @@ class Slots:
 
     def free(self) -> int:
         """How many slots are free."""
-        return sum(map(_is_over, self._keys))
+        return sum(map(is_over, self._keys))
 
     def claim(self, terms: _Terms) -> int | None:
         """Lease a free slot, the next in a circle, and return its key."""
         count = len(self._keys)
         for i in range(self._next, self._next + count):
             key = self._keys[i % count]
-            if _is_over(key) and _leases.setdefault(key, terms) is terms:
+            if is_over(key) and _leases.setdefault(key, terms) is terms:
                 self._next = (i + 1) % count
                 return key
         return None
@@ -136,11 +146,21 @@ class Memory:
         key = self.slots.claim(terms)
         if key is None:
             return None
-        address = lib.azc_pool_slot(self._number[0], self.slots.index(key))
-        if address == ffi.NULL:
+        address = self._at(self.slots.index(key))
+        if not address:
             _Lease(key)
             raise ValueError("the pool's memory was given back")
-        return _view(key, terms, _address(address), self.slot_bytes)
+        return _view(key, terms, address, self.slot_bytes)
+
+    def number_of(self, view: memoryview) -> int:
+        """Which slot a view is of."""
+        with pin(view) as start:
+            address = _address(start)
+        return next(i for i in itertools.count() if self._at(i) == address)
+
+    def _at(self, index: int) -> int:
+        """The address of a slot; 0 once the memory was given back."""
+        return _address(lib.azc_pool_slot(self._number[0], index))
 
     def _end(self, on_end: Callable[[], object]) -> None:
         on_end()  # (this method keeps the memory until here)
@@ -149,6 +169,75 @@ class Memory:
         number = getattr(self, "_number", None)
         if number is not None and not sys.is_finalizing():
             lib.azc_pool_close(number[0])
+
+
+class Claim:
+    """A lease that begins before it is known which memory it is of.
+
+    It ends with the last of its views, or with this object if there are none.
+    """
+
+    __slots__ = ("_key", "_terms")
+
+    def __init__(self, on_end: Callable[[], object]) -> None:
+        """What ``on_end`` refers to is kept until it has been called."""
+        self._key = next(_numbers) * _MOST_SLOTS
+        self._terms = _Terms(object(), on_end)
+        _leases[self._key] = self._terms
+
+    @property
+    def key(self) -> int:
+        """For `is_over`, which keeps nothing alive."""
+        return self._key
+
+    def view(self, address: int, nbytes: int) -> memoryview:
+        """The memory; what is read-only must not be written."""
+        return _view(self._key, self._terms, address, nbytes)
+
+    # (the default arguments as in `_Lease`)
+    def __del__(self, end: Callable[[int], bool] = is_over) -> None:
+        key = getattr(self, "_key", None)
+        if key is not None:
+            end(key)
+
+
+# (before Python 3.13 a mapping keeps an fd of its own)
+_NO_FD: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+
+
+class FileMemory(Memory):
+    """The same in a file without a name, that another process may map and write to.
+
+    It cannot shrink, so whoever maps it, all slots stay readable.  Its pages are never
+    lent to a pipe's reader: they cannot be taken back from one.
+    """
+
+    def __init__(self, slot_bytes: int, slots: int) -> None:
+        self.slot_bytes = slot_bytes
+        self.stride = -(-slot_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.nbytes = self.stride * slots
+        self.slots = Slots(slots)
+        fd = os.memfd_create("aiozerocopy", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, self.nbytes)
+            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+            self._mapping = mmap.mmap(fd, self.nbytes, **_NO_FD)
+        except BaseException:
+            os.close(fd)
+            raise
+        self.fd = fd  # its receiver's to close
+        with pin(self._mapping) as start:
+            self._start = _address(start)
+
+    def _at(self, index: int) -> int:
+        return self._start + index * self.stride
+
+    def __del__(
+        self, keep: Callable[[Any], object] = ctypes.pythonapi.Py_IncRef
+    ) -> None:
+        if sys.is_finalizing() and hasattr(self, "_mapping"):
+            keep(ctypes.py_object(self._mapping))  # there may be views of it
 
 
 def finalizing_view(data: Buffer, finalizer: Callable[[], object]) -> memoryview:

@@ -20,8 +20,9 @@ _COPY_UP_TO = 4 << 10
 
 _STRIDED = (
     "the memory is not C-contiguous (a strided, transposed or Fortran-ordered view): "
-    "send numpy.ascontiguousarray(...) or another contiguous copy"
 )
+_SEND_A_COPY = _STRIDED + "send numpy.ascontiguousarray(...) or another contiguous copy"
+_RECEIVE_ELSEWHERE = _STRIDED + "receive into contiguous memory, then copy it there"
 
 _from_buffer = ffi.from_buffer
 _allocate = ffi.new_allocator(should_clear_after_alloc=False)
@@ -32,13 +33,13 @@ _PLAIN = frozenset((bytes, bytearray, mmap.mmap))
 
 
 def _refuse_objects(data: object) -> None:
-    """An array of Python objects is an array of addresses: never send those."""
+    """An array of Python objects is an array of addresses: never move those."""
     if type(data) is memoryview:
         holds_objects = data.itemsize > 1 and "O" in data.format
     else:
         holds_objects = getattr(getattr(data, "dtype", None), "hasobject", False)
     if holds_objects:
-        raise TypeError("an array of Python objects has no bytes to send")
+        raise TypeError("an array of Python objects has no bytes of its own to move")
 
 
 def pin(data: Buffer) -> Any:
@@ -55,7 +56,7 @@ def pin(data: Buffer) -> Any:
     try:
         return _from_buffer(data)
     except (TypeError, ValueError, BufferError) as error:
-        raise _refusal(data, error) from None
+        raise _refusal(data, error, _SEND_A_COPY) from None
 
 
 def pin_writable(data: Buffer) -> Any:
@@ -68,7 +69,7 @@ def pin_writable(data: Buffer) -> Any:
     try:
         return _from_buffer(data, require_writable=True)
     except (TypeError, ValueError, BufferError) as error:
-        raise _refusal(data, error) from None
+        raise _refusal(data, error, _RECEIVE_ELSEWHERE) from None
 
 
 def pin_or_copy(data: Buffer) -> Any:
@@ -99,10 +100,10 @@ def unpin(views: list[Any]) -> None:
             ffi.release(view)
 
 
-def _refusal(data: object, error: Exception) -> Exception:
+def _refusal(data: object, error: Exception, strided: str) -> Exception:
     """What a user can do about a buffer that cffi did not take."""
     if "contiguous" in str(error):
-        return BufferError(_STRIDED)
+        return BufferError(strided)
     if "read-only" in str(error) or "writable" in str(error):  # NumPy: a ValueError
         return BufferError("the memory is read-only: nothing can be received there")
     if not isinstance(error, TypeError):

@@ -1,4 +1,4 @@
-"""ReceiveStream: `receive`, `receive_into`, `receive_exactly`.
+"""ReceiveStream: `receive`, `receive_into`, `receive_exactly`, `batches`.
 
 The states of a receive, and who owns the memory
     queued      borrowed; the kernel writes there when bytes come
@@ -24,13 +24,15 @@ from aiozerocopy._core.borrows import Operation, borrowed
 from aiozerocopy._core.errors import IncompleteReceive
 from aiozerocopy._core.lifetime import Bound, Stats
 from aiozerocopy._core.pins import content, fill, pin_writable, scratch, unpin
+from aiozerocopy._core.records import Batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from typing_extensions import Buffer
 
     from aiozerocopy._core.channel import Channel
+    from aiozerocopy._core.records import Pool
     from aiozerocopy._core.waiter import Waiter
 
 RECEIVE_SIZE = 64 << 10
@@ -101,6 +103,34 @@ class ReceiveStream(Bound, ByteReceiveStream):
         waiter = self._enter_alone()
         view = pin_writable(buffer)
         await self._receive(waiter, view, len(view), _number)
+
+    def batches(
+        self, shape: int | Sequence[int], dtype: Any = "uint8", pool: Pool | None = None
+    ) -> Batches:
+        """Receive records of one size as NumPy arrays, with ``async for``.
+
+        ``shape`` is the number of records in a batch, then the shape of one: each
+        batch of ``batches((256, 3), "float32")`` is an array of 256 records of three
+        numbers, received in place by one wake-up of the task.  All batches are full,
+        except the last: an array of the whole records that are left.
+
+        An array is yours, and the next batch has memory of its own.  With a
+        `FramePool` that is a slot, which comes back once the array and all views of
+        it are gone; ``async for`` holds the last batch while it waits for the next,
+        so a pool needs two slots at least.
+
+        One task at a time may receive.  Cancelled, a step loses nothing: what had
+        arrived comes with the next.
+
+        Raises:
+            ValueError: a shape without records; slots that are too small or too few.
+            TypeError: a dtype of Python objects.
+            IncompleteReceive: the stream ended within a record.  It comes after the
+                last batch, and its ``rest`` has the bytes of that record.
+            StreamBroken: after the whole records that came before.
+            others: as `receive`.
+        """
+        return Batches(self, shape, dtype, pool)
 
     def _lend_fd(self, borrower: object) -> int:
         """A dup of the fd, for whoever receives in our place until `_return_fd`.

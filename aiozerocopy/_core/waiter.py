@@ -41,17 +41,27 @@ running_tasks: dict[Any, Any] = getattr(asyncio.tasks, "_current_tasks", {})
 this_thread = threading.get_ident
 
 
+class Changing(Protocol):
+    """What a task can wait for: an operation, or a ring's doorbell."""
+
+    def listen(self, listener: Callable[[], object]) -> None:
+        """Call the listener at the next change, or now if nothing will change."""
+
+    def forget(self, listener: Callable[[], object]) -> None: ...
+
+
 class Loop(Protocol):
     """An event loop, as much of it as we need."""
 
+    native: Any  # the loop itself, or trio's token
     budget: int  # calls that may finish at once before one yields to the loop
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None: ...
     def unwatch(self, fd: int) -> None: ...
     def call_in_loop(self, callback: Callable[[], object]) -> None: ...
     def is_closed(self) -> bool: ...
-    async def park(self, operation: Operation) -> None:
-        """Return at the operation's next change, or without one."""
+    async def park(self, operation: Changing) -> None:
+        """Return at its next change, or without one."""
 
     # Delivers a cancel at the start of every call; None where a call is only
     # cancelled while it waits.
@@ -69,7 +79,7 @@ class _AsyncioLoop:
     entry: Callable[[], Awaitable[None]] | None = None
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.native = self._loop = loop
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
         self._loop.add_reader(fd, callback)
@@ -84,7 +94,7 @@ class _AsyncioLoop:
     def is_closed(self) -> bool:
         return self._loop.is_closed()
 
-    async def park(self, operation: Operation) -> None:
+    async def park(self, operation: Changing) -> None:
         future = self._loop.create_future()
 
         def wake() -> None:
@@ -109,7 +119,7 @@ class _TrioLoop:
     def __init__(self, token: trio.lowlevel.TrioToken) -> None:
         import trio
 
-        self._token = token
+        self.native = self._token = token
         self._trio = trio  # at interpreter exit, nothing can be imported
         self._watched: set[int] = set()
         self.entry: Callable[[], Awaitable[None]] | None = (
@@ -147,7 +157,7 @@ class _TrioLoop:
             return True
         return False
 
-    async def park(self, operation: Operation) -> None:
+    async def park(self, operation: Changing) -> None:
         event = self._trio.Event()
         wake = event.set
         try:
@@ -245,11 +255,7 @@ class Waiter:
 
     def call_soon(self, callback: Callable[[], object]) -> None:
         """Run it in the loop's thread: now, if this is it or the loop is closed."""
-        if self.loop.is_closed() or _current_native() is self.native:
-            callback()
-        else:
-            with contextlib.suppress(RuntimeError):
-                self.loop.call_in_loop(callback)
+        call_soon(self.loop, callback)
 
 
 # By the ids of their loops.  The values are weak, because a waiter refers to its loop:
@@ -280,6 +286,20 @@ def current_loop() -> Loop:
     return _adapted(_current_native() or current_token().native_token)
 
 
+def runs_here(loop: Loop) -> bool:
+    """Does this loop run in this thread?"""
+    return _current_native() is loop.native
+
+
+def call_soon(loop: Loop, callback: Callable[[], object]) -> None:
+    """Run it in the loop's thread: now, if this is it or the loop is closed."""
+    if loop.is_closed() or runs_here(loop):
+        callback()
+    else:
+        with contextlib.suppress(RuntimeError):
+            loop.call_in_loop(callback)
+
+
 def current_waiter() -> Waiter:
     """The running loop's waiter.  It is kept only once a stream has joined it."""
     native = _current_native() or current_token().native_token
@@ -302,7 +322,7 @@ def has_loop() -> bool:
 
 def is_current(waiter: Waiter) -> bool:
     """Is this the waiter of the loop that runs in this thread?"""
-    return _current_native() is waiter.native
+    return runs_here(waiter.loop)
 
 
 os.register_at_fork(after_in_child=_waiters.clear)

@@ -116,13 +116,18 @@ def _bound(
     return sock
 
 
-def listen_unix(path: str | bytes, mode: int | None, backlog: int) -> Listener:
+def listen_unix(
+    path: str | bytes,
+    mode: int | None,
+    backlog: int,
+    kind: socket.SocketKind = socket.SOCK_STREAM,
+) -> Listener:
     """Listen at a path, or at a name in the abstract name space.
 
     Raises:
         OSError: with the path in its text.
     """
-    sock = socket.socket(socket.AF_UNIX)
+    sock = socket.socket(socket.AF_UNIX, kind)
     listener = Listener(sock, path)
     try:
         sock.setblocking(False)
@@ -160,6 +165,6 @@ def _remove_stale(path: str | bytes) -> None:
         try:
             probe.connect(path)
         except ConnectionRefusedError:
-            os.unlink(path)
+            os.unlink(path)  # (whatever its type: nobody listens)
         except OSError:
             pass  # somebody listens there, or we may not ask: bind will say so

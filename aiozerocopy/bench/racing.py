@@ -80,6 +80,7 @@ class Comparison:
     rivals: Sequence[str]
     by_cpu: bool = False
     cpu_of_both: bool = False  # not the sender's alone: where they share the work
+    other: str = "FFmpeg"  # the other of both
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,8 @@ class Verdict:
     ratio: float  # of the rates
     cpu_ratio: float | None  # None: too little CPU time was used to tell
     spread: tuple[float, float] | None = None  # of the ratio, in half of the rounds
-    cpu_of_both: bool = False  # the receiver's CPU time is in cpu_ratio too
+    cpu_of_both: bool = False  # the other's CPU time is in cpu_ratio too
+    other: str = "FFmpeg"
 
 
 @dataclass(frozen=True)
@@ -242,6 +244,7 @@ def judge(comparison: Comparison, entries: Sequence[Entry]) -> Verdict | None:
         statistics.median(by_cpu) if best.sender_cpu else None,
         spread(by_rate),
         comparison.cpu_of_both,
+        comparison.other,
     )
 
 

@@ -39,7 +39,7 @@ def sentence(verdict: Verdict) -> str:
         text += " ({:.2f} to {:.2f} in half of the rounds)".format(*verdict.spread)
     if verdict.cpu_ratio is not None:
         text += f", for {verdict.cpu_ratio:.2f} times its CPU time"
-        text += ", FFmpeg's included" if verdict.cpu_of_both else ""
+        text += f", {verdict.other}'s included" if verdict.cpu_of_both else ""
     return text
 
 
@@ -117,9 +117,12 @@ def machine() -> dict[str, Any]:
         "turbopipe",
         "av",
         "imageio-ffmpeg",
+        "mss",
         "vidgear",
         "websockets",
         "aiohttp",
+        "tachyon-ipc",
+        "pyzmq",
     )
     return {
         "python": platform.python_version(),

@@ -29,6 +29,8 @@ BENCHES = {
     "ffmpeg": "raw frames to FFmpeg; and TurboPipe, asyncio, uvloop, C",
     "encode": "NumPy frames to x264, and a scene; and TurboPipe, imageio-ffmpeg, PyAV",
     "render": "an OpenGL scene to x264; and TurboPipe, PyAV",
+    "capture": "the screen of an X server; and python-mss",
+    "ring": "small messages by a ring; and pipes, UNIX sockets, Tachyon, pyzmq",
     "fanout": "one frame to many clients; and websockets, aiohttp; 1080p60 to one",
     "relay": "a file to TCP, a pipe to a pipe; and a C loop, sendfile, copyfileobj",
 }

@@ -19,8 +19,10 @@ COMMANDS = {
     "doctor": "what this machine offers, what is missing and what that costs",
     "demo": "renders a scene into demo.mp4 and checks what is in it",
     "render": "renders a fragment shader into a video",
+    "capture": "records the screen into a video",
     "serve": "shows a scene or a video to browsers and programs",
     "view": "receives frames, shows how they come, or pipes them on",
+    "top": "the streams and rings of running programs, as they go",
     "bench": "how fast it is here, beside others (a first word says what: sockets)",
 }
 

@@ -105,6 +105,19 @@ def size(text: str) -> Size:
     return Size(width, height)
 
 
+def region(text: str) -> tuple[int, int, int, int]:
+    """``640x480+10+20``: a width and a height, from that column and that row on."""
+    match = re.fullmatch(
+        r"([0-9]{1,5})x([0-9]{1,5})([+-][0-9]{1,5})([+-][0-9]{1,5})", text
+    )
+    width, height, x, y = map(int, match.groups()) if match else (0, 0, 0, 0)
+    if not (width and height):
+        raise ArgumentTypeError(
+            f"{text!r} is not a region: write WIDTHxHEIGHT+X+Y, such as 640x480+0+0"
+        )
+    return x, y, width, height
+
+
 def rate(text: str) -> Fraction:
     """``30``, ``29.97`` or ``30000/1001``: frames a second."""
     try:
@@ -345,6 +358,21 @@ def add_picture(parser: ArgumentParser, default: Size, fps: int) -> None:
         default=Fraction(fps),
         metavar="RATE",
         help="frames a second, such as 29.97 or 30000/1001",
+    )
+
+
+def add_screen(parser: ArgumentParser) -> None:
+    """Add ``--display``, ``--region``, ``--monitor`` and ``--cursor``."""
+    parser.add_argument(
+        "--display", metavar="NAME", help="such as :0 (default: what DISPLAY says)"
+    )
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument(
+        "--region", type=region, metavar="WxH+X+Y", help="a part of the screen"
+    )
+    part.add_argument("--monitor", metavar="NAME", help="one monitor, as xrandr has it")
+    parser.add_argument(
+        "--cursor", action="store_true", help="with the mouse's pointer"
     )
 
 

@@ -1,4 +1,4 @@
-"""``aiozerocopy serve``: a scene, a video or FFmpeg's sources, for any viewers."""
+"""``aiozerocopy serve``: the screen, a scene, or what FFmpeg reads, for viewers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ import anyio
 import aiozerocopy as azc
 from aiozerocopy import broadcast
 from aiozerocopy.commands import scenes
+from aiozerocopy.commands.capture import open_screen
 from aiozerocopy.commands.options import (
     Address,
     Parser,
     Size,
     add_picture,
+    add_screen,
     add_server_tls,
     count,
     file,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 SLOTS = 4
 FOREVER = 1 << 40  # frames
+OWN = ("demo", "screen")  # sources that FFmpeg does not read
 
 
 class FrameSource:
@@ -55,7 +58,8 @@ class FrameSource:
         source = self._options.source
         while True:
             shown = 0
-            frames = self._scene() if source == "demo" else self._video(source)
+            own = {"demo": self._scene, "screen": self._screen}.get(source)
+            frames = own() if own is not None else self._video(source)
             async for frame in frames:
                 shown += 1
                 yield frame
@@ -78,6 +82,12 @@ class FrameSource:
                     yield frame
         finally:
             scene.close()
+
+    async def _screen(self) -> AsyncIterator[azc.Frame]:
+        async with open_screen(self._options, SLOTS) as screen:
+            self.pixel_format = screen.pix_fmt
+            async for frame in screen.frames():
+                yield frame
 
     async def _video(self, source: str) -> AsyncIterator[azc.Frame]:
         arguments: Any = source
@@ -200,8 +210,9 @@ def _names_in(certificate: Path, server: ssl.SSLContext) -> list[str]:
 def _parser() -> Parser:
     parser = Parser(
         prog="aiozerocopy serve",
-        description="Show a scene, or whatever FFmpeg reads, to browsers (--web; "
-        "on port 8000 if nothing else is asked for) and to programs (--tcp, --unix; "
+        description="Show a scene, the screen, or whatever FFmpeg reads, to browsers "
+        "(--web; on port 8000 if nothing else is asked for) and to programs (--tcp, "
+        "--unix; "
         "aiozerocopy view is one). Each viewer gets the newest whole frame; a slow one "
         "misses frames, and costs the others nothing. A video begins again at its end; "
         "Ctrl-C ends all.",
@@ -210,8 +221,11 @@ def _parser() -> Parser:
         "source",
         nargs="?",
         type=source,
-        default="demo",
-        help="demo, a scene; or whatever FFmpeg reads: a file, a URL, /dev/video0",
+        help="demo, a scene; screen, the X11 screen; or whatever FFmpeg reads: a file, "
+        "a URL, /dev/video0 (default: demo)",
+    )
+    parser.add_argument(
+        "--source", dest="named", type=source, metavar="SOURCE", help="the same"
     )
     parser.add_argument(
         "--ffmpeg-input",
@@ -221,6 +235,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("--once", action="store_true", help="end where the video ends")
     add_picture(parser, Size(1280, 720), 30)
+    add_screen(parser)
     parser.add_argument(
         "--host", type=host, default="127.0.0.1", help="0.0.0.0 is for everybody"
     )
@@ -259,8 +274,16 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     if options.tls_key is not None and options.tls_cert is None:
         parser.error("--tls-key needs --tls-cert")
-    if options.ffmpeg_input is not None and options.source == "demo":
-        parser.error("--ffmpeg-input is for what FFmpeg reads, not for demo")
+    if options.source and options.named:
+        parser.error("SOURCE and --source are the same: write one of them")
+    options.source = options.source or options.named or "demo"
+    if options.ffmpeg_input is not None and options.source in OWN:
+        parser.error(
+            f"--ffmpeg-input is for what FFmpeg reads, not for {options.source}"
+        )
+    asked = (options.display, options.region, options.monitor, options.cursor or None)
+    if options.source != "screen" and any(one is not None for one in asked):
+        parser.error("--display, --region, --monitor and --cursor are for screen")
     if options.web is options.tcp is options.unix is None:
         options.web = 8000
     is_film = options.source != "demo" and Path(options.source).is_file()

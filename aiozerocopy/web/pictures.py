@@ -67,6 +67,7 @@ FORMATS = {
 }
 _BY_CHANNELS = {1: "gray8", 3: "rgb24", 4: "rgba"}
 _ALIASES = {"": "", "gray": "gray8", "rgb": "rgb24", "bgr": "bgr24"}
+_ALIASES |= {"rgb0": "rgba", "bgr0": "bgra"}  # nobody looks at alpha
 
 
 class UnknownPicture(ValueError):

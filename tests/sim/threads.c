@@ -357,16 +357,17 @@ static bool is_slot_of(const azc_table *table, const void *mutex) {
  * only a fork takes together.  The slot of no channel comes last. */
 static unsigned rank_of(const void *mutex, const char *name) {
     const azc_slot *slot = slot_of(&azc__channels, mutex);
-    if (slot) return slot->object ? CHANNEL_RANK : 1u << 10;
+    if (slot) return slot->object ? CHANNEL_RANK : 1u << 11;
     if (strcmp(name, "&shared_lock") == 0) return 1u << 1;
     if (mutex == &azc__channels.lock) return 1u << 2;
     if (mutex == &azc__ports.lock) return 1u << 3;
     if (mutex == &azc__pools.lock) return 1u << 4;
     if (mutex == &azc__relays.lock) return 1u << 5;
-    if (strcmp(name, "&pump->lock") == 0) return 1u << 6;
-    if (is_slot_of(&azc__ports, mutex)) return 1u << 7;
-    if (is_slot_of(&azc__pools, mutex)) return 1u << 8;
-    if (strcmp(name, "&pools_lock") == 0) return 1u << 9;
+    if (mutex == &azc__rings.lock) return 1u << 6;
+    if (strcmp(name, "&pump->lock") == 0) return 1u << 7;
+    if (is_slot_of(&azc__ports, mutex)) return 1u << 8;
+    if (is_slot_of(&azc__pools, mutex)) return 1u << 9;
+    if (strcmp(name, "&pools_lock") == 0) return 1u << 10;
     sim_fail("a lock without a rank: %s", name);
 }
 

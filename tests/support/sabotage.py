@@ -9,10 +9,13 @@ from aiozerocopy._core.binding import IN_PROGRESS
 from aiozerocopy._core.borrows import give_back
 from aiozerocopy._core.channel import Channel
 from aiozerocopy._core.sending import SendStream
+from aiozerocopy.capture import damage
+from aiozerocopy.capture.connection import Connection
 
 if TYPE_CHECKING:
     from aiozerocopy._core.borrows import Operation
     from aiozerocopy._core.waiter import Waiter
+    from aiozerocopy.capture.connection import Answer
 
 VARIABLE = "AZC_TEST_SABOTAGE"
 
@@ -28,6 +31,7 @@ IN_C = {
     "gate": 256,
     "between": 1024,
     "split": 2048,
+    "hold": 4096,
 }
 
 
@@ -39,6 +43,10 @@ def apply(fault: str) -> None:
         _unpin_early()
     elif fault == "take_back":
         _take_nothing_back()
+    elif fault == "slot":
+        _let_go_of_slots()
+    elif fault == "stale":
+        damage.merged = lambda rows: []  # no slot ever lacks a row
     elif fault not in ("", "none"):
         raise ValueError(f"no such fault: {fault}")
 
@@ -55,6 +63,21 @@ def _unpin_early() -> None:
         await attend(self, waiter, operation, result)
 
     SendStream._attend = unpin_and_attend  # type: ignore[method-assign]
+
+
+def _let_go_of_slots() -> None:
+    """Take a slot for free although an X server may still write to it."""
+    ask = Connection.ask
+
+    def ask_and_keep_nothing(
+        self: Connection,
+        request: bytes,
+        into: memoryview | None = None,
+        keeps: object = None,
+    ) -> Answer:
+        return ask(self, request, into)
+
+    Connection.ask = ask_and_keep_nothing  # type: ignore[method-assign]
 
 
 def _take_nothing_back() -> None:

@@ -1,0 +1,148 @@
+"""Records of one size, received many at a time: `ReceiveStream.batches`.
+
+Where the bytes are
+    coming        in the next batch's memory, which nobody else has
+    interrupted   with the stream, by a cancel or because it broke; nothing is lost
+    given         the caller's, as an array
+At the end the whole records come first, as a shorter array.  What is left of a record
+is told by the error that follows, and so is a broken stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+import anyio
+
+from aiozerocopy._core import extras
+from aiozerocopy._core.errors import IncompleteReceive, StreamBroken
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
+    import numpy.typing as npt
+    from typing_extensions import Buffer, Self
+
+    from aiozerocopy._core.leases import Lease
+
+
+class Source(Protocol):
+    """A `ReceiveStream`, as much of it as is used here."""
+
+    _unread: bytes
+
+    async def receive_exactly(self, buffer: Buffer) -> None: ...
+
+
+class Pool(Protocol):
+    """A `FramePool`, as much of it as is used here."""
+
+    slots: int
+    frame_bytes: int
+
+    def acquire(self) -> Awaitable[Lease]: ...
+
+
+class Batches:
+    """The batches of a stream, with ``async for`` or ``await anext(...)``."""
+
+    def __init__(
+        self,
+        stream: Source,
+        shape: int | Sequence[int],
+        dtype: Any,
+        pool: Pool | None,
+    ) -> None:
+        with extras.optional("batches", "numpy"):
+            import numpy
+
+        self._numpy = numpy
+        self._stream = stream
+        self._shape = (shape,) if isinstance(shape, int) else tuple(map(int, shape))
+        self._dtype = numpy.dtype(dtype)
+        self._pool = pool
+        self._end: Exception | None = None  # why there will be no full batch any more
+        if not self._shape or min(self._shape) < 1 or not self._dtype.itemsize:
+            raise ValueError(
+                f"a batch of shape {self._shape} and {dtype!r} has no records: write "
+                "how many, then the shape of one"
+            )
+        if self._dtype.hasobject:
+            raise TypeError("a stream cannot carry Python objects")
+        self._record_bytes = math.prod(self._shape[1:]) * self._dtype.itemsize
+        if pool is not None:
+            self._check(pool)
+
+    def _check(self, pool: Pool) -> None:
+        wanted = self._shape[0] * self._record_bytes
+        if pool.frame_bytes < wanted:
+            raise ValueError(
+                f"a batch of {wanted:,} bytes does not fit into the pool's slots of "
+                f"{pool.frame_bytes:,}"
+            )
+        if pool.slots < 2:
+            raise ValueError(
+                "batches need a pool of two slots or more: the loop has one while "
+                "the next is filled"
+            )
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> npt.NDArray[Any]:
+        """Raises: as `ReceiveStream.batches`."""
+        count = self._shape[0]
+        if self._end is None:
+            try:
+                return await self._receive(count)
+            except (anyio.EndOfStream, StreamBroken) as error:
+                self._end = error
+        if isinstance(self._end, StreamBroken):
+            # (the stream has kept what had come when it broke)
+            whole = len(self._stream._unread) // self._record_bytes
+            if whole:
+                return await self._receive(min(whole, count))
+        return self._stop()
+
+    async def _receive(self, count: int) -> npt.NDArray[Any]:
+        """So many records, or as many as there are before the end."""
+        slot = None if self._pool is None else await self._pool.acquire()
+        wanted = count * self._record_bytes
+        view = slot.view[:wanted] if slot is not None else self._fresh(wanted)
+        try:
+            try:
+                await self._stream.receive_exactly(view)
+            except IncompleteReceive as error:
+                return self._last(view, error.received)
+            return self._array(view, count)
+        except BaseException:
+            with contextlib.suppress(BufferError):  # (an array was made of it)
+                view.release()  # or the error's traceback would keep the slot
+            raise
+        finally:
+            if slot is not None:
+                slot.release()
+
+    def _fresh(self, nbytes: int) -> memoryview:
+        return memoryview(self._numpy.empty(nbytes, "u1"))
+
+    def _array(self, view: memoryview, count: int) -> npt.NDArray[Any]:
+        shape = (count, *self._shape[1:])
+        array: npt.NDArray[Any] = self._numpy.ndarray(shape, self._dtype, view)
+        return array
+
+    def _last(self, view: memoryview, received: int) -> npt.NDArray[Any]:
+        """The whole records of a batch that the end of the stream has cut short."""
+        whole, rest = divmod(received, self._record_bytes)
+        self._end = anyio.EndOfStream()
+        if rest:
+            left = bytes(view[received - rest : received])
+            self._end = IncompleteReceive(rest, self._record_bytes, left)
+        return self._array(view, whole) if whole else self._stop()
+
+    def _stop(self) -> NoReturn:
+        if self._end is None or isinstance(self._end, anyio.EndOfStream):
+            raise StopAsyncIteration
+        raise self._end

@@ -1,0 +1,310 @@
+"""One side of a ring: what Python asks of it in C.
+
+Who owns what
+    the mapping   `RingEnd` and, through its `Claim`, each view of a record.  When the
+                  last of them is gone it is unmapped, so views outlive the ring
+    a batch       C holds it for the consumer from `take` until it is given back, which
+                  is the end of its claim.  The claim exists before C is called: if a
+                  signal's exception comes in between, `untake` lets C take the records
+                  again, and the claim has nothing to give back.  If one comes in
+                  the finalizer that ends a claim, `forget_lost` ends it
+    the fds       C, until `close`.  A forked child's copies are closed in the child
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import errno
+import os
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from aiozerocopy._core import fork_and_exit
+from aiozerocopy._core.binding import check, ffi, lib
+from aiozerocopy._core.errors import StreamBroken, StreamClosed, error_of
+from aiozerocopy._core.memory import Claim, is_over, sweep
+from aiozerocopy._core.pins import pin
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Buffer
+
+ANY: int = lib.AZC_ANY
+PRODUCER: int = lib.AZC_PRODUCER
+CONSUMER: int = lib.AZC_CONSUMER
+
+CLOSED = "the ring is closed"
+HEADER = 16  # bytes in front of each payload, of the capacity
+_LARGEST = (1 << 32) - 1
+
+# What the functions that move records return if they are to be called again later.
+FULL = EMPTY = -errno.EAGAIN
+RESERVED = -errno.EBUSY
+
+_FAULTS = {
+    1: "an index that cannot be",
+    2: "no record where one has to begin",
+    3: "a record that is longer than what was sent",
+    4: "bytes on the socket, which is there to be closed only",
+}
+
+_allocate = ffi.new_allocator(should_clear_after_alloc=False)
+
+
+class Stats(Protocol):
+    """The counters of a ring: azc_shm_stats in csrc/azc.h."""
+
+    capacity: int
+    used: int
+    held: int
+    records: int
+    bytes: int
+    waits: int
+    rings: int
+    fault: int
+    gone: int
+    left: int
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Records that were taken: one view of them all, and where each lies in it.
+
+    The records are held as long as there is a view of that view.
+    """
+
+    view: memoryview
+    items: Any  # an azc_item for each
+    count: int
+    stride: int  # 0: they have several sizes
+
+
+class _Mapping:
+    """The ring's number, and its memory until nothing refers to it."""
+
+    def __init__(self) -> None:
+        # C stores the number itself: an exception after the call cannot lose it.
+        self.number = ffi.new("azc_id *")
+
+    def __del__(self, free: Any = lib.azc_shm_free) -> None:
+        number = getattr(self, "number", None)
+        if number is not None and number[0] and not sys.is_finalizing():
+            free(number[0])
+
+
+def _give_back(
+    mapping: _Mapping, batch: Any, give_back: Any = lib.azc_shm_give_back
+) -> None:
+    give_back(mapping.number[0], batch)
+
+
+class RingEnd:
+    """One side of a ring."""
+
+    def __init__(self, capacity: int = 0, role: int = ANY) -> None:
+        """A new ring; with a capacity of 0 there is none until `hear_offer`.
+
+        Raises:
+            OSError: of what is missing: memory, fds.
+        """
+        sweep()
+        self._mapping = _Mapping()
+        self._claims: collections.deque[tuple[int, Any]] = collections.deque()
+        self._last: Any = None  # the azc_batch that was taken last
+        self._generation = fork_and_exit.generation
+        self.id = 0
+        self.role = role
+        if capacity:
+            check(lib.azc_shm_create(capacity, role, self._mapping.number))
+            self._begin()
+
+    def _begin(self) -> None:
+        self.id = self._mapping.number[0]
+        self.role = lib.azc_shm_role(self.id)
+        self.capacity = self.stats().capacity
+        self.largest = min(self.capacity - HEADER, _LARGEST)
+
+    @property
+    def inherited(self) -> bool:
+        """True in a forked child: the ring is the parent's, and dead here."""
+        return self._generation != fork_and_exit.generation
+
+    # -- the handshake ----------------------------------------------------------------
+
+    def hear_offer(self, socket: int) -> int:
+        """Become the ring that is offered there; returns 0 or -errno."""
+        result = lib.azc_shm_hear_offer(socket, self._mapping.number)
+        if result == 0:
+            self._begin()
+        return result
+
+    def offer(self, socket: int) -> int:
+        return lib.azc_shm_offer(self.id, socket)
+
+    def hear_answer(self, socket: int) -> int:
+        return lib.azc_shm_hear_answer(self.id, socket)
+
+    # -- waiting ----------------------------------------------------------------------
+
+    def set_spin(self, us: int) -> None:
+        check(lib.azc_shm_set_spin(self.id, us))
+
+    def fds(self) -> tuple[int, int]:
+        """What becomes readable if there is news: the doorbell, and the socket."""
+        return check(lib.azc_shm_bell(self.id)), check(lib.azc_shm_socket(self.id))
+
+    def hear(self) -> bool:
+        """Empty the doorbell; is the peer's end of the socket gone, or useless?"""
+        return lib.azc_shm_hear(self.id) != 0
+
+    # -- the producer -----------------------------------------------------------------
+
+    def send(self, views: Sequence[Any], type_id: int) -> int:
+        """Copy pins into the ring as one record; returns 0, FULL, or an error."""
+        if len(views) == 1:
+            (view,) = views
+            return lib.azc_shm_send(self.id, view, len(view), type_id)
+        vec = ffi.new("struct iovec[]", [(view, len(view)) for view in views])
+        return lib.azc_shm_sendv(self.id, vec, len(views), type_id)
+
+    def reserve(self, nbytes: int) -> memoryview | int:
+        """Room for a record, to be written to and committed; or FULL, or an error."""
+        at = ffi.new("uint64_t *")
+        try:
+            claim = Claim(partial(_keep, self._mapping))
+            result = lib.azc_shm_reserve(self.id, nbytes, at)
+            return result if result < 0 else claim.view(at[0], nbytes)
+        except BaseException:
+            self.rollback()
+            raise
+
+    def commit(self, nbytes: int, type_id: int) -> int:
+        return lib.azc_shm_commit(self.id, nbytes, type_id)
+
+    def rollback(self) -> None:
+        lib.azc_shm_rollback(self.id)
+
+    # -- the consumer -----------------------------------------------------------------
+
+    def take(self, most: int) -> Taken | int:
+        """Take up to so many records: or 0 at the end, EMPTY, or an error.
+
+        If it is interrupted, call `untake`.
+        """
+        batch, items = ffi.new("azc_batch *"), _allocate("azc_item[]", most)
+        self.forget_lost()
+        claim = Claim(partial(_give_back, self._mapping, batch))
+        self._claims.append((claim.key, batch))
+        self._last = batch
+        count = lib.azc_shm_take(self.id, most, batch, items)
+        if count <= 0:
+            return count
+        view = claim.view(batch.at, batch.span).toreadonly()
+        return Taken(view, items, count, batch.stride)
+
+    def keep(self) -> None:
+        """What was taken last is the caller's: `untake` has nothing to undo."""
+        self._last = None
+
+    def untake(self) -> None:
+        """Let the next call take again what the last one took, unless it was kept."""
+        if self._last is not None:
+            lib.azc_shm_untake(self.id, self._last)
+        self._last = None
+
+    def forget_lost(self) -> bool:
+        """Give back what nobody holds any more, although its finalizer was interrupted.
+
+        Returns whether anything is held.  The oldest is looked at only: the producer
+        waits for none but that.
+        """
+        while self._claims and is_over(self._claims[0][0]):
+            _give_back(self._mapping, self._claims[0][1])
+            with contextlib.suppress(IndexError):
+                self._claims.popleft()
+        return bool(self._claims)
+
+    # -- the end ----------------------------------------------------------------------
+
+    def leave(self, clean: bool) -> None:
+        """Tell the peer that this is the end, or let it find out."""
+        lib.azc_shm_leave(self.id, clean)
+
+    def close(self) -> None:
+        """Close the fds, which nobody may wait for any more."""
+        lib.azc_shm_close(self.id)
+
+    def stats(self) -> Stats:
+        """The counters, as of now; all zero in a forked child."""
+        stats = ffi.new("azc_shm_stats *")
+        lib.azc_shm_get_stats(self.id, stats)
+        return cast("Stats", stats)
+
+    def error(self, status: int, nbytes: int = 0) -> Exception:
+        """The exception for a ``-errno`` of a call that moves records."""
+        if status == -errno.EMSGSIZE:
+            return ValueError(too_large(nbytes, self.capacity, self.largest))
+        if status == -errno.EINVAL:
+            doing = "sends" if self.role == PRODUCER else "receives"
+            return TypeError(f"this end of the ring {doing} only")
+        if status == -errno.ESHUTDOWN:
+            return StreamClosed(CLOSED)
+        if status not in (-errno.EPIPE, -errno.EPROTO):
+            return error_of(status)
+        error = StreamBroken(self._why(status), 0, nbytes)
+        error.errno = -status
+        error.__cause__ = OSError(-status, os.strerror(-status))
+        return error
+
+    def _why(self, status: int) -> str:
+        stats = self.stats()
+        peer = "consumer" if self.role == PRODUCER else "producer"
+        if status == -errno.EPROTO:
+            return f"the {peer} broke the ring's rules: {_FAULTS[stats.fault]}"
+        if stats.left:
+            return f"the {peer} has closed the ring"
+        return f"the {peer} died, or dropped the ring without closing it"
+
+
+def _keep(_mapping: _Mapping) -> None:
+    """The end of a view that C does not count: it has kept the memory until now."""
+
+
+def too_large(nbytes: int, capacity: int, largest: int) -> str:
+    return (
+        f"a record of {nbytes:,} bytes does not fit this ring: of its {capacity:,} "
+        f"bytes a record may have {largest:,}"
+    )
+
+
+# ---- before there is a ring ---------------------------------------------------------
+
+
+def check_user(socket: int) -> int:
+    """0, or -EACCES: the process at the other end is another user's."""
+    return lib.azc_shm_check_user(socket)
+
+
+def ask(socket: int, role: int) -> int:
+    return lib.azc_shm_ask(socket, role)
+
+
+def hear_ask(socket: int) -> int:
+    """The role that the other side asks for, or -errno."""
+    return lib.azc_shm_hear_ask(socket)
+
+
+def refuse(socket: int, status: int) -> None:
+    lib.azc_shm_refuse(socket, status)
+
+
+def pinned(buffers: Sequence[Buffer]) -> list[Any]:
+    """What `RingEnd.send` takes.
+
+    Raises: as `pin`.
+    """
+    return [pin(buffer) for buffer in buffers]

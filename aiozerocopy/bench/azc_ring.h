@@ -1,0 +1,1 @@
+../../csrc/azc_ring.h

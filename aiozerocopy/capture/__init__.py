@@ -1,0 +1,19 @@
+"""The screen of an X server as frames: from the server's memory into a pool's slots.
+
+    async with azc.capture.X11Screen(":0") as screen:
+        async for picture in screen.frames(rate=30):
+            with picture:
+                await film.send(picture)
+
+A picture is copied once, by the X server.  We speak its protocol ourselves, since the
+libraries that do either block while they wait for a reply or pass no fds.
+"""
+
+from aiozerocopy.capture.errors import ScreenChanged as ScreenChanged
+from aiozerocopy.capture.errors import ScreenError as ScreenError
+from aiozerocopy.capture.errors import ScreenLost as ScreenLost
+from aiozerocopy.capture.messages import Rectangle as Rectangle
+from aiozerocopy.capture.monitors import Monitor as Monitor
+from aiozerocopy.capture.monitors import monitors as monitors
+from aiozerocopy.capture.screen import X11Screen as X11Screen
+from aiozerocopy.capture.slots import Screenshot as Screenshot

@@ -1,0 +1,317 @@
+"""One connection to an X server: requests go out at once, replies come in order.
+
+Nobody reads in the background.  Whoever waits for something reads, one message at a
+time, and gives what is another's to that one; the others wait for their turn.
+
+The states of an `Answer`
+    expected    the server may write to the memory that it keeps
+    done        its reply or its error has come, and it keeps nothing
+
+An answer whose waiter was cancelled stays expected until a later reader meets it.  So
+memory that the server may still write to is in nobody's hands meanwhile.  A message of
+which only a part has come is kept, and the next reader goes on with it.
+
+Requests are small and few, so the socket always has room for them; a server that takes
+none any more is given up.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import itertools
+import socket
+import struct
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from aiozerocopy.capture import messages
+from aiozerocopy.capture.errors import ScreenError, ScreenLost
+from aiozerocopy.capture.messages import HEAD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiozerocopy.capture.display import Display
+
+PATIENCE = 10.0  # seconds for a server to let us in
+_MOST = 16 << 20  # bytes of a reply that is no picture
+
+
+class Answer:
+    """What a request will be answered with."""
+
+    __slots__ = ("data", "error", "has_reply", "into", "is_done", "keeps", "sequence")
+
+    def __init__(
+        self,
+        sequence: int,
+        into: memoryview | None = None,
+        keeps: object = None,
+        *,
+        has_reply: bool = True,
+    ) -> None:
+        self.sequence = sequence
+        self.has_reply = has_reply
+        self.into = into  # where a picture is to go
+        self.keeps = keeps  # until the server no longer writes there
+        self.is_done = False
+        self.data = b""
+        self.error: ScreenError | None = None
+
+    def end(self, data: bytes = b"", error: ScreenError | None = None) -> None:
+        self.data, self.error, self.is_done = data, error, True
+        self.into = self.keeps = None
+
+
+class Connection:
+    """A client of an X server.  It belongs to the event loop that opened it."""
+
+    def __init__(self, sock: socket.socket, name: str) -> None:
+        self.name = name
+        self.majors: dict[int, str] = {}  # of extensions, for what errors say
+        self.listeners: list[Callable[[bytes], object]] = []  # to events
+        self.lost: ScreenLost | None = None
+        self._socket = sock
+        self._closed = False
+        self._sent = 0
+        self._unsent = b""
+        self._expected: collections.deque[Answer] = collections.deque()
+        self._reading = anyio.Lock(fast_acquire=True)
+        # The message that is being read; None until all of its head is there.  Only
+        # these refer to its memory: what a cancelled task leaves behind does not.
+        self._head = bytearray(HEAD)
+        self._body: memoryview | None = None
+        self._missing = memoryview(self._head)  # what is received next
+        self._ids = itertools.count(1)
+
+    @property
+    def is_local(self) -> bool:
+        """Can an fd be passed?"""
+        return self._socket.family == socket.AF_UNIX
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    # ---- the beginning and the end ----------------------------------------------
+
+    @classmethod
+    async def open(cls, display: Display) -> Connection:
+        """Connect, and be let in.
+
+        Raises:
+            ScreenError: nobody is there, or does not let us in.
+        """
+        connection = cls(await display.connect(), display.name)
+        try:
+            with anyio.fail_after(PATIENCE):
+                await connection._greet(display)
+        except TimeoutError:
+            connection.close()
+            raise ScreenError(
+                f"{display.name}: what is there says nothing: is it an X server?"
+            ) from None
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    async def _greet(self, display: Display) -> None:
+        self._write(messages.hello(*display.cookie(self._socket)))
+        head = bytearray(8)
+        self._missing = memoryview(head)
+        await self._fill()
+        rest = bytearray(4 * struct.unpack_from("=H", head, 6)[0])
+        self._missing = memoryview(rest)
+        await self._fill()
+        self._missing = memoryview(self._head)
+        if why := messages.refusal(bytes(head), bytes(rest)):
+            raise ScreenError(f"the X server of {self.name} does not let us in: {why}")
+        try:
+            self.setup = messages.setup(bytes(rest), display.screen)
+        except (struct.error, LookupError, StopIteration):
+            raise ScreenError(f"{self.name}: what is there is no X server") from None
+
+    def close(self) -> None:
+        """Close the socket; whoever waits gets ClosedResourceError."""
+        if not self._closed:
+            self._closed = True
+            with contextlib.suppress(RuntimeError):  # no loop runs, so nobody waits
+                anyio.notify_closing(self._socket)
+            self._socket.close()
+            self._expected.clear()
+            self._body, self._missing = None, memoryview(b"")
+
+    def new_id(self) -> int:
+        """For something that the server will keep for us."""
+        return self.setup.resource_base + next(self._ids)
+
+    # ---- requests ------------------------------------------------------------------
+
+    def tell(self, request: bytes) -> None:
+        """A request without a reply; it goes out before the next `ask`."""
+        self._unsent += request
+        self._sent += 1
+
+    def check(self, request: bytes, fd: int) -> Answer:
+        """The same, with an fd; its answer tells if a later one has come by then."""
+        self._write(self._unsent)
+        self._unsent = b""
+        self._write(request, fd)
+        return self._expect(has_reply=False)
+
+    def ask(
+        self, request: bytes, into: memoryview | None = None, keeps: object = None
+    ) -> Answer:
+        """Send a request, whose reply fills ``into`` if that is given.
+
+        ``keeps`` is kept as long as the server may write to it.
+        """
+        self._write(self._unsent + request)
+        self._unsent = b""
+        return self._expect(into, keeps)
+
+    def _expect(
+        self,
+        into: memoryview | None = None,
+        keeps: object = None,
+        *,
+        has_reply: bool = True,
+    ) -> Answer:
+        self._sent += 1
+        answer = Answer(self._sent, into, keeps, has_reply=has_reply)
+        self._expected.append(answer)
+        return answer
+
+    def _write(self, data: bytes, fd: int | None = None) -> None:
+        self._check_open()
+        if not data:
+            return
+        beside: list[Any] = []
+        if fd is not None:
+            beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fd))]
+        try:
+            sent = self._socket.sendmsg([data], beside)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            raise self._fail(f"the X server of {self.name} has gone", error) from error
+        if sent < len(data):
+            raise self._fail(f"the X server of {self.name} takes nothing any more")
+
+    # ---- replies -------------------------------------------------------------------
+
+    async def answer(self, answer: Answer) -> bytes:
+        """The whole reply.
+
+        Raises:
+            ScreenError: the server refused; ScreenLost, it has gone.
+            anyio.ClosedResourceError: the connection was closed.
+        """
+        await self.until(lambda: answer.is_done)
+        if answer.error is not None:
+            raise answer.error
+        return answer.data
+
+    async def until(self, ready: Callable[[], bool]) -> None:
+        """Read until it is so."""
+        while not ready():
+            async with self._reading:
+                if not ready():
+                    await self._read_one()
+
+    async def _read_one(self) -> None:
+        self._check_open()
+        if self._body is None:
+            await self._fill()
+            self._body = self._missing = self._room_for(self._head)
+        await self._fill()
+        body, self._body, self._missing = self._body, None, memoryview(self._head)
+        self._take(bytes(self._head), body)
+
+    def _room_for(self, head: bytearray) -> memoryview:
+        """Where the rest of a message goes."""
+        kind, length = struct.unpack_from("=B3xI", head)
+        if kind not in (messages.REPLY, messages.GENERIC_EVENT) or not length:
+            return memoryview(b"")
+        nbytes = 4 * length
+        if kind == messages.REPLY and (into := self._answer_to(head).into) is not None:
+            if into.nbytes == nbytes:
+                return into
+            nbytes = _MOST + 1
+        if nbytes > _MOST:
+            raise self._fail(f"the X server of {self.name} sends nonsense")
+        return memoryview(bytearray(nbytes))
+
+    def _take(self, head: bytes, body: memoryview) -> None:
+        kind = head[0]
+        if kind == messages.REPLY:
+            answer = self._answer_to(head)
+            data = head if answer.into is not None else head + body
+            self._expected.popleft()
+            answer.end(data)
+        elif kind == messages.ERROR:
+            said = messages.request_that_failed(head, self.majors)
+            error = ScreenError(f"the X server of {self.name} refused: {said}")
+            answer = self._answer_to(head)
+            self._expected.popleft()
+            answer.end(error=error)
+        else:
+            for listener in self.listeners:
+                listener(head)
+
+    def _answer_to(self, head: bytes | bytearray) -> Answer:
+        """The answer that a reply or an error is for; those before it have ended."""
+        (sequence,) = struct.unpack_from("=H", head, 2)
+        while self._expected:
+            first = self._expected[0]
+            if first.sequence & 0xFFFF == sequence:
+                return first
+            if (sequence - first.sequence) & 0x8000:  # it is for an earlier request
+                break
+            if first.has_reply:
+                raise self._fail(f"the X server of {self.name} leaves a reply out")
+            self._expected.popleft()
+            first.end()
+        if head[0] == messages.ERROR:  # of a request without a reply
+            said = messages.request_that_failed(bytes(head), self.majors)
+            raise self._fail(f"the X server of {self.name} refused: {said}")
+        raise self._fail(f"the X server of {self.name} answers what nobody has asked")
+
+    async def _fill(self) -> None:
+        """Receive all that is missing.  After a cancel, what has come is in place."""
+        while self._missing.nbytes:
+            self._check_open()
+            try:
+                n = self._socket.recv_into(self._missing)
+            except BlockingIOError:
+                with self._closing_is_closed():
+                    await anyio.wait_readable(self._socket)
+                continue
+            except OSError as error:
+                text = f"the X server of {self.name} has gone"
+                raise self._fail(text, error) from error
+            if n == 0:
+                raise self._fail(f"the X server of {self.name} has gone")
+            self._missing = self._missing[n:]
+
+    @contextlib.contextmanager
+    def _closing_is_closed(self) -> Any:
+        try:
+            yield
+        except (OSError, ValueError):  # closed, while a loop began to wait for it
+            self._check_open()
+            raise
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise anyio.ClosedResourceError("the screen is closed")
+        if self.lost is not None:
+            raise ScreenLost(str(self.lost)) from self.lost.__cause__
+
+    def _fail(self, text: str, cause: BaseException | None = None) -> ScreenLost:
+        self.lost = ScreenLost(text)
+        self.lost.__cause__ = cause
+        return self.lost

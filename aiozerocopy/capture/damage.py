@@ -1,0 +1,127 @@
+"""What the server says has changed, and which rows each slot lacks for that.
+
+The bytes of a slot are
+    whole       what the screen was at some time
+    stale       the same, but for some rows that have changed since
+    unknown     never filled, or in somebody's hands to write to: all rows are stale
+
+The server keeps account of what is drawn.  It is taken from it and noted for each slot
+in one step, before rows are fetched, so that what is drawn meanwhile is damage again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiozerocopy.capture import messages
+from aiozerocopy.capture.errors import ScreenError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiozerocopy.capture.connection import Connection
+    from aiozerocopy.capture.messages import Rectangle
+
+CLOSE = 16  # rows that cost less to copy than a request costs
+Rows = list[tuple[int, int]]  # from, and up to but without
+
+
+class Damage:
+    """The account of one screen's region."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        extensions: dict[str, tuple[int, int]],
+        region: Rectangle,
+        slots: int,
+    ) -> None:
+        """Let the server begin.
+
+        Raises:
+            ScreenError: it cannot.
+        """
+        damage, xfixes = map(extensions.get, ("DAMAGE", "XFIXES"))
+        if damage is None or xfixes is None:
+            raise ScreenError("the X server does not tell what changes: no DAMAGE")
+        (self._damage, self._event), (self._xfixes, _) = damage, xfixes
+        self._connection = connection
+        self._account, self._taken = connection.new_id(), connection.new_id()
+        root = connection.setup.root
+        connection.tell(messages.create_damage(self._damage, self._account, root))
+        connection.tell(messages.create_region(self._xfixes, self._taken))
+        connection.listeners.append(self._hear)
+        self._region = region
+        self._stale: list[Rows] = [self._all] * slots
+        self.forget()
+
+    @property
+    def _all(self) -> Rows:
+        return [(0, self._region.height)]
+
+    def forget(self) -> None:
+        """Take all of the screen for changed since the last report."""
+        self.has_news = True
+        self._unreported: list[Rectangle] | None = None
+
+    def _hear(self, event: bytes) -> None:
+        if event[0] & 0x7F == self._event:
+            self.has_news = True
+
+    async def take(self) -> None:
+        """Note what was drawn since the last time."""
+        self.has_news = False
+        self._connection.tell(
+            messages.take_damage(self._damage, self._account, self._taken)
+        )
+        asked = self._connection.ask(messages.fetch_region(self._xfixes, self._taken))
+        try:
+            found = messages.rectangles(await self._connection.answer(asked))
+        except BaseException:  # it is lost, so all may have changed
+            self._stale = [self._all for _ in self._stale]
+            self.forget()
+            raise
+        parts = self.note(found)
+        rows = [(one.y, one.y + one.height) for one in parts]
+        self._stale = [merged([*stale, *rows]) for stale in self._stale]
+
+    def note(self, places: Sequence[Rectangle]) -> list[Rectangle]:
+        """Places on the screen that are to be reported; those that are in the region,
+        as they are in the picture."""
+        parts = [one.within(self._region) for one in places]
+        changed = [one.seen_from(self._region) for one in parts if one is not None]
+        if self._unreported is not None:
+            self._unreported += changed
+        return changed
+
+    @property
+    def is_reported(self) -> bool:
+        """Has nothing changed since the last report?"""
+        return self._unreported == []
+
+    def report(self) -> tuple[Rectangle, ...] | None:
+        """What has changed since the last report; None for all of it."""
+        changed, self._unreported = self._unreported, []
+        return None if changed is None else tuple(changed)
+
+    # ---- slots -------------------------------------------------------------------
+
+    def spoil(self, slot: int) -> Rows:
+        """Somebody writes to it; which rows it had lacked."""
+        rows, self._stale[slot] = self._stale[slot], self._all
+        return rows
+
+    def mend(self, slot: int, but: Rectangle | None) -> None:
+        """All of it is what the screen is, but for something that we have drawn."""
+        self._stale[slot] = [] if but is None else [(but.y, but.y + but.height)]
+
+
+def merged(rows: Rows) -> Rows:
+    """The same rows in bands from the top down; those that are close become one."""
+    bands: Rows = []
+    for top, bottom in sorted(rows):
+        if bands and top <= bands[-1][1] + CLOSE:
+            bands[-1] = bands[-1][0], max(bottom, bands[-1][1])
+        else:
+            bands.append((top, bottom))
+    return bands

@@ -1,0 +1,131 @@
+"""Where a display is, and the cookie that its X server wants."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio.to_thread
+
+from aiozerocopy.capture.errors import ScreenError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_FIRST_PORT = 6000
+_SOCKETS = "/tmp/.X11-unix/X"
+_NAME = re.compile(
+    r"(?:(?:tcp|unix)/)?(?P<host>[^/]*):(?P<number>\d{1,5})(?:\.(?P<screen>\d{1,3}))?"
+)
+_COOKIE = b"MIT-MAGIC-COOKIE-1"
+_LOCAL, _ANY, _INTERNET, _INTERNET6 = 256, 65535, 0, 6  # families of addresses
+
+
+@dataclass(frozen=True)
+class Display:
+    """What a name such as ":0", "host:10.1" says."""
+
+    name: str
+    host: str  # "" for this machine, by a Unix socket
+    number: int
+    screen: int = 0
+
+    @classmethod
+    def named(cls, name: str | None) -> Display:
+        """The display of that name, or of the environment variable DISPLAY.
+
+        Raises:
+            ScreenError: there is no name.
+            ValueError: it is not one.
+        """
+        name = name if name is not None else os.environ.get("DISPLAY", "")
+        if not name:
+            raise ScreenError("there is no screen: DISPLAY is not set, to :0 say")
+        match = _NAME.fullmatch(name)
+        if match is None or match["host"].endswith(":"):
+            raise ValueError(f"{name!r} is not a display: write one such as :0")
+        host = match["host"].removeprefix("[").removesuffix("]")
+        host = "" if host == "unix" else host
+        return cls(name, host, int(match["number"]), int(match["screen"] or 0))
+
+    async def connect(self) -> socket.socket:
+        """A socket that does not block.
+
+        Raises:
+            ScreenError: nobody is there.
+        """
+        try:
+            if not self.host:
+                return self._connect_unix()
+            connect = partial(
+                socket.create_connection, (self.host, _FIRST_PORT + self.number)
+            )
+            sock = await anyio.to_thread.run_sync(connect, abandon_on_cancel=True)
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise ScreenError(
+                f"no X server answers at the display {self.name}: {why}"
+            ) from error
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+
+    def _connect_unix(self) -> socket.socket:
+        path = f"{_SOCKETS}{self.number}"
+        for place in (f"\0{path}", path):  # (the first where there are such names)
+            sock = socket.socket(socket.AF_UNIX)
+            sock.setblocking(False)
+            try:
+                sock.connect(place)
+            except OSError as error:
+                sock.close()
+                failure = error
+            else:
+                return sock
+        raise failure
+
+    def cookie(self, peer: socket.socket) -> tuple[bytes, bytes]:
+        """The name and the data of what proves that we may connect; b"" without."""
+        address = _address_of(peer)
+        for family, place, number, name, data in _entries():
+            here = family == _ANY or (family, place) == address
+            if here and name == _COOKIE and number in (b"", b"%d" % self.number):
+                return name, data
+        return b"", b""
+
+
+def _address_of(peer: socket.socket) -> tuple[int, bytes]:
+    """The other end, as the file of cookies calls it."""
+    if peer.family == socket.AF_UNIX:
+        return _LOCAL, socket.gethostname().encode()
+    host = peer.getpeername()[0]
+    packed = socket.inet_pton(peer.family, host.partition("%")[0])
+    if host in ("127.0.0.1", "::1"):
+        return _LOCAL, socket.gethostname().encode()
+    return _INTERNET if len(packed) == 4 else _INTERNET6, packed
+
+
+def _entries() -> Iterator[tuple[int, bytes, bytes, bytes, bytes]]:
+    """Family, address, display, kind and data of each cookie there is."""
+    path = os.environ.get("XAUTHORITY") or Path.home() / ".Xauthority"
+    try:
+        rest = Path(path).read_bytes()
+    except OSError:
+        return
+    while len(rest) >= 2:
+        (family,) = struct.unpack_from(">H", rest)
+        rest, parts = rest[2:], []
+        for _ in range(4):
+            if len(rest) < 2:
+                return
+            (length,) = struct.unpack_from(">H", rest)
+            parts.append(rest[2 : 2 + length])
+            rest = rest[2 + length :]
+        place, number, name, data = parts
+        yield family, place, number, name, data

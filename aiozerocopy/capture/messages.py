@@ -1,0 +1,294 @@
+"""The messages of the X protocol that a screen is captured with.
+
+Everything is in this machine's byte order, which the server is told at the beginning.
+A reply, an error and an event begin with the same 32 bytes; a reply may have more.
+The numbers are those of the X11 protocol and of MIT-SHM, RANDR, XFIXES and DAMAGE.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+from aiozerocopy.capture.errors import ScreenError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HEAD = 32  # bytes that every message of the server has
+ERROR, REPLY, GENERIC_EVENT = 0, 1, 35
+CONFIGURE_NOTIFY = 22
+EXTENSIONS = ("MIT-SHM", "RANDR", "XFIXES", "DAMAGE")
+
+_BAD_NAMES = "Request Value Window Pixmap Atom Cursor Font Match Drawable Access Alloc"
+ERRORS = {number: f"Bad{name}" for number, name in enumerate(_BAD_NAMES.split(), 1)}
+_PIXMAP = 2  # the format of an image whose pixels are whole
+_ALL_PLANES = 0xFFFFFFFF
+_STRUCTURE = 1 << 17  # events: the size of the window
+_WHEN_NOT_EMPTY = 3  # tell of damage once, until it is taken
+
+
+class Rectangle(NamedTuple):
+    """A part of a screen, in pixels; a region, a monitor, or what has changed."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+    def within(self, outer: Rectangle) -> Rectangle | None:
+        """The part of it that is in another."""
+        x, y = max(self.x, outer.x), max(self.y, outer.y)
+        right = min(self.x + self.width, outer.x + outer.width)
+        bottom = min(self.y + self.height, outer.y + outer.height)
+        return (
+            Rectangle(x, y, right - x, bottom - y) if x < right and y < bottom else None
+        )
+
+    def seen_from(self, outer: Rectangle) -> Rectangle:
+        """The same place, counted from the corner of another."""
+        return self._replace(x=self.x - outer.x, y=self.y - outer.y)
+
+    def __str__(self) -> str:
+        return f"{self.width}x{self.height}{self.x:+}{self.y:+}"
+
+
+# ---- the beginning -----------------------------------------------------------------
+
+
+class Setup(NamedTuple):
+    """What the server says of itself and of one of its screens."""
+
+    resource_base: int
+    root: int
+    pix_fmt: str  # "" if FFmpeg has no name for it
+    depth: int
+    pixel_bytes: int
+    row_unit: int  # bytes that each row is a multiple of
+
+
+def hello(name: bytes, data: bytes) -> bytes:
+    """The first message, with the cookie."""
+    order = b"l" if sys.byteorder == "little" else b"B"
+    sizes = struct.pack("=HHHHxx", 11, 0, len(name), len(data))
+    return order + b"\0" + sizes + _padded(name) + _padded(data)
+
+
+def refusal(head: bytes, rest: bytes) -> str | None:
+    """Why the server does not let us in; None if it does."""
+    if head[0] == 1:
+        return None
+    said = rest[: head[1]] if head[0] == 0 else rest
+    return said.decode("latin-1").strip("\0 \n") or "it does not say why"
+
+
+def setup(data: bytes, screen: int) -> Setup:
+    """Raises: ScreenError if it has no such screen."""
+    base, vendor, screens, formats, order = struct.unpack_from("=4xI8xH2xBBB", data)
+    at = 32 + vendor + -vendor % 4
+    by_depth = {}
+    for _ in range(formats):
+        depth, bits, unit = struct.unpack_from("=BBB", data, at)
+        by_depth[depth] = bits, unit
+        at += 8
+    if screen >= screens:
+        raise ScreenError(f"the display has {screens} screens, and no number {screen}")
+    for _ in range(screen):
+        at = max(end for _, end in _visuals(data, at))
+    (root,) = struct.unpack_from("=I", data, at)
+    (visual,) = struct.unpack_from("=I", data, at + 32)
+    depth = data[at + 38]
+    masks = next(masks for (one, masks), _ in _visuals(data, at) if one == visual)
+    bits, unit = by_depth[depth]
+    pix_fmt = _PIXELS.get((bits, order, *masks), "")
+    return Setup(base, root, pix_fmt, depth, bits // 8, unit // 8)
+
+
+def _visuals(data: bytes, at: int) -> Iterator[tuple[tuple[int, tuple[int, ...]], int]]:
+    """The id and the masks of each visual of a screen, and where the next thing is."""
+    depths, at = data[at + 39], at + 40
+    for _ in range(depths):
+        (count,) = struct.unpack_from("=H", data, at + 2)
+        at += 8
+        for _ in range(count):
+            one, *masks = struct.unpack_from("=I4xIII", data, at)
+            at += 24
+            yield (one, tuple(masks)), at
+        yield (0, ()), at
+
+
+# Bits of a pixel, is the last byte first, and the masks of red, green and blue.
+_PIXELS = {
+    (32, 0, 0xFF0000, 0xFF00, 0xFF): "bgr0",
+    (32, 0, 0xFF, 0xFF00, 0xFF0000): "rgb0",
+    (32, 1, 0xFF0000, 0xFF00, 0xFF): "0rgb",
+    (32, 1, 0xFF, 0xFF00, 0xFF0000): "0bgr",
+    (32, 0, 0x3FF << 20, 0x3FF << 10, 0x3FF): "x2rgb10le",
+    (16, 0, 0xF800, 0x7E0, 0x1F): "rgb565le",
+    (16, 0, 0x7C00, 0x3E0, 0x1F): "rgb555le",
+}
+
+
+# ---- requests ----------------------------------------------------------------------
+
+
+def _padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 4)
+
+
+def _request(major: int, minor: int = 0, layout: str = "", *values: int) -> bytes:
+    body = struct.pack(f"={layout}", *values)
+    return struct.pack("=BBH", major, minor, 1 + len(body) // 4) + body
+
+
+def query_extension(name: str) -> bytes:
+    text = _padded(name.encode())
+    return struct.pack("=BBHHxx", 98, 0, 2 + len(text) // 4, len(name)) + text
+
+
+def get_input_focus() -> bytes:
+    """What a server always answers."""
+    return _request(43)
+
+
+def get_geometry(drawable: int) -> bytes:
+    return _request(14, 0, "I", drawable)
+
+
+def get_atom_name(atom: int) -> bytes:
+    return _request(17, 0, "I", atom)
+
+
+def watch_size(window: int) -> bytes:
+    return _request(2, 0, "III", window, 1 << 11, _STRUCTURE)
+
+
+def get_image(drawable: int, part: Rectangle) -> bytes:
+    return _request(73, _PIXMAP, "IhhHHI", drawable, *part, _ALL_PLANES)
+
+
+def version(extension: int, major: int, minor: int) -> bytes:
+    return _request(extension, 0, "II", major, minor)
+
+
+def shm_version(shm: int) -> bytes:
+    return _request(shm, 0)
+
+
+def shm_attach_fd(shm: int, segment: int) -> bytes:
+    """The fd travels beside it."""
+    return _request(shm, 6, "IBxxx", segment, False)
+
+
+def shm_get_image(
+    shm: int, drawable: int, part: Rectangle, segment: int, offset: int
+) -> bytes:
+    layout = "IhhHHIBxxxII"
+    how = (_ALL_PLANES, _PIXMAP, segment, offset)
+    return _request(shm, 4, layout, drawable, *part, *how)
+
+
+def get_monitors(randr: int, window: int) -> bytes:
+    return _request(randr, 42, "IBxxx", window, True)
+
+
+def create_region(xfixes: int, region: int) -> bytes:
+    return _request(xfixes, 5, "I", region)
+
+
+def fetch_region(xfixes: int, region: int) -> bytes:
+    return _request(xfixes, 19, "I", region)
+
+
+def get_cursor(xfixes: int) -> bytes:
+    return _request(xfixes, 4)
+
+
+def create_damage(damage: int, number: int, drawable: int) -> bytes:
+    return _request(damage, 1, "IIBxxx", number, drawable, _WHEN_NOT_EMPTY)
+
+
+def take_damage(damage: int, number: int, region: int) -> bytes:
+    """Moves what is damaged into a region."""
+    return _request(damage, 3, "III", number, 0, region)
+
+
+# ---- replies and events --------------------------------------------------------------
+
+
+def extension(reply: bytes) -> tuple[int, int] | None:
+    """The numbers of an extension's requests and events; None without it."""
+    present, major, event = struct.unpack_from("=BBB", reply, 8)
+    return (major, event) if present else None
+
+
+def version_of(reply: bytes) -> tuple[int, int]:
+    major, minor = struct.unpack_from("=II", reply, 8)
+    return major, minor
+
+
+def shm_version_of(reply: bytes) -> tuple[int, int]:
+    major, minor = struct.unpack_from("=HH", reply, 8)
+    return major, minor
+
+
+def geometry(reply: bytes) -> Rectangle:
+    _, _, width, height = struct.unpack_from("=hhHH", reply, 12)
+    return Rectangle(0, 0, width, height)
+
+
+def new_size(event: bytes) -> tuple[int, Rectangle]:
+    """A window, and its size, as a ConfigureNotify tells it."""
+    window, width, height = struct.unpack_from("=I8xHH", event, 8)
+    return window, Rectangle(0, 0, width, height)
+
+
+def atom_name(reply: bytes) -> str:
+    (length,) = struct.unpack_from("=H", reply, 8)
+    return reply[HEAD : HEAD + length].decode("latin-1")
+
+
+def rectangles(reply: bytes) -> list[Rectangle]:
+    return [Rectangle(*one) for one in struct.iter_unpack("=hhHH", reply[HEAD:])]
+
+
+class MonitorEntry(NamedTuple):
+    """A monitor's name as an atom, whether it is the first, and where it is."""
+
+    atom: int
+    is_primary: bool
+    place: Rectangle
+
+
+def monitors(reply: bytes) -> Iterator[MonitorEntry]:
+    (count,) = struct.unpack_from("=I", reply, 12)
+    at = HEAD
+    for _ in range(count):
+        atom, primary, outputs = struct.unpack_from("=IBxH", reply, at)
+        place = Rectangle(*struct.unpack_from("=hhHH", reply, at + 8))
+        yield MonitorEntry(atom, bool(primary), place)
+        at += 24 + 4 * outputs
+
+
+class Cursor(NamedTuple):
+    """The picture of the mouse's pointer, and where it is on the screen."""
+
+    place: Rectangle
+    serial: int
+    pixels: bytes  # 32 bits each: alpha, and colours that are multiplied by it
+
+
+def cursor(reply: bytes) -> Cursor:
+    x, y, width, height, hot_x, hot_y, serial = struct.unpack_from("=hhHHHHI", reply, 8)
+    place = Rectangle(x - hot_x, y - hot_y, width, height)
+    return Cursor(place, serial, reply[HEAD : HEAD + 4 * width * height])
+
+
+def request_that_failed(error: bytes, majors: dict[int, str]) -> str:
+    """What a server refused, and how it calls the reason."""
+    code, value, minor, major = struct.unpack_from("=xBxxIHB", error)
+    name = ERRORS.get(code, f"error {code}")
+    return (
+        f"{name} for request {major}.{minor} of {majors.get(major, 'X11')} ({value:#x})"
+    )

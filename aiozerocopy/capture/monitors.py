@@ -1,0 +1,62 @@
+"""The monitors of a display, by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aiozerocopy.capture import messages
+from aiozerocopy.capture.connection import Connection
+from aiozerocopy.capture.display import Display
+from aiozerocopy.capture.extensions import extensions_of
+
+if TYPE_CHECKING:
+    from aiozerocopy.capture.messages import Rectangle
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """A monitor's name, and where on the screen it is."""
+
+    name: str
+    place: Rectangle
+    is_primary: bool = False
+
+
+async def monitors(display: str | None = None) -> list[Monitor]:
+    """The monitors of a display, by default of the one that DISPLAY names.
+
+    A server that knows of none has one, "screen", which is all of it.
+
+    Raises:
+        ScreenError: there is no X server, or it lets nobody in.
+        ValueError: that is no display.
+    """
+    connection = await Connection.open(Display.named(display))
+    try:
+        randr = (await extensions_of(connection)).get("RANDR", (0, 0))[0]
+        asked = connection.ask(messages.get_geometry(connection.setup.root))
+        whole = messages.geometry(await connection.answer(asked))
+        return await list_monitors(connection, randr, whole)
+    finally:
+        connection.close()
+
+
+async def list_monitors(
+    connection: Connection, randr: int, whole: Rectangle
+) -> list[Monitor]:
+    """The same; ``randr`` is the extension's number, 0 without it."""
+    if not randr:
+        return [Monitor("screen", whole, is_primary=True)]
+    asked = connection.ask(messages.get_monitors(randr, connection.setup.root))
+    entries = [*messages.monitors(await connection.answer(asked))]
+    names = [connection.ask(messages.get_atom_name(entry.atom)) for entry in entries]
+    found = [
+        Monitor(
+            messages.atom_name(await connection.answer(name)),
+            entry.place,
+            entry.is_primary,
+        )
+        for entry, name in zip(entries, names, strict=True)
+    ]
+    return found or [Monitor("screen", whole, is_primary=True)]

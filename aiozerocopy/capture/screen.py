@@ -1,0 +1,468 @@
+"""X11Screen: pictures of a screen, copied once, by the server, into a pool's slots.
+
+Two lanes.  "shm": the server maps the pool's file and copies each picture into a slot.
+"socket": the picture comes through the connection, for a server on another machine or
+without MIT-SHM 1.2.
+
+The states of a slot are those of a pool's (see `aiozerocopy.pool`); while the server
+may write to it, its `Answer` has it.  A picture that is copied whole is of one moment.
+What has changed since a slot was filled is in `damage`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from aiozerocopy.capture import cursor as pointer
+from aiozerocopy.capture import messages
+from aiozerocopy.capture.connection import Connection
+from aiozerocopy.capture.damage import Damage
+from aiozerocopy.capture.display import Display
+from aiozerocopy.capture.errors import ScreenChanged, ScreenError
+from aiozerocopy.capture.extensions import extensions_of
+from aiozerocopy.capture.messages import Rectangle
+from aiozerocopy.capture.monitors import list_monitors
+from aiozerocopy.capture.pace import Pace
+from aiozerocopy.capture.slots import HAS_FILES, ScreenPool, Screenshot
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Generator, Sequence
+    from fractions import Fraction
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from aiozerocopy.capture.connection import Answer
+    from aiozerocopy.capture.damage import Rows
+    from aiozerocopy.capture.messages import Cursor
+    from aiozerocopy.pool import Frame
+
+_SHM_WITH_FDS = (1, 2)
+CURSOR_RATE = 60  # looks a second at a pointer that may have moved
+_MOST_MEMORY = 1 << 32  # bytes that the server can find a slot in
+
+
+class X11Screen:
+    """A screen of an X server; await it, or use it with ``async with``.
+
+    ``display`` is a name such as ":0", by default what DISPLAY says.  What is captured
+    is the whole screen, a ``region`` (x, y, width, height) of it, or the ``monitor`` of
+    that name; it stays as it was when the screen was opened.  ``cursor`` draws the
+    mouse's pointer over it, for which NumPy is needed.
+
+    The pictures lie in ``slots`` slots and never more: who wants the next one waits
+    until one of them is free.  A slot is free when its frame is released and all views,
+    arrays and sends of it are gone.  After `aclose`, and when the server has gone,
+    frames that are out stay valid.
+
+    It belongs to the event loop that it was opened in.
+    """
+
+    def __init__(
+        self,
+        display: str | None = None,
+        region: Sequence[int] | None = None,
+        slots: int = 3,
+        monitor: str | None = None,
+        cursor: bool = False,
+    ) -> None:
+        """Look at the arguments; the server is asked later.
+
+        Raises:
+            ValueError: arguments that mean nothing.
+            ScreenError: there is no display.
+        """
+        if region is not None and monitor is not None:
+            raise ValueError("a region or a monitor, not both")
+        if slots < 1:
+            raise ValueError(f"a screen needs a slot at least, not {slots}")
+        self._wanted = None if region is None else Rectangle(*region)
+        if self._wanted is not None and min(self._wanted[2:]) < 1:
+            raise ValueError(f"a region of {self._wanted} has no pixels")
+        self._display = Display.named(display)
+        self.display = self._display.name
+        self._monitor = monitor
+        self._cursor = cursor
+        self._slots = slots
+        self._connection: Connection | None = None
+        self._is_opened = False
+
+    # ---- the beginning -----------------------------------------------------------
+
+    async def _open(self) -> Self:
+        """Connect.
+
+        Raises:
+            ScreenError: there is no X server, it lets nobody in, or refuses something.
+            ValueError: a region off the screen, an unknown monitor, or pixels that
+                cannot be shown.
+        """
+        if self._is_opened:
+            raise RuntimeError("this X11Screen was opened before")
+        self._is_opened = True
+        connection = await Connection.open(self._display)
+        try:
+            await self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        return self
+
+    async def _prepare(self, connection: Connection) -> None:
+        self._setup = setup = connection.setup
+        self.pix_fmt = setup.pix_fmt
+        self.lane = "socket"
+        self._extensions = await extensions_of(connection)
+        connection.listeners.append(self._hear)
+        connection.tell(messages.watch_size(setup.root))
+        geometry = connection.ask(messages.get_geometry(setup.root))
+        self._whole = messages.geometry(await connection.answer(geometry))
+        self._changed_to: Rectangle | None = None
+        self.region = await self._region(connection)
+        self.size = self.region[2:]
+        self._check_pixels()
+        self._segment = 0
+        self._damage: Damage | None = None
+        self._damaging = anyio.Lock()
+        self._seen: Cursor | None = None  # the cursor of the last look
+        self.pool = await self._new_pool(connection)
+
+    async def _region(self, connection: Connection) -> Rectangle:
+        region = self._wanted
+        if self._monitor is not None:
+            randr = self._extensions.get("RANDR", (0, 0))[0]
+            monitors = await list_monitors(connection, randr, self._whole)
+            found = {one.name: one for one in monitors}
+            if self._monitor not in found:
+                raise ValueError(
+                    f"no monitor is called {self._monitor!r}: there is "
+                    f"{' and '.join(found)}"
+                )
+            region = found[self._monitor].place.within(self._whole)
+        if region is None:
+            return self._whole
+        if region.within(self._whole) != region:
+            raise ValueError(
+                f"the region {region} is not all on the screen, which is {self._whole}"
+            )
+        return region
+
+    def _check_pixels(self) -> None:
+        setup, width = self._setup, self.size[0]
+        if not setup.pix_fmt:
+            raise ScreenError(
+                f"the screen has a depth of {setup.depth}, whose pixels FFmpeg has no "
+                "name for: 24 is usual"
+            )
+        if width * setup.pixel_bytes % setup.row_unit:
+            raise ValueError(
+                f"rows of {width} pixels of {setup.pix_fmt} have a gap at their end: "
+                "take an even width"
+            )
+        if self._cursor and "XFIXES" not in self._extensions:
+            raise ScreenError("the X server tells of no cursor: it has no XFIXES")
+        if self._cursor and setup.pix_fmt not in pointer.FORMATS:
+            raise ValueError(f"no cursor can be drawn over {setup.pix_fmt}")
+
+    async def _new_pool(self, connection: Connection) -> ScreenPool:
+        width, height = self.size
+        pixel = self._setup.pixel_bytes
+        shape: tuple[int, ...] = (height, width)
+        if self.pix_fmt in pointer.FORMATS:
+            shape, dtype = (height, width, pixel), "uint8"
+        else:
+            dtype = f"uint{8 * pixel}"
+        self._row_bytes = width * pixel
+        fits = self._row_bytes * height * self._slots < _MOST_MEMORY
+        if HAS_FILES and fits and connection.is_local and "MIT-SHM" in self._extensions:
+            pool = ScreenPool(shape, dtype, self._slots, in_file=True)
+            try:
+                if await self._attach(connection, pool.fd):
+                    self.lane = "shm"
+                    return pool
+            finally:
+                os.close(pool.fd)
+        return ScreenPool(shape, dtype, self._slots, in_file=False)
+
+    async def _attach(self, connection: Connection, fd: int) -> bool:
+        """Give the server the pool's file.  Between us may be somebody who passes no
+        fds on."""
+        shm, _ = self._extensions["MIT-SHM"]
+        version = await connection.answer(connection.ask(messages.shm_version(shm)))
+        if messages.shm_version_of(version) < _SHM_WITH_FDS:
+            return False
+        segment = connection.new_id()
+        attached = connection.check(messages.shm_attach_fd(shm, segment), fd)
+        await connection.answer(connection.ask(messages.get_input_focus()))
+        self._segment = segment
+        return attached.error is None
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Self:
+        return await self._open()
+
+    # ---- pictures ------------------------------------------------------------------
+
+    async def grab(self) -> Screenshot:
+        """The screen as it is now, once a slot is free.  Its bytes may be written to.
+
+        Raises:
+            ScreenError: the server refused; `ScreenLost`, it has gone;
+                `ScreenChanged`, what is captured is not there any more.
+            anyio.ClosedResourceError: the screen is closed.
+        """
+        return await self._grab(0)
+
+    async def _grab(self, number: int) -> Screenshot:
+        connection = self._usable()
+        with await self._acquire(connection) as frame:
+            if self._damage is not None:
+                self._damage.spoil(self.pool.number_of(frame.view))
+            cursor = self._ask_cursor(connection)
+            await self._fetch(connection, frame, [(0, self.size[1])])
+            if cursor is not None:
+                self._draw(messages.cursor(await connection.answer(cursor)), frame)
+            return self._screenshot(frame.view, frame, None, number)
+
+    def frames(
+        self, rate: float | Fraction | None = None, *, damage: bool = False
+    ) -> AsyncIterator[Screenshot]:
+        """A picture at every due time; each is its receiver's to release.
+
+        ``rate`` is how many are due in a second; without it, the next is due when it is
+        asked for.  If the receiver or the server is late, those that it missed are left
+        out, which `Screenshot.number` shows.
+
+        With ``damage`` there is a picture only if something has changed (with a cursor,
+        60 times a second at most, unless a rate is given).  Only rows that have changed
+        are copied, and the picture is read-only.  One task at a time can have such
+        pictures.
+
+        Raises: as `grab`, there or when a picture is asked for; ValueError for a rate
+            that is none, ScreenError if the server does not tell of damage.
+        """
+        if rate is not None and not 0 < rate < math.inf:
+            raise ValueError(f"a rate is a positive number, not {rate}")
+        if damage:
+            self._watch_damage()
+        if rate is None and damage and self._cursor:
+            rate = CURSOR_RATE
+        return _Pictures(self, Pace(None if rate is None else float(rate)), damage)
+
+    async def _acquire(self, connection: Connection) -> Frame:
+        """A free slot.  While we wait for one we read, since a slot may be in the hands
+        of the server, for a grab that was cancelled."""
+        with contextlib.suppress(anyio.WouldBlock):
+            return self.pool.acquire_nowait()
+        frame: Frame | None = None
+        failed: list[Exception] = []
+
+        async def read() -> None:
+            try:
+                await connection.until(lambda: False)
+            except (ScreenError, anyio.ClosedResourceError) as error:
+                failed.append(error)
+                tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            with contextlib.suppress(anyio.ClosedResourceError):  # the screen is, too
+                frame = await self.pool.acquire()
+                tasks.cancel_scope.cancel()
+        if failed:
+            if frame is not None:
+                frame.release()
+            raise failed[0]
+        assert frame is not None
+        return frame
+
+    # (No variable below refers to a slot's memory but ``frame``, which is released: the
+    # traceback of a cancel may keep all the others.)
+
+    async def _fetch(self, connection: Connection, frame: Frame, rows: Rows) -> None:
+        """Let the server copy those rows of the screen to their place in a slot."""
+        answers = [self._ask_rows(connection, frame, *band) for band in rows]
+        try:
+            for answer in answers:
+                await connection.answer(answer)
+        except ScreenError:
+            await self._explain(connection)
+            raise
+
+    def _ask_rows(
+        self, connection: Connection, frame: Frame, top: int, bottom: int
+    ) -> Answer:
+        root, (x, y, width, _) = self._setup.root, self.region
+        part = Rectangle(x, y + top, width, bottom - top)
+        first, last = top * self._row_bytes, bottom * self._row_bytes
+        if self.lane == "socket":
+            request = messages.get_image(root, part)
+            return connection.ask(request, into=frame.view[first:last])
+        shm, _ = self._extensions["MIT-SHM"]
+        offset = self.pool.offset_of(self.pool.number_of(frame.view)) + first
+        request = messages.shm_get_image(shm, root, part, self._segment, offset)
+        return connection.ask(request, keeps=frame.view)
+
+    async def _explain(self, connection: Connection) -> None:
+        """A refusal may be the first that we hear of a new size."""
+        if connection.lost is None:
+            geometry = connection.ask(messages.get_geometry(self._setup.root))
+            self._resize(messages.geometry(await connection.answer(geometry)))
+            self._usable()
+
+    def _screenshot(
+        self,
+        view: memoryview,
+        frame: Frame,
+        changed: tuple[Rectangle, ...] | None,
+        number: int,
+    ) -> Screenshot:
+        self._usable()
+        now = time.time_ns()
+        return Screenshot(
+            view, frame.shape, frame.dtype, self.pix_fmt, changed, number, now
+        )
+
+    # ---- the cursor ------------------------------------------------------------------
+
+    def _ask_cursor(self, connection: Connection) -> Answer | None:
+        if not self._cursor:
+            return None
+        xfixes, _ = self._extensions["XFIXES"]
+        return connection.ask(messages.get_cursor(xfixes))
+
+    def _draw(self, cursor: Cursor, frame: Frame) -> Rectangle | None:
+        return pointer.draw(cursor, frame.array, self.region, self.pix_fmt)
+
+    # ---- damage ----------------------------------------------------------------------
+
+    def _watch_damage(self) -> None:
+        """Raises: ScreenError if the server does not tell."""
+        connection = self._usable()
+        if self._damage is None:
+            self._damage = Damage(
+                connection, self._extensions, self.region, self._slots
+            )
+        self._damage.forget()
+
+    def _has_news(self) -> bool:
+        damaged = self._damage is None or self._damage.has_news
+        return damaged or self._changed_to is not None
+
+    async def _grab_changes(self, number: int) -> Screenshot | None:
+        """None if nothing has changed since the last one."""
+        damage = self._damage
+        assert damage is not None
+        async with self._damaging:
+            connection = self._usable()
+            with await self._acquire(connection) as frame:
+                await damage.take()
+                cursor = await self._look_for_cursor(connection, damage)
+                if damage.is_reported:
+                    return None
+                slot = self.pool.number_of(frame.view)
+                await self._fetch(connection, frame, damage.spoil(slot))
+                drawn = None if cursor is None else self._draw(cursor, frame)
+                damage.mend(slot, but=drawn)
+                view = frame.view.toreadonly()
+                return self._screenshot(view, frame, damage.report(), number)
+
+    async def _look_for_cursor(
+        self, connection: Connection, damage: Damage
+    ) -> Cursor | None:
+        """The cursor, if it is wanted; another one, or at another place, is news."""
+        asked = self._ask_cursor(connection)
+        if asked is None:
+            return None
+        before, cursor = self._seen, messages.cursor(await connection.answer(asked))
+        self._seen = cursor
+        if before is None or before[:2] != cursor[:2]:
+            damage.note([one.place for one in (before, cursor) if one is not None])
+        return cursor
+
+    # ---- the end ---------------------------------------------------------------------
+
+    def _hear(self, event: bytes) -> None:
+        """An event of the server."""
+        if event[0] & 0x7F == messages.CONFIGURE_NOTIFY:
+            window, size = messages.new_size(event)
+            if window == self._setup.root:
+                self._resize(size)
+
+    def _resize(self, size: Rectangle) -> None:
+        """A region that is still on the screen goes on."""
+        if size == self._whole:
+            return
+        if self._wanted is not None and self._wanted.within(size) == self._wanted:
+            self._whole = size
+        else:
+            self._changed_to = size
+
+    def _usable(self) -> Connection:
+        if self._connection is None:
+            raise RuntimeError("this X11Screen is not open: use it with async with")
+        if (now := self._changed_to) is not None:
+            raise ScreenChanged(
+                f"the screen has another size now, {now.width}x{now.height}, and not "
+                f"{self._whole.width}x{self._whole.height}: open it again"
+            )
+        return self._connection
+
+    async def aclose(self) -> None:
+        """Let go of the server.  Frames that are out stay valid; who waits for one gets
+        ClosedResourceError."""
+        if self._connection is not None:
+            self.pool.close()
+            self._connection.close()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        connection = getattr(self, "_connection", None)
+        if connection is not None and not connection.is_closed:
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=1)
+
+    def __repr__(self) -> str:
+        name = self._display.name
+        if self._connection is None:
+            return f"<X11Screen {name}, not open>"
+        return f"<X11Screen {name}, {self.region} {self.pix_fmt} by {self.lane}>"
+
+
+class _Pictures:
+    """What `X11Screen.frames` returns.  A cancelled wait may be begun again."""
+
+    def __init__(self, screen: X11Screen, pace: Pace, damage: bool) -> None:
+        self._screen = screen
+        self._pace = pace
+        self._damage = damage
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Screenshot:
+        screen = self._screen
+        if not self._damage:
+            return await screen._grab(await self._pace.next())
+        while True:
+            if not screen._cursor:
+                await screen._usable().until(screen._has_news)
+            picture = await screen._grab_changes(await self._pace.next())
+            if picture is not None:
+                return picture

@@ -1,0 +1,80 @@
+"""Slots that an X server fills: a pool over a file that the server maps too."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from anyio import ClosedResourceError
+
+from aiozerocopy._core.memory import FileMemory, Memory
+from aiozerocopy.pool import Frame, FramePool
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiozerocopy.capture.messages import Rectangle
+
+HAS_FILES = hasattr(os, "memfd_create")
+
+
+class Screenshot(Frame):
+    """A picture of a screen, yours until it is released.
+
+    ``pix_fmt`` is what FFmpeg calls its pixels.  ``changed`` says where it differs from
+    the one before, in pixels of the picture; None if that is not known.  ``number``
+    counts the times at which a picture was due, so a gap tells of those without one;
+    ``timestamp_ns`` is when the server had copied it, in nanoseconds since 1970.
+
+    Pictures from ``frames(damage=True)`` are read-only: their slots are brought up to
+    date, not filled again.
+    """
+
+    __slots__ = ("changed", "number", "pix_fmt", "timestamp_ns")
+
+    def __init__(
+        self,
+        view: memoryview,
+        shape: tuple[int, ...],
+        dtype: str,
+        pix_fmt: str,
+        changed: tuple[Rectangle, ...] | None,
+        number: int,
+        timestamp_ns: int,
+    ) -> None:
+        super().__init__(view, shape, dtype)
+        self.pix_fmt = pix_fmt
+        self.changed = changed
+        self.number = number
+        self.timestamp_ns = timestamp_ns
+
+
+class ScreenPool(FramePool):
+    """A `FramePool` whose slots have numbers, and lie in a file if that is wanted."""
+
+    def __init__(
+        self, shape: Sequence[int], dtype: str, slots: int, *, in_file: bool
+    ) -> None:
+        self._in_file = in_file
+        super().__init__(shape, dtype, slots)
+
+    def _new_memory(self) -> Memory:
+        if not self._in_file:
+            return Memory(self.frame_bytes, self.slots)
+        memory = FileMemory(self.frame_bytes, self.slots)
+        self.fd, self._stride = memory.fd, memory.stride  # the fd is the screen's
+        return memory
+
+    def number_of(self, view: memoryview) -> int:
+        """Which slot a frame has.
+
+        Raises:
+            ClosedResourceError: the pool was closed.
+        """
+        if self._memory is None:
+            raise ClosedResourceError("the screen is closed")
+        return self._memory.number_of(view)
+
+    def offset_of(self, number: int) -> int:
+        """Where in the file a slot begins."""
+        return number * self._stride

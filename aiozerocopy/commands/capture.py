@@ -1,0 +1,178 @@
+"""``aiozerocopy capture -o screen.mp4``: the screen becomes a film, until Ctrl-C."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+
+from aiozerocopy import ffmpeg
+from aiozerocopy.capture import X11Screen
+from aiozerocopy.commands import ending
+from aiozerocopy.commands.film import QUICK
+from aiozerocopy.commands.options import (
+    Parser,
+    add_screen,
+    check_place,
+    output,
+    rate,
+    seconds,
+)
+from aiozerocopy.ffmpeg.encoders import QUALITIES, container_of, has_presets
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from aiozerocopy.capture import Screenshot
+
+SLOTS = 4
+
+
+class Recorder:
+    """Two tasks: one takes pictures, the other sends the newest at each due time.
+
+    So the film keeps its time, whatever the X server does.
+    """
+
+    def __init__(self, screen: X11Screen, film: ffmpeg.Writer, fps: float) -> None:
+        self._screen = screen
+        self._film = film
+        self._fps = fps
+        self._newest: Screenshot | None = None
+        self._has_begun = anyio.Event()
+        self.due = 0  # frames that the film should have by now
+
+    async def run(self, frames: float, begun: str, *, damage: bool) -> None:
+        """Record so many frames; print that it has begun once one is on its way.
+
+        Raises:
+            ScreenError: the screen is lost, or another one.
+            FFmpegError: FFmpeg died.
+        """
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._take, damage)
+            await self._send(frames, begun)
+            tasks.cancel_scope.cancel()
+
+    async def _take(self, damage: bool) -> None:
+        async for picture in self._screen.frames(self._fps, damage=damage):
+            if self._newest is not None:
+                self._newest.release()
+            self._newest = picture
+            self._has_begun.set()
+
+    async def _send(self, frames: float, begun: str) -> None:
+        await self._has_begun.wait()
+        began, sent = anyio.current_time(), 0
+        while sent < frames:
+            await anyio.sleep_until(began + sent / self._fps)
+            self.due = 1 + math.floor((anyio.current_time() - began) * self._fps)
+            assert self._newest is not None
+            await self._film.send(self._newest.view)  # (which outlives the picture)
+            if not sent:
+                print(begun, flush=True)
+            sent += 1
+
+
+def open_screen(options: argparse.Namespace, slots: int) -> X11Screen:
+    """What `add_screen` asks for.
+
+    Raises: as `X11Screen`.
+    """
+    return X11Screen(
+        options.display, options.region, slots, options.monitor, options.cursor
+    )
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="aiozerocopy capture",
+        description="Record an X11 screen into a film. Ctrl-C ends it, and leaves a "
+        "complete film.",
+    )
+    parser.add_argument(
+        "-o", "--output", type=output, required=True, help="a file or URL"
+    )
+    add_screen(parser)
+    parser.add_argument(
+        "--rate", type=rate, default=30, help="frames a second, such as 29.97"
+    )
+    parser.add_argument(
+        "--seconds", type=seconds, metavar="N", help="of the film (default: to Ctrl-C)"
+    )
+    parser.add_argument(
+        "--damage",
+        action="store_true",
+        help="copy only what the X server says has changed",
+    )
+    parser.add_argument(
+        "--codec",
+        metavar="NAME",
+        help="an encoder of FFmpeg's, or auto: hardware if that works here "
+        "(default: by the film's name)",
+    )
+    parser.add_argument(
+        "--quality", choices=QUALITIES, help="(default: the encoder's own)"
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace a file that is there"
+    )
+    return parser
+
+
+async def run(options: argparse.Namespace) -> str:
+    """Record all of it; the line that says how that went."""
+    fps = float(options.rate)
+    frames = math.inf
+    if options.seconds is not None:
+        frames = max(1, round(options.seconds * fps))
+    preset = QUICK if has_presets(options.codec, container_of(options.output)) else None
+    async with open_screen(options, SLOTS) as screen:
+        film = ffmpeg.Writer(
+            options.output,
+            screen.size,
+            options.rate,
+            screen.pix_fmt,
+            options.codec,
+            quality=options.quality,
+            preset=preset,
+            overwrite=options.overwrite,
+        )
+        begun = f"recording {screen.region} of the display {screen.display}"
+        if frames == math.inf:
+            begun += ": Ctrl-C ends it"
+        recorder = Recorder(screen, film, fps)
+        try:
+            async with film:
+                await recorder.run(frames, begun, damage=options.damage)
+        except BaseException:
+            if film.frames_written:
+                ending.last_words.append(_told(options, film, recorder))
+            raise
+    return _told(options, film, recorder)
+
+
+def _told(options: argparse.Namespace, film: ffmpeg.Writer, recorder: Recorder) -> str:
+    frames = film.frames_written
+    text = f"{options.output}: {frames:,} frames, {frames / float(options.rate):.2f} s"
+    if (behind := recorder.due - frames) > float(options.rate):
+        text += f"; FFmpeg was too slow for {behind:,} more: try a lower --rate"
+    return text
+
+
+def main(argv: Sequence[str]) -> int:
+    """Record; 0, or an exception."""
+    options = _parser().parse_args(argv)
+    if "://" not in options.output:
+        check_place(Path(options.output))
+    warnings.filterwarnings("ignore", "4:2:0 has even sizes")
+    try:
+        print(anyio.run(run, options))
+    except FileExistsError as error:
+        what = "it is there already: --overwrite replaces it"
+        raise FileExistsError(error.errno, what, options.output) from error
+    return 0

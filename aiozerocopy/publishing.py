@@ -1,0 +1,225 @@
+"""`publish_stats`: this program's streams, told to `aiozerocopy top` and to scripts.
+
+Who owns what.  The listening socket has a path in a folder that only this user can
+enter, and a thread of its own, which answers each connection of the same user (or of
+root) with one JSON object and closes it.  The thread reads counters, by numbers: it
+refers to no stream, takes no part in any send, and cannot see the data.  Who does not
+read the answer is dropped after a second, and until then has nothing but that thread.
+
+The end.  `close`, or the program's exit, ends the thread and removes the path.  A
+forked child has neither; it may publish itself.  After SIGKILL the path stays, and the
+next program that publishes removes it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import json
+import os
+import socket
+import stat
+import struct
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aiozerocopy._core import census
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+VARIABLE = "AZC_STATS_FOLDER"  # in the environment; for containers, which share one
+SUFFIX = ".stats"
+PATIENCE = 1.0  # seconds, for a reader
+LONGEST_NAME = 100
+
+
+def folder() -> Path:
+    """Where the sockets of this user's programs are.
+
+    Not $XDG_RUNTIME_DIR: a service has none, and is to be found all the same.
+    """
+    named = os.environ.get(VARIABLE)
+    if named:
+        return Path(named)
+    runtime = Path(f"/run/user/{os.geteuid()}")
+    if runtime.is_dir() and os.access(runtime, os.W_OK):
+        return runtime / "aiozerocopy"
+    return Path(f"/tmp/aiozerocopy-{os.geteuid()}")
+
+
+def check_folder(path: Path) -> None:
+    """Raises: OSError: it is not there, or others may enter it."""
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "it is not a folder", str(path))
+    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise PermissionError(
+            errno.EPERM, "it must be yours, and closed to others (chmod 700)", str(path)
+        )
+
+
+def publish_stats(name: str | None = None) -> Publication:
+    """Let this user's `aiozerocopy top` see the streams of this program.
+
+    ``name`` is what it calls the program; otherwise that is the file that was started.
+    It can be called before or after any stream is opened, with or without an event
+    loop, and once in a process: `Publication.close` ends it, or the program's end.
+
+    A thread answers who asks, with counters and never with data.  It does not slow down
+    any stream; only the GIL is shared with it, for some microseconds a stream.
+
+    Raises:
+        RuntimeError: this process does so already.
+        ValueError: an empty name, or one of more than 100 characters.
+        OSError: no socket can be made; or its folder is not this user's alone.
+    """
+    global _current
+    if _current is not None:
+        raise RuntimeError(f"this process publishes its stats as {_current.name!r}")
+    _current = Publication(_default_name() if name is None else name)
+    return _current
+
+
+def _default_name() -> str:
+    started = Path(sys.argv[0] if sys.argv else "").name
+    return started[:LONGEST_NAME] if started not in ("", "-c") else "python"
+
+
+class Publication:
+    """What `publish_stats` has begun; `close` it, or use it with ``with``."""
+
+    def __init__(self, name: str) -> None:
+        if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
+            raise ValueError(
+                f"a name has 1 to {LONGEST_NAME} characters, and no line ends"
+            )
+        self.name = name
+        self.path = folder() / f"{os.getpid()}{SUFFIX}"
+        self._process = os.getpid()
+        self._began = time.time()
+        self._ended = threading.Event()
+        self._socket = _listen(self.path)
+        self._thread = threading.Thread(
+            target=self._serve, name="aiozerocopy stats", daemon=True
+        )
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                reader, _ = self._socket.accept()
+            except OSError:  # closed; or there is no fd left, say
+                if self._ended.wait(PATIENCE):
+                    return
+                continue
+            with reader, contextlib.suppress(OSError):
+                reader.settimeout(PATIENCE)
+                if _may_ask(reader):
+                    reader.sendall(json.dumps(self.snapshot()).encode())
+
+    def snapshot(self) -> dict[str, Any]:
+        """What is told now: the program, and a dict for each stream's direction."""
+        return {
+            "pid": os.getpid(),
+            "name": self.name,
+            "age": time.time() - self._began,
+            "time": time.monotonic(),
+            "streams": census.streams(),
+            "rings": census.rings(),
+        }
+
+    def close(self) -> None:
+        """Publish no more; may be called twice."""
+        global _current
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        if _current is self:
+            _current = None
+        if os.getpid() == self._process:
+            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # ends the accept
+            self._thread.join(2 * PATIENCE)
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._ended.is_set() else str(self.path)
+        return f"<Publication {self.name!r} {state}>"
+
+
+_current: Publication | None = None
+
+
+def _listen(path: Path) -> socket.socket:
+    """Nobody meets a socket there that does not listen yet: it is made beside it."""
+    with contextlib.suppress(FileExistsError):
+        path.parent.mkdir(mode=0o700)
+    check_folder(path.parent)
+    remove_dead(path.parent)
+    made = path.with_suffix(".new")
+    made.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.settimeout(None)
+        listener.bind(str(made))
+        listener.listen()
+        made.rename(path)
+    except BaseException as error:
+        listener.close()
+        made.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is None:  # "path too long"
+            raise OSError(errno.ENAMETOOLONG, str(error), str(path)) from None
+        raise
+    return listener
+
+
+def remove_dead(where: Path) -> None:
+    """Remove the sockets of programs that have ended without doing so."""
+    for path in where.glob(f"*{SUFFIX}"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            try:
+                probe.setblocking(False)
+                probe.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)
+            except OSError:  # it lives, and is busy
+                continue
+
+
+def _may_ask(reader: socket.socket) -> bool:
+    """Is it this user's, or root's?  (The folder lets no others in anyway.)"""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    size = struct.calcsize("3i")
+    told = reader.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    return struct.unpack("3i", told)[1] in (os.geteuid(), 0)
+
+
+def _forget() -> None:
+    """In a forked child: the thread is not here, and the socket must not live on."""
+    global _current
+    if _current is not None:
+        _current._ended.set()  # (nobody waits for it here)
+        _current._socket.close()
+        _current = None
+
+
+def _close_at_exit() -> None:
+    if _current is not None:
+        _current.close()
+
+
+os.register_at_fork(after_in_child=_forget)
+atexit.register(_close_at_exit)

@@ -1,0 +1,141 @@
+"""FanOut: the same records to many consumers, a ring for each.
+
+A consumer that is slow has a full ring.  What happens then is its policy's to say, and
+concerns nobody else: all others have the record before anyone waits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, get_args
+
+import anyio
+
+from aiozerocopy._core.errors import StreamBroken, StreamClosed
+from aiozerocopy._core.pins import nbytes
+from aiozerocopy._core.ring_end import too_large
+from aiozerocopy.shm.nowait import send_now
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer, Self
+
+    from aiozerocopy.shm.ring import Ring
+
+Policy = Literal["block", "drop", "disconnect"]
+
+
+class Consumer:
+    """One ring of a `FanOut`: what became of the records that were sent there."""
+
+    def __init__(self, ring: Ring, policy: Policy) -> None:
+        self.ring = ring
+        self.policy = policy
+        self.sent = 0
+        self.dropped = 0
+        self.error: Exception | None = None  # why it gets no more
+
+    def __repr__(self) -> str:
+        state = "gone" if self.error is not None else self.policy
+        return f"<Consumer {state}: {self.sent:,} sent, {self.dropped:,} dropped>"
+
+
+class FanOut:
+    """One producer, many rings."""
+
+    def __init__(self) -> None:
+        self._consumers: list[Consumer] = []
+        self._sending = anyio.Lock(fast_acquire=True)
+
+    @property
+    def consumers(self) -> tuple[Consumer, ...]:
+        """Those that still get records."""
+        return tuple(self._consumers)
+
+    def attach(self, ring: Ring, policy: Policy = "block") -> Consumer:
+        """Send every record to this ring too, from now on.  The ring is the FanOut's.
+
+        What happens while the ring is full:
+
+        ``"block"``        `send` waits for room
+        ``"drop"``         the record is not sent there
+        ``"disconnect"``   the ring is closed, as if this process had died
+
+        Raises:
+            ValueError: an unknown policy.
+            TypeError: this side of the ring receives.
+        """
+        if policy not in get_args(Policy):
+            choices = ", ".join(map(repr, get_args(Policy)))
+            raise ValueError(f"policy must be one of {choices}, not {policy!r}")
+        if not ring.sends:
+            raise TypeError("this side of the ring receives, it does not send")
+        consumer = Consumer(ring, policy)
+        self._consumers.append(consumer)
+        return consumer
+
+    async def send(self, *buffers: Buffer, type_id: int = 0) -> None:
+        """Send one record to all.
+
+        It waits for those with the policy "block", and for no others.  Cancelled
+        meanwhile, some may not have got it.  A consumer that has died, or closed its
+        ring, is left out from then on: `Consumer.error` says why.
+
+        Raises:
+            ValueError: the record is too big for one of the rings; none has got it.
+            TypeError, BufferError: one of the buffers cannot be sent.
+        """
+        async with self._sending:
+            self._check(sum(map(nbytes, buffers)))
+            late = [
+                each for each in self.consumers if self._is_late(each, buffers, type_id)
+            ]
+            for each in late:
+                await self._send_late(each, buffers, type_id)
+
+    def _check(self, size: int) -> None:
+        for ring in (each.ring for each in self._consumers):
+            if size > ring.largest:
+                raise ValueError(too_large(size, ring.capacity, ring.largest))
+
+    def _is_late(
+        self, consumer: Consumer, buffers: tuple[Buffer, ...], type_id: int
+    ) -> bool:
+        """Send it, if there is room; true if it is to be sent when there is."""
+        try:
+            if send_now(consumer.ring, buffers, type_id):
+                consumer.sent += 1
+                return False
+        except (StreamBroken, StreamClosed) as error:
+            self._lose(consumer, error)
+            return False
+        if consumer.policy == "drop":
+            consumer.dropped += 1
+        elif consumer.policy == "disconnect":
+            self._lose(consumer, StreamBroken("it was too slow, and was disconnected"))
+        return consumer.policy == "block"
+
+    async def _send_late(
+        self, consumer: Consumer, buffers: tuple[Buffer, ...], type_id: int
+    ) -> None:
+        try:
+            await consumer.ring.send(*buffers, type_id=type_id)
+            consumer.sent += 1
+        except (StreamBroken, StreamClosed) as error:
+            self._lose(consumer, error)
+
+    def _lose(self, consumer: Consumer, error: Exception) -> None:
+        consumer.error = error
+        if consumer in self._consumers:
+            self._consumers.remove(consumer)
+        consumer.ring.abort()
+
+    async def aclose(self) -> None:
+        """Close all rings: their consumers get what was sent, then the end."""
+        while self._consumers:
+            await self._consumers[-1].ring.aclose()
+            self._consumers.pop()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()

@@ -1,0 +1,77 @@
+"""Receiver: the side of a ring that receives, for one task at a time.
+
+It asks C, which takes records or arms the doorbell.  Then it waits for the bell, and
+asks again.  A cancel is delivered while it waits, when nothing was taken.  If an
+exception of a signal's handler comes when something was, C takes that again the next
+time.  Our handlers are nested, because it may also come while the first one runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+
+from aiozerocopy._core import waiter
+from aiozerocopy._core.change import LOOK_AGAIN
+from aiozerocopy._core.ring_end import EMPTY, Taken
+from aiozerocopy.shm.side import Side
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiozerocopy._core.ring_end import RingEnd
+
+T = TypeVar("T")
+
+
+class Receiver(Side):
+    """Takes records, which stay where they are."""
+
+    def __init__(self, end: RingEnd) -> None:
+        super().__init__(end)
+        self._is_busy = False
+
+    async def receive(self, most: int, result: Callable[[Taken], T]) -> T:
+        """What ``result`` makes of the next records, up to so many."""
+        self.enter()
+        if self._is_busy:
+            raise anyio.BusyResourceError("receiving from")
+        self.end.keep()
+        try:
+            try:
+                self._is_busy = True
+                await waiter.enter()
+                await self.breathe(0)  # before anything is taken
+                received = result(await self._take(most))
+                self._is_busy = False
+                return received
+            except BaseException:
+                self._undo()
+                raise
+        except BaseException:
+            self._undo()
+            raise
+
+    def _undo(self) -> None:
+        self.end.untake()
+        self._is_busy = False
+
+    async def _take(self, most: int) -> Taken:
+        while True:
+            self.enter()
+            taken = self.end.take(most)
+            if isinstance(taken, Taken):
+                return taken
+            if taken == 0:
+                raise anyio.EndOfStream
+            if taken != EMPTY:
+                raise self.end.error(taken)
+            await self._wait()
+
+    async def _wait(self) -> None:
+        if self.end.forget_lost():  # and look again: see there
+            with anyio.move_on_after(LOOK_AGAIN):
+                await self.bell.wait()
+        else:
+            await self.bell.wait()

@@ -1,0 +1,209 @@
+"""Ring: one direction of records between two processes, from either side.
+
+A cancelled call leaves no trace: nothing was sent, nothing received.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+
+from aiozerocopy._core.ring_end import PRODUCER, RingEnd, too_large
+from aiozerocopy.shm.receiver import Receiver
+from aiozerocopy.shm.records import Batch, Record, only_record
+from aiozerocopy.shm.sender import Sender
+from aiozerocopy.shm.slot import Slot
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Buffer, Self
+
+BATCH = 256  # records
+
+
+@dataclass(frozen=True)
+class RingStats:
+    """What one side of a ring has done so far, and how full the ring is."""
+
+    capacity: int
+    bytes_used: int  # that the producer cannot use, now
+    records: int  # sent, or taken
+    nbytes: int  # in their payloads
+    held: int  # records and batches that were taken and not released, now
+    waits: int  # how often the ring was full, or empty
+    rings: int  # how often the other side had to be woken
+
+
+class Ring:
+    """One side of a ring: either it sends, or it receives."""
+
+    _side: Sender | Receiver | None = None  # until __init__ has made it
+
+    def __init__(self, end: RingEnd, spin: int = 0) -> None:
+        self._end = end
+        if spin:
+            end.set_spin(spin)
+        self._side = Sender(end) if end.role == PRODUCER else Receiver(end)
+
+    @property
+    def capacity(self) -> int:
+        """Its bytes: a power of two."""
+        return self._end.capacity
+
+    @property
+    def largest(self) -> int:
+        """The most bytes that a record may have."""
+        return self._end.largest
+
+    @property
+    def sends(self) -> bool:
+        """True: this side sends.  False: it receives."""
+        return self._end.role == PRODUCER
+
+    # -- sending ----------------------------------------------------------------------
+
+    async def send(self, *buffers: Buffer, type_id: int = 0) -> None:
+        """Send one record, made of the buffers, one after the other.
+
+        They are copied into the ring: when this returns they are yours.  It waits
+        while the ring is full, in order of the calls.  If it is cancelled, nothing is
+        sent.
+
+        Raises:
+            ValueError: the record is too big for the ring, or ``type_id`` for 32 bits.
+            TypeError, BufferError: one of them is not a buffer that can be sent.
+            StreamBroken: the consumer has closed the ring, died, or broken its rules.
+            StreamClosed: this side is closed.
+        """
+        _check_type(type_id)
+        await self._sender().send(buffers, type_id)
+
+    def reserve(self, nbytes: int, type_id: int = 0) -> Slot:
+        """Room for a record of up to so many bytes, to be filled in place::
+
+            async with ring.reserve(nbytes) as slot:
+                slot.array("float32")[:] = 1
+
+        It is sent at the end of the block, and not at all if an exception ends it.
+        ``slot = await ring.reserve(nbytes)`` leaves that to `Slot.commit`.  Nobody else
+        can send meanwhile.
+
+        Raises: as `send`; when it is awaited, unless the size is wrong.
+        """
+        sender = self._sender()
+        _check_type(type_id)
+        if not 0 <= nbytes <= self.largest:
+            raise ValueError(too_large(nbytes, self.capacity, self.largest))
+        return Slot(sender, nbytes, type_id)
+
+    def _sender(self) -> Sender:
+        if isinstance(self._side, Sender):
+            return self._side
+        raise TypeError("this side of the ring receives, it does not send")
+
+    # -- receiving --------------------------------------------------------------------
+
+    async def receive(self) -> Record:
+        """The next record; its part of the ring is yours until you let go of it.
+
+        Raises:
+            EndOfStream: the producer has closed the ring, and all was received.
+            StreamBroken: the same, but it died, or it broke the ring's rules.
+            StreamClosed: this side is closed.
+            BusyResourceError: another task is receiving.
+        """
+        return await self._receiver().receive(1, only_record)
+
+    async def receive_batch(self, most: int = BATCH) -> Batch:
+        """The records that are there, at least one and at most so many.
+
+        Raises: as `receive`.
+        """
+        if most < 1:
+            raise ValueError(f"a batch has a record at least, not {most}")
+        return await self._receiver().receive(most, Batch)
+
+    def _receiver(self) -> Receiver:
+        if isinstance(self._side, Receiver):
+            return self._side
+        raise TypeError("this side of the ring sends, it does not receive")
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Record:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    # -- its end ----------------------------------------------------------------------
+
+    @property
+    def stats(self) -> RingStats:
+        """Counters, as of now."""
+        counters = self._end.stats()
+        return RingStats(
+            capacity=self.capacity,
+            bytes_used=counters.used,
+            records=counters.records,
+            nbytes=counters.bytes,
+            held=counters.held,
+            waits=counters.waits,
+            rings=counters.rings,
+        )
+
+    async def aclose(self) -> None:
+        """Close this side; the other is told so.
+
+        A consumer first receives what was sent, then the end.  Records that are held
+        stay valid.  A task that waits here gets StreamClosed.
+        """
+        self._leave(clean=True)
+
+    def abort(self) -> None:
+        """Close as if this process had died: the peer gets StreamBroken.
+
+        May be called from any thread, and without a loop.
+        """
+        self._leave(clean=False)
+
+    def _leave(self, clean: bool) -> None:
+        if self._side is not None:
+            self._side.leave(clean)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        side = self._side
+        if side is None or side.closed or side.end.inherited:
+            return
+        try:
+            warnings.warn(
+                f"unclosed {self!r}", ResourceWarning, stacklevel=1, source=self
+            )
+        finally:
+            self.abort()
+
+    def __repr__(self) -> str:
+        what = "sends" if self.sends else "receives"
+        is_open = self._side is not None and not self._side.closed
+        return f"<Ring {what}, {f'{self.capacity:,} bytes' if is_open else 'closed'}>"
+
+
+def _check_type(type_id: int) -> None:
+    if not 0 <= type_id < 1 << 32:
+        raise ValueError(f"a type_id is a number of 32 bits, not {type_id}")

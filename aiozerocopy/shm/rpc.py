@@ -1,0 +1,328 @@
+"""Rpc: calls and their answers, over a ring in each direction.
+
+The states of a call, on the side that calls
+    waiting     its record is not in the ring: a cancel leaves no trace
+    asked       the other side has it, or will have it
+    answered    by a result, an error, or the end of a ring
+    forgotten   its caller was cancelled, or its time is up: a record says so as soon
+                as there is room for it; an answer that comes all the same is dropped
+
+Nobody runs in the background.  Of the tasks that wait for an answer one reads the ring,
+hands the answers out, and when it has its own lets another one read.
+
+On the other side each call is a task of its own, in `serve`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from aiozerocopy._core.errors import StreamBroken, StreamClosed
+from aiozerocopy.shm import calls
+from aiozerocopy.shm.calls import HEAD_BYTES, Head
+from aiozerocopy.shm.nowait import send_now
+from aiozerocopy.shm.records import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from anyio.abc import TaskGroup
+    from typing_extensions import Buffer, Self
+
+    from aiozerocopy.shm.ring import Ring
+
+
+class RemoteError(Exception):
+    """The handler at the other side has failed: ``kind`` is its exception's name."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(f"{kind}: {text}" if text else kind)
+        self.kind = kind
+        self.text = text
+
+
+class Request(Record):
+    """A call: its ``method``, its bytes as a `Record` has them, and its deadline."""
+
+    __slots__ = ("deadline", "method")
+
+    def __init__(self, record: Record, deadline: float | None) -> None:
+        super().__init__(record.view[HEAD_BYTES:], record.type_id)
+        self.method = record.type_id
+        self.deadline = deadline  # seconds of time.monotonic(); None: it may take long
+
+
+class _Call:
+    """One that is on its way."""
+
+    def __init__(self) -> None:
+        self.answer: Record | Exception | None = None
+        self._event: anyio.Event | None = None
+
+    def end(self, answer: Record | Exception) -> None:
+        self.answer = answer
+        self.wake()
+
+    @property
+    def waits(self) -> bool:
+        return self._event is not None and self.answer is None
+
+    def wake(self) -> None:
+        if self._event is not None:
+            self._event.set()
+
+    async def wait(self) -> None:
+        """Return when it was answered, or may read."""
+        self._event = anyio.Event()
+        try:
+            await self._event.wait()
+        finally:
+            self._event = None
+
+
+class Rpc:
+    """Calls to the other process, or from it: one side calls, the other serves.
+
+    The one that sends on ``requests`` and receives on ``replies`` uses `call`, the
+    other one `serve`.  The rings are the Rpc's: it closes both.
+    """
+
+    def __init__(self, requests: Ring, replies: Ring) -> None:
+        """Raises: ValueError: not one ring in each direction."""
+        if requests.sends == replies.sends:
+            raise ValueError(
+                "an Rpc needs two rings, of which this side sends on one and receives "
+                "on the other"
+            )
+        self._requests = requests
+        self._replies = replies
+        self._calls: dict[int, _Call] = {}
+        self._count = 0
+        self._forgotten: list[int] = []  # calls, by their numbers
+        self._reader: _Call | None = None
+        self._failure: Exception | None = None
+
+    # -- calling ----------------------------------------------------------------------
+
+    async def call(
+        self,
+        method: int,
+        *buffers: Buffer,
+        timeout: float | None = None,  # noqa: ASYNC109 - the other side keeps it too
+    ) -> Record:
+        """Call a method of the other side, and return what it answers.
+
+        Any number of tasks may call, and the answers come in any order.  When this
+        returns, the buffers are yours.  The answer is a `Record`, in the ring's own
+        memory: let go of it soon, or the other side has no room for answers.
+
+        The other side knows of the ``timeout`` (seconds), and gives up by itself.  If
+        it is over, or the call is cancelled, it is forgotten there too.
+
+        Raises:
+            RemoteError: the handler has failed.
+            TimeoutError: there was no answer in time.
+            StreamBroken: the other side has died, or stopped to serve.
+            StreamClosed: this side is closed.
+            TypeError, ValueError, BufferError: as `Ring.send`.
+        """
+        if not self._requests.sends:
+            raise TypeError("this side of the Rpc serves, it does not call")
+        self._count += 1
+        number, call = self._count, _Call()
+        deadline = 0
+        if timeout is not None:
+            deadline = time.monotonic_ns() + max(int(timeout * 1e9), 0)
+        try:
+            with anyio.fail_after(timeout):
+                if self._failure is not None:
+                    raise self._failure
+                self._say_forgotten()
+                self._calls[number] = call
+                head = Head(number, deadline, calls.CALL).pack()
+                await self._requests.send(head, *buffers, type_id=method)
+                await self._answered(call)
+        finally:
+            known = self._calls.pop(number, None)
+            if known is not None and call.answer is None:
+                self._forgotten.append(number)
+                self._say_forgotten()
+        assert call.answer is not None
+        if isinstance(call.answer, Exception):
+            raise call.answer
+        return call.answer
+
+    async def _answered(self, call: _Call) -> None:
+        """Return when it has its answer; read the ring meanwhile, or let others."""
+        try:
+            while call.answer is None:
+                if self._reader is not None:
+                    await call.wait()
+                    continue
+                self._reader = call
+                while call.answer is None:
+                    self._hand_out(await self._replies.receive())
+        except (anyio.EndOfStream, StreamBroken, StreamClosed) as error:
+            self._fail(error)
+        finally:
+            # (also one that was cancelled just when it was to read)
+            if self._reader is call:
+                self._reader = None
+            if self._reader is None:
+                self._appoint()
+
+    def _appoint(self) -> None:
+        """Wake one that waits, to read."""
+        for call in self._calls.values():
+            if call.waits:
+                call.wake()
+                return
+
+    def _hand_out(self, record: Record) -> None:
+        self._say_forgotten()
+        head = calls.head_of(record)
+        if head is None or head.kind not in (calls.RESULT, calls.ERROR):
+            self._fail(StreamBroken("the other side has sent what is no answer"))
+            return
+        call = self._calls.get(head.number)
+        if call is None or call.answer is not None:
+            record.release()  # it was forgotten
+            return
+        body = record.view[HEAD_BYTES:]
+        if head.kind == calls.ERROR:
+            call.end(RemoteError(*calls.read(bytes(body))))
+        else:
+            call.end(Record(body, record.type_id))
+        record.release()
+
+    def _fail(self, error: Exception) -> None:
+        """No answer will come any more."""
+        if isinstance(error, anyio.EndOfStream):
+            error = StreamBroken("the other side has closed the Rpc")
+        self._failure = error
+        for call in self._calls.values():
+            if call.answer is None:
+                call.end(error)
+
+    def _say_forgotten(self) -> None:
+        """Tell the other side, as far as there is room for that now."""
+        while self._forgotten and self._failure is None:
+            head = Head(self._forgotten[0], 0, calls.FORGET).pack()
+            try:
+                if not send_now(self._requests, [head], 0):
+                    return
+            except (StreamBroken, StreamClosed):
+                pass  # there is nobody to be told
+            self._forgotten.pop(0)
+
+    # -- serving ----------------------------------------------------------------------
+
+    async def serve(self, handler: Callable[[Request], Awaitable[Any]]) -> None:
+        """Answer each call by ``await handler(request)``, until the other side closes.
+
+        The handler returns a buffer, several in a tuple or a list, or None.  Calls are
+        handled at the same time, each in a task.  A call that is forgotten, or whose
+        time is up, is cancelled.  What the handler raises is told to the caller, who
+        gets it as `RemoteError`.
+
+        A request is in the ring's own memory until nothing refers to it: who keeps
+        many of them lets the ring run full.
+
+        Raises:
+            StreamBroken: the other side has died, or has sent what is no call.
+            StreamClosed: this side is closed.
+        """
+        if self._requests.sends:
+            raise TypeError("this side of the Rpc calls, it does not serve")
+        scopes: dict[int, anyio.CancelScope] = {}
+        async with anyio.create_task_group() as tasks:
+            try:
+                async for record in self._requests:
+                    self._begin(record, handler, scopes, tasks)
+            except (StreamBroken, StreamClosed) as error:
+                self._failure = error
+            tasks.cancel_scope.cancel()
+        if self._failure is not None:
+            raise self._failure
+
+    def _begin(
+        self,
+        record: Record,
+        handler: Callable[[Request], Awaitable[Any]],
+        scopes: dict[int, anyio.CancelScope],
+        tasks: TaskGroup,
+    ) -> None:
+        head = calls.head_of(record)
+        if head is None or head.kind not in (calls.CALL, calls.FORGET):
+            raise StreamBroken("the other side has sent what is no call")
+        if head.kind == calls.FORGET:
+            scope = scopes.get(head.number)
+            if scope is not None:
+                scope.cancel()
+            return
+        deadline = head.deadline_ns / 1e9 if head.deadline_ns else None
+        request = Request(record, deadline)
+        record.release()
+        scope = scopes[head.number] = anyio.CancelScope()
+        if deadline is not None:
+            scope.deadline = anyio.current_time() + deadline - time.monotonic()
+        tasks.start_soon(self._handle, head.number, request, handler, scopes)
+
+    async def _handle(
+        self,
+        number: int,
+        request: Request,
+        handler: Callable[[Request], Awaitable[Any]],
+        scopes: dict[int, anyio.CancelScope],
+    ) -> None:
+        method = request.method
+        try:
+            with scopes[number]:
+                try:
+                    kind, buffers = calls.RESULT, _buffers(await handler(request))
+                except Exception as error:
+                    kind, buffers = calls.ERROR, (calls.worded(error),)
+                finally:
+                    del request
+                await self._reply(number, kind, buffers, method)
+        finally:
+            scopes.pop(number, None)
+
+    async def _reply(
+        self, number: int, kind: int, buffers: tuple[Any, ...], method: int
+    ) -> None:
+        try:
+            head = Head(number, 0, kind).pack()
+            await self._replies.send(head, *buffers, type_id=method)
+        except (TypeError, ValueError, BufferError) as error:  # it cannot be sent
+            head = Head(number, 0, calls.ERROR).pack()
+            await self._replies.send(head, calls.worded(error), type_id=method)
+        except (StreamBroken, StreamClosed):
+            return  # the other ring tells `serve`
+
+    # -- the end ----------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """Close both rings; calls that wait for an answer get StreamClosed."""
+        await self._requests.aclose()
+        await self._replies.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        what = "calls" if self._requests.sends else "serves"
+        return f"<Rpc {what}, {len(self._calls)} on their way>"
+
+
+def _buffers(result: Any) -> tuple[Any, ...]:
+    """What a handler has returned, as buffers."""
+    if result is None:
+        return ()
+    return tuple(result) if isinstance(result, (tuple, list)) else (result,)

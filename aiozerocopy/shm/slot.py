@@ -1,0 +1,134 @@
+"""Slot: a record that is filled in place.
+
+The states
+    waiting     it has a place in the line of those who send
+    reserved    the first in line: the room is its own, the consumer sees nothing yet
+    over        committed, or rolled back, and out of the line
+
+A slot that is dropped while it is reserved rolls back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from aiozerocopy._core.leases import Lent, array_over
+from aiozerocopy.shm.line import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    import numpy.typing as npt
+    from typing_extensions import Self
+
+    from aiozerocopy.shm.line import Line
+
+    class Sender(Protocol):
+        """What a slot needs of its `Ring`."""
+
+        @property
+        def line(self) -> Line: ...
+        async def reserve_at(self, place: Place, nbytes: int) -> memoryview: ...
+        def commit(self, nbytes: int, type_id: int) -> None: ...
+        def rollback(self) -> None: ...
+
+
+class Slot(Lent):
+    """Room for a record: fill in ``view`` or ``array``, then commit.
+
+    ``async with`` commits at the end of the block, and rolls back if an exception ends
+    it.  Once it is committed the memory is the consumer's: write no more through a
+    view that you have kept.
+    """
+
+    __slots__ = ("_place", "_sender", "nbytes", "type_id")
+    KIND: ClassVar[str] = "slot"
+
+    def __init__(self, sender: Sender, nbytes: int, type_id: int) -> None:
+        self._view = None
+        self._sender = sender
+        self._place: Place | None = None
+        self.nbytes = nbytes
+        self.type_id = type_id
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        """Wait for the room; then `commit` or `rollback` has to follow."""
+        return self._reserved().__await__()
+
+    async def _reserved(self) -> Self:
+        if self._view is None:
+            try:
+                self._place = place = Place(self._sender.line)
+                self._view = await self._sender.reserve_at(place, self.nbytes)
+            except BaseException:
+                self.rollback()
+                raise
+        return self
+
+    def array(
+        self, dtype: Any, shape: tuple[int, ...] | None = None
+    ) -> npt.NDArray[Any]:
+        """The memory as a NumPy array that can be written.
+
+        Raises:
+            ValueError: the slot is over.
+        """
+        view = self.view
+        if shape is None:
+            import numpy
+
+            shape = (self.nbytes // numpy.dtype(dtype).itemsize,)
+        return array_over(view, dtype, shape)
+
+    def commit(self, nbytes: int | None = None) -> None:
+        """Give the record to the consumer, or its first ``nbytes`` bytes.
+
+        Raises:
+            ValueError: the slot is over, or has not so many bytes.
+            StreamBroken, StreamClosed: as for `Ring.send`.
+        """
+        n = self.nbytes if nbytes is None else nbytes
+        if self._view is None:
+            raise ValueError("the slot was committed or rolled back before")
+        if not 0 <= n <= self.nbytes:
+            raise ValueError(f"{n:,} bytes of a slot that has {self.nbytes:,}")
+        self._sender.commit(n, self.type_id)
+        self._leave()
+
+    def rollback(self) -> None:
+        """Send nothing.  May be called twice, and after `commit`."""
+        if self._place is not None and self._place.is_first():
+            self._sender.rollback()  # (nobody else can have reserved)
+        self._leave()
+
+    release = rollback
+
+    def _leave(self) -> None:
+        view, self._view = self._view, None
+        if view is not None:
+            with contextlib.suppress(BufferError):  # an array uses it
+                view.release()
+        place, self._place = self._place, None
+        if place is not None:
+            place.leave()
+
+    async def __aenter__(self) -> Self:
+        return await self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.__exit__(*error)
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is None and self._view is not None:
+            self.commit()
+        else:
+            self.rollback()
+
+    def __del__(self) -> None:
+        if getattr(self, "_place", None) is not None:
+            self.rollback()
+
+    def __repr__(self) -> str:
+        state = "not reserved" if self._view is None else f"{self.nbytes:,} bytes"
+        return f"<Slot {state}>"

@@ -1,0 +1,189 @@
+/* ring_hostile.c - csrc/azc_ring.h against a peer that writes anything, at any time.
+ *
+ * Usage: ring_hostile CALLS SEED
+ *
+ * Just before each load of a shared word the peer writes something there, and just
+ * after it something else: often what the protocol asks for, so that the code gets
+ * far, else a neighbour of that, a limit, or noise.  Now and then it punches a hole.
+ * The data is a block of its own, so that the address sanitizer sees what lies outside.
+ *
+ * Checked: each call returns what its comment allows; a record lies within the data,
+ * and what was reserved too, and all of their bytes are touched; a ring with a fault
+ * stays faulty.
+ */
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static uint64_t hostile_load(void *at, size_t size);
+static uint64_t knocks;
+
+#define AZC_RING_LOAD(at)                                                      \
+    ((__typeof__(*(at)))hostile_load((void *)(uintptr_t)(at), sizeof *(at)))
+#define AZC_RING_STORE(at, value) (*(at) = (value))
+#define AZC_RING_FENCE()          ((void)0)
+#define AZC_RING_KNOCK(ring)      (knocks++)
+#include "azc_ring.h"
+
+enum { CAPACITY = 4096 };
+
+static azc_ring_page *page;
+static unsigned char *data;
+static azc_ring ring;
+static uint64_t state, loads, counts[4];
+
+#define CHECK(condition)                                                       \
+    do {                                                                       \
+        if (!(condition)) {                                                    \
+            fprintf(stderr, "ring_hostile: line %d: %s\n", __LINE__,           \
+                    #condition);                                               \
+            _exit(1);                                                          \
+        }                                                                      \
+    } while (0)
+
+static uint64_t noise(void) {
+    uint64_t z = (state += UINT64_C(0x9e3779b97f4a7c15));
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+/* What the peer would write if it kept the rules. */
+static uint64_t fair(const void *at) {
+    const azc_ring_header *header = azc_ring__header(&ring, ring.next);
+    bool sends = ring.role == AZC_RING_PRODUCER;
+    uint64_t most = sends ? ring.index : ring.index + CAPACITY;
+    if (at == &ring.theirs->index)
+        return ring.seen + noise() % ((most - ring.seen) / AZC_RING_STEP + 1) *
+                               AZC_RING_STEP;
+    if (at == &ring.theirs->wake_at) return ring.index + noise() % 200;
+    if (at == &ring.theirs->left) return 0;
+    if (at == &header->stamp) return ring.next + 1;
+    if (at == &header->size && ring.seen > ring.next)
+        return noise() % (ring.seen - ring.next - AZC_RING_HEADER + 1);
+    return noise();
+}
+
+static uint64_t unfair(const void *at) {
+    static const uint64_t limits[] = {
+        0,
+        1,
+        63,
+        64,
+        CAPACITY - 16,
+        CAPACITY,
+        2 * CAPACITY,
+        INT32_MAX,
+        UINT32_MAX - 15,
+        UINT32_MAX,
+        INT64_MAX,
+        UINT64_MAX,
+    };
+    uint64_t dice = noise();
+    if (dice % 4 == 0) return limits[dice / 4 % (sizeof limits / 8)];
+    if (dice % 4 == 1) return noise();
+    if (dice % 4 == 2) return fair(at) + AZC_RING_STEP * (dice / 4 % 200);
+    return fair(at) + dice / 4 % 129 - 64;
+}
+
+static void put(void *at, size_t size, bool fairly) {
+    uint64_t value = fairly ? fair(at) : unfair(at);
+    memcpy(at, &value, size);
+}
+
+static uint64_t hostile_load(void *at, size_t size) {
+    uint64_t value = 0;
+    put(at, size, noise() % 16 != 0);
+    memcpy(&value, at, size);
+    put(at, size, noise() % 2);
+    loads++;
+    return value;
+}
+
+static void begin(void) {
+    memset(page, 0, sizeof *page);
+    int role = noise() % 2 ? AZC_RING_PRODUCER : AZC_RING_CONSUMER;
+    azc_ring__empty(&ring, role, CAPACITY);
+    ring.page = page;
+    ring.data = data;
+    azc_ring__sit_down(&ring);
+}
+
+static void touch(const void *at, uint64_t size) {
+    static volatile unsigned char sum;
+    const unsigned char *bytes = (const unsigned char *)at;
+    CHECK(bytes >= data && bytes <= data + 2 * CAPACITY);
+    CHECK(size <= (uint64_t)(data + 2 * CAPACITY - bytes));
+    CHECK(size <= CAPACITY - AZC_RING_HEADER);
+    for (uint64_t i = 0; i < size; i++) sum += bytes[i];
+}
+
+static int produce(void) {
+    void *payload = NULL;
+    uint64_t size = noise() % 8 ? noise() % 300 : noise();
+    int r = azc_ring_reserve(&ring, size, &payload);
+    if (r == -EAGAIN)
+        r = azc_ring_await_room(&ring, size);
+    else if (r == 0) {
+        touch(payload, size);
+        memset(payload, 0x5a, (size_t)size);
+        if (noise() % 8 == 0)
+            azc_ring_rollback(&ring);
+        else
+            CHECK(azc_ring_commit(&ring, noise() % (size + 1), 1) == 0);
+    }
+    CHECK(r >= 0 || r == -EMSGSIZE || r == -EPIPE || r == -EPROTO);
+    return r == -EMSGSIZE ? 0 : r;
+}
+
+static int consume(void) {
+    azc_ring_record record = {0};
+    uint64_t before = ring.next;
+    int r = azc_ring_take(&ring, &record);
+    if (r == 1) {
+        touch(record.payload, record.size);
+        CHECK(record.end > before && record.end - before <= CAPACITY);
+        if (noise() % 2) {
+            CHECK(azc_ring_release(&ring, record.end) == 0);
+            CHECK(azc_ring_release(&ring, record.end) == -EINVAL);
+        }
+    } else if (r == -EAGAIN)
+        r = azc_ring_await_record(&ring);
+    CHECK(r >= 0 || r == -EPROTO);
+    return r;
+}
+
+static void punch(void) {
+    size_t at = noise() % (2 * CAPACITY - 64);
+    memset(data + at, 0, noise() % 64);
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc == 3);
+    uint64_t calls = strtoull(argv[1], NULL, 10);
+    state = strtoull(argv[2], NULL, 10);
+    page = aligned_alloc(64, sizeof *page);
+    data = aligned_alloc(64, 2 * CAPACITY);
+    CHECK(page && data);
+    memset(data, 0, 2 * CAPACITY);
+    begin();
+    for (uint64_t i = 0; i < calls; i++) {
+        uint64_t loaded = loads;
+        int r = ring.role == AZC_RING_PRODUCER ? produce() : consume();
+        CHECK(loads - loaded < 16); /* it does not loop */
+        counts[r == -EPROTO ? 3 : r == -EPIPE ? 2 : r]++;
+        if (noise() % 64 == 0) punch();
+        if (r == -EPROTO) {
+            CHECK(ring.fault != 0);
+            CHECK((ring.role == AZC_RING_PRODUCER ? produce() : consume()) ==
+                  -EPROTO);
+        }
+        if (r < 0) begin();
+    }
+    CHECK(counts[0] && counts[1] && counts[2] && counts[3] && knocks);
+    printf("%" PRIu64 " calls, %" PRIu64 " faults\n", calls, counts[3]);
+    return 0;
+}

@@ -1,0 +1,64 @@
+"""A signal's exception at a line of the package, for tests."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from typing_extensions import Self
+
+Place = tuple[str, int, int]  # file, line, and for which time it is reached
+
+
+class Interruption(BaseException):
+    """What the handler of a signal raises."""
+
+
+class Lines:
+    """Notes the lines that one thread goes through, or raises at one.
+
+    They are those of these rooms of the package.
+    """
+
+    def __init__(
+        self, at: Place | None = None, rooms: tuple[str, ...] = ("_core",)
+    ) -> None:
+        self.seen: list[Place] = []
+        self.armed = True
+        self._at = at
+        self._rooms = rooms
+        self._times: dict[tuple[str, int], int] = {}
+        # Kept here: Python 3.11 may call it once more after it has let go of it, if a
+        # finalizer runs, and is hit, while a call is about to be traced.
+        self._trace = self._enter_frame
+
+    def __enter__(self) -> Self:
+        self._before = sys.gettrace()
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _enter_frame(self, frame: FrameType, _event: str, _: object) -> Any:
+        package, _, name = frame.f_globals.get("__name__", "").partition(".")
+        is_ours = package == "aiozerocopy" and name.startswith(self._rooms)
+        return self._in_frame if is_ours else None
+
+    def _in_frame(self, frame: FrameType, event: str, _: object) -> Any:
+        if event == "line" and self.armed:
+            line = (frame.f_code.co_filename, frame.f_lineno)
+            self._times[line] = times = self._times.get(line, 0) + 1
+            self.seen.append((*line, times))
+            if (*line, times) == self._at:
+                raise Interruption
+        return self._in_frame
+
+
+def shown(place: Place) -> str:
+    path, line, times = place
+    return f"{Path(path).name}:{line} for the {times}. time"

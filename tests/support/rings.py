@@ -1,0 +1,63 @@
+"""A ring's two ends, on one loop, for tests."""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+import aiozerocopy as azc
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+SMALL = 1 << 16  # the smallest capacity
+
+
+async def opened(
+    folder: Path, capacity: int = SMALL, **options: Any
+) -> tuple[azc.shm.Ring, azc.shm.Ring]:
+    """The producer, which has connected, and the consumer."""
+    ends: list[azc.shm.Ring] = []
+
+    async def listen() -> None:
+        ends.append(await azc.shm.listen_ring(path, capacity, **options))
+
+    path = folder / "ring"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(listen)
+        while not path.exists():
+            await anyio.lowlevel.checkpoint()
+        producer = await connected(path)
+    return producer, ends[0]
+
+
+async def connected(path: Path, **options: Any) -> azc.shm.Ring:
+    """Connect; the path may not be listened at yet."""
+    while True:
+        with contextlib.suppress(ConnectionRefusedError):
+            return await azc.shm.connect_ring(path, **options)
+        await anyio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def ring_pair(
+    folder: Path, capacity: int = SMALL, **options: Any
+) -> AsyncIterator[tuple[azc.shm.Ring, azc.shm.Ring]]:
+    """The same, for a block."""
+    producer, consumer = await opened(folder, capacity, **options)
+    async with producer, consumer:
+        yield producer, consumer
+
+
+async def filled(ring: azc.shm.Ring, record: bytes) -> int:
+    """Send until the ring is full; return how many records that took."""
+    stride = -(-(len(record) + 16) // 64) * 64
+    count = 0
+    while ring.stats.bytes_used + stride <= ring.capacity:
+        await ring.send(record)
+        count += 1
+    return count

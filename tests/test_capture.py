@@ -1,0 +1,874 @@
+"""The screen of a real X server: what is in its frames, and for how long."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import math
+import os
+import random
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from ffmpegs import needed
+from xserver import COLOURS, HEIGHT, SIZE, WIDTH, Painter, as_bytes, x_server
+
+import aiozerocopy as azc
+from aiozerocopy import capture, ffmpeg
+from aiozerocopy.capture import connection as connecting
+from aiozerocopy.capture.connection import Connection
+from aiozerocopy.capture.damage import merged
+from aiozerocopy.capture.display import Display
+from aiozerocopy.capture.messages import Rectangle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from xserver import Server
+
+pytest.importorskip("numpy")
+import numpy as np
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+
+ALL = (0, 0, WIDTH, HEIGHT)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with x_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def plain_server() -> Iterator[Server]:
+    """One without shared memory and without an account of damage."""
+    with x_server("-extension", "MIT-SHM", "-extension", "DAMAGE") as server:
+        yield server
+
+
+@pytest.fixture(params=["shm", "socket"])
+def each_server(
+    request: pytest.FixtureRequest, server: Server, plain_server: Server
+) -> tuple[str, Server]:
+    """Either of them, with the lane it leads to."""
+    return request.param, server if request.param == "shm" else plain_server
+
+
+@pytest.fixture
+def painter(server: Server) -> Iterator[Painter]:
+    with Painter(server.name) as painter:
+        yield painter
+    with Painter(server.name) as sync:  # its windows have gone
+        sync.finish()
+
+
+def grabbed_by_ffmpeg(display: str) -> bytes:
+    """The screen by another program, which has code of its own."""
+    # (without shared memory, FFmpeg 5 waits for ever)
+    program = needed("path")
+    command = [program, "-v", "error", "-f", "x11grab", "-draw_mouse", "0"]
+    command += ["-video_size", f"{WIDTH}x{HEIGHT}", "-i", display, "-frames:v", "1"]
+    done = subprocess.run(
+        [*command, "-f", "rawvideo", "-pix_fmt", "bgr0", "-"],
+        capture_output=True,
+        check=False,
+    )
+    if b"x11grab" in done.stderr:
+        pytest.skip("this FFmpeg has no x11grab")
+    assert not done.stderr
+    return done.stdout
+
+
+def paint(painter: Painter) -> None:
+    """Some windows, each of another colour."""
+    for number, colour in enumerate(COLOURS):
+        painter.window(colour, 7 + 24 * number, 5 + 13 * number, 31, 29)
+
+
+def colours(picture: capture.Screenshot) -> Any:
+    """The picture without its fourth bytes, which mean nothing."""
+    return picture.array[..., :3].copy()
+
+
+# ---- what is in a picture ---------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_picture_is_what_is_on_the_screen(
+    each_server: tuple[str, Server],
+) -> None:
+    lane, server = each_server
+    with Painter(server.name) as painter:
+        paint(painter)
+        async with capture.X11Screen(server.name) as screen:
+            assert (screen.lane, screen.size, screen.pix_fmt) == (lane, SIZE, "bgr0")
+            with await screen.grab() as picture:
+                assert picture.shape == (HEIGHT, WIDTH, 4)
+                assert picture.pix_fmt == "bgr0"
+                for number, colour in enumerate(COLOURS):
+                    x, y = 7 + 24 * number, 5 + 13 * number
+                    assert [*picture.array[y, x, :3]] == as_bytes(colour)
+                    assert [*picture.array[y + 12, x + 23, :3]] == as_bytes(colour)
+                assert not picture.array[:5, :, :3].any()
+
+
+@pytest.mark.anyio
+async def test_another_program_sees_the_same(server: Server, painter: Painter) -> None:
+    paint(painter)
+    async with capture.X11Screen(server.name) as screen:
+        with await screen.grab() as picture:
+            theirs = np.frombuffer(grabbed_by_ffmpeg(server.name), "u1")
+            assert (theirs.reshape(picture.shape)[..., :3] == colours(picture)).all()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("depth", "pix_fmt", "shape", "dtype", "green"),
+    [
+        (16, "rgb565le", (HEIGHT, WIDTH), "uint16", 0x7E0),
+        (30, "x2rgb10le", (HEIGHT, WIDTH), "uint32", 0x3FF << 10),
+    ],
+)
+async def test_other_depths(
+    depth: int, pix_fmt: str, shape: tuple[int, int], dtype: str, green: int
+) -> None:
+    with x_server(depth=depth) as server, Painter(server.name) as painter:
+        painter.window(green, 10, 10, 20, 20)
+        async with capture.X11Screen(server.name) as screen:
+            with await screen.grab() as picture:
+                assert (picture.pix_fmt, picture.shape) == (pix_fmt, shape)
+                assert picture.dtype == dtype
+                assert picture.array[10, 10] == green
+                assert picture.array[9, 10] == 0
+
+
+@pytest.mark.anyio
+async def test_region_and_monitor(server: Server, painter: Painter) -> None:
+    paint(painter)
+    async with capture.X11Screen(server.name) as screen:
+        with await screen.grab() as picture:
+            whole = colours(picture)
+    async with capture.X11Screen(server.name, (30, 20, 50, 41)) as screen:
+        assert screen.region == (30, 20, 50, 41)
+        with await screen.grab() as picture:
+            assert (colours(picture) == whole[20:61, 30:80]).all()
+    [monitor] = await capture.monitors(server.name)
+    assert monitor.place == ALL
+    async with capture.X11Screen(server.name, monitor=monitor.name) as screen:
+        with await screen.grab() as picture:
+            assert (colours(picture) == whole).all()
+
+
+@pytest.mark.anyio
+async def test_two_monitors() -> None:
+    places = {"left": (0, 0, 90, HEIGHT), "right": (90, 0, 70, 100)}
+    with x_server() as server, Painter(server.name) as painter:
+        for name, place in places.items():
+            painter.monitor(name, *place)
+        painter.window(0x10FF20, *places["right"])
+        found = {one.name: one.place for one in await capture.monitors(server.name)}
+        assert places.items() <= found.items()
+        for name, place in places.items():
+            async with capture.X11Screen(server.name, monitor=name) as screen:
+                assert screen.region == place
+                with await screen.grab() as picture:
+                    is_painted = picture.array[..., :3] == as_bytes(0x10FF20)
+                    assert is_painted.all() == (name == "right")
+
+
+@pytest.mark.anyio
+async def test_two_screens() -> None:
+    with x_server("-screen", "1", "90x70x16") as server:
+        async with capture.X11Screen(f"{server.name}.1") as screen:
+            assert (screen.size, screen.pix_fmt) == ((90, 70), "rgb565le")
+            with await screen.grab() as picture:
+                assert picture.shape == (70, 90)
+        with pytest.raises(capture.ScreenError, match="2 screens, and no number 2"):
+            await capture.X11Screen(f"{server.name}.2")
+
+
+@pytest.mark.anyio
+async def test_server_behind_the_network() -> None:
+    with x_server("-listen", "tcp") as server, Painter(server.name) as painter:
+        paint(painter)
+        async with (
+            capture.X11Screen(f"127.0.0.1{server.name}") as screen,
+            capture.X11Screen(server.name) as other,
+        ):
+            assert (screen.lane, other.lane) == ("socket", "shm")
+            with await screen.grab() as one, await other.grab() as two:
+                assert (colours(one) == colours(two)).all()
+
+
+@pytest.mark.anyio
+async def test_cursor_is_drawn_by_asking(server: Server, painter: Painter) -> None:
+    painter.window(0x40A0FF, *ALL)
+    for x, y in ((80, 60), (0, 0), (WIDTH - 1, HEIGHT - 1)):
+        painter.point(x, y)
+        async with capture.X11Screen(server.name) as screen:
+            with await screen.grab() as picture:
+                plain = colours(picture)
+        async with capture.X11Screen(server.name, cursor=True) as screen:
+            with await screen.grab() as picture:
+                drawn = colours(picture)
+        different = np.argwhere((drawn != plain).any(axis=2))
+        assert len(different) > 20
+        assert abs(different - (y, x)).max() < 20
+        assert {tuple(pixel) for pixel in drawn[tuple(different.T)]} <= {
+            (0, 0, 0),
+            (255, 255, 255),
+        }
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("codec", ["ffv1", "libx264"])
+async def test_film_has_the_colours_of_the_screen(
+    codec: str, server: Server, painter: Painter, tmp_path: Path
+) -> None:
+    path = tmp_path / "film.mkv"
+    options = {"qp": 0} if codec == "libx264" else {}
+    async with capture.X11Screen(server.name) as screen:
+        film = ffmpeg.Writer(
+            path, screen.size, 30, screen.pix_fmt, codec=codec, options=options
+        )
+        async with film:
+            for colour in COLOURS:
+                painter.window(colour, *ALL)
+                with await screen.grab() as picture:
+                    await film.send(picture)
+    near = 0 if codec == "ffv1" else 3
+    number = 0
+    async with ffmpeg.Reader(path, "rgb24") as video:
+        async for frame in video:
+            with frame:
+                wanted = as_bytes(COLOURS[number], "rgb")
+                off = abs(frame.array.astype(int) - wanted)
+                assert off.max() <= near
+            number += 1
+    assert number == len(COLOURS)
+
+
+# ---- damage -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "bands"),
+    [
+        ([], []),
+        ([(5, 9)], [(5, 9)]),
+        ([(50, 60), (0, 10), (5, 20)], [(0, 20), (50, 60)]),
+        ([(0, 10), (26, 30)], [(0, 30)]),
+        ([(0, 10), (27, 30)], [(0, 10), (27, 30)]),
+        ([(0, 100), (10, 20)], [(0, 100)]),
+    ],
+)
+def test_rows_are_merged(
+    rows: list[tuple[int, int]], bands: list[tuple[int, int]]
+) -> None:
+    assert merged(rows) == bands
+
+
+@pytest.mark.anyio
+async def test_damage_gives_a_picture_only_when_something_has_changed(
+    server: Server, painter: Painter
+) -> None:
+    window = painter.window(0xFF0000, 10, 10, 20, 20)
+    async with capture.X11Screen(server.name) as screen:
+        pictures = screen.frames(damage=True)
+        with await anext(pictures) as first:
+            assert first.changed is None
+            assert first.view.readonly
+        with anyio.move_on_after(0.05) as scope:  # (nothing happens, however long)
+            await anext(pictures)
+        assert scope.cancelled_caught
+        painter.move(window, 100, 50)
+        with await anext(pictures) as picture:
+            assert picture.changed is not None
+            assert {(10, 10, 20, 20), (100, 50, 20, 20)} <= {*picture.changed}
+            assert [*picture.array[50, 100, :3]] == as_bytes(0xFF0000)
+            assert not picture.array[10, 10, :3].any()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("cursor", [False, True])
+async def test_pictures_by_damage_are_whole(
+    cursor: bool, server: Server, painter: Painter
+) -> None:
+    """Whatever was held meanwhile, each is the same as one that is copied whole."""
+    chance = random.Random(1)
+    windows = [painter.window(colour, 0, 0, 25, 17) for colour in COLOURS]
+    held: list[tuple[capture.Screenshot, Any]] = []
+    async with (
+        capture.X11Screen(server.name, slots=3, cursor=cursor) as screen,
+        capture.X11Screen(server.name, cursor=cursor) as other,
+    ):
+        pictures = screen.frames(damage=True)
+        for _ in range(60):
+            for window in chance.sample(windows, 2):
+                painter.move(window, chance.randrange(-20, 160), chance.randrange(120))
+            painter.point(chance.randrange(WIDTH), chance.randrange(HEIGHT))
+            if chance.random() < 0.2 and len(held) < 2:  # a writable one in between
+                with await screen.grab() as mine:
+                    mine.array[:] = 77
+            picture = await anext(pictures)
+            with await other.grab() as whole:
+                assert (colours(picture) == colours(whole)).all()
+            held.append((picture, colours(picture)))
+            if len(held) > chance.randrange(3):
+                held.pop(chance.randrange(len(held)))[0].release()
+        for picture, content in held:
+            assert (colours(picture) == content).all()
+            picture.release()
+
+
+@contextlib.contextmanager
+def stopped(server: Server) -> Iterator[None]:
+    """The server does nothing meanwhile."""
+    os.kill(server.process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.process.pid, signal.SIGCONT)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("wait", ["take", "_fetch"])
+async def test_cancelled_wait_for_damage_loses_none(
+    wait: str, server: Server, painter: Painter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cancelled while the server owes an answer, the next pictures are whole."""
+    window = painter.window(0xFF0000, 0, 0, 20, 20)
+    async with capture.X11Screen(server.name, slots=2) as screen:
+        pictures = screen.frames(damage=True)
+        for _ in range(2):  # each slot is filled
+            (await anext(pictures)).release()
+            painter.move(window, 50, 10)
+        owner: Any = screen._damage if wait == "take" else screen
+        waiting = getattr(owner, wait)
+
+        async def wait_stopped(*arguments: Any) -> None:
+            with stopped(server):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(waiting, *arguments)
+                    await anyio.wait_all_tasks_blocked()
+                    tasks.cancel_scope.cancel()
+            scope.cancel()
+            await anyio.lowlevel.checkpoint()
+
+        for number in range(4):
+            painter.move(window, 10 * number, 30 * number)
+            with monkeypatch.context() as patch, anyio.CancelScope() as scope:
+                patch.setattr(owner, wait, wait_stopped)
+                await anext(pictures)
+            assert scope.cancelled_caught
+            painter.move(window, 10 * number, 30 * number + 1)
+            for _ in range(2):
+                with await anext(pictures) as picture, await screen.grab() as whole:
+                    assert (colours(picture) == colours(whole)).all()
+                painter.move(window, 10 * number + 5, 30 * number + 1)
+
+
+@pytest.mark.anyio
+async def test_what_is_written_to_a_picture_is_not_in_the_next(
+    server: Server, painter: Painter
+) -> None:
+    window = painter.window(0xFF0000, 0, 0, 20, 20)
+    async with capture.X11Screen(server.name, slots=1) as screen:
+        pictures = screen.frames(damage=True)
+        (await anext(pictures)).release()
+        with await screen.grab() as mine:
+            mine.array[:] = 77
+        painter.move(window, 100, 50)
+        with await anext(pictures) as picture:
+            assert {*picture.array[..., :3].ravel()} == {0, 255}
+
+
+@pytest.mark.anyio
+async def test_no_account_of_damage_is_said(plain_server: Server) -> None:
+    async with capture.X11Screen(plain_server.name) as screen:
+        with pytest.raises(capture.ScreenError, match="no DAMAGE"):
+            screen.frames(damage=True)
+
+
+# ---- time -------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_frames_come_at_their_rate_and_late_ones_are_left_out(
+    server: Server,
+) -> None:
+    async with capture.X11Screen(server.name) as screen:
+        pictures = screen.frames(rate=100)
+        began = anyio.current_time()
+        for number in range(5):
+            with await anext(pictures) as picture:
+                assert picture.number >= number
+                last = picture.number
+                assert anyio.current_time() - began >= last / 100 - 0.001
+        await anyio.sleep(0.05)
+        with await anext(pictures) as picture:
+            assert picture.number >= last + 5
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("rate", [0, -1, math.nan, math.inf])
+async def test_rate_that_is_none(rate: float, server: Server) -> None:
+    async with capture.X11Screen(server.name) as screen:
+        with pytest.raises(ValueError, match="positive"):
+            screen.frames(rate)
+
+
+# ---- lifetimes --------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_grab_waits_for_a_slot(each_server: tuple[str, Server]) -> None:
+    _, server = each_server
+    got: list[capture.Screenshot] = []
+
+    async def grab() -> None:
+        with await screen.grab() as picture:
+            got.append(picture)
+
+    async with capture.X11Screen(server.name, slots=2) as screen:
+        first, second = await screen.grab(), await screen.grab()
+        part = second.array[3:5]
+        second.release()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(grab)
+            await anyio.wait_all_tasks_blocked()
+            assert screen.pool.stats.waiting == 1
+            assert not got
+            del part
+        assert len(got) == 1
+        first.release()
+        assert screen.pool.stats.free == 2
+
+
+@pytest.mark.anyio
+async def test_views_outlive_the_screen(server: Server, painter: Painter) -> None:
+    painter.window(0x10FF20, *ALL)
+    async with capture.X11Screen(server.name) as screen:
+        picture = await screen.grab()
+        array = picture.array
+    picture.release()
+    del picture, screen
+    gc.collect()
+    assert (array[..., :3] == as_bytes(0x10FF20)).all()
+    array[:] = 3  # nobody else has it
+
+
+@pytest.mark.anyio
+async def test_cancelled_grabs_lose_no_slot(each_server: tuple[str, Server]) -> None:
+    _, server = each_server
+    with Painter(server.name) as painter:
+        paint(painter)
+        async with capture.X11Screen(server.name, slots=2) as screen:
+            with await screen.grab() as picture:
+                content = colours(picture)
+            for after in range(30):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(screen.grab)
+                    for _ in range(after % 6):
+                        await anyio.lowlevel.checkpoint()
+                    tasks.cancel_scope.cancel()
+                with await screen.grab() as picture:
+                    assert (colours(picture) == content).all()
+            assert screen.pool.stats.free == 2
+
+
+@pytest.mark.anyio
+async def test_picture_that_comes_in_pieces() -> None:
+    """Also if a grab was cancelled between two of them."""
+    size = (1000, 700)
+    with x_server("-extension", "MIT-SHM", size=size) as server:
+        with Painter(server.name) as painter:
+            for number, colour in enumerate(COLOURS):
+                painter.window(colour, 100 * number, 90 * number, 400, 200)
+            async with capture.X11Screen(server.name) as screen:
+                with await screen.grab() as picture:
+                    content = colours(picture)
+                for number, colour in enumerate(COLOURS):
+                    assert [*content[90 * number, 100 * number]] == as_bytes(colour)
+                for after in range(0, 60, 6):
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(screen.grab)
+                        for _ in range(after):
+                            await anyio.lowlevel.checkpoint()
+                        tasks.cancel_scope.cancel()
+                    with await screen.grab() as picture:
+                        assert (colours(picture) == content).all()
+
+
+@pytest.mark.anyio
+async def test_slot_of_a_cancelled_grab_stays_taken_until_the_server_has_answered(
+    server: Server,
+) -> None:
+    async with capture.X11Screen(server.name, slots=1) as screen:
+        with stopped(server):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(screen.grab)
+                await anyio.wait_all_tasks_blocked()
+                tasks.cancel_scope.cancel()
+            assert screen.pool.stats.free == 0
+        connection = screen._connection
+        assert connection is not None
+        await connection.until(lambda: screen.pool.stats.free == 1)
+
+
+@pytest.mark.anyio
+async def test_many_grab_at_once(server: Server, painter: Painter) -> None:
+    paint(painter)
+    async with capture.X11Screen(server.name, slots=4) as screen:
+        with await screen.grab() as picture:
+            content = colours(picture)
+        right = []
+
+        async def grab() -> None:
+            for _ in range(10):
+                with await screen.grab() as picture:
+                    right.append((colours(picture) == content).all())
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(6):
+                tasks.start_soon(grab)
+        assert len(right) == 60
+        assert all(right)
+
+
+@pytest.mark.anyio
+async def test_close_wakes_who_waits(server: Server) -> None:
+    ended = []
+
+    async def wait(pictures: Any) -> None:
+        with pytest.raises(anyio.ClosedResourceError):
+            while True:
+                ended.append(await anext(pictures))
+
+    async with capture.X11Screen(server.name, slots=4) as screen:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait, screen.frames(damage=True))
+            tasks.start_soon(wait, screen.frames(rate=1000))
+            while screen.pool.stats.waiting == 0:
+                await anyio.lowlevel.checkpoint()
+            await screen.aclose()
+    with pytest.raises(anyio.ClosedResourceError):
+        await screen.grab()
+
+
+@pytest.mark.anyio
+async def test_what_is_used_wrongly(server: Server) -> None:
+    screen = capture.X11Screen(server.name)
+    with pytest.raises(RuntimeError, match="not open"):
+        await screen.grab()
+    async with screen:
+        with pytest.raises(RuntimeError, match="opened before"):
+            await screen
+
+
+@pytest.mark.anyio
+async def test_forgotten_screen_is_told(server: Server) -> None:
+    screen = await capture.X11Screen(server.name)
+    connection = screen._connection
+    assert connection is not None
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        del screen
+        connection.listeners.clear()
+        gc.collect()
+    connection.close()
+
+
+def test_view_may_be_looked_at_until_the_very_end(server: Server) -> None:
+    program = f"""
+import anyio
+from aiozerocopy import capture
+
+class Last:
+    def __del__(self):
+        assert len(bytes(self.view)) == {WIDTH * HEIGHT * 4}
+
+async def main():
+    async with capture.X11Screen({server.name!r}) as screen:
+        last.view = (await screen.grab()).view
+
+last = Last()
+last.itself = last
+anyio.run(main)
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# ---- what goes wrong --------------------------------------------------------------
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("extension", ["MIT-SHM", "RANDR"])
+async def test_server_killed_while_somebody_waits(extension: str) -> None:
+    with x_server("-extension", extension) as server:
+        with Painter(server.name) as painter:
+            painter.window(0x10FF20, *ALL)
+            async with capture.X11Screen(server.name) as screen:
+                picture = await screen.grab()
+                pictures = screen.frames(damage=True)
+                (await anext(pictures)).release()
+                async with anyio.create_task_group() as tasks:
+
+                    async def wait() -> None:
+                        with pytest.raises(capture.ScreenLost, match="has gone"):
+                            await anext(pictures)
+
+                    tasks.start_soon(wait)
+                    await anyio.wait_all_tasks_blocked()
+                    server.kill()
+                with pytest.raises(capture.ScreenLost, match="has gone"):
+                    await screen.grab()
+                assert (picture.array[..., :3] == as_bytes(0x10FF20)).all()
+                picture.release()
+                assert screen.pool.stats.free == 3
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("size", [(120, 90), (80, 60)])
+async def test_another_resolution(size: tuple[int, int]) -> None:
+    with x_server() as server, Painter(server.name) as painter:
+        painter.window(0x10FF20, *ALL)
+        region = (20, 10, 90, 70)
+        async with (
+            capture.X11Screen(server.name) as screen,
+            capture.X11Screen(server.name, region) as part,
+        ):
+            picture = await screen.grab()
+            painter.resize(*size)
+            with pytest.raises(capture.ScreenChanged, match=f"{size[0]}x{size[1]}"):
+                await screen.grab()
+            with pytest.raises(capture.ScreenChanged):
+                screen.frames(damage=True)
+            if size[0] > 100:
+                with await part.grab() as small:
+                    assert (small.array[..., :3] == as_bytes(0x10FF20)).all()
+            else:
+                with pytest.raises(capture.ScreenChanged, match="open it again"):
+                    await part.grab()
+            assert (picture.array[..., :3] == as_bytes(0x10FF20)).all()
+            picture.release()
+            assert screen.pool.stats.free == part.pool.stats.free == 3
+        async with capture.X11Screen(server.name) as screen:
+            assert screen.size == size
+            (await screen.grab()).release()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"region": (100, 0, 61, 10)}, r"61x10\+100\+0 is not all on the screen"),
+        ({"region": (-1, 0, 10, 10)}, r"10x10-1\+0 is not all on the screen"),
+        ({"region": (0, 0, 0, 10)}, "no pixels"),
+        ({"monitor": "HDMI-7"}, "called 'HDMI-7': there is "),
+        ({"monitor": "x", "region": ALL}, "not both"),
+        ({"slots": 0}, "a slot at least"),
+    ],
+)
+async def test_what_is_asked_wrongly(
+    options: dict[str, Any], says: str, server: Server
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        async with capture.X11Screen(server.name, **options):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("name", "host", "number", "screen"),
+    [
+        (":0", "", 0, 0),
+        (":10.1", "", 10, 1),
+        ("unix:3", "", 3, 0),
+        ("localhost:10.0", "localhost", 10, 0),
+        ("[::1]:5", "::1", 5, 0),
+    ],
+)
+def test_name_of_a_display(name: str, host: str, number: int, screen: int) -> None:
+    assert Display.named(name) == Display(name, host, number, screen)
+
+
+@pytest.mark.parametrize("name", ["0", "x", ":", ":x", "host::0", ":0.", ":0.x"])
+def test_name_of_no_display(name: str) -> None:
+    with pytest.raises(ValueError, match="write one such as :0"):
+        Display.named(name)
+
+
+def test_no_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DISPLAY", raising=False)
+    with pytest.raises(capture.ScreenError, match="DISPLAY is not set"):
+        capture.X11Screen()
+
+
+@pytest.mark.anyio
+async def test_nobody_is_there() -> None:
+    for name in (":4321", "127.0.0.1:4321"):
+        with pytest.raises(capture.ScreenError, match=f"at the display {name}: "):
+            await capture.X11Screen(name)
+
+
+@pytest.mark.anyio
+async def test_server_that_wants_a_cookie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(path: Path, cookie: bytes) -> None:
+        parts = [socket.gethostname().encode(), b"", b"MIT-MAGIC-COOKIE-1", cookie]
+        packed = b"".join(struct.pack(">H", len(part)) + part for part in parts)
+        path.write_bytes(struct.pack(">H", 256) + packed)
+
+    write(tmp_path / "right", bytes(range(16)))
+    write(tmp_path / "wrong", bytes(16))
+    (tmp_path / "broken").write_bytes(b"\x01\x00\x00\xff\x01")
+    with x_server("-auth", str(tmp_path / "right")) as server:
+        for name in ("wrong", "broken", "missing"):
+            monkeypatch.setenv("XAUTHORITY", str(tmp_path / name))
+            with pytest.raises(capture.ScreenError, match="does not let us in: "):
+                await capture.X11Screen(server.name)
+        monkeypatch.setenv("XAUTHORITY", str(tmp_path / "right"))
+        async with capture.X11Screen(server.name) as screen:
+            (await screen.grab()).release()
+
+
+@contextlib.contextmanager
+def pretended_server(number: int) -> Iterator[socket.socket]:
+    """Somebody who listens where an X server would."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0/tmp/.X11-unix/X{number}")
+        listener.listen()
+        yield listener
+
+
+@pytest.mark.anyio
+async def test_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connecting, "PATIENCE", 0.05)
+    with pretended_server(4322):
+        with pytest.raises(capture.ScreenError, match="says nothing"):
+            await capture.X11Screen(":4322")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        struct.pack("=BxHHH", 1, 11, 0, 0),
+        struct.pack("=BxHHH", 1, 11, 0, 8) + bytes(32),
+        struct.pack("=BxHHH", 1, 11, 0, 8) + b"\xff" * 32,
+        struct.pack("=BBHHH", 0, 5, 11, 0, 2) + b"never!!!",
+        b"",
+    ],
+)
+async def test_server_that_is_none(said: bytes) -> None:
+    with pretended_server(4323) as listener:
+
+        def answer() -> None:
+            with listener.accept()[0] as client:
+                client.recv(100)
+                client.sendall(said)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(capture.ScreenError):
+            await capture.X11Screen(":4323")
+        thread.join()
+
+
+@pytest.mark.anyio
+async def test_fds_that_do_not_arrive(server: Server, painter: Painter) -> None:
+    """Somebody between us and the server passes on nothing but the bytes."""
+    paint(painter)
+    pipes: list[socket.socket] = []
+    threads: list[threading.Thread] = []
+
+    def copy(source: socket.socket, target: socket.socket) -> None:
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+    def accept() -> None:
+        ours = listener.accept()[0]
+        theirs = socket.socket(socket.AF_UNIX)
+        theirs.connect(f"/tmp/.X11-unix/X{server.name[1:]}")
+        pipes.extend((ours, theirs))
+        for ends in ((ours, theirs), (theirs, ours)):
+            thread = threading.Thread(target=copy, args=ends)
+            thread.start()
+            threads.append(thread)
+
+    with pretended_server(4324) as listener:
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        async with (
+            capture.X11Screen(":4324") as screen,
+            capture.X11Screen(server.name) as other,
+        ):
+            assert (screen.lane, other.lane) == ("socket", "shm")
+            with await screen.grab() as one, await other.grab() as two:
+                assert (colours(one) == colours(two)).all()
+        for thread in (accepting, *threads):
+            thread.join()
+        for end in pipes:
+            end.close()
+
+
+@pytest.mark.anyio
+async def test_refused_request_is_named(server: Server) -> None:
+    connection = await Connection.open(Display.named(server.name))
+    try:
+        from aiozerocopy.capture import messages
+
+        off = Rectangle(WIDTH, HEIGHT, 10, 10)
+        asked = connection.ask(messages.get_image(connection.setup.root, off))
+        with pytest.raises(capture.ScreenError, match="BadMatch for request 73"):
+            await connection.answer(asked)
+        again = connection.ask(messages.get_input_focus())
+        assert await connection.answer(again)
+    finally:
+        connection.close()
+
+
+# ---- what becomes of a picture ------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_sent_picture_is_not_what_is_on_the_screen_later(
+    server: Server, painter: Painter
+) -> None:
+    """Its slot is used again while the pipe still holds its bytes."""
+    async with capture.X11Screen(server.name, slots=1) as screen:
+        read, write = os.pipe()
+        os.set_blocking(read, False)
+        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 1 << 20)
+        writer, reader = azc.open_writer(write, peer="reads"), azc.open_reader(read)
+        async with reader, writer:
+            for colour in COLOURS[:2]:
+                painter.window(colour, *ALL)
+                with await screen.grab() as picture:
+                    await writer.send(picture)
+            assert screen.pool.stats.free == 1  # nothing of it is lent
+            received = bytearray(WIDTH * HEIGHT * 4)
+            for colour in COLOURS[:2]:
+                await reader.receive_exactly(received)
+                assert [*received[:3]] == as_bytes(colour)
+                assert [*received[-4:-1]] == as_bytes(colour)

@@ -1,0 +1,468 @@
+"""aiozerocopy.shm: records through shared memory, both ends on one loop."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+from links import attempt, linux_only, others_wait, until
+from rings import SMALL, filled, opened, ring_pair
+
+from aiozerocopy import StreamBroken, StreamClosed
+
+pytestmark = [linux_only, pytest.mark.anyio]
+
+RECORD = b"r" * 1000
+
+
+# ---- records ------------------------------------------------------------------------
+
+
+async def test_records_arrive_in_order_and_whole(tmp_path: Path) -> None:
+    sizes = [0, 1, 47, 48, 49, 1000, 30_000, SMALL - 16]
+    sent = [(bytes([n]) * size, n) for n, size in enumerate(sizes * 20)]
+
+    async def send() -> None:
+        async with producer:
+            for data, number in sent:
+                await producer.send(data, type_id=number)
+
+    producer, consumer = await opened(tmp_path)
+    received = []
+    async with consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(send)
+        async for record in consumer:
+            received.append((bytes(record), record.type_id))
+            assert len(record) == len(received[-1][0])
+            record.release()
+    assert received == sent
+
+
+async def test_one_record_of_many_buffers(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path) as (producer, consumer):
+        array = np.arange(6, dtype="float32").reshape(2, 3)
+        await producer.send(b"ab", array, bytearray(b"c"), memoryview(b""))
+        record = await consumer.receive()
+        assert bytes(record) == b"ab" + array.tobytes() + b"c"
+
+
+async def test_buffers_are_the_callers_again(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path) as (producer, consumer):
+        data = bytearray(RECORD)
+        await producer.send(data)
+        data.clear()  # neither pinned, nor read any more
+        assert bytes(await consumer.receive()) == RECORD
+
+
+async def test_payload_is_aligned_and_read_only(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path) as (producer, consumer):
+        for size in (1, 100, 1000):
+            await producer.send(b"x" * size)
+            record = await consumer.receive()
+            assert record.array().ctypes.data % 64 == 0
+            assert record.view.readonly
+            assert not record.array().flags.writeable
+
+
+async def test_array_and_dlpack(tmp_path: Path) -> None:
+    array = np.arange(12, dtype="float32").reshape(3, 4)
+    async with ring_pair(tmp_path) as (producer, consumer):
+        await producer.send(array)
+        record = await consumer.receive()
+        assert (record.array("float32", (3, 4)) == array).all()
+        bytes_of_it = np.from_dlpack(record)
+        assert bytes_of_it.tobytes() == array.tobytes()
+        with pytest.raises(ValueError, match="reshape"):
+            record.array("float32", (5, 5))
+        record.release()
+        with pytest.raises(ValueError, match="the record was released"):
+            record.view  # noqa: B018
+        assert bytes_of_it.tobytes() == array.tobytes()
+
+
+async def test_record_can_be_sent_on(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path) as (producer, consumer):
+        await producer.send(RECORD)
+        record = await consumer.receive()
+        await producer.send(record)
+        assert bytes(await consumer.receive()) == RECORD
+
+
+# ---- batches ------------------------------------------------------------------------
+
+
+async def test_batch_is_one_array(tmp_path: Path) -> None:
+    vectors = np.arange(10 * 256, dtype="float32").reshape(10, 256)
+    async with ring_pair(tmp_path) as (producer, consumer):
+        for vector in vectors:
+            await producer.send(vector, type_id=7)
+        batch = await consumer.receive_batch(8)
+        assert len(batch) == 8
+        assert batch.type_ids == [7] * 8
+        assert batch.nbytes == 8 * 1024
+        array = batch.array("float32")
+        assert not array.flags.owndata
+        assert (array == vectors[:8]).all()
+        shaped = (await consumer.receive_batch()).array("float32", (16, 16))
+        assert (shaped == vectors[8:].reshape(2, 16, 16)).all()
+
+
+async def test_batch_goes_on_at_the_beginning_of_the_ring(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path) as (producer, consumer):
+        row = np.zeros(250, dtype="uint32")
+        for _ in range(20):
+            for _ in range(7):
+                row += 1
+                await producer.send(row)
+            batch = await consumer.receive_batch()
+            array = batch.array("uint32")
+            assert (array == array[:, :1]).all()
+            assert array[:, 0].tolist() == list(range(row[0] - 6, row[0] + 1))
+            del array
+            batch.release()
+
+
+async def test_batch_of_several_sizes(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path) as (producer, consumer):
+        for size in (3, 100, 5):
+            await producer.send(b"x" * size, type_id=size)
+        batch = await consumer.receive_batch()
+        assert [len(record) for record in batch] == [3, 100, 5]
+        assert [record.type_id for record in batch[1:]] == [100, 5]
+        assert bytes(batch[-1]) == b"x" * 5
+        with pytest.raises(ValueError, match="sizes from 3 to 100 bytes"):
+            batch.array()
+
+
+async def test_batch_of_another_shape(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path) as (producer, consumer):
+        await producer.send(b"123456789")
+        batch = await consumer.receive_batch()
+        with pytest.raises(ValueError, match="9 bytes is not an array of float32"):
+            batch.array("float32")
+        assert batch.array("uint8", (3, 3)).shape == (1, 3, 3)
+
+
+# ---- in place -----------------------------------------------------------------------
+
+
+async def test_reserve_commits_at_the_end_of_the_block(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path) as (producer, consumer):
+        async with producer.reserve(8, type_id=3) as slot:
+            slot.array("uint16")[:] = 5
+            assert producer.stats.records == 0
+        record = await consumer.receive()
+        assert record.type_id == 3
+        assert record.array("uint16").tolist() == [5] * 4
+
+
+async def test_commit_may_be_shorter(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path) as (producer, consumer):
+        slot = await producer.reserve(1000)
+        slot.view[:3] = b"abc"
+        slot.commit(3)
+        slot.rollback()
+        with pytest.raises(ValueError, match="committed or rolled back"):
+            slot.commit()
+        assert bytes(await consumer.receive()) == b"abc"
+
+
+async def test_exception_rolls_back(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path) as (producer, consumer):
+        with pytest.raises(ZeroDivisionError):
+            async with producer.reserve(1000) as slot:
+                slot.view[:] = RECORD
+                raise ZeroDivisionError
+        slot = await producer.reserve(1000)
+        del slot
+        await producer.send(b"next")
+        assert bytes(await consumer.receive()) == b"next"
+
+
+async def test_view_of_a_slot_ends_with_it(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path) as (producer, _):
+        async with producer.reserve(4) as slot:
+            view = slot.view
+        with pytest.raises(ValueError, match="released"):
+            view[0] = 1
+
+
+async def test_who_reserves_has_the_ring_alone(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path) as (producer, consumer):
+        async with anyio.create_task_group() as tasks:
+            async with producer.reserve(5) as slot:
+                second = attempt(tasks, producer.send, b"second")
+                await others_wait()
+                third = attempt(tasks, producer.send, b"third")
+                await others_wait()
+                assert not second.done
+                slot.view[:] = b"first"
+        assert third.done
+        received = [bytes(await consumer.receive()) for _ in range(3)]
+        assert received == [b"first", b"second", b"third"]
+
+
+# ---- full, empty, held --------------------------------------------------------------
+
+
+async def test_full_ring_makes_send_wait(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path) as (producer, consumer):
+        async with anyio.create_task_group() as tasks:
+            count = await filled(producer, RECORD)
+            waiting = []
+            for n in range(4):
+                waiting.append(attempt(tasks, producer.send, b"%d" % n * 1000))
+                await others_wait()
+            assert not any(each.done for each in waiting)
+            for _ in range(count):
+                assert bytes(await consumer.receive()) == RECORD
+            received = [bytes(await consumer.receive()) for _ in range(4)]
+            assert received == [b"%d" % n * 1000 for n in range(4)]
+
+
+async def test_cancelled_send_leaves_no_trace(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path) as (producer, consumer):
+        count = await filled(producer, RECORD)
+        async with anyio.create_task_group() as tasks:
+            attempt(tasks, producer.send, b"!" * 5000)
+            attempt(tasks, producer.send, b"?" * 5000)
+            await others_wait()
+            tasks.cancel_scope.cancel()
+        for _ in range(count):
+            (await consumer.receive()).release()
+        await producer.send(b"next")
+        assert bytes(await consumer.receive()) == b"next"
+
+
+async def test_cancelled_receive_loses_nothing(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path) as (producer, consumer):
+        async with anyio.create_task_group() as tasks:
+            slot = await producer.reserve(4)
+            slot.view[:] = b"kept"
+            attempt(tasks, consumer.receive)
+            await others_wait()
+            slot.commit()  # it is woken and cancelled at once
+            tasks.cancel_scope.cancel()
+        assert bytes(await consumer.receive()) == b"kept"
+
+
+async def test_held_view_keeps_its_slot(tmp_path: Path) -> None:
+    """Also if all others were released: the tail stays behind it."""
+    async with ring_pair(tmp_path) as (producer, consumer):
+        await producer.send(b"k" * 1000)
+        record = await consumer.receive()
+        kept = record.view[10:20]
+        record.release()
+        count = await filled(producer, RECORD)
+        for _ in range(count):
+            (await consumer.receive()).release()
+        assert consumer.stats.held == 1 + count
+        async with anyio.create_task_group() as tasks:
+            last = attempt(tasks, producer.send, b"!" * (SMALL - 16))
+            await others_wait()
+            assert not last.done
+            assert bytes(kept) == b"k" * 10
+            del kept
+            assert bytes(await consumer.receive()) == b"!" * (SMALL - 16)
+        assert consumer.stats.held == 0
+
+
+async def test_records_released_in_any_order(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path) as (producer, consumer):
+        for _ in range(20):
+            records = []
+            for n in range(40):
+                await producer.send(bytes([n]) * 1000)
+                records.append(await consumer.receive())
+            for n in (*range(0, 40, 2), *range(39, 0, -2)):
+                assert bytes(records[n]) == bytes([n]) * 1000
+                records[n].release()
+        assert producer.stats.bytes_used == 0
+
+
+async def test_wakes_only_who_sleeps(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path) as (producer, consumer):
+        for _ in range(10):
+            await producer.send(RECORD)
+        assert producer.stats.rings == 0
+        for _ in range(10):
+            (await consumer.receive()).release()
+        async with anyio.create_task_group() as tasks:
+            waiting = attempt(tasks, consumer.receive)
+            await others_wait()
+            await producer.send(RECORD)
+            await producer.send(RECORD)
+        assert waiting.done
+        assert producer.stats.rings == 1
+        assert consumer.stats.rings == 0
+
+
+async def test_spin_finds_what_comes(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path, spin=50) as (producer, consumer):
+        async with anyio.create_task_group() as tasks:
+            waiting = attempt(tasks, consumer.receive)
+            await others_wait()
+            await producer.send(RECORD)
+        assert bytes(waiting.result) == RECORD
+
+
+# ---- the end ------------------------------------------------------------------------
+
+
+async def test_close_of_the_producer(tmp_path: Path) -> None:
+    """What was sent is received first, then the end."""
+    producer, consumer = await opened(tmp_path)
+    async with consumer:
+        await producer.send(RECORD)
+        await producer.aclose()
+        assert bytes(await consumer.receive()) == RECORD
+        with pytest.raises(anyio.EndOfStream):
+            await consumer.receive()
+        with pytest.raises(StreamClosed, match="the ring is closed"):
+            await producer.send(RECORD)
+
+
+async def test_close_of_the_producer_wakes_the_consumer(tmp_path: Path) -> None:
+    producer, consumer = await opened(tmp_path)
+    async with consumer, anyio.create_task_group() as tasks:
+        waiting = attempt(tasks, consumer.receive)
+        await others_wait()
+        await producer.aclose()
+    assert isinstance(waiting.error, anyio.EndOfStream)
+
+
+async def test_close_of_the_consumer(tmp_path: Path) -> None:
+    producer, consumer = await opened(tmp_path)
+    async with producer, anyio.create_task_group() as tasks:
+        await filled(producer, RECORD)
+        waiting = attempt(tasks, producer.send, RECORD)
+        await others_wait()
+        await consumer.aclose()
+    assert isinstance(waiting.error, StreamBroken)
+    assert "the consumer has closed the ring" in str(waiting.error)
+
+
+async def test_own_close_wakes_who_waits(tmp_path: Path) -> None:
+    producer, consumer = await opened(tmp_path)
+    async with anyio.create_task_group() as tasks:
+        await filled(producer, RECORD)
+        waiting = [
+            attempt(tasks, producer.send, RECORD),
+            attempt(tasks, producer.send, RECORD),
+        ]
+        await others_wait()
+        await producer.aclose()
+    assert [type(each.error) for each in waiting] == [StreamClosed] * 2
+    while producer.stats.records > consumer.stats.records:
+        (await consumer.receive()).release()
+    async with anyio.create_task_group() as tasks:
+        await consumer.aclose()
+        await consumer.aclose()
+
+
+async def test_abort_is_as_a_death(tmp_path: Path) -> None:
+    producer, consumer = await opened(tmp_path)
+    async with consumer:
+        await producer.send(RECORD)
+        await anyio.to_thread.run_sync(producer.abort)
+        assert bytes(await consumer.receive()) == RECORD
+        with pytest.raises(StreamBroken, match="the producer died") as caught:
+            await consumer.receive()
+        assert isinstance(caught.value.__cause__, OSError)
+
+
+async def test_views_outlive_the_ring(tmp_path: Path) -> None:
+    producer, consumer = await opened(tmp_path)
+    async with producer, consumer:
+        await producer.send(RECORD)
+        await producer.send(RECORD)
+        view = (await consumer.receive()).view[:10]
+        array = (await consumer.receive_batch()).array("uint8")
+    del producer, consumer
+    gc.collect()
+    assert bytes(view) == RECORD[:10]
+    assert array.tobytes() == RECORD
+    del view, array
+
+    def is_unmapped() -> bool:
+        gc.collect()
+        return "azc_ring" not in Path("/proc/self/maps").read_text()
+
+    await until(is_unmapped)  # (once the loop has let go of it)
+
+
+async def test_unclosed_ring_is_warned_of(tmp_path: Path) -> None:
+    producer, consumer = await opened(tmp_path)
+    await producer.send(RECORD)
+    with pytest.warns(ResourceWarning, match="unclosed <Ring sends"):
+        del producer
+        gc.collect()
+    async with consumer:
+        assert bytes(await consumer.receive()) == RECORD
+        with pytest.raises(StreamBroken, match="died"):
+            await consumer.receive()
+
+
+# ---- at the call --------------------------------------------------------------------
+
+
+async def test_record_that_never_fits(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path, 100_000) as (producer, _):
+        assert producer.capacity == 131_072
+        message = r"a record of 131,057 bytes does not fit.* may have 131,056"
+        with pytest.raises(ValueError, match=message):
+            await producer.send(b"x" * 131_057)
+        with pytest.raises(ValueError, match=message):
+            producer.reserve(131_057)
+        await producer.send(b"x" * producer.largest)
+
+
+async def test_wrong_direction(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path) as (producer, consumer):
+        with pytest.raises(TypeError, match="sends, it does not receive"):
+            await producer.receive()
+        with pytest.raises(TypeError, match="receives, it does not send"):
+            await consumer.send(b"")
+        with pytest.raises(TypeError, match="receives, it does not send"):
+            consumer.reserve(1)
+
+
+async def test_listener_may_send(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path, sends=True) as (consumer, producer):
+        assert producer.sends
+        assert not consumer.sends
+        await producer.send(RECORD)
+        assert bytes(await consumer.receive()) == RECORD
+
+
+async def test_two_receive(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path) as (producer, consumer):
+        async with anyio.create_task_group() as tasks:
+            attempt(tasks, consumer.receive)
+            await others_wait()
+            with pytest.raises(anyio.BusyResourceError):
+                await consumer.receive_batch()
+            await producer.send(RECORD)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda ring: ring.send("text"), TypeError, "encode it first"),
+        (lambda ring: ring.send(memoryview(b"abcd")[::2]), BufferError, "contiguous"),
+        (lambda ring: ring.send(b"", type_id=1 << 32), ValueError, "32 bits"),
+        (lambda ring: ring.reserve(-1), ValueError, "does not fit"),
+    ],
+)
+async def test_bad_arguments(
+    tmp_path: Path, call: Any, error: type[Exception], message: str
+) -> None:
+    async with ring_pair(tmp_path) as (producer, consumer):
+        with pytest.raises(error, match=message):
+            await call(producer)
+        await producer.send(b"next")
+        assert bytes(await consumer.receive()) == b"next"

@@ -1,0 +1,401 @@
+"""Rpc over two rings: answers in any order, errors, deadlines, cancels and deaths."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from links import attempt, cancelled_at, linux_only, others_wait
+from rings import SMALL, opened
+
+from aiozerocopy import StreamBroken, StreamClosed
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+    from aiozerocopy.shm import Request, Ring, Rpc
+
+np = pytest.importorskip("numpy")
+pytestmark = [linux_only, pytest.mark.anyio]
+
+ECHO, FAIL, WAIT, NOTHING, HUGE, ODD = range(1, 7)
+
+SERVER = """
+import sys, anyio
+from aiozerocopy import shm
+async def handle(request):
+    if request.method == 3:
+        await anyio.sleep_forever()
+    return bytes(request)
+async def main():
+    requests = await shm.connect_ring(sys.argv[1])
+    replies = await shm.connect_ring(sys.argv[2])
+    async with shm.Rpc(requests, replies) as rpc:
+        await rpc.serve(handle)
+anyio.run(main)
+"""
+
+
+class Handler:
+    """Answers by method, and notes what became of those that wait."""
+
+    def __init__(self) -> None:
+        self.begun: list[bytes] = []
+        self.cancelled: list[bytes] = []
+        self.deadlines: list[float | None] = []
+        self.gates: dict[bytes, anyio.Event] = {}
+
+    def has_begun(self, name: bytes) -> bool:
+        return name in self.begun
+
+    async def __call__(self, request: Request) -> Any:
+        said = bytes(request)
+        self.deadlines.append(request.deadline)
+        if request.method == ECHO:
+            return request.view  # (of the other ring)
+        if request.method == FAIL:
+            raise KeyError("no such thing")
+        if request.method == HUGE:
+            return bytes(2 * SMALL)
+        if request.method == ODD:
+            return ["text"]
+        if request.method == NOTHING:
+            return None
+        self.begun.append(said)
+        gate = self.gates[said] = anyio.Event()
+        try:
+            await gate.wait()
+        except BaseException:
+            self.cancelled.append(said)
+            raise
+        return b"after all: ", said
+
+
+async def rings(folder: Path) -> tuple[Ring, Ring, Ring, Ring]:
+    """Both ends of two."""
+    (folder / "there").mkdir()
+    (folder / "back").mkdir()
+    return *await opened(folder / "there"), *await opened(folder / "back")
+
+
+@asynccontextmanager
+async def served(folder: Path) -> AsyncIterator[tuple[Rpc, Rpc, Handler]]:
+    """Who calls, who serves, and its handler."""
+    from aiozerocopy.shm import Rpc
+
+    out, requests, replies, back = await rings(folder)
+    handler = Handler()
+    async with Rpc(out, back) as rpc, Rpc(requests, replies) as server:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.serve, handler)
+            yield rpc, server, handler
+            await rpc.aclose()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await anyio.lowlevel.checkpoint()
+
+
+async def text(call: Awaitable[Any]) -> bytes:
+    with await call as answer:
+        return bytes(answer)
+
+
+# ---- answers -------------------------------------------------------------------------
+
+
+async def test_call_is_answered(tmp_path: Path) -> None:
+    async with served(tmp_path) as (rpc, _, _):
+        for data in (b"", b"x", bytes(40_000)):
+            assert await text(rpc.call(ECHO, data)) == data
+        assert await text(rpc.call(ECHO, b"of ", bytearray(b"two"))) == b"of two"
+        assert await text(rpc.call(NOTHING)) == b""
+
+
+async def test_array_goes_there_and_back(tmp_path: Path) -> None:
+    array = np.arange(12, dtype="float64").reshape(3, 4)
+    async with served(tmp_path) as (rpc, _, _):
+        with await rpc.call(ECHO, array) as answer:
+            assert answer.type_id == ECHO
+            assert (answer.array("float64", (3, 4)) == array).all()
+            assert answer.array().ctypes.data % 32 == 0
+
+
+async def test_answers_come_in_any_order(tmp_path: Path) -> None:
+    async with served(tmp_path) as (rpc, _, handler):
+        async with anyio.create_task_group() as tasks:
+            names = [b"%d" % n for n in range(20)]
+            calls = {name: attempt(tasks, text, rpc.call(WAIT, name)) for name in names}
+            await until(lambda: len(handler.begun) == 20)
+            for name in (*names[1::2], *names[::2][::-1]):
+                handler.gates[name].set()
+                await until(partial(calls[name].__getattribute__, "done"))
+                assert calls[name].result == b"after all: " + name
+            assert [call.done for call in calls.values()] == [True] * 20
+
+
+async def test_many_calls_through_small_rings(tmp_path: Path) -> None:
+    """More than fit into either."""
+    count = 500
+    answers: dict[int, bytes] = {}
+
+    async with served(tmp_path) as (rpc, _, _):
+
+        async def call(n: int) -> None:
+            data = n.to_bytes(4, "little") * 250
+            answers[n] = await text(rpc.call(ECHO, data))
+
+        async with anyio.create_task_group() as tasks:
+            for n in range(count):
+                tasks.start_soon(call, n)
+    assert answers == {n: n.to_bytes(4, "little") * 250 for n in range(count)}
+
+
+# ---- errors --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "says"),
+    [
+        (FAIL, "KeyError", "no such thing"),
+        (HUGE, "ValueError", "does not fit this ring"),
+        (ODD, "TypeError", "bytes-like object is required"),
+    ],
+)
+async def test_error_is_told(method: int, kind: str, says: str, tmp_path: Path) -> None:
+    from aiozerocopy.shm import RemoteError
+
+    async with served(tmp_path) as (rpc, _, _):
+        with pytest.raises(RemoteError, match=says) as caught:
+            await rpc.call(method)
+        assert caught.value.kind == kind
+        assert says in caught.value.text
+        assert await text(rpc.call(ECHO, b"goes on")) == b"goes on"
+
+
+async def test_call_that_cannot_be_sent(tmp_path: Path) -> None:
+    async with served(tmp_path) as (rpc, _, _):
+        with pytest.raises(ValueError, match="does not fit"):
+            await rpc.call(ECHO, bytes(2 * SMALL))
+        with pytest.raises(TypeError, match="bytes-like"):
+            bad: Any = "text"
+            await rpc.call(ECHO, bad)
+        with pytest.raises(ValueError, match="32 bits"):
+            await rpc.call(1 << 32)
+        assert await text(rpc.call(ECHO, b"goes on")) == b"goes on"
+
+
+async def test_two_rings_of_one_direction_are_refused(tmp_path: Path) -> None:
+    from aiozerocopy.shm import Rpc
+
+    four = await rings(tmp_path)
+    with pytest.raises(ValueError, match="receives on the other"):
+        Rpc(four[0], four[2])
+    for ring in four:
+        await ring.aclose()
+
+
+async def test_each_side_has_its_part(tmp_path: Path) -> None:
+    async with served(tmp_path) as (rpc, server, handler):
+        with pytest.raises(TypeError, match="does not call"):
+            await server.call(ECHO)
+        with pytest.raises(TypeError, match="does not serve"):
+            await rpc.serve(handler)
+        assert repr(rpc) == "<Rpc calls, 0 on their way>"
+        assert repr(server).startswith("<Rpc serves")
+
+
+# ---- deadlines and cancels -----------------------------------------------------------
+
+
+async def test_deadline_is_kept_on_both_sides(tmp_path: Path) -> None:
+    async with served(tmp_path) as (rpc, _, handler):
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            await rpc.call(WAIT, b"slow", timeout=0.05)
+        assert time.monotonic() - began < 5
+        await until(lambda: handler.cancelled == [b"slow"])
+        [deadline] = handler.deadlines
+        assert deadline is not None
+        assert 0 < deadline - began < 5
+        assert await text(rpc.call(ECHO, b"x", timeout=10)) == b"x"
+
+
+@pytest.mark.parametrize("seconds", [0, -1])
+async def test_deadline_that_is_over(seconds: float, tmp_path: Path) -> None:
+    async with served(tmp_path) as (rpc, _, handler):
+        with pytest.raises(TimeoutError):
+            await rpc.call(WAIT, b"late", timeout=seconds)
+        assert await text(rpc.call(ECHO, b"x")) == b"x"
+        assert handler.begun in ([], [b"late"])
+        await until(lambda: handler.cancelled == handler.begun)
+
+
+async def test_cancelled_call_is_forgotten(tmp_path: Path) -> None:
+    async with served(tmp_path) as (rpc, server, handler):
+        async with anyio.create_task_group() as tasks:
+            other = attempt(tasks, text, rpc.call(WAIT, b"other"))
+            async with anyio.create_task_group() as short:
+                short.start_soon(rpc.call, WAIT, b"short")
+                await until(lambda: len(handler.begun) == 2)
+                short.cancel_scope.cancel()
+            await until(lambda: handler.cancelled == [b"short"])
+            handler.gates[b"other"].set()
+            await until(lambda: other.done)
+            assert other.result == b"after all: other"
+        assert not rpc._calls
+        assert not server._calls
+
+
+async def test_reader_that_is_cancelled_lets_another_read(tmp_path: Path) -> None:
+    async with served(tmp_path) as (rpc, _, handler):
+        async with anyio.create_task_group() as tasks:
+            async with anyio.create_task_group() as short:
+                short.start_soon(rpc.call, WAIT, b"reader")
+                await until(lambda: handler.begun)
+                others = [
+                    attempt(tasks, text, rpc.call(WAIT, b"%d" % n)) for n in range(3)
+                ]
+                await until(lambda: len(handler.begun) == 4)
+                short.cancel_scope.cancel()
+            for gate in handler.gates.values():
+                gate.set()
+            await until(lambda: all(other.done for other in others))
+            assert {other.result for other in others} == {
+                b"after all: %d" % n for n in range(3)
+            }
+
+
+async def test_next_reader_that_is_cancelled_lets_another_read(tmp_path: Path) -> None:
+    """Woken to read, and cancelled before it does."""
+    async with served(tmp_path) as (rpc, _, handler):
+        async with anyio.create_task_group() as tasks:
+            async with anyio.create_task_group() as short:
+                for name in (b"reader", b"next"):
+                    short.start_soon(rpc.call, WAIT, name)
+                    await until(partial(handler.has_begun, name))
+                last = attempt(tasks, text, rpc.call(WAIT, b"last"))
+                await until(lambda: len(handler.begun) == 3)
+                await others_wait()
+                short.cancel_scope.cancel()
+            handler.gates[b"last"].set()
+            await until(lambda: last.done)
+            assert last.result == b"after all: last"
+
+
+async def test_cancel_at_every_await(tmp_path: Path) -> None:
+    async with served(tmp_path) as (rpc, _, _):
+        for n in (1, 2, 3, 4, 5, 6):
+            cancelled, answer = await cancelled_at(text(rpc.call(ECHO, b"a")), n)
+            assert cancelled or answer == b"a"
+            assert await text(rpc.call(ECHO, b"b")) == b"b"
+        assert not rpc._calls
+
+
+# ---- the end -------------------------------------------------------------------------
+
+
+async def test_server_that_closes_fails_all_calls(tmp_path: Path) -> None:
+    async with served(tmp_path) as (rpc, server, handler):
+        async with anyio.create_task_group() as tasks:
+            calls = [attempt(tasks, rpc.call, WAIT, b"%d" % n) for n in range(5)]
+            await until(lambda: len(handler.begun) == 5)
+            server._replies.abort()
+            await until(lambda: all(call.done for call in calls))
+        assert all(isinstance(call.error, StreamBroken) for call in calls)
+        with pytest.raises(StreamBroken):
+            await rpc.call(ECHO)
+
+
+async def test_own_close_fails_all_calls(tmp_path: Path) -> None:
+    async with served(tmp_path) as (rpc, _, handler):
+        async with anyio.create_task_group() as tasks:
+            calls = [attempt(tasks, rpc.call, WAIT, b"%d" % n) for n in range(3)]
+            await until(lambda: len(handler.begun) == 3)
+            await rpc.aclose()
+            await until(lambda: all(call.done for call in calls))
+        assert all(isinstance(call.error, StreamClosed) for call in calls)
+        await until(lambda: len(handler.cancelled) == 3)
+
+
+async def test_caller_that_dies_ends_serve(tmp_path: Path) -> None:
+    from aiozerocopy.shm import Rpc
+
+    out, requests, replies, back = await rings(tmp_path)
+    handler = Handler()
+    async with Rpc(out, back) as rpc, Rpc(requests, replies) as server:
+        async with anyio.create_task_group() as tasks:
+            serving = attempt(tasks, server.serve, handler)
+            calling = attempt(tasks, rpc.call, WAIT, b"x")
+            await until(lambda: handler.begun)
+            out.abort()
+            back.abort()
+            await until(lambda: serving.done and calling.done)
+    assert isinstance(serving.error, StreamBroken)
+    assert handler.cancelled == [b"x"]
+
+
+@pytest.mark.parametrize("data", [b"", b"short", bytes(32), b"\xff" * 40])
+async def test_record_that_is_no_call_ends_serve(data: bytes, tmp_path: Path) -> None:
+    from aiozerocopy.shm import Rpc
+
+    out, requests, replies, back = await rings(tmp_path)
+    async with out, back, Rpc(requests, replies) as server:
+        await out.send(data)
+        with pytest.raises(StreamBroken, match="no call"):
+            await server.serve(Handler())
+
+
+async def test_record_that_is_no_answer_fails_the_calls(tmp_path: Path) -> None:
+    from aiozerocopy.shm import Rpc
+
+    out, requests, replies, back = await rings(tmp_path)
+    async with requests, replies, Rpc(out, back) as rpc:
+        await replies.send(b"nonsense")
+        with pytest.raises(StreamBroken, match="no answer"):
+            await rpc.call(ECHO)
+
+
+@pytest.mark.timeout(40)
+async def test_death_of_the_server_fails_all_calls_at_once(tmp_path: Path) -> None:
+    from aiozerocopy import shm
+
+    paths = [tmp_path / "there", tmp_path / "back"]
+    async with anyio.create_task_group() as tasks:
+        ends: dict[str, Any] = {}
+
+        async def listen(name: str, path: Path, *, sends: bool) -> None:
+            ends[name] = await shm.listen_ring(path, SMALL, sends=sends)
+
+        tasks.start_soon(lambda: listen("out", paths[0], sends=True))
+        tasks.start_soon(lambda: listen("back", paths[1], sends=False))
+        await until(lambda: all(path.exists() for path in paths))
+        child = subprocess.Popen(  # noqa: ASYNC220 - it does not wait for anything
+            [sys.executable, "-c", SERVER, *map(str, paths)],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+    try:
+        async with shm.Rpc(ends["out"], ends["back"]) as rpc:
+            assert await text(rpc.call(ECHO, b"hello")) == b"hello"
+            async with anyio.create_task_group() as tasks:
+                calls = [attempt(tasks, rpc.call, WAIT, b"%d" % n) for n in range(10)]
+                await others_wait()
+                assert await text(rpc.call(ECHO, b"all are there")) == b"all are there"
+                began = time.monotonic()
+                child.send_signal(signal.SIGKILL)
+                await until(lambda: all(call.done for call in calls))
+            assert time.monotonic() - began < 0.2
+            assert all(isinstance(call.error, StreamBroken) for call in calls)
+    finally:
+        child.kill()
+        child.wait()

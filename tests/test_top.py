@@ -1,0 +1,412 @@
+"""`publish_stats` tells what there is; `aiozerocopy top` shows it, and only looks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from links import linux_only
+from rings import SMALL, ring_pair
+
+import aiozerocopy as azc
+from aiozerocopy import publishing
+from aiozerocopy.commands import cli, programs, top
+from aiozerocopy.commands.programs import Peers, ask_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+
+PROGRAM = """
+import sys, anyio, aiozerocopy as azc
+async def main():
+    with azc.publish_stats("a program"):
+        reader, writer = azc.pipe()
+        async with reader, writer:
+            await writer.send(bytes(1000))
+            print("ready", flush=True)
+            await anyio.to_thread.run_sync(sys.stdin.read)
+anyio.run(main)
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "stats"
+    monkeypatch.setenv(publishing.VARIABLE, str(path))
+    return path
+
+
+@pytest.fixture
+def program() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as started:
+        assert started.stdout is not None
+        try:
+            assert started.stdout.readline() == "ready\n"
+            yield started
+        finally:
+            started.kill()
+
+
+def own_streams() -> list[dict[str, Any]]:
+    [found] = ask_all()
+    streams: list[dict[str, Any]] = found["streams"]
+    return sorted(streams, key=lambda one: one["id"])
+
+
+# ---- publishing ----------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_every_direction_is_told() -> None:
+    reader, writer = azc.pipe()
+    async with reader, writer:
+        with azc.publish_stats("tests"):
+            await writer.send(bytes(3000))
+            await writer.send(bytes(10))
+            await reader.receive_exactly(bytearray(1000))
+            here, there = azc.socketpair()  # opened later
+            async with here, there:
+                streams = own_streams()
+                fds = [one["fd"] for one in streams]
+                ends = (reader, writer, here, here, there, there)
+                assert sorted(fds) == sorted(end.fileno() for end in ends)
+            assert len(own_streams()) == 2
+    inward, outward = streams[:2]
+    assert (inward["direction"], outward["direction"]) == ("in", "out")
+    assert (inward["bytes"], outward["bytes"], outward["messages"]) == (1000, 3010, 2)
+    assert inward["unread"] == outward["unread"] == 2010
+    assert outward["lane"] == "copy"
+    assert 0 < outward["age"] < 60
+    assert outward["error"] == ""
+
+
+@pytest.mark.anyio
+async def test_what_waits_is_told() -> None:
+    here, there = azc.socketpair()
+    with azc.publish_stats():
+        async with here, there:
+            ticket = await here.put(bytes(20_000_000))
+            queued = [one["queued_bytes"] for one in own_streams()]
+            assert not ticket.done()
+            assert 10_000_000 < max(queued) < 20_000_000
+            here.abort()
+
+
+def test_more_streams_than_expected() -> None:
+    pipes = [azc.pipe() for _ in range(150)]
+    with azc.publish_stats():
+        assert len(own_streams()) == 300
+    for end in (end for pair in pipes for end in pair):
+        end.abort()
+
+
+def test_twice_is_refused() -> None:
+    with azc.publish_stats("first"):
+        with pytest.raises(RuntimeError, match="as 'first'"):
+            azc.publish_stats()
+    azc.publish_stats().close()
+
+
+def test_nothing_is_left(folder: Path) -> None:
+    published = azc.publish_stats()
+    assert [path.name for path in folder.iterdir()] == [f"{os.getpid()}.stats"]
+    assert repr(published).startswith("<Publication")
+    published.close()
+    published.close()
+    assert [*folder.iterdir()] == []
+    assert ask_all() == []
+
+
+@pytest.mark.parametrize("name", ["", "x" * 101, "two\nlines"])
+def test_name_that_cannot_be_shown_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="1 to 100 characters"):
+        azc.publish_stats(name)
+    azc.publish_stats("another").close()
+
+
+def test_folder_that_is_open_to_others_is_refused(folder: Path) -> None:
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    with pytest.raises(PermissionError, match="chmod 700"):
+        azc.publish_stats()
+    with pytest.raises(PermissionError, match="chmod 700"):
+        ask_all()
+
+
+def test_file_in_its_place_is_refused(folder: Path) -> None:
+    folder.write_text("")
+    with pytest.raises(NotADirectoryError):
+        azc.publish_stats()
+
+
+def test_path_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(publishing.VARIABLE, str(tmp_path / ("x" * 100)))
+    with pytest.raises(OSError, match="too long"):
+        azc.publish_stats()
+
+
+def test_socket_of_a_dead_program_is_removed(folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(folder / "99999999.stats"))
+    with azc.publish_stats():
+        assert [path.name for path in folder.iterdir()] == [f"{os.getpid()}.stats"]
+
+
+def test_forked_child_publishes_itself() -> None:
+    with azc.publish_stats("parent"):
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            with azc.publish_stats("child"):
+                names = {one["pid"]: one["name"] for one in ask_all()}
+                os.write(writer, json.dumps(names).encode())
+            os._exit(0)
+        os.close(writer)
+        with open(reader, "rb") as file:
+            names = json.load(file)
+        os.waitpid(child, 0)
+        assert names == {str(os.getpid()): "parent", str(child): "child"}
+        assert [one["name"] for one in ask_all()] == ["parent"]
+
+
+def test_who_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And holds up those who ask after him no longer than that."""
+    monkeypatch.setattr(publishing, "PATIENCE", 0.5)
+    monkeypatch.setattr(programs, "PATIENCE", 10)
+    with azc.publish_stats() as published:
+        long = "x" * 1_000_000
+        monkeypatch.setattr(published, "snapshot", lambda: {"pid": 1, "name": long})
+        with socket.socket(socket.AF_UNIX) as hung:
+            hung.connect(str(published.path))
+            assert ask_all()[0]["name"] == long
+            got = 0
+            while piece := hung.recv(1 << 20):
+                got += len(piece)
+            assert got < 1_000_000
+
+
+@pytest.mark.anyio
+async def test_answers_while_the_loop_is_blocked() -> None:
+    with azc.publish_stats():
+        assert len(ask_all()) == 1  # (this blocks the loop itself)
+
+
+@linux_only
+@pytest.mark.anyio
+async def test_rings_are_told(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path) as (producer, consumer):
+        await producer.send(bytes(1000))
+        await producer.send(bytes(2000))
+        record = await consumer.receive()
+        with azc.publish_stats():
+            watch = top.Watch()
+            [found] = watch.look()
+            [inward], [outward] = (
+                [one for one in found["rings"] if one["direction"] == direction]
+                for direction in ("in", "out")
+            )
+            assert (inward["messages"], outward["messages"]) == (1, 2)
+            assert (inward["bytes"], outward["bytes"]) == (1000, 3000)
+            assert (inward["held"], outward["peer_pid"]) == (1, os.getpid())
+            assert outward["peer"].endswith(f" {os.getpid()}")
+            assert 3000 < outward["unread"] < outward["capacity"] == SMALL
+            assert len(top.text([found], 0)) == 3
+            producer.abort()
+            await anyio.lowlevel.checkpoint()
+            [after] = watch.look()
+            assert {one["direction"] for one in after["rings"]} <= {"in"}
+        record.release()
+
+
+# ---- looking on ----------------------------------------------------------------------
+
+
+def looked(*words: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert cli.main(["top", "--interval", "0.1", "--once", *words]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("program")
+def test_table(capsys: pytest.CaptureFixture[str]) -> None:
+    said = looked(capsys=capsys).splitlines()
+    assert said[0].split() == ["program", *top_titles(said)]
+    assert len(said) == 3
+    assert all(line.startswith("a program ") for line in said[1:])
+
+
+def top_titles(said: list[str]) -> list[str]:
+    titles = {column.title for column in top.COLUMNS}
+    found = said[0].split()[1:]
+    assert set(found) <= titles
+    return found
+
+
+def test_json(
+    program: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    [found] = json.loads(looked("--json", capsys=capsys))
+    assert (found["name"], found["pid"]) == ("a program", program.pid)
+    sends = next(one for one in found["streams"] if one["direction"] == "out")
+    assert (sends["bytes"], sends["rates"]["bytes"]) == (1000, 0)
+
+
+def test_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    assert looked("--json", capsys=capsys) == "[]\n"
+    assert cli.main(["top", "--interval", "0.1", "--once"]) == 1
+    assert "azc.publish_stats()" in capsys.readouterr().err
+
+
+def test_program_that_is_stopped_does_not_answer(
+    program: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    program.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    assert f"{program.pid} does not answer" in looked(capsys=capsys)
+    assert time.monotonic() - began < 5
+    program.send_signal(signal.SIGCONT)
+    assert ask_all()[0]["name"] == "a program"
+
+
+def test_program_that_has_ended_is_gone(program: subprocess.Popen[str]) -> None:
+    watch = top.Watch()
+    assert len(watch.look()) == 1
+    program.kill()
+    program.wait()
+    assert watch.look() == []
+    assert top.text([], 0) == [top.NOBODY]
+
+
+def test_program_that_has_no_stream() -> None:
+    with azc.publish_stats("idle"):
+        assert top.text(top.Watch().look(), 80) == [
+            f"idle {os.getpid()} has no stream and no ring open"
+        ]
+
+
+@pytest.mark.anyio
+async def test_rates() -> None:
+    reader, writer = azc.pipe()
+    async with reader, writer:
+        with azc.publish_stats():
+            watch = top.Watch()
+            [before] = watch.look()
+            assert {one["rates"]["bytes"] for one in before["streams"]} == {None}
+            await writer.send(bytes(1000))
+            [after] = watch.look()
+            took = after["time"] - before["time"]
+            sent = max(one["rates"]["bytes"] for one in after["streams"])
+            assert sent == pytest.approx(1000 / took)
+
+
+@pytest.mark.anyio
+async def test_peers_have_names(tmp_path: Path) -> None:
+    peers = Peers()
+    path = tmp_path / "socket"
+    async with azc.open_process(["cat"]) as child:
+        assert child.stdin is not None
+        fd = child.stdin.fileno()
+        assert peers.of(os.getpid(), fd) == f"cat {child.pid}"
+    for family, address in (
+        (socket.AF_INET, ("127.0.0.1", 0)),
+        (socket.AF_INET6, ("::1", 0)),
+    ):
+        with socket.create_server(address, family=family) as server:
+            with socket.create_connection(server.getsockname()[:2]) as client:
+                host, port = server.getsockname()[:2]
+                shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+                assert peers.of(os.getpid(), client.fileno()) == shown
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        assert peers.of(os.getpid(), server.fileno()) == str(path)
+    assert peers.of(os.getpid(), 1 << 20) == ""
+
+
+def snapshot(**changes: Any) -> dict[str, Any]:
+    one = {
+        **{"id": 1, "fd": 7, "direction": "out", "lane": "copy", "age": 7300.0},
+        **{"peer": "/home/somebody/with/a/long/path/film.mp4", "error": ""},
+        **{
+            "bytes": 9,
+            "messages": 9,
+            "calls": 9,
+            "waits": 1,
+            "queued_bytes": 2_000_000,
+        },
+        **{"queued": 1, "unread": 3, "capacity": 4},
+        **{"rates": {"bytes": 1.5e9, "messages": 1234.0, "waits": 0.0}},
+        **changes,
+    }
+    return {"pid": 12345, "name": "a-program-with-a-name.py", "streams": [one]}
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 120])
+def test_table_fits_the_terminal(width: int) -> None:
+    title, row = top.text([snapshot()], width)
+    assert len(row) <= max(width, 24)
+    assert "MB/s" in title
+    assert "1,500.0" in row
+    assert ("75%" in row) == (width >= 60)
+
+
+def test_broken_stream_says_why() -> None:
+    assert top.text([snapshot(error="EPIPE")], 60)[1].endswith("EPIPE")
+
+
+@pytest.mark.parametrize(
+    ("age", "shown"),
+    [(0.4, "0 s"), (119, "119 s"), (120, "2 min"), (7300, "2 h"), (200_000, "2 d")],
+)
+def test_duration(age: float, shown: str) -> None:
+    assert top.duration(age) == shown
+
+
+@pytest.mark.usefixtures("program")
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_ctrl_c_ends_it(words: list[str]) -> None:
+    command = [sys.executable, "-m", "aiozerocopy", "top", "--interval", "0.1", *words]
+    with subprocess.Popen(
+        command,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as watching:
+        assert watching.stdout is not None
+        assert "a program" in watching.stdout.readline() + watching.stdout.readline()
+        watching.send_signal(signal.SIGINT)
+        _, complained = watching.communicate(timeout=10)
+    assert watching.returncode == 130
+    assert complained == "aiozerocopy top: interrupted\n"
+
+
+def test_many_ask_at_once() -> None:
+    with azc.publish_stats("busy"):
+        answers: list[Any] = []
+        asking = [
+            threading.Thread(target=lambda: answers.append(ask_all()))
+            for _ in range(20)
+        ]
+        for thread in asking:
+            thread.start()
+        for thread in asking:
+            thread.join()
+        assert [answer[0]["name"] for answer in answers] == ["busy"] * 20
