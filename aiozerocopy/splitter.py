@@ -66,7 +66,8 @@ class Splitter(Block):
 
     With a ``file``, all that is taken goes there too: a path, which is created or
     emptied, or an fd or file object of a regular file, which stays yours.  If that
-    fails (the disk is full, say) the readers go on; `wait` and the block's end tell it.
+    fails (the disk is full, say) the readers go on.  `wait` tells it, or the end of the
+    block if nobody waits; and so they do if the source broke.
 
     A reader may be behind by what its pipe holds: ``pipe_size`` bytes or what the
     system allows, and fewer if the source is written in small pieces.  With a full pipe
@@ -114,21 +115,33 @@ class Splitter(Block):
     # -- its life -----------------------------------------------------------------
 
     async def _begin(self, undo: contextlib.AsyncExitStack) -> None:
-        tasks = await undo.enter_async_context(anyio.create_task_group())
-        undo.callback(tasks.cancel_scope.cancel)
         if _is_pipe(self._source):
             self._inner = cast("ReceiveStream", self._source)
         else:
             self._inner, self._writer = pipe(self._pipe_size)
+        try:
+            self._split = self._start(self._inner)
+        except BaseException:
+            if self._writer is not None:
+                self._writer.abort()
+                self._inner.abort()
+            raise
+        undo.callback(self._split.stop)
+        if self._writer is not None:
+            tasks = await undo.enter_async_context(anyio.create_task_group())
+            undo.callback(tasks.cancel_scope.cancel)
             tasks.start_soon(self._feed, self._writer)
-        fd = self._inner._lend_fd(self)
+
+    def _start(self, inner: ReceiveStream) -> Split:
+        fd = inner._lend_fd(self)
         file, self._file = self._file, -1
         try:
-            self._split = Split(fd, file, self._patience, self._unit)
-            self._split.start()
+            split = Split(fd, file, self._patience, self._unit)
+            split.start()
         except BaseException:
-            self._inner._return_fd(self, b"")
+            inner._return_fd(self, b"")
             raise
+        return split
 
     async def _feed(self, writer: SendStream) -> None:
         """Pass on what comes from a source that is no pipe."""
@@ -136,7 +149,7 @@ class Splitter(Block):
             with self._feeding:
                 await relay(self._source, writer)
                 await writer.aclose()
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+        except Exception as error:  # whatever it is, `wait` tells it
             self._source_error = error
         finally:
             with anyio.move_on_after(HELD_UP, shield=True):
@@ -159,20 +172,16 @@ class Splitter(Block):
         """Wait for the source's end; return how many bytes it had.
 
         Raises:
-            StreamBroken: the source broke, or the file does not have all; its
+            StreamBroken: the source broke, or the file does not have all: then
                 ``bytes_sent`` are those in the file.
+            others: of a source that is no stream of this package.
             StreamClosed: the splitter was closed before.
         """
         split = self._running()
         await split.wait()
-        self._is_told = True
-        if self._source_error is not None:
-            raise self._source_error
-        if split.result == -errno.ECANCELED:
-            raise StreamClosed("the splitter was closed before its source's end")
+        self._raise_if_failed(split)
         if split.result:
-            raise _broken("the source", -split.result, 0, 0)
-        self._check_file(split)
+            raise StreamClosed("the splitter was closed before its source's end")
         return self.taken
 
     async def aclose(self, grace: float = 0) -> None:
@@ -223,14 +232,20 @@ class Splitter(Block):
     ) -> None:
         await super().__aexit__(exc_type, exc_val, exc_tb)
         if exc_val is None and not self._is_told and self._split is not None:
-            self._check_file(self._split)
+            self._raise_if_failed(self._split)
 
     def _running(self) -> Split:
         if self._split is None or self._is_closed:
             raise StreamClosed("the splitter is not open: use `async with`")
         return self._split
 
-    def _check_file(self, split: Split) -> None:
+    def _raise_if_failed(self, split: Split) -> None:
+        self._is_told = True
+        if self._source_error is not None:
+            raise self._source_error
+        result = split.result or 0
+        if result not in (0, -errno.ECANCELED):
+            raise _broken("the source", -result, 0, 0)
         state = split.state()
         if state.file_error:
             raise _broken("the file", -state.file_error, state.filed, state.taken)

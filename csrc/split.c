@@ -450,10 +450,12 @@ int azc_split_stop(azc_split *it) {
 }
 
 int azc_split_get(azc_split *it, azc_split_state *state) {
-    bool copies = atomic_load(&it->copies) != 0;
-    pthread_mutex_lock(&it->lock);
-    bool over = it->over;
-    pthread_mutex_unlock(&it->lock);
+    bool copies = atomic_load(&it->copies) != 0, over = false;
+    if (!it->inherited) { /* (else the lock may be held for ever) */
+        pthread_mutex_lock(&it->lock);
+        over = it->over;
+        pthread_mutex_unlock(&it->lock);
+    }
     *state = (azc_split_state){
         .taken = atomic_load(&it->taken),
         .filed = atomic_load(&it->filed),

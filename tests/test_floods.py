@@ -73,6 +73,8 @@ FLOODS = {
     "a long query": Flood(b"", asking("/?a=" + "%41" * 5_000), 200, 100),
     "requests": Flood(b"", asking("/healthz"), 200, 1000),
     "requests that cost more": Flood(b"", asking("/metrics"), 200, 1000),
+    "files": Flood(b"", asking("/file"), 200, 300),
+    "parts of a file": Flood(b"", asking("/file", "Range: bytes=0-0"), 206, 300),
     "empty lines": Flood(b"", b"\r\n", 431),
     "bytes to a stream": Flood(asking("/stream.mjpg"), b"x", 200),
 }
@@ -111,7 +113,7 @@ async def test_one_client_does_not_hold_up_the_others(name: str) -> None:
         pytest.skip("needs simplejpeg or Pillow")
     pauses: list[float] = []
     frame = np.zeros((48, 64, 3), np.uint8)
-    async with azc.Broadcast() as hub, web.serve(hub) as to:
+    async with azc.Broadcast() as hub, web.serve(hub, file=FLOODER) as to:
         async with azc.connect_tcp("127.0.0.1", to.port) as viewer:
             await become_a_viewer(viewer)
             message = bytearray(4 + 32 + frame.nbytes)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import pytest
+from anyio.abc import ByteReceiveStream
 from links import linux_only, until
 
 import aiozerocopy as azc
@@ -123,15 +124,69 @@ async def test_source_that_is_no_pipe() -> None:
     assert [collected.contents[reader] for reader in readers] == [DATA] * 2
 
 
-async def test_source_that_breaks_is_told() -> None:
+class Chunks(ByteReceiveStream):
+    """A stream that is not of this package."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        await anyio.lowlevel.checkpoint()
+        if not self._data:
+            raise anyio.EndOfStream
+        chunk, self._data = self._data[:max_bytes], self._data[max_bytes:]
+        return chunk
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
+async def test_source_of_another_package() -> None:
+    async with azc.Splitter(Chunks(DATA), patience=math.inf) as splitter:
+        reader = await splitter.join()
+        received = await content(reader)
+        assert await splitter.wait() == len(DATA)
+    assert received == DATA[len(DATA) - len(received) :]
+
+
+async def test_what_was_received_before_comes_first() -> None:
+    async with azc.pipe() as (source, writer):
+        await writer.send(b"before, ")
+        source._unread = await source.receive()
+        async with azc.Splitter(source) as splitter:
+            reader = await splitter.join()
+            await writer.send(b"after")
+            await writer.aclose()
+            assert await splitter.wait() == 13
+            assert (b"before, after").endswith(await content(reader))
+
+
+async def test_source_is_nobody_elses_meanwhile() -> None:
+    async with azc.pipe() as (source, writer), azc.socketpair() as (near, _):
+        async with azc.Splitter(source):
+            for taking in (source.receive(), azc.relay(source, near)):
+                with pytest.raises(anyio.BusyResourceError):
+                    await taking
+            with pytest.raises(anyio.BusyResourceError):
+                async with azc.Splitter(source):
+                    pass
+        await writer.send(b"more")
+        assert await source.receive() == b"more"
+
+
+@pytest.mark.parametrize("is_waited_for", [True, False])
+async def test_source_that_breaks_is_told(is_waited_for: bool) -> None:
     async with azc.socketpair() as (source, writer):
         await source.send(b"unread, so that its peer's close is a reset")
-        async with azc.Splitter(source) as splitter:
-            await writer.send(b"some")
-            await wait_for_state(splitter, taken=4)
-            writer.abort()
-            with pytest.raises(azc.StreamBroken, match="reset"):
-                await splitter.wait()
+        with pytest.raises(azc.StreamBroken, match="reset"):
+            async with azc.Splitter(source) as splitter:
+                reader = await splitter.join()
+                await writer.send(b"some")
+                await wait_for_state(splitter, taken=4)
+                writer.abort()
+                assert await content(reader) == b"some"
+                if is_waited_for:
+                    await splitter.wait()
 
 
 async def test_small_pieces() -> None:
@@ -404,23 +459,49 @@ def test_without_tee_it_copies(error: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+AT_EXIT = """
+import anyio, aiozerocopy as azc
+
+async def main():
+    source, writer = azc.pipe()
+    splitter = azc.Splitter(source)
+    await splitter.__aenter__()
+    kept.extend((source, writer, splitter, await splitter.join()))
+    raise SystemExit(3)
+
+kept = []
+anyio.run(main)
+"""
+
+
+def test_program_may_end_without_a_close() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AT_EXIT],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (3, "")
+
+
 async def test_forked_child_has_no_part_in_it() -> None:
     async with azc.pipe() as (source, writer), azc.Splitter(source) as splitter:
         reader = await splitter.join()
         await wait_for_state(splitter, readers=1)
         go_on, told = os.pipe()
+        await writer.send(b"all")
+        await wait_for_state(splitter, taken=3)
         child = os.fork()
         if child == 0:
             try:
                 os.close(told)
                 os.read(go_on, 1)  # until the parent has seen its reader's end
+                assert splitter.taken == 3
                 splitter._split.stop()  # type: ignore[union-attr]
                 os._exit(0)
             finally:
                 os._exit(1)
         os.close(go_on)
-        await writer.send(b"all")
-        await wait_for_state(splitter, taken=3)
         await splitter.aclose()
         assert await content(reader) == b"all"
         os.close(told)

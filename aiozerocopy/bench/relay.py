@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,8 +143,8 @@ class Relayer(Feeder):
     source: Source = field(kw_only=True)
 
     def count_calls(self, work: Work) -> float | None:
-        # (a call that is traced takes long)
-        return super().count_calls(replace(work, messages=work.messages // 4))
+        """None: they are as many as the pipe is found with more or less in it."""
+        return None
 
     def _feed(
         self, work: Work, check: bool, tracer: Sequence[str] = ()

@@ -14,7 +14,7 @@ import stat
 import sys
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass
-from os import fdopen, fstat
+from os import fdopen, fstat, set_blocking
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy.bench.frames import cpu
@@ -70,6 +70,7 @@ class Job:
 async def our_sink(job: Job, stack: AsyncExitStack) -> SendStream:
     from aiozerocopy import open_writer
 
+    set_blocking(job.fd, False)  # as all are that this package has made
     return await stack.enter_async_context(open_writer(job.fd))
 
 
