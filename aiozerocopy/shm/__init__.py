@@ -28,4 +28,5 @@ from aiozerocopy.shm.records import Batch as Batch
 from aiozerocopy.shm.records import Record as Record
 from aiozerocopy.shm.ring import Ring as Ring
 from aiozerocopy.shm.ring import RingStats as RingStats
+from aiozerocopy.shm.routes import Route as Route
 from aiozerocopy.shm.slot import Slot as Slot
