@@ -160,7 +160,7 @@ class Scene:
         ends = Ends(*await opened(folder), [])
         await self.be_hit(ends)
         await self.go_on(ends)
-        del ends
+        vars(ends).clear()  # (Python 3.10 keeps it for a while)
         await self.nothing_is_left(fds)
 
     def in_the_loop(self, _: object, context: dict[str, Any]) -> None:

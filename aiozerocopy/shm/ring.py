@@ -109,7 +109,8 @@ class Ring:
         It is closed with the ring, and closes it.
         """
         self._sender()
-        return RingSendStream(self)
+        most = min(self.largest, self.capacity // 4)
+        return RingSendStream(self.send, self.aclose, most)
 
     def _sender(self) -> Sender:
         if isinstance(self._side, Sender):
@@ -174,7 +175,7 @@ class Ring:
         It is closed with the ring, and closes it.
         """
         self._receiver()
-        return RingReceiveStream(self)
+        return RingReceiveStream(self.receive, self.aclose)
 
     # -- its end ----------------------------------------------------------------------
 
