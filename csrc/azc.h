@@ -287,7 +287,8 @@ int azc_shm_set_spin(azc_id ring, unsigned us);
 int azc_shm_hear(azc_id ring);
 
 /* Sends a record, of one piece or of several, which are copied.
- *   -EAGAIN     the ring is full; the bell will ring once there is room
+ *   -EAGAIN     the ring is full; the bell will ring once there is room, the first
+ *               time rather later: call it again after a millisecond
  *   -EBUSY      a record is reserved           -EMSGSIZE  too big for this ring
  *   -EPIPE      the consumer has closed the ring, or died
  *   -EPROTO     the peer broke the rules       -ESHUTDOWN, -ECHILD  as above */

@@ -92,6 +92,7 @@ enum {
     AZC_RING_LEAST = 65536,      /* capacity */
     AZC_RING_MOST_BITS = 40,     /* of a capacity */
     AZC_RING_FDS = 3,            /* the memory, our doorbell, the other's */
+    AZC_RING_SLACK_MS = 1,       /* see azc_ring_await_room */
     AZC_RING_CONFIRM_MS = 10000, /* for the other's part in the handshake */
 };
 
@@ -298,11 +299,21 @@ static inline int azc_ring_commit(azc_ring *ring, uint64_t size,
 /* Forgets what was reserved. */
 static inline void azc_ring_rollback(azc_ring *ring) { ring->is_reserved = 0; }
 
-/* Before sleeping until there is room for so many bytes: see azc_ring__arm. */
-static inline int azc_ring_await_room(azc_ring *ring, uint64_t size) {
+/* Before sleeping until there is room for so many bytes, and for `slack` more in the
+ * ring: see azc_ring__arm.  With slack a consumer that releases one record after the
+ * other need not ring for each; but it may hold records and release no more, so sleep
+ * for AZC_RING_SLACK_MS then, and without slack after that. */
+static inline int azc_ring_await_room(azc_ring *ring, uint64_t size,
+                                      uint64_t slack) {
     if (ring->fault) return -EPROTO;
-    uint64_t end = ring->index + azc_ring_stride(size);
-    return azc_ring__arm(ring, end - ring->capacity);
+    uint64_t stride = azc_ring_stride(size);
+    if (slack > ring->capacity - stride) slack = ring->capacity - stride;
+    return azc_ring__arm(ring, ring->index + stride + slack - ring->capacity);
+}
+
+/* How much that is by default. */
+static inline uint64_t azc_ring_slack(const azc_ring *ring) {
+    return ring->capacity / 8;
 }
 
 /* ---- the consumer -------------------------------------------------------- */
@@ -407,13 +418,18 @@ static inline int64_t azc_ring__deadline(int timeout_ms) {
 static inline int azc_ring_reserve_wait(azc_ring *ring, uint64_t size,
                                         void **payload, int timeout_ms) {
     int64_t deadline = azc_ring__deadline(timeout_ms);
+    uint64_t slack = azc_ring_slack(ring);
     for (;;) {
         int r = azc_ring_reserve(ring, size, payload);
         if (r != -EAGAIN) return r;
         if (ring->is_gone) return -EPIPE;
-        r = azc_ring_await_room(ring, size);
-        if (r == 0) r = azc_ring_sleep(ring, deadline);
+        int64_t soon = azc_ring__deadline(AZC_RING_SLACK_MS);
+        if (!slack || (deadline && deadline < soon)) soon = deadline;
+        r = azc_ring_await_room(ring, size, slack);
+        if (r == 0) r = azc_ring_sleep(ring, soon);
+        if (r == -ETIMEDOUT && soon != deadline) r = 0;
         if (r < 0) return r;
+        slack = 0;
     }
 }
 

@@ -31,6 +31,7 @@ typedef struct azc_shm {
     hold *holds; /* a circle of `room` */
     size_t room, first, count;
     uint64_t records, bytes, waits;
+    uint64_t awaited; /* one more than where room was waited for last */
     unsigned spin_us;
     bool has_left; /* we have closed it: no more calls */
 } azc_shm;
@@ -220,14 +221,17 @@ static bool spin(azc_id id, uint64_t seen, unsigned us) {
 
 /* ---- sending ----------------------------------------------------------------- */
 
-/* With the lock held: room, or -EAGAIN with the bell armed. */
+/* With the lock held: room, or -EAGAIN with the bell armed, at first with slack. */
 static int reserve(azc_shm *shm, uint64_t n, void **at) {
+    bool is_first = shm->awaited != shm->ring.index + 1;
+    uint64_t slack = is_first ? azc_ring_slack(&shm->ring) : 0;
     for (;;) {
         int r = azc_ring_reserve(&shm->ring, n, at);
         if (r != -EAGAIN) return r;
         if (shm->ring.is_gone) return -EPIPE;
-        r = azc_ring_await_room(&shm->ring, n);
+        r = azc_ring_await_room(&shm->ring, n, slack);
         if (r < 0) return r;
+        shm->awaited = shm->ring.index + 1;
         if (r == 0) return -EAGAIN;
     }
 }

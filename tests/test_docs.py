@@ -26,6 +26,8 @@ from urllib.parse import unquote
 
 import pytest
 
+from aiozerocopy._core.binding import PORTABLE
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -101,6 +103,8 @@ TO_RUN = [each for each in PROGRAMS if not each.note.startswith("not run:")]
 def test_program(program: Program, tmp_path: Path) -> None:
     if lacking := [name for name in EXTRAS if not importlib.util.find_spec(name)]:
         pytest.skip(f"needs {lacking}")
+    if PORTABLE and program.page.stem == "rings":
+        pytest.skip("the portable build has no rings")
     path = tmp_path / f"{program.page.stem}.py"
     path.write_text(program.source)
     with subprocess.Popen(

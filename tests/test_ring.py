@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -466,3 +468,10 @@ async def test_bad_arguments(
             await call(producer)
         await producer.send(b"next")
         assert bytes(await consumer.receive()) == b"next"
+
+
+async def test_portable_build_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aiozerocopy._core.binding.PORTABLE", True)
+    monkeypatch.delitem(sys.modules, "aiozerocopy.shm", raising=False)
+    with pytest.raises(ImportError, match="needs Linux: rings are made of memfd"):
+        importlib.import_module("aiozerocopy.shm")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
 from aiozerocopy._core import waiter
 from aiozerocopy._core.pins import unpin
 from aiozerocopy._core.ring_end import FULL, RESERVED, pinned
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from aiozerocopy._core.ring_end import RingEnd
+
+
+SLACK = 0.001  # seconds: see azc_shm_send
 
 
 class Sender(Side):
@@ -50,8 +55,10 @@ class Sender(Side):
     async def _send_in_turn(self, views: list[Any], type_id: int) -> int:
         with Place(self.line) as place:
             await place.wait()
+            is_first = True
             while (result := self._send_now(views, type_id)) == FULL:
-                await self.bell.wait()
+                await self._wait(is_first)
+                is_first = False
             return result
 
     def _send_now(self, views: list[Any], type_id: int) -> int:
@@ -68,6 +75,7 @@ class Sender(Side):
         await waiter.enter()
         await self.breathe(nbytes)
         await place.wait()
+        is_first = True
         while True:
             self.enter()
             self.end.rollback()  # (the same)
@@ -76,6 +84,15 @@ class Sender(Side):
                 return reserved
             if reserved != FULL:
                 raise self.end.error(reserved, nbytes)
+            await self._wait(is_first)
+            is_first = False
+
+    async def _wait(self, is_first: bool) -> None:
+        """For the first time C has the bell rung only once there is more room."""
+        if is_first:
+            with anyio.move_on_after(SLACK):
+                await self.bell.wait()
+        else:
             await self.bell.wait()
 
     def commit(self, nbytes: int, type_id: int) -> None:

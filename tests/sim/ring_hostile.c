@@ -126,7 +126,7 @@ static int produce(void) {
     uint64_t size = noise() % 8 ? noise() % 300 : noise();
     int r = azc_ring_reserve(&ring, size, &payload);
     if (r == -EAGAIN)
-        r = azc_ring_await_room(&ring, size);
+        r = azc_ring_await_room(&ring, size, noise() % CAPACITY);
     else if (r == 0) {
         touch(payload, size);
         memset(payload, 0x5a, (size_t)size);

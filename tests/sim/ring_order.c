@@ -208,7 +208,7 @@ static void produce(void) {
         void *payload = NULL;
         int r;
         while ((r = azc_ring_reserve(ring, 8, &payload)) == -EAGAIN) {
-            r = azc_ring_await_room(ring, 8);
+            r = azc_ring_await_room(ring, 8, 0);
             if (r == 0) step_sleep();
             if (r < 0) fail("the consumer's index was found wrong");
         }

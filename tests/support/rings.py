@@ -7,12 +7,17 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import pytest
 
 import aiozerocopy as azc
+from aiozerocopy._core.binding import PORTABLE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+if PORTABLE:  # (this skips the module of tests that imports it)
+    pytest.skip("the portable build has no rings", allow_module_level=True)
 
 SMALL = 1 << 16  # the smallest capacity
 
