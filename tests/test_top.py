@@ -324,12 +324,11 @@ async def test_rates() -> None:
 
 @pytest.mark.anyio
 async def test_peers_have_names(tmp_path: Path) -> None:
-    peers = Peers()
     path = tmp_path / "socket"
     async with azc.open_process(["cat"]) as child:
         assert child.stdin is not None
         fd = child.stdin.fileno()
-        assert peers.of(os.getpid(), fd) == f"cat {child.pid}"
+        assert Peers().of(os.getpid(), fd) == f"cat {child.pid}"
     for family, address in (
         (socket.AF_INET, ("127.0.0.1", 0)),
         (socket.AF_INET6, ("::1", 0)),
@@ -338,11 +337,22 @@ async def test_peers_have_names(tmp_path: Path) -> None:
             with socket.create_connection(server.getsockname()[:2]) as client:
                 host, port = server.getsockname()[:2]
                 shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-                assert peers.of(os.getpid(), client.fileno()) == shown
+                assert Peers().of(os.getpid(), client.fileno()) == shown
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
-        assert peers.of(os.getpid(), server.fileno()) == str(path)
-    assert peers.of(os.getpid(), 1 << 20) == ""
+        assert Peers().of(os.getpid(), server.fileno()) == str(path)
+    assert Peers().of(os.getpid(), 1 << 20) == ""
+
+
+def test_peers_that_nobody_asks_for_are_forgotten() -> None:
+    peers = Peers()
+    with socket.socket(socket.AF_UNIX) as sock:
+        for _ in range(3):
+            peers.refresh()
+            assert peers.of(os.getpid(), sock.fileno()) == "a UNIX socket"
+    peers.refresh()
+    peers.refresh()
+    assert not peers._known
 
 
 def snapshot(**changes: Any) -> dict[str, Any]:
