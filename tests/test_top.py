@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 from links import linux_only
-from rings import SMALL, ring_pair
 
 import aiozerocopy as azc
 from aiozerocopy import publishing
@@ -45,6 +44,7 @@ anyio.run(main)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "stats"
     monkeypatch.setenv(publishing.VARIABLE, str(path))
+    monkeypatch.setattr(programs, "PATIENCE", 10)  # this machine may be busy
     return path
 
 
@@ -192,7 +192,6 @@ def test_forked_child_publishes_itself() -> None:
 def test_who_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """And holds up those who ask after him no longer than that."""
     monkeypatch.setattr(publishing, "PATIENCE", 0.5)
-    monkeypatch.setattr(programs, "PATIENCE", 10)
     with azc.publish_stats() as published:
         long = "x" * 1_000_000
         monkeypatch.setattr(published, "snapshot", lambda: {"pid": 1, "name": long})
@@ -214,6 +213,8 @@ async def test_answers_while_the_loop_is_blocked() -> None:
 @linux_only
 @pytest.mark.anyio
 async def test_rings_are_told(tmp_path: Path) -> None:
+    from rings import SMALL, ring_pair  # (skips the test where there are none)
+
     async with ring_pair(tmp_path) as (producer, consumer):
         await producer.send(bytes(1000))
         await producer.send(bytes(2000))
@@ -277,13 +278,17 @@ def test_nobody(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_program_that_is_stopped_does_not_answer(
-    program: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]
+    program: subprocess.Popen[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(programs, "PATIENCE", 0.2)
     program.send_signal(signal.SIGSTOP)
     began = time.monotonic()
     assert f"{program.pid} does not answer" in looked(capsys=capsys)
     assert time.monotonic() - began < 5
     program.send_signal(signal.SIGCONT)
+    monkeypatch.setattr(programs, "PATIENCE", 10)
     assert ask_all()[0]["name"] == "a program"
 
 
@@ -320,12 +325,11 @@ async def test_rates() -> None:
 
 @pytest.mark.anyio
 async def test_peers_have_names(tmp_path: Path) -> None:
-    peers = Peers()
     path = tmp_path / "socket"
     async with azc.open_process(["cat"]) as child:
         assert child.stdin is not None
         fd = child.stdin.fileno()
-        assert peers.of(os.getpid(), fd) == f"cat {child.pid}"
+        assert Peers().of(os.getpid(), fd) == f"cat {child.pid}"
     for family, address in (
         (socket.AF_INET, ("127.0.0.1", 0)),
         (socket.AF_INET6, ("::1", 0)),
@@ -334,11 +338,22 @@ async def test_peers_have_names(tmp_path: Path) -> None:
             with socket.create_connection(server.getsockname()[:2]) as client:
                 host, port = server.getsockname()[:2]
                 shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-                assert peers.of(os.getpid(), client.fileno()) == shown
+                assert Peers().of(os.getpid(), client.fileno()) == shown
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
-        assert peers.of(os.getpid(), server.fileno()) == str(path)
-    assert peers.of(os.getpid(), 1 << 20) == ""
+        assert Peers().of(os.getpid(), server.fileno()) == str(path)
+    assert Peers().of(os.getpid(), 1 << 20) == ""
+
+
+def test_peers_that_nobody_asks_for_are_forgotten() -> None:
+    peers = Peers()
+    with socket.socket(socket.AF_UNIX) as sock:
+        for _ in range(3):
+            peers.refresh()
+            assert peers.of(os.getpid(), sock.fileno()) == "a UNIX socket"
+    peers.refresh()
+    peers.refresh()
+    assert not peers._known
 
 
 def snapshot(**changes: Any) -> dict[str, Any]:

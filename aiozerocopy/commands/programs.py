@@ -99,11 +99,14 @@ class Peers:
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, str], str] = {}
+        self._used: dict[tuple[int, str], str] = {}  # of these, since the last refresh
         self._holders: dict[str, set[int]] | None = None
+        self._addresses: dict[int, dict[str, str]] = {}
 
     def refresh(self) -> None:
-        """Look again for what was not found."""
-        self._holders = None
+        """Look again for what was not found, and forget what nobody asks for."""
+        self._known, self._used = self._used, {}
+        self._holders, self._addresses = None, {}
 
     def of(self, pid: int, fd: int) -> str:
         """A process, an address, a path; "" if it is not known."""
@@ -111,21 +114,22 @@ class Peers:
             link = os.readlink(f"/proc/{pid}/fd/{fd}")
         except OSError:
             return ""
-        known = self._known.get((pid, link), "")
-        if not known:
-            known = self._known[pid, link] = self._look(pid, link)
-        return known
+        found = self._known.get((pid, link)) or self._look(pid, link)
+        self._used[pid, link] = found
+        return found
 
     def _look(self, pid: int, link: str) -> str:
         if link.startswith("pipe:"):
             return self._at_the_pipe(pid, link)
         if link.startswith("socket:["):
-            return _address(pid, link[len("socket:[") : -1])
+            if pid not in self._addresses:
+                self._addresses[pid] = dict(_sockets(pid))
+            return self._addresses[pid].get(link[len("socket:[") : -1], "")
         return link
 
     def _at_the_pipe(self, pid: int, link: str) -> str:
         if self._holders is None:
-            self._holders = dict(_pipes())
+            self._holders = _pipes()
         others = sorted(self._holders.get(link, set()) - {pid})
         return ", ".join(map(process_name, others))
 
@@ -143,15 +147,15 @@ def _pipes() -> dict[str, set[int]]:
     return holders
 
 
-def _address(pid: int, inode: str) -> str:
+def _sockets(pid: int) -> Iterator[tuple[str, str]]:
+    """The other ends of all sockets that this process may have, by their inodes."""
     for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         for words in _table(pid, name):
-            if len(words) > 9 and words[9] == inode:
-                return _host_and_port(words[2], family)
+            if len(words) > 9:
+                yield words[9], _host_and_port(words[2], family)
     for words in _table(pid, "unix"):
-        if len(words) > 6 and words[6] == inode:
-            return words[7] if len(words) > 7 else "a UNIX socket"
-    return ""
+        if len(words) > 6:
+            yield words[6], words[7] if len(words) > 7 else "a UNIX socket"
 
 
 def _table(pid: int, name: str) -> Iterator[list[str]]:

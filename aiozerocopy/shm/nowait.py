@@ -26,7 +26,7 @@ def send_now(ring: Ring, buffers: Sequence[Buffer], type_id: int) -> bool:
         return False
     views = pinned(buffers)
     try:
-        result = sender.end.send(views, type_id)
+        result = sender._send_now(views, type_id)
         if result < 0 and result != FULL:
             raise sender.end.error(result, sum(map(len, views)))
         return result != FULL
