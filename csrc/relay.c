@@ -15,7 +15,7 @@ enum {
     REST_ROOM = 256 << 10, /* bytes that may lie between, in memory */
     PIPE_ROOM = 256 << 10, /* ... or in a pipe */
     LOOK_MS = 1000,        /* how often to look whether the numbers are ours */
-    LOOK_EVERY = 1 << 20, /* ... or after so many bytes */
+    LOOK_EVERY = 1 << 20,  /* ... or after so many bytes */
     PAUSE_US = 2000,       /* until the next try without memory, */
 };
 
