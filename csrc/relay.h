@@ -11,11 +11,9 @@
  * and wakes it.  Before its turn a hold may end like any operation; then the relay
  * ends, and has moved nothing.
  *
- * Where the bytes are.  At any moment a byte was taken from the source or not, and was
- * put into the sink or not.  The lanes "splice" and "sendfile" do both in one call.
- * The others have something between: a pipe, or memory (`rest`).  What is still there
- * when the relay ends goes out to the sink before any later message.  If the sink
- * cannot take it, the source's next receive gets it.
+ * passing.h says how the bytes pass.  What was taken and is not out when the relay ends
+ * goes out to the sink before any later message.  If the sink cannot take it, the
+ * source's next receive gets it.
  */
 #ifndef AZC_RELAY_H
 #define AZC_RELAY_H

@@ -15,7 +15,7 @@ ORDER = (
     "azc_ring",  # for programs that know nothing of the others
     *("azc", "sys", "sabotage", "handle", "poller", "port", "pool", "op", "relay"),
     *("queue", "pace", "writer", "lane", "lender", "pump", "channel"),
-    *("ending", "cancel", "move", "ring", "fork", "split"),
+    *("ending", "cancel", "move", "passing", "ring", "fork", "split"),
 )
 # Headers that belong to a C file of another name, or to none.
 HEADER_OF = {

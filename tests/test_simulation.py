@@ -26,7 +26,7 @@ CSRC = TESTS.parent / "csrc"
 SIM = TESTS / "sim"
 HELPER = [
     *("handle", "op", "queue", "port", "pool", "pace", "writer", "lanes", "lender"),
-    *("channel", "ending", "move", "submit", "cancel", "pump", "relay", "ring"),
+    *("channel", "ending", "move", "submit", "cancel", "pump", "passing", "relay", "ring"),
     *("fork", "census"),
 ]
 REAL = (*HELPER, "sys", "poller_epoll")

@@ -1,0 +1,377 @@
+/* passing.c - how a relay's bytes pass from the source to the sink. */
+#include "passing.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "move.h"
+
+enum {
+    CHUNK = 1 << 20,       /* bytes asked for in one call */
+    PIPE_ROOM = 256 << 10, /* bytes in a pipe between */
+    LOOK_MS = 1000,        /* how often to look whether the numbers are ours */
+    LOOK_EVERY = 1 << 20,  /* ... or after so many bytes */
+    PAUSE_US = 2000,       /* until the next try without memory, */
+};
+
+#define PATIENCE_NS UINT64_C(2000000000) /* for which it tries */
+
+/* ---- waiting ----------------------------------------------------------- */
+
+/* Until it is woken, one of the fds is ready, or a second is over. */
+void azc__pass_wait(azc_passage *pass, struct pollfd *fds, nfds_t count) {
+    fds[0] = (struct pollfd){pass->wake[0], POLLIN, 0};
+    azc_sys.poll(fds, count, LOOK_MS);
+    if (fds[0].revents) azc_sys.clear(pass->wake[0]);
+}
+
+bool azc__pass_must_stop(azc_passage *pass) {
+    const azc_side *sides[] = {&pass->source, &pass->sink};
+    for (int i = 0; i < 2; i++)
+        if (sides[i]->turn && atomic_load(&sides[i]->channel->stop_early))
+            return true;
+    return false;
+}
+
+/* ---- the ways --------------------------------------------------------- */
+
+static void note_taken(azc_passage *pass, ssize_t n) {
+    azc_channel *channel = pass->source.channel;
+    uint64_t bytes = n > 0 ? (uint64_t)n : 0;
+    atomic_fetch_add(&pass->taken, bytes);
+    azc__lock(channel);
+    channel->stats.calls++;
+    channel->stats.bytes += bytes;
+    azc__unlock(channel);
+}
+
+static void note_moved(azc_passage *pass, ssize_t n) {
+    azc_channel *channel = pass->sink.channel;
+    azc__lock(channel);
+    channel->stats.calls += 1 + channel->extra_calls;
+    channel->extra_calls = 0;
+    if (n > 0) {
+        uint64_t bytes = (uint64_t)n;
+        azc_op *hold = pass->sink.hold;
+        hold->done += bytes;
+        hold->total += bytes; /* so that none of it seems to be unsent */
+        channel->queue.accepted += bytes;
+        channel->stats.bytes += bytes;
+        atomic_fetch_add(&pass->moved, bytes);
+    }
+    azc__unlock(channel);
+}
+
+static bool is_splicable(const azc_side *side) {
+    return S_ISFIFO(side->mode) || S_ISSOCK(side->mode) || S_ISREG(side->mode);
+}
+
+/* A socket that blocks would do so in splice, too. */
+static bool waits_in_splice(const azc_side *side) {
+    return S_ISSOCK(side->mode) && !azc_sys.is_nonblocking(side->channel->fd);
+}
+
+bool azc__carries_loans(dev_t device, ino_t inode) {
+    bool lends = false;
+    for (uint32_t i = 0; i < azc__channels.used && !lends; i++) {
+        azc_channel *it = azc__handle_lock_at(&azc__channels, i);
+        if (!it) continue;
+        lends = azc__outward(it) && it->flags & AZC_READS &&
+                it->device == device && it->inode == inode;
+        azc__leave(it);
+    }
+    return lends;
+}
+
+static int choose_lane(azc_passage *pass) {
+    azc_side *from = &pass->source, *to = &pass->sink;
+    if (!is_splicable(from) || !is_splicable(to) || waits_in_splice(from) ||
+        waits_in_splice(to))
+        return AZC_BY_COPY;
+    if (S_ISREG(from->mode) && !S_ISFIFO(to->mode)) return AZC_BY_SENDFILE;
+    if (S_ISFIFO(from->mode) &&
+        azc__carries_loans(from->channel->device, from->channel->inode))
+        return AZC_BY_COPY;
+    if (S_ISFIFO(from->mode) || S_ISFIFO(to->mode)) return AZC_BY_SPLICE;
+    if (azc_sys.pipe(pass->between) < 0) {
+        pass->between[0] = pass->between[1] = -1;
+        return AZC_BY_COPY;
+    }
+    azc_sys.enlarge(pass->between[1], PIPE_ROOM);
+    return AZC_BY_PIPE;
+}
+
+/* How many bytes may still be taken. */
+static size_t wanted(const azc_passage *pass, size_t most) {
+    uint64_t left = pass->limit - atomic_load(&pass->taken);
+    return left < most ? (size_t)left : most;
+}
+
+static ssize_t lane_move(azc_channel *channel, char *data, size_t n) {
+    struct iovec piece = {data, n};
+    ssize_t r = channel->lane->move(channel, &piece, 1);
+    channel->stopped_by = 0;
+    return r;
+}
+
+/* Into memory. */
+static ssize_t take_copy(azc_passage *pass) {
+    size_t n = wanted(pass, pass->rest_room);
+    ssize_t r = lane_move(pass->source.channel, pass->rest, n);
+    pass->rest_at = 0;
+    pass->rest_bytes = r > 0 ? (size_t)r : 0;
+    return r;
+}
+
+static ssize_t put_copy(azc_passage *pass) {
+    ssize_t r = lane_move(pass->sink.channel, pass->rest + pass->rest_at,
+                          pass->rest_bytes);
+    if (r > 0) {
+        pass->rest_at += (size_t)r;
+        pass->rest_bytes -= (size_t)r;
+    }
+    return r;
+}
+
+/* Into the pipe between. */
+static ssize_t take_piped(azc_passage *pass) {
+    ssize_t r = azc_sys.splice(pass->source.channel->fd, pass->between[1],
+                               wanted(pass, PIPE_ROOM));
+    if (r > 0) pass->in_between += (size_t)r;
+    return r;
+}
+
+static ssize_t put_piped(azc_passage *pass) {
+    ssize_t r = azc_sys.splice(pass->between[0], pass->sink.channel->fd,
+                               pass->in_between);
+    if (r > 0) pass->in_between -= (size_t)r;
+    return r;
+}
+
+/* From the one to the other in one call. */
+static ssize_t move_directly(azc_passage *pass) {
+    int from = pass->source.channel->fd, to = pass->sink.channel->fd;
+    size_t n = wanted(pass, CHUNK);
+    return atomic_load(&pass->lane) == AZC_BY_SENDFILE
+               ? azc_sys.sendfile(from, to, n)
+               : azc_sys.splice(from, to, n);
+}
+
+/* ---- what a call has returned ----------------------------------------- */
+
+/* Which side made a call fail that used both. */
+static azc_side *guilty(azc_passage *pass, int error) {
+    bool sinks = error == -EPIPE || error == -ENOSPC || error == -EFBIG ||
+                 error == -EDQUOT;
+    bool sources = S_ISSOCK(pass->source.mode) ||
+                   (S_ISREG(pass->source.mode) && error == -EIO);
+    return sources && !sinks ? &pass->source : &pass->sink;
+}
+
+static bool is_ready(const azc_side *side, short events) {
+    struct pollfd it = {side->channel->fd, events, 0};
+    return azc_sys.poll(&it, 1, 0) > 0;
+}
+
+void azc__pass_failed(azc_passage *pass, const azc_side *side, int error) {
+    pass->error = error;
+    pass->failed = side;
+}
+
+/* ... or until the sink's reader has left: no call would tell before bytes come. */
+static void await_source(azc_passage *pass) {
+    if (pass->once && atomic_load(&pass->moved)) {
+        pass->ended = true;
+        return;
+    }
+    struct pollfd fds[3] = {[1] = {pass->source.channel->fd, POLLIN, 0},
+                            [2] = {pass->sink.channel->fd, 0, 0}};
+    azc__pass_wait(pass, fds, 3);
+    if (fds[2].revents & (POLLERR | POLLHUP))
+        azc__pass_failed(pass, &pass->sink,
+                         S_ISSOCK(pass->sink.mode) && fds[2].revents & POLLERR
+                             ? -ECONNRESET
+                             : -EPIPE);
+}
+
+static void await_sink(azc_passage *pass) {
+    struct pollfd fds[2] = {[1] = {pass->sink.channel->fd, POLLOUT, 0}};
+    azc__pass_wait(pass, fds, 2);
+}
+
+/* Of a call that used both (NULL), it waits for the side that is not ready. */
+static void await_side(azc_passage *pass, azc_side *side) {
+    if (!side && !is_ready(&pass->sink, POLLOUT)) side = &pass->sink;
+    if (!side && is_ready(&pass->source, POLLIN)) {
+        azc_sys.sleep_us(PAUSE_US / 10); /* both are, and yet it cannot */
+        return;
+    }
+    if (!side) side = &pass->source;
+    azc__lock(side->channel);
+    side->channel->stats.waits++;
+    azc__unlock(side->channel);
+    pass->look_at = 0;
+    if (side == &pass->source)
+        await_source(pass);
+    else
+        await_sink(pass);
+}
+
+static bool keep_trying(azc_passage *pass) {
+    uint64_t now = azc_sys.now_ns();
+    if (!pass->starved_since) pass->starved_since = now;
+    if (now - pass->starved_since >= PATIENCE_NS) return false;
+    azc_sys.sleep_us(PAUSE_US);
+    return true;
+}
+
+/* Brings what is in the pipe between into memory. */
+static void empty_pipe(azc_passage *pass) {
+    while (pass->in_between) {
+        struct iovec room = {pass->rest + pass->rest_bytes, pass->in_between};
+        ssize_t r = azc_sys.read_file(pass->between[0], &room, 1);
+        if (r == -EINTR) continue;
+        if (r <= 0) break;
+        pass->rest_bytes += (size_t)r;
+        pass->in_between -= (size_t)r;
+    }
+}
+
+/* The kernel does not splice between these two. */
+void azc__pass_by_copy(azc_passage *pass) {
+    pass->rest_at = 0;
+    empty_pipe(pass);
+    atomic_store(&pass->lane, AZC_BY_COPY);
+}
+
+static int change_lane(azc_side *side) {
+    azc__lock(side->channel);
+    int r = azc__change_lane(side->channel);
+    azc__unlock(side->channel);
+    return r;
+}
+
+/* side is NULL for a call that used both, and spliced says whether a splice failed. */
+static void handle_error(azc_passage *pass, azc_side *side, bool spliced,
+                         int error) {
+    azc_side *blamed = side ? side : guilty(pass, error);
+    switch (-error) {
+    case EINTR:
+        return;
+    case EAGAIN:
+        await_side(pass, side);
+        return;
+    case ENOMEM:
+    case ENOBUFS:
+        if (keep_trying(pass)) return;
+        break;
+    case EINVAL:
+    case ENOSYS:
+    case ESPIPE:
+    case EOPNOTSUPP:
+        if (spliced) {
+            azc__pass_by_copy(pass);
+            return;
+        }
+        if (error == -EOPNOTSUPP && change_lane(blamed) == 0) return;
+        break;
+    case EIO: /* a pty whose other side is closed: the end of the stream */
+        if (blamed == &pass->source && S_ISCHR(blamed->mode)) {
+            pass->ended = true;
+            return;
+        }
+        break;
+    }
+    azc__pass_failed(pass, blamed, error);
+}
+
+/* ---- moving ----------------------------------------------------------- */
+
+/* One call.  What lies between goes first. */
+static void step(azc_passage *pass) {
+    int lane = atomic_load(&pass->lane);
+    bool put = pass->rest_bytes || pass->in_between;
+    bool spliced = lane != AZC_BY_COPY && !pass->rest_bytes;
+    azc_side *side = put ? &pass->sink : &pass->source;
+    ssize_t r;
+    if (pass->rest_bytes) {
+        r = put_copy(pass);
+    } else if (put) {
+        r = put_piped(pass);
+    } else if (lane == AZC_BY_COPY) {
+        r = take_copy(pass);
+    } else if (lane == AZC_BY_PIPE) {
+        r = take_piped(pass);
+    } else {
+        r = move_directly(pass);
+        side = NULL;
+    }
+    if (side != &pass->sink) note_taken(pass, r);
+    if (side != &pass->source) note_moved(pass, r);
+    if (r > 0) pass->starved_since = 0;
+    if (r == 0 && !put) pass->ended = true;
+    if (r < 0) handle_error(pass, side, spliced, (int)r);
+}
+
+/* Do the numbers still belong to our files? */
+static void look(azc_passage *pass) {
+    azc_side *sides[] = {&pass->source, &pass->sink};
+    uint64_t moved = atomic_load(&pass->moved);
+    if (moved < pass->look_at) return;
+    pass->look_at = moved + LOOK_EVERY;
+    for (int i = 0; i < 2; i++) {
+        azc_channel *channel = sides[i]->channel;
+        azc__lock(channel);
+        if (azc__was_replaced(channel))
+            azc__pass_failed(pass, sides[i], -EBADF);
+        azc__unlock(channel);
+    }
+}
+
+bool azc__is_passed(const azc_passage *pass) {
+    if (pass->rest_bytes || pass->in_between) return false;
+    return pass->ended || atomic_load(&pass->taken) >= pass->limit;
+}
+
+/* The error of a source waits until what was taken from it is out. */
+static bool has_failed(const azc_passage *pass) {
+    bool something = pass->rest_bytes || pass->in_between;
+    return pass->error && !(pass->failed == &pass->source && something);
+}
+
+/* What an earlier receive has left over goes out before what is in the kernel. */
+static void take_leftover(azc_passage *pass) {
+    azc_channel *channel = pass->source.channel;
+    size_t room = pass->rest_bytes + channel->leftover;
+    size_t n = wanted(pass, channel->leftover);
+    if (room > pass->rest_room) { /* (give_back may need so much) */
+        char *larger = azc_sys.allocate(room);
+        if (!larger) {
+            azc__pass_failed(pass, &pass->source, -ENOMEM);
+            return;
+        }
+        memcpy(larger, pass->rest, pass->rest_bytes);
+        azc_sys.release(pass->rest);
+        pass->rest = larger;
+        pass->rest_room = room;
+    }
+    if (!n) return;
+    memcpy(pass->rest + pass->rest_bytes,
+           channel->bounce + channel->leftover_at, n);
+    pass->rest_bytes += n;
+    channel->leftover_at += n;
+    channel->leftover -= n;
+    atomic_fetch_add(&pass->taken, n);
+}
+
+void azc__pass(azc_passage *pass) {
+    atomic_store(&pass->lane, choose_lane(pass));
+    atomic_fetch_add(&pass->taken, pass->rest_bytes);
+    atomic_store(&pass->began, true);
+    take_leftover(pass);
+    while (!azc__is_passed(pass) && !has_failed(pass) &&
+           !azc__pass_must_stop(pass)) {
+        look(pass);
+        if (!has_failed(pass)) step(pass);
+    }
+}
