@@ -286,6 +286,22 @@ async def test_records_released_in_any_order(tmp_path: Path) -> None:
         assert producer.stats.bytes_used == 0
 
 
+async def test_room_for_one_is_enough(tmp_path: Path) -> None:
+    """Also if all else is held, so that there will never be more."""
+    async with ring_pair(tmp_path) as (producer, consumer):
+        count = await filled(producer, RECORD)
+        records = [await consumer.receive() for _ in range(count)]
+        async with anyio.create_task_group() as tasks:
+            sent = attempt(tasks, producer.send, RECORD)
+            await others_wait()
+            reserved = attempt(tasks, producer.reserve(1000)._reserved)
+            await others_wait()
+            records.pop(0).release()
+            await until(lambda: sent.done)
+            records.pop(0).release()
+        assert reserved.result.nbytes == 1000
+
+
 async def test_wakes_only_who_sleeps(tmp_path: Path) -> None:
     async with ring_pair(tmp_path) as (producer, consumer):
         for _ in range(10):
@@ -310,6 +326,64 @@ async def test_spin_finds_what_comes(tmp_path: Path) -> None:
             await others_wait()
             await producer.send(RECORD)
         assert bytes(waiting.result) == RECORD
+
+
+# ---- by type, and without boundaries ------------------------------------------------
+
+
+async def test_routes(tmp_path: Path) -> None:
+    received: dict[str, list[int]] = {"one": [], "two": [], "others": []}
+
+    async def take(name: str, records: Any) -> None:
+        async for record in records:
+            received[name].append(int(bytes(record)))
+
+    async with ring_pair(tmp_path) as (producer, consumer):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(take, "one", consumer.route(1))
+            tasks.start_soon(take, "two", consumer.route(2))
+            tasks.start_soon(take, "others", consumer)
+            for n in range(60):
+                await producer.send(b"%d" % n, type_id=n % 4)
+            await producer.aclose()
+        with pytest.raises(TypeError, match="gives no batches"):
+            await consumer.receive_batch()
+    assert received["one"] == list(range(1, 60, 4))
+    assert received["two"] == list(range(2, 60, 4))
+    assert received["others"] == [n for n in range(60) if n % 4 in (0, 3)]
+
+
+async def test_route_whose_task_is_cancelled(tmp_path: Path) -> None:
+    """Another that waits takes its place at the ring."""
+    async with ring_pair(tmp_path) as (producer, consumer):
+        async with anyio.create_task_group() as tasks:
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as first:
+                    attempt(first, consumer.route(1).receive)
+                    await others_wait()
+                    second = attempt(tasks, consumer.route(2).receive)
+                    await others_wait()
+                    scope.cancel()
+            await producer.send(b"b", type_id=2)
+        assert bytes(second.result) == b"b"
+
+
+async def test_byte_streams(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 1000
+
+    async def send() -> None:
+        async with producer.send_stream() as stream:
+            await stream.send(data)
+            await stream.send(b"")
+
+    producer, consumer = await opened(tmp_path)
+    received = bytearray()
+    async with consumer.receive_stream() as stream, anyio.create_task_group() as tasks:
+        tasks.start_soon(send)
+        with pytest.raises(anyio.EndOfStream):
+            while True:
+                received += await stream.receive(10_000)
+    assert received == data
 
 
 # ---- the end ------------------------------------------------------------------------

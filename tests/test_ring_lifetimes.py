@@ -79,6 +79,9 @@ class Ends:
             self.received.append(record)
             break
 
+    async def receive_by_type(self) -> None:
+        self.received.append(await self.consumer.route(1).receive())
+
     async def release(self) -> None:
         record = await self.consumer.receive()
         view = record.view[5:]
@@ -132,6 +135,8 @@ CASES = {
     "receive, cancelled": Case(Ends.receive, cancel=True),
     "receive_batch": Case(Ends.receive_batch, Ends.send_two, records=2),
     "async for": Case(Ends.iterate, Ends.send_two, records=2),
+    "route": Case(Ends.receive_by_type, Ends.send_two),
+    "route, waiting": Case(Ends.receive_by_type, meanwhile=Ends.send_two),
     "release": Case(Ends.release, Ends.send_two),
     "aclose of the producer": Case(close_producer, Ends.send_two, closes=True),
     "aclose of the consumer": Case(close_consumer, Ends.send_two, closes=True),
@@ -155,7 +160,7 @@ class Scene:
         ends = Ends(*await opened(folder), [])
         await self.be_hit(ends)
         await self.go_on(ends)
-        del ends
+        vars(ends).clear()  # (Python 3.10 keeps it for a while)
         await self.nothing_is_left(fds)
 
     def in_the_loop(self, _: object, context: dict[str, Any]) -> None:
@@ -204,6 +209,8 @@ class Scene:
                 ends.producer.abort()
             else:
                 got += await self.send_the_last(ends)
+                if ends.consumer._routes is not None:
+                    ends.consumer.route(1)._queue.clear()  # it is theirs
                 if self.case.records not in (None, got):
                     self.complaints.append(f"{got} of its records arrived")
                 if ends.consumer.stats.held:

@@ -33,6 +33,7 @@ from aiozerocopy.shm.records import Batch as Batch
 from aiozerocopy.shm.records import Record as Record
 from aiozerocopy.shm.ring import Ring as Ring
 from aiozerocopy.shm.ring import RingStats as RingStats
+from aiozerocopy.shm.routes import Route as Route
 from aiozerocopy.shm.rpc import RemoteError as RemoteError
 from aiozerocopy.shm.rpc import Request as Request
 from aiozerocopy.shm.rpc import Rpc as Rpc

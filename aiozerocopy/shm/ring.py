@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 import anyio
 
 from aiozerocopy._core.ring_end import PRODUCER, RingEnd, too_large
+from aiozerocopy.shm.byte_stream import RingReceiveStream, RingSendStream
 from aiozerocopy.shm.receiver import Receiver
 from aiozerocopy.shm.records import Batch, Record, only_record
+from aiozerocopy.shm.routes import Route, Routes
 from aiozerocopy.shm.sender import Sender
 from aiozerocopy.shm.slot import Slot
 
@@ -42,6 +44,7 @@ class Ring:
     """One side of a ring: either it sends, or it receives."""
 
     _side: Sender | Receiver | None = None  # until __init__ has made it
+    _routes: Routes | None = None
 
     def __init__(self, end: RingEnd, spin: int = 0) -> None:
         self._end = end
@@ -100,6 +103,15 @@ class Ring:
             raise ValueError(too_large(nbytes, self.capacity, self.largest))
         return Slot(sender, nbytes, type_id)
 
+    def send_stream(self) -> RingSendStream:
+        """This side as one of anyio's byte streams; what is big becomes many records.
+
+        It is closed with the ring, and closes it.
+        """
+        self._sender()
+        most = min(self.largest, self.capacity // 4)
+        return RingSendStream(self.send, self.aclose, most)
+
     def _sender(self) -> Sender:
         if isinstance(self._side, Sender):
             return self._side
@@ -116,6 +128,8 @@ class Ring:
             StreamClosed: this side is closed.
             BusyResourceError: another task is receiving.
         """
+        if self._routes is not None:
+            return await self._routes.others.receive()
         return await self._receiver().receive(1, only_record)
 
     async def receive_batch(self, most: int = BATCH) -> Batch:
@@ -125,7 +139,21 @@ class Ring:
         """
         if most < 1:
             raise ValueError(f"a batch has a record at least, not {most}")
+        if self._routes is not None:
+            raise TypeError("a ring that has routes gives no batches: see Ring.route")
         return await self._receiver().receive(most, Batch)
+
+    def route(self, type_id: int) -> Route:
+        """The records of one type: ``async for record in ring.route(7)``, or
+        ``await ring.route(7).receive()``, in any number of tasks.
+
+        From then on `receive` gives the others only, and `receive_batch` is refused.
+        Records wait in the ring for whoever takes their type: if nobody does, it fills.
+        """
+        _check_type(type_id)
+        if self._routes is None:
+            self._routes = Routes(self._receiver())
+        return self._routes.route(type_id)
 
     def _receiver(self) -> Receiver:
         if isinstance(self._side, Receiver):
@@ -140,6 +168,14 @@ class Ring:
             return await self.receive()
         except anyio.EndOfStream:
             raise StopAsyncIteration from None
+
+    def receive_stream(self) -> RingReceiveStream:
+        """This side as one of anyio's byte streams, without boundaries of records.
+
+        It is closed with the ring, and closes it.
+        """
+        self._receiver()
+        return RingReceiveStream(self.receive, self.aclose)
 
     # -- its end ----------------------------------------------------------------------
 

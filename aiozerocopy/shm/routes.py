@@ -1,0 +1,86 @@
+"""Routes: the records of one type each, for tasks of their own.
+
+There is one receiver, so of the tasks that wait one asks the ring, for all of them: it
+puts each record into the queue of its type, until its own has one.  Then another does.
+What is queued lies in the ring, so the queues are as long as that at most.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING
+
+import anyio
+
+from aiozerocopy._core import waiter
+from aiozerocopy._core.change import Change
+from aiozerocopy.shm.records import Record, only_record
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from aiozerocopy.shm.receiver import Receiver
+
+
+class Route:
+    """The records of one type; or those that have no route of their own."""
+
+    def __init__(self, routes: Routes) -> None:
+        self._routes = routes
+        self._queue: collections.deque[Record] = collections.deque()
+
+    async def receive(self) -> Record:
+        """The next of these records.
+
+        Raises: as `Ring.receive`; any number of tasks may wait, though.
+        """
+        await waiter.enter()
+        while not self._queue:
+            await self._routes.pull()
+        return self._queue.popleft()
+
+    def add(self, record: Record) -> None:
+        self._queue.append(record)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Record:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+
+class Routes:
+    """The routes of one ring."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.others = Route(self)
+        self._receiver = receiver
+        self._by_type: dict[int, Route] = {}
+        self._change = Change()
+        self._is_pulling = False
+
+    def route(self, type_id: int) -> Route:
+        return self._by_type.setdefault(type_id, Route(self))
+
+    async def pull(self) -> None:
+        """Put one record into its queue, or wait until somebody has done so."""
+        if self._is_pulling:
+            await self._change.next()
+            return
+        try:
+            try:
+                self._is_pulling = True
+                record = await self._receiver.receive(1, only_record)
+                self._by_type.get(record.type_id, self.others).add(record)
+            finally:
+                self._let_others_pull()
+        except BaseException:  # also of a signal's handler, in the line above
+            self._let_others_pull()
+            raise
+
+    def _let_others_pull(self) -> None:
+        self._is_pulling = False
+        self._change.happen()
