@@ -26,8 +26,8 @@ CSRC = TESTS.parent / "csrc"
 SIM = TESTS / "sim"
 HELPER = [
     *("handle", "op", "queue", "port", "pool", "pace", "writer", "lanes", "lender"),
-    *("channel", "ending", "move", "submit", "cancel", "pump", "passing", "relay", "ring"),
-    *("fork", "census"),
+    *("channel", "ending", "move", "submit", "cancel", "pump", "passing", "relay"),
+    *("ring", "fork", "census"),
 ]
 REAL = (*HELPER, "sys", "poller_epoll")
 KERNEL = ("sim", "oracle", "ports", "kernel", "lending", "poller", "threads")

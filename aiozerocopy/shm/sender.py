@@ -41,6 +41,8 @@ class Sender(Side):
         try:
             nbytes = sum(map(len, views))
             await waiter.enter()
+            await self.breathe(nbytes)  # first: a cancel here leaves no trace
+            self.enter()
             result = FULL
             if self.line.is_empty():
                 result = self._send_now(views, type_id)
@@ -50,7 +52,6 @@ class Sender(Side):
                 raise self.end.error(result, nbytes)
         finally:
             unpin(views)
-        await self.breathe(nbytes)
 
     async def _send_in_turn(self, views: list[Any], type_id: int) -> int:
         with Place(self.line) as place:
