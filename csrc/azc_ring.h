@@ -881,6 +881,7 @@ static inline int azc_ring_connect(azc_ring *ring, const char *path, int role) {
         r = -errno;
     if (r == 0) r = azc_ring_check_user(other);
     if (r == 0) r = azc_ring_ask(other, role);
+    if (r == -EPIPE) r = 0; /* who has refused us at once has said why */
     if (r == 0) r = azc_ring__readable(other, deadline);
     if (r == 0) {
         r = azc_ring_hear_offer(other, ring);

@@ -6,6 +6,7 @@ Nothing of it may reach beyond the ring: our side gets an exception and goes on.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import logging
 import os
@@ -15,6 +16,7 @@ import socket
 import subprocess
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,7 @@ from ring_peer import (
     ANSWER,
     ASK,
     CONSUMER,
+    HELLO,
     INDEX_OF_CONSUMER,
     INDEX_OF_PRODUCER,
     OFFER,
@@ -249,6 +252,52 @@ async def test_listener_says_whom_it_has_turned_away(
     async with producer, listener.result:
         pass
     assert "both sides want to receive" in caplog.text
+
+
+def visit_as_nobody(path: str) -> int:
+    """Ask for a ring as another user; the status in the answer."""
+    with warnings.catch_warnings():  # 3.12 and later warn of threads
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        try:
+            os.setuid(65_534)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+                sock.connect(path)
+                with contextlib.suppress(BrokenPipeError):
+                    sock.send(hello(ASK))
+                status = HELLO.unpack(sock.recv(100))[4]
+            os._exit(-status)
+        except ConnectionResetError:  # it was turned away before its ask was read
+            os._exit(errno.ECONNRESET)
+        finally:
+            os._exit(255)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+async def test_other_users_are_turned_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = f"\0{tmp_path}"  # no folder's permissions are in the way
+    async with anyio.create_task_group() as tasks:
+        listener = attempt(tasks, lambda: azc.shm.listen_ring(name, SMALL)._opening)
+        await others_wait()
+        status = await anyio.to_thread.run_sync(visit_as_nobody, name)
+        assert status in (errno.EACCES, errno.ECONNRESET)
+        producer = await azc.shm.connect_ring(name)
+    async with producer, listener.result:
+        assert "the other process is another user's" in caplog.text
+
+
+async def test_listening_that_is_cancelled(tmp_path: Path) -> None:
+    """It leaves no file."""
+    async with anyio.create_task_group() as tasks:
+        attempt(tasks, listen, tmp_path / "ring")
+        await others_wait()
+        assert (tmp_path / "ring").is_socket()
+        tasks.cancel_scope.cancel()
+    assert not (tmp_path / "ring").exists()
 
 
 async def test_path_of_somebody_else(tmp_path: Path) -> None:

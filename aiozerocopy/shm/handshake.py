@@ -97,6 +97,8 @@ async def ask(sock: socket.socket, role: int, any_user: bool) -> RingEnd:
     with anyio.fail_after(PATIENCE):
         if not any_user:
             checked(ring_end.check_user(number))
-        checked(ring_end.ask(number, role))
+        asked = ring_end.ask(number, role)
+        if asked != -errno.EPIPE:  # (who has refused us at once has said why)
+            checked(asked)
         checked(await _when_ready(sock, lambda: end.hear_offer(number)), role)
     return end

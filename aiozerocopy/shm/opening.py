@@ -92,7 +92,10 @@ async def _is_taken(end: RingEnd, listener: Listener, any_user: bool) -> bool:
         try:
             await handshake.offer(sock, end, any_user)
         except OSError as error:
-            log.warning("at %s: %s", listener, error.strerror or error)
+            why = error.strerror or "it did not answer"  # (a TimeoutError has no words)
+            log.warning(
+                "a visitor of the ring at %s was turned away: %s", listener, why
+            )
             return False
         return True
 
