@@ -240,6 +240,29 @@ async def test_cancelled_send_leaves_no_trace(tmp_path: Path) -> None:
         assert bytes(await consumer.receive()) == b"next"
 
 
+async def test_cancelled_where_it_lets_others_run(tmp_path: Path) -> None:
+    """Calls that never wait yield now and then: a cancel there leaves no trace."""
+    async with ring_pair(tmp_path) as (producer, consumer):
+        yielded = 0
+        for number in range(2000):
+            call = producer.send(b"%d" % number)
+            try:
+                call.send(None)
+            except StopIteration:
+                assert bytes(await consumer.receive()) == b"%d" % number
+                continue
+            yielded += 1
+            with pytest.raises(Cancelled):
+                call.throw(Cancelled())
+            await producer.send(b"next")
+            assert bytes(await consumer.receive()) == b"next"
+        assert yielded
+
+
+class Cancelled(BaseException):
+    """As a loop's own, wherever a call yields."""
+
+
 async def test_cancelled_receive_loses_nothing(tmp_path: Path) -> None:
     async with ring_pair(tmp_path) as (producer, consumer):
         async with anyio.create_task_group() as tasks:
