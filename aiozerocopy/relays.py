@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import stat
 from functools import partial
-from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream
 
+from aiozerocopy._core.borrows import Operation
 from aiozerocopy._core.relaying import AnyFile, open_source, relay_streams
 from aiozerocopy._core.relaying import Relay as Relay
 from aiozerocopy.opening import open_writer
 from aiozerocopy.streams import ReceiveStream, SendStream
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 PIECE = 256 << 10  # bytes of a file, or through Python, at a time
 
@@ -108,7 +105,7 @@ async def _in_pieces(
         left = None if nbytes is None else nbytes - relay.moved
         if is_file:
             left = PIECE if left is None else min(left, PIECE)
-        elif not source._unread and source.fileno() >= 0:
+        elif not source._has_unread() and source.fileno() >= 0:
             await anyio.wait_readable(source.fileno())
         if not await relay_streams(relay, source, sink, left, once=True):
             break
@@ -118,28 +115,20 @@ async def _in_pieces(
 async def _through_python(
     relay: Relay, source: ByteReceiveStream, sink: ByteSendStream, nbytes: int | None
 ) -> int:
-    async for data in _received(source, nbytes):
+    while nbytes is None or relay.taken < nbytes:
+        most = PIECE if nbytes is None else min(PIECE, nbytes - relay.taken)
+        try:
+            data = await source.receive(most)
+        except anyio.EndOfStream:
+            break
         relay._take(len(data))
         if isinstance(sink, SendStream):
-            # What was put goes out, also if this is cancelled while it waits.
-            with anyio.CancelScope(shield=True):
-                ticket = await sink.put(data)
+            # What was queued goes out, also if this is cancelled while it waits.
+            waiter = sink._enter()
+            ticket = sink._put_now(waiter, Operation(waiter.port, []), data)
             relay._give(len(data))
             await ticket
         else:
             await sink.send(data)
             relay._give(len(data))
     return relay.moved
-
-
-async def _received(
-    source: ByteReceiveStream, nbytes: int | None
-) -> AsyncIterator[bytes]:
-    left = PIECE if nbytes is None else nbytes
-    while left:
-        try:
-            data = await source.receive(min(left, PIECE))
-        except anyio.EndOfStream:
-            return
-        left -= len(data) if nbytes is not None else 0
-        yield data

@@ -292,7 +292,7 @@ def _is_pipe(source: ByteReceiveStream) -> bool:
     """May its fd be used instead of it?"""
     return (
         isinstance(source, ReceiveStream)
-        and not source._unread
+        and not source._has_unread()
         and source.fileno() >= 0
         and stat.S_ISFIFO(os.fstat(source.fileno()).st_mode)
     )

@@ -91,6 +91,7 @@ typedef struct azc_stats {
     uint64_t queued_bytes; /* still to be moved, within the limit, now */
     uint64_t queued;       /* operations in the queue, within the limit, now */
     uint64_t waiting;      /* operations that wait for room, now */
+    uint64_t leftover;     /* bytes that came and no receive has asked for */
     int32_t error;         /* 0, or the -errno that broke the channel */
     int32_t threaded;      /* 1 if a thread of its own serves the channel */
     int32_t lends;         /* 1 if a pool's next bytes would be lent */

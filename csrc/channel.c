@@ -297,6 +297,7 @@ int azc_get_stats(azc_id id, azc_stats *stats) {
     stats->queued_bytes = channel->queue.bytes;
     stats->queued = channel->queue.ops - channel->queue.waiting;
     stats->waiting = channel->queue.waiting;
+    stats->leftover = channel->leftover;
     stats->error = channel->error;
     stats->threaded = azc__pump_is_private(channel);
     stats->lends = channel->lender.lends;

@@ -57,6 +57,7 @@ class Stats(Protocol):
     queued_bytes: int
     queued: int
     waiting: int
+    leftover: int
     error: int
     threaded: int
     lends: int

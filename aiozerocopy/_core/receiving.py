@@ -147,6 +147,10 @@ class ReceiveStream(Bound, ByteReceiveStream):
         if self._reception is borrower:
             self._unread, self._reception = rest + self._unread, None
 
+    def _has_unread(self) -> bool:
+        """Is there anything that came before what its fd has now?"""
+        return bool(self._unread or self._in.stats().leftover)
+
     def _enter_alone(self) -> Waiter:
         waiter = self._enter()
         if self._reception is not None:

@@ -145,28 +145,17 @@ async def relay_streams(
     """
     limit = ALL if nbytes is None else nbytes
     before = relay.moved
-    waiter, operation = await sink._begin()
     source._enter_alone()
+    waiter, operation = await sink._begin()
     if len(source._unread) >= limit:
         await _send_unread(relay, source, sink, waiter, operation, limit)
         return relay.moved - before
-    failed = ffi.new("int *")
-    unread = source._unread
-    request = ffi.new("azc_relay_request *")
-    request.source, request.sink = source._in.id, sink._out.id
-    request.port, request.token = waiter.port.id, operation.token
-    request.nbytes, request.once = limit, once
-    first = ffi.from_buffer(unread)
-    request.first, request.nfirst = first, len(unread)
     try:
         try:
-            source._reception = operation
-            result = lib.azc_relay_open(request, relay._number, failed)
-            if result != IN_PROGRESS:
-                raise _refusal(result, failed[0], source, sink)
+            _open(relay, source, sink, waiter, operation, limit, once)
             await waiter.wait(operation)
             if operation.status < 0:
-                await _raise(relay, source, sink, operation)
+                await _raise(sink, operation)
         except BaseException as error:
             await sink._take_back(waiter, operation, error)
             raise
@@ -177,6 +166,29 @@ async def relay_streams(
         _settle(relay, source, operation)
         raise
     return relay.moved - before
+
+
+def _open(
+    relay: Relay,
+    source: ReceiveStream,
+    sink: Sink,
+    waiter: Waiter,
+    operation: Operation,
+    limit: int,
+    once: bool,
+) -> None:
+    """Begin; or raise why it cannot."""
+    source._enter_alone()  # (another task may have begun to receive)
+    source._reception = operation
+    request, failed = ffi.new("azc_relay_request *"), ffi.new("int *")
+    request.source, request.sink = source._in.id, sink._out.id
+    request.port, request.token = waiter.port.id, operation.token
+    request.nbytes, request.once = limit, once
+    unread = ffi.from_buffer(source._unread)
+    request.first, request.nfirst = unread, len(unread)
+    result = lib.azc_relay_open(request, relay._number, failed)
+    if result != IN_PROGRESS:
+        raise _refusal(result, failed[0], source, sink)
 
 
 def _settle(relay: Relay, source: ReceiveStream, operation: Operation) -> None:
@@ -198,9 +210,7 @@ def _refusal(result: int, failed: int, source: ReceiveStream, sink: Sink) -> Exc
     return channel.refused(result, 0)
 
 
-async def _raise(
-    relay: Relay, source: ReceiveStream, sink: Sink, operation: Operation
-) -> None:
+async def _raise(sink: Sink, operation: Operation) -> None:
     """Raise what made it fail, and say which side it was."""
     if operation.outcome != lib.AZC_REFUSED:
         error = operation.failure()
@@ -228,11 +238,10 @@ async def _send_unread(
     n: int,
 ) -> None:
     """All that is wanted was received before: send it, or leave it unread."""
-    data = source._unread[:n]
-
     def submit() -> int:
+        source._enter_alone()
         source._reception = operation
-        return sink._out.submit(waiter.port, operation, (data,))
+        return sink._out.submit(waiter.port, operation, (source._unread[:n],))
 
     def note() -> None:
         if source._reception is operation:

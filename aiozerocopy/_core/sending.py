@@ -226,6 +226,13 @@ class SendStream(Bound, ByteSendStream):
             await self._take_back(waiter, operation, error)
             raise
 
+    def _put_now(self, waiter: Waiter, operation: Operation, data: bytes) -> Ticket:
+        """Queue bytes whatever room there is; no cancel can come in between."""
+        result = self._out.submit(waiter.port, operation, (data,))
+        if result < 0 and result != IN_PROGRESS:
+            raise self._out.refused(result, len(data))
+        return Ticket(self, waiter, operation if result < 0 else None)
+
     async def send_many(self, messages: Iterable[Buffer]) -> None:
         """Send messages in as few system calls as possible, each contiguous.
 

@@ -181,7 +181,8 @@ async def run(count: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--count", type=int, default=500_000, help="of vectors")
-    anyio.run(run, parser.parse_args().count)
+    with contextlib.suppress(KeyboardInterrupt):
+        anyio.run(run, parser.parse_args().count)
 
 
 if __name__ == "__main__":
