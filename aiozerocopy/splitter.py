@@ -14,8 +14,8 @@ The states
     running   until the source ends, `aclose`, or an error of the source
     over      every reader's pipe has an end, behind what that reader was given
 
-At ``aclose`` the bytes that were not taken stay in the source, and what was read ahead
-of a source that is no pipe is given back to it.
+At ``aclose`` the bytes that were not taken stay in the source.  What was read ahead of
+one that is no pipe is given back to it, if it is a stream of this package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-/* azc.h - the whole contract of the C helper, read by the compiler and by cffi.
+/* azc.h - the contract of the C helper, read by the compiler and by cffi; split.h has
+ * another part of it.
  *
  * build_azc.py drops the lines that begin with a hash sign and gives the rest to
  * cffi.  So the only directives here are guards and includes, constants are enum

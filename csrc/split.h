@@ -6,8 +6,8 @@
  *   The split owns the fds that it is given: the source's read end, the file, and each
  *   reader's write end.  One thread, that of azc_split_run, uses them all and closes a
  *   reader's.  It owns all that is not atomic but the readers that have yet to begin,
- *   which are under the lock.  No system call is made with the lock, so that whoever
- *   joins never waits for a pipe's other end.
+ *   which are under the lock.  With the lock nothing is done to a pipe that somebody
+ *   else has an end of, so whoever joins never waits for that.
  *   A reader's record has two owners, the split and who joined it; the last one to let
  *   go frees it.
  *
@@ -20,6 +20,9 @@
  *
  * A reader whose pipe is full holds up the others, for `patience` in all.  The count
  * begins again when it has read all that it has.
+ *
+ * Where there is no tee, or the source's pages are lent (relay.h), the thread reads a
+ * piece of the source and writes it to each: `ahead` then counts what is written of it.
  *
  * In a forked child a split does nothing; the child's copies of its fds are closed.
  */

@@ -70,8 +70,9 @@ async def main(port: int, seconds: float | None, source: str, file: str | None) 
         ):
             print(f"Watch at http://127.0.0.1:{server.port}/", flush=True)
             size = await splitter.wait()
-        if encoder.stderr_tail:
-            print(encoder.stderr_tail)
+        if code := await encoder.wait():
+            why = f"FFmpeg exited with code {code} after {size:,} bytes"
+            raise SystemExit(f"{why}\n{encoder.stderr_tail}".strip())
         print(f"{size:,} bytes; {splitter.dropped} clients were too slow")
 
 
