@@ -181,7 +181,7 @@ void azc__pass_failed(azc_passage *pass, const azc_side *side, int error) {
 /* ... or until the sink's reader has left: no call would tell before bytes come. */
 static void await_source(azc_passage *pass) {
     if (pass->once && atomic_load(&pass->moved)) {
-        pass->ended = true;
+        pass->ended = !is_ready(&pass->source, POLLIN);
         return;
     }
     struct pollfd fds[3] = {[1] = {pass->source.channel->fd, POLLIN, 0},
@@ -199,14 +199,16 @@ static void await_sink(azc_passage *pass) {
     azc__pass_wait(pass, fds, 2);
 }
 
-/* Of a call that used both (NULL), it waits for the side that is not ready. */
+/* A call that used both (NULL) does not say which was not ready: it waits for the
+ * source, and if that was, for the sink. */
 static void await_side(azc_passage *pass, azc_side *side) {
-    if (!side && !is_ready(&pass->sink, POLLOUT)) side = &pass->sink;
-    if (!side && is_ready(&pass->source, POLLIN)) {
+    azc_side *const both[] = {&pass->source, &pass->sink};
+    unsigned turn = pass->waits++ % 3;
+    if (!side && turn == 2) {
         azc_sys.sleep_us(PAUSE_US / 10); /* both are, and yet it cannot */
         return;
     }
-    if (!side) side = &pass->source;
+    if (!side) side = both[turn];
     azc__lock(side->channel);
     side->channel->stats.waits++;
     azc__unlock(side->channel);
@@ -308,7 +310,7 @@ static void step(azc_passage *pass) {
     }
     if (side != &pass->sink) note_taken(pass, r);
     if (side != &pass->source) note_moved(pass, r);
-    if (r > 0) pass->starved_since = 0;
+    if (r > 0) pass->starved_since = pass->waits = 0;
     if (r == 0 && !put) pass->ended = true;
     if (r < 0) handle_error(pass, side, spliced, (int)r);
 }

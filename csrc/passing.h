@@ -37,6 +37,7 @@ typedef struct azc_passage {
     size_t rest_room, rest_at, rest_bytes;
     uint64_t look_at;       /* when to look again whether the fds are ours */
     uint64_t starved_since; /* no memory in the kernel; 0: there is */
+    unsigned waits;         /* since bytes were moved */
     bool ended;             /* the source has no more */
     int error;
     const azc_side *failed; /* which of the two has that error */
