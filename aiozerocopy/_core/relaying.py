@@ -238,6 +238,7 @@ async def _send_unread(
     n: int,
 ) -> None:
     """All that is wanted was received before: send it, or leave it unread."""
+
     def submit() -> int:
         source._enter_alone()
         source._reception = operation
