@@ -10,7 +10,12 @@ import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream
 
 from aiozerocopy._core.borrows import Operation
-from aiozerocopy._core.relaying import AnyFile, open_source, relay_streams
+from aiozerocopy._core.relaying import (
+    AnyFile,
+    close_source,
+    open_source,
+    relay_streams,
+)
 from aiozerocopy._core.relaying import Relay as Relay
 from aiozerocopy.opening import open_writer
 from aiozerocopy.streams import ReceiveStream, SendStream
@@ -72,8 +77,11 @@ async def _run(
     relay: Relay,
 ) -> int:
     if not isinstance(source, ByteReceiveStream):
-        async with open_source(source, offset) as opened:
+        opened = open_source(source, offset)
+        try:
             return await _run(opened, sink, nbytes, None, pieces, relay)
+        finally:
+            await close_source(opened)
     if not isinstance(sink, ByteSendStream):
         async with _open_sink(sink) as writer:
             return await _run(source, writer, nbytes, None, pieces, relay)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from links import linux_only
 
+from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy.bench import racing, ring
 from aiozerocopy.bench.feeding import Lab
 from aiozerocopy.bench.racing import Options, Work, WrongBytes
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 np = pytest.importorskip("numpy")
-pytestmark = [pytest.mark.timeout(60), linux_only]
+pytestmark = [
+    pytest.mark.timeout(60),
+    linux_only,
+    pytest.mark.skipif(PORTABLE, reason="the portable build has no rings"),
+]
 
 NEEDED = {"tachyon": "tachyon", "zmq": "zmq"}
 

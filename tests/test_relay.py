@@ -266,10 +266,12 @@ async def test_a_full_disk(kind: str, small_disk: Path) -> None:
 
 
 @linux_only
-async def test_a_full_disk_and_a_file(small_disk: Path, film: Path) -> None:
-    with film.open("rb", buffering=0) as opened:
+@pytest.mark.parametrize("mode", ["wb", "ab"])  # the second is copied
+async def test_a_full_disk_and_a_file(small_disk: Path, film: Path, mode: str) -> None:
+    """The file stands behind what was moved."""
+    with film.open("rb", buffering=0) as opened, (small_disk / "copy").open(mode) as to:
         with pytest.raises(azc.StreamBroken, match="the disk is full") as info:
-            await azc.relay(opened, small_disk / "copy")
+            await azc.relay(opened, to)
         assert opened.tell() == info.value.bytes_sent > 1000
 
 

@@ -12,6 +12,7 @@ Who has the bytes
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -302,3 +303,11 @@ def open_source(file: AnyFile, offset: int | None = None) -> ReceiveStream:
         os.close(fd)
         raise
     return ReceiveStream(Channel(fd, IN))
+
+
+async def close_source(source: ReceiveStream) -> None:
+    """Close it; an open file stands behind what was moved, not what was read."""
+    if unread := source._in.stats().leftover:
+        with contextlib.suppress(OSError):  # no regular file
+            os.lseek(source.fileno(), -unread, os.SEEK_CUR)
+    await source.aclose()

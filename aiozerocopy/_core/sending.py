@@ -34,7 +34,12 @@ from aiozerocopy._core.borrows import Operation, Port
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.lifetime import NOWHERE, Bound, Stats
 from aiozerocopy._core.pins import pin_or_copy
-from aiozerocopy._core.relaying import Relay, open_source, relay_streams
+from aiozerocopy._core.relaying import (
+    Relay,
+    close_source,
+    open_source,
+    relay_streams,
+)
 from aiozerocopy._core.waiter import (
     LOOP_IS_CHEAP,
     Waiter,
@@ -269,8 +274,11 @@ class SendStream(Bound, ByteSendStream):
         """
 
         async def run(relay: Relay) -> int:
-            async with open_source(file, offset) as source:
+            source = open_source(file, offset)
+            try:
                 return await relay_streams(relay, source, self, nbytes)
+            finally:
+                await close_source(source)
 
         return Relay(run)
 
