@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
+import logging
 import os
 import re
 import shlex
@@ -16,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from aiozerocopy.commands.ending import ended
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -132,6 +136,17 @@ def test_one_line_and_the_end(line: str, moment: str, more: str, folder: Path) -
     assert terminal.said.count(closing) == 1
     assert re.fullmatch(closing + f"(: .*)?{more}", lines_of(terminal.said)[-1])
     assert seconds < AT_ONCE
+
+
+def test_future_that_is_cancelled_while_it_is_set(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """asyncio's handler of Ctrl-C may do that between two lines of asyncio's own."""
+    assert ended("a command", lambda: 0) == 0
+    for error in (asyncio.InvalidStateError(), ValueError("a fault of ours")):
+        logging.getLogger("asyncio").error("Exception in callback", exc_info=error)
+    told = [record.exc_info for record in caplog.records]
+    assert [kind for kind, *_ in filter(None, told)] == [ValueError]
 
 
 def test_doctor_that_waits_for_a_program(folder: Path) -> None:

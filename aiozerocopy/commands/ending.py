@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import re
 import signal
@@ -119,6 +120,7 @@ last_words: list[str] = []  # what an interrupted command still has to say
 def ended(name: str, run: Callable[[], int]) -> int:
     """Run a command to its end, whatever that is, and give its exit status."""
     by_signal = _end_as_by_ctrl_c()
+    logging.getLogger("asyncio").addFilter(_is_no_race)
     last_words.clear()
     try:
         return _run(run)
@@ -170,6 +172,12 @@ def complain(name: str, line: str) -> None:
         return
     wiped = "\r\x1b[K" if sys.stderr.isatty() else ""
     print(f"{wiped}{name}: {line}", file=sys.stderr, flush=True)
+
+
+def _is_no_race(record: logging.LogRecord) -> bool:
+    """False for what asyncio says if Ctrl-C cancels a future that is just being set."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, asyncio.InvalidStateError)
 
 
 def _end_as_by_ctrl_c() -> list[int]:
