@@ -104,8 +104,8 @@ def move_to_copy(
                 operation.moved_to_copy()
             elif result == 0:
                 del operation.views[1:]
+        return [result == 1 for result in results]
     except BaseException:
         for channel, operation in zip(channels, operations, strict=True):
             channel.take_back_blocking(port, operation, operation.total)
         raise
-    return [result == 1 for result in results]
