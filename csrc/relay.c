@@ -212,6 +212,8 @@ static void *run(void *arg) {
     await_turns(relay);
     if (relay->pass.sink.turn && relay->pass.source.turn)
         azc__pass(&relay->pass);
+    else
+        relay->pass.rest_bytes = 0; /* first is still the caller's */
     if (relay->pass.in_between) azc__pass_by_copy(&relay->pass);
     if (SABOTAGED(BETWEEN)) relay->pass.rest_bytes = 0;
     bool delivers = goes_on(relay);
