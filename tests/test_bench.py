@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aiozerocopy.bench import feeding, one_pipe, racing, report
-from aiozerocopy.bench.feeding import Feeder, Lab, in_c, unix_link
+from aiozerocopy.bench.feeding import Crew, Feeder, Lab, in_c, unix_link
 from aiozerocopy.bench.one_pipe import Stage, Turn, TurnTaker
 from aiozerocopy.bench.racing import Comparison, Options, Race, Run, Work, WrongBytes
 from aiozerocopy.commands import bench
@@ -276,3 +277,11 @@ def test_bench_runs_and_every_byte_is_right(
         for told in race["comparisons"]:
             assert told["ratio"] > 0
     assert all(entry["name"] in tables.read_text() for entry in entries)
+
+
+def test_a_run_is_over_once_a_process_has_failed(tmp_path: Path) -> None:
+    with Crew(tmp_path / "log") as crew:
+        crew.start([sys.executable, "-c", "import signal; signal.pause()"])
+        crew.start([sys.executable, "-c", "raise SystemExit('broken')"])
+        with pytest.raises(ChildProcessError, match="failed:\nbroken"):
+            crew.finish()

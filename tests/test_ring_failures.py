@@ -330,7 +330,29 @@ async def test_path_of_somebody_else(tmp_path: Path) -> None:
                 await azc.shm.connect_ring(tmp_path / "stream")
 
 
+async def test_connect_waits_for_somebody_to_listen(tmp_path: Path) -> None:
+    """From the path that is not there to the socket that does not listen yet."""
+    path = tmp_path / "ring"
+
+    async def connect() -> azc.shm.Ring:
+        return await azc.shm.connect_ring(path, timeout=10)
+
+    async with anyio.create_task_group() as tasks:
+        producer = attempt(tasks, connect)
+        await others_wait()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stale:
+            stale.bind(str(path))
+            await anyio.sleep(0.02)  # long enough for another attempt
+        consumer = await listen(path)
+    async with producer.result, consumer:
+        await producer.result.send(b"hello")
+        with await consumer.receive() as record:
+            assert bytes(record.view) == b"hello"
+
+
 async def test_time_is_over(tmp_path: Path) -> None:
+    with pytest.raises(TimeoutError, match="no ring at"):
+        await azc.shm.connect_ring(tmp_path / "ring", timeout=0.01)
     with pytest.raises(TimeoutError, match="cannot listen for a ring"):
         await listen(tmp_path / "ring", timeout=0.01)
     with listening(tmp_path / "ring"):

@@ -164,18 +164,29 @@ class Crew:
             )
 
     def finish(self) -> dict[str, dict[str, Any]]:
-        """Wait for all, and return their reports by name."""
+        """Wait for all, and return their reports by name; no longer once one failed."""
         self._stdout.close()
         watchdog = threading.Timer(PATIENCE, self._kill)
-        watchdog.start()
+        watchers = [
+            threading.Thread(target=self._watch, args=[process])
+            for process in self._running
+        ]
+        for thread in (watchdog, *watchers):
+            thread.start()
         try:
             told = {one["who"]: one for one in map(json.loads, self._reports)}
-            failed = [process.args for process in self._running if process.wait()]
+            for watcher in watchers:
+                watcher.join()
         finally:
             watchdog.cancel()
+        failed = [process.args for process in self._running if process.returncode]
         if failed or not told:
             raise ChildProcessError(f"{failed} failed:\n{self._log.read_text()}")
         return told
+
+    def _watch(self, process: subprocess.Popen[bytes]) -> None:
+        if process.wait():
+            self._kill()
 
     def _kill(self) -> None:
         for process in self._running:

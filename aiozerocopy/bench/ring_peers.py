@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiozerocopy as azc
 from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
+from aiozerocopy.bench.feeding import PATIENCE
 from aiozerocopy.bench.frames import cpu
 from aiozerocopy.bench.network import run_on, tell
 
@@ -346,8 +347,7 @@ async def exchange(job: Job, stack: AsyncExitStack, *, asks: bool) -> Exchange:
             if asks:
                 made = shm.listen_ring(path, job.capacity, sends=sends, spin=job.spin)
             else:
-                wait_for(path)
-                made = shm.connect_ring(path, spin=job.spin)
+                made = shm.connect_ring(path, spin=job.spin, timeout=PATIENCE)
             rings.append(await stack.enter_async_context(made))
         out, into = rings if asks else rings[::-1]
 

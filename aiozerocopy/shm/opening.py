@@ -27,7 +27,7 @@ log = logging.getLogger("aiozerocopy")
 
 PACKETS = socket.SOCK_SEQPACKET
 BACKLOG = 8
-BACKLOG_IS_FULL = 0.01  # seconds between attempts to connect to a busy listener
+NOBODY_YET = 0.01  # seconds between attempts to connect
 MOST = 1 << 39  # capacity
 
 
@@ -112,11 +112,12 @@ def connect_ring(
     ``async with``.
 
     This side does what the other does not: send, or receive; with ``sends`` it insists.
-    ``spin`` is as for `listen_ring`.
+    With a ``timeout`` it waits that long for somebody to listen: two processes can be
+    started in any order then.  ``spin`` is as for `listen_ring`.
 
     Raises:
-        OSError: nobody listens there, or not for the likes of us; the path is in the
-            text.
+        OSError: nobody listens there, or not for the likes of us; ``timeout``
+            (TimeoutError).  The path is in the text.
     """
     where = os.fspath(path)
     role = ANY if sends is None else PRODUCER if sends else CONSUMER
@@ -125,9 +126,7 @@ def connect_ring(
         await anyio.lowlevel.checkpoint()
         try:
             with anyio.fail_after(timeout):
-                with socket.socket(socket.AF_UNIX, PACKETS) as sock:
-                    sock.setblocking(False)
-                    await _connect(sock, where)
+                with await _connected(where, timeout is not None) as sock:
                     return Ring(await handshake.ask(sock, role, any_user), spin)
         except OSError as error:
             raise located(_worded(error), f"no ring at {where!r}") from error
@@ -135,12 +134,28 @@ def connect_ring(
     return Opening(connect())
 
 
-async def _connect(sock: socket.socket, path: str | bytes) -> None:
-    while True:
-        with contextlib.suppress(BlockingIOError):
-            return sock.connect(path)
-        # The listener's backlog is full; no fd tells when there is room.
-        await anyio.sleep(BACKLOG_IS_FULL)
+async def _connected(path: str | bytes, is_patient: bool) -> socket.socket:
+    with contextlib.ExitStack() as undo:
+        sock = undo.enter_context(socket.socket(socket.AF_UNIX, PACKETS))
+        sock.setblocking(False)
+        # No fd tells when it is worth another try.
+        while not _connect(sock, path, is_patient):  # noqa: ASYNC110
+            await anyio.sleep(NOBODY_YET)
+        undo.pop_all()
+        return sock
+
+
+def _connect(sock: socket.socket, path: str | bytes, is_patient: bool) -> bool:
+    """Not if the listener's backlog is full, or nobody listens yet."""
+    try:
+        sock.connect(path)
+    except BlockingIOError:
+        return False
+    except (FileNotFoundError, ConnectionRefusedError):
+        if is_patient:
+            return False
+        raise
+    return True
 
 
 def _worded(error: OSError) -> OSError:
