@@ -28,6 +28,7 @@ from anyio import EndOfStream
 from links import attempt, others_wait, until
 
 import aiozerocopy as azc
+from aiozerocopy._core import to_all
 from aiozerocopy.broadcast import Broadcast, ClientTooSlow, Published
 from aiozerocopy.framing import FrameReceiver
 from aiozerocopy.pool import FramePool
@@ -186,6 +187,50 @@ async def test_latest_skips_to_the_newest_whole_frame(studio: Studio) -> None:
     assert await fast.receive() == (10, 10)
     await until(lambda: stuck.client.stats.sent == 3)
     await until(lambda: fast.client.stats.sent == 11)
+
+
+class Signalled(BaseException):
+    """What a signal's handler raises."""
+
+
+async def test_a_frame_that_has_become_the_newest_is_sent_once(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if a signal comes right then, and the newest has begun meanwhile."""
+    viewer = studio.viewer()
+    filled = fill(viewer.near.fileno())
+    await studio.publish(0, 1)
+    note = to_all._note_moves
+
+    def interrupted(*arguments: Any) -> None:
+        monkeypatch.setattr(to_all, "_note_moves", note)
+        drain(viewer.far.fileno(), filled)
+        assert select.select([viewer.far.fileno()], [], [], 10)[0]  # it has begun
+        raise Signalled
+
+    monkeypatch.setattr(to_all, "_note_moves", interrupted)
+    with pytest.raises(Signalled):
+        await studio.publish(2)
+    assert await viewer.receive() == (2, 2)
+    await studio.publish(3)
+    assert await viewer.receive() == (3, 3)
+    await until(lambda: viewer.client.stats.sent == 2)
+    assert viewer.client.stats.dropped == 2
+
+
+def fill(fd: int) -> int:
+    """Write until it takes no more; return how many bytes."""
+    filled = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            filled += os.write(fd, bytes(1000))
+    return filled
+
+
+def drain(fd: int, nbytes: int) -> None:
+    while nbytes:
+        select.select([fd], [], [])
+        nbytes -= len(os.read(fd, nbytes))
 
 
 async def test_drop_oldest_keeps_as_many_as_its_limit(studio: Studio) -> None:

@@ -62,6 +62,7 @@ class Operation:
 
     done = False
     has_room = False  # set when a `put` that waited is within the channel's limit
+    is_newer = False  # it carries another message than at first: see `move_to_copy`
     moved = 0
     total = 0
     status = 0

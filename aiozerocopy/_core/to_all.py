@@ -74,38 +74,58 @@ def move_to_copy(
     operations: Sequence[Operation],
     copy: Shared | None,
     newer: Shared | None,
-) -> list[bool]:
+) -> None:
     """Let operations that carry one message go on from a copy of it, in one piece.
 
-    One of which nothing is out yet becomes the newer message instead: then True.
+    One of which nothing is out yet becomes the newer message instead: ``is_newer``.
     Without a copy the others stay as they are.  An operation holds all of the memory
     until C has told which it uses, which may be a moment later.
     """
     total = operations[0].total
-    results = ffi.new("int[]", len(channels))
+    results = ffi.new("int[]", [_NOT_ASKED] * len(channels))
     try:
-        for operation in operations:
-            operation.views.extend(one.pins for one in (newer, copy) if one)
-        lib.azc_move_to_copy(
-            ffi.new("azc_id[]", [channel.id for channel in channels]),
-            ffi.new("uint64_t[]", [operation.token for operation in operations]),
-            len(channels),
-            copy.pins[0] if copy else ffi.NULL,
-            total,
-            newer.vec if newer else ffi.NULL,
-            len(newer.pins) if newer else 0,
-            results,
-        )
-        for operation, result in zip(operations, results, strict=True):
-            if result == 1 and newer:
-                operation.views[:] = [newer.pins]
-                operation.total = newer.nbytes
-            elif result == 0 and copy:
-                operation.moved_to_copy()
-            elif result == 0:
-                del operation.views[1:]
-        return [result == 1 for result in results]
+        try:
+            for operation in operations:
+                operation.is_newer = False
+                operation.views.extend(one.pins for one in (newer, copy) if one)
+            lib.azc_move_to_copy(
+                ffi.new("azc_id[]", [channel.id for channel in channels]),
+                ffi.new("uint64_t[]", [operation.token for operation in operations]),
+                len(channels),
+                copy.pins[0] if copy else ffi.NULL,
+                total,
+                newer.vec if newer else ffi.NULL,
+                len(newer.pins) if newer else 0,
+                results,
+            )
+            _note_moves(operations, results, copy, newer)
+        except BaseException:
+            _note_moves(operations, results, copy, newer)  # C may have moved them
+            raise
     except BaseException:
         for channel, operation in zip(channels, operations, strict=True):
             channel.take_back_blocking(port, operation, operation.total)
         raise
+
+
+_NOT_ASKED = -1
+
+
+def _note_moves(
+    operations: Sequence[Operation],
+    results: Sequence[int],
+    copy: Shared | None,
+    newer: Shared | None,
+) -> None:
+    """What each operation carries now.  May be called twice."""
+    for operation, result in zip(operations, results, strict=True):
+        if operation.done:
+            continue
+        if result == 1 and newer:
+            operation.views[:] = [newer.pins]
+            operation.total = newer.nbytes
+            operation.is_newer = True
+        elif result == 0 and copy:
+            operation.moved_to_copy()
+        elif result == 0:
+            del operation.views[1:]

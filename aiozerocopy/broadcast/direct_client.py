@@ -25,6 +25,7 @@ class DirectClient(Client):
     _stream: SendStream
     _operation: Operation | None = None  # of the message in flight
     _holds_slot = False  # it may still read the memory that was published
+    _instead: Message | None = None  # what the operation may become in `_go_on`
 
     def _send(self, message: Message) -> None:
         send([self], message)
@@ -52,6 +53,7 @@ class DirectClient(Client):
 
     def _on_end(self) -> None:
         """The operation in flight has ended."""
+        self._note_move()
         operation, message = self._operation, self._current
         if operation is None or message is None:
             return
@@ -71,12 +73,14 @@ class DirectClient(Client):
         current = self._current
         return self._holds_slot and current is not None and current.sequence < sequence
 
-    def _gets_instead(self, newest: Message) -> None:
-        """The frame in flight had not begun, and became the newest, which waited."""
-        assert self._current is not None
-        self._pending.pop()
-        self._drop(self._current)
-        self._current, self._holds_slot = newest, True
+    def _note_move(self) -> None:
+        """The frame in flight, if it had not begun, became the newest, which waited."""
+        newest, self._instead = self._instead, None
+        operation, current = self._operation, self._current
+        if newest and current and operation is not None and operation.is_newer:
+            self._pending.pop()
+            self._drop(current)
+            self._current, self._holds_slot = newest, True
 
     def _stop_borrowing(self) -> None:
         waiter, operation = self._stream._waiter, self._operation
@@ -156,8 +160,10 @@ def _go_on(
     # (no client keeps a port: of a loop that has ended it would not be swept)
     waiter = clients[0]._stream._waiter
     assert waiter is not None
-    changed = move_to_copy(channels, waiter.port, operations, copy, newer)
-    for client, is_newer in zip(clients, changed, strict=True):
-        client._holds_slot = False
-        if is_newer and newest is not None:
-            client._gets_instead(newest)
+    for client in clients:
+        client._instead, client._holds_slot = newest, False
+    try:
+        move_to_copy(channels, waiter.port, operations, copy, newer)
+    finally:
+        for client in clients:
+            client._note_move()
