@@ -685,6 +685,53 @@ def test_fork_from_c_while_pumps_are_busy() -> None:
     )
 
 
+# ---- what outlives everything else ---------------------------------------------------
+
+KEPT = {
+    "streams": "(*azc.socketpair(), *azc.pipe())",
+    "send": "(ends := azc.socketpair(), await ends[0].put(bytes(BIG)))",
+    "pool": "azc.FramePool(100).acquire_nowait()",
+    "process": "await azc.open_process(['sleep', '100'], stdin=True)",
+    "process that talks": "await azc.open_process(['sh', '-c', 'yes >&2'])",
+    "splitter": "azc.Splitter(azc.pipe()[0])",
+    "ring": "await rings()",
+    "broadcast": "(hub := Broadcast(), hub.attach(azc.pipe()[1]))",
+}
+
+
+@pytest.mark.parametrize("place", ["__main__", "builtins"])
+@pytest.mark.parametrize("kept", KEPT.values(), ids=KEPT)
+def test_nothing_is_said_and_nothing_hangs_at_the_end(kept: str, place: str) -> None:
+    """What is still there when modules are emptied, and threads stand still."""
+    said = scripts.run(
+        f"""
+    import asyncio, importlib, signal, tempfile, warnings
+    import aiozerocopy as azc
+    from aiozerocopy.broadcast import Broadcast
+
+    BIG = 1 << 20
+    signal.alarm(10)
+    warnings.simplefilter("ignore", ResourceWarning)
+
+    async def rings():
+        with tempfile.TemporaryDirectory() as folder:
+            listener = azc.shm.listen_ring(folder + "/ring", 1 << 16)
+            connector = azc.shm.connect_ring(folder + "/ring", timeout=10)
+
+            async def awaited(opening):
+                return await opening
+
+            return await asyncio.gather(awaited(listener), awaited(connector))
+
+    async def main():
+        importlib.import_module("{place}").kept = {kept}
+
+    asyncio.run(main())
+    """
+    )
+    assert said == ""
+
+
 # ---- another interpreter in this process --------------------------------------------
 
 

@@ -179,9 +179,10 @@ class Port:
         """Close, unless C still has an operation of this port; true if it did."""
         return _close(self._number[0], self.operations)
 
-    def __del__(self) -> None:
+    # (a default argument is still there at interpreter exit, when globals are gone)
+    def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         number = getattr(self, "_number", None)
-        if number is None or not number[0] or sys.is_finalizing():
+        if number is None or not number[0] or is_exiting():
             return
         if not self.close():
             _lost.append(number[0])

@@ -23,7 +23,7 @@ from aiozerocopy._core.errors import error_of
 from aiozerocopy._core.pins import nbytes, pin, pin_or_copy, pin_writable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from typing_extensions import Buffer
 
@@ -337,9 +337,10 @@ class Channel:
         if result < 0:
             raise self.refused(result, 0)
 
-    def __del__(self) -> None:
+    # (a default argument is still there at interpreter exit, when globals are gone)
+    def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         number = getattr(self, "_number", None)
-        if number is None or sys.is_finalizing():
+        if number is None or is_exiting():
             return
         lib.azc_free(number[0])
         self.unbind_port()

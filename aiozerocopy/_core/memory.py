@@ -167,9 +167,10 @@ class Memory:
     def _end(self, on_end: Callable[[], object]) -> None:
         on_end()  # (this method keeps the memory until here)
 
-    def __del__(self) -> None:
+    # (the default argument as in `_Lease`)
+    def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         number = getattr(self, "_number", None)
-        if number is not None and not sys.is_finalizing():
+        if number is not None and not is_exiting():
             lib.azc_pool_close(number[0])
 
 

@@ -29,7 +29,7 @@ from aiozerocopy._core.memory import Claim, is_over, sweep
 from aiozerocopy._core.pins import pin
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from typing_extensions import Buffer
 
@@ -90,9 +90,14 @@ class _Mapping:
         # C stores the number itself: an exception after the call cannot lose it.
         self.number = ffi.new("azc_id *")
 
-    def __del__(self, free: Any = lib.azc_shm_free) -> None:
+    # (default arguments are still there at interpreter exit, when globals are gone)
+    def __del__(
+        self,
+        free: Any = lib.azc_shm_free,
+        is_exiting: Callable[[], bool] = sys.is_finalizing,
+    ) -> None:
         number = getattr(self, "number", None)
-        if number is not None and number[0] and not sys.is_finalizing():
+        if number is not None and number[0] and not is_exiting():
             free(number[0])
 
 

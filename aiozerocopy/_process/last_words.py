@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import sys
 import threading
 
 _READ = 64 << 10
 _READS = 64  # at once, if the child never stops
+_ENDING = 1.0  # seconds, at most, to wait for the thread
 
 
 class Tail:
@@ -43,6 +45,7 @@ class Tail:
         ready.register(self._wake_fd, select.POLLIN)
         while not self._drain():
             if self._wake_fd in dict(ready.poll()):
+                self._drain()
                 break
         with self._lock:
             os.close(self._fd)
@@ -85,9 +88,14 @@ class Tail:
         return data.decode(errors="replace")
 
     def stop(self) -> None:
-        """End the thread, although a grandchild may hold the pipe open."""
-        if self._stop_fd >= 0:
-            self._drain()
-            os.close(self._stop_fd)
-            self._stop_fd = -1
-            self._thread.join()
+        """End the thread, although a grandchild may hold the pipe open.
+
+        A finalizer may call it, in any thread (our own, too) and at the interpreter's
+        end, when our thread stands still: so it takes no lock.
+        """
+        if self._stop_fd < 0:
+            return
+        os.close(self._stop_fd)
+        self._stop_fd = -1
+        if not sys.is_finalizing() and threading.current_thread() is not self._thread:
+            self._thread.join(_ENDING)
