@@ -1014,7 +1014,7 @@ class Premiere:
             (1080 * 3 // 2, 1920),
             20,
             id="1080p",
-            marks=[pytest.mark.slow, pytest.mark.timeout(120)],
+            marks=[pytest.mark.slow, pytest.mark.quiet, pytest.mark.timeout(120)],
         ),
     ],
 )

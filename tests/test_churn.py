@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.slow,
+    pytest.mark.quiet,
     pytest.mark.timeout(60),
     # (in debug mode asyncio itself is slower than what is asked of it here)
     pytest.mark.parametrize(

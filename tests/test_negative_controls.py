@@ -41,7 +41,7 @@ CAUGHT_BY = {
 }
 NEED_X_SERVER = ("slot", "stale")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.builds, pytest.mark.timeout(120)]
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ TESTS = [
     "test_splitter.py",
 ]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.builds, pytest.mark.timeout(400)]
 
 
 def library() -> str:
@@ -49,7 +49,7 @@ def test_memory(tmp_path: Path) -> None:
     assert b"__asan_report_load" in built.read_bytes()
     process = trees.start_tests(
         tree,
-        *("-m", "not slow", "-k", "not trio and not tcp"),
+        *("-m", "not slow", "-k", "not trio and not uvloop and not tcp"),
         *(f"tests/{name}" for name in TESTS),
         LD_PRELOAD=library(),
         ASAN_OPTIONS="detect_leaks=0",  # what Python leaves behind at its end
