@@ -45,6 +45,7 @@ from aiozerocopy.streams import ReceiveStream as ReceiveStream
 from aiozerocopy.streams import SendStream as SendStream
 from aiozerocopy.streams import Stream as Stream
 from aiozerocopy.streams import Ticket as Ticket
+from aiozerocopy.streams import UnixStream as UnixStream
 
 if TYPE_CHECKING:
     from aiozerocopy import capture as capture

@@ -148,7 +148,7 @@ def test_stream_in_a_cycle(loop: str, end: str) -> None:
     assert said == "ends\n"
     if end == "collection":
         assert complained.count("ResourceWarning: unclosed <SendStream") == 3
-        assert complained.count("ResourceWarning: unclosed <Stream") == 3
+        assert complained.count("ResourceWarning: unclosed <UnixStream") == 3
 
 
 @every_end
@@ -196,7 +196,7 @@ def test_closed_loop_in_a_cycle(loop: str, end: str) -> None:
     assert said == "ends\n"
     if end == "collection":
         assert complained.count("ResourceWarning: unclosed <SendStream") == 3
-        assert complained.count("ResourceWarning: unclosed <Stream") == 3
+        assert complained.count("ResourceWarning: unclosed <UnixStream") == 3
 
 
 @every_end
