@@ -22,7 +22,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 # the package itself, with the public names.
 ROOMS = (
     *("_core", "frames", "pool", "streams", "opening", "relays", "_net", "_process"),
-    *("publishing", "splitter", "framing", "client", "process"),
+    *("trio_streams", "publishing", "splitter", "framing", "client", "process"),
     *("capture", "gl"),
     *("broadcast", "ffmpeg", "web", "shm", "compat"),
     *("", "bench", "commands", "__main__"),
@@ -63,6 +63,7 @@ OPTIONAL = {
 MAY_IMPORT = {
     "gl": {"moderngl"},
     "commands.scenes": {"numpy"},
+    "trio_streams": {"trio"},
     "web": {"h11", "wsproto"},
 }
 ABOUT_OTHERS = {"bench", "compat", "commands.demo"}

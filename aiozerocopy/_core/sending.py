@@ -365,6 +365,13 @@ class SendStream(Bound, ByteSendStream):
             self._out.bind_port(waiter.port, self._budget)
         return waiter, Operation(waiter.port, [])
 
+    def _be_exclusive(self) -> None:
+        """As ``concurrent="raise"``, from now on; in trio, where it is never too late.
+
+        There all calls come to `_claim`, however the stream was used before.
+        """
+        self._is_exclusive = True
+
     def _claim(self, call: Call) -> None:
         """Refuse the call if it must be alone and is not.
 
