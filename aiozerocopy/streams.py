@@ -110,6 +110,8 @@ class Stream(SendStream, ReceiveStream, ByteStream):
             raise StreamClosed("the stream is closed")
         if self._socket is None:
             self._socket = socket.socket(fileno=self.fileno())
+            if not os.get_blocking(self.fileno()):
+                self._socket.setblocking(False)  # (only so that it says so)
         return self._socket
 
     @property
