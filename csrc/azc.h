@@ -79,7 +79,7 @@ enum { AZC_MOST_FDS = 253 }; /* of one message; the kernel's own limit */
  * azc_close_fds, and those that have come from then on. */
 typedef struct azc_fds {
     int32_t count;   /* of those below: to be sent, or come */
-    int32_t room;    /* how many may come */
+    int32_t room;    /* how many are expected; a few more may come */
     int32_t cut_off; /* 1: more came, and all of them were closed */
     int32_t fds[AZC_MOST_FDS];
 } azc_fds;

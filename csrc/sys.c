@@ -246,10 +246,13 @@ static ssize_t sys_recv(int fd, const struct iovec *vec, int count) {
     return result(recvmsg(fd, &message, MSG_DONTWAIT));
 }
 
+/* For the sender's credentials and the like, where a socket option asks for them. */
+enum { OTHER_WORDS = 128 };
+
 /* Aligned room for what goes beside the bytes. */
 typedef union beside {
     struct cmsghdr first;
-    char room[CMSG_SPACE(sizeof(int) * AZC_MOST_FDS)];
+    char room[CMSG_SPACE(sizeof(int) * AZC_MOST_FDS) + OTHER_WORDS];
 } beside;
 
 static ssize_t sys_send_fds(int fd, const struct iovec *vec, int count,
@@ -274,18 +277,20 @@ static void store_fds(struct msghdr *message, azc_fds *fds) {
         if (it->cmsg_level != SOL_SOCKET || it->cmsg_type != SCM_RIGHTS)
             continue;
         size_t n = it->cmsg_len - CMSG_LEN(0);
+        if (n > sizeof fds->fds) n = sizeof fds->fds;
         memcpy(fds->fds, CMSG_DATA(it), n);
         fds->count = (int32_t)(n / sizeof *fds->fds);
     }
 }
 
-/* (CMSG_SPACE would be room for one more than was asked for) */
+/* (some more than were asked for may come, into the room for other words) */
 static ssize_t sys_recv_fds(int fd, const struct iovec *vec, int count,
                             azc_fds *fds) {
     struct msghdr message = message_of(vec, count);
     beside it;
     message.msg_control = &it;
-    message.msg_controllen = CMSG_LEN((size_t)fds->room * sizeof *fds->fds);
+    message.msg_controllen =
+        OTHER_WORDS + CMSG_LEN((size_t)fds->room * sizeof *fds->fds);
     ssize_t r = result(recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC));
     if (r < 0) return r;
     store_fds(&message, fds);

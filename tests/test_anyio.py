@@ -202,6 +202,7 @@ class TestWrappers:
         async with azc.wrap_socket(fd) as stream:
             raw = stream.extra(SocketAttribute.raw_socket)
             assert raw.fileno() == stream.fileno()
+            assert raw.gettimeout() is None  # it was adopted as it is
             assert stream.extra(SocketAttribute.family) == socket.AF_INET
             assert stream.extra(SocketAttribute.local_address) == raw.getsockname()
             assert stream.extra(SocketAttribute.local_port) == raw.getsockname()[1]
@@ -248,6 +249,7 @@ class TestWrappers:
             await ours.send_eof()
             with pytest.raises(azc.StreamClosed):
                 await ours.send(b"more")
+            assert ours.extra(SocketAttribute.raw_socket).gettimeout() == 0
             assert await theirs.receive() == b"last words"
             with pytest.raises(anyio.EndOfStream):
                 await theirs.receive()

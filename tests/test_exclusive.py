@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from links import BIG, Link, attempt, begun, open_link, reading, wait_for
+from links import BIG, Link, attempt, begun, open_link, reading, until, wait_for
 from oracle import Checker, message
 
 import aiozerocopy as azc
@@ -131,14 +131,24 @@ async def test_closing_waits_for_who_is_sending(link: Link) -> None:
     assert checker.counts == {1: 1}
 
 
-async def test_every_opener_takes_it() -> None:
+async def test_every_opener_takes_it(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'queue' or 'raise', not 'wait'"):
         azc.open_writer(1, concurrent="wait")  # type: ignore[arg-type]
 
+    served: list[azc.Stream] = []
+
     async def serve(stream: azc.Stream) -> None:
+        served.append(stream)
         await stream.receive()
 
-    async with azc.serve_tcp(serve) as server:
-        stream = await azc.connect_tcp("127.0.0.1", server.port, concurrent="raise")
-        async with stream:
-            assert stream._is_exclusive
+    path = tmp_path / "socket"
+    async with (
+        azc.serve_tcp(serve, concurrent="raise") as server,
+        azc.serve_unix(serve, path, concurrent="raise"),
+        azc.connect_tcp("127.0.0.1", server.port, concurrent="raise") as one,
+        azc.connect_unix(path, concurrent="raise") as other,
+    ):
+        for stream in (one, other):
+            await stream.send(b"x")
+        await until(lambda: len(served) == 2)
+        assert all(stream._is_exclusive for stream in (one, other, *served))

@@ -13,8 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from anyio.abc import SocketStream, UNIXSocketStream
-from links import BIG, attempt, begun, open_link, others_wait, receives, submitted
+import scripts
+from anyio.abc import SocketAttribute, SocketStream, UNIXSocketStream
+from links import (
+    BIG,
+    attempt,
+    begun,
+    linux_only,
+    open_link,
+    others_wait,
+    receives,
+    refusing,
+    submitted,
+)
 from oracle import message
 
 import aiozerocopy as azc
@@ -239,6 +250,46 @@ async def test_more_fds_than_are_expected(files: list[Any]) -> None:
         got, fds = await theirs.receive_fds(100, 2)
         assert got == b"one"
         assert same(fds, files[:1])
+
+
+@linux_only
+async def test_credentials_are_no_fds(files: list[Any]) -> None:
+    async with azc.socketpair() as (ours, theirs):
+        sock = theirs.extra(SocketAttribute.raw_socket)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        await ours.send_fds(b"one", files[:1])
+        got, fds = await theirs.receive_fds(100, 1)
+        assert got == b"one"
+        assert same(fds, files[:1])
+        await ours.send(b"none")
+        assert await theirs.receive_fds(100, 1) == (b"none", [])
+
+
+@linux_only
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_a_message_whose_files_the_kernel_refuses(loop: str) -> None:
+    """The stream goes on.  (Root has no such limit: so strace plays the kernel.)"""
+    code = """
+    async def main():
+        async with azc.socketpair() as (ours, theirs):
+            for _ in range(2):
+                try:
+                    await ours.send_fds(b"never", [0])
+                except OSError as error:
+                    print(error.strerror)
+            await ours.send(b"as before")
+            print((await theirs.receive()).decode())
+
+    run(main)
+    """
+    process = scripts.start(code, loop, under=refusing("sendmsg:error=ETOOMANYREFS"))
+    status, said, complained = scripts.finish(process)
+    assert (status, complained) == (0, "")
+    assert said.splitlines() == [
+        "too many fds are on their way; nothing was sent",
+        "too many fds are on their way; nothing was sent",
+        "as before",
+    ]
 
 
 async def test_receive_drops_fds(files: list[Any]) -> None:
