@@ -45,6 +45,7 @@ from aiozerocopy.streams import ReceiveStream as ReceiveStream
 from aiozerocopy.streams import SendStream as SendStream
 from aiozerocopy.streams import Stream as Stream
 from aiozerocopy.streams import Ticket as Ticket
+from aiozerocopy.streams import UnixStream as UnixStream
 
 if TYPE_CHECKING:
     from aiozerocopy import capture as capture
@@ -53,10 +54,13 @@ if TYPE_CHECKING:
     from aiozerocopy import gl as gl
     from aiozerocopy import shm as shm
     from aiozerocopy import web as web
+    from aiozerocopy.trio_streams import as_trio as as_trio
 else:
 
     def __getattr__(name: str) -> Any:
         """Packages that not everybody needs are imported when they are first used."""
         if name in ("capture", "ffmpeg", "frames", "gl", "shm", "web"):
             return importlib.import_module(f"aiozerocopy.{name}")
+        if name == "as_trio":
+            return importlib.import_module("aiozerocopy.trio_streams").as_trio
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

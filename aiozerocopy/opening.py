@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._core.channel import IN, OUT, OWN, READS, UNTRUSTED, Channel
 from aiozerocopy._core.pipe_size import PIPE_SIZE, capacity_of, enlarge_pipe
-from aiozerocopy._core.sending import QUEUE_LIMIT, RESCUE_LIMIT
-from aiozerocopy.streams import ReceiveStream, SendStream, Stream
+from aiozerocopy._core.sending import QUEUE_LIMIT, RESCUE_LIMIT, Concurrent
+from aiozerocopy.streams import ReceiveStream, SendStream, Stream, UnixStream
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -57,6 +57,7 @@ def open_writer(
     *,
     rescue_limit: int = RESCUE_LIMIT,
     queue_limit: int = QUEUE_LIMIT,
+    concurrent: Concurrent = "queue",
 ) -> SendStream:
     """Send to a pipe, FIFO, file, terminal, device or connected stream socket.
 
@@ -68,9 +69,12 @@ def open_writer(
     "untrusted" (it may try to hold us up inside a system call, so none is made in the
     event loop's thread).
 
+    ``concurrent`` says what becomes of a task that sends while another one does: it
+    waits in line, or with "raise" gets BusyResourceError.
+
     Raises:
         TypeError: neither an fd nor an object that stands for one.
-        ValueError: a negative fd, a closed file, an unknown ``peer``.
+        ValueError: a negative fd, a closed file, an unknown ``peer`` or ``concurrent``.
         io.UnsupportedOperation: open for reading only, or not a stream of bytes.
         OSError: the fd is not open, a directory, a socket that is not connected.
     """
@@ -79,7 +83,10 @@ def open_writer(
         if flags & READS:
             flags += _make_own(ours.fd)
         return SendStream(
-            ours.channel(flags), rescue_limit=rescue_limit, queue_limit=queue_limit
+            ours.channel(flags),
+            rescue_limit=rescue_limit,
+            queue_limit=queue_limit,
+            concurrent=concurrent,
         )
 
 
@@ -120,16 +127,24 @@ def wrap_socket(
     *,
     rescue_limit: int = RESCUE_LIMIT,
     queue_limit: int = QUEUE_LIMIT,
+    concurrent: Concurrent = "queue",
 ) -> Stream:
     """Both directions of a connected stream socket, in whatever blocking mode.
 
-    Takes over the socket; ownership and errors are as for `open_writer`.
+    Of a Unix socket it is a `UnixStream`.
+
+    Takes over the socket; that, ``concurrent`` and the errors are as for `open_writer`.
     """
     with _take_over(sock, None) as ours:
         if not stat.S_ISSOCK(os.fstat(ours.fd).st_mode):
             raise OSError(errno.ENOTSOCK, f"{sock!r} is not a socket")
-        return Stream(
-            ours.channel(OUT), rescue_limit=rescue_limit, queue_limit=queue_limit
+        with _borrowed_socket(ours.fd) as our_socket:
+            kind = UnixStream if our_socket.family == socket.AF_UNIX else Stream
+        return kind(
+            ours.channel(OUT),
+            rescue_limit=rescue_limit,
+            queue_limit=queue_limit,
+            concurrent=concurrent,
         )
 
 
@@ -330,7 +345,9 @@ class PipeEnds(
     __slots__ = ()
 
 
-class SocketEnds(_Ends, NamedTuple("SocketEnds", [("one", Stream), ("other", Stream)])):
+class SocketEnds(
+    _Ends, NamedTuple("SocketEnds", [("one", UnixStream), ("other", UnixStream)])
+):
     """What `socketpair` returns."""
 
     __slots__ = ()
@@ -374,7 +391,7 @@ def socketpair() -> SocketEnds:
     """
     one, other = socket.socketpair()
     with one, other:
-        return SocketEnds(stream_over(one), stream_over(other))
+        return SocketEnds(unix_stream_over(one), unix_stream_over(other))
 
 
 # Twice the usual: the reader stays busy while one message ends and the next begins.
@@ -382,9 +399,18 @@ def socketpair() -> SocketEnds:
 UNIX_BUFFER = 212_992
 
 
-def stream_over(sock: socket.socket) -> Stream:
+def stream_over(sock: socket.socket, concurrent: Concurrent = "queue") -> Stream:
     """A stream over a connected socket of ours, which it takes over."""
+    if sock.family == socket.AF_UNIX:
+        return unix_stream_over(sock, concurrent)
     sock.setblocking(False)  # a relay's splice would wait otherwise
-    if sock.family == socket.AF_UNIX:  # (TCP finds the right size by itself)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER)
-    return Stream(Channel(sock.detach(), OUT))
+    return Stream(Channel(sock.detach(), OUT), concurrent=concurrent)
+
+
+def unix_stream_over(
+    sock: socket.socket, concurrent: Concurrent = "queue"
+) -> UnixStream:
+    """The same for a Unix socket.  (TCP finds the right size by itself.)"""
+    sock.setblocking(False)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER)
+    return UnixStream(Channel(sock.detach(), OUT), concurrent=concurrent)

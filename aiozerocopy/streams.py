@@ -1,4 +1,5 @@
-"""The streams: SendStream, ReceiveStream, and Stream for both directions of a socket.
+"""The streams: SendStream, ReceiveStream, Stream for both directions of a socket, and
+UnixStream, which carries open files too.
 
 They are anyio's ``ByteSendStream``, ``ByteReceiveStream`` and ``ByteStream``, so all
 that is built for those works over them.  How each is done: `_core.sending`,
@@ -7,30 +8,43 @@ that is built for those works over them.  How each is done: `_core.sending`,
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from anyio.abc import ByteStream, SocketAttribute
+from anyio.abc import ByteStream, SocketAttribute, SocketStream, UNIXSocketStream
 from anyio.streams.file import FileStreamAttribute
 
 from aiozerocopy._core.errors import StreamClosed
+from aiozerocopy._core.fds import MOST_FDS, close_fds, duplicates, numbers_in, room_for
 from aiozerocopy._core.lifetime import NOWHERE
+from aiozerocopy._core.pins import content, scratch
 from aiozerocopy._core.receiving import ReceiveStream as ReceiveStream
-from aiozerocopy._core.sending import QUEUE_LIMIT, RESCUE_LIMIT
+from aiozerocopy._core.receiving import Reception
+from aiozerocopy._core.sending import QUEUE_LIMIT, RESCUE_LIMIT, Concurrent
 from aiozerocopy._core.sending import SendStream as SendStream
 from aiozerocopy._core.sending import Ticket as Ticket
+from aiozerocopy._core.waiter import checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
+
+    from typing_extensions import Buffer
 
     from aiozerocopy._core.channel import Channel
+    from aiozerocopy._core.fds import HasFileno
     from aiozerocopy._core.lifetime import Stats as Stats
+    from aiozerocopy._core.waiter import Waiter
 
 
 class Stream(SendStream, ReceiveStream, ByteStream):
-    """A connected stream socket: both directions, each as documented there."""
+    """A connected stream socket: both directions, each as documented there.
+
+    It counts as an `anyio.abc.SocketStream`.
+    """
 
     def __init__(
         self,
@@ -38,11 +52,16 @@ class Stream(SendStream, ReceiveStream, ByteStream):
         *,
         rescue_limit: int = RESCUE_LIMIT,
         queue_limit: int = QUEUE_LIMIT,
+        concurrent: Concurrent = "queue",
     ) -> None:
         self._receive_from(channel.opposite())
         self._socket: socket.socket | None = None
         SendStream.__init__(
-            self, channel, rescue_limit=rescue_limit, queue_limit=queue_limit
+            self,
+            channel,
+            rescue_limit=rescue_limit,
+            queue_limit=queue_limit,
+            concurrent=concurrent,
         )
         self._channels = (channel, self._in)
 
@@ -54,17 +73,18 @@ class Stream(SendStream, ReceiveStream, ByteStream):
         Raises: as `flush`.
         """
         if self._eof:
+            await checkpoint()
             return
         await self.flush()
         self._eof, self._loop = True, NOWHERE
         self._out.shutdown()
 
-    async def aclose(self) -> None:
+    async def aclose(self, *, linger: float | None = None) -> None:
         """Send what was accepted, then close both directions.
 
-        Raises: as `SendStream.aclose`.
+        ``linger``, and what it raises, are as for `SendStream.aclose`.
         """
-        await SendStream.aclose(self)
+        await SendStream.aclose(self, linger=linger)
 
     def _let_go(self) -> None:
         if self._socket is not None:
@@ -90,6 +110,8 @@ class Stream(SendStream, ReceiveStream, ByteStream):
             raise StreamClosed("the stream is closed")
         if self._socket is None:
             self._socket = socket.socket(fileno=self.fileno())
+            if not os.get_blocking(self.fileno()):
+                self._socket.setblocking(False)  # (only so that it says so)
         return self._socket
 
     @property
@@ -100,16 +122,112 @@ class Stream(SendStream, ReceiveStream, ByteStream):
             SocketAttribute.raw_socket: lambda: raw,
             SocketAttribute.family: lambda: raw.family,
             SocketAttribute.local_address: lambda: _plain_address(raw.getsockname()),
-            SocketAttribute.remote_address: lambda: _plain_address(raw.getpeername()),
         }
-        if raw.family in (socket.AF_INET, socket.AF_INET6):
+        has_port = raw.family in (socket.AF_INET, socket.AF_INET6)
+        if has_port:
             attributes[SocketAttribute.local_port] = lambda: raw.getsockname()[1]
-            attributes[SocketAttribute.remote_port] = lambda: raw.getpeername()[1]
+        with contextlib.suppress(OSError):  # a peer that has gone has no address
+            peer = raw.getpeername()
+            attributes[SocketAttribute.remote_address] = lambda: _plain_address(peer)
+            if has_port:
+                attributes[SocketAttribute.remote_port] = lambda: peer[1]
         return attributes
+
+
+class UnixStream(Stream):
+    """A connected Unix socket, which carries open files too.
+
+    It counts as an `anyio.abc.UNIXSocketStream`.  Fds come with certain bytes: if
+    `receive` gets those, the kernel closes the fds.
+    """
+
+    _fds: Any = None  # that have come with what is unread
+
+    async def send_fds(self, message: Buffer, fds: Collection[int | HasFileno]) -> None:
+        """Send a message, and with its first byte open files: fds, files or sockets.
+
+        It goes in order with all that is sent.  The files are duplicated when the call
+        begins, so they are yours all the time; the peer gets duplicates of its own.
+        Cancelled before the first byte was out, it sends neither; cancelled later, the
+        files are out, and the rest of the message follows as in `send`.
+
+        Raises:
+            ValueError: no message, no fds, or more than 253.
+            OSError: one of them is not open, no more can be opened, or too many are on
+                their way to others.
+            others: as `send`.
+        """
+        copies = duplicates(fds)
+        waiter, operation = await self._begin()
+        submit = partial(self._out.send_fds, waiter.port, operation, message, copies)
+        await self._submit_and_wait(waiter, operation, submit)
+
+    async def receive_fds(self, msglen: int, maxfds: int) -> tuple[bytes, list[int]]:
+        """Return the next 1 to ``msglen`` bytes, and the fds that came with them.
+
+        There may be none.  They are yours, to be closed, and are closed on exec.
+        Cancelled, it loses nothing: bytes and fds that had arrived come with the next.
+
+        Raises:
+            ValueError: what was expected is negative, or more than 253 fds.
+            OSError: more fds came than ``maxfds``.  All were closed; the bytes come
+                with the next receive.
+            others: as `receive`.
+        """
+        if not isinstance(msglen, int) or msglen < 0:
+            raise ValueError("msglen must be a non-negative integer")
+        if not isinstance(maxfds, int) or maxfds < 1:
+            raise ValueError("maxfds must be a positive integer")
+        if maxfds > MOST_FDS:
+            raise ValueError(f"maxfds must be {MOST_FDS} at most: no more come at once")
+        waiter = self._enter_alone()
+        view = scratch(msglen)
+        if not self._unread:
+            self._drop_fds()  # their bytes went elsewhere
+        reception = Reception(waiter.port, [])
+        reception.fds = fds = self._fds or room_for(maxfds)
+        try:
+            try:
+                reception.views.append(fds)
+                n = await self._fill(waiter, reception, view, 1)
+                received = content(view, n), numbers_in(fds, maxfds)
+                reception.views.clear()
+                self._fds = self._reception = None
+                return received
+            except BaseException as error:
+                await self._keep(waiter, reception, view, error)
+                raise
+        except BaseException as error:
+            await self._keep(waiter, reception, view, error)
+            raise
+
+    async def _keep(
+        self, waiter: Waiter, reception: Reception, view: Any, error: BaseException
+    ) -> None:
+        if reception.fds is not None:
+            self._fds = reception.fds
+        await super()._keep(waiter, reception, view, error)
+        if self._has_ended:
+            self._drop_fds()
+
+    def _drop_fds(self) -> None:
+        if self._fds is not None:
+            close_fds(self._fds)
+            self._fds = None
+
+    def _end(self) -> None:
+        self._drop_fds()
+        super()._end()
+
+
+SocketStream.register(Stream)
+UNIXSocketStream.register(UnixStream)
 
 
 def _plain_address(address: Any) -> Any:
     """As anyio gives it: (host, port), or a path as str."""
-    if isinstance(address, tuple):
-        return address[:2]
-    return os.fsdecode(address) if isinstance(address, bytes) else address
+    if not isinstance(address, tuple):
+        return os.fsdecode(address)
+    host, port, *more = address
+    scope = more[1] if more else 0
+    return (f"{host.partition('%')[0]}%{scope}" if scope else host), port

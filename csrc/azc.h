@@ -72,6 +72,18 @@ enum {
     AZC_COPIED = 2, /* it reads from the copy now: see azc_move_to_copy */
 };
 
+enum { AZC_MOST_FDS = 253 }; /* of one message; the kernel's own limit */
+
+/* Open files that travel with bytes over a Unix socket.  The memory is borrowed as the
+ * bytes are.  The files are its owner's: those to be sent until they are closed by
+ * azc_close_fds, and those that have come from then on. */
+typedef struct azc_fds {
+    int32_t count;   /* of those below: to be sent, or come */
+    int32_t room;    /* how many are expected; a few more may come */
+    int32_t cut_off; /* 1: more came, and all of them were closed */
+    int32_t fds[AZC_MOST_FDS];
+} azc_fds;
+
 /* What has become of an operation. */
 typedef struct azc_event {
     uint64_t sequence; /* of the port's events */
@@ -183,6 +195,21 @@ int azc_sendv(azc_id channel, azc_id port, uint64_t token,
  *   fewer bytes than need, at the end of the stream. */
 ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data,
                  size_t n, size_t need);
+
+/* The same as azc_sendv for one message of n bytes, 1 at least.  The fds go with its
+ * first byte.
+ *   -ETOOMANYREFS  (also of an event, with AZC_REFUSED) too many are on their way */
+int azc_send_fds(azc_id channel, azc_id port, uint64_t token, const void *data,
+                 size_t n, azc_fds *fds);
+/* The same as azc_recv with a need of 1, and the fds that come with the bytes. */
+ssize_t azc_recv_fds(azc_id channel, azc_id port, uint64_t token, void *data,
+                     size_t n, azc_fds *fds);
+
+/* Stores duplicates of count fds, closed on exec.  0, or -EBADF, -EMFILE, -EINVAL (too
+ * many): then none are stored. */
+int azc_dup_fds(azc_fds *fds, const int *from, int count);
+/* Closes the fds; there are none in it afterwards. */
+void azc_close_fds(azc_fds *fds);
 
 /* Gives the buffers of an operation back before its end.  If more than limit bytes
  * are unsent they are not copied, and the channel breaks with -ECANCELED.

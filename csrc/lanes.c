@@ -48,8 +48,15 @@ static size_t sum_of(const struct iovec *vec, int count) {
 /* A short count means that the socket is full or empty now.  Another call would
  * move a few bytes only; after a wait it moves many. */
 static ssize_t move_socket(azc_channel *channel, struct iovec *vec, int count) {
-    ssize_t r = azc__outward(channel) ? azc_sys.send(channel->fd, vec, count)
-                                      : azc_sys.recv(channel->fd, vec, count);
+    const int fd = channel->fd;
+    bool outward = azc__outward(channel);
+    ssize_t r;
+    if (channel->fds)
+        r = outward ? azc_sys.send_fds(fd, vec, count, channel->fds)
+                    : azc_sys.recv_fds(fd, vec, count, channel->fds);
+    else
+        r = outward ? azc_sys.send(fd, vec, count)
+                    : azc_sys.recv(fd, vec, count);
     if (r > 0 && (size_t)r < sum_of(vec, count)) channel->stopped_by = -EAGAIN;
     return r;
 }

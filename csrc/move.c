@@ -63,10 +63,11 @@ static bool keep_trying(azc_channel *channel, int error) {
     return false;
 }
 
-/* Ends the first message to be moved, whose memory cannot be read. */
-static int refuse_message(azc_channel *channel) {
+/* Ends the first message to be moved: its memory cannot be read, or its fds cannot be
+ * sent. */
+static int refuse_message(azc_channel *channel, int error) {
     azc_op *op = channel->queue.cursor;
-    azc__end_one(channel, op, -EFAULT, AZC_REFUSED);
+    azc__end_one(channel, op, error, AZC_REFUSED);
     return 0;
 }
 
@@ -108,9 +109,12 @@ static int handle_error(azc_channel *channel, int error, int *max_ops) {
     case EFAULT: /* find out which message it was: try one at a time */
         if (!op || !outward) break;
         if (*max_ops == 1 && op->done) break;
-        if (*max_ops == 1) return refuse_message(channel);
+        if (*max_ops == 1) return refuse_message(channel, error);
         *max_ops = 1;
         return 0;
+    case ETOOMANYREFS:
+        if (!op || !op->fds) break;
+        return refuse_message(channel, error);
     case EIO: /* a pty whose other side is closed: the end of the stream */
         if (outward || !waits) break;
         if (op) azc__end_one(channel, channel->queue.cursor, 0, AZC_DROPPED);
@@ -200,7 +204,11 @@ static ssize_t move_queued(azc_channel *channel, int max_ops,
         vec[0] = (struct iovec){channel->bounce, (size_t)n};
     }
     int offered = channel->lane->bounced && *pieces ? 1 : *pieces;
+    azc_op *op = channel->queue.cursor;
+    channel->fds = op->fds;
     ssize_t r = offered ? move(channel, vec, offered, lend) : 0;
+    if (r > 0 && channel->fds) op->fds = NULL; /* they went, or came */
+    channel->fds = NULL;
     if (r >= 0) azc__queue_accept(&channel->queue, (uint64_t)r, lend);
     return r;
 }
@@ -221,8 +229,8 @@ static ssize_t step(azc_channel *channel, int max_ops, uint64_t max_bytes) {
     azc__end_consumed(
         channel); /* before a cancel, which may break the channel */
     azc__apply_cancels(channel);
-    if (r == -EFAULT && blamed != channel->queue.cursor)
-        r = -EINTR; /* the message with the bad memory was cancelled: go on */
+    if ((r == -EFAULT || r == -ETOOMANYREFS) && blamed != channel->queue.cursor)
+        r = -EINTR; /* the message that is to blame was cancelled: go on */
     if (end && channel->queue.cursor)
         azc__end_one(channel, channel->queue.cursor, 0, AZC_DROPPED);
     return r;

@@ -74,7 +74,7 @@ static bool is_lendable(const struct iovec *piece, size_t lend_from) {
  * flight.  After ENOUGH bytes no message is added, so that one that is over need not
  * wait for those behind it.  Returns the number of pieces; 0 if only empty messages
  * come next.  A pool's pieces of lend_from bytes or more are to be lent, unless that
- * is 0; *lend says whether these are. */
+ * is 0; *lend says whether these are.  A message with fds goes alone. */
 int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
                       uint64_t max_bytes, size_t lend_from, bool *lend) {
     *lend = false;
@@ -83,6 +83,7 @@ int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
     for (azc_op *op = queue->cursor; op && max_ops-- > 0 && sum < ENOUGH;
          op = op->next) {
         if (op == queue->first_waiting || op->relay) return count;
+        if (op->fds && op != queue->cursor) return count;
         for (int i = op->at; i < op->count; i++) {
             if (count == VEC_MAX || !max_bytes) return count;
             size_t n = op->vec[i].iov_len;
@@ -99,6 +100,7 @@ int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
             sum += n;
             op->in_flight += n;
         }
+        if (op->fds) return count;
     }
     return count;
 }

@@ -107,6 +107,25 @@ ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data,
     return submit(channel, port, token, op);
 }
 
+int azc_send_fds(azc_id channel, azc_id port, uint64_t token, const void *data,
+                 size_t n, azc_fds *fds) {
+    struct iovec vec = {(void *)(uintptr_t)data, n};
+    azc_op *op = azc__op_new(&vec, 1, NULL, 0);
+    if (op) op->fds = fds;
+    return (int)submit(channel, port, token, op);
+}
+
+ssize_t azc_recv_fds(azc_id channel, azc_id port, uint64_t token, void *data,
+                     size_t n, azc_fds *fds) {
+    struct iovec vec = {data, n};
+    azc_op *op = azc__op_new(&vec, 1, NULL, 0);
+    if (op) {
+        op->need = 1;
+        op->fds = fds;
+    }
+    return submit(channel, port, token, op);
+}
+
 /* ---- to the bound port: no operation, if all goes out at once --------- */
 
 /* One message, or several in one block. */

@@ -26,6 +26,9 @@
 #ifndef MSG_NOSIGNAL
 #define MSG_NOSIGNAL 0 /* there, sockets have SO_NOSIGPIPE */
 #endif
+#ifndef MSG_CMSG_CLOEXEC
+#define MSG_CMSG_CLOEXEC 0 /* there, each fd is told so afterwards */
+#endif
 #ifndef RWF_NOSIGNAL
 #define RWF_NOSIGNAL 0x100 /* Linux 6.18 */
 #endif
@@ -243,6 +246,65 @@ static ssize_t sys_recv(int fd, const struct iovec *vec, int count) {
     return result(recvmsg(fd, &message, MSG_DONTWAIT));
 }
 
+/* For the sender's credentials and the like, where a socket option asks for them. */
+enum { OTHER_WORDS = 128 };
+
+/* Aligned room for what goes beside the bytes. */
+typedef union beside {
+    struct cmsghdr first;
+    char room[CMSG_SPACE(sizeof(int) * AZC_MOST_FDS) + OTHER_WORDS];
+} beside;
+
+static ssize_t sys_send_fds(int fd, const struct iovec *vec, int count,
+                            const azc_fds *fds) {
+    size_t n = (size_t)fds->count * sizeof *fds->fds;
+    struct msghdr message = message_of(vec, count);
+    beside it;
+    memset(&it, 0, sizeof it);
+    message.msg_control = &it;
+    message.msg_controllen = CMSG_SPACE(n);
+    it.first.cmsg_level = SOL_SOCKET;
+    it.first.cmsg_type = SCM_RIGHTS;
+    it.first.cmsg_len = CMSG_LEN(n);
+    memcpy(CMSG_DATA(&it.first), fds->fds, n);
+    return result(sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL));
+}
+
+static void store_fds(struct msghdr *message, azc_fds *fds) {
+    fds->count = 0;
+    for (struct cmsghdr *it = CMSG_FIRSTHDR(message); it;
+         it = CMSG_NXTHDR(message, it)) {
+        if (it->cmsg_level != SOL_SOCKET || it->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t n = it->cmsg_len - CMSG_LEN(0);
+        if (n > sizeof fds->fds) n = sizeof fds->fds;
+        memcpy(fds->fds, CMSG_DATA(it), n);
+        fds->count = (int32_t)(n / sizeof *fds->fds);
+    }
+}
+
+/* (some more than were asked for may come, into the room for other words) */
+static ssize_t sys_recv_fds(int fd, const struct iovec *vec, int count,
+                            azc_fds *fds) {
+    struct msghdr message = message_of(vec, count);
+    beside it;
+    message.msg_control = &it;
+    message.msg_controllen =
+        OTHER_WORDS + CMSG_LEN((size_t)fds->room * sizeof *fds->fds);
+    ssize_t r = result(recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC));
+    if (r < 0) return r;
+    store_fds(&message, fds);
+    fds->cut_off = (message.msg_flags & MSG_CTRUNC) != 0;
+    for (int i = 0; i < fds->count; i++) {
+        if (fds->cut_off)
+            close(fds->fds[i]);
+        else if (!MSG_CMSG_CLOEXEC)
+            fcntl(fds->fds[i], F_SETFD, FD_CLOEXEC);
+    }
+    if (fds->cut_off) fds->count = 0;
+    return r;
+}
+
 #ifdef AZC_PORTABLE
 
 static ssize_t sys_splice(int from, int to, size_t n) {
@@ -316,6 +378,10 @@ static int sys_linger(int fd) {
 }
 
 /* On Linux an interrupted close has closed: never try again. */
+static int sys_dup(int fd) {
+    return (int)result(fcntl(fd, F_DUPFD_CLOEXEC, 3));
+}
+
 static int sys_close(int fd) { return (int)result(close(fd)); }
 
 static int sys_shutdown(int fd) { return (int)result(shutdown(fd, SHUT_WR)); }
@@ -497,6 +563,8 @@ struct azc_sys azc_sys = {
     .unread = sys_unread,
     .send = sys_send,
     .recv = sys_recv,
+    .send_fds = sys_send_fds,
+    .recv_fds = sys_recv_fds,
     .splice = sys_splice,
     .tee = sys_tee,
     .sendfile = sys_sendfile,
@@ -507,6 +575,7 @@ struct azc_sys azc_sys = {
     .is_nonblocking = sys_is_nonblocking,
     .no_sigpipe = sys_no_sigpipe,
     .linger = sys_linger,
+    .dup = sys_dup,
     .close = sys_close,
     .shutdown = sys_shutdown,
     .pipe = sys_pipe,

@@ -10,7 +10,8 @@
  *                     that others may share, RWF_NOSIGNAL spares a SIGPIPE
  *   write             pieces of our own pipes: the cheapest call there is
  *   vmsplice          lends pages to a pipe; FIONREAD tells what is not read yet
- *   sendmsg, recvmsg  sockets: MSG_DONTWAIT and MSG_NOSIGNAL do the same there
+ *   sendmsg, recvmsg  sockets: MSG_DONTWAIT and MSG_NOSIGNAL do the same there;
+ *                     SCM_RIGHTS carries fds
  *   splice, sendfile  what a relay moves, without a copy in user space
  *   tee               a pipe's first bytes to another, which leaves them there
  *   poll              whether a tty or FIFO is ready, before a call that may block
@@ -35,6 +36,8 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+
+#include "azc.h"
 
 /* How a move on a pipe or socket is to be made. */
 enum {
@@ -64,6 +67,10 @@ struct azc_sys {
     ssize_t (*unread)(int fd);
     ssize_t (*send)(int fd, const struct iovec *vec, int count);
     ssize_t (*recv)(int fd, const struct iovec *vec, int count);
+    ssize_t (*send_fds)(int fd, const struct iovec *vec, int count,
+                        const azc_fds *fds);
+    ssize_t (*recv_fds)(int fd, const struct iovec *vec, int count,
+                        azc_fds *fds);
     /* Without a copy in user space; neither waits, but for a socket that blocks. */
     ssize_t (*splice)(int from, int to, size_t n);
     ssize_t (*tee)(int from, int to, size_t n);
@@ -77,6 +84,7 @@ struct azc_sys {
     int (*is_nonblocking)(int fd); /* 1 or 0 */
     int (*no_sigpipe)(int fd);     /* a socket, where MSG_NOSIGNAL is unknown */
     int (*linger)(int fd);         /* seconds that a socket's close may take */
+    int (*dup)(int fd);            /* closed on exec, 3 or higher */
     int (*close)(int fd);
     int (*shutdown)(int fd);
 

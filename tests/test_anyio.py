@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 import sys
 from typing import TYPE_CHECKING
 
@@ -23,11 +24,12 @@ from anyio.streams.file import FileStreamAttribute
 from anyio.streams.stapled import StapledByteStream
 from anyio.streams.text import TextStream
 from anyio.streams.tls import TLSAttribute, TLSStream
-from links import BIG, Link, begun, open_link, reading
+from links import BIG, Link, begun, open_link, others_wait, reading
 from oracle import Checker, message
 
 import aiozerocopy as azc
 from aiozerocopy._net.foreign_streams import whole_sender
+from aiozerocopy.streams import _plain_address
 
 if TYPE_CHECKING:
     import ssl
@@ -200,12 +202,44 @@ class TestWrappers:
         async with azc.wrap_socket(fd) as stream:
             raw = stream.extra(SocketAttribute.raw_socket)
             assert raw.fileno() == stream.fileno()
+            assert raw.gettimeout() is None  # it was adopted as it is
             assert stream.extra(SocketAttribute.family) == socket.AF_INET
             assert stream.extra(SocketAttribute.local_address) == raw.getsockname()
             assert stream.extra(SocketAttribute.local_port) == raw.getsockname()[1]
             assert stream.extra(SocketAttribute.remote_address) == raw.getpeername()
             assert stream.extra(SocketAttribute.remote_port) == raw.getpeername()[1]
         assert raw.fileno() == -1
+
+    async def test_typed_attributes_once_the_peer_has_gone(self, tcp: Link) -> None:
+        async with azc.wrap_socket(tcp.take_write_fd()) as stream:
+            with socket.socket(fileno=tcp.take_read_fd()) as peer:
+                linger = struct.pack("ii", 1, 0)  # its close is a reset
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            with pytest.raises(anyio.BrokenResourceError):
+                await stream.receive()
+            assert stream.extra(SocketAttribute.family) == socket.AF_INET
+            assert stream.extra(SocketAttribute.local_port) > 0
+            for attribute in (
+                SocketAttribute.remote_address,
+                SocketAttribute.remote_port,
+            ):
+                with pytest.raises(anyio.TypedAttributeLookupError):
+                    stream.extra(attribute)
+
+    async def test_the_words_of_errors(self, tcp: Link) -> None:
+        async with azc.wrap_socket(tcp.take_read_fd()) as stream:
+            with pytest.raises(
+                ValueError, match="max_bytes must be a positive integer"
+            ):
+                await stream.receive(0)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(stream.receive)
+                await others_wait()
+                with pytest.raises(anyio.BusyResourceError) as caught:
+                    await stream.receive()
+                tasks.cancel_scope.cancel()
+        text = "Another task is already reading from this resource"
+        assert str(caught.value) == text
 
     async def test_send_eof_is_half_a_close(self) -> None:
         ours, theirs = azc.socketpair()
@@ -215,6 +249,7 @@ class TestWrappers:
             await ours.send_eof()
             with pytest.raises(azc.StreamClosed):
                 await ours.send(b"more")
+            assert ours.extra(SocketAttribute.raw_socket).gettimeout() == 0
             assert await theirs.receive() == b"last words"
             with pytest.raises(anyio.EndOfStream):
                 await theirs.receive()
@@ -247,6 +282,21 @@ class TestWrappers:
                     tasks.start_soon(anyio.to_thread.run_sync, work, name)
         checker.finish()
         assert checker.counts == {0: 5, 1: 5, 2: 5}
+
+
+@pytest.mark.parametrize(
+    ("raw", "plain"),
+    [
+        (("127.0.0.1", 80), ("127.0.0.1", 80)),
+        (("::1", 80, 0, 0), ("::1", 80)),
+        (("fe80::1", 80, 0, 3), ("fe80::1%3", 80)),
+        (("fe80::1%eth0", 80, 0, 3), ("fe80::1%3", 80)),
+        (b"\0name", "\0name"),
+        ("/path", "/path"),
+    ],
+)
+def test_an_address_as_anyio_gives_it(raw: object, plain: object) -> None:
+    assert _plain_address(raw) == plain
 
 
 class TestAsyncio:
@@ -385,6 +435,19 @@ class TestTrio:
                     await ours.send_many([b"x"])
                 with trio.testing.assert_checkpoints():
                     await theirs.receive()
+                for _ in range(2):
+                    with trio.testing.assert_checkpoints():
+                        await ours.send_eof()
+                for _ in range(2):
+                    with trio.testing.assert_checkpoints():
+                        await ours.aclose()
+            reader, writer = azc.pipe()
+            for _ in range(2):
+                for each in (reader, writer):
+                    with trio.testing.assert_checkpoints():
+                        await each.aclose()
+            ours, theirs = azc.socketpair()
+            async with ours, theirs:
                 with trio.CancelScope() as scope:
                     scope.cancel()
                     await ours.send(b"never")

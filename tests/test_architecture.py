@@ -22,7 +22,8 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 # the package itself, with the public names.
 ROOMS = (
     *("_core", "frames", "pool", "streams", "opening", "relays", "_net", "_process"),
-    *("publishing", "splitter", "framing", "client", "process", "capture", "gl"),
+    *("trio_streams", "publishing", "splitter", "framing", "client", "process"),
+    *("capture", "gl"),
     *("broadcast", "ffmpeg", "web", "shm", "compat"),
     *("", "bench", "commands", "__main__"),
 )
@@ -30,8 +31,8 @@ ROOMS = (
 # The same inside the core.
 CORE = (
     *("errors", "extras", "pipe_size", "binding", "leases", "pins", "pictures"),
-    *("borrows", "memory", "fork_and_exit", "channel", "batches", "to_all", "waiter"),
-    *("change", "records", "census"),
+    *("borrows", "fds", "memory", "fork_and_exit", "channel", "batches", "to_all"),
+    *("waiter", "change", "records", "census"),
     "lifetime",
     *("receiving", "splitting", "relaying", "sending", "ring_end"),
 )
@@ -62,6 +63,7 @@ OPTIONAL = {
 MAY_IMPORT = {
     "gl": {"moderngl"},
     "commands.scenes": {"numpy"},
+    "trio_streams": {"trio"},
     "web": {"h11", "wsproto"},
 }
 ABOUT_OTHERS = {"bench", "compat", "commands.demo"}

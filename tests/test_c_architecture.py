@@ -25,6 +25,7 @@ HEADER_OF = {
     "submit": "fork",  # the top: what is called for
     "relay": "fork",
     "census": "handle",
+    "fds": "sys",
 }
 # These work on channels, whose parts they are.
 ON_CHANNELS = {"lanes", "lender", "pump", "channel"}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 import resource
 import socket
 import struct
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -124,6 +126,8 @@ async def test_nobody_listens() -> None:
     with pytest.raises(ConnectionRefusedError, match=f"127.0.0.1:{port}: ") as caught:
         await azc.connect_tcp("127.0.0.1", port)
     assert caught.value.errno == errno.ECONNREFUSED
+    assert "All connection attempts failed (" in str(caught.value)  # anyio's words
+    assert isinstance(caught.value.__cause__, ConnectionRefusedError)
 
 
 async def test_unknown_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,6 +175,16 @@ async def test_local_host() -> None:
         port = listener.getsockname()[1]
         async with azc.connect_tcp("127.0.0.1", port, local_host="127.0.0.9") as stream:
             assert stream._raw_socket.getsockname()[0] == "127.0.0.9"
+
+
+@linux_only
+async def test_local_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port, ours = listener.getsockname()[1], unused_port()
+        async with azc.connect_tcp(
+            "127.0.0.1", port, local_host="127.0.0.1", local_port=ours
+        ) as stream:
+            assert stream._raw_socket.getsockname() == ("127.0.0.1", ours)
 
 
 async def test_no_fd(listener: socket.socket) -> None:
@@ -259,9 +273,38 @@ async def test_nobody_of_many_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = os.strerror(errno.ECONNREFUSED)
     assert caught.value.errno == errno.ECONNREFUSED
     assert caught.value.strerror == (
-        f"cannot connect to two:{port}: 127.0.0.1: {refused}; 127.0.0.2: {refused}"
+        f"cannot connect to two:{port}: All connection attempts failed "
+        f"(127.0.0.1: {refused}; 127.0.0.2: {refused})"
     )
+    causes = getattr(caught.value.__cause__, "exceptions", ())  # as anyio has it
+    assert [type(cause) for cause in causes] == [ConnectionRefusedError] * 2
     assert sockets() == before
+
+
+@pytest.mark.parametrize("hosts", [["127.0.0.1"], ["127.0.0.1", "127.0.0.2"]])
+async def test_an_error_is_in_no_cycle(
+    monkeypatch: pytest.MonkeyPatch, hosts: list[str]
+) -> None:
+    """A cycle would keep what its frames refer to until the next collection."""
+    kept: list[weakref.ref[Refused]] = []
+
+    class Refused(ConnectionRefusedError):
+        def __init__(self, *args: object) -> None:
+            super().__init__(*args)
+            kept.append(weakref.ref(self))
+
+    async def refuse(*_: object) -> None:
+        raise Refused(errno.ECONNREFUSED, "refused")
+
+    has_addresses(monkeypatch, *hosts)
+    monkeypatch.setattr(happy_eyeballs, "_connect", refuse)
+    gc.disable()
+    try:
+        with contextlib.suppress(OSError):
+            await azc.connect_tcp("many", 1)
+        assert [each() for each in kept] == [None] * len(hosts)
+    finally:
+        gc.enable()
 
 
 @linux_only

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import socket
 import sys
 import threading
 from collections.abc import Awaitable, Callable
@@ -182,7 +183,7 @@ async def be_hit(
 ) -> tuple[list[str], list[Place]]:
     """What there is to complain about, and the lines."""
     fds = open_fds()
-    lines = Lines(at)
+    lines = Lines(at, ("_core", "streams"))
     with open_link("adopted" if kind == "lent" else kind, folder) as link:
         scene = case.scene(link, lines, lent=kind == "lent", **case.options)
         asyncio.get_running_loop().set_exception_handler(scene.in_the_loop)
@@ -311,6 +312,10 @@ class Sending(Scene):
     async def send_many(self, size: int, count: int) -> None:
         await self.stream.send_many([self.new(size) for _ in range(count)])
 
+    async def send_fds(self, size: int) -> None:
+        with open(os.devnull) as file:  # noqa: ASYNC230
+            await self.stream.send_fds(self.new(size), [file])
+
     async def put(self, size: int) -> None:
         self.tickets.append(await self.stream.put(self.new(size)))
 
@@ -424,6 +429,13 @@ class Receiving(Scene):
     def _write(self, n: int) -> None:
         self._written += os.write(self._fd, self.data[self._written : n])
 
+    def _write_with_file(self, n: int) -> None:
+        piece = self.data[self._written : n]
+        with socket.socket(fileno=os.dup(self._fd)) as sock:
+            sock.setblocking(True)
+            with open(os.devnull) as file:
+                self._written += socket.send_fds(sock, [piece], [file.fileno()])
+
     def _write_the_rest(self) -> None:
         os.set_blocking(self._fd, True)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -478,6 +490,25 @@ class Receiving(Scene):
         await self.receive_first()
         self._write(2 * SMALL)
 
+    async def find_files(self) -> None:
+        await self.receive_first()
+        self._write_with_file(2 * SMALL)
+
+    async def receive_fds(self) -> None:
+        self.result, fds = await self.stream.receive_fds(50_000, 1)
+        for fd in fds:
+            os.close(fd)
+
+    async def expect_files(self) -> None:
+        """... that come while it waits."""
+        await self.receive_first()
+        self.let_the_peer_go = self._let_the_peer_go_with_files  # type: ignore[method-assign]
+
+    def _let_the_peer_go_with_files(self) -> None:
+        if self._writer.ident is None:
+            self._write_with_file(2 * SMALL)
+            self._writer.start()
+
     async def receive(self) -> None:
         self.result = await self.stream.receive()
 
@@ -499,6 +530,10 @@ async def flush(scene: Scene) -> None:
 
 async def aclose(scene: Scene) -> None:
     await scene.stream.aclose()
+
+
+async def aclose_within(scene: Scene) -> None:
+    await scene.stream.aclose(linger=PATIENCE)
 
 
 async def abort(scene: Scene) -> None:
@@ -546,9 +581,13 @@ SENDS = {
     ),
     "flush": sends(flush, before=Sending.put_first),
     "aclose": sends(aclose, before=Sending.put_first),
+    "aclose within a time": sends(aclose_within, before=Sending.put_first),
+    "send_fds": sends(lambda s: s.send_fds(SMALL)),
+    "send_fds, waiting": sends(lambda s: s.send_fds(BIG)),
     "abort": sends(abort, before=Sending.put_first),
     "cancelled send": sends(lambda s: s.send(BIG), cancel=True),
     "cancelled send_many": sends(lambda s: s.send_many(BIG, 2), cancel=True),
+    "cancelled send_fds": sends(lambda s: s.send_fds(BIG), cancel=True),
     "cancelled put": sends(lambda s: s.put(SMALL), cancel=True, **FULL),
     "cancelled relay": relays(lambda s: s.relay(BIG), cancel=True),
     "cancelled aclose": sends(aclose, before=Sending.put_first, cancel=True),
@@ -561,6 +600,11 @@ RECEIVES = {
     "receive_into, waiting": receives(Receiving.receive_into),
     "receive_exactly": receives(lambda s: s.receive_exactly(SMALL), **READY),
     "receive_exactly, waiting": receives(lambda s: s.receive_exactly(200_000), **READY),
+    "receive_fds": receives(Receiving.receive_fds, before=Receiving.find_files),
+    "receive_fds, waiting": receives(
+        Receiving.receive_fds, before=Receiving.expect_files
+    ),
+    "cancelled receive_fds": receives(Receiving.receive_fds, cancel=True),
     "aclose of a receiver": receives(aclose),
     "cancelled receive": receives(Receiving.receive, cancel=True),
     "cancelled receive_exactly": receives(
@@ -571,8 +615,17 @@ CASES = SENDS | RECEIVES
 LOOPS = {"asyncio": {}, "uvloop": {"use_uvloop": True}}
 WAYS = [(kind, loop) for kind in ("pipe", "unix", "tcp4", "lent") for loop in LOOPS]
 
-every_case = pytest.mark.parametrize("name", CASES)
-every_way = pytest.mark.parametrize(("kind", "loop"), WAYS)
+
+def ways_of(name: str) -> list[tuple[str, str]]:
+    """What receives is lent nothing, and only Unix sockets carry files."""
+    if "fds" in name:
+        return [(kind, loop) for kind, loop in WAYS if kind == "unix"]
+    return [(kind, loop) for kind, loop in WAYS if kind != "lent" or name in SENDS]
+
+
+every_case = pytest.mark.parametrize(
+    ("name", "kind", "loop"), [(name, *way) for name in CASES for way in ways_of(name)]
+)
 
 
 @pytest.fixture(autouse=True)
@@ -584,8 +637,6 @@ def complaints_of(
     name: str, kind: str, loop: str, folder: Path, some: Callable[[list[Place]], Any]
 ) -> list[str]:
     """Make the call once, and then once more for some of its places."""
-    if kind == "lent" and name in RECEIVES:
-        pytest.skip("what receives is lent nothing")
     if loop == "uvloop":
         pytest.importorskip("uvloop")
     found: list[str] = []
@@ -608,13 +659,12 @@ never_awaited = pytest.mark.filterwarnings("ignore:coroutine .* was never awaite
 
 
 @never_awaited  # what was hit between a call and its await
-@every_way
 @every_case
 def test_one_line_after_the_other(
     name: str, kind: str, loop: str, tmp_path: Path
 ) -> None:
     """Of the links and loops each hits some of the lines; all of them hit all."""
-    ways, way = len(WAYS), WAYS.index((kind, loop))
+    ways, way = len(ways_of(name)), ways_of(name).index((kind, loop))
 
     def some(places: list[Place]) -> list[Place]:
         return [place for place in places if place[2] == 1][way::ways]
@@ -625,7 +675,6 @@ def test_one_line_after_the_other(
 
 @pytest.mark.slow
 @never_awaited
-@every_way
 @every_case
 def test_every_line_everywhere(name: str, kind: str, loop: str, tmp_path: Path) -> None:
     """Also where a line is reached for the second and the third time.
@@ -633,7 +682,7 @@ def test_every_line_everywhere(name: str, kind: str, loop: str, tmp_path: Path) 
     With AZC_EVERY_LINE=1 in the environment each link and loop hits all of them, which
     takes half an hour.
     """
-    ways, way = len(WAYS), WAYS.index((kind, loop))
+    ways, way = len(ways_of(name)), ways_of(name).index((kind, loop))
 
     def some(places: list[Place]) -> list[Place]:
         if os.environ.get("AZC_EVERY_LINE") == "1":

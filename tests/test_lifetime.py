@@ -453,7 +453,7 @@ class TestCollected:
     async def test_socket(self) -> None:
         ours, theirs = azc.socketpair()
         await ours.send(b"x")
-        with pytest.warns(ResourceWarning, match="unclosed <Stream fd="):
+        with pytest.warns(ResourceWarning, match="unclosed <UnixStream fd="):
             del ours
             gc.collect()
         async with theirs:

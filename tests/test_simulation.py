@@ -27,7 +27,7 @@ SIM = TESTS / "sim"
 HELPER = [
     *("handle", "op", "queue", "port", "pool", "pace", "writer", "lanes", "lender"),
     *("channel", "ending", "move", "submit", "cancel", "pump", "passing", "relay"),
-    *("ring", "fork", "census"),
+    *("ring", "fork", "census", "fds"),
 ]
 REAL = (*HELPER, "sys", "poller_epoll")
 KERNEL = ("sim", "oracle", "ports", "kernel", "lending", "poller", "threads")

@@ -224,6 +224,21 @@ class Channel:
             raise
         return operation
 
+    def send_fds(
+        self, port: Port, operation: Operation, message: Buffer, fds: Any
+    ) -> int:
+        """Send a message that takes fds along; returns as `submit`.
+
+        Raises: as `submit`.
+        """
+        operation.views.append(fds)
+        operation.views.append(data := pin(message))
+        operation.total = n = len(data)
+        if not n:
+            raise ValueError("message must not be empty")
+        result = lib.azc_send_fds(self.id, port.id, operation.token, data, n, fds)
+        return self.note_result(port, operation, n, result)
+
     def send_copied(self, port: Port, data: Any, copy: Buffer) -> Operation:
         """Send a pin's memory, of which nothing is used when this returns.
 
@@ -247,14 +262,25 @@ class Channel:
         return operation
 
     def receive(
-        self, port: Port, operation: Operation, view: Any, start: int, need: int
+        self,
+        port: Port,
+        operation: Operation,
+        view: Any,
+        start: int,
+        need: int,
+        fds: Any = None,
     ) -> int:
         """Receive into a pin from ``start`` on, at least ``need`` bytes.
 
+        With ``fds`` the need is one byte, and the fds are stored there that come.
         Returns 0 if that is done, IN_PROGRESS, or an error for `refused`.
         """
         operation.total = n = len(view) - start
-        result = lib.azc_recv(self.id, port.id, operation.token, view + start, n, need)
+        token, at = operation.token, view + start
+        if fds is None:
+            result = lib.azc_recv(self.id, port.id, token, at, n, need)
+        else:
+            result = lib.azc_recv_fds(self.id, port.id, token, at, n, fds)
         if result != IN_PROGRESS:
             operation.end(max(result, 0), min(result, 0), 0)
             port.forget(operation)

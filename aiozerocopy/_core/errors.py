@@ -96,6 +96,8 @@ def error_of(
         return StreamClosed(_CLOSED[code])
     if code == errno.EFAULT and not broken:
         return BufferError(f"{BAD_MEMORY}; nothing was sent")
+    if code == errno.ETOOMANYREFS and not broken:
+        return OSError(code, "too many fds are on their way; nothing was sent")
     if code == errno.ENOMEM and not broken:
         return MemoryError("no memory to queue the operation")
     cause = OSError(code, os.strerror(code))

@@ -20,6 +20,7 @@ from aiozerocopy._core.channel import lane_of
 from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.waiter import (
     LOOP_IS_CHEAP,
+    announce_closing,
     current_waiter,
     is_current,
     running_asyncio_loop,
@@ -157,6 +158,8 @@ class Bound:
         self._end()
 
     def _refuse_more(self) -> None:
+        if (fd := self.fileno()) >= 0:
+            announce_closing(fd)
         self._closed, self._loop = True, NOWHERE
         self._let_go()
 

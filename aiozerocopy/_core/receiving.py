@@ -25,6 +25,7 @@ from aiozerocopy._core.errors import IncompleteReceive
 from aiozerocopy._core.lifetime import Bound, Stats
 from aiozerocopy._core.pins import content, fill, pin_writable, scratch, unpin
 from aiozerocopy._core.records import Batches
+from aiozerocopy._core.waiter import checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,6 +46,7 @@ class Reception(Operation):
 
     taken = 0  # bytes that an earlier receive had left
     is_kept = False
+    fds: Any = None  # where fds are stored that come with the bytes
 
     def _give_back(self, outcome: int) -> None:
         borrowed.pop(self.token, None)
@@ -80,7 +82,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
             BusyResourceError: another task is receiving.
         """
         if max_bytes < 1:
-            raise ValueError(f"max_bytes must be positive, not {max_bytes}")
+            raise ValueError(f"max_bytes must be a positive integer, not {max_bytes}")
         waiter = self._enter_alone()
         return await self._receive(waiter, scratch(max_bytes), 1, content)
 
@@ -154,7 +156,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
     def _enter_alone(self) -> Waiter:
         waiter = self._enter()
         if self._reception is not None:
-            raise anyio.BusyResourceError("receiving from")
+            raise anyio.BusyResourceError("reading from")
         return waiter
 
     async def _receive(
@@ -194,7 +196,8 @@ class ReceiveStream(Bound, ByteReceiveStream):
             self._take_unread(reception, view)
         taken = reception.taken
         if taken < min(need, len(view)):
-            result = self._in.receive(waiter.port, reception, view, taken, need - taken)
+            left, fds = need - taken, reception.fds
+            result = self._in.receive(waiter.port, reception, view, taken, left, fds)
             if result == IN_PROGRESS:
                 await waiter.wait(reception)
                 reception.raise_if_failed()
@@ -236,6 +239,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
     async def aclose(self) -> None:
         """Close; a task that is receiving gets StreamClosed."""
         await self._close()
+        await checkpoint()
 
     @property
     def stats(self) -> Stats:

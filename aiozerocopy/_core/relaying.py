@@ -123,6 +123,7 @@ class Sink(Protocol):
     async def _submit_and_wait(
         self, waiter: Waiter, operation: Operation, submit: Callable[[], int]
     ) -> None: ...
+    def _claim(self, call: Operation) -> None: ...
     async def _take_back(
         self, waiter: Waiter, operation: Operation, error: BaseException
     ) -> None: ...
@@ -179,6 +180,7 @@ def _open(
     once: bool,
 ) -> None:
     """Begin; or raise why it cannot."""
+    sink._claim(operation)
     source._enter_alone()  # (another task may have begun to receive)
     source._reception = operation
     request, failed = ffi.new("azc_relay_request *"), ffi.new("int *")

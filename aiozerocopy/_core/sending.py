@@ -21,9 +21,11 @@ a second exception may arrive while the first one is handled.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, get_args
 
 import anyio
 from anyio.abc import ByteSendStream
@@ -43,6 +45,7 @@ from aiozerocopy._core.relaying import (
 from aiozerocopy._core.waiter import (
     LOOP_IS_CHEAP,
     Waiter,
+    checkpoint,
     has_loop,
     is_current,
     running_asyncio_loop,
@@ -62,6 +65,17 @@ if TYPE_CHECKING:
 RESCUE_LIMIT = 64 << 20  # bytes that a cancelled send may copy
 QUEUE_LIMIT = 32 << 20  # bytes that put lets in before it waits
 LINGER = 1.0  # seconds for what was accepted, when a block ends by an exception
+
+# What becomes of a task that sends while another one does: it waits in line, or gets
+# BusyResourceError.
+Concurrent = Literal["queue", "raise"]
+
+
+class Call(Protocol):
+    """A call that sends, or waits to do so."""
+
+    @property
+    def done(self) -> bool: ...
 
 
 class Ticket(Awaitable[None]):
@@ -127,6 +141,9 @@ class SendStream(Bound, ByteSendStream):
 
     Any number of tasks and threads may send; each message goes out whole, in the
     order of the calls.  A buffer is anything C-contiguous with the buffer protocol.
+
+    With ``concurrent="raise"`` a task that sends, puts or flushes while another one
+    waits in such a call gets `anyio.BusyResourceError`, as from anyio's own streams.
     """
 
     def __init__(
@@ -135,12 +152,18 @@ class SendStream(Bound, ByteSendStream):
         *,
         rescue_limit: int = RESCUE_LIMIT,
         queue_limit: int = QUEUE_LIMIT,
+        concurrent: Concurrent = "queue",
     ) -> None:
+        if concurrent not in get_args(Concurrent):
+            choices = " or ".join(map(repr, get_args(Concurrent)))
+            raise ValueError(f"concurrent must be {choices}, not {concurrent!r}")
         channel.set_limit(queue_limit)
         self._out = channel
         self._rescue_limit = rescue_limit
         self._failures = _Failures()
         self._eof = False
+        self._is_exclusive = concurrent == "raise"
+        self._call: Call | None = None  # of an exclusive stream, the latest
         Bound.__init__(self, channel)
 
     # -- sending ------------------------------------------------------------------
@@ -220,9 +243,11 @@ class SendStream(Bound, ByteSendStream):
                 if operation is ready:
                     result = out.put_bound(waiter.port, ready, buffers[0])
                 else:
+                    self._claim(operation)
                     result = out.submit(waiter.port, operation, buffers, ask_room=True)
                 if result != 0:
                     await self._attend_put(waiter, operation, result)
+                self._call = None  # what is queued now holds nobody up
                 return Ticket(self, waiter, operation if result < 0 else None)
             except BaseException as error:
                 await self._take_back(waiter, operation, error)
@@ -336,9 +361,27 @@ class SendStream(Bound, ByteSendStream):
             raise StreamClosed("send_eof was called before")
         if waiter.entry is not None:
             await waiter.entry()
-        if self._out.ready is None:
+        if self._out.ready is None and not self._is_exclusive:
             self._out.bind_port(waiter.port, self._budget)
         return waiter, Operation(waiter.port, [])
+
+    def _be_exclusive(self) -> None:
+        """As ``concurrent="raise"``, from now on; in trio, where it is never too late.
+
+        There all calls come to `_claim`, however the stream was used before.
+        """
+        self._is_exclusive = True
+
+    def _claim(self, call: Call) -> None:
+        """Refuse the call if it must be alone and is not.
+
+        A call is over once it is done, so one that is interrupted leaves no claim.  (An
+        exclusive stream is never bound to a port: so all calls come here.)
+        """
+        if self._is_exclusive:
+            if self._call is not None and not self._call.done:
+                raise anyio.BusyResourceError("writing to")
+            self._call = call
 
     async def _send(self, buffers: Sequence[Buffer], sizes: Sequence[int] = ()) -> None:
         """Send a message, or a batch."""
@@ -355,6 +398,7 @@ class SendStream(Bound, ByteSendStream):
         """
         try:
             try:
+                self._claim(operation)
                 result = submit()
                 if result != 0:
                     await self._attend(waiter, operation, result)
@@ -433,23 +477,43 @@ class SendStream(Bound, ByteSendStream):
 
     # -- the end ------------------------------------------------------------------
 
-    async def aclose(self) -> None:
+    async def aclose(self, *, linger: float | None = None) -> None:
         """Send what was accepted, then close.  Cancelled, it closes at once.
 
+        It waits for ever for a peer that does not read: ``linger`` is how many seconds
+        it waits at most.  With 0 it does not wait at all: what is queued is lost, and
+        who is sending gets StreamClosed.
+
         Raises:
-            StreamBroken: something that was accepted could not be sent.
+            StreamBroken: something that was accepted could not be sent, or not in time.
         """
+        if linger is not None and not linger >= 0:
+            raise ValueError(f"linger is a number of seconds, not {linger!r}")
         try:
-            if not self._closed:
-                await self._drain()
+            if not self._closed and linger != 0:
+                await self._drain_within(linger)
                 if self._failures.operations:
                     await self._raise(self._failures.operations[0])
         finally:
             await self._close()
+        await checkpoint()
+
+    async def _drain_within(self, seconds: float | None) -> None:
+        if seconds is None:
+            await self._drain()
+            return
+        with anyio.move_on_after(seconds) as scope:
+            await self._drain()
+        if scope.cancelled_caught:
+            unsent = self._out.stats().queued_bytes
+            late = f"the peer took too long: {unsent:,} bytes were not sent"
+            error = StreamBroken(f"{late} within {seconds:g} s", 0, unsent)
+            raise error from TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
 
     async def _drain(self) -> None:
         stats, waiter = self._out.stats(), self._waiter
         if stats.queued or stats.waiting:
+            self._call = None  # who is sending is waited for, not refused
             await self.flush()
         elif waiter is not None and is_current(waiter) and not self._out.inherited:
             waiter.port.drain()  # a failure may not have been noted yet

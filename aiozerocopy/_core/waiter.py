@@ -315,6 +315,20 @@ async def enter() -> None:
         await anyio.lowlevel.checkpoint_if_cancelled()
 
 
+async def checkpoint() -> None:
+    """The same, and let others run; there every call does that, too."""
+    if running_asyncio_loop() is None:
+        await anyio.lowlevel.checkpoint()
+
+
+def announce_closing(fd: int) -> None:
+    """Wake whoever waits for the fd in this thread's loop, if that is trio's."""
+    trio = sys.modules.get("trio")
+    if trio is not None and running_asyncio_loop() is None:
+        with contextlib.suppress(RuntimeError):  # no loop runs here
+            trio.lowlevel.notify_closing(fd)
+
+
 def has_loop() -> bool:
     """Does an event loop run in this thread?"""
     return _current_native() is not None

@@ -12,14 +12,16 @@ import anyio
 import anyio.lowlevel
 
 from aiozerocopy._net.happy_eyeballs import connect_first, look_up
-from aiozerocopy.opening import stream_over
+from aiozerocopy.opening import stream_over, unix_stream_over
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
-    from aiozerocopy.streams import Stream
+    from aiozerocopy._core.sending import Concurrent
+    from aiozerocopy._net.happy_eyeballs import Candidate
+    from aiozerocopy.streams import Stream, UnixStream
 
 BACKLOG_IS_FULL = 0.01  # seconds between attempts to connect to a busy Unix server
 
@@ -57,54 +59,66 @@ def connect_tcp(
     *,
     timeout: float | None = None,
     local_host: str | None = None,
+    local_port: int = 0,
     happy_eyeballs_delay: float = 0.25,
     nodelay: bool = True,
+    concurrent: Concurrent = "queue",
 ) -> Opening[Stream]:
     """Connect to a TCP server; to be awaited, or used with ``async with``.
 
     Of a name's addresses the first to answer wins; each is given
     ``happy_eyeballs_delay`` seconds, or until it fails, before the next is tried as
-    well.  The connection begins at an address of ``local_host``, if that is given.
-    If it is cancelled, no socket is left open.
+    well.  The connection begins at an address of ``local_host``, if that is given, and
+    at ``local_port`` there.
+    ``concurrent`` is as for `open_writer`.  If it is cancelled, no socket is left open.
 
     Raises:
         OSError: nobody answered, the name is unknown, or ``timeout`` (TimeoutError);
-            host and port are in the text, and the addresses if many were tried.
+            host and port are in the text, and the addresses if many were tried.  If
+            nobody answered, its cause is the error of the one address, or an
+            ExceptionGroup of all.
     """
 
     async def connect() -> Stream:
         try:
             with anyio.fail_after(timeout):
-                sock = await _connected(host, port, local_host, happy_eyeballs_delay)
+                local = await _local(local_host, local_port)
+                sock = await _connected(host, port, local, happy_eyeballs_delay)
         except OSError as error:
-            raise located(error, f"cannot connect to {host}:{port}") from error
+            place = f"cannot connect to {host}:{port}"
+            raise located(error, place) from error.__cause__ or error
         with sock:
             with contextlib.suppress(OSError):  # the peer may have gone already
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, nodelay)
-            return stream_over(sock)
+            return stream_over(sock, concurrent)
 
     return Opening(connect())
 
 
+async def _local(host: str | None, port: int) -> Candidate | None:
+    return (await look_up(host, port))[0] if host else None
+
+
 async def _connected(
-    host: str, port: int, local_host: str | None, delay: float
+    host: str, port: int, local: Candidate | None, delay: float
 ) -> socket.socket:
-    family, local = socket.AF_UNSPEC, None
-    if local_host:
-        family, local = (await look_up(local_host, 0))[0]
-    return await connect_first(await look_up(host, port, family), local, delay)
+    family, address = local or (socket.AF_UNSPEC, None)
+    return await connect_first(await look_up(host, port, family), address, delay)
 
 
-def connect_unix(path: str | bytes | os.PathLike[str]) -> Opening[Stream]:
+def connect_unix(
+    path: str | bytes | os.PathLike[str], *, concurrent: Concurrent = "queue"
+) -> Opening[UnixStream]:
     """Connect to a Unix server; to be awaited, or used with ``async with``.
 
     A path that begins with a zero byte is a name in Linux's abstract name space.
+    ``concurrent`` is as for `open_writer`.
 
     Raises:
         OSError: nobody listens there; the path is in the text.
     """
 
-    async def connect() -> Stream:
+    async def connect() -> UnixStream:
         await anyio.lowlevel.checkpoint()
         with socket.socket(socket.AF_UNIX) as sock:
             sock.setblocking(False)
@@ -117,7 +131,7 @@ def connect_unix(path: str | bytes | os.PathLike[str]) -> Opening[Stream]:
                 except OSError as error:
                     raise located(error, f"cannot connect to {path!r}") from error
                 else:
-                    return stream_over(sock)
+                    return unix_stream_over(sock, concurrent)
 
     return Opening(connect())
 

@@ -10,9 +10,13 @@ import contextlib
 import ipaddress
 import os
 import socket
+import sys
 from typing import TYPE_CHECKING
 
 import anyio
+
+if sys.version_info < (3, 11):  # (anyio needs it there, too)
+    from exceptiongroup import ExceptionGroup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,19 +59,22 @@ async def connect_first(
     The sockets of the others are closed, and all of them when this is cancelled.
 
     Raises:
-        OSError: nobody answered.  Its errno is that of the first to fail; if there are
-            many, its text has each of them.
+        OSError: nobody answered.  Its errno is that of the first to fail, its text has
+            each of them, and its cause is the one error or a group of all.
     """
-    if len(candidates) == 1:
-        return await _connect(candidates[0], local)
+    if len(candidates) == 1:  # (a task group would double its time)
+        try:
+            return await _connect(candidates[0], local)
+        except OSError as error:
+            raise _nobody_answered([(candidates[0], error)]) from error
     connected: list[socket.socket] = []
-    failures: list[tuple[int | None, str]] = []
+    failures: list[tuple[Candidate, OSError]] = []
 
     async def attempt(candidate: Candidate) -> None:
         try:
             sock = await _connect(candidate, local)
         except OSError as error:
-            failures.append((error.errno, f"{candidate[1][0]}: {error.strerror}"))
+            failures.append((candidate, error))
             failed.set()
         else:
             connected.append(sock)
@@ -82,10 +89,24 @@ async def connect_first(
                     await failed.wait()
         if connected:
             return connected.pop()
+        raise _nobody_answered(failures)
     finally:
+        failures.clear()  # (else the errors' tracebacks refer to them: a cycle)
         for sock in connected:
             sock.close()
-    raise OSError(failures[0][0], "; ".join(text for _, text in failures))
+
+
+def _nobody_answered(failures: Sequence[tuple[Candidate, OSError]]) -> OSError:
+    """The first words are anyio's, which programs look for."""
+    errors = [error for _, error in failures]
+    text = str(errors[0].strerror)
+    cause: Exception = errors[0]
+    if len(errors) > 1:
+        text = "; ".join(f"{to[0]}: {error.strerror}" for (_, to), error in failures)
+        cause = ExceptionGroup("the error of each address", errors)
+    failure = OSError(errors[0].errno, f"All connection attempts failed ({text})")
+    failure.__cause__ = cause
+    return failure
 
 
 async def _connect(candidate: Candidate, local: SocketAddress | None) -> socket.socket:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup, TaskStatus
 
+    from aiozerocopy._core.sending import Concurrent
     from aiozerocopy._net.listening import Listener
     from aiozerocopy.streams import Stream
 
@@ -68,6 +69,7 @@ def serve_tcp(
     token: str | bytes | None = None,
     max_connections: int | None = None,
     idle_timeout: float | None = None,
+    concurrent: Concurrent = "queue",
 ) -> Server:
     """Serve TCP clients: ``await handler(stream)`` for each.
 
@@ -77,7 +79,8 @@ def serve_tcp(
     With an ``ssl_context`` the handler gets a ``TLSStream``.  With a ``token`` clients
     must show it first: see `client.present_token`.  A client that comes when
     ``max_connections`` are served is sent away, and one for which nothing went in or
-    out for ``idle_timeout`` seconds is cancelled.
+    out for ``idle_timeout`` seconds is cancelled.  ``concurrent`` is as for
+    `open_writer`.
 
     Raises (when it is entered):
         OSError: it cannot listen there; host and port are in the text.
@@ -87,7 +90,8 @@ def serve_tcp(
         return listen_tcp(host, port, backlog, reuse_port)
 
     admission = Admission(ssl_context, token_bytes(token))
-    return Server(handler, listen, admission, max_connections, idle_timeout)
+    limits = (max_connections, idle_timeout)
+    return Server(handler, listen, admission, *limits, concurrent)
 
 
 def serve_unix(
@@ -99,6 +103,7 @@ def serve_unix(
     token: str | bytes | None = None,
     max_connections: int | None = None,
     idle_timeout: float | None = None,
+    concurrent: Concurrent = "queue",
 ) -> Server:
     """Serve clients of a Unix socket: ``await handler(stream)`` for each.
 
@@ -116,7 +121,8 @@ def serve_unix(
         return [listen_unix(os.fspath(path), mode, backlog)]
 
     admission = Admission(token=token_bytes(token))
-    return Server(handler, listen, admission, max_connections, idle_timeout)
+    limits = (max_connections, idle_timeout)
+    return Server(handler, listen, admission, *limits, concurrent)
 
 
 @dataclass
@@ -159,6 +165,7 @@ class Server(Service):
         admission: Admission,
         max_connections: int | None = None,
         idle_timeout: float | None = None,
+        concurrent: Concurrent = "queue",
     ) -> None:
         self.refused = 0  # clients that were sent away, or did not get in
         self._handler = handler
@@ -166,6 +173,7 @@ class Server(Service):
         self._admission = admission
         self._max_connections = max_connections
         self._idle_timeout = idle_timeout
+        self._concurrent = concurrent
         self._listeners: list[Listener] = []
         self._exhausted = False
         self._connections: dict[int, _Connection] = {}
@@ -273,7 +281,7 @@ class Server(Service):
 
     def _register(self, sock: socket.socket) -> _Connection:
         with sock:
-            stream = stream_over(sock)
+            stream = stream_over(sock, self._concurrent)
             connection = _Connection(stream, anyio.CancelScope())
         self._connections[id(connection)] = connection
         return connection

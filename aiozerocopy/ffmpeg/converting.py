@@ -106,7 +106,7 @@ class ReceivingConverter:
         self._conversion = conversion
         self._planes = bytearray(conversion.yuv_bytes)
         self._has_picture = False
-        self._alone = anyio.ResourceGuard("receiving from")
+        self._alone = anyio.ResourceGuard("reading from")
         self._limiter = anyio.CapacityLimiter(1)
 
     async def receive(self, stream: ReceiveStream, pixels: Buffer) -> None:

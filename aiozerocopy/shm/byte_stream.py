@@ -59,7 +59,7 @@ class RingReceiveStream(ByteReceiveStream):
         Raises: as `Ring.receive`.
         """
         if max_bytes < 1:
-            raise ValueError(f"max_bytes must be positive, not {max_bytes}")
+            raise ValueError(f"max_bytes must be a positive integer, not {max_bytes}")
         while self._record is None or self._at >= len(self._record):
             self._record, self._at = None, 0
             self._record = await self._receive()

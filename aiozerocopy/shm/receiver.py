@@ -36,7 +36,7 @@ class Receiver(Side):
         """What ``result`` makes of the next records, up to so many."""
         self.enter()
         if self._is_busy:
-            raise anyio.BusyResourceError("receiving from")
+            raise anyio.BusyResourceError("reading from")
         self.end.keep()
         try:
             try:

@@ -122,6 +122,52 @@ async def test_use_after_close(some: Link) -> None:
     assert stream.stats.bytes_sent == 1
 
 
+async def test_linger_bounds_the_wait(some: Link) -> None:
+    data = message(1, 0, BIG)
+    stream = some.sender()
+    ticket = await stream.put(data)
+    await begun(stream)
+    with pytest.raises(StreamBroken, match=r"[\d,]+ bytes were not sent within 0.05 s"):
+        await stream.aclose(linger=0.05)
+    assert stream.fileno() == -1
+    assert ticket.done()
+    data.clear()
+
+
+async def test_without_linger_nothing_is_waited_for(some: Link) -> None:
+    stream = some.sender()
+    data = [message(1, n, BIG) for n in range(2)]
+    ticket = await stream.put(data[0])
+    await begun(stream)
+    async with anyio.create_task_group() as tasks:
+        sending = attempt(tasks, stream.send, data[1])
+        await begun_or_sent(stream, 2)
+        await stream.aclose(linger=0)
+    assert isinstance(sending.error, StreamClosed)
+    with pytest.raises(StreamClosed):
+        await ticket
+    for each in data:
+        each.clear()
+
+
+async def test_linger_is_long_enough_for_a_reader(some: Link) -> None:
+    checker = Checker()
+    async with reading(some, checker.feed):
+        stream = some.sender()
+        await stream.put(message(1, 0, BIG))
+        await stream.aclose(linger=10)
+    checker.finish()
+    assert checker.counts == {1: 1}
+
+
+async def test_linger_is_a_number_of_seconds(some: Link) -> None:
+    async with some.sender() as stream:
+        for wrong in (-1, float("nan")):
+            with pytest.raises(ValueError, match="linger is a number of seconds"):
+                await stream.aclose(linger=wrong)
+        await stream.send(b"x")
+
+
 async def test_leaving_by_exception_ends_within_the_linger(
     some: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:

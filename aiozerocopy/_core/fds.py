@@ -1,0 +1,72 @@
+"""Open files that travel with bytes over a Unix socket (``SCM_RIGHTS``).
+
+Who owns them
+    to be sent   the caller's are duplicated; the duplicates belong to the message, are
+                 borrowed with its bytes, and closed when it is over
+    come         the call's that waits for them, until it returns them; then the
+                 caller's.  If it is interrupted, they are the stream's, with the bytes
+                 that they came with, and both come with the next call
+
+Either way they lie in an ``azc_fds`` of C's.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Any
+
+from aiozerocopy._core.binding import check, ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Protocol
+
+    class HasFileno(Protocol):
+        """An open file, a socket."""
+
+        def fileno(self) -> int: ...
+
+
+MOST_FDS: int = lib.AZC_MOST_FDS  # with one message
+
+
+close_fds = lib.azc_close_fds
+
+
+def duplicates(files: Iterable[int | HasFileno]) -> Any:
+    """Duplicates of all of them, closed when this is released or collected.
+
+    Raises:
+        ValueError: there are none, or too many.
+        OSError: one is not open, or no more can be opened.
+    """
+    numbers = [file if isinstance(file, int) else file.fileno() for file in files]
+    if not numbers:
+        raise ValueError("fds must not be empty")
+    if len(numbers) > MOST_FDS:
+        raise ValueError(f"{len(numbers)} fds: {MOST_FDS} go with one message at most")
+    fds = ffi.gc(ffi.new("azc_fds *"), close_fds)
+    check(lib.azc_dup_fds(fds, ffi.new("int[]", numbers), len(numbers)))
+    return fds
+
+
+def room_for(most: int) -> Any:
+    """Where so many may come; `close_fds` closes those that have."""
+    return ffi.new("azc_fds *", {"room": most})
+
+
+def numbers_in(fds: Any, most: int) -> list[int]:
+    """Those that have come.
+
+    Raises:
+        OSError: there were more than the caller expects; all of them are closed.
+    """
+    if fds.cut_off or fds.count > most:
+        close_fds(fds)
+        fds.cut_off = 0
+        raise OSError(
+            errno.EMSGSIZE,
+            f"more fds came than maxfds={most}, or than this process may open: all of "
+            "them were closed; the bytes come with the next receive",
+        )
+    return list(fds.fds[0 : fds.count])

@@ -1,0 +1,388 @@
+"""Open files over Unix sockets: in order, and none is lost or left open.
+
+(After each test conftest.py looks for fds that were left.)
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+import scripts
+from anyio.abc import SocketAttribute, SocketStream, UNIXSocketStream
+from links import (
+    BIG,
+    attempt,
+    begun,
+    linux_only,
+    open_link,
+    others_wait,
+    receives,
+    refusing,
+    submitted,
+)
+from oracle import message
+
+import aiozerocopy as azc
+from aiozerocopy._core import fds as core_fds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+np = pytest.importorskip("numpy")  # (it starts threads)
+pytestmark = pytest.mark.anyio
+
+ReceiveFds = Callable[[int, int], Awaitable[tuple[bytes, list[int]]]]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[list[Any]]:
+    """Three open files."""
+    opened = [(tmp_path / name).open("w+b", buffering=0) for name in "abc"]
+    yield opened
+    for file in opened:
+        file.close()
+
+
+def identities(fds: list[int]) -> list[tuple[int, int]]:
+    """Which files these are; they are closed."""
+    found = [(os.fstat(fd).st_dev, os.fstat(fd).st_ino) for fd in fds]
+    for fd in fds:
+        os.close(fd)
+    return found
+
+
+def same(fds: list[int], files: list[Any]) -> bool:
+    """Are these those files?  They are closed."""
+    assert not any(map(os.get_inheritable, fds))
+    return identities(fds) == identities([os.dup(file.fileno()) for file in files])
+
+
+async def read_all(
+    stream: azc.UnixStream, size: int
+) -> tuple[bytearray, list[tuple[int, list[int]]]]:
+    """So many bytes; and where fds came, as the end of their bytes."""
+    received, came = bytearray(), []
+    while len(received) < size:
+        piece, fds = await stream.receive_fds(size - len(received), 3)
+        received += piece
+        if fds:
+            came.append((len(received), fds))
+    return received, came
+
+
+async def test_files_come_with_their_message(files: list[Any]) -> None:
+    async with azc.socketpair() as (ours, theirs):
+        await ours.send_fds(b"three", [files[0], files[1].fileno(), files[2]])
+        got, fds = await theirs.receive_fds(100, 3)
+        assert got == b"three"
+        assert same(fds, files)
+        await ours.send(b"none")
+        assert await theirs.receive_fds(100, 3) == (b"none", [])
+
+
+async def test_a_message_of_any_buffer(files: list[Any]) -> None:
+    async with azc.socketpair() as (ours, theirs):
+        array = np.arange(6, dtype="int16").reshape(2, 3)
+        await ours.send_fds(array, files[:1])
+        got, fds = await theirs.receive_fds(100, 1)
+        assert got == array.tobytes()
+        assert same(fds, files[:1])
+
+
+async def test_with_sockets_of_the_standard_library(
+    tmp_path: Path, files: list[Any]
+) -> None:
+    with (
+        open_link("unix", tmp_path) as link,
+        socket.socket(fileno=link.take_read_fd()) as peer,
+    ):
+        async with azc.wrap_socket(link.take_write_fd()) as stream:
+            assert isinstance(stream, azc.UnixStream)
+            await stream.send_fds(b"there", files)
+            got, fds, _, _ = socket.recv_fds(peer, 100, 3)
+            assert got == b"there"
+            for fd in fds:
+                os.set_inheritable(fd, False)
+            assert same(fds, files)
+            socket.send_fds(peer, [b"back"], [file.fileno() for file in files])
+            got, fds = await stream.receive_fds(100, 3)
+            assert got == b"back"
+            assert same(fds, files)
+
+
+async def test_order_with_all_that_is_sent(files: list[Any]) -> None:
+    """A recvmsg ends behind bytes that fds came with: so one sees where those were."""
+    data = message(1, 0, BIG)
+    async with azc.socketpair() as (ours, theirs), anyio.create_task_group() as tasks:
+        await ours.put(data)
+        await begun(ours)
+        sent = b"".join([data, b"first", b"middle", b"second", b"end"])
+        tasks.start_soon(ours.send_fds, b"first", files[:2])
+        await submitted(ours, 2)
+        tasks.start_soon(ours.send, b"middle")
+        await submitted(ours, 3)
+        tasks.start_soon(ours.send_fds, b"second", files[2:])
+        await submitted(ours, 4)
+        tasks.start_soon(ours.send, b"end")
+        await submitted(ours, 5)
+        for file in files:
+            file.close()  # the queue has duplicates
+        received, came = await read_all(theirs, len(sent))
+    assert received == sent
+    ends = [end for end, _ in came]
+    assert ends == [len(data) + 5, len(data) + 5 + 6 + 6]
+    assert [len(identities(fds)) for _, fds in came] == [2, 1]
+
+
+async def test_behind_a_flush(files: list[Any]) -> None:
+    """An empty message in the queue takes no fds."""
+    async with azc.socketpair() as (ours, theirs), anyio.create_task_group() as tasks:
+        await ours.put(message(1, 0, BIG))
+        await begun(ours)
+        tasks.start_soon(ours.flush)
+        await submitted(ours, 2)
+        tasks.start_soon(ours.send_fds, b"x", files)
+        await submitted(ours, 3)
+        received, came = await read_all(theirs, len(message(1, 0, BIG)) + 1)
+    assert [end for end, _ in came] == [len(received)]
+    assert same(came[0][1], files)
+
+
+async def test_a_message_that_clogs_the_socket(files: list[Any]) -> None:
+    data = message(1, 0, BIG)
+    async with azc.socketpair() as (ours, theirs), anyio.create_task_group() as tasks:
+        tasks.start_soon(ours.send_fds, data, files)
+        received, came = await read_all(theirs, len(data))
+    assert received == data
+    assert len(came) == 1
+    assert same(came[0][1], files)
+
+
+# ---- cancelled, closed, broken ---------------------------------------------------
+
+
+async def test_cancelled_before_it_began_sends_neither(files: list[Any]) -> None:
+    data = message(1, 0, BIG)
+    async with azc.socketpair() as (ours, theirs):
+        await ours.put(data)
+        await begun(ours)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ours.send_fds, b"never", files)
+            await submitted(ours, 2)
+            tasks.cancel_scope.cancel()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ours.send, b"next")
+            received, came = await read_all(theirs, len(data) + 4)
+    assert received == bytes(data) + b"next"
+    assert came == []
+
+
+async def test_cancelled_later_sends_both(files: list[Any]) -> None:
+    data = message(1, 0, BIG)
+    async with azc.socketpair() as (ours, theirs):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ours.send_fds, data, files)
+            await begun(ours)
+            tasks.cancel_scope.cancel()
+        sent = bytes(data)
+        data.clear()
+        received, came = await read_all(theirs, len(sent))
+    assert received == sent
+    assert same(came[0][1], files)
+
+
+async def cancel_once_they_have_come(
+    ours: azc.UnixStream, theirs: azc.UnixStream, files: list[Any]
+) -> None:
+    """Cancel a receive_fds when C has bytes and fds, and its task knows nothing yet."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(theirs.receive_fds, 100, 3)
+        await others_wait()
+        assert receives(theirs)
+        with socket.socket(fileno=os.dup(ours.fileno())) as sock:
+            socket.send_fds(sock, [b"kept"], [file.fileno() for file in files])
+        while not theirs._in.stats().bytes:
+            pass  # without a turn for that task
+        tasks.cancel_scope.cancel()
+
+
+async def test_cancelled_receive_loses_nothing(files: list[Any]) -> None:
+    async with azc.socketpair() as (ours, theirs):
+        await cancel_once_they_have_come(ours, theirs, files)
+        await ours.send_fds(b"later", files[:1])
+        got, fds = await theirs.receive_fds(2, 3)
+        assert got == b"ke"
+        assert same(fds, files)
+        assert await theirs.receive_fds(100, 3) == (b"pt", [])
+        got, fds = await theirs.receive_fds(100, 3)
+        assert got == b"later"
+        assert same(fds, files[:1])
+
+
+async def test_kept_fds_end_with_the_stream(files: list[Any]) -> None:
+    async with azc.socketpair() as (ours, theirs):
+        await cancel_once_they_have_come(ours, theirs, files)
+
+
+async def test_kept_fds_whose_bytes_went_elsewhere_are_closed(files: list[Any]) -> None:
+    async with azc.socketpair() as (ours, theirs):
+        await cancel_once_they_have_come(ours, theirs, files)
+        assert await theirs.receive() == b"kept"
+        await ours.send(b"without")
+        assert await theirs.receive_fds(100, 3) == (b"without", [])
+
+
+async def test_more_fds_than_are_expected(files: list[Any]) -> None:
+    async with azc.socketpair() as (ours, theirs):
+        await ours.send_fds(b"three", files)
+        with pytest.raises(OSError, match="than maxfds=2") as caught:
+            await theirs.receive_fds(100, 2)
+        assert caught.value.errno == errno.EMSGSIZE
+        assert await theirs.receive() == b"three"
+        await ours.send_fds(b"one", files[:1])
+        got, fds = await theirs.receive_fds(100, 2)
+        assert got == b"one"
+        assert same(fds, files[:1])
+
+
+@linux_only
+async def test_credentials_are_no_fds(files: list[Any]) -> None:
+    async with azc.socketpair() as (ours, theirs):
+        sock = theirs.extra(SocketAttribute.raw_socket)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        await ours.send_fds(b"one", files[:1])
+        got, fds = await theirs.receive_fds(100, 1)
+        assert got == b"one"
+        assert same(fds, files[:1])
+        await ours.send(b"none")
+        assert await theirs.receive_fds(100, 1) == (b"none", [])
+
+
+@linux_only
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_a_message_whose_files_the_kernel_refuses(loop: str) -> None:
+    """The stream goes on.  (Root has no such limit: so strace plays the kernel.)"""
+    code = """
+    async def main():
+        async with azc.socketpair() as (ours, theirs):
+            for _ in range(2):
+                try:
+                    await ours.send_fds(b"never", [0])
+                except OSError as error:
+                    print(error.strerror)
+            await ours.send(b"as before")
+            print((await theirs.receive()).decode())
+
+    run(main)
+    """
+    process = scripts.start(code, loop, under=refusing("sendmsg:error=ETOOMANYREFS"))
+    status, said, complained = scripts.finish(process)
+    assert (status, complained) == (0, "")
+    assert said.splitlines() == [
+        "too many fds are on their way; nothing was sent",
+        "too many fds are on their way; nothing was sent",
+        "as before",
+    ]
+
+
+async def test_receive_drops_fds(files: list[Any]) -> None:
+    async with azc.socketpair() as (ours, theirs):
+        await ours.send_fds(b"dropped", files)
+        assert await theirs.receive() == b"dropped"
+
+
+async def test_end_of_the_stream() -> None:
+    async with azc.socketpair() as (ours, theirs):
+        await ours.send_eof()
+        with pytest.raises(anyio.EndOfStream):
+            await theirs.receive_fds(100, 1)
+
+
+async def test_one_task_at_a_time_receives() -> None:
+    async with azc.socketpair() as (_, theirs), anyio.create_task_group() as tasks:
+        tasks.start_soon(theirs.receive_fds, 100, 1)
+        await others_wait()
+        with pytest.raises(anyio.BusyResourceError, match="already reading from"):
+            await theirs.receive_fds(100, 1)
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("end", ["abort", "peer"])
+async def test_end_while_fds_are_queued(end: str, files: list[Any]) -> None:
+    ours, theirs = azc.socketpair()
+    async with anyio.create_task_group() as tasks:
+        await ours.put(message(1, 0, BIG))
+        await begun(ours)
+        sending = attempt(tasks, ours.send_fds, b"never", files)
+        await submitted(ours, 2)
+        (ours if end == "abort" else theirs).abort()
+    kind = azc.StreamClosed if end == "abort" else azc.StreamBroken
+    assert isinstance(sending.error, kind)
+    ours.abort()
+    theirs.abort()
+
+
+async def test_a_peer_that_has_left(files: list[Any]) -> None:
+    ours, theirs = azc.socketpair()
+    async with ours:
+        await theirs.aclose()
+        with pytest.raises(azc.StreamBroken, match="0 of 5 bytes"):
+            await ours.send_fds(b"never", files)
+
+
+# ---- what is refused ----------------------------------------------------------------
+
+
+async def test_what_cannot_be_sent(files: list[Any]) -> None:
+    async with azc.socketpair() as (ours, theirs):
+        with pytest.raises(ValueError, match="message must not be empty"):
+            await ours.send_fds(b"", files)
+        with pytest.raises(ValueError, match="fds must not be empty"):
+            await ours.send_fds(b"x", [])
+        with pytest.raises(ValueError, match="253 go with one message"):
+            await ours.send_fds(b"x", files * 85)
+        with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
+            await ours.send_fds(b"x", [files[0].fileno(), 1 << 30])
+        with pytest.raises(TypeError, match="bytes-like"):
+            await ours.send_fds("text", files)  # type: ignore[arg-type]
+        await ours.send(b"as before")
+        assert await theirs.receive() == b"as before"
+
+
+async def test_as_many_as_the_kernel_takes(files: list[Any]) -> None:
+    async with azc.socketpair() as (ours, theirs):
+        await ours.send_fds(b"x", files[:1] * core_fds.MOST_FDS)
+        got, fds = await theirs.receive_fds(100, core_fds.MOST_FDS)
+        assert got == b"x"
+        assert len(set(identities(fds))) == 1
+        assert len(fds) == core_fds.MOST_FDS
+
+
+@pytest.mark.parametrize(
+    ("msglen", "maxfds", "wrong"),
+    [(-1, 1, "msglen"), ("x", 1, "msglen"), (1, 0, "maxfds"), (1, "x", "maxfds")],
+)
+async def test_what_cannot_be_expected(msglen: Any, maxfds: Any, wrong: str) -> None:
+    async with azc.socketpair() as (ours, _):
+        with pytest.raises(ValueError, match=f"{wrong} must be a"):
+            await ours.receive_fds(msglen, maxfds)
+        with pytest.raises(ValueError, match="maxfds must be 253 at most"):
+            await ours.receive_fds(1, 254)
+
+
+async def test_which_streams_have_it(tmp_path: Path) -> None:
+    async with azc.socketpair() as (ours, theirs):
+        assert isinstance(ours, UNIXSocketStream)
+        assert isinstance(theirs, SocketStream)
+    with open_link("tcp4", tmp_path) as link:
+        async with azc.wrap_socket(link.take_write_fd()) as stream:
+            assert isinstance(stream, SocketStream)
+            assert not isinstance(stream, UNIXSocketStream)
+            assert not hasattr(stream, "send_fds")

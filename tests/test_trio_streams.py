@@ -1,0 +1,336 @@
+"""The streams in trio's own words, judged by trio's own checks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from interruption import Interruption, Lines
+from links import BIG, open_link, until
+from oracle import Checker, message
+
+import aiozerocopy as azc
+
+np = pytest.importorskip("numpy")  # (it starts threads)
+trio = pytest.importorskip("trio")
+trio_testing = pytest.importorskip("trio.testing")
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    Pair = tuple[Any, Any]
+    Maker = Callable[[], Awaitable[Pair]]
+
+
+# ---- trio's own checks ------------------------------------------------------------
+
+
+async def pipe() -> Pair:
+    reader, writer = azc.pipe()
+    return azc.as_trio(writer), azc.as_trio(reader)
+
+
+async def sockets() -> Pair:
+    ours, theirs = azc.socketpair()
+    return azc.as_trio(ours), azc.as_trio(theirs)
+
+
+def fill(fd: int) -> None:
+    """Write until there is no room for a byte, also when TCP has moved on."""
+    while select.select([], [fd], [], 0.02)[1]:
+        for size in (1 << 16, 1):
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    os.write(fd, bytes(size))
+
+
+def clogged(make: Maker) -> Maker:
+    """The same, with no room in any direction."""
+
+    async def make_clogged() -> Pair:
+        pair = await make()
+        for each in pair:
+            if isinstance(each, trio.abc.SendStream):
+                fill(each.fileno())
+        return pair
+
+    return make_clogged
+
+
+@pytest.fixture
+def tcp(tmp_path: Path) -> Any:
+    """Makes pairs of streams over TCP."""
+    with contextlib.ExitStack() as links:
+
+        async def make() -> Pair:
+            link = links.enter_context(open_link("tcp4", tmp_path))
+            ours, theirs = link.take_write_fd(), link.take_read_fd()
+            for fd in (ours, theirs):
+                os.set_blocking(fd, False)  # for `fill`
+            return azc.as_trio(azc.wrap_socket(ours)), azc.as_trio(
+                azc.wrap_socket(theirs)
+            )
+
+        yield make
+
+
+def test_check_one_way_stream() -> None:
+    trio.run(trio_testing.check_one_way_stream, pipe, clogged(pipe))
+
+
+def test_check_two_way_stream() -> None:
+    trio.run(trio_testing.check_two_way_stream, sockets, clogged(sockets))
+
+
+def test_check_half_closeable_stream() -> None:
+    trio.run(trio_testing.check_half_closeable_stream, sockets, clogged(sockets))
+
+
+def test_check_half_closeable_stream_over_tcp(tcp: Maker) -> None:
+    trio.run(trio_testing.check_half_closeable_stream, tcp, clogged(tcp))
+
+
+# ---- what they do not look at ------------------------------------------------------
+
+
+def test_ssl_stream(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    data = bytes(message(1, 0, BIG))
+    received = bytearray()
+
+    async def serve(stream: Any) -> None:
+        server = trio.SSLStream(stream, tls[0], server_side=True)
+        async with server:
+            async for piece in server:
+                received.extend(piece)
+                if len(received) == len(data):
+                    await server.send_all(b"all of it")
+
+    async def main() -> None:
+        ours, theirs = await sockets()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, theirs)
+            client = trio.SSLStream(ours, tls[1], server_hostname="localhost")
+            async with client:
+                await client.send_all(data)
+                assert await client.receive_some() == b"all of it"
+
+    trio.run(main)
+    assert received == data
+
+
+def test_stapled_stream() -> None:
+    async def main() -> None:
+        there, back = await pipe(), await pipe()
+        ours = trio.StapledStream(there[0], back[1])
+        theirs = trio.StapledStream(back[0], there[1])
+        async with ours, theirs:
+            await ours.send_all(b"ping")
+            assert await theirs.receive_some(100) == b"ping"
+            await ours.send_eof()
+            assert await theirs.receive_some(100) == b""
+            await theirs.send_all(b"pong")
+            assert await ours.receive_some(100) == b"pong"
+
+    trio.run(main)
+
+
+def test_buffers_of_any_kind() -> None:
+    async def main() -> None:
+        sender, receiver = await pipe()
+        async with sender, receiver:
+            array = np.arange(6, dtype="float32").reshape(2, 3)
+            await sender.send_all(array)
+            assert await receiver.receive_some() == array.tobytes()
+
+    trio.run(main)
+
+
+def test_room_in_a_regular_file(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with azc.as_trio(azc.open_writer((tmp_path / "f").open("wb"))) as sender:
+            with trio_testing.assert_checkpoints():
+                await sender.wait_send_all_might_not_block()
+            await sender.send_all(b"x")
+
+    trio.run(main)
+    assert (tmp_path / "f").read_bytes() == b"x"
+
+
+def test_a_cancelled_send_all_is_whole_or_was_not() -> None:
+    checker = Checker()
+
+    async def main() -> None:
+        sender, receiver = await sockets()
+        async with sender, receiver:
+            begun, never = message(1, 0, BIG), message(2, 0, 1000)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(sender.send_all, begun)
+                await until(lambda: sender._sender.stats.bytes_sent > 0)
+                nursery.cancel_scope.cancel()
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await sender.send_all(never)
+            begun.clear()
+            never.clear()
+
+            async def go_on() -> None:
+                await sender.send_all(message(1, 1, 10))
+                await sender.aclose()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(go_on)
+                async for piece in receiver:
+                    checker.feed(piece)
+
+    trio.run(main)
+    checker.finish()
+    assert checker.counts == {1: 2}
+
+
+def test_a_cancelled_receive_some_loses_nothing() -> None:
+    async def main() -> None:
+        sender, receiver = await sockets()
+        async with sender, receiver:
+            with trio.move_on_after(0.01):
+                await receiver.receive_some()
+            await sender.send_all(b"x")
+            assert await receiver.receive_some() == b"x"
+
+    trio.run(main)
+
+
+def test_a_cancelled_aclose_closes_at_once() -> None:
+    async def main() -> None:
+        sender, receiver = await sockets()
+        async with receiver:
+            await sender._sender.put(message(1, 0, BIG))
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await sender.aclose()
+            assert scope.cancelled_caught
+            assert sender.fileno() == -1
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("end", ["aclose", "abort"])
+def test_who_waits_for_the_fd_is_told(end: str) -> None:
+    async def main() -> None:
+        ours, theirs = azc.socketpair()
+
+        async def wait(wait_for: Callable[[int], Awaitable[object]]) -> None:
+            with pytest.raises(trio.ClosedResourceError):
+                await wait_for(ours.fileno())
+
+        fill(azc.as_trio(ours).fileno())
+        async with theirs, trio.open_nursery() as nursery:
+            nursery.start_soon(wait, trio.lowlevel.wait_readable)
+            nursery.start_soon(wait, trio.lowlevel.wait_writable)
+            await trio_testing.wait_all_tasks_blocked()
+            if end == "aclose":
+                await ours.aclose()
+            else:
+                ours.abort()
+
+    trio.run(main)
+
+
+def test_errors_keep_their_cause() -> None:
+    async def main() -> None:
+        sender, receiver = await pipe()
+        async with sender:
+            await receiver.aclose()
+            with pytest.raises(trio.BrokenResourceError, match="0 of 1 bytes") as told:
+                await sender.send_all(b"x")
+            assert isinstance(told.value.__cause__, azc.StreamBroken)
+            assert isinstance(told.value.__cause__.__cause__, BrokenPipeError)
+        with pytest.raises(trio.ClosedResourceError, match="is closed"):
+            await sender.send_all(b"x")
+
+    trio.run(main)
+
+
+def test_the_stream_itself_refuses_a_second_sender_too() -> None:
+    async def main() -> None:
+        sender, receiver = await sockets()
+        async with receiver, trio.open_nursery() as nursery:
+            nursery.start_soon(sender.send_all, message(1, 0, BIG))
+            await trio_testing.wait_all_tasks_blocked()
+            with pytest.raises(trio.BusyResourceError, match="already writing to"):
+                await sender.send_all(b"x")
+            with pytest.raises(anyio.BusyResourceError, match="already writing to"):
+                await sender._sender.send(b"x")
+            nursery.cancel_scope.cancel()
+        with trio.move_on_after(0):
+            await sender.aclose()
+
+    trio.run(main)
+
+
+def test_what_is_no_stream() -> None:
+    with socket.socket() as sock, pytest.raises(TypeError, match="not 'socket'"):
+        azc.as_trio(sock)  # type: ignore[call-overload]
+
+
+def test_without_trio_it_says_what_to_install(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['trio'] = None; import aiozerocopy as azc"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; azc.as_trio"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ModuleNotFoundError: aiozerocopy.as_trio needs trio: pip")
+
+
+# ---- a signal's exception ------------------------------------------------------------
+
+# (not those that run in trio's own tasks, which no signal's exception reaches)
+ROOMS = ("trio_streams", "streams", *(f"_core.{n}" for n in ("sending", "receiving")))
+
+
+async def use_and_be_hit(lines: Lines) -> None:
+    """Whatever line was hit, the stream goes on and can be closed."""
+    ours, theirs = await sockets()
+    received = b""
+
+    async def use() -> None:
+        nonlocal received
+        await ours.wait_send_all_might_not_block()
+        await ours.send_all(b"before")
+        received += await theirs.receive_some()
+        await ours.send_eof()
+        await ours.aclose()
+
+    with lines, contextlib.suppress(Interruption):
+        await use()
+    with trio.fail_after(5):
+        with contextlib.suppress(trio.ClosedResourceError):
+            await ours.wait_send_all_might_not_block()
+            await ours.send_all(b"after")
+        await ours.aclose()
+        async for piece in theirs:
+            received += piece
+        await theirs.aclose()
+    assert ours.fileno() == theirs.fileno() == -1
+    assert received in (b"", b"before", b"beforeafter", b"after")
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+def test_an_exception_at_any_line() -> None:
+    lines = Lines(rooms=ROOMS)
+    trio.run(use_and_be_hit, lines)
+    assert len(lines.seen) > 50
+    for place in lines.seen:
+        trio.run(use_and_be_hit, Lines(place, ROOMS))
