@@ -63,6 +63,7 @@ MAY_IMPORT = {
     "gl": {"moderngl"},
     "commands.scenes": {"numpy"},
     "web": {"h11", "wsproto"},
+    "web.on_aiohttp": {"aiohttp"},
 }
 ABOUT_OTHERS = {"bench", "compat", "commands.demo"}
 
