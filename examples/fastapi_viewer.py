@@ -4,8 +4,7 @@
     curl -X PUT 'http://127.0.0.1:8000/speed?value=3'
 
 The viewer is mounted below the panel, which is a page of its own with the live picture
-in a frame.  Needs numpy, fastapi, uvicorn, h11 and wsproto; simplejpeg or Pillow for
-JPEG, and ffmpeg for H.264.
+in a frame.  Needs numpy, fastapi, uvicorn, h11 and wsproto; ffmpeg for H.264.
 """
 
 from __future__ import annotations
@@ -89,7 +88,9 @@ def application() -> FastAPI:
 
     api.add_api_route("/", panel, response_model=None)
     api.add_api_route("/speed", set_speed, methods=["PUT"])
-    api.mount("/viewer", azc.web.app(hub, title="Pendulum"))
+    # No JPEG: at Ctrl-C uvicorn ends WebSockets, but waits for such a stream.
+    viewer = azc.web.app(hub, title="Pendulum", modes=["h264", "raw"])
+    api.mount("/viewer", viewer)
     return api
 
 
@@ -98,9 +99,7 @@ async def main(port: int, seconds: float) -> None:
         application(),
         port=port,
         log_level="warning",
-        ws="wsproto",
         ws_per_message_deflate=False,  # pictures gain nothing by it
-        timeout_graceful_shutdown=1,  # JPEG streams do not end by themselves
     )
     server = uvicorn.Server(config)
     async with anyio.create_task_group() as tasks:

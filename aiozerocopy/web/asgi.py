@@ -37,7 +37,7 @@ from aiozerocopy.web.request import (
     Request,
     fields_of,
 )
-from aiozerocopy.web.site import MODES, PATIENCE, QUALITY, TITLE, VIEWERS, Site
+from aiozerocopy.web.site import MODES, PATIENCE, VIEWERS, Site
 from aiozerocopy.web.talk import MAX_MESSAGE, Talk
 from aiozerocopy.web.waiting import MAX_WORDS
 
@@ -57,11 +57,11 @@ def app(
     hub: Broadcast,
     *,
     token: str | None = None,
-    title: str = TITLE,
+    title: str = "aiozerocopy",
     modes: Sequence[str] = MODES,
     hosts: Sequence[str] = (),
     origins: Sequence[str] = (),
-    quality: int = QUALITY,
+    quality: int = 80,
     max_viewers: int = VIEWERS,
     patience: float = PATIENCE,
 ) -> WebApp:

@@ -23,7 +23,7 @@ from aiozerocopy.web.exchange import (
 from aiozerocopy.web.guard import Guard
 from aiozerocopy.web.modes import Modes
 from aiozerocopy.web.request import COMMON_HEADERS, Refused, Request, fields_of
-from aiozerocopy.web.site import MODES, PATIENCE, QUALITY, TITLE, VIEWERS, Site
+from aiozerocopy.web.site import MODES, PATIENCE, VIEWERS, Site
 from aiozerocopy.web.talk import MAX_MESSAGE, Talk
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ def aiohttp_app(
     hub: Broadcast,
     *,
     token: str | None = None,
-    title: str = TITLE,
+    title: str = "aiozerocopy",
     modes: Sequence[str] = MODES,
     hosts: Sequence[str] = (),
     origins: Sequence[str] = (),
-    quality: int = QUALITY,
+    quality: int = 80,
     max_viewers: int = VIEWERS,
     patience: float = PATIENCE,
 ) -> web.Application:

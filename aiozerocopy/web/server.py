@@ -18,7 +18,7 @@ from aiozerocopy.web.metrics import Metric
 from aiozerocopy.web.modes import Modes
 from aiozerocopy.web.request import Refused
 from aiozerocopy.web.secure import connection_over
-from aiozerocopy.web.site import MODES, PATIENCE, QUALITY, TITLE, VIEWERS, Site
+from aiozerocopy.web.site import MODES, PATIENCE, VIEWERS, Site
 from aiozerocopy.web.waiting import PEER_LEFT
 
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ def serve(
     port: int = 0,
     *,
     token: str | None = None,
-    title: str = TITLE,
+    title: str = "aiozerocopy",
     modes: Sequence[str] = MODES,
     hosts: Sequence[str] = (),
     origins: Sequence[str] = (),
-    quality: int = QUALITY,
+    quality: int = 80,
     connections: int = VIEWERS,
     patience: float = PATIENCE,
     file: str | os.PathLike[str] | None = None,

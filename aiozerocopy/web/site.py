@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from aiozerocopy.web.guard import Guard
     from aiozerocopy.web.request import Request
 
-TITLE = "aiozerocopy"
 MODES = tuple(PATHS)
-QUALITY = 80  # of JPEG
 PATIENCE = 15.0  # seconds that one frame may take to a viewer
 VIEWERS = 256
 
