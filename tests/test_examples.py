@@ -175,7 +175,9 @@ def serving(name: str) -> Iterator[str]:
     finally:
         server.kill()
         server.communicate()
-    assert complained == ""
+    # (before 3.11 anyio.run makes a CancelledError of Ctrl-C)
+    if sys.version_info >= (3, 11) or not complained.endswith("CancelledError\n"):
+        assert complained == ""
 
 
 def test_aiohttp_frames_arrive(tmp_path: Path) -> None:
