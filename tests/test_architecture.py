@@ -65,6 +65,7 @@ MAY_IMPORT = {
     "commands.scenes": {"numpy"},
     "trio_streams": {"trio"},
     "web": {"h11", "wsproto"},
+    "web.on_aiohttp": {"aiohttp"},
 }
 ABOUT_OTHERS = {"bench", "compat", "commands.demo"}
 

@@ -20,6 +20,8 @@ pytest.importorskip("h11")
 pytest.importorskip("wsproto")
 
 import browser as chromium
+import mounted
+from links import until
 
 from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
@@ -220,6 +222,33 @@ async def test_a_token(browser: chromium.Browser) -> None:
         async with web.serve(hub, token="sesame") as server:
             await watch(browser, server.url)
             await look(browser, server.modes[0])
+            await leave(browser)
+
+
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {})])
+async def test_mounted_in_another_application(browser: chromium.Browser) -> None:
+    """Every way below a prefix, and what the page says when no more may watch."""
+    client = pytest.importorskip("websockets.sync.client")
+    async with Broadcast() as hub, publishing(hub):
+        app = web.app(hub, max_viewers=1)
+        async with mounted.serving("uvicorn", app) as port:
+            url = f"http://127.0.0.1:{port}{mounted.PREFIX}"
+            for mode in app.modes:
+                await watch(browser, f"{url}?mode={mode}")
+                await look(browser, mode)
+                assert browser.complaints() == []
+                await leave(browser)
+                await until(lambda: app.viewers == 0)
+            address = f"ws://127.0.0.1:{port}{mounted.PREFIX}/raw"
+            full = "document.body.dataset.state === 'full'"
+
+            def see_that_it_is_full() -> None:
+                with client.connect(address, max_size=None):
+                    browser.open(url)
+                    browser.wait_until(full)
+
+            await in_thread(see_that_it_is_full)
+            await in_thread(browser.wait_until, "viewer.numbers.total >= 5")
             await leave(browser)
 
 

@@ -19,7 +19,7 @@ import browser as chromium
 
 from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
-from aiozerocopy.web import modes, pages, pictures
+from aiozerocopy.web import pages, websocket
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -172,10 +172,10 @@ async def test_frames_that_do_not_get_through(
 ) -> None:
     stuck = False
 
-    def raw(frame: Any) -> Any:
-        return (b"",) if stuck else pictures.raw(frame)
+    def wrap(buffers: Any) -> Any:
+        return (b"",) if stuck else websocket.in_a_frame(buffers)
 
-    monkeypatch.setattr(modes, "raw", raw)
+    monkeypatch.setattr(websocket.WebSocket, "wrap", staticmethod(wrap))
     async with Broadcast() as hub, serving(hub) as server, publishing(hub):
         await page.open(server.url)
         await page.says("live")

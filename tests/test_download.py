@@ -24,7 +24,7 @@ from aiozerocopy import web
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.web import download
-from aiozerocopy.web.http import Refused, Request
+from aiozerocopy.web.request import Refused, Request
 
 if TYPE_CHECKING:
     import ssl
@@ -147,7 +147,7 @@ def test_what_is_no_single_part_gets_all(asked: str) -> None:
 async def test_part_behind_the_end(film: Path, asked: str) -> None:
     with pytest.raises(Refused) as told:
         part(asked)
-    assert told.value.headers == {"Content-Range": "bytes */100"}
+    assert told.value.headers["Content-Range"] == "bytes */100"
     os.truncate(film, 100)
     async with serving(film) as server:
         answer = await ask(server, f"Range: {asked}")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,12 +39,16 @@ ARGUMENTS = {
     "render_loop": "{folder}/film.mp4 --size 64x48 --frames 10",
     "from_turbopipe": "{folder}/film.mp4",
     "web_viewer": "--frames 3",
+    "aiohttp_frames": "--seconds 0.5 --port {port}",
+    "fastapi_viewer": "--seconds 0.5 --port {port}",
     "live_film_aiohttp": "--seconds 0.5 --port {port}",
     "live_film_fastapi": "--seconds 0.5 --port {port}",
     "stream_server": "--seconds 0.4 --port {port} --file {folder}/film.ts",
     "screen_recorder": "{folder}/film.mkv --display {display} --seconds 0.5",
 }
 NEEDED = {
+    "aiohttp_frames": "aiohttp wsproto",
+    "fastapi_viewer": "fastapi uvicorn wsproto",
     "live_film_aiohttp": "aiohttp",
     "live_film_fastapi": "fastapi uvicorn",
     "render_loop": "moderngl",
@@ -55,6 +61,8 @@ SAID = {
     "decode_process_encode": "60 frames of (640, 360) in film.mp4",
     "live_stream": "15 frames sent",
     "web_viewer": "Watch at http",
+    "aiohttp_frames": "Watch at http",
+    "fastapi_viewer": "The panel is at http",
     "live_film_aiohttp": "Watch at http",
     "live_film_fastapi": "Watch at http",
     "stream_server": "Watch at http",
@@ -143,6 +151,52 @@ def test_live_film_in_a_browser(name: str, tmp_path: Path) -> None:
     for film in films:
         (tmp_path / "film.mp4").write_bytes(film)
         assert 0 < anyio.run(frames_in, tmp_path / "film.mp4") <= 60
+
+
+@contextmanager
+def serving(name: str) -> Iterator[str]:
+    """The address of an example that listens, and goes on until Ctrl-C."""
+    for needed in NEEDED[name].split():
+        pytest.importorskip(needed)
+    port = ffmpegs.free_port(socket.SOCK_STREAM)
+    program = [str(EXAMPLES / f"{name}.py"), "--port", str(port)]
+    server = subprocess.Popen(
+        [sys.executable, "-W", "error", *program],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        while not ffmpegs.is_listening(port, socket.SOCK_STREAM):
+            assert server.poll() is None
+        yield f"http://127.0.0.1:{port}"
+        server.send_signal(signal.SIGINT)
+        _, complained = server.communicate(timeout=10)
+    finally:
+        server.kill()
+        server.communicate()
+    # (before 3.11 anyio.run makes a CancelledError of Ctrl-C)
+    if sys.version_info >= (3, 11) or not complained.endswith("CancelledError\n"):
+        assert complained == ""
+
+
+def test_aiohttp_frames_arrive(tmp_path: Path) -> None:
+    with serving("aiohttp_frames") as address:
+        page = urllib.request.urlopen(f"{address}/viewer", timeout=15)
+        assert b"<title>A bar</title>" in page.read()
+        path = EXAMPLES / "aiohttp_frames.py"
+        arguments = ("--watch", f"{address}/frames", "--frames", "3")
+        said = run(path, tmp_path, *arguments).splitlines()
+    means = {line.rpartition(" ")[2] for line in said[:-1]}
+    assert (means, said[-1]) == ({"31.15"}, "3 frames received")
+
+
+def test_fastapi_viewer_is_controlled() -> None:
+    with serving("fastapi_viewer") as address:
+        for path, seen in (("/", b"<iframe"), ("/viewer", b"<title>Pendulum</title>")):
+            assert seen in urllib.request.urlopen(address + path, timeout=15).read()
+        request = urllib.request.Request(f"{address}/speed?value=9", method="PUT")
+        assert urllib.request.urlopen(request, timeout=15).read() == b'{"speed":5.0}'
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")

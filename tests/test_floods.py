@@ -18,7 +18,7 @@ pytest.importorskip("wsproto")
 
 import aiozerocopy as azc
 from aiozerocopy import web
-from aiozerocopy.web import http, jpeg, websocket
+from aiozerocopy.web import http, jpeg, talk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,7 +122,7 @@ async def test_one_client_does_not_hold_up_the_others(name: str) -> None:
                     tasks.start_soon(watch_the_loop, pauses)
                     while (
                         hub.sequence < FRAMES
-                        or to._answers[flood.status] < flood.answers
+                        or to._site._answers[flood.status] < flood.answers
                     ):
                         await hub.publish(frame)
                         await viewer.receive_exactly(message)
@@ -137,11 +137,11 @@ async def test_what_is_too_much_is_told() -> None:
     async with azc.Broadcast() as hub, web.serve(hub) as to:
         async with azc.connect_tcp("127.0.0.1", to.port) as viewer:
             await become_a_viewer(viewer)
-            await viewer.send(ping * websocket.MAX_EVENTS)
-            pongs = bytearray(2 * websocket.MAX_EVENTS)
+            await viewer.send(ping * talk.MAX_EVENTS)
+            pongs = bytearray(2 * talk.MAX_EVENTS)
             await viewer.receive_exactly(pongs)
-            assert pongs == b"\x8a\x00" * websocket.MAX_EVENTS
-            await viewer.send(ping * websocket.MAX_EVENTS)
+            assert pongs == b"\x8a\x00" * talk.MAX_EVENTS
+            await viewer.send(ping * talk.MAX_EVENTS)
             said = b"".join([piece async for piece in viewer])
     assert said.startswith(b"\x8a\x00")
     assert said.endswith(b"\x03\xf0too many messages")

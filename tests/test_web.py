@@ -28,7 +28,16 @@ from wsproto import events  # noqa: E402
 import aiozerocopy as azc  # noqa: E402
 from aiozerocopy import web  # noqa: E402
 from aiozerocopy.broadcast import Broadcast  # noqa: E402
-from aiozerocopy.web import assets, h264, http, jpeg, modes, pictures, websocket  # noqa: E402
+from aiozerocopy.web import (  # noqa: E402
+    assets,
+    h264,
+    http,
+    jpeg,
+    modes,
+    pictures,
+    websocket,
+)
+from aiozerocopy.web.request import Refused, Request  # noqa: E402
 
 if TYPE_CHECKING:
     import ssl
@@ -617,7 +626,7 @@ async def test_viewers_who_leave_are_forgotten(hub: Broadcast) -> None:
                 await viewer.send(events.CloseConnection(1000))
                 await viewer.next_of(events.CloseConnection)
             await until(lambda: to.viewers == 0)
-    assert hub.clients == ()
+    await until(lambda: hub.clients == ())
 
 
 UNSHOWABLE = [
@@ -820,7 +829,7 @@ async def test_a_viewer_who_never_reads_is_let_go_and_harms_nobody(
 async def test_half_of_a_connection(
     hub: Broadcast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(modes, "PING_SECONDS", 0.3)
+    monkeypatch.setattr(websocket, "PING_SECONDS", 0.3)
     async with web.serve(hub) as to, connected(to) as silent, watching(to) as good:
         await silent.send(upgrade("/raw"))
         await until(lambda: to.viewers == 2)
@@ -891,12 +900,12 @@ async def test_mutated_requests_never_get_through_the_parser() -> None:
     chance = random.Random(4)
     for _ in range(400):
         connection = scripted(mutated(upgrade("/raw?token=a"), chance))
-        outcome: http.Request | http.Refused | None
+        outcome: Request | Refused | None
         try:
             outcome = await connection.next_request()
-        except http.Refused as refusal:
+        except Refused as refusal:
             outcome = refusal
-        status = outcome.status if isinstance(outcome, http.Refused) else 200
+        status = outcome.status if isinstance(outcome, Refused) else 200
         assert status in http.REASONS
 
 
@@ -948,7 +957,7 @@ async def test_fuzz_requests() -> None:
         connection = scripted(bytes(data))
         try:
             request = await connection.next_request()
-        except http.Refused as refusal:
+        except Refused as refusal:
             seen.add(refusal.status)
             await connection.refuse(refusal)
         else:

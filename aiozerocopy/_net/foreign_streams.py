@@ -25,8 +25,16 @@ if TYPE_CHECKING:
 PIECE = 256 << 10  # bytes that are sent or received at once
 
 
-class WholeSender(ByteSendStream):
-    """Sends as our own streams do, whole messages of any buffers, but copies them.
+class MessageStream(ByteSendStream):
+    """Sends whole messages of any buffers, as our own streams do."""
+
+    async def send(self, item: Buffer = b"", *more: Buffer) -> None:
+        """Send one message; when this returns, the buffers are yours again."""
+        raise NotImplementedError
+
+
+class WholeSender(MessageStream):
+    """Does so over a stream that does not, by copies.
 
     Any number of tasks may send.  The stream stays the caller's.
     """
@@ -56,9 +64,9 @@ class WholeSender(ByteSendStream):
         await self._stream.aclose()
 
 
-def whole_sender(stream: ByteSendStream) -> SendStream | WholeSender:
+def whole_sender(stream: ByteSendStream) -> SendStream | MessageStream:
     """The stream itself if it sends whole messages, else a sender over it."""
-    if isinstance(stream, (SendStream, WholeSender)):
+    if isinstance(stream, (SendStream, MessageStream)):
         return stream
     return WholeSender(stream)
 

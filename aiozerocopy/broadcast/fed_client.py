@@ -13,7 +13,7 @@ from aiozerocopy._net.foreign_streams import drop_stream, whole_sender
 from aiozerocopy.broadcast.clients import Client, ClientTooSlow
 
 if TYPE_CHECKING:
-    from aiozerocopy._net.foreign_streams import WholeSender
+    from aiozerocopy._net.foreign_streams import MessageStream
     from aiozerocopy.broadcast.published import Message
     from aiozerocopy.streams import SendStream
 
@@ -24,7 +24,7 @@ class FedClient(Client):
     _scope: anyio.CancelScope | None = None
 
     @cached_property
-    def _sender(self) -> SendStream | WholeSender:
+    def _sender(self) -> SendStream | MessageStream:
         return whole_sender(self._stream)
 
     def _send(self, message: Message) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -20,7 +21,7 @@ from aiozerocopy.streams import SendStream
 
 if TYPE_CHECKING:
     import contextlib
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from anyio.abc import ByteSendStream, TaskGroup
     from typing_extensions import Buffer
@@ -133,11 +134,22 @@ class Broadcast(Block):
         kind = SlowEncoding if is_slow(encode) else Encoding
         made = kind(encode, self._burst, keeps_last=self._keeps_last)
         if isinstance(made, SlowEncoding):
-            if self._tasks is None:
-                raise RuntimeError("an async encoder needs `async with` the broadcast")
-            self._tasks.start_soon(self._run, made)
+            self._start_soon(partial(self._run, made), "an async encoder")
         self._encodings[encode] = made
         return made
+
+    def _start_soon(
+        self, run: Callable[[], Coroutine[Any, Any, object]], who: str
+    ) -> None:
+        """Run an encoder, until the end of the ``async with`` block at most.
+
+        Raises: StreamClosed, RuntimeError.
+        """
+        if self._closed:
+            raise StreamClosed("the broadcast is closed")
+        if self._tasks is None:
+            raise RuntimeError(f"{who} needs `async with` the broadcast")
+        self._tasks.start_soon(run)
 
     async def _run(self, encoding: SlowEncoding) -> None:
         try:
@@ -264,6 +276,7 @@ class Broadcast(Block):
 
     async def _begin(self, undo: contextlib.AsyncExitStack) -> None:
         self._tasks = await undo.enter_async_context(anyio.create_task_group())
+        undo.callback(self._tasks.cancel_scope.cancel)
 
     def __repr__(self) -> str:
         return f"<Broadcast of {self.sequence} frames to {len(self.clients)} clients>"

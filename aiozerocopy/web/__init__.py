@@ -6,10 +6,28 @@
 The page takes the best of three ways that server and browser share: H.264 over a
 WebSocket (FFmpeg encodes it once for all), JPEG in a multipart stream (encoded once a
 frame), or the pixels themselves over a WebSocket (sent as they are, without a copy).
+
+`app` is the same page as an ASGI application, `aiohttp_app` as one of aiohttp.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core import extras
 
 with extras.optional("aiozerocopy.web", "web"):
+    from aiozerocopy.web.asgi import WebApp as WebApp
+    from aiozerocopy.web.asgi import app as app
     from aiozerocopy.web.server import WebServer as WebServer
     from aiozerocopy.web.server import serve as serve
+
+if TYPE_CHECKING:
+    from aiozerocopy.web.on_aiohttp import aiohttp_app as aiohttp_app
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Who does not use aiohttp does not need it."""
+        if name != "aiohttp_app":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        with extras.optional("aiozerocopy.web.aiohttp_app", "aiohttp"):
+            from aiozerocopy.web.on_aiohttp import aiohttp_app
+        return aiohttp_app

@@ -21,13 +21,13 @@ import anyio
 import anyio.to_thread
 
 from aiozerocopy.relays import relay
-from aiozerocopy.web.http import Refused
+from aiozerocopy.web.request import Refused
 from aiozerocopy.web.waiting import first_to_end
 
 if TYPE_CHECKING:
     from aiozerocopy.relays import Relay
-    from aiozerocopy.web.http import HttpConnection, Request
-    from aiozerocopy.web.modes import Route
+    from aiozerocopy.web.http import HttpConnection
+    from aiozerocopy.web.request import Request
 
 PATH = "/file"
 KINDS = {".mkv": "video/x-matroska", ".ts": "video/mp2t"}  # not known everywhere
@@ -46,10 +46,10 @@ class Download:
     def __init__(self, path: str | os.PathLike[str], patience: float) -> None:
         self._path = Path(path).absolute()
         self._patience = patience
-        self.routes: dict[str, Route] = {PATH: self._send}
         _open(self._path).close()
 
-    async def _send(self, http: HttpConnection, request: Request) -> None:
+    async def send(self, http: HttpConnection, request: Request) -> None:
+        """Raises: Refused."""
         try:
             file = await anyio.to_thread.run_sync(_open, self._path)
         except OSError as error:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from aiozerocopy.web import assets, missing_token
-from aiozerocopy.web.http import Refused
+from aiozerocopy.web.request import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozerocopy.web.http import Request
+    from aiozerocopy.web.request import Request
 
 _OPEN_TO_ALL = {"/healthz", *assets.PARTS}  # no token: nothing to see
 
@@ -54,7 +54,7 @@ class Guard:
             raise missing_token.refusal(request, is_wrong=bool(given))
 
     def _is_known(self, name: str) -> bool:
-        if name in self._names or is_loopback(name):
+        if name in self._names or "*" in self._names or is_loopback(name):
             return True
         # Such a page has a name, and does not know the token.
         return not self._is_strict and (self._token is not None or is_address(name))

@@ -42,7 +42,6 @@ from aiozerocopy.web.waiting import first_to_end
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from anyio.abc import TaskGroup
     from typing_extensions import Buffer
 
     from aiozerocopy.broadcast import Broadcast, Client, Event, Published
@@ -189,7 +188,6 @@ def _packet(
 ) -> Packet:
     buffers = websocket_message(
         payload,
-        payload.nbytes,
         kind,
         picture,
         key=key,
@@ -207,31 +205,40 @@ def _packet_of(buffers: Sequence[Buffer], kind: int, *, key: bool) -> Packet:
 class H264Encoder:
     """The encoder, and the queues of those who watch."""
 
-    def __init__(self, hub: Broadcast, ffmpeg: str, tasks: TaskGroup) -> None:
+    def __init__(self, hub: Broadcast, ffmpeg: str) -> None:
         self._hub = hub
         self._ffmpeg = ffmpeg
-        self._tasks = tasks
         self._queues: set[PacketQueue] = set()
         self._running = False
-        self._scope = anyio.CancelScope()
+        self._scope: anyio.CancelScope | None = None
         self._current = _Run(self._push)
 
     # -- viewers ------------------------------------------------------------------
 
     def subscribe(self) -> PacketQueue:
-        """A queue of packets, from the latest key frame on."""
+        """A queue of packets, from the latest key frame on.
+
+        Raises:
+            StreamClosed: the hub is closed.
+            RuntimeError: it is not entered.
+        """
         queue = PacketQueue(2 * GROUP)
         for packet in self._current.packets_so_far():
             queue.push(packet)
         self._queues.add(queue)
         if not self._running:
             self._running = True
-            self._tasks.start_soon(self._run)
+            try:
+                self._hub._start_soon(self._run, "H.264")
+            except BaseException:
+                self._running = False
+                self._queues.discard(queue)
+                raise
         return queue
 
     def unsubscribe(self, queue: PacketQueue) -> None:
         self._queues.discard(queue)
-        if not self._queues:
+        if not self._queues and self._scope is not None:
             self._scope.cancel()
 
     def _push(self, packet: Packet) -> None:

@@ -11,13 +11,21 @@ each piece of one.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.lowlevel
 import h11
+
+from aiozerocopy.web.request import (
+    COMMON_HEADERS,
+    SEND_SECONDS,
+    Refused,
+    Request,
+    fields_of,
+    refuse_body,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,18 +37,8 @@ MAX_LINES = 100  # of these; each takes its time
 READ_SIZE = 4 << 10
 HEADER_SECONDS = 10.0  # from a request's first byte to the end of its headers
 IDLE_SECONDS = 30.0  # without a request
-SEND_SECONDS = 30.0  # for an answer, which is small: to a client that does not read
 GOODBYE_SECONDS = 1.0  # that a refused client has to read why
 GOODBYE_BYTES = 256 << 10  # that it may still send meanwhile
-
-# What every answer says: take it for what it is, and tell nobody the address, which
-# may hold the token.
-COMMON_HEADERS = {
-    "Cache-Control": "no-store",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
 
 REASONS = {
     101: "Switching Protocols",
@@ -71,55 +69,6 @@ _CONTROL = re.compile(rb"[^\t\r\n -~\x80-\xff]|\r[^\n]")
 _CONNECTION_LOST = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
-class Refused(Exception):
-    """A request that is answered with an error, and ``text`` to say why."""
-
-    def __init__(
-        self, status: int, text: str, headers: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(text)
-        self.status = status
-        self.text = text
-        self.headers = dict(headers or {})
-
-
-@dataclass(frozen=True)
-class Request:
-    """A request's line and headers, whose names are in lower case."""
-
-    method: str
-    authority: str  # host and port that the client asked for
-    path: str
-    query: Mapping[str, str]
-    headers: Mapping[str, str]  # one that came more than once is joined by commas
-    version: str = "1.1"
-
-    @property
-    def host(self) -> str:
-        """The host that the client asked for, in lower case and without the port."""
-        try:
-            return urlsplit(f"//{self.authority}").hostname or ""
-        except ValueError:
-            return ""
-
-    @property
-    def wants_websocket(self) -> bool:
-        return self.headers.get("upgrade", "").lower() == "websocket"
-
-    @property
-    def connection(self) -> set[str]:
-        """What the client wants done with the connection: "close", "upgrade"."""
-        words = self.headers.get("connection", "").lower().split(",")
-        return {word.strip() for word in words}
-
-    @property
-    def wants_close(self) -> bool:
-        """Does the client want the connection closed after the answer?"""
-        if self.version == "1.0":
-            return "keep-alive" not in self.connection
-        return "close" in self.connection
-
-
 def parse_request(event: h11.Request) -> Request:
     """Raises: Refused, for another version, or a target that is no address."""
     if not event.http_version.startswith(b"1."):
@@ -137,16 +86,16 @@ def parse_request(event: h11.Request) -> Request:
             parts = urlsplit(target)
             authority = parts.netloc or authority
             path, query = parts.path or "/", parts.query
-        fields = parse_qs(query, max_num_fields=16)
     except ValueError as error:
         raise Refused(400, "the address makes no sense") from error
     return Request(
         method=event.method.decode("ascii"),
         authority=authority,
         path=path,
-        query={name: values[-1] for name, values in fields.items()},
+        query=fields_of(query),
         headers=headers,
         version=event.http_version.decode("ascii"),
+        wants_websocket=headers.get("upgrade", "").lower() == "websocket",
     )
 
 
@@ -199,7 +148,7 @@ class HttpConnection:
         assert isinstance(event, h11.Request)
         self._is_head = event.method == b"HEAD"
         request = parse_request(event)
-        _refuse_body(request)
+        refuse_body(request)
         self._is_last, self._version = request.wants_close, request.version
         return request
 
@@ -243,8 +192,7 @@ class HttpConnection:
         if self._is_answered:
             return
         self._is_last = True
-        headers = {"Content-Type": "text/plain; charset=utf-8", **refusal.headers}
-        await self.respond(refusal.status, f"{refusal.text}\n".encode(), headers)
+        await self.respond(refusal.status, refusal.body, refusal.headers)
         await self._say_goodbye()
 
     async def begin(self, status: int, headers: Mapping[str, str], length: int) -> None:
@@ -314,12 +262,3 @@ def _check_head(head: bytes | bytearray) -> None:
         raise Refused(431, "the request's headers are too long")
     if _CONTROL.search(head):
         raise Refused(400, "not HTTP: a control character is in it")
-
-
-def _refuse_body(request: Request) -> None:
-    """Raises: Refused; a method that takes a body is refused anyhow."""
-    length = request.headers.get("content-length", "0")
-    if request.method in ("GET", "HEAD") and (
-        length.strip("0") or "transfer-encoding" in request.headers
-    ):
-        raise Refused(413, "nothing here takes a body")

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     Part = tuple[bytes, ...]
 
 BOUNDARY = "aiozerocopy-frame"
-LAST_CHUNK = b"0\r\n\r\n"
 _PART_END = b"\r\n"
 _SIMPLEJPEG = {
     "gray8": "GRAY",
@@ -96,7 +95,7 @@ class JpegEncoder:
         self._lock = anyio.Lock()
         self._newest: tuple[int, Part] = (-1, ())  # its sequence, and its part
 
-    async def plain(self, frame: Published) -> Part:
+    async def encode(self, frame: Published) -> Part:
         """A part of a multipart stream."""
         async with self._lock:
             sequence, part = self._newest
@@ -104,11 +103,6 @@ class JpegEncoder:
                 part = await self._part(frame)
                 self._newest = (frame.sequence, part)
             return part
-
-    async def chunked(self, frame: Published) -> Part:
-        """The same as a chunk of an HTTP/1.1 answer."""
-        part = await self.plain(frame)
-        return (b"%x\r\n" % sum(map(len, part)), *part, b"\r\n")
 
     async def _part(self, frame: Published) -> Part:
         """The frame as a JPEG, or as text why it cannot be shown."""

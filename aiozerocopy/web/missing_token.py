@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiozerocopy.web import assets
-from aiozerocopy.web.http import Refused
+from aiozerocopy.web.request import Refused
 
 if TYPE_CHECKING:
-    from aiozerocopy.web.http import Request
+    from aiozerocopy.web.request import Request
 
 
 def refusal(request: Request, *, is_wrong: bool) -> Refused:

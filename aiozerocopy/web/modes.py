@@ -8,68 +8,74 @@ from typing import TYPE_CHECKING
 import anyio
 
 from aiozerocopy.web import jpeg
+from aiozerocopy.web.exchange import CANNOT, GOING_AWAY
 from aiozerocopy.web.h264 import H264Encoder, ffmpeg_if_any
 from aiozerocopy.web.metrics import Metric
 from aiozerocopy.web.pictures import raw
+from aiozerocopy.web.request import Refused
 from aiozerocopy.web.viewers import (
     Counts,
     Feed,
     HubFeed,
     PacketFeed,
 )
-from aiozerocopy.web.waiting import first_to_end, until_silent
-from aiozerocopy.web.websocket import CLOSE_SECONDS, WebSocket
+from aiozerocopy.web.waiting import first_to_end
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-    from anyio.abc import TaskGroup
-
     from aiozerocopy.broadcast import Broadcast
-    from aiozerocopy.web.http import HttpConnection, Request
+    from aiozerocopy.web.exchange import Exchange, Viewer
+    from aiozerocopy.web.request import Request
 
-    Route = Callable[[HttpConnection, Request], Awaitable[None]]
+    Route = Callable[[Exchange, Request], Awaitable[None]]
 
 # In the order in which a browser should try them, and where they are.
 PATHS = {"h264": "/h264", "mjpeg": "/stream.mjpg", "raw": "/raw"}
-PING_SECONDS = 20.0
 
 _FEED_ENDED, _VIEWER_LEFT = 0, 2  # what `Modes._show` returns
-GOING_AWAY, CANNOT = 1001, 4406  # why a WebSocket is closed
 
 
 class Modes:
-    """What can be watched here, and those who do."""
+    """What can be watched here, and those who do: ``limit`` at a time."""
 
     def __init__(
-        self, hub: Broadcast, modes: Sequence[str], quality: int, patience: float
+        self,
+        hub: Broadcast,
+        modes: Sequence[str],
+        quality: int,
+        patience: float,
+        limit: int,
     ) -> None:
         """Raises: ValueError, for an unknown mode, or if none can be offered here."""
         if not modes or set(modes) - set(PATHS):
             raise ValueError(f"modes are some of {', '.join(PATHS)}, not {list(modes)}")
+        if limit < 1:
+            raise ValueError(f"so many viewers cannot be served: {limit}")
         self._hub = hub
         self._patience = patience
+        self._limit = limit
+        self._admitted = 0
         self._closing = anyio.Event()
-        self._h264: H264Encoder | None = None
-        self._ffmpeg = ffmpeg_if_any() if "h264" in modes else None
+        ffmpeg = ffmpeg_if_any() if "h264" in modes else None
+        self._h264 = H264Encoder(hub, ffmpeg) if ffmpeg else None
         compress = jpeg.find_compressor() if "mjpeg" in modes else None
         self._jpeg = jpeg.JpegEncoder(compress, quality) if compress else None
         handlers: dict[str, Route | None] = {
-            "h264": self._show_h264 if self._ffmpeg else None,
+            "h264": self._show_h264 if self._h264 else None,
             "mjpeg": self._show_mjpeg if self._jpeg else None,
             "raw": self._show_raw if "raw" in modes else None,
         }
-        self.routes = {PATHS[mode]: show for mode, show in handlers.items() if show}
+        self.routes: dict[str, Route] = {
+            PATHS[mode]: partial(self._admit, show)
+            for mode, show in handlers.items()
+            if show
+        }
         self.modes = tuple(mode for mode in PATHS if PATHS[mode] in self.routes)
         if not self.modes:
             raise ValueError(f"none of {list(modes)} can be offered here")
         self._feeds: dict[Feed, str] = {}
         self._past = dict.fromkeys(self.modes, Counts())
-
-    def open(self, tasks: TaskGroup) -> None:
-        """Encoders run in this task group."""
-        if self._ffmpeg is not None:
-            self._h264 = H264Encoder(self._hub, self._ffmpeg, tasks)
 
     def close(self) -> None:
         """End what every viewer gets."""
@@ -80,49 +86,55 @@ class Modes:
         """How many watch now."""
         return len(self._feeds)
 
+    @property
+    def is_full(self) -> bool:
+        """Would one more be refused?"""
+        return self._admitted >= self._limit
+
+    async def _admit(self, show: Route, exchange: Exchange, request: Request) -> None:
+        if self._hub._closed:
+            raise Refused(503, "the stream has ended")
+        if self.is_full:
+            raise Refused(503, "too many are watching", {"Retry-After": "10"})
+        self._admitted += 1
+        try:
+            await show(exchange, request)
+        finally:
+            self._admitted -= 1
+
     # -- each way -----------------------------------------------------------------
 
-    async def _show_raw(self, http: HttpConnection, request: Request) -> None:
-        websocket = await WebSocket.accept(http, request)
-        feed = HubFeed(self._hub, http.stream, raw, self._patience)
-        await self._show_over(websocket, feed, "raw")
-        await websocket.close(GOING_AWAY, "the end")
+    async def _show_raw(self, exchange: Exchange, request: Request) -> None:
+        viewer = await exchange.accept(request)
+        feed = HubFeed(self._hub, viewer, raw, self._patience)
+        await self._show(viewer, feed, "raw")
+        await viewer.close(GOING_AWAY, "the end")
 
-    async def _show_h264(self, http: HttpConnection, request: Request) -> None:
+    async def _show_h264(self, exchange: Exchange, request: Request) -> None:
         assert self._h264 is not None
-        websocket = await WebSocket.accept(http, request)
-        feed = PacketFeed(self._h264, http.stream, self._patience)
-        if await self._show_over(websocket, feed, "h264") == _FEED_ENDED:
-            await websocket.close(CANNOT, "H.264 cannot be encoded here")
-        await websocket.close(GOING_AWAY, "the end")
+        viewer = await exchange.accept(request)
+        feed = PacketFeed(self._h264, viewer, self._patience)
+        ended = await self._show(viewer, feed, "h264")
+        if ended == _FEED_ENDED and not self._hub._closed:
+            await viewer.close(CANNOT, "H.264 cannot be encoded here")
+        await viewer.close(GOING_AWAY, "the end")
 
-    async def _show_mjpeg(self, http: HttpConnection, request: Request) -> None:
+    async def _show_mjpeg(self, exchange: Exchange, request: Request) -> None:
         assert self._jpeg is not None
         headers = {"Content-Type": jpeg.CONTENT_TYPE}
         if request.method == "HEAD":
-            await http.respond(200, b"", headers)
+            await exchange.respond(200, b"", headers)
             return
-        is_chunked = await http.start(headers)
-        encode = self._jpeg.chunked if is_chunked else self._jpeg.plain
-        feed = HubFeed(self._hub, http.stream, encode, self._patience)
-        left = partial(until_silent, http.stream)
-        has_left = await self._show(feed, "mjpeg", left) == _VIEWER_LEFT
-        if is_chunked and not has_left:
-            with anyio.move_on_after(CLOSE_SECONDS):
-                await http.stream.send(jpeg.LAST_CHUNK)
+        viewer = await exchange.start(headers)
+        feed = HubFeed(self._hub, viewer, self._jpeg.encode, self._patience)
+        if await self._show(viewer, feed, "mjpeg") != _VIEWER_LEFT:
+            await viewer.close(GOING_AWAY, "the end")
 
-    async def _show_over(self, websocket: WebSocket, feed: Feed, mode: str) -> int:
-        return await self._show(
-            feed, mode, websocket.listen, partial(_until_dead, websocket)
-        )
-
-    async def _show(
-        self, feed: Feed, mode: str, *ends: Callable[[], Awaitable[object]]
-    ) -> int:
-        """Until one of these ends: the feed, the server, or one of the others."""
+    async def _show(self, viewer: Viewer, feed: Feed, mode: str) -> int:
+        """Until one of these ends: the feed, the server, or the viewer's stay."""
         self._feeds[feed] = mode
         try:
-            return await first_to_end(feed.run, self._closing.wait, *ends)
+            return await first_to_end(feed.run, self._closing.wait, viewer.wait_left)
         finally:
             feed.close()
             del self._feeds[feed]
@@ -162,10 +174,3 @@ class Modes:
             "Bytes of those frames.",
             each(lambda mode: counts[mode].bytes),
         )
-
-
-async def _until_dead(websocket: WebSocket) -> None:
-    """Until a viewer does not answer a ping: half of the connection is gone."""
-    while websocket.is_alive:
-        await websocket.ask_for_life()
-        await anyio.sleep(PING_SECONDS)

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from aiozerocopy.broadcast import Broadcast
-    from aiozerocopy.web.http import HttpConnection, Request
+    from aiozerocopy.web.exchange import Exchange
     from aiozerocopy.web.modes import Modes, Route
+    from aiozerocopy.web.request import Request
 
 
 class Pages:
@@ -42,31 +43,32 @@ class Pages:
             "/status": self._send_status,
         }
 
-    async def _send_page(self, http: HttpConnection, _request: Request) -> None:
+    async def _send_page(self, exchange: Exchange, _request: Request) -> None:
         page = assets.filled(assets.PAGE, title=self._title).encode()
-        await http.respond(200, page, assets.headers(assets.PAGE))
+        await exchange.respond(200, page, assets.headers(assets.PAGE))
 
-    async def _send_part(self, http: HttpConnection, request: Request) -> None:
+    async def _send_part(self, exchange: Exchange, request: Request) -> None:
         name = assets.PARTS[request.path]
-        await http.respond(200, assets.content(name), assets.headers(name))
+        await exchange.respond(200, assets.content(name), assets.headers(name))
 
-    async def _send_health(self, http: HttpConnection, _request: Request) -> None:
-        await http.respond(200, b"ok\n", {"Content-Type": "text/plain"})
+    async def _send_health(self, exchange: Exchange, _request: Request) -> None:
+        await exchange.respond(200, b"ok\n", {"Content-Type": "text/plain"})
 
-    async def _send_status(self, http: HttpConnection, _request: Request) -> None:
+    async def _send_status(self, exchange: Exchange, _request: Request) -> None:
         status = {
             "title": self._title,
             "modes": self._modes.modes,
             "sequence": self._hub.sequence,
             "viewers": self._modes.viewers,
+            "full": self._modes.is_full,
             "now_us": time.time_ns() // 1000,
         }
         body = json.dumps(status).encode()
-        await http.respond(200, body, {"Content-Type": "application/json"})
+        await exchange.respond(200, body, {"Content-Type": "application/json"})
 
-    async def _send_metrics(self, http: HttpConnection, _request: Request) -> None:
+    async def _send_metrics(self, exchange: Exchange, _request: Request) -> None:
         body = metrics.as_page(self._metrics())
-        await http.respond(200, body, {"Content-Type": metrics.CONTENT_TYPE})
+        await exchange.respond(200, body, {"Content-Type": metrics.CONTENT_TYPE})
 
     def _metrics(self) -> Iterator[Metric]:
         yield Metric(

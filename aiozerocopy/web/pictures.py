@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aiozerocopy.frames import PLANES
-from aiozerocopy.web.websocket import binary_header
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,7 +125,6 @@ def _yuv_height(name: str, shape: tuple[int, ...]) -> int:
 
 def websocket_message(
     payload: Buffer,
-    nbytes: int,
     kind: int,
     picture: PictureFormat,
     *,
@@ -146,7 +144,7 @@ def websocket_message(
         sequence,
         timestamp_ns // 1000,
     )
-    return (binary_header(len(header) + nbytes) + header, payload)
+    return (header, payload)
 
 
 def reason_message(frame: Published, reason: UnknownPicture) -> Sequence[Buffer]:
@@ -154,7 +152,6 @@ def reason_message(frame: Published, reason: UnknownPicture) -> Sequence[Buffer]
     text = str(reason).encode()
     return websocket_message(
         text,
-        len(text),
         REASON,
         _NO_PICTURE,
         key=False,
@@ -171,7 +168,6 @@ def raw(frame: Published) -> Sequence[Buffer]:
         return reason_message(frame, reason)
     return websocket_message(
         frame.view,
-        frame.view.nbytes,
         PIXELS,
         picture,
         key=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import socket
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
@@ -11,13 +10,15 @@ import anyio
 
 from aiozerocopy._net.block import Service
 from aiozerocopy._net.serving import GRACE, Server, serve_tcp
+from aiozerocopy.web.direct import DirectExchange
 from aiozerocopy.web.download import PATH, Download
 from aiozerocopy.web.guard import Guard
-from aiozerocopy.web.http import HttpConnection, Refused
+from aiozerocopy.web.http import HttpConnection
 from aiozerocopy.web.metrics import Metric
-from aiozerocopy.web.modes import PATHS, Modes
-from aiozerocopy.web.pages import Pages
+from aiozerocopy.web.modes import Modes
+from aiozerocopy.web.request import Refused
 from aiozerocopy.web.secure import connection_over
+from aiozerocopy.web.site import MODES, PATIENCE, VIEWERS, Site
 from aiozerocopy.web.waiting import PEER_LEFT
 
 if TYPE_CHECKING:
@@ -29,12 +30,9 @@ if TYPE_CHECKING:
     from anyio.abc import ByteStream
 
     from aiozerocopy.broadcast import Broadcast
-    from aiozerocopy.web.http import Request
-    from aiozerocopy.web.modes import Route
+    from aiozerocopy.web.request import Request
     from aiozerocopy.web.secure import Connection
 
-CONNECTIONS = 256
-PATIENCE = 15.0  # seconds that one frame may take to a viewer
 UNSENT = 256 << 10  # bytes the kernel takes ahead for a viewer: more would be latency
 
 
@@ -45,11 +43,11 @@ def serve(
     *,
     token: str | None = None,
     title: str = "aiozerocopy",
-    modes: Sequence[str] = tuple(PATHS),
+    modes: Sequence[str] = MODES,
     hosts: Sequence[str] = (),
     origins: Sequence[str] = (),
     quality: int = 80,
-    connections: int = CONNECTIONS,
+    connections: int = VIEWERS,
     patience: float = PATIENCE,
     file: str | os.PathLike[str] | None = None,
     ssl_context: ssl.SSLContext | None = None,
@@ -81,7 +79,7 @@ def serve(
         OSError: when it is entered, as `serve_tcp`.
     """
     return WebServer(
-        Modes(hub, modes, quality, patience),
+        Modes(hub, modes, quality, patience, connections),
         Guard(host, token, hosts, origins),
         (host, port),
         None if file is None else Download(file, patience),
@@ -116,7 +114,6 @@ class WebServer(Service):
         ssl_context: ssl.SSLContext | None,
     ) -> None:
         self._modes = modes
-        self._guard = guard
         self._host = address[0]
         self._token = token
         self._limit = connections
@@ -130,12 +127,8 @@ class WebServer(Service):
         )
         self._closing = False
         self._idle: set[anyio.CancelScope] = set()  # connections without a request now
-        self._routes: dict[str, Route] = {
-            **modes.routes,
-            **Pages(hub, modes, self._metrics, title).routes,
-            **({} if download is None else download.routes),
-        }
-        self._answers: collections.Counter[int] = collections.Counter()
+        self._download = download
+        self._site = Site(hub, modes, guard, title, self._metrics)
         self._open = 0  # connections that are served
 
     # -- its life -----------------------------------------------------------------
@@ -173,9 +166,6 @@ class WebServer(Service):
         return self._modes.modes
 
     async def _begin(self, undo: contextlib.AsyncExitStack) -> None:
-        tasks = await undo.enter_async_context(anyio.create_task_group())
-        undo.callback(tasks.cancel_scope.cancel)
-        self._modes.open(tasks)
         await undo.enter_async_context(self._server)
 
     async def aclose(self, grace: float | None = GRACE) -> None:
@@ -190,7 +180,7 @@ class WebServer(Service):
 
     async def _serve_client(self, client: ByteStream) -> None:
         stream = connection_over(client)
-        http = HttpConnection(stream, self._count)
+        http = HttpConnection(stream, self._site.count)
         try:
             if self._open >= self._limit:
                 await http.refuse(Refused(503, "too many connections"))
@@ -211,9 +201,6 @@ class WebServer(Service):
         except Refused as refusal:
             await http.refuse(refusal)
 
-    def _count(self, status: int) -> None:
-        self._answers[status] += 1
-
     async def _next_request(self, http: HttpConnection) -> Request | None:
         """None at the end, also at the server's: that waits for no idle connection."""
         if self._closing:
@@ -228,25 +215,15 @@ class WebServer(Service):
 
     async def _answer(self, http: HttpConnection, request: Request) -> None:
         """Raises: Refused."""
-        self._guard.check(request)
-        if request.method not in ("GET", "HEAD"):
-            raise Refused(405, "GET or HEAD", {"Allow": "GET, HEAD"})
-        handler = self._routes.get(request.path)
-        if handler is None:
-            raise Refused(404, "there is no such page")
-        if request.wants_websocket:
-            self._guard.check_origin(request)
-        await handler(http, request)
+        if self._download is not None and request.path == PATH:
+            self._site.check(request)
+            await self._download.send(http, request)
+        else:
+            await self._site.answer(DirectExchange(http), request)
 
     def _metrics(self) -> Iterator[Metric]:
         yield Metric(
             "web_connections", "gauge", "Connections that are open.", [({}, self._open)]
-        )
-        yield Metric(
-            "web_responses_total",
-            "counter",
-            "Answers by their status.",
-            [({"code": str(code)}, n) for code, n in sorted(self._answers.items())],
         )
 
 

@@ -7,14 +7,17 @@ encoder keeps a bounded number of frames for it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
+from aiozerocopy.broadcast.encoding import is_slow
+from aiozerocopy.web.exchange import as_it_is
+
 if TYPE_CHECKING:
-    from aiozerocopy.broadcast import Broadcast, Encode
+    from aiozerocopy.broadcast import Broadcast, Encode, Published
+    from aiozerocopy.web.exchange import Viewer, Wrap
     from aiozerocopy.web.h264 import H264Encoder
-    from aiozerocopy.web.secure import Connection
 
 
 @dataclass(frozen=True)
@@ -50,10 +53,13 @@ class HubFeed:
     """Frames from the hub: always the newest, whole ones."""
 
     def __init__(
-        self, hub: Broadcast, stream: Connection, encode: Encode, patience: float
+        self, hub: Broadcast, viewer: Viewer, encode: Encode, patience: float
     ) -> None:
         self._client = hub.attach(
-            stream, policy="latest", encode=encode, deadline=patience
+            viewer.stream,
+            policy="latest",
+            encode=wrapped(encode, viewer.wrap),
+            deadline=patience,
         )
 
     async def run(self) -> None:
@@ -71,19 +77,18 @@ class HubFeed:
 class PacketFeed:
     """H.264 from the encoder, which all its viewers share."""
 
-    def __init__(
-        self, encoder: H264Encoder, stream: Connection, patience: float
-    ) -> None:
+    def __init__(self, encoder: H264Encoder, viewer: Viewer, patience: float) -> None:
         self._encoder = encoder
-        self._stream = stream
+        self._viewer = viewer
         self._patience = patience
         self._counts = Counts()
         self._queue = encoder.subscribe()
 
     async def run(self) -> None:
         while (packet := await self._queue.next()) is not None:
+            buffers = self._viewer.wrap(packet.buffers)
             with anyio.fail_after(self._patience):
-                await self._stream.send(*packet.buffers)
+                await self._viewer.stream.send(*buffers)
             self._counts += Counts(packet.is_picture, 0, packet.nbytes)
 
     def close(self) -> None:
@@ -92,3 +97,32 @@ class PacketFeed:
     @property
     def counts(self) -> Counts:
         return self._counts + Counts(dropped=self._queue.dropped)
+
+
+@dataclass(frozen=True)
+class _Wrapped:
+    """An encoder, and what its messages become; the hub takes equal ones for one."""
+
+    encode: Any
+    wrap: Wrap
+
+    def __call__(self, frame: Published) -> Any:
+        return self.wrap(self.encode(frame))
+
+
+@dataclass(frozen=True)
+class _SlowlyWrapped:
+    """The same for an encoder that takes its time."""
+
+    encode: Any
+    wrap: Wrap
+
+    async def __call__(self, frame: Published) -> Any:
+        return self.wrap(await self.encode(frame))
+
+
+def wrapped(encode: Encode, wrap: Wrap) -> Encode:
+    """What makes messages that are ready to be sent."""
+    if wrap is as_it_is:
+        return encode
+    return (_SlowlyWrapped if is_slow(encode) else _Wrapped)(encode, wrap)

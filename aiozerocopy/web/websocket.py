@@ -1,8 +1,8 @@
 """One viewer's WebSocket: the handshake, what the viewer says, and frame headers.
 
-wsproto reads what viewers say; it sets no limits, so they are here.  Pictures do not
-pass through it: their header is made here, unmasked as a server's must be, and goes out
-with the picture in one gathered send.
+wsproto reads what viewers say; it sets no limits, so that is done here.  Pictures do
+not pass through it: their header is made here, unmasked as a server's must be, and goes
+out with the picture in one gathered send.
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ from wsproto.extensions import Extension
 from wsproto.frame_protocol import CloseReason, ParseFailed, RsvBits
 from wsproto.utilities import LocalProtocolError, generate_accept_token
 
-from aiozerocopy.web.http import READ_SIZE, HttpConnection, Refused
+from aiozerocopy.web.exchange import CLOSE_SECONDS, UPGRADE
+from aiozerocopy.web.http import READ_SIZE, HttpConnection
+from aiozerocopy.web.request import Refused
+from aiozerocopy.web.talk import MAX_MESSAGE, Talk
+from aiozerocopy.web.waiting import first_to_end
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Buffer
     from wsproto.events import Event
     from wsproto.frame_protocol import FrameDecoder, FrameProtocol, Opcode
 
-    from aiozerocopy.web.http import Request
+    from aiozerocopy.web.request import Request
 
-# A viewer has nothing to say but pongs, one in 20 s.
-MAX_MESSAGE = 4 << 10  # bytes
-MAX_EVENTS = 100  # fragments, pings and pongs at once
-EVENTS_A_SECOND = 50  # in the long run
-CLOSE_SECONDS = 1.0
+PING_SECONDS = 20.0
 
 _WHOLE_BINARY = 0x82  # one frame that is a whole binary message
 
@@ -43,6 +46,12 @@ def binary_header(nbytes: int) -> bytes:
     if nbytes < 1 << 16:
         return struct.pack("!BBH", _WHOLE_BINARY, 126, nbytes)
     return struct.pack("!BBQ", _WHOLE_BINARY, 127, nbytes)
+
+
+def in_a_frame(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+    """As a whole binary message."""
+    nbytes = sum(memoryview(buffer).nbytes for buffer in buffers)
+    return (binary_header(nbytes), *buffers)
 
 
 class _Limit(Extension):
@@ -69,14 +78,16 @@ class _Limit(Extension):
 
 
 class WebSocket:
-    """The server's side of one WebSocket."""
+    """The server's side of one WebSocket: a `Viewer`."""
+
+    wrap = staticmethod(in_a_frame)
 
     def __init__(self, http: HttpConnection) -> None:
         self.stream = http.stream
         self._ws = Connection(ConnectionType.SERVER, [_Limit()])
         self._message_bytes = 0
-        self._allowed_at = 0.0  # when the next event would be, at the rate allowed
-        self.is_alive = True  # something came since `ask_for_life`
+        self._talk = Talk()
+        self._is_alive = True  # something came since the last ping
 
     @classmethod
     async def accept(cls, http: HttpConnection, request: Request) -> WebSocket:
@@ -93,6 +104,17 @@ class WebSocket:
         self._ws.receive_data(early)
         return self
 
+    async def wait_left(self) -> None:
+        """Return when the viewer has left, must, or does not answer a ping."""
+        await first_to_end(self.listen, self._until_dead)
+
+    async def _until_dead(self) -> None:
+        """Half of the connection may be gone: a browser answers pings by itself."""
+        while self._is_alive:
+            self._is_alive = False
+            await self._send(Ping())
+            await anyio.sleep(PING_SECONDS)
+
     async def listen(self) -> None:
         """Answer what the viewer says; return when it has left, or must.
 
@@ -103,7 +125,7 @@ class WebSocket:
                 data = await self.stream.receive(READ_SIZE)
             except anyio.EndOfStream:
                 return
-            self.is_alive = True
+            self._is_alive = True
             self._ws.receive_data(data)
             await anyio.lowlevel.checkpoint()
 
@@ -111,18 +133,12 @@ class WebSocket:
         """False if that was the end."""
         for event in self._ws.events():
             await self._answer(event)
-            if self._is_too_fast():
+            if self._talk.is_too_fast():
                 await self.close(CloseReason.POLICY_VIOLATION, "too many messages")
             if self._ws.state is not ConnectionState.OPEN:
                 return False
             await anyio.lowlevel.checkpoint()
         return True
-
-    def _is_too_fast(self) -> bool:
-        """Count an event."""
-        now, each = anyio.current_time(), 1 / EVENTS_A_SECOND
-        self._allowed_at = max(self._allowed_at, now - MAX_EVENTS * each) + each
-        return self._allowed_at > now
 
     async def _answer(self, event: Event) -> None:
         if isinstance(event, (Ping, CloseConnection)):
@@ -133,11 +149,6 @@ class WebSocket:
                 await self.close(CloseReason.MESSAGE_TOO_BIG, "the message is too long")
             elif event.message_finished:
                 self._message_bytes = 0
-
-    async def ask_for_life(self) -> None:
-        """Send a ping; a browser answers it by itself, and `is_alive` says so."""
-        self.is_alive = False
-        await self._send(Ping())
 
     async def close(self, code: int, reason: str) -> None:
         """Send a close frame, unless one was sent; the stream stays open."""
@@ -167,8 +178,7 @@ def _key_of(request: Request) -> bytes:
         and "upgrade" in request.connection
         and headers.get("sec-websocket-version") == "13"
     ):
-        version = {"Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
-        raise Refused(426, "this is for WebSockets only", version)
+        raise Refused(426, "this is for WebSockets only", UPGRADE)
     key = headers.get("sec-websocket-key", "").encode("latin-1")
     try:
         length = len(base64.b64decode(key, validate=True))

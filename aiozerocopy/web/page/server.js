@@ -5,6 +5,7 @@ export const query = new URLSearchParams(location.search);
 const token = query.get("token");
 
 export class Refusal extends Error {} // trying again later would not help
+export class Full extends Error {} // trying again later may help
 export class Unable extends Error {} // this way does not work here, another may
 
 export function address(path, scheme = location.protocol) {

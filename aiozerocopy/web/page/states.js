@@ -14,6 +14,7 @@ export const STATES = {
   unable: ["Not possible", "This does not work here", "Choose another way above."],
   lost: ["Reconnecting", "The server does not answer", "Trying again until it does."],
   ended: ["Ended", "The stream has ended", "It goes on here when the server is back."],
+  full: ["Full", "Too many are watching", "Trying again until there is room."],
   refused: ["Refused", "The server refuses this page", ""],
 };
 

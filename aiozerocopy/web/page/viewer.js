@@ -4,7 +4,7 @@
 import { Graph } from "./graph.js";
 import { Numbers } from "./numbers.js";
 import { openPainter } from "./painter.js";
-import { Refusal, Unable, askStatus, query } from "./server.js";
+import { Full, Refusal, Unable, askStatus, query } from "./server.js";
 import { STATES, stateOf } from "./states.js";
 import { WAYS } from "./ways.js";
 
@@ -56,6 +56,7 @@ class Screen {
       if (failure instanceof Refusal) return this.enter("refused", `It says: ${failure.message}.`);
       if (failure instanceof Unable && this.wanted === "auto") continue; // another way, at once
       if (failure === null) this.enter("ended");
+      else if (failure instanceof Full) this.enter("full");
       else if (failure instanceof Unable) this.enter("unable", sentence(failure.message));
       else if (this.state !== "ended") this.enter("lost");
       if (this.numbers.total > before) attempt = 0;
@@ -66,6 +67,7 @@ class Screen {
 
   async watch() {
     const status = await this.ask();
+    if (status.full) throw new Full();
     this.mode = this.choose(status.modes);
     this.numbers.restart();
     this.offer(status.modes);

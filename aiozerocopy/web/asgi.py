@@ -1,0 +1,334 @@
+"""The viewer as an ASGI 3 application: see `app`.
+
+A request is one call of the application, in the server's task, and all that it has is
+given back when that ends or is cancelled.  What is sent is awaited, so a slow viewer
+holds up its own task only; what it misses meanwhile, the hub decides.
+
+The end of a viewer, and what the server hears:
+    it left                  nothing: the server has told us
+    this application closes  a WebSocket's close, the end of the answer
+    it was too slow          nothing more: an application cannot drop a connection, so
+                             the server does, once the call has ended
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import quote
+
+import anyio
+
+from aiozerocopy._core.errors import StreamClosed
+from aiozerocopy.web.exchange import (
+    CLOSE_SECONDS,
+    POLICY_VIOLATION,
+    TOO_BIG,
+    UPGRADE,
+    Outlet,
+    breaking,
+    in_one_piece,
+)
+from aiozerocopy.web.guard import Guard
+from aiozerocopy.web.modes import Modes
+from aiozerocopy.web.request import (
+    COMMON_HEADERS,
+    SEND_SECONDS,
+    Refused,
+    Request,
+    fields_of,
+)
+from aiozerocopy.web.site import MODES, PATIENCE, VIEWERS, Site
+from aiozerocopy.web.talk import MAX_MESSAGE, Talk
+from aiozerocopy.web.waiting import MAX_WORDS
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+
+    from aiozerocopy.broadcast import Broadcast
+    from aiozerocopy.web.exchange import ForeignExchange, Viewer
+
+    Scope: TypeAlias = MutableMapping[str, Any]
+    Message: TypeAlias = MutableMapping[str, Any]
+    Receive: TypeAlias = Callable[[], Awaitable[Message]]
+    Send: TypeAlias = Callable[[Message], Awaitable[None]]
+
+
+def app(
+    hub: Broadcast,
+    *,
+    token: str | None = None,
+    title: str = "aiozerocopy",
+    modes: Sequence[str] = MODES,
+    hosts: Sequence[str] = (),
+    origins: Sequence[str] = (),
+    quality: int = 80,
+    max_viewers: int = VIEWERS,
+    patience: float = PATIENCE,
+) -> WebApp:
+    """The page of `serve` as an ASGI application, to mount in another or to run alone.
+
+        api.mount("/viewer", azc.web.app(hub))
+
+    The hub has to be entered (``async with``) in the server's event loop, such as in
+    the lifespan of the application around this one.
+
+    ``token``, ``title``, ``modes``, ``origins``, ``quality`` and ``patience`` are those
+    of `serve`.  Only who asks for a loopback name or for one of ``hosts`` is answered;
+    without ``hosts`` any address and this machine's name will do too, and with a token
+    every name.  ``hosts=["*"]`` leaves that to what is around it.  While
+    ``max_viewers`` watch, others are told so; their page tries again.
+
+    The server gets a copy of each frame, one for all its viewers, and may copy again.
+
+    Raises:
+        ValueError: an unknown mode, or none that can be offered here; no viewers.
+    """
+    return WebApp(
+        hub,
+        Modes(hub, modes, quality, patience, max_viewers),
+        Guard(None, token, hosts, origins),
+        title,
+    )
+
+
+class WebApp:
+    """What `app` returns: call it as ASGI says."""
+
+    def __init__(self, hub: Broadcast, modes: Modes, guard: Guard, title: str) -> None:
+        self._modes = modes
+        self._site = Site(hub, modes, guard, title)
+
+    @property
+    def viewers(self) -> int:
+        """How many watch now."""
+        return self._modes.viewers
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The ways to watch that are offered, the best first."""
+        return self._modes.modes
+
+    def close(self) -> None:
+        """End what every viewer gets, for good.
+
+        The end of its own lifespan does that; but who mounts it has the lifespan.
+        """
+        self._modes.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or live through a lifespan.
+
+        Raises:
+            ValueError: a scope of another kind.
+            RuntimeError: the hub is not entered, and an encoder needs that.
+        """
+        kind = scope["type"]
+        if kind == "lifespan":
+            await self._live(receive, send)
+        elif kind in _EXCHANGES:
+            server = _Server(receive, send, self._site.count)
+            exchange = _EXCHANGES[kind](scope, server)
+            await self._site.serve(exchange, lambda: request_of(scope))
+        else:
+            raise ValueError(f"nothing is known of a scope of type {kind!r}")
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        self.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def request_of(scope: Scope) -> Request:
+    """Raises: Refused, for an address that makes no sense, or without its end."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in scope["headers"]:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    query = scope["query_string"].decode("latin-1")
+    return Request(
+        method=scope.get("method", "GET"),
+        authority=headers.get("host", ""),
+        path=_path_in(scope, query),
+        query=fields_of(query),
+        headers=headers,
+        version=scope.get("http_version", "1.1"),
+        wants_websocket=scope["type"] == "websocket",
+    )
+
+
+def _path_in(scope: Scope, query: str) -> str:
+    """The path below where the application is mounted.
+
+    Raises: Refused, if it has no slash: what the page names would be sought beside it.
+    """
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "").rstrip("/")
+    # (some servers have cut it off already)
+    below = path[len(root) :] if f"{path}/".startswith(f"{root}/") else path
+    name = (path or root).rpartition("/")[2]
+    if below or not name:
+        return below or "/"
+    place = f"./{quote(name)}/"
+    target = f"{place}?{query}" if query else place
+    raise Refused(307, f"it is at {place}", {"Location": target})
+
+
+def _raw(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    fields = {**COMMON_HEADERS, **headers}
+    return [
+        (name.lower().encode("latin-1"), value.encode("latin-1"))
+        for name, value in fields.items()
+    ]
+
+
+class _Server:
+    """What the server gave us for one request."""
+
+    def __init__(
+        self, receive: Receive, send: Send, count: Callable[[int], object]
+    ) -> None:
+        self.receive = receive
+        self._send = send
+        self._count = count
+
+    async def say(self, kind: str, **fields: object) -> None:
+        with breaking():
+            await self._send({"type": kind, **fields})
+
+    async def begin(self, kind: str, status: int, headers: Mapping[str, str]) -> None:
+        self._count(status)
+        await self.say(kind, status=status, headers=_raw(headers))
+
+    async def accept(self) -> None:
+        self._count(101)
+        await self.say("websocket.accept", headers=[])
+
+    async def refuse_to_accept(self) -> None:
+        self._count(403)  # which the server makes of it
+        await self.say("websocket.close", code=POLICY_VIOLATION)
+
+
+class _Http:
+    """One request, which gets a whole answer or one that has no end."""
+
+    def __init__(self, scope: Scope, server: _Server) -> None:
+        self._is_head = scope["method"] == "HEAD"
+        self._server = server
+
+    async def respond(
+        self, status: int, body: bytes, headers: Mapping[str, str]
+    ) -> None:
+        if body:
+            headers = {**headers, "Content-Length": str(len(body))}
+        with anyio.fail_after(SEND_SECONDS):
+            await self._server.begin("http.response.start", status, headers)
+            rest = b"" if self._is_head else body
+            await self._server.say("http.response.body", body=rest)
+
+    async def refuse(self, refusal: Refused) -> None:
+        await self.respond(refusal.status, refusal.body, refusal.headers)
+
+    async def start(self, headers: Mapping[str, str]) -> Viewer:
+        with anyio.fail_after(SEND_SECONDS):
+            await self._server.begin("http.response.start", 200, headers)
+        return _Answer(self._server)
+
+    async def accept(self, request: Request) -> Viewer:
+        raise Refused(426, "this is for WebSockets only", UPGRADE)
+
+
+class _Answer:
+    """An answer that has no end, to somebody who watches it."""
+
+    wrap = staticmethod(in_one_piece)
+
+    def __init__(self, server: _Server) -> None:
+        self.stream = Outlet(self._deliver)
+        self._server = server
+
+    async def _deliver(self, data: bytes) -> None:
+        await self._server.say("http.response.body", body=data, more_body=True)
+
+    async def wait_left(self) -> None:
+        for _ in range(MAX_WORDS):
+            if (await self._server.receive())["type"] == "http.disconnect":
+                break
+
+    async def close(self, code: int, reason: str) -> None:
+        if self.stream.is_open:
+            self.stream.is_open = False
+            with anyio.move_on_after(CLOSE_SECONDS):
+                await self._server.say("http.response.body", body=b"")
+
+
+class _WebSocket:
+    """A WebSocket: first what it asks for, then, if that was accepted, who watches."""
+
+    wrap = staticmethod(in_one_piece)
+
+    def __init__(self, scope: Scope, server: _Server) -> None:
+        self.stream = Outlet(self._deliver)
+        self._can_say_why = "websocket.http.response" in (scope.get("extensions") or {})
+        self._server = server
+
+    # -- the request --------------------------------------------------------------
+
+    async def _begin(self) -> None:
+        if (await self._server.receive())["type"] != "websocket.connect":
+            raise StreamClosed("the viewer has left")
+
+    async def accept(self, request: Request) -> Viewer:
+        await self._begin()
+        with anyio.fail_after(SEND_SECONDS):
+            await self._server.accept()
+        return self
+
+    async def refuse(self, refusal: Refused) -> None:
+        await self._begin()
+        with anyio.fail_after(SEND_SECONDS):
+            if not self._can_say_why:
+                await self._server.refuse_to_accept()
+                return
+            await self._server.begin(
+                "websocket.http.response.start", refusal.status, refusal.headers
+            )
+            await self._server.say("websocket.http.response.body", body=refusal.body)
+
+    async def respond(
+        self, status: int, body: bytes, headers: Mapping[str, str]
+    ) -> None:
+        raise Refused(404, "there is no WebSocket here")
+
+    async def start(self, headers: Mapping[str, str]) -> Viewer:
+        raise Refused(404, "there is no WebSocket here")
+
+    # -- the viewer ---------------------------------------------------------------
+
+    async def _deliver(self, data: bytes) -> None:
+        await self._server.say("websocket.send", bytes=data)
+
+    async def wait_left(self) -> None:
+        talk = Talk()
+        while (message := await self._server.receive())["type"] == "websocket.receive":
+            said = message.get("bytes") or message.get("text") or ""
+            if len(said) > MAX_MESSAGE:
+                await self.close(TOO_BIG, "the message is too long")
+            elif talk.is_too_fast():
+                await self.close(POLICY_VIOLATION, "too many messages")
+            if not self.stream.is_open:
+                return
+        self.stream.is_open = False
+
+    async def close(self, code: int, reason: str) -> None:
+        if self.stream.is_open:
+            self.stream.is_open = False
+            with anyio.move_on_after(CLOSE_SECONDS):
+                await self._server.say("websocket.close", code=code, reason=reason)
+
+
+_EXCHANGES: dict[str, Callable[[Scope, _Server], ForeignExchange]] = {
+    "http": _Http,
+    "websocket": _WebSocket,
+}

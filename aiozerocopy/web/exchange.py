@@ -1,0 +1,143 @@
+"""The seam between what is shown and who serves it: our server, ASGI or aiohttp.
+
+    a request comes      `Exchange`: it is answered once
+        respond            with a whole answer, and that is all
+        start, accept      with a `Viewer`: an answer without an end, or a WebSocket
+    a viewer watches     a feed sends whole messages on its ``stream``, each as ``wrap``
+                         makes it; ``wait_left`` runs beside that
+    it leaves, or must   then ``close`` says goodbye, if it is there to hear it
+
+Both belong to the task that answers the request, and end with it.  A server that is not
+ours keeps what it is given for as long as it likes, so it is given copies: one `bytes`
+for each frame, which all viewers of that server share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from aiozerocopy._core.errors import StreamBroken, StreamClosed
+from aiozerocopy._net.foreign_streams import MessageStream
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+
+    from typing_extensions import Buffer
+
+    from aiozerocopy.streams import SendStream
+    from aiozerocopy.web.request import Refused, Request
+
+    Sink: TypeAlias = SendStream | MessageStream
+    # What a message becomes on its way; all viewers of one kind have the same.
+    Wrap: TypeAlias = Callable[[Sequence[Buffer]], Sequence[Buffer]]
+
+GOING_AWAY, POLICY_VIOLATION, TOO_BIG, CANNOT = 1001, 1008, 1009, 4406
+UPGRADE = {"Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+CLOSE_SECONDS = 1.0  # that a goodbye may take
+
+
+class Viewer(Protocol):
+    """Somebody who watches."""
+
+    @property
+    def stream(self) -> Sink:
+        """Takes whole messages."""
+
+    @property
+    def wrap(self) -> Wrap: ...
+
+    async def wait_left(self) -> None:
+        """Return when the viewer has left, or must."""
+
+    async def close(self, code: int, reason: str) -> None:
+        """Say goodbye, unless that was said; a WebSocket also says why."""
+
+
+class Exchange(Protocol):
+    """A request's answer, as a server takes it.
+
+    All of it raises what `waiting.PEER_LEFT` has, once the client is gone.
+    """
+
+    async def respond(
+        self, status: int, body: bytes, headers: Mapping[str, str]
+    ) -> None:
+        """Send a whole answer.
+
+        Without a body, to a HEAD, it stands for one without an end.
+        """
+
+    async def start(self, headers: Mapping[str, str]) -> Viewer:
+        """Begin an answer that has no end."""
+
+    async def accept(self, request: Request) -> Viewer:
+        """Open a WebSocket.
+
+        Raises:
+            Refused: what was asked for is no WebSocket.
+        """
+
+
+class ForeignExchange(Exchange, Protocol):
+    """The same of a server that is not ours, which is also told of refusals."""
+
+    async def refuse(self, refusal: Refused) -> None:
+        """Send an error, as nothing has been sent."""
+
+
+def as_it_is(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+    return buffers
+
+
+def in_one_piece(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+    """A copy, which may be kept: nobody changes it, and it borrows nothing."""
+    return (b"".join(buffers),)
+
+
+@contextlib.contextmanager
+def breaking() -> Iterator[None]:
+    """What another server raises where it cannot send becomes a `StreamBroken`."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # (they differ in it)
+        raise StreamBroken(f"the server cannot send: {error}") from error
+
+
+class Outlet(MessageStream):
+    """Sends each message by one call of a function, which is another server's.
+
+    One that was cancelled may have gone out in part, so nothing follows it.
+    """
+
+    def __init__(
+        self,
+        deliver: Callable[[bytes], Awaitable[object]],
+        drop: Callable[[], object] | None = None,
+    ) -> None:
+        self.is_open = True
+        self._deliver = deliver
+        self._drop = drop
+
+    async def send(self, item: Buffer = b"", *more: Buffer) -> None:
+        """Send one message; the server keeps it for as long as it likes.
+
+        Raises:
+            StreamClosed: it is closed, or the viewer has left.
+            StreamBroken: the server could not send it.
+        """
+        if not self.is_open:
+            raise StreamClosed("the viewer has left")
+        data = item if type(item) is bytes and not more else b"".join((item, *more))
+        is_out = False
+        try:
+            await self._deliver(data)
+            is_out = True
+        finally:
+            self.is_open = self.is_open and is_out
+
+    async def aclose(self) -> None:
+        """Send no more, and drop the connection where the server can do that."""
+        self.is_open = False
+        if self._drop is not None:
+            self._drop()

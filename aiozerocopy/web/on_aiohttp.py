@@ -1,0 +1,203 @@
+"""The viewer as an application of aiohttp: see `aiohttp_app`.
+
+A request is one call of `_Site.handle`, in aiohttp's task.  A viewer who is too slow is
+dropped with its connection; one who has left is noticed by the next frame, and for a
+WebSocket at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+from aiohttp import WSMsgType, web
+
+from aiozerocopy.web.exchange import (
+    CLOSE_SECONDS,
+    POLICY_VIOLATION,
+    UPGRADE,
+    Outlet,
+    breaking,
+    in_one_piece,
+)
+from aiozerocopy.web.guard import Guard
+from aiozerocopy.web.modes import Modes
+from aiozerocopy.web.request import COMMON_HEADERS, Refused, Request, fields_of
+from aiozerocopy.web.site import MODES, PATIENCE, VIEWERS, Site
+from aiozerocopy.web.talk import MAX_MESSAGE, Talk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from aiozerocopy.broadcast import Broadcast
+    from aiozerocopy.web.exchange import Viewer
+
+PING_SECONDS = 20.0
+LOOK_SECONDS = 1.0  # between two looks whether a viewer is there: aiohttp does not tell
+
+
+def aiohttp_app(
+    hub: Broadcast,
+    *,
+    token: str | None = None,
+    title: str = "aiozerocopy",
+    modes: Sequence[str] = MODES,
+    hosts: Sequence[str] = (),
+    origins: Sequence[str] = (),
+    quality: int = 80,
+    max_viewers: int = VIEWERS,
+    patience: float = PATIENCE,
+) -> web.Application:
+    """The same as `app` for aiohttp: an application to add to another, or to run alone.
+
+        application.add_subapp("/viewer", azc.web.aiohttp_app(hub))
+
+    The hub has to be entered (``async with``) in the server's event loop, such as in a
+    cleanup context.  When aiohttp shuts down, every viewer hears that it is the end.
+
+    Raises:
+        ValueError: an unknown mode, or none that can be offered here; no viewers.
+        ModuleNotFoundError: aiohttp is not installed.
+    """
+    ways = Modes(hub, modes, quality, patience, max_viewers)
+    site = Site(hub, ways, Guard(None, token, hosts, origins), title)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        exchange = _Exchange(request, site.count)
+        await site.serve(exchange, lambda: request_of(request))
+        return exchange.response
+
+    async def end(_application: web.Application) -> None:
+        ways.close()
+
+    application = web.Application()
+    application.router.add_route("*", "", _add_slash)
+    application.router.add_route("*", "/{path:.*}", answer)
+    application.on_shutdown.append(end)
+    return application
+
+
+async def _add_slash(request: web.Request) -> web.StreamResponse:
+    """What the page names would be sought beside it, and not below."""
+    place = f"./{request.rel_url.raw_name}/"
+    query = request.rel_url.raw_query_string
+    raise web.HTTPTemporaryRedirect(f"{place}?{query}" if query else place)
+
+
+def request_of(request: web.Request) -> Request:
+    """Raises: Refused, for an address that makes no sense."""
+    headers: dict[str, str] = {}
+    for raw_name, value in request.headers.items():
+        name = raw_name.lower()
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return Request(
+        method=request.method,
+        authority=headers.get("host", ""),
+        path=f"/{request.match_info['path']}",
+        query=fields_of(request.rel_url.raw_query_string),
+        headers=headers,
+        version=f"{request.version.major}.{request.version.minor}",
+        wants_websocket=headers.get("upgrade", "").lower() == "websocket",
+    )
+
+
+class _Exchange:
+    """One request, and ``response``, which its handler returns."""
+
+    def __init__(self, request: web.Request, count: Callable[[int], object]) -> None:
+        self.response: web.StreamResponse = web.Response(status=500)
+        self._request = request
+        self._count = count
+
+    async def respond(
+        self, status: int, body: bytes, headers: Mapping[str, str]
+    ) -> None:
+        self._count(status)
+        headers = {**COMMON_HEADERS, **headers}
+        if body:
+            self.response = web.Response(status=status, body=body, headers=headers)
+        else:
+            self.response = web.StreamResponse(status=status, headers=headers)
+
+    async def refuse(self, refusal: Refused) -> None:
+        await self.respond(refusal.status, refusal.body, refusal.headers)
+
+    async def start(self, headers: Mapping[str, str]) -> Viewer:
+        self._count(200)
+        self.response = web.StreamResponse(headers={**COMMON_HEADERS, **headers})
+        with breaking():
+            await self.response.prepare(self._request)
+        return _Answer(self._request, self.response)
+
+    async def accept(self, request: Request) -> Viewer:
+        socket = web.WebSocketResponse(
+            timeout=CLOSE_SECONDS,
+            heartbeat=PING_SECONDS,
+            compress=False,  # pictures gain nothing
+            max_msg_size=MAX_MESSAGE,
+        )
+        if request.method != "GET" or not socket.can_prepare(self._request):
+            raise Refused(426, "this is for WebSockets only", UPGRADE)
+        self._count(101)
+        self.response = socket
+        with breaking():
+            await socket.prepare(self._request)
+        return _WebSocket(self._request, socket)
+
+
+def _drop(request: web.Request) -> None:
+    """Close its connection at once."""
+    if request.transport is not None:
+        request.transport.abort()
+
+
+class _Answer:
+    """An answer that has no end, to somebody who watches it."""
+
+    wrap = staticmethod(in_one_piece)
+
+    def __init__(self, request: web.Request, response: web.StreamResponse) -> None:
+        self.stream = Outlet(self._deliver, lambda: _drop(request))
+        self._request = request
+        self._response = response
+
+    async def _deliver(self, data: bytes) -> None:
+        with breaking():
+            await self._response.write(data)
+
+    async def wait_left(self) -> None:
+        transport = self._request.transport
+        while transport is not None and not transport.is_closing():  # noqa: ASYNC110
+            await anyio.sleep(LOOK_SECONDS)
+
+    async def close(self, code: int, reason: str) -> None:
+        """Nothing to do: aiohttp ends the answer when the handler returns."""
+
+
+class _WebSocket:
+    """A WebSocket, to somebody who watches it."""
+
+    wrap = staticmethod(in_one_piece)
+
+    def __init__(self, request: web.Request, socket: web.WebSocketResponse) -> None:
+        self.stream = Outlet(self._deliver, lambda: _drop(request))
+        self._socket = socket
+
+    async def _deliver(self, data: bytes) -> None:
+        with breaking():
+            await self._socket.send_bytes(data)
+
+    async def wait_left(self) -> None:
+        talk = Talk()
+        async for message in self._socket:
+            if message.type is WSMsgType.ERROR:  # also a message that is too long
+                break
+            if talk.is_too_fast():
+                await self.close(POLICY_VIOLATION, "too many messages")
+        self.stream.is_open = False
+
+    async def close(self, code: int, reason: str) -> None:
+        if self.stream.is_open:
+            self.stream.is_open = False
+            with anyio.move_on_after(CLOSE_SECONDS):
+                await self._socket.close(code=code, message=reason.encode())

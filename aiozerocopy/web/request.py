@@ -1,0 +1,93 @@
+"""A request, whichever server has read it, and the refusal of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# What every answer says: take it for what it is, and tell nobody the address, which
+# may hold the token.
+COMMON_HEADERS = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+SEND_SECONDS = 30.0  # for an answer, which is small: to a client that does not read
+
+_TEXT = {"Content-Type": "text/plain; charset=utf-8"}
+
+
+class Refused(Exception):
+    """A request that is answered with an error, and ``text`` to say why."""
+
+    def __init__(
+        self, status: int, text: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+        self.headers = {**_TEXT, **(headers or {})}
+
+    @property
+    def body(self) -> bytes:
+        return f"{self.text}\n".encode()
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request's line and headers, whose names are in lower case."""
+
+    method: str
+    authority: str  # host and port that the client asked for
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]  # one that came more than once is joined by commas
+    version: str = "1.1"
+    wants_websocket: bool = False
+
+    @property
+    def host(self) -> str:
+        """The host that the client asked for, in lower case and without the port."""
+        try:
+            return urlsplit(f"//{self.authority}").hostname or ""
+        except ValueError:
+            return ""
+
+    @property
+    def connection(self) -> set[str]:
+        """What the client wants done with the connection: "close", "upgrade"."""
+        words = self.headers.get("connection", "").lower().split(",")
+        return {word.strip() for word in words}
+
+    @property
+    def wants_close(self) -> bool:
+        """Does the client want the connection closed after the answer?"""
+        if self.version == "1.0":
+            return "keep-alive" not in self.connection
+        return "close" in self.connection
+
+
+def fields_of(query: str) -> dict[str, str]:
+    """The fields of an address; of those that came more than once, the last.
+
+    Raises: Refused, for too many.
+    """
+    try:
+        fields = parse_qs(query, max_num_fields=16)
+    except ValueError as error:
+        raise Refused(400, "the address makes no sense") from error
+    return {name: values[-1] for name, values in fields.items()}
+
+
+def refuse_body(request: Request) -> None:
+    """Raises: Refused; a method that takes a body is refused anyhow."""
+    length = request.headers.get("content-length", "0")
+    if request.method in ("GET", "HEAD") and (
+        length.strip("0") or "transfer-encoding" in request.headers
+    ):
+        raise Refused(413, "nothing here takes a body")

@@ -1,0 +1,117 @@
+"""A server for ASGI applications that sends nothing anywhere, and notes all."""
+
+from __future__ import annotations
+
+import math
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from links import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from aiozerocopy.web import WebApp
+
+WEBSOCKET: dict[str, Any] = {"type": "websocket", "http_version": "1.1"}
+HTTP: dict[str, Any] = {"type": "http", "http_version": "1.1", "method": "GET"}
+
+
+class Call:
+    """One call of an application: what it is asked, told, and what it says."""
+
+    def __init__(
+        self,
+        kind: dict[str, Any],
+        path: str,
+        *fields: tuple[str, str],
+        connects: bool = True,
+        **more: Any,
+    ) -> None:
+        path, _, query = path.partition("?")
+        fields = fields if "host" in dict(fields) else (("host", "localhost"), *fields)
+        self.scope = {
+            **kind,
+            "path": path,
+            "query_string": query.encode(),
+            "headers": [(name.encode(), text.encode()) for name, text in fields],
+            **more,
+        }
+        self.said: list[dict[str, Any]] = []  # by the application
+        self._gate = anyio.Event()  # of what is sent
+        self._gate.set()
+        self.failure: Exception | None = None  # of all that is sent from now on
+        self.done = False
+        self._tell, self._told = anyio.create_memory_object_stream[Any](math.inf)
+        first = {"websocket": "websocket.connect", "http": "http.request"}
+        if connects and kind["type"] in first:
+            self.tell(first[kind["type"]])
+
+    def stop_reading(self) -> None:
+        """From now on nothing gets out."""
+        self._gate = anyio.Event()
+
+    def read_on(self) -> None:
+        self._gate.set()
+
+    def tell(self, kind: str, **fields: Any) -> None:
+        self._tell.send_nowait({"type": kind, **fields})
+
+    async def receive(self) -> Any:
+        return await self._told.receive()
+
+    async def send(self, message: Any) -> None:
+        await self._gate.wait()
+        if self.failure is not None:
+            raise self.failure
+        self.said.append(message)
+
+    async def run(self, application: WebApp) -> Call:
+        with self._tell, self._told:
+            try:
+                await application(self.scope, self.receive, self.send)
+            finally:
+                self.done = True
+        return self
+
+    @property
+    def kinds(self) -> list[str]:
+        return [message["type"] for message in self.said]
+
+    @property
+    def status(self) -> int:
+        status: int = self.said[0]["status"]
+        return status
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {name.decode(): text.decode() for name, text in self.said[0]["headers"]}
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.said)
+
+    @property
+    def pictures(self) -> list[bytes]:
+        """The messages of a WebSocket, or the pieces of an answer without an end."""
+        sent = [message.get("bytes") or message.get("body") for message in self.said]
+        return [message for message in sent if message]
+
+    async def shows(self, count: int) -> None:
+        """Return when it has got so many."""
+        await until(lambda: len(self.pictures) >= count)
+
+
+@asynccontextmanager
+async def calling(
+    application: WebApp, kind: dict[str, Any], path: str, **more: Any
+) -> AsyncIterator[Call]:
+    """A viewer who watches; cancelled at the end of the block, as servers do it."""
+    call = Call(kind, path, **more)
+    before = application.viewers
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(call.run, application)
+        await until(lambda: application.viewers > before or call.done)
+        yield call
+        tasks.cancel_scope.cancel()
