@@ -23,7 +23,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = (
     *("_core", "frames", "pool", "streams", "opening", "relays", "_net", "_process"),
     *("publishing", "splitter", "framing", "client", "process", "capture", "gl"),
-    *("broadcast", "ffmpeg", "web", "shm", "compat"),
+    *("broadcast", "ffmpeg", "web", "shm", "dask", "compat"),
     *("", "bench", "commands", "__main__"),
 )
 
@@ -42,6 +42,8 @@ OPTIONAL = {
     "OpenGL",
     "Xlib",
     "aiohttp",
+    "dask",
+    "distributed",
     "fastapi",
     "glfw",
     "h11",
@@ -62,6 +64,7 @@ OPTIONAL = {
 MAY_IMPORT = {
     "gl": {"moderngl"},
     "commands.scenes": {"numpy"},
+    "dask": {"dask", "distributed"},
     "web": {"h11", "wsproto"},
 }
 ABOUT_OTHERS = {"bench", "compat", "commands.demo"}

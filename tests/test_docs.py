@@ -36,7 +36,8 @@ README = ROOT / "README.md"
 FOLDER = ROOT / "docs" / "pages"
 PAGES = [README, *sorted(FOLDER.rglob("*.md"))]
 NOT_RUN = 5
-EXTRAS = ("numpy", "moderngl", "trustme", "wsproto")  # that some programs use
+# What some programs use.
+EXTRAS = ("distributed", "numpy", "moderngl", "trustme", "wsproto")
 PATIENCE = 15.0  # seconds for one program
 A_WHILE = 0.5  # seconds from its first line to Ctrl-C
 

@@ -69,6 +69,7 @@ def test_module_of_ours_that_is_missing_is_a_bug() -> None:
         ("h11", "azc.web", "aiozerocopy.web"),
         ("wsproto", "import aiozerocopy.web", "aiozerocopy.web"),
         ("moderngl", "azc.gl", "aiozerocopy.gl"),
+        ("distributed", "import aiozerocopy.dask", "aiozerocopy.dask"),
         ("numpy", "azc.FramePool(4).acquire_nowait().array", "an array"),
         ("numpy", "azc.frames.to_rgb(b'abcdef', (2, 2))", "a new array .*"),
         (
