@@ -24,7 +24,7 @@ ROOMS = (
     *("_core", "frames", "pool", "streams", "opening", "relays", "_net", "_process"),
     *("trio_streams", "publishing", "splitter", "framing", "client", "process"),
     *("capture", "gl"),
-    *("broadcast", "ffmpeg", "web", "shm", "compat"),
+    *("broadcast", "ffmpeg", "web", "shm", "dask", "compat"),
     *("", "bench", "commands", "__main__"),
 )
 
@@ -43,6 +43,8 @@ OPTIONAL = {
     "OpenGL",
     "Xlib",
     "aiohttp",
+    "dask",
+    "distributed",
     "fastapi",
     "glfw",
     "h11",
@@ -64,6 +66,7 @@ MAY_IMPORT = {
     "gl": {"moderngl"},
     "commands.scenes": {"numpy"},
     "trio_streams": {"trio"},
+    "dask": {"dask", "distributed"},
     "web": {"h11", "wsproto"},
     "web.on_aiohttp": {"aiohttp"},
 }

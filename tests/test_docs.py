@@ -36,8 +36,10 @@ README = ROOT / "README.md"
 FOLDER = ROOT / "docs" / "pages"
 PAGES = [README, *sorted(FOLDER.rglob("*.md"))]
 NOT_RUN = 5
-# That some programs use.
-EXTRAS = ("aiohttp", "fastapi", "moderngl", "numpy", "trustme", "wsproto")
+# What some programs use.
+EXTRAS = (
+    *("aiohttp", "distributed", "fastapi", "moderngl", "numpy", "trustme", "wsproto"),
+)
 PATIENCE = 15.0  # seconds for one program
 A_WHILE = 0.5  # seconds from its first line to Ctrl-C
 

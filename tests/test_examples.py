@@ -44,6 +44,7 @@ ARGUMENTS = {
     "live_film_aiohttp": "--seconds 0.5 --port {port}",
     "live_film_fastapi": "--seconds 0.5 --port {port}",
     "stream_server": "--seconds 0.4 --port {port} --file {folder}/film.ts",
+    "render_farm": "{folder}/film.mp4 --size 64x48 --frames 30 --workers 1",
     "screen_recorder": "{folder}/film.mkv --display {display} --seconds 0.5",
 }
 NEEDED = {
@@ -51,6 +52,7 @@ NEEDED = {
     "fastapi_viewer": "fastapi uvicorn wsproto",
     "live_film_aiohttp": "aiohttp",
     "live_film_fastapi": "fastapi uvicorn",
+    "render_farm": "distributed",
     "render_loop": "moderngl",
     "from_turbopipe": "moderngl",
     "web_viewer": "wsproto",
@@ -66,6 +68,7 @@ SAID = {
     "live_film_aiohttp": "Watch at http",
     "live_film_fastapi": "Watch at http",
     "stream_server": "Watch at http",
+    "render_farm": "30 frames in ",
     "screen_recorder": "15 frames in ",
 }
 FRAMES = {  # in the film that it makes
@@ -75,6 +78,7 @@ FRAMES = {  # in the film that it makes
     "render_loop": 10,
     "from_turbopipe": 120,
     "stream_server": 10,
+    "render_farm": 30,
     "screen_recorder": 15,
 }
 

@@ -70,6 +70,7 @@ def test_module_of_ours_that_is_missing_is_a_bug() -> None:
         ("wsproto", "import aiozerocopy.web", "aiozerocopy.web"),
         ("aiohttp", "azc.web.aiohttp_app", "aiozerocopy.web.aiohttp_app"),
         ("moderngl", "azc.gl", "aiozerocopy.gl"),
+        ("distributed", "import aiozerocopy.dask", "aiozerocopy.dask"),
         ("numpy", "azc.FramePool(4).acquire_nowait().array", "an array"),
         ("numpy", "azc.frames.to_rgb(b'abcdef', (2, 2))", "a new array .*"),
         (

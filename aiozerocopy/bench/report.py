@@ -121,6 +121,7 @@ def machine() -> dict[str, Any]:
         "vidgear",
         "websockets",
         "aiohttp",
+        "distributed",
         "tachyon-ipc",
         "pyzmq",
     )

@@ -31,6 +31,7 @@ BENCHES = {
     "render": "an OpenGL scene to x264; and TurboPipe, PyAV",
     "capture": "the screen of an X server; and python-mss",
     "ring": "small messages by a ring; and pipes, UNIX sockets, Tachyon, pyzmq",
+    "dask": "arrays between two workers of a cluster: azc://; and tcp://",
     "fanout": "one frame to many clients; and websockets, aiohttp; 1080p60 to one",
     "relay": "a file to TCP, a pipe to a pipe; and a C loop, sendfile, copyfileobj",
 }

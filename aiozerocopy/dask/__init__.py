@@ -1,0 +1,19 @@
+"""Dask over streams of ours: ``azc://``, ``azc+tls://`` and ``azc+unix://``.
+
+    client = Client("azc://scheduler:8786")
+    cluster = LocalCluster(protocol="azc")
+
+Dask finds these by the entry points of this package, so a program needs no import.  All
+processes of a cluster must have the package.
+
+What is different from Dask's own ``tcp://``: ``write`` returns when the bytes are out,
+and not before, so that a slow reader slows its writer and fills nobody's memory.  Large
+buffers go out as they are and arrive in place, without the event loop and the GIL.
+"""
+
+from aiozerocopy._core import extras
+
+with extras.optional("aiozerocopy.dask", "dask"):
+    from aiozerocopy.dask.backends import TCPBackend as TCPBackend
+    from aiozerocopy.dask.backends import TLSBackend as TLSBackend
+    from aiozerocopy.dask.backends import UnixBackend as UnixBackend

@@ -1,0 +1,219 @@
+"""A comm: Dask messages over one of our streams.
+
+It is open until `close`, `abort`, an error, or the peer's end.  A read or write that is
+cancelled, or fails in any other way, also ends it: what would come next on the wire is
+unknown then, and Dask never goes on with such a comm.  A read is the only one that may
+take bytes out of the stream, so while one is going on it alone finds out that the peer
+has left; at other times `closed` asks the kernel.
+
+The stream belongs to the comm.  A comm that nobody closed is reported by Dask's logger
+when it is collected, as Dask does it, and its stream is aborted.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
+
+import anyio
+import dask
+from dask.utils import parse_timedelta
+from distributed.comm.core import Comm, CommClosedError, FatalCommClosedError
+from distributed.comm.utils import from_frames, to_frames
+
+from aiozerocopy.dask.hangup import has_hung_up
+from aiozerocopy.dask.messages import NotAMessage, pack, receive_frames
+
+if TYPE_CHECKING:
+    import socket
+
+    from typing_extensions import Buffer
+
+logger = logging.getLogger("distributed.comm.azc")
+
+# What a stream raises when it cannot go on.
+LOST = (
+    anyio.EndOfStream,
+    anyio.IncompleteRead,
+    anyio.BrokenResourceError,
+    anyio.ClosedResourceError,
+    ssl.SSLError,
+    NotAMessage,
+)
+
+
+class Link(Protocol):
+    """A stream, plain or with TLS."""
+
+    async def send(self, item: Buffer = b"", *more: Buffer) -> None: ...
+    async def receive_exactly(self, buffer: Buffer) -> None: ...
+    async def aclose(self) -> None: ...
+    def abort(self) -> None: ...
+    def fileno(self) -> int: ...
+    def _has_unread(self) -> bool: ...
+    @property
+    def _raw_socket(self) -> socket.socket: ...
+
+
+class StreamComm(Comm):
+    """What the comms of all our protocols share."""
+
+    # Dask cuts large buffers, which some of its transports need.  Cut ones would have
+    # to be put together again.
+    max_shard_size: ClassVar[int] = sys.maxsize
+    _goodbye = 0
+
+    def __init__(
+        self,
+        stream: Link,
+        local_address: str,
+        peer_address: str,
+        deserialize: bool = True,
+    ) -> None:
+        """Take over the stream."""
+        self._closed = False
+        self._is_reading = False
+        self.stream = stream
+        self._local_addr = local_address  # by these names Dask reads them
+        self._peer_addr = peer_address
+        self._extra: dict[str, Any] = {}
+        super().__init__(deserialize)
+        who = f"<{type(self).__name__} local={local_address} remote={peer_address}>"
+        self._finalizer = weakref.finalize(self, _give_up, stream, who)
+        self._finalizer.atexit = False
+
+    @property
+    def local_address(self) -> str:
+        return self._local_addr
+
+    @property
+    def peer_address(self) -> str:
+        return self._peer_addr
+
+    @property
+    def extra_info(self) -> dict[str, Any]:
+        return self._extra
+
+    @property
+    def socket(self) -> socket.socket:
+        """To look at, or to set options of.
+
+        Raises: StreamClosed.
+        """
+        return self.stream._raw_socket
+
+    async def read(self, deserializers: Any = None) -> Any:
+        """The next message.  Its large buffers are memory of its own.
+
+        Raises: CommClosedError: the comm ended; there was no whole message.
+        """
+        if self._closed:
+            raise CommClosedError(f"{self!r} was closed before")
+        try:
+            self._is_reading = True
+            frames = await receive_frames(self.stream)
+        except LOST as error:
+            self._lose(error)
+        except BaseException:
+            self.abort()
+            raise
+        finally:
+            self._is_reading = False
+        try:
+            return await from_frames(
+                frames,
+                deserialize=self.deserialize,
+                deserializers=deserializers,
+                allow_offload=self.allow_offload,
+            )
+        except EOFError as error:
+            self.abort()
+            raise CommClosedError(f"{self!r}: what came was cut off") from error
+
+    async def write(
+        self, msg: Any, serializers: Any = None, on_error: str = "message"
+    ) -> int:
+        """Send a message; when this returns it is out, and its buffers are free.
+
+        Returns how many bytes it had.
+
+        Raises: CommClosedError: the comm ended; the peer has no whole message.
+        """
+        if self._closed:
+            raise CommClosedError(f"{self!r} was closed before")
+        frames = await to_frames(
+            msg,
+            allow_offload=self.allow_offload,
+            serializers=serializers,
+            on_error=on_error,
+            context={
+                "sender": self.local_info,
+                "recipient": self.remote_info,
+                **self.handshake_options,
+            },
+            frame_split_size=self.max_shard_size,
+        )
+        buffers, nbytes = pack(frames)
+        try:
+            await self.stream.send(*buffers)
+        except LOST as error:
+            self._lose(error)
+        except BaseException:
+            self.abort()
+            raise
+        return nbytes
+
+    def _lose(self, error: Exception) -> NoReturn:
+        """End by this error, and raise it in Dask's words."""
+        text = f"{self!r}: {str(error) or 'the peer has closed the connection'}"
+        self.abort()
+        if isinstance(error, ssl.SSLError) and "UNKNOWN_CA" in (error.reason or ""):
+            raise FatalCommClosedError(text) from error
+        raise CommClosedError(text) from error
+
+    async def close(self) -> None:
+        """Let a write that is going on come to its end, then close.
+
+        For one that comes to none this waits as long as Dask waits for a silent peer.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            with anyio.move_on_after(_patience()):
+                await self.stream.aclose()
+        except LOST:
+            pass
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Close at once; what is under way is lost.  May be called from any thread."""
+        self._closed = True
+        self.stream.abort()
+        self._finalizer.detach()
+
+    def closed(self) -> bool:
+        """Has it ended, here or by the peer?"""
+        if not self._closed and not self._is_reading and self._is_left():
+            self.abort()
+        return self._closed
+
+    def _is_left(self) -> bool:
+        fd = self.stream.fileno()
+        if fd < 0:
+            return True
+        return not self.stream._has_unread() and has_hung_up(fd, self._goodbye)
+
+
+def _give_up(stream: Link, who: str) -> None:
+    if stream.fileno() >= 0:
+        logger.warning("closing %s, which nobody has closed", who)
+        stream.abort()
+
+
+def _patience() -> float:
+    return float(parse_timedelta(dask.config.get("distributed.comm.timeouts.tcp")))

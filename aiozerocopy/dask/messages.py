@@ -1,0 +1,144 @@
+"""A Dask message as bytes: its frames, and before them the size of each.
+
+    8 bytes        how long the first block is
+    first block    the number of frames, the size of each, then the first frames
+    the rest       the other frames, one after the other
+
+Numbers have 64 bits, in the machine's own byte order.  This is what Dask's ``tcp://``
+speaks, too.
+
+The receiver takes the first block in one piece, and each other frame into memory of its
+own.  So the first block has what is thrown away once it was read; an array that is kept
+must not keep others, or a long text, alive with it.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Protocol
+
+from distributed.protocol.utils import host_array
+from distributed.system import MEMORY_LIMIT
+from distributed.utils import ensure_memoryview
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from typing_extensions import Buffer
+
+    Frame = bytes | bytearray | memoryview
+
+NUMBER = 8  # bytes
+# Neighbours up to this size are sent as one buffer: to borrow one costs more than to
+# copy so much.
+SMALL = 8 << 10
+# What an array may keep alive with it: so many bytes, or this part of its own size.
+LITTLE, PART = 2048, 20
+
+
+class NotAMessage(ValueError):
+    """What has arrived is no message of Dask's."""
+
+
+class Source(Protocol):
+    async def receive_exactly(self, buffer: Buffer) -> None: ...
+
+
+# ---- sending ------------------------------------------------------------------------
+
+
+def pack(frames: Sequence[Frame]) -> tuple[list[Frame], int]:
+    """The buffers to send for these frames, and how many bytes they have together."""
+    views = list(map(ensure_memoryview, frames))
+    sizes = [view.nbytes for view in views]
+    first = NUMBER * (1 + len(sizes)) + sum(sizes[: _in_first_block(frames, sizes)])
+    head = struct.pack(f"={2 + len(sizes)}Q", first, len(sizes), *sizes)
+    return _joined([head, *views]), len(head) + sum(sizes)
+
+
+def _in_first_block(frames: Sequence[Frame], sizes: Sequence[int]) -> int:
+    """How many frames go into the first block.
+
+    Bytes do: what was pickled or compressed.  So does the first other buffer, if there
+    is but little before it, and with it what else is of the same object.
+    """
+    kept: object = None
+    before = 0
+    for number, (frame, size) in enumerate(zip(frames, sizes, strict=True)):
+        owner = frame.obj if isinstance(frame, memoryview) else frame
+        if size and not isinstance(owner, bytes):
+            if kept is None and before <= max(LITTLE, size // PART):
+                kept = owner
+            elif kept is not owner:
+                return number
+        before += size
+    return len(frames)
+
+
+def _joined(buffers: Iterable[Frame]) -> list[Frame]:
+    """The same bytes in fewer buffers: small neighbours become one."""
+    pieces: list[Frame] = []
+    small: list[Frame] = []
+    for buffer in buffers:
+        if len(buffer) <= SMALL:
+            small.append(buffer)
+            continue
+        if small:
+            pieces.append(b"".join(small))
+            small.clear()
+        pieces.append(buffer)
+    if small:
+        pieces.append(b"".join(small))
+    return pieces
+
+
+# ---- receiving ----------------------------------------------------------------------
+
+
+async def receive_frames(source: Source) -> list[memoryview]:
+    """The frames of the next message.
+
+    Raises: NotAMessage; others: as ``source.receive_exactly``.
+    """
+    head = bytearray(NUMBER)
+    await source.receive_exactly(head)
+    block = await _receive(source, int(struct.unpack("=Q", head)[0]))
+    frames, sizes = unpack(block)
+    for size in sizes:
+        frames.append(await _receive(source, size))
+    return frames
+
+
+async def _receive(source: Source, nbytes: int) -> memoryview:
+    """So many bytes, in memory as Dask likes it."""
+    if nbytes > MEMORY_LIMIT:
+        raise NotAMessage(
+            f"{nbytes:,} bytes are announced, more than there is memory: either this "
+            "is not Dask, or not the same protocol"
+        )
+    memory = host_array(nbytes)
+    if nbytes:
+        await source.receive_exactly(memory)
+    return memory
+
+
+def unpack(block: memoryview) -> tuple[list[memoryview], Sequence[int]]:
+    """The frames of the first block, and the sizes of those that come after it.
+
+    Raises: NotAMessage.
+    """
+    try:
+        (count,) = struct.unpack_from("=Q", block)
+        sizes = struct.unpack_from(f"={count}Q", block, NUMBER)
+    except struct.error as error:
+        raise NotAMessage(f"a first block of {len(block):,} bytes: {error}") from None
+    frames: list[memoryview] = []
+    start = NUMBER * (1 + count)
+    for size in sizes:
+        if start >= len(block):
+            break
+        frames.append(block[start : start + size])
+        start += size
+    if start != len(block):
+        raise NotAMessage("the sizes of its frames do not add up")
+    return frames, sizes[len(frames) :]

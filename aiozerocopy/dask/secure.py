@@ -1,0 +1,159 @@
+"""TLS over a stream of ours, with as much of a stream as a comm needs.
+
+Python's ssl encrypts from one memory to another, and the stream carries the result.
+What arrives is decrypted to where it belongs, without a copy more.
+
+One task at a time may receive, and one may send; the two may be different ones, since
+neither awaits between what it takes out of ssl and what it submits to the stream.  The
+stream is ours from the start, and is closed with this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+
+from aiozerocopy._core.errors import IncompleteReceive
+
+if TYPE_CHECKING:
+    import socket
+
+    from typing_extensions import Buffer
+
+    from aiozerocopy.streams import Stream
+
+PIECE = 256 << 10  # bytes that are encrypted at once
+ARRIVED = 128 << 10  # bytes that are received at once; each connection has this memory
+
+
+class SecureStream:
+    """A stream that is encrypted; shake hands first."""
+
+    # What TLS says when it ends has up to 31 bytes on the wire.  The smallest message
+    # of Dask's has 47: 25 of its own, and a record's frame.
+    goodbye = 40
+
+    def __init__(
+        self,
+        stream: Stream,
+        context: ssl.SSLContext,
+        *,
+        server_side: bool,
+        server_hostname: str | None = None,
+    ) -> None:
+        self._stream = stream
+        self._arrived = bytearray(ARRIVED)
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._incoming,
+            self._outgoing,
+            server_side=server_side,
+            server_hostname=server_hostname,
+        )
+
+    async def handshake(self) -> None:
+        """Agree with the peer on keys.
+
+        Raises: ssl.SSLError; EndOfStream, StreamBroken, StreamClosed.
+        """
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:  # noqa: PERF203
+                await self._pass_on()
+                await self._take_in()
+            except ssl.SSLError:
+                with contextlib.suppress(anyio.BrokenResourceError):
+                    await self._pass_on()  # which tells the peer what is wrong
+                raise
+            else:
+                break
+        await self._pass_on()
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """What Dask wants to know of a connection with TLS."""
+        return {"peercert": self._tls.getpeercert(), "cipher": self._tls.cipher()}
+
+    async def send(self, item: Buffer = b"", *more: Buffer) -> None:
+        """Send the buffers as one message; when this returns they are yours again.
+
+        Raises: as `Stream.send`; ssl.SSLError.
+        """
+        for buffer in (item, *more):
+            view = memoryview(buffer)
+            for start in range(0, len(view), PIECE):
+                self._tls.write(view[start : start + PIECE])
+                await self._pass_on()
+
+    async def receive_exactly(self, buffer: Buffer) -> None:
+        """Fill the whole buffer.
+
+        Raises: as `Stream.receive_exactly`; ssl.SSLError.
+        """
+        view = memoryview(buffer)
+        filled = 0
+        while filled < len(view):
+            n = await self._read(view[filled:])
+            if n == 0:
+                if filled:
+                    raise IncompleteReceive(filled, len(view))
+                raise anyio.EndOfStream
+            filled += n
+
+    async def _read(self, view: memoryview) -> int:
+        """Decrypt some bytes to there; 0 at the end."""
+        while True:
+            try:
+                # (it returns how many they are, and not the bytes that mypy expects)
+                return cast("int", self._tls.read(len(view), view))
+            except ssl.SSLWantReadError:  # noqa: PERF203
+                await self._pass_on()
+                await self._take_in()
+            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                return 0
+
+    async def _pass_on(self) -> None:
+        if self._outgoing.pending:
+            await self._stream.send(self._outgoing.read())
+
+    async def _take_in(self) -> None:
+        try:
+            n = await self._stream.receive_into(self._arrived)
+        except anyio.EndOfStream:
+            self._incoming.write_eof()
+        else:
+            self._incoming.write(memoryview(self._arrived)[:n])
+
+    async def aclose(self) -> None:
+        """Send what was accepted, say goodbye, then close.
+
+        Raises: as `Stream.aclose`.
+        """
+        with contextlib.suppress(ssl.SSLError, anyio.BrokenResourceError):
+            try:
+                self._tls.unwrap()
+            finally:  # it wants an answer, for which nobody waits
+                await self._pass_on()
+        await self._stream.aclose()
+
+    def abort(self) -> None:
+        """Close at once, without a goodbye."""
+        self._stream.abort()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    @property
+    def _raw_socket(self) -> socket.socket:
+        return self._stream._raw_socket
+
+    def _has_unread(self) -> bool:
+        return (
+            self._tls.pending() > 0
+            or self._incoming.pending > self.goodbye
+            or self._stream._has_unread()
+        )

@@ -1,0 +1,108 @@
+"""A program: examples/render_farm.py makes a film, and loses something in the middle.
+
+Its arguments are what is lost, and the example's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import signal
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distributed import Client, LocalCluster, Scheduler, Worker
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Callable
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "render_farm.py"
+AT = 15  # frames, then it is lost
+
+
+def example() -> Any:
+    spec = importlib.util.spec_from_file_location("render_farm", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["render_farm"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+async def make_film(
+    address: Any, options: Namespace, lose: Callable[[], object]
+) -> int:
+    """Returns how many ranges were asked for, those that were asked for again too."""
+    frames = ranges = 0
+
+    def tick() -> None:
+        nonlocal frames
+        frames += 1
+        if frames == AT:
+            lose()
+
+    async with Client(address, asynchronous=True, direct_to_workers=True) as client:
+        submit = client.submit
+
+        def counting(*arguments: Any, **details: Any) -> Any:
+            nonlocal ranges
+            ranges += 1
+            return submit(*arguments, **details)
+
+        client.submit = counting
+        await farm.film(client, options, tick)
+    return ranges
+
+
+async def lose_a_worker(options: Namespace) -> None:
+    """Kill one of two processes; what it was rendering, and what it held, is gone."""
+    async with LocalCluster(
+        protocol="azc",
+        n_workers=2,
+        threads_per_worker=1,
+        dashboard_address=None,
+        asynchronous=True,
+    ) as cluster:
+        doomed = cluster.workers[0].pid
+        await make_film(cluster, options, lambda: os.kill(doomed, signal.SIGKILL))
+        assert doomed not in {nanny.pid for nanny in cluster.workers.values()}
+
+
+async def lose_the_scheduler(options: Namespace) -> None:
+    """Close it with its workers, and start others at the same address."""
+    async with AsyncExitStack() as ends:
+
+        async def start(port: int) -> Scheduler:
+            scheduler = Scheduler(
+                protocol="azc", host="127.0.0.1", port=port, dashboard=False
+            )
+            await ends.enter_async_context(scheduler)
+            for _ in range(2):
+                worker = Worker(scheduler.address, nthreads=1, dashboard=False)
+                await ends.enter_async_context(worker)
+            return scheduler
+
+        async def restart() -> None:
+            await first.close()
+            await start(first.port)
+
+        first = await start(0)
+        restarts: list[asyncio.Task[None]] = []
+
+        def lose() -> None:
+            restarts.append(asyncio.create_task(restart()))
+
+        ranges = await make_film(first.address, options, lose)
+        await restarts[0]
+        assert ranges > options.frames / options.range
+
+
+LOSSES = {"worker": lose_a_worker, "scheduler": lose_the_scheduler}
+farm = example()
+
+if __name__ == "__main__":
+    asyncio.run(LOSSES[sys.argv[1]](farm.parser().parse_args(sys.argv[2:])))

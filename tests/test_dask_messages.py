@@ -1,0 +1,153 @@
+"""Dask messages as bytes: what is sent is what is received, and nonsense is refused."""
+
+from __future__ import annotations
+
+import random
+import struct
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+pytest.importorskip("distributed", reason="needs Dask")
+np = pytest.importorskip("numpy")
+
+from distributed.protocol.utils import pack_frames_prelude, unpack_frames  # noqa: E402
+
+from aiozerocopy.dask import messages  # noqa: E402
+from aiozerocopy.dask.messages import NotAMessage, pack, receive_frames, unpack  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Buffer
+
+
+class Bytes:
+    """A source that has received all of these, and notes the sizes of what is asked."""
+
+    def __init__(self, data: bytes) -> None:
+        self.asked: list[int] = []
+        self._data = data
+
+    async def receive_exactly(self, buffer: Buffer) -> None:
+        view = memoryview(buffer)
+        self.asked.append(len(view))
+        view[:], self._data = self._data[: len(view)], self._data[len(view) :]
+
+
+def sent(frames: Sequence[Any]) -> bytes:
+    buffers, nbytes = pack(frames)
+    data = b"".join(buffers)
+    assert len(data) == nbytes
+    return data
+
+
+def received(source: Bytes) -> list[memoryview]:
+    return anyio.run(receive_frames, source)
+
+
+def some_frames(seed: int) -> list[Any]:
+    """Bytes and arrays, empty ones, small ones and large ones."""
+    chance = random.Random(seed)
+    frames: list[Any] = []
+    for _ in range(chance.randrange(1, 12)):
+        data = chance.randbytes(chance.choice((0, 1, 100, 5000, 50_000)))
+        array = np.frombuffer(data, "u1").copy().data
+        frames.append(chance.choice((data, bytearray(data), array)))
+    return frames
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_frames_arrive_as_they_were(seed: int) -> None:
+    frames = some_frames(seed)
+    arrived = received(Bytes(sent(frames)))
+    assert [bytes(one) for one in arrived] == [bytes(one) for one in frames]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_bytes_are_those_of_tcp(seed: int) -> None:
+    """Dask's own functions read what we send."""
+    frames = some_frames(seed)
+    data = sent(frames)
+    (block,) = struct.unpack_from("=Q", data)
+    assert data[8:].startswith(pack_frames_prelude(frames))
+    first, sizes = unpack_frames(data[8 : 8 + block], partial=True)
+    rest = data[8 + block :]
+    for size in sizes:
+        first.append(memoryview(rest[:size]))
+        rest = rest[size:]
+    assert rest == b""
+    assert [bytes(one) for one in first] == [bytes(one) for one in frames]
+
+
+def test_large_frames_go_out_as_they_are() -> None:
+    array = np.arange(100_000, dtype="u1")
+    text = bytes(100_000)
+    buffers, _ = pack([b"header", text, array.data])
+    head, *large = (memoryview(buffer) for buffer in buffers)
+    assert len(head) < messages.SMALL
+    assert large[0].obj is text
+    assert large[1].obj is array
+
+
+def test_small_frames_go_out_together() -> None:
+    buffers, _ = pack([b"a" * 100, *(np.full(200, n, "u1").data for n in range(50))])
+    assert [type(buffer) for buffer in buffers] == [bytes]
+
+
+def test_arrays_are_received_into_memory_of_their_own() -> None:
+    arrays = [np.full(10_000 * n, n, "u1") for n in (1, 2, 3)]
+    source = Bytes(sent([b"x" * 3000, *(array.data for array in arrays)]))
+    _, *arrived = received(source)
+    assert source.asked[2:] == [array.nbytes for array in arrays]
+    bases = {id(one.obj) for one in arrived}
+    assert len(bases) == 3
+    assert not any(one.readonly for one in arrived)
+
+
+@pytest.mark.parametrize(
+    ("before", "size", "together"),
+    [
+        (0, 1, True),
+        (2000, 1, True),
+        (2100, 1, False),
+        (9500, 200_000, True),
+        (10_500, 200_000, False),
+    ],
+)
+def test_first_array_shares_a_block_with_little(
+    before: int, size: int, together: bool
+) -> None:
+    source = Bytes(sent([b"x" * before, np.zeros(size, "u1").data]))
+    received(source)
+    assert (len(source.asked) == 2) == together
+
+
+def test_pieces_of_one_array_stay_together() -> None:
+    view = np.zeros(100_000, "u1").data
+    source = Bytes(sent([b"header", view[:60_000], view[60_000:]]))
+    _, one, other = received(source)
+    assert one.obj is other.obj
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"",
+        b"GET / HT",
+        struct.pack("=Q", 1 << 63),
+        struct.pack("=Q", 2) + bytes(8),
+        struct.pack("=2Q", 1, 5) + b"four",
+        struct.pack("=2Q", 1, 3) + b"four",
+        struct.pack("=Q", 0) + b"more",
+    ],
+)
+def test_nonsense_is_no_message(block: bytes) -> None:
+    with pytest.raises(NotAMessage):
+        unpack(memoryview(block))
+
+
+def test_no_memory_is_taken_for_nonsense() -> None:
+    with pytest.raises(NotAMessage, match="either this is not Dask"):
+        received(Bytes(b"GET / HTTP/1.1\r\n"))
