@@ -52,11 +52,12 @@ if TYPE_CHECKING:
     from aiozerocopy import frames as frames
     from aiozerocopy import gl as gl
     from aiozerocopy import shm as shm
+    from aiozerocopy import transport as transport
     from aiozerocopy import web as web
 else:
 
     def __getattr__(name: str) -> Any:
         """Packages that not everybody needs are imported when they are first used."""
-        if name in ("capture", "ffmpeg", "frames", "gl", "shm", "web"):
+        if name in ("capture", "ffmpeg", "frames", "gl", "shm", "transport", "web"):
             return importlib.import_module(f"aiozerocopy.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -22,7 +22,8 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 # the package itself, with the public names.
 ROOMS = (
     *("_core", "frames", "pool", "streams", "opening", "relays", "_net", "_process"),
-    *("publishing", "splitter", "framing", "client", "process", "capture", "gl"),
+    *("publishing", "splitter", "framing", "client", "process", "transport"),
+    *("capture", "gl"),
     *("broadcast", "ffmpeg", "web", "shm", "compat"),
     *("", "bench", "commands", "__main__"),
 )

@@ -47,27 +47,37 @@ async def look_up(
 
 
 async def connect_first(
-    candidates: Sequence[Candidate], local: SocketAddress | None, delay: float
+    candidates: Sequence[Candidate],
+    local: SocketAddress | None,
+    delay: float | None,
+    failures: list[OSError] | None = None,
 ) -> socket.socket:
     """A socket, not blocking, that is connected to the first candidate to answer.
 
-    The next one is tried as well after ``delay`` seconds, and at once when one fails.
-    The sockets of the others are closed, and all of them when this is cancelled.
+    The next one is tried as well after ``delay`` seconds (None: never), and at once
+    when one fails.  The sockets of the others are closed, and all of them when this is
+    cancelled.  ``failures`` gets the error of each.
 
     Raises:
         OSError: nobody answered.  Its errno is that of the first to fail; if there are
             many, its text has each of them.
     """
+    failures = [] if failures is None else failures
     if len(candidates) == 1:
-        return await _connect(candidates[0], local)
+        try:
+            return await _connect(candidates[0], local)
+        except OSError as error:
+            failures.append(error)
+            raise
     connected: list[socket.socket] = []
-    failures: list[tuple[int | None, str]] = []
+    texts: list[str] = []
 
     async def attempt(candidate: Candidate) -> None:
         try:
             sock = await _connect(candidate, local)
         except OSError as error:
-            failures.append((error.errno, f"{candidate[1][0]}: {error.strerror}"))
+            failures.append(error)
+            texts.append(f"{candidate[1][0]}: {error.strerror}")
             failed.set()
         else:
             connected.append(sock)
@@ -85,7 +95,7 @@ async def connect_first(
     finally:
         for sock in connected:
             sock.close()
-    raise OSError(failures[0][0], "; ".join(text for _, text in failures))
+    raise OSError(failures[0].errno, "; ".join(texts))
 
 
 async def _connect(candidate: Candidate, local: SocketAddress | None) -> socket.socket:
