@@ -505,7 +505,7 @@ async def test_a_connection_that_is_cancelled_at_its_start() -> None:
         assert peer.recv(1) == b""
 
 
-def is_unwatched(transport: weakref.ref[azt.SocketTransport]) -> bool:
+def is_unwatched(transport: weakref.ref[Any]) -> bool:
     it = transport()
     return it is not None and not it._is_watched
 

@@ -13,6 +13,9 @@ A module imports those above it, never those below.
     writing       write, writelines, write_eof, flow control
     reading       what comes, for a Protocol or a BufferedProtocol
     sockets       the transport of a connection
+    tls           what stands on it under TLS, and what that is made of: tls_options,
+                  tls_session (OpenSSL), tls_inbox, tls_outbox, tls_upper
+    upgrading     start_tls
     connecting    create_connection, create_unix_connection
     serving       create_server, create_unix_server
     streams       open_connection, start_server and their like
@@ -51,3 +54,5 @@ from aiozerocopy.transport.subprocesses import (
 )
 from aiozerocopy.transport.subprocesses import subprocess_exec as subprocess_exec
 from aiozerocopy.transport.subprocesses import subprocess_shell as subprocess_shell
+from aiozerocopy.transport.tls import TLSTransport as TLSTransport
+from aiozerocopy.transport.upgrading import start_tls as start_tls

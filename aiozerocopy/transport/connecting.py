@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 from aiozerocopy._net.connecting import connected_unix, located
 from aiozerocopy._net.happy_eyeballs import connect_first
 from aiozerocopy.transport.sockets import transport_over
+from aiozerocopy.transport.tls import TLSTransport
+from aiozerocopy.transport.tls_options import for_client, for_server
 
 if TYPE_CHECKING:
     import os
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from aiozerocopy._net.happy_eyeballs import Candidate
     from aiozerocopy.transport.lifetime import Lifetime
     from aiozerocopy.transport.sockets import SocketTransport
+    from aiozerocopy.transport.tls_options import TLSOptions
+
+    Connected = SocketTransport | TLSTransport
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -42,7 +47,7 @@ async def create_connection(
     happy_eyeballs_delay: float | None = None,
     interleave: int | None = None,
     all_errors: bool = False,
-) -> tuple[SocketTransport, P]:
+) -> tuple[Connected, P]:
     """Connect to a TCP server, or take a connected ``sock`` over.
 
     The arguments are those of `asyncio.loop.create_connection`.
@@ -50,9 +55,12 @@ async def create_connection(
     Raises:
         OSError: nobody answered; host and port are in the text, and the addresses if
             many were tried.  With ``all_errors``, an ExceptionGroup of them.
+        ssl.SSLError, ConnectionError: the TLS handshake failed.
         ValueError: arguments that contradict each other.
     """
-    refuse_tls(ssl, server_hostname, ssl_handshake_timeout, ssl_shutdown_timeout)
+    options = for_client(
+        ssl, host, server_hostname, ssl_handshake_timeout, ssl_shutdown_timeout
+    )
     if sock is None:
         if host is None and port is None:
             raise ValueError("host and port was not specified and no sock specified")
@@ -60,11 +68,11 @@ async def create_connection(
             *(host, port, family, proto, flags, local_addr),
             *(happy_eyeballs_delay, interleave, all_errors),
         )
-        return await begun(protocol_factory, sock)
+        return await begun(protocol_factory, sock, options)
     if host is not None or port is not None:
         raise ValueError("host/port and sock can not be specified at the same time")
     check_stream(sock)
-    return await begun(protocol_factory, sock, is_given=True)
+    return await begun(protocol_factory, sock, options, is_given=True)
 
 
 async def create_unix_connection(
@@ -76,63 +84,49 @@ async def create_unix_connection(
     server_hostname: str | None = None,
     ssl_handshake_timeout: float | None = None,
     ssl_shutdown_timeout: float | None = None,
-) -> tuple[SocketTransport, P]:
+) -> tuple[Connected, P]:
     """Connect to a Unix server, or take a connected ``sock`` over.
 
     The arguments are those of `asyncio.loop.create_unix_connection`.
 
     Raises:
         OSError: nobody listens there; the path is in the text.
+        ssl.SSLError, ConnectionError: the TLS handshake failed.
         ValueError: arguments that contradict each other.
     """
-    refuse_tls(ssl, server_hostname, ssl_handshake_timeout, ssl_shutdown_timeout)
+    options = for_client(
+        ssl, None, server_hostname, ssl_handshake_timeout, ssl_shutdown_timeout
+    )
     if path is None and sock is None:
         raise ValueError("no path and sock were specified")
     if path is not None and sock is not None:
         raise ValueError("path and sock can not be specified at the same time")
     if path is not None:
-        return await begun(protocol_factory, await connected_unix(path))
+        return await begun(protocol_factory, await connected_unix(path), options)
     assert sock is not None
     check_unix(sock)
-    return await begun(protocol_factory, sock, is_given=True)
+    return await begun(protocol_factory, sock, options, is_given=True)
 
 
 async def connect_accepted_socket(
     protocol_factory: Callable[[], P],
     sock: socket.socket,
     *,
-    ssl: bool | tls.SSLContext | None = None,
+    ssl: tls.SSLContext | None = None,
     ssl_handshake_timeout: float | None = None,
     ssl_shutdown_timeout: float | None = None,
-) -> tuple[SocketTransport, P]:
-    """Take a socket over that was accepted elsewhere.
+) -> tuple[Connected, P]:
+    """Serve a client that was accepted elsewhere.
 
     The arguments are those of `asyncio.loop.connect_accepted_socket`.
 
     Raises:
-        ValueError: not a stream socket.
+        ssl.SSLError, ConnectionError: the TLS handshake failed.
+        ValueError: arguments that contradict each other.
     """
-    refuse_tls(ssl, None, ssl_handshake_timeout, ssl_shutdown_timeout)
+    options = for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
     check_stream(sock)
-    return await begun(protocol_factory, sock, is_given=True)
-
-
-def refuse_tls(
-    ssl: object,
-    server_hostname: object = None,
-    handshake_timeout: object = None,
-    shutdown_timeout: object = None,
-) -> None:
-    """Until there is TLS here."""
-    if ssl:
-        raise NotImplementedError("these transports have no TLS")
-    for name, value in (
-        ("server_hostname", server_hostname),
-        ("ssl_handshake_timeout", handshake_timeout),
-        ("ssl_shutdown_timeout", shutdown_timeout),
-    ):
-        if value is not None:
-            raise ValueError(f"{name} is only meaningful with ssl")
+    return await begun(protocol_factory, sock, options, is_given=True)
 
 
 def check_stream(sock: socket.socket) -> None:
@@ -146,19 +140,33 @@ def check_unix(sock: socket.socket) -> None:
 
 
 async def begun(
-    protocol_factory: Callable[[], P], sock: socket.socket, *, is_given: bool = False
-) -> tuple[SocketTransport, P]:
+    protocol_factory: Callable[[], P],
+    sock: socket.socket,
+    options: TLSOptions | None,
+    *,
+    is_given: bool = False,
+) -> tuple[Connected, P]:
     """A transport over a connected socket, once connection_made was called."""
     loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
     try:
         protocol = protocol_factory()
-        transport = transport_over(loop, sock, protocol, is_given=is_given)
+        upper = TLSTransport(protocol, options, ready) if options else None
+        transport = transport_over(loop, sock, upper or protocol, is_given=is_given)
     except BaseException:
         if not is_given:
             sock.close()
         raise
-    await made(transport)
-    return transport, protocol
+    try:
+        await made(transport)
+        if upper is not None:
+            await ready
+    except BaseException:
+        transport.abort()
+        raise
+    finally:
+        ready.cancel()
+    return upper or transport, protocol
 
 
 async def made(transport: Lifetime) -> None:

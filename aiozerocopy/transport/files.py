@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import IO
+from typing import IO, Any
 
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy.transport.lifetime import os_error
+from aiozerocopy.transport.tls import TLSTransport
 from aiozerocopy.transport.writing import Writing
 
 PIECE = 256 << 10  # bytes of what has no fd, at a time
@@ -24,31 +25,40 @@ async def sendfile(
 
     It begins at ``offset``, and ends after ``count`` bytes or with the file, which then
     stands behind what was sent.  The kernel moves the bytes, in a thread of ours.  What
-    is written meanwhile follows them.  A file without an fd is read in pieces, unless
-    ``fallback`` is false.  A transport that is not ours is left to its loop's
-    ``sendfile``.
+    is written meanwhile follows them.  A file without an fd, and any file under TLS, is
+    read in pieces, unless ``fallback`` is false.  A transport that is not ours is left
+    to its loop's ``sendfile``.
 
     Raises:
         ConnectionError: the peer left.
         RuntimeError: the transport is closing, or cannot write any more.
         ValueError, TypeError: the file, ``offset`` or ``count`` make no sense.
-        asyncio.SendfileNotAvailableError: it has no fd, and ``fallback`` is false.
+        asyncio.SendfileNotAvailableError: the kernel cannot do it, and ``fallback``
+            is false.
     """
-    if not isinstance(transport, Writing):
+    if not takes(transport):
         loop = asyncio.get_running_loop()
         return await loop.sendfile(transport, file, offset, count, fallback=fallback)
     _check(transport, file, offset, count)
-    has_fd = _has_fd(file)
-    if not has_fd and not fallback:
-        raise asyncio.SendfileNotAvailableError(f"{file!r} has no fd")
-    send = _by_the_kernel if has_fd else _in_pieces
-    sent = await send(transport, file, offset, count)
+    if isinstance(transport, Writing) and _has_fd(file):
+        sent = await _by_the_kernel(transport, file, offset, count)
+    elif fallback:
+        sent = await _in_pieces(transport, file, offset, count)
+    else:
+        raise asyncio.SendfileNotAvailableError(
+            f"the kernel cannot send {file!r} through {transport!r}"
+        )
     if sent:
         file.seek(offset + sent)
     return sent
 
 
-def _check(transport: Writing, file: IO[bytes], offset: int, count: int | None) -> None:
+def takes(transport: object) -> bool:
+    """Can `sendfile` send through it, without the help of its loop?"""
+    return isinstance(transport, Writing | TLSTransport)
+
+
+def _check(transport: Any, file: IO[bytes], offset: int, count: int | None) -> None:
     if transport.is_closing():
         raise RuntimeError("Transport is closing")
     if "b" not in getattr(file, "mode", "b"):
@@ -87,7 +97,7 @@ async def _by_the_kernel(
 
 
 async def _in_pieces(
-    transport: Writing, file: IO[bytes], offset: int, count: int | None
+    transport: Any, file: IO[bytes], offset: int, count: int | None
 ) -> int:
     file.seek(offset)
     sent = 0

@@ -11,15 +11,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._net.listening import Listener, listen_tcp, listen_unix
-from aiozerocopy.transport.connecting import check_stream, check_unix, refuse_tls
+from aiozerocopy.transport.connecting import check_stream, check_unix
 from aiozerocopy.transport.readiness import readiness_in
 from aiozerocopy.transport.sockets import transport_over
+from aiozerocopy.transport.tls import TLSTransport
+from aiozerocopy.transport.tls_options import for_server
 
 if TYPE_CHECKING:
     import ssl as tls
     from collections.abc import Callable, Sequence
 
     from aiozerocopy.transport.sockets import SocketTransport
+    from aiozerocopy.transport.tls_options import TLSOptions
 
     Factory = Callable[[], asyncio.BaseProtocol]
 
@@ -54,7 +57,9 @@ async def create_server(
         OSError: it cannot listen there; host and port are in the text.
         ValueError: arguments that contradict each other.
     """
-    refuse_tls(ssl, None, ssl_handshake_timeout, ssl_shutdown_timeout)
+    factory = _under_tls(
+        protocol_factory, for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
+    )
     if sock is not None:
         if host is not None or port is not None:
             raise ValueError("host/port and sock can not be specified at the same time")
@@ -75,7 +80,7 @@ async def create_server(
         listeners = await _listen_on(hosts, port or 0, listen)
     for listener in listeners if keep_alive else ():
         listener.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return await _served(listeners, protocol_factory, backlog, start_serving)
+    return await _served(listeners, factory, backlog, start_serving)
 
 
 async def create_unix_server(
@@ -100,7 +105,9 @@ async def create_unix_server(
         OSError: it cannot listen there, or somebody else does; the path is in the text.
         ValueError: arguments that contradict each other.
     """
-    refuse_tls(ssl, None, ssl_handshake_timeout, ssl_shutdown_timeout)
+    factory = _under_tls(
+        protocol_factory, for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
+    )
     if path is not None and sock is not None:
         raise ValueError("path and sock can not be specified at the same time")
     if sock is not None:
@@ -112,7 +119,12 @@ async def create_unix_server(
         raise ValueError("path was not specified, and no sock specified")
     if not cleanup_socket:
         listener.file = None
-    return await _served([listener], protocol_factory, backlog, start_serving)
+    return await _served([listener], factory, backlog, start_serving)
+
+
+def _under_tls(factory: Factory, options: TLSOptions | None) -> Factory:
+    """What makes a client's protocol, which TLS may stand below."""
+    return (lambda: TLSTransport(factory(), options)) if options else factory
 
 
 def _taken(sock: socket.socket, backlog: int) -> Listener:
@@ -286,7 +298,8 @@ class Server(asyncio.AbstractServer):
     def close_clients(self) -> None:
         """Close the transports of all clients."""
         for transport in tuple(self._clients):
-            transport.close()
+            protocol = transport.get_protocol()
+            (protocol if isinstance(protocol, TLSTransport) else transport).close()
 
     def abort_clients(self) -> None:
         """Close them at once, whatever was not sent."""
