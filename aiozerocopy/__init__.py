@@ -53,13 +53,14 @@ if TYPE_CHECKING:
     from aiozerocopy import frames as frames
     from aiozerocopy import gl as gl
     from aiozerocopy import shm as shm
+    from aiozerocopy import transport as transport
     from aiozerocopy import web as web
     from aiozerocopy.trio_streams import as_trio as as_trio
 else:
 
     def __getattr__(name: str) -> Any:
         """Packages that not everybody needs are imported when they are first used."""
-        if name in ("capture", "ffmpeg", "frames", "gl", "shm", "web"):
+        if name in ("capture", "ffmpeg", "frames", "gl", "shm", "transport", "web"):
             return importlib.import_module(f"aiozerocopy.{name}")
         if name == "as_trio":
             return importlib.import_module("aiozerocopy.trio_streams").as_trio

@@ -78,7 +78,7 @@ def tls() -> tuple[ssl.SSLContext, ssl.SSLContext]:
     trustme = pytest.importorskip("trustme")
     authority = trustme.CA()
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("localhost").configure_cert(server)
+    authority.issue_cert("localhost", "127.0.0.1").configure_cert(server)
     client = ssl.create_default_context()
     authority.configure_trust(client)
     return server, client
@@ -91,11 +91,13 @@ def warm_loops() -> None:
     What a loop opens once a process is no leak, and a collection takes microseconds
     where it took 40 ms.
     """
+
+    async def look_up() -> None:  # for which uvloop keeps threads
+        await anyio.getaddrinfo("localhost", 1)
+
     for backend, options in LOOPS.values():
         try:
-            anyio.run(
-                anyio.lowlevel.checkpoint, backend=backend, backend_options=options
-            )
+            anyio.run(look_up, backend=backend, backend_options=options)
         except ImportError:  # noqa: PERF203
             continue
     gc.collect()

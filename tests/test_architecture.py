@@ -23,7 +23,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = (
     *("_core", "frames", "pool", "streams", "opening", "relays", "_net", "_process"),
     *("trio_streams", "publishing", "splitter", "framing", "client", "process"),
-    *("capture", "gl"),
+    *("transport", "capture", "gl"),
     *("broadcast", "ffmpeg", "web", "shm", "dask", "compat"),
     *("", "bench", "commands", "__main__"),
 )

@@ -132,11 +132,13 @@ async def test_another_free_port_if_one_address_has_it_in_use(
     real = listening._bound
     calls: list[int] = []
 
-    def bind(family: Any, address: tuple[str, int], reuse_port: bool) -> socket.socket:
+    def bind(
+        family: Any, address: tuple[str, int], options: list[int]
+    ) -> socket.socket:
         calls.append(address[1])
         if len(calls) == 2:
             raise OSError(errno.EADDRINUSE, "in use")
-        return real(family, address, reuse_port)
+        return real(family, address, options)
 
     monkeypatch.setattr(listening, "_bound", bind)
     async with azc.serve_tcp(nothing, None) as server:

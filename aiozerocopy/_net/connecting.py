@@ -119,21 +119,33 @@ def connect_unix(
     """
 
     async def connect() -> UnixStream:
-        await anyio.lowlevel.checkpoint()
-        with socket.socket(socket.AF_UNIX) as sock:
-            sock.setblocking(False)
-            while True:
-                try:
-                    sock.connect(os.fspath(path))
-                except BlockingIOError:  # noqa: PERF203
-                    # The server's backlog is full; no fd tells when there is room.
-                    await anyio.sleep(BACKLOG_IS_FULL)
-                except OSError as error:
-                    raise located(error, f"cannot connect to {path!r}") from error
-                else:
-                    return unix_stream_over(sock, concurrent)
+        return unix_stream_over(await connected_unix(path), concurrent)
 
     return Opening(connect())
+
+
+async def connected_unix(path: str | bytes | os.PathLike[str]) -> socket.socket:
+    """A socket, not blocking, that is connected to a Unix server.
+
+    Raises: as `connect_unix`.
+    """
+    await anyio.lowlevel.checkpoint()
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.setblocking(False)
+        while True:
+            try:
+                sock.connect(os.fspath(path))
+            except BlockingIOError:  # noqa: PERF203
+                # The server's backlog is full; no fd tells when there is room.
+                await anyio.sleep(BACKLOG_IS_FULL)
+            else:
+                return sock
+    except BaseException as error:
+        sock.close()
+        if isinstance(error, OSError):
+            raise located(error, f"cannot connect to {path!r}") from error
+        raise
 
 
 def located(error: OSError, place: str) -> OSError:

@@ -51,12 +51,15 @@ async def look_up(
 
 
 async def connect_first(
-    candidates: Sequence[Candidate], local: SocketAddress | None, delay: float
+    candidates: Sequence[Candidate],
+    local: SocketAddress | None,
+    delay: float | None,
 ) -> socket.socket:
     """A socket, not blocking, that is connected to the first candidate to answer.
 
-    The next one is tried as well after ``delay`` seconds, and at once when one fails.
-    The sockets of the others are closed, and all of them when this is cancelled.
+    The next one is tried as well after ``delay`` seconds (None: never), and at once
+    when one fails.  The sockets of the others are closed, and all of them when this is
+    cancelled.
 
     Raises:
         OSError: nobody answered.  Its errno is that of the first to fail, its text has

@@ -48,7 +48,14 @@ def _inode(path: str | bytes) -> tuple[int, int]:
 
 
 async def listen_tcp(
-    host: str | None, port: int, backlog: int, reuse_port: bool
+    host: str | None,
+    port: int,
+    backlog: int,
+    reuse_port: bool,
+    *,
+    reuse_address: bool = True,
+    family: int = socket.AF_UNSPEC,
+    flags: int = socket.AI_PASSIVE,
 ) -> list[Listener]:
     """Listen on one port of all addresses of a host; port 0 is a free one.
 
@@ -57,13 +64,15 @@ async def listen_tcp(
     """
     try:
         found = await anyio.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host or None, port, family=family, type=socket.SOCK_STREAM, flags=flags
         )
+        options = [socket.SO_REUSEADDR] * reuse_address
+        options += [socket.SO_REUSEPORT] * reuse_port
         places = list(dict.fromkeys((family, at[0]) for family, *_, at in found))
         for _ in range(PORTS if port == 0 else 0):
             with contextlib.suppress(OSError):
-                return _listen_on_all(places, port, backlog, reuse_port)
-        return _listen_on_all(places, port, backlog, reuse_port)
+                return _listen_on_all(places, port, backlog, options)
+        return _listen_on_all(places, port, backlog, options)
     except OSError as error:
         raise located(error, f"cannot listen on {host or '*'}:{port}") from error
 
@@ -72,7 +81,7 @@ def _listen_on_all(
     places: list[tuple[socket.AddressFamily, str]],
     port: int,
     backlog: int,
-    reuse_port: bool,
+    options: list[int],
 ) -> list[Listener]:
     """Listen on one port of all addresses that this machine has."""
     listeners: list[Listener] = []
@@ -80,7 +89,7 @@ def _listen_on_all(
     with contextlib.ExitStack() as undo:
         for family, host in places:
             try:
-                sock = _bound(family, (host, port), reuse_port)
+                sock = _bound(family, (host, port), options)
             except OSError as error:  # noqa: PERF203
                 if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
                     raise
@@ -97,16 +106,15 @@ def _listen_on_all(
 
 
 def _bound(
-    family: socket.AddressFamily, address: tuple[str, int], reuse_port: bool
+    family: socket.AddressFamily, address: tuple[str, int], options: list[int]
 ) -> socket.socket:
     sock = socket.socket(family)
     try:
         sock.setblocking(False)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        for option in options:
+            sock.setsockopt(socket.SOL_SOCKET, option, 1)
         # What is accepted inherits it.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if reuse_port:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind(address)

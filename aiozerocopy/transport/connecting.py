@@ -1,0 +1,252 @@
+"""create_connection and create_unix_connection, as the loop has them."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import itertools
+import socket
+import sys
+from typing import TYPE_CHECKING, TypeVar
+
+from aiozerocopy._net.connecting import connected_unix, located
+from aiozerocopy._net.happy_eyeballs import connect_first
+from aiozerocopy.transport.sockets import transport_over
+from aiozerocopy.transport.tls import TLSTransport
+from aiozerocopy.transport.tls_options import for_client, for_server
+
+if TYPE_CHECKING:
+    import os
+    import ssl as tls
+    from collections.abc import Callable, Sequence
+
+    from aiozerocopy._net.happy_eyeballs import Candidate
+    from aiozerocopy.transport.lifetime import Lifetime
+    from aiozerocopy.transport.sockets import SocketTransport
+    from aiozerocopy.transport.tls_options import TLSOptions
+
+    Connected = SocketTransport | TLSTransport
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+
+async def create_connection(
+    protocol_factory: Callable[[], P],
+    host: str | None = None,
+    port: int | str | None = None,
+    *,
+    ssl: bool | tls.SSLContext | None = None,
+    family: int = 0,
+    proto: int = 0,
+    flags: int = 0,
+    sock: socket.socket | None = None,
+    local_addr: tuple[str, int] | None = None,
+    server_hostname: str | None = None,
+    ssl_handshake_timeout: float | None = None,
+    ssl_shutdown_timeout: float | None = None,
+    happy_eyeballs_delay: float | None = None,
+    interleave: int | None = None,
+    all_errors: bool = False,
+) -> tuple[Connected, P]:
+    """Connect to a TCP server, or take a connected ``sock`` over.
+
+    The arguments are those of `asyncio.loop.create_connection`.
+
+    Raises:
+        OSError: nobody answered; host and port are in the text, and the addresses if
+            many were tried.  With ``all_errors``, an ExceptionGroup of them.
+        ssl.SSLError, ConnectionError: the TLS handshake failed.
+        ValueError: arguments that contradict each other.
+    """
+    options = for_client(
+        ssl, host, server_hostname, ssl_handshake_timeout, ssl_shutdown_timeout
+    )
+    if sock is None:
+        if host is None and port is None:
+            raise ValueError("host and port was not specified and no sock specified")
+        sock = await _connected(
+            *(host, port, family, proto, flags, local_addr),
+            *(happy_eyeballs_delay, interleave, all_errors),
+        )
+        return await begun(protocol_factory, sock, options)
+    if host is not None or port is not None:
+        raise ValueError("host/port and sock can not be specified at the same time")
+    check_stream(sock)
+    return await begun(protocol_factory, sock, options, is_given=True)
+
+
+async def create_unix_connection(
+    protocol_factory: Callable[[], P],
+    path: str | bytes | os.PathLike[str] | None = None,
+    *,
+    ssl: bool | tls.SSLContext | None = None,
+    sock: socket.socket | None = None,
+    server_hostname: str | None = None,
+    ssl_handshake_timeout: float | None = None,
+    ssl_shutdown_timeout: float | None = None,
+) -> tuple[Connected, P]:
+    """Connect to a Unix server, or take a connected ``sock`` over.
+
+    The arguments are those of `asyncio.loop.create_unix_connection`.
+
+    Raises:
+        OSError: nobody listens there; the path is in the text.
+        ssl.SSLError, ConnectionError: the TLS handshake failed.
+        ValueError: arguments that contradict each other.
+    """
+    options = for_client(
+        ssl, None, server_hostname, ssl_handshake_timeout, ssl_shutdown_timeout
+    )
+    if path is None and sock is None:
+        raise ValueError("no path and sock were specified")
+    if path is not None and sock is not None:
+        raise ValueError("path and sock can not be specified at the same time")
+    if path is not None:
+        return await begun(protocol_factory, await connected_unix(path), options)
+    assert sock is not None
+    check_unix(sock)
+    return await begun(protocol_factory, sock, options, is_given=True)
+
+
+async def connect_accepted_socket(
+    protocol_factory: Callable[[], P],
+    sock: socket.socket,
+    *,
+    ssl: tls.SSLContext | None = None,
+    ssl_handshake_timeout: float | None = None,
+    ssl_shutdown_timeout: float | None = None,
+) -> tuple[Connected, P]:
+    """Serve a client that was accepted elsewhere.
+
+    The arguments are those of `asyncio.loop.connect_accepted_socket`.
+
+    Raises:
+        ssl.SSLError, ConnectionError: the TLS handshake failed.
+        ValueError: arguments that contradict each other.
+    """
+    options = for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
+    check_stream(sock)
+    return await begun(protocol_factory, sock, options, is_given=True)
+
+
+def check_stream(sock: socket.socket) -> None:
+    if sock.type != socket.SOCK_STREAM:
+        raise ValueError(f"A Stream Socket was expected, got {sock!r}")
+
+
+def check_unix(sock: socket.socket) -> None:
+    if sock.family != socket.AF_UNIX or sock.type != socket.SOCK_STREAM:
+        raise ValueError(f"A UNIX Domain Stream Socket was expected, got {sock!r}")
+
+
+async def begun(
+    protocol_factory: Callable[[], P],
+    sock: socket.socket,
+    options: TLSOptions | None,
+    *,
+    is_given: bool = False,
+) -> tuple[Connected, P]:
+    """A transport over a connected socket, once connection_made was called."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    try:
+        protocol = protocol_factory()
+        upper = TLSTransport(protocol, options, ready) if options else None
+        transport = transport_over(loop, sock, upper or protocol, is_given=is_given)
+    except BaseException:
+        if not is_given:
+            sock.close()
+        raise
+    try:
+        await made(transport)
+        if upper is not None:
+            await ready
+    except BaseException:
+        transport.abort()
+        raise
+    finally:
+        ready.cancel()
+    return upper or transport, protocol
+
+
+async def made(transport: Lifetime) -> None:
+    """Return once connection_made was called.
+
+    Raises: what it has raised.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+    try:
+        loop.call_soon(transport.begin, future)
+        await future
+    except BaseException:
+        transport.abort()
+        raise
+
+
+async def _connected(
+    host: str | None,
+    port: int | str | None,
+    family: int,
+    proto: int,
+    flags: int,
+    local_addr: tuple[str, int] | None,
+    delay: float | None,
+    interleave: int | None,
+    all_errors: bool,
+) -> socket.socket:
+    if interleave is None:
+        interleave = 0 if delay is None else 1
+    try:
+        candidates = await _look_up(host, port, family, proto, flags)
+        if interleave:
+            candidates = _interleaved(candidates, interleave)
+        return await connect_first(candidates, local_addr, delay)
+    except OSError as error:
+        place, cause = f"cannot connect to {host}:{port}", error.__cause__
+        if all_errors and cause is not None and sys.version_info >= (3, 11):
+            errors = getattr(cause, "exceptions", [cause])
+            raise ExceptionGroup(place, errors) from None  # noqa: F821
+        raise located(error, place) from cause or error
+
+
+async def _look_up(
+    host: str | None, port: int | str | None, family: int, proto: int, flags: int
+) -> list[Candidate]:
+    if host and isinstance(port, int) and not flags:
+        kind = _family_of(host)
+        if kind is not None and family in (0, kind):
+            return [(kind, (host, port))]
+    found = await asyncio.get_running_loop().getaddrinfo(
+        host or None,
+        port,
+        family=family,
+        type=socket.SOCK_STREAM,
+        proto=proto,
+        flags=flags,
+    )
+    candidates = dict.fromkeys((family, at) for family, *_, at in found)
+    if not candidates:
+        raise OSError("getaddrinfo() returned empty list")
+    return list(candidates)  # type: ignore[arg-type]
+
+
+def _family_of(host: str) -> socket.AddressFamily | None:
+    """That of an IP address; None for a name."""
+    try:
+        version = ipaddress.ip_address(host).version
+    except ValueError:
+        return None
+    return socket.AF_INET6 if version == 6 else socket.AF_INET
+
+
+def _interleaved(candidates: Sequence[Candidate], first: int) -> list[Candidate]:
+    """The families in turn, after the ``first`` of the best one."""
+    families: dict[int, list[Candidate]] = {}
+    for candidate in candidates:
+        families.setdefault(candidate[0], []).append(candidate)
+    best = next(iter(families.values()))
+    head = best[: first - 1]
+    del best[: first - 1]
+    turns = itertools.zip_longest(*families.values())
+    return [*head, *(each for turn in turns for each in turn if each is not None)]

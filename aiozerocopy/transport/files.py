@@ -1,0 +1,112 @@
+"""sendfile: a file's bytes through a transport, moved by the kernel."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import IO, Any
+
+from aiozerocopy._core.errors import StreamBroken, StreamClosed
+from aiozerocopy.transport.lifetime import os_error
+from aiozerocopy.transport.tls import TLSTransport
+from aiozerocopy.transport.writing import Writing
+
+PIECE = 256 << 10  # bytes of what has no fd, at a time
+
+
+async def sendfile(
+    transport: asyncio.WriteTransport,
+    file: IO[bytes],
+    offset: int = 0,
+    count: int | None = None,
+    *,
+    fallback: bool = True,
+) -> int:
+    """Send a file after what was written; return how many bytes.
+
+    It begins at ``offset``, and ends after ``count`` bytes or with the file, which then
+    stands behind what was sent.  The kernel moves the bytes, in a thread of ours.  What
+    is written meanwhile follows them.  A file without an fd, and any file under TLS, is
+    read in pieces, unless ``fallback`` is false.  A transport that is not ours is left
+    to its loop's ``sendfile``.
+
+    Raises:
+        ConnectionError: the peer left.
+        RuntimeError: the transport is closing, or cannot write any more.
+        ValueError, TypeError: the file, ``offset`` or ``count`` make no sense.
+        asyncio.SendfileNotAvailableError: the kernel cannot do it, and ``fallback``
+            is false.
+    """
+    if not takes(transport):
+        loop = asyncio.get_running_loop()
+        return await loop.sendfile(transport, file, offset, count, fallback=fallback)
+    _check(transport, file, offset, count)
+    if isinstance(transport, Writing) and _has_fd(file):
+        sent = await _by_the_kernel(transport, file, offset, count)
+    elif fallback:
+        sent = await _in_pieces(transport, file, offset, count)
+    else:
+        raise asyncio.SendfileNotAvailableError(
+            f"the kernel cannot send {file!r} through {transport!r}"
+        )
+    if sent:
+        file.seek(offset + sent)
+    return sent
+
+
+def takes(transport: object) -> bool:
+    """Can `sendfile` send through it, without the help of its loop?"""
+    return isinstance(transport, Writing | TLSTransport)
+
+
+def _check(transport: Any, file: IO[bytes], offset: int, count: int | None) -> None:
+    if transport.is_closing():
+        raise RuntimeError("Transport is closing")
+    if "b" not in getattr(file, "mode", "b"):
+        raise ValueError("file should be opened in binary mode")
+    for name, number, least in (("offset", offset, 0), ("count", count, 1)):
+        if number is None and name == "count":
+            continue
+        if not isinstance(number, int):
+            raise TypeError(f"{name} must be an integer, not {number!r}")
+        if number < least:
+            raise ValueError(f"{name} must be at least {least}, not {number!r}")
+
+
+def _has_fd(file: IO[bytes]) -> bool:
+    try:
+        return file.fileno() >= 0
+    except (AttributeError, OSError):  # io.UnsupportedOperation
+        return False
+
+
+async def _by_the_kernel(
+    transport: Writing, file: IO[bytes], offset: int, count: int | None
+) -> int:
+    relay = transport._stream.send_file(file, offset, count)
+    try:
+        try:
+            transport._files.add(relay)
+            return await relay
+        finally:
+            transport._files.discard(relay)
+    except (StreamBroken, StreamClosed) as error:
+        raise os_error(error) from error
+    finally:
+        transport._files.discard(relay)
+        transport._advance()
+
+
+async def _in_pieces(
+    transport: Any, file: IO[bytes], offset: int, count: int | None
+) -> int:
+    file.seek(offset)
+    sent = 0
+    while count is None or sent < count:
+        most = PIECE if count is None else min(PIECE, count - sent)
+        data = await asyncio.get_running_loop().run_in_executor(None, file.read, most)
+        if not data:
+            break
+        transport.write(data)
+        await transport.drained()
+        sent += len(data)
+    return sent

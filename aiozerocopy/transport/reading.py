@@ -1,0 +1,114 @@
+"""The reading side of a transport: what comes goes to the protocol, or waits.
+
+The loop tells when there is something to read.  A `Protocol` gets what was there, at
+most `READ_SIZE` bytes, as one bytes object; a `BufferedProtocol` gets it in its own
+buffer, without a copy in user space.
+
+While reading is paused the fd is still watched, until there is something to read: most
+pauses are over by then, and so cost nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+from aiozerocopy.transport.lifetime import Lifetime
+
+READ_SIZE = 256 << 10
+
+_NOTHING_NOW = (BlockingIOError, InterruptedError)
+
+
+class Reading(Lifetime, asyncio.ReadTransport):
+    """A transport that reads."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._is_buffered = isinstance(self._protocol, asyncio.BufferedProtocol)
+        self._is_halted = False  # by pause_reading
+        self._is_watched = False
+        self._has_ended = False  # nothing will come any more
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """From now on this one gets what comes."""
+        self._is_buffered = isinstance(protocol, asyncio.BufferedProtocol)
+        super().set_protocol(protocol)
+
+    # -- flow control -------------------------------------------------------------
+
+    def is_reading(self) -> bool:
+        """Does the protocol get what comes?"""
+        return not (self._closing or self._is_halted)
+
+    def pause_reading(self) -> None:
+        """Leave what comes to the kernel.  Called again, it does nothing."""
+        self._is_halted = True
+
+    def resume_reading(self) -> None:
+        """Give the protocol what comes.  Called again, it does nothing."""
+        self._is_halted = False
+        if self._is_made:
+            self._start()
+
+    def _start(self) -> None:
+        if self.is_reading() and not self._is_watched and not self._has_ended:
+            self._readiness.watch(self._fd, self._readable)
+            self._is_watched = True
+
+    def _stop(self) -> None:
+        self._readiness.pause(self._fd)
+        self._is_watched = False
+
+    # -- what comes ---------------------------------------------------------------
+
+    def _readable(self) -> None:
+        if not self.is_reading():
+            self._stop()
+            return
+        try:
+            if self._is_buffered:
+                self._read_into()
+            else:
+                self._read()
+        except BaseException as error:
+            self._fail(error, "what it does with what comes")
+            if not isinstance(error, Exception):
+                raise
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._fd, READ_SIZE)
+        except _NOTHING_NOW:
+            return
+        except OSError as error:
+            self._lose(error)
+            return
+        if data:
+            self._protocol.data_received(data)
+        else:
+            self._end_reading()
+
+    def _read_into(self) -> None:
+        buffer = self._protocol.get_buffer(-1)
+        if not len(buffer):
+            raise RuntimeError("get_buffer() returned an empty buffer")
+        try:
+            n = os.readv(self._fd, (buffer,))
+        except _NOTHING_NOW:
+            return
+        except OSError as error:
+            self._lose(error)
+            return
+        if n:
+            self._protocol.buffer_updated(n)
+        else:
+            self._end_reading()
+
+    def _end_reading(self) -> None:
+        """The peer sends no more: close, unless the protocol wants to go on writing."""
+        self._has_ended = True
+        self._stop()
+        if not self._protocol.eof_received():
+            self.close()

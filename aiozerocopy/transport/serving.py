@@ -1,0 +1,328 @@
+"""create_server and create_unix_server, as the loop has them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from asyncio.trsock import TransportSocket
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from aiozerocopy._net.listening import Listener, listen_tcp, listen_unix
+from aiozerocopy.transport.connecting import check_stream, check_unix
+from aiozerocopy.transport.readiness import readiness_in
+from aiozerocopy.transport.sockets import transport_over
+from aiozerocopy.transport.tls import TLSTransport
+from aiozerocopy.transport.tls_options import for_server
+
+if TYPE_CHECKING:
+    import ssl as tls
+    from collections.abc import Callable, Sequence
+
+    from aiozerocopy.transport.sockets import SocketTransport
+    from aiozerocopy.transport.tls_options import TLSOptions
+
+    Factory = Callable[[], asyncio.BaseProtocol]
+
+PAUSE = 1.0  # seconds without accepting, when there are no fds or no memory
+
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+
+async def create_server(
+    protocol_factory: Factory,
+    host: str | Sequence[str] | None = None,
+    port: int | None = None,
+    *,
+    family: int = socket.AF_UNSPEC,
+    flags: int = socket.AI_PASSIVE,
+    sock: socket.socket | None = None,
+    backlog: int = 100,
+    ssl: tls.SSLContext | None = None,
+    reuse_address: bool | None = None,
+    reuse_port: bool | None = None,
+    keep_alive: bool | None = None,
+    ssl_handshake_timeout: float | None = None,
+    ssl_shutdown_timeout: float | None = None,
+    start_serving: bool = True,
+) -> Server:
+    """Listen on TCP; a protocol is made for every client that comes.
+
+    The arguments are those of `asyncio.loop.create_server`.  Port 0 is a free one, the
+    same for all addresses.
+
+    Raises:
+        OSError: it cannot listen there; host and port are in the text.
+        ValueError: arguments that contradict each other.
+    """
+    factory = _under_tls(
+        protocol_factory, for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
+    )
+    if sock is not None:
+        if host is not None or port is not None:
+            raise ValueError("host/port and sock can not be specified at the same time")
+        check_stream(sock)
+        listeners = [_taken(sock, backlog)]
+    else:
+        if host is None and port is None:
+            raise ValueError("Neither host/port nor sock were specified")
+        hosts = [host] if host is None or isinstance(host, str) else list(host)
+        listen = partial(
+            listen_tcp,
+            backlog=backlog,
+            reuse_port=bool(reuse_port),
+            reuse_address=reuse_address is not False,
+            family=family,
+            flags=flags,
+        )
+        listeners = await _listen_on(hosts, port or 0, listen)
+    for listener in listeners if keep_alive else ():
+        listener.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return await _served(listeners, factory, backlog, start_serving)
+
+
+async def create_unix_server(
+    protocol_factory: Factory,
+    path: str | bytes | os.PathLike[str] | None = None,
+    *,
+    sock: socket.socket | None = None,
+    backlog: int = 100,
+    ssl: tls.SSLContext | None = None,
+    ssl_handshake_timeout: float | None = None,
+    ssl_shutdown_timeout: float | None = None,
+    start_serving: bool = True,
+    cleanup_socket: bool = True,
+) -> Server:
+    """Listen on a Unix socket; a protocol is made for every client that comes.
+
+    The arguments are those of `asyncio.loop.create_unix_server`.  A file that a dead
+    server left is replaced; the file is removed at the end, if it is still ours, unless
+    ``cleanup_socket`` is false.
+
+    Raises:
+        OSError: it cannot listen there, or somebody else does; the path is in the text.
+        ValueError: arguments that contradict each other.
+    """
+    factory = _under_tls(
+        protocol_factory, for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
+    )
+    if path is not None and sock is not None:
+        raise ValueError("path and sock can not be specified at the same time")
+    if sock is not None:
+        check_unix(sock)
+        listener = _taken(sock, backlog)
+    elif path is not None:
+        listener = listen_unix(os.fspath(path), None, backlog)
+    else:
+        raise ValueError("path was not specified, and no sock specified")
+    if not cleanup_socket:
+        listener.file = None
+    return await _served([listener], factory, backlog, start_serving)
+
+
+def _under_tls(factory: Factory, options: TLSOptions | None) -> Factory:
+    """What makes a client's protocol, which TLS may stand below."""
+    return (lambda: TLSTransport(factory(), options)) if options else factory
+
+
+def _taken(sock: socket.socket, backlog: int) -> Listener:
+    sock.setblocking(False)
+    sock.listen(backlog)
+    return Listener(sock, sock.getsockname())
+
+
+async def _listen_on(
+    hosts: Sequence[str | None], port: int, listen: Any
+) -> list[Listener]:
+    listeners: list[Listener] = []
+    try:
+        for host in hosts:
+            listeners += await listen(host, port)
+            port = port or listeners[0].address[1]
+    except BaseException:
+        for listener in listeners:
+            listener.close()
+        raise
+    return listeners
+
+
+async def _served(
+    listeners: list[Listener], factory: Factory, backlog: int, start: bool
+) -> Server:
+    server = Server(asyncio.get_running_loop(), listeners, factory, backlog)
+    if start:
+        await server.start_serving()
+    return server
+
+
+class Server(asyncio.AbstractServer):
+    """What `create_server` and its like return: `asyncio.Server`, as documented there.
+
+    `wait_closed` returns once the server is closed and its clients have gone, on every
+    version of Python (asyncio's own: from 3.12 on).
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        listeners: list[Listener],
+        protocol_factory: Factory,
+        backlog: int,
+    ) -> None:
+        self._loop = loop
+        self._listeners = listeners
+        self._factory = protocol_factory
+        self._burst = backlog  # clients taken before others have their turn
+        self._readiness = readiness_in(loop)
+        self._clients: set[SocketTransport] = set()
+        self._is_serving = False
+        self._forever: asyncio.Future[None] | None = None
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} sockets={self.sockets!r}>"
+
+    @property
+    def sockets(self) -> tuple[TransportSocket, ...]:
+        """Those that it listens on; none once it is closed."""
+        return tuple(TransportSocket(each.sock) for each in self._listeners)
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    def is_serving(self) -> bool:
+        """Does it take clients?"""
+        return self._is_serving
+
+    # -- serving ------------------------------------------------------------------
+
+    async def start_serving(self) -> None:
+        """Take clients.  Called again, it does nothing."""
+        self._start()
+        await asyncio.sleep(0)
+
+    def _start(self) -> None:
+        if not self._is_serving:
+            for listener in self._listeners:
+                self._watch(listener)
+            self._is_serving = bool(self._listeners)
+
+    async def serve_forever(self) -> None:
+        """Take clients until this is cancelled, which closes the server.
+
+        Raises:
+            RuntimeError: it is closed, or somebody awaits this already.
+        """
+        if self._forever is not None:
+            raise RuntimeError(f"{self!r} is already being awaited on serve_forever()")
+        if not self._listeners:
+            raise RuntimeError(f"{self!r} is closed")
+        self._start()
+        self._forever = self._loop.create_future()
+        try:
+            await self._forever
+        except asyncio.CancelledError:
+            try:
+                self.close()
+                await self.wait_closed()
+            finally:
+                raise
+        finally:
+            self._forever = None
+
+    def _watch(self, listener: Listener) -> None:
+        if listener.sock.fileno() >= 0:
+            accept = partial(self._accept, listener)
+            self._readiness.watch(listener.sock.fileno(), accept)
+
+    def _accept(self, listener: Listener) -> None:
+        """Somebody has come."""
+        for _ in range(self._burst):
+            try:
+                sock, _ = listener.sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _EXHAUSTED:
+                    raise
+                self._pause(listener, error)
+                return
+            self._take(sock)
+            if listener.sock.fileno() < 0:  # the protocol has closed the server
+                return
+
+    def _take(self, sock: socket.socket) -> None:
+        with sock:  # (a transport takes it out of the object)
+            try:
+                transport = transport_over(self._loop, sock, self._factory())
+            except Exception as error:
+                context = {"message": "a client was not taken", "exception": error}
+                self._loop.call_exception_handler(context)
+                return
+            transport.on_lost = partial(self._left, transport)
+            self._clients.add(transport)
+            try:
+                transport.begin()
+            except BaseException:
+                transport.abort()
+                raise
+
+    def _pause(self, listener: Listener, error: OSError) -> None:
+        """Wait for others to give something back."""
+        self._loop.call_exception_handler(
+            {
+                "message": "no clients are accepted for now",
+                "exception": error,
+                "socket": TransportSocket(listener.sock),
+            }
+        )
+        self._readiness.pause(listener.sock.fileno())
+        self._loop.call_later(PAUSE, self._watch, listener)
+
+    # -- its end ------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stop listening; clients that have come stay."""
+        for listener in self._listeners:
+            if listener.sock.fileno() >= 0:
+                self._readiness.forget(listener.sock.fileno())
+                listener.close()
+        self._listeners = []
+        self._is_serving = False
+        if self._forever is not None and not self._forever.done():
+            self._forever.cancel()
+        self._wake_if_over()
+
+    def close_clients(self) -> None:
+        """Close the transports of all clients."""
+        for transport in tuple(self._clients):
+            protocol = transport.get_protocol()
+            (protocol if isinstance(protocol, TLSTransport) else transport).close()
+
+    def abort_clients(self) -> None:
+        """Close them at once, whatever was not sent."""
+        for transport in tuple(self._clients):
+            transport.abort()
+
+    def _left(self, transport: SocketTransport) -> None:
+        self._clients.discard(transport)
+        self._wake_if_over()
+
+    def _wake_if_over(self) -> None:
+        if not self._listeners and not self._clients:
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    async def wait_closed(self) -> None:
+        """Return once it is closed and all its clients have gone."""
+        if not self._listeners and not self._clients:
+            return
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)

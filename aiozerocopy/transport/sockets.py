@@ -1,0 +1,71 @@
+"""The transport of a connected stream socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from asyncio.trsock import TransportSocket
+from typing import TYPE_CHECKING, Any
+
+from aiozerocopy._core.channel import OUT, Channel
+from aiozerocopy.opening import UNIX_BUFFER
+from aiozerocopy.transport.lifetime import aborted_if_it_fails
+from aiozerocopy.transport.reading import Reading
+from aiozerocopy.transport.writing import Out, Writing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class SocketTransport(Writing, Reading, asyncio.Transport):
+    """Both directions of a TCP or Unix connection: an `asyncio.Transport`.
+
+    Made by `create_connection` and its like.
+    """
+
+    # asyncio asks this before it puts TLS over a transport.
+    _start_tls_compatible = True
+
+    def _has_socket(self) -> bool:
+        return not self._is_lost
+
+
+def transport_over(
+    loop: asyncio.AbstractEventLoop,
+    sock: socket.socket,
+    protocol: asyncio.BaseProtocol,
+    *,
+    is_given: bool = False,
+) -> SocketTransport:
+    """A transport over a connected socket, which it takes over; `begin` is next.
+
+    A socket that the program has given stays one, until it is closed with the
+    transport: the transport then has a number of its own for the connection.
+    """
+    _prepare(sock)
+    extra = {"sockname": _name(sock.getsockname), "peername": _name(sock.getpeername)}
+    stream = Out(Channel(os.dup(sock.fileno()) if is_given else sock.detach(), OUT))
+    with aborted_if_it_fails(stream):
+        transport = SocketTransport(loop, stream, protocol, extra)
+    if is_given:
+        transport._handle = sock
+        extra["socket"] = TransportSocket(sock)
+    return transport
+
+
+def _prepare(sock: socket.socket) -> None:
+    sock.setblocking(False)
+    if sock.family == socket.AF_UNIX:  # (as `stream_over` does)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER)
+    elif sock.family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError):  # the peer may have gone already
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _name(ask: Callable[[], Any]) -> Any:
+    try:
+        return ask()
+    except OSError:  # it is not connected any more
+        return None

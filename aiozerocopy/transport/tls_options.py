@@ -1,0 +1,102 @@
+"""What ``ssl=`` and its companions ask for."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from typing import Any
+
+HANDSHAKE_TIMEOUT = 60.0  # seconds, as asyncio has them
+SHUTDOWN_TIMEOUT = 30.0
+
+
+@dataclass
+class TLSOptions:
+    """How a connection is to be encrypted; the timeouts get their defaults.
+
+    Raises:
+        TypeError: the context is none.
+        ValueError: a timeout is not positive.
+    """
+
+    context: ssl.SSLContext
+    server_side: bool = False
+    server_hostname: str | None = None
+    handshake_timeout: float | None = None
+    shutdown_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.context, ssl.SSLContext):
+            raise TypeError(f"an ssl.SSLContext is expected, not {self.context!r}")
+        if self.server_side:
+            self.server_hostname = None
+        self.handshaking = _seconds(
+            "ssl_handshake_timeout", self.handshake_timeout, HANDSHAKE_TIMEOUT
+        )
+        self.leaving = _seconds(
+            "ssl_shutdown_timeout", self.shutdown_timeout, SHUTDOWN_TIMEOUT
+        )
+
+
+def _seconds(name: str, given: float | None, default: float) -> float:
+    if given is not None and given <= 0:
+        raise ValueError(f"{name} should be a positive number, got {given}")
+    return default if given is None else given
+
+
+def for_client(
+    given: Any,
+    host: str | None,
+    server_hostname: str | None,
+    handshake_timeout: float | None,
+    shutdown_timeout: float | None,
+) -> TLSOptions | None:
+    """What the arguments of a client ask for; None if no TLS.
+
+    Raises:
+        TypeError: ``ssl`` is neither true nor a context.
+        ValueError: the arguments contradict each other.
+    """
+    if not given:
+        if server_hostname is not None:
+            raise ValueError("server_hostname is only meaningful with ssl")
+        _check_absent(handshake_timeout, shutdown_timeout)
+        return None
+    if server_hostname is None:
+        if not host:
+            raise ValueError(
+                "You must set server_hostname when using ssl without a host"
+            )
+        server_hostname = host
+    if given is True:
+        given = ssl.create_default_context()
+        given.check_hostname = bool(server_hostname)
+    return TLSOptions(
+        given, False, server_hostname, handshake_timeout, shutdown_timeout
+    )
+
+
+def for_server(
+    given: Any, handshake_timeout: float | None, shutdown_timeout: float | None
+) -> TLSOptions | None:
+    """What the arguments of a server ask for; None if no TLS.
+
+    Raises:
+        TypeError: ``ssl`` is no context.
+        ValueError: the arguments contradict each other.
+    """
+    if not given:
+        _check_absent(handshake_timeout, shutdown_timeout)
+        return None
+    return TLSOptions(given, True, None, handshake_timeout, shutdown_timeout)
+
+
+def _check_absent(
+    handshake_timeout: float | None, shutdown_timeout: float | None
+) -> None:
+    for name, value in (
+        ("ssl_handshake_timeout", handshake_timeout),
+        ("ssl_shutdown_timeout", shutdown_timeout),
+    ):
+        if value is not None:
+            raise ValueError(f"{name} is only meaningful with ssl")

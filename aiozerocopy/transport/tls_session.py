@@ -1,0 +1,88 @@
+"""One TLS session by OpenSSL in memory: ciphertext on one side, plaintext on the other.
+
+It does no I/O, as `ssl.MemoryBIO` intends.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiozerocopy.transport.tls_options import TLSOptions
+
+
+class Session:
+    """Encrypts and decrypts what one connection sends and gets."""
+
+    def __init__(self, options: TLSOptions) -> None:
+        self._arrived, self._sealed = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._ssl = options.context.wrap_bio(
+            self._arrived, self._sealed, options.server_side, options.server_hostname
+        )
+        self.ended = False  # the peer has said close_notify
+        self.error: ssl.SSLError | None = None  # why nothing more can be decrypted
+        # What arrives, and what is to be sent: these are called for each piece.
+        self.feed = self._arrived.write
+        self.take = self._sealed.read
+        self.encrypt = self._ssl.write
+        self._read: Callable[[int, memoryview], int] = self._ssl.read  # type: ignore[assignment]
+
+    def shake(self) -> bool:
+        """Go on with the handshake; is it done?
+
+        Raises:
+            ssl.SSLError: it has failed.
+        """
+        try:
+            self._ssl.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        return True
+
+    def has_sealed(self) -> bool:
+        """Is there something to be sent?"""
+        return self._sealed.pending > 0
+
+    def has_arrived(self) -> bool:
+        """Is there something that could be decrypted?"""
+        return self._arrived.pending > 0 or self._ssl.pending() > 0
+
+    def decrypt_into(self, room: memoryview) -> int:
+        """Fill the room with as much as there is; may set `ended` or `error`."""
+        filled, read = 0, self._read
+        while filled < room.nbytes and self.error is None and self.has_arrived():
+            try:
+                count = read(room.nbytes - filled, room[filled:])
+            except ssl.SSLWantReadError:
+                break
+            except ssl.SSLZeroReturnError:
+                count = 0
+            except ssl.SSLError as error:
+                self.error = error
+                break
+            if count == 0:
+                self.ended = True
+                break
+            filled += count
+        return filled
+
+    def say_goodbye(self) -> None:
+        """Seal a close_notify; may set `error`.  First decrypt all that has arrived."""
+        try:
+            self._ssl.unwrap()
+        except ssl.SSLWantReadError:
+            pass  # the peer's own has not come
+        except ssl.SSLError as error:
+            self.error = error
+
+    def known(self) -> dict[str, Any]:
+        """What a transport's `get_extra_info` tells after the handshake."""
+        return {
+            "ssl_object": self._ssl,
+            "peercert": self._ssl.getpeercert(),
+            "cipher": self._ssl.cipher(),
+            "compression": self._ssl.compression(),
+        }

@@ -1,0 +1,314 @@
+"""The writing side of a transport: write, writelines, write_eof, and flow control.
+
+The path of one write
+    `write` calls `azc_send_bound` in C, which sends at once if nothing is queued.  What
+    is left stays in C's queue, in order, and the pump sends it, without the loop and
+    without the GIL.  Nothing is copied, except buffers that are so small that a copy is
+    cheaper than to borrow them.
+
+The states of a buffer, and who owns it
+    out       the caller's again when `write` returns: most are
+    queued    borrowed: its memory stays where it is, and must not be changed until it
+              is out.  `_pending` has its operation
+    over      its operation has ended, by an error maybe: the caller's again
+
+Flow control.  The protocol is paused as soon as more than the high-water mark is
+queued, and also as soon as anything is queued that its owner could change: then
+`StreamWriter.drain` waits until that is out, and whoever uses a buffer again after it
+sends what he meant to.  It is resumed once both are over.
+
+An exception that interrupts a `write`, by a signal's handler, takes the buffers back:
+of that message either nothing goes out, or all of it, from a copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import errno
+from typing import TYPE_CHECKING, Any
+
+from aiozerocopy._core.batches import joined
+from aiozerocopy._core.binding import IN_PROGRESS, send_bound
+from aiozerocopy._core.borrows import Operation
+from aiozerocopy._core.errors import StreamBroken, StreamClosed
+from aiozerocopy._core.pins import nbytes, pin_or_copy
+from aiozerocopy._core.sending import RESCUE_LIMIT, SendStream
+from aiozerocopy._core.waiter import current_loop
+from aiozerocopy.transport.lifetime import Lifetime, os_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from typing_extensions import Buffer
+
+    from aiozerocopy._core.channel import Channel
+    from aiozerocopy._core.relaying import Relay
+
+HIGH = 64 << 10  # bytes queued, above which the protocol is paused
+_NO_BUDGET = (1 << 32) - 1  # a write never yields to the loop
+
+
+class Out(SendStream):
+    """The stream of a transport that writes."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._name = f"<transport fd={channel.fileno()}>"
+        super().__init__(channel)
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+class Writing(Lifetime, asyncio.WriteTransport):
+    """A transport that writes."""
+
+    _stream: Out
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._out = self._stream._out
+        self._port = self._stream._enter().port
+        # What is queued, first in, first out.
+        self._pending: collections.deque[Operation] = collections.deque()
+        self._files: set[Relay] = set()  # that are being sent
+        # The last operation whose memory its owner may change.
+        self._borrowing: Operation | None = None
+        self._high, self._low = HIGH, HIGH // 4
+        self._is_paused = False  # is the protocol?
+        self._eof = False
+        self._failure: OSError | None = None  # why something is not out
+
+    # -- writing ------------------------------------------------------------------
+
+    def write(self, data: Buffer) -> None:
+        """Send the bytes of any C-contiguous buffer, after all that was written before.
+
+        What is not out when this returns is borrowed: it must not be changed before
+        `drained`, or ``drain`` of the `StreamWriter`, has returned.  (Up to 4 KiB are
+        copied instead, and so are yours at once.)
+
+        After the connection was lost nothing is sent, and `drained` raises.
+
+        Raises:
+            TypeError, BufferError, ValueError: not a buffer that can be sent; nothing
+                of it was.
+            RuntimeError: after write_eof.
+        """
+        item = data if type(data) is bytes else pin_or_copy(data)
+        n = len(item)
+        out = self._out
+        ready = out.ready
+        if ready is None or self._eof or self._is_lost or not n:
+            if not n or not self._is_writable():
+                return
+            out.bind_port(self._port, _NO_BUDGET)
+            ready = out.ready
+            if ready is None:  # we are a forked child
+                return
+        try:
+            try:
+                ready.views[0] = item
+                result = send_bound(out.id, item, n)
+                if result == 0:
+                    ready.views[0] = None
+                    return
+                result = out.note_result(self._port, ready, n, result)
+                is_fixed = type(item) is bytes or _is_fixed(data)
+                self._queued(ready, result, is_fixed)
+            except BaseException:
+                out.take_back_blocking(self._port, ready, RESCUE_LIMIT)
+                raise
+        except BaseException:
+            out.take_back_blocking(self._port, ready, RESCUE_LIMIT)
+            raise
+
+    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
+        """Send the bytes of several buffers, in one system call where that can be.
+
+        Raises: as `write`.
+        """
+        items = [data for data in list_of_data if nbytes(data)]
+        if not items or not self._is_writable():
+            return
+        if len(items) == 1:
+            self.write(items[0])
+        elif block := joined(items):
+            self.write(block)
+        else:
+            self._write_pieces(items)
+
+    def _write_pieces(self, items: list[Buffer]) -> None:
+        out, operation = self._out, Operation(self._port, [])
+        try:
+            try:
+                result = out.submit(self._port, operation, items)
+                self._queued(operation, result, all(map(_is_fixed, items)))
+            except BaseException:
+                out.take_back_blocking(self._port, operation, RESCUE_LIMIT)
+                raise
+        except BaseException:
+            out.take_back_blocking(self._port, operation, RESCUE_LIMIT)
+            raise
+
+    def _is_writable(self) -> bool:
+        """Raises: RuntimeError after write_eof."""
+        if self._eof:
+            raise RuntimeError("nothing can be written after write_eof")
+        if self._is_lost and self._failure is None:
+            self._failure = ConnectionAbortedError(
+                errno.ECONNABORTED, "it was written to after it was closed"
+            )
+        return not self._is_lost
+
+    def _queued(self, operation: Operation, result: int, is_fixed: bool) -> None:
+        """Go on after a call into C, which has sent it, queued it or refused it."""
+        if result >= 0:
+            return
+        if result != IN_PROGRESS:
+            error = self._out.refused(result, operation.total)
+            if not isinstance(error, (StreamBroken, StreamClosed)):
+                raise error  # nothing of it was sent, and the next may be
+            self._break(error)
+            return
+        self._pending.append(operation)
+        if not is_fixed:
+            self._borrowing = operation
+        operation.listen(self._advance)
+        if not self._is_paused:
+            self._pause_if_full()
+
+    def write_eof(self) -> None:
+        """Tell the peer that no more will come, once all is out; read on."""
+        if self._closing or self._eof:
+            return
+        self._eof = True
+        self._finish()
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    async def drained(self) -> None:
+        """Return when all that was written is out, and the buffers are yours again.
+
+        Raises:
+            OSError: not all of it is out, nor will be; but the buffers are yours.
+                It is what connection_lost has got, or ConnectionAbortedError.
+        """
+        if self._pending:
+            last, loop = self._pending[-1], current_loop()
+            while not last.done:
+                await loop.park(last)
+        if self._failure is not None:
+            raise self._failure
+
+    # -- what was queued, and its end ---------------------------------------------
+
+    def _advance(self) -> None:
+        """Something that was queued has ended.  May be called twice."""
+        try:
+            pending = self._pending
+            while pending and pending[0].done:
+                operation = pending[0]
+                if operation.status < 0 and not (
+                    operation.was_dropped or operation.was_rescued
+                ):
+                    self._break(operation.failure())
+                if pending and pending[0] is operation:  # (an abort ends them all)
+                    pending.popleft()
+            if not self._is_lost:
+                if self._is_paused:
+                    self._resume_if_empty()
+                if not pending:
+                    self._finish()
+        except BaseException as error:
+            self._fail(error, "the end of a write")
+            raise
+
+    def _finish(self) -> None:
+        if self._pending or self._files:
+            return
+        if self._closing:
+            self._lose(None)
+        elif self._eof:
+            self._end_writing()
+
+    def _end_writing(self) -> None:
+        try:
+            self._out.shutdown()
+        except (StreamBroken, StreamClosed) as error:
+            self._break(error)
+
+    def _break(self, error: Exception) -> None:
+        """What was written cannot be sent."""
+        failure = os_error(error)
+        if self._failure is None:
+            self._failure = failure
+        self._lose(failure)
+
+    def _lose(self, error: BaseException | None) -> None:
+        if not self._is_lost and self._failure is None:
+            if isinstance(error, OSError):
+                self._failure = error
+            elif self._pending or self._files:
+                self._failure = ConnectionAbortedError(
+                    errno.ECONNABORTED, "it was aborted before all was out"
+                )
+        super()._lose(error)
+
+    # -- flow control -------------------------------------------------------------
+
+    def get_write_buffer_size(self) -> int:
+        """How many bytes are queued, within us."""
+        return self._out.stats().queued_bytes
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        """The low-water mark and the high-water mark."""
+        return self._low, self._high
+
+    def set_write_buffer_limits(
+        self, high: int | None = None, low: int | None = None
+    ) -> None:
+        """Pause the protocol above ``high`` bytes, resume it at ``low``.
+
+        Raises:
+            ValueError: not 0 <= low <= high.
+        """
+        if high is None:
+            high = HIGH if low is None else 4 * low
+        if low is None:
+            low = high // 4
+        if not 0 <= low <= high:
+            raise ValueError(
+                f"0 <= low <= high is required, not low={low!r} and high={high!r}"
+            )
+        self._high, self._low = high, low
+        if self._pending and not self._is_paused and not self._is_lost:
+            self._pause_if_full()
+
+    def _is_borrowing(self) -> bool:
+        """Is something queued that its owner could change?"""
+        return self._borrowing is not None and not self._borrowing.done
+
+    def _pause_if_full(self) -> None:
+        if self._is_borrowing() or self.get_write_buffer_size() > self._high:
+            self._is_paused = True
+            try:
+                self._protocol.pause_writing()
+            except Exception as error:
+                self._report(error, "pause_writing")
+
+    def _resume_if_empty(self) -> None:
+        if not self._is_borrowing() and self.get_write_buffer_size() <= self._low:
+            self._is_paused = False
+            try:
+                self._protocol.resume_writing()
+            except Exception as error:
+                self._report(error, "resume_writing")
+
+
+def _is_fixed(data: object) -> bool:
+    """Can nobody change this memory?"""
+    if type(data) is memoryview:
+        data = data.obj
+    return type(data) is bytes

@@ -1,0 +1,126 @@
+"""TLS at both ends of a wire in memory, and protocols that note what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from links import until
+from wires import pair
+
+from aiozerocopy.transport.tls import TLSTransport
+from aiozerocopy.transport.tls_options import TLSOptions
+
+if TYPE_CHECKING:
+    import ssl
+
+Contexts = tuple["ssl.SSLContext", "ssl.SSLContext"]  # of a server and of a client
+
+
+class Notes(asyncio.Protocol):
+    """Notes what it is told."""
+
+    def __init__(self, *, keep_open: bool = False) -> None:
+        self.events: list[str] = []
+        self.data = bytearray()
+        self.error: BaseException | None = None
+        self.transport: Any = None
+        self._keep_open = keep_open
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.events.append("made")
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        assert type(data) is bytes
+        self.data += data
+
+    def eof_received(self) -> bool:
+        self.events.append("eof")
+        return self._keep_open
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.events.append("lost")
+        self.error = exc
+
+    def pause_writing(self) -> None:
+        self.events.append("pause")
+
+    def resume_writing(self) -> None:
+        self.events.append("resume")
+
+    def is_lost(self) -> bool:
+        return "lost" in self.events
+
+
+class BufferedNotes(asyncio.BufferedProtocol):
+    """The same, with memory of its own that is small and odd."""
+
+    def __init__(self) -> None:
+        self.notes = Notes()
+        self.connection_made = self.notes.connection_made  # type: ignore[method-assign]
+        self.connection_lost = self.notes.connection_lost  # type: ignore[method-assign]
+        self.eof_received = self.notes.eof_received  # type: ignore[method-assign]
+        self._room = bytearray(10_007)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.notes.data += self._room[:nbytes]
+        self._room = bytearray(10_007)
+
+
+def server(
+    contexts: Contexts, protocol: Any, ready: Any = None, **options: Any
+) -> TLSTransport:
+    """What a server's protocol is put under."""
+    options = {"server_side": True, **options}
+    return TLSTransport(protocol, TLSOptions(contexts[0], **options), ready)
+
+
+def client(
+    contexts: Contexts, protocol: Any, ready: Any = None, **options: Any
+) -> TLSTransport:
+    """What a client's protocol is put under."""
+    options = {"server_hostname": "localhost", **options}
+    return TLSTransport(protocol, TLSOptions(contexts[1], **options), ready)
+
+
+class Ends:
+    """A server's and a client's TLS over wires in memory."""
+
+    def __init__(
+        self,
+        contexts: Contexts,
+        above: Any = None,
+        below: Any = None,
+        **options: Any,
+    ) -> None:
+        self.server: Any = above or Notes()
+        self.client: Any = below or Notes()
+        self.ready = asyncio.get_running_loop().create_future()
+        self.upper = server(contexts, self.server, **options)
+        self.lower = client(contexts, self.client, self.ready, **options)
+        self.wires = pair(self.upper, self.lower)
+
+    async def shake(self) -> Ends:
+        await self.ready
+        await until(lambda: not self.upper._timer)
+        return self
+
+
+async def quiet() -> None:
+    """Return when nothing is under way in memory."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+class Silent(asyncio.BufferedProtocol):
+    """It reads, and says nothing."""
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return bytearray(1 << 16)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        pass

@@ -1,0 +1,130 @@
+"""A transport of ours over one end of a connection, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from links import others_wait
+
+from aiozerocopy import transport as azt
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """Transports are asyncio's: not for trio."""
+    if request.param == "uvloop":
+        pytest.importorskip("uvloop")
+        return "asyncio", {"use_uvloop": True}
+    return "asyncio", {"debug": True}
+
+
+class Recorder(asyncio.Protocol):
+    """Notes what it is told."""
+
+    def __init__(self, keep_open: bool = False) -> None:
+        self.events: list[Any] = []
+        self.data = bytearray()
+        self.lost: asyncio.Future[BaseException | None] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._keep_open = keep_open
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport: azt.SocketTransport = transport
+        self.events.append("made")
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+        if self.events[-1] != "data":
+            self.events.append("data")
+
+    def eof_received(self) -> bool:
+        self.events.append("eof")
+        return self._keep_open
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.events.append("lost")
+        self.lost.set_result(exc)
+
+    def pause_writing(self) -> None:
+        self.events.append("pause")
+
+    def resume_writing(self) -> None:
+        self.events.append("resume")
+
+
+class Filler(asyncio.BufferedProtocol):
+    """Takes what comes in a buffer of its own."""
+
+    def __init__(self, size: int = 1000) -> None:
+        self.buffer = bytearray(size)
+        self.data = bytearray()
+        self.ended = asyncio.Event()
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data += self.buffer[:nbytes]
+
+    def eof_received(self) -> None:
+        self.ended.set()
+
+
+class End:
+    """A transport of ours over one end of a connection, and a plain socket over the
+    other, whose buffers are small."""
+
+    def __init__(self, transport: Any, protocol: Any, peer: socket.socket) -> None:
+        self.transport: azt.SocketTransport = transport
+        self.protocol: Any = protocol
+        self.peer = peer
+
+    async def read(self, n: int) -> bytes:
+        data = bytearray()
+        while len(data) < n:
+            loop = asyncio.get_running_loop()
+            piece = await loop.sock_recv(self.peer, n - len(data))
+            if not piece:
+                break
+            data += piece
+        return bytes(data)
+
+    async def read_all(self) -> bytes:
+        return await self.read(1 << 30)
+
+    def reset(self) -> None:
+        """The peer goes as one that crashes."""
+        linger = struct.pack("ii", 1, 0)
+        self.peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self.peer.close()
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    factory: Callable[[], Any] = Recorder, *, tcp: bool = False
+) -> AsyncIterator[End]:
+    if tcp:
+        with socket.create_server((HOST, 0)) as listener:
+            ours = socket.create_connection(listener.getsockname())
+            peer, _ = listener.accept()
+    else:
+        ours, peer = socket.socketpair()
+    peer.setblocking(False)
+    with peer:
+        transport, protocol = await azt.create_connection(factory, sock=ours)
+        try:
+            yield End(transport, protocol, peer)
+        finally:
+            transport.abort()
+            await others_wait()

@@ -1,0 +1,794 @@
+"""aiozerocopy.transport: what a Protocol sees of a connection, and the way back."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import socket
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from links import BIG, others_wait, until
+from oracle import message, payload, poison
+from transports import HOST, Filler, Recorder, anyio_backend, opened
+
+from aiozerocopy import transport as azt
+
+np = pytest.importorskip("numpy")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+__all__ = ["anyio_backend"]
+
+pytestmark = pytest.mark.anyio
+
+# ---- the order of things ------------------------------------------------------------
+
+
+async def test_echo_and_the_order_of_calls() -> None:
+    class Echo(Recorder):
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self.transport.write(data)
+
+    servers: list[Echo] = []
+
+    def factory() -> Echo:
+        servers.append(Echo())
+        return servers[-1]
+
+    async with await azt.create_server(factory, HOST, 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        transport, client = await azt.create_connection(Recorder, HOST, port)
+        transport.write(b"there")
+        await until(lambda: client.data == b"there")
+        transport.close()
+        assert await client.lost is None
+        assert await servers[0].lost is None
+    assert client.events == ["made", "data", "lost"]
+    assert servers[0].events == ["made", "data", "eof", "lost"]
+
+
+async def test_it_is_an_asyncio_transport() -> None:
+    async with opened() as end:
+        assert isinstance(end.transport, asyncio.Transport)
+        assert end.transport.can_write_eof()
+        assert end.transport.get_protocol() is end.protocol
+
+
+async def test_extra_info() -> None:
+    async with await azt.create_server(Recorder, HOST, 0) as server:
+        address = server.sockets[0].getsockname()
+        transport, protocol = await azt.create_connection(Recorder, *address)
+        assert transport.get_extra_info("peername") == address
+        sock = transport.get_extra_info("socket")
+        assert sock is transport.get_extra_info("socket")
+        assert sock.getsockname() == transport.get_extra_info("sockname")
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert transport.get_extra_info("cipher", 5) == 5
+        transport.close()
+        await protocol.lost
+        await others_wait()
+        assert sock.fileno() == -1
+        assert transport.get_extra_info("peername") == address
+
+
+async def test_socket_is_told_also_while_it_closes() -> None:
+    class Late(Recorder):
+        def connection_lost(self, exc: BaseException | None) -> None:
+            self.socket = self.transport.get_extra_info("socket")
+            super().connection_lost(exc)
+
+    async with opened(Late) as end:
+        end.transport.close()
+        await end.protocol.lost
+        assert end.protocol.socket is not None
+        assert end.transport.get_protocol() is None
+
+
+async def test_a_given_socket_stays_an_object_until_the_end() -> None:
+    ours, peer = socket.socketpair()
+    with peer:
+        transport, protocol = await azt.create_connection(Recorder, sock=ours)
+        assert ours.fileno() >= 0
+        transport.close()
+        await protocol.lost
+        await until(lambda: ours.fileno() < 0)
+        assert peer.recv(1) == b""
+
+
+# ---- writing ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 5000, BIG])
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+async def test_write(size: int, kind: Callable[[Any], Any]) -> None:
+    data = bytes(payload(1, size))
+    async with opened() as end:
+        end.transport.write(kind(data))
+        assert await end.read(size) == data
+        await end.transport.drained()
+
+
+async def test_arrays_count_bytes() -> None:
+    array = np.arange(BIG, dtype="f4").reshape(4, -1)
+    async with opened() as end:
+        end.transport.write(array)
+        end.transport.write(memoryview(array))
+        end.transport.writelines([array[0], b"and", array[1]])
+        expected = array.tobytes() * 2 + array[0].tobytes() + b"and"
+        expected += array[1].tobytes()
+        assert await end.read(len(expected)) == expected
+
+
+async def test_writes_stay_in_order() -> None:
+    pieces = [bytes(payload(seed, 1 + seed * 997 % 60_000)) for seed in range(100)]
+    async with opened() as end:
+        for number, piece in enumerate(pieces):
+            if number % 3:
+                end.transport.write(piece)
+            else:
+                end.transport.writelines([piece[:7], b"", bytearray(piece[7:])])
+        end.transport.write_eof()
+        assert await end.read_all() == b"".join(pieces)
+
+
+async def test_a_buffer_is_borrowed_until_drained() -> None:
+    data = message(1, 0, BIG)
+    sent = bytes(data)
+    async with opened() as end:
+        end.transport.write(data)
+        with pytest.raises(BufferError):
+            data.append(0)
+        assert end.protocol.events == ["made", "pause"]
+        reading = asyncio.ensure_future(end.read(len(sent)))
+        await end.transport.drained()
+        poison(data)
+        data.append(0)
+        assert await reading == sent
+        await until(lambda: end.protocol.events == ["made", "pause", "resume"])
+
+
+async def test_reuse_after_drain_never_corrupts() -> None:
+    """What asyncio (from 3.12 on) and uvloop fail: below the mark it is not out."""
+    ours, peer = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 5000)
+    reader, writer = await azt.open_connection(sock=ours)
+    received = bytearray()
+
+    async def read() -> None:
+        while piece := await asyncio.get_running_loop().sock_recv(peer, 3000):
+            received.extend(piece)
+
+    peer.setblocking(False)
+    with peer:
+        reading = asyncio.ensure_future(read())
+        buffer, expected = bytearray(51_200), bytearray()
+        for seed in range(20):
+            buffer[:] = payload(seed, len(buffer))
+            expected += buffer
+            writer.write(memoryview(buffer))
+            await writer.drain()
+            poison(buffer)
+        writer.close()
+        await writer.wait_closed()
+        await reading
+    assert received == expected
+    assert reader.at_eof()
+
+
+async def test_small_buffers_are_yours_at_once() -> None:
+    async with opened() as end:
+        end.transport.write(bytes(BIG))  # so that the next waits behind it
+        small = bytearray(b"small")
+        end.transport.write(small)
+        small.clear()
+        assert (await end.read(BIG + 5))[BIG:] == b"small"
+
+
+async def test_bytes_that_cannot_change_are_under_the_marks() -> None:
+    async with opened() as end:
+        end.transport.set_write_buffer_limits(high=2 * BIG)
+        data = bytes(BIG)
+        end.transport.write(data)
+        end.transport.write(memoryview(data)[:100])
+        assert end.protocol.events == ["made"]
+        assert end.transport.get_write_buffer_size() > 100
+        end.transport.write(data)
+        end.transport.write(data)
+        assert end.protocol.events == ["made", "pause"]
+        await end.read(3 * BIG + 100)
+        await until(lambda: end.protocol.events == ["made", "pause", "resume"])
+        assert end.transport.get_write_buffer_size() == 0
+
+
+async def test_writelines_has_flow_control() -> None:
+    async with opened() as end:
+        end.transport.writelines([bytes(BIG), bytes(BIG)])
+        assert end.protocol.events == ["made", "pause"]
+        await end.read(2 * BIG)
+        await until(lambda: "resume" in end.protocol.events)
+
+
+async def test_limits() -> None:
+    async with opened() as end:
+        transport = end.transport
+        assert transport.get_write_buffer_limits() == (16 << 10, 64 << 10)
+        transport.set_write_buffer_limits(low=100)
+        assert transport.get_write_buffer_limits() == (100, 400)
+        transport.set_write_buffer_limits(high=0)
+        assert transport.get_write_buffer_limits() == (0, 0)
+        with pytest.raises(ValueError, match="low=2 and high=1"):
+            transport.set_write_buffer_limits(high=1, low=2)
+        transport.set_write_buffer_limits(high=3 * BIG)
+        transport.write(bytes(BIG))
+        assert end.protocol.events == ["made"]
+        transport.set_write_buffer_limits(high=10)
+        assert end.protocol.events == ["made", "pause"]
+
+
+@pytest.mark.parametrize("data", ["text", 5, None, [1, 2]])
+async def test_what_is_no_buffer_is_refused(data: Any) -> None:
+    async with opened() as end:
+        with pytest.raises(TypeError):
+            end.transport.write(data)
+        with pytest.raises(TypeError):
+            end.transport.writelines([b"a", data])
+        end.transport.write(b"still well")
+        assert await end.read(10) == b"still well"
+
+
+async def test_strided_memory_is_refused() -> None:
+    async with opened() as end:
+        with pytest.raises(BufferError):
+            end.transport.write(memoryview(bytes(20_000))[::2])
+
+
+async def test_write_eof_comes_after_all_else() -> None:
+    async with opened(lambda: Recorder(keep_open=True)) as end:
+        end.transport.write(bytes(BIG))
+        end.transport.write_eof()
+        end.transport.write_eof()
+        with pytest.raises(RuntimeError, match="after write_eof"):
+            end.transport.write(b"more")
+        with pytest.raises(RuntimeError, match="after write_eof"):
+            end.transport.writelines([b"more", b"and more"])
+        assert len(await end.read_all()) == BIG
+        end.peer.send(b"answer")
+        await until(lambda: end.protocol.data == b"answer")
+
+
+async def test_close_flushes() -> None:
+    async with opened() as end:
+        end.transport.write(bytearray(BIG))
+        end.transport.close()
+        assert end.transport.is_closing()
+        end.transport.close()
+        assert len(await end.read_all()) == BIG
+        assert await end.protocol.lost is None
+        await end.transport.drained()
+
+
+# ---- reading ------------------------------------------------------------------------
+
+
+async def test_pause_and_resume_reading() -> None:
+    async with opened() as end:
+        assert end.transport.is_reading()
+        end.transport.pause_reading()
+        end.transport.pause_reading()
+        assert not end.transport.is_reading()
+        end.peer.send(b"one")
+        await others_wait()
+        assert end.protocol.data == b""
+        end.transport.resume_reading()
+        end.transport.resume_reading()
+        await until(lambda: end.protocol.data == b"one")
+
+
+async def test_paused_from_the_beginning() -> None:
+    class Paused(Recorder):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            transport.pause_reading()
+
+    async with opened(Paused) as end:
+        end.peer.send(b"early")
+        await others_wait()
+        assert end.protocol.data == b""
+        end.transport.resume_reading()
+        await until(lambda: end.protocol.data == b"early")
+
+
+async def test_paused_while_much_comes() -> None:
+    """Not more than what was on its way is told after pause_reading."""
+
+    class Once(Recorder):
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self.transport.pause_reading()
+
+    async with opened(Once) as end:
+
+        def has(n: int) -> bool:
+            return len(end.protocol.data) == n
+
+        for seed in range(5):
+            end.peer.send(payload(seed, 1000))
+            await until(partial(has, 1000 * (seed + 1)))
+            end.peer.send(b"x")
+            await others_wait()
+            assert len(end.protocol.data) == 1000 * (seed + 1)
+            end.transport.resume_reading()
+            await until(partial(has, 1000 * (seed + 1) + 1))
+            end.protocol.data.pop()
+            end.transport.resume_reading()
+
+
+async def test_buffered_protocol() -> None:
+    async with opened(Filler) as end:
+        data = bytes(payload(3, 10_000))
+        end.peer.send(data)
+        end.peer.shutdown(socket.SHUT_WR)
+        await end.protocol.ended.wait()
+        assert end.protocol.data == data
+        assert end.transport.is_closing()
+
+
+async def test_an_empty_buffer_is_an_error() -> None:
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, each: told.append(each))
+    async with opened(lambda: Filler(0)) as end:
+        end.peer.send(b"x")
+        await until(end.transport.is_closing)
+    assert "empty buffer" in str(told[0]["exception"])
+
+
+async def test_the_protocol_may_change() -> None:
+    async with opened() as end:
+        end.peer.send(b"one")
+        await until(lambda: end.protocol.data == b"one")
+        filler = Filler()
+        end.transport.set_protocol(filler)
+        assert end.transport.get_protocol() is filler
+        end.peer.send(b"two")
+        await until(lambda: filler.data == b"two")
+        end.transport.set_protocol(end.protocol)
+        end.peer.send(b"three")
+        await until(lambda: end.protocol.data == b"onethree")
+
+
+@pytest.mark.parametrize("keep_open", [True, False])
+async def test_half_close(keep_open: bool) -> None:
+    async with opened(lambda: Recorder(keep_open)) as end:
+        end.peer.send(b"last")
+        end.peer.shutdown(socket.SHUT_WR)
+        await until(lambda: "eof" in end.protocol.events)
+        assert end.transport.is_closing() is not keep_open
+        if keep_open:
+            end.transport.write(b"answer")
+            assert await end.read(6) == b"answer"
+            end.transport.close()
+        assert await end.read_all() == b""
+        assert await end.protocol.lost is None
+
+
+# ---- its ends -----------------------------------------------------------------------
+
+
+async def test_reset_of_an_idle_connection() -> None:
+    async with opened(tcp=True) as end:
+        end.reset()
+        assert isinstance(await end.protocol.lost, ConnectionResetError)
+        end.transport.write(b"lost")
+        with pytest.raises(ConnectionResetError):
+            await end.transport.drained()
+
+
+@pytest.mark.parametrize("tcp", [True, False])
+async def test_the_peer_goes_while_much_is_queued(tcp: bool) -> None:
+    data = bytearray(8 * BIG)
+    async with opened(tcp=tcp) as end:
+        end.transport.write(data)
+        draining = asyncio.ensure_future(end.transport.drained())
+        await others_wait()
+        end.reset()
+        lost = await end.protocol.lost
+        assert isinstance(lost, (ConnectionResetError, BrokenPipeError))
+        with pytest.raises(type(lost)):
+            await draining
+        data.append(0)
+    assert end.protocol.events[-1] == "lost"
+    assert end.protocol.events.count("lost") == 1
+
+
+async def test_abort_while_writing() -> None:
+    data = message(1, 0, BIG)
+    sent = bytes(data)
+    async with opened() as end:
+        end.transport.write(data)
+        draining = asyncio.ensure_future(end.transport.drained())
+        await others_wait()
+        end.transport.abort()
+        end.transport.abort()
+        with pytest.raises(ConnectionAbortedError, match="before all was out"):
+            await draining
+        poison(data)
+        assert await end.protocol.lost is None
+        assert sent.startswith(await end.read_all())
+
+
+async def test_abort_wakes_the_drain_of_a_writer() -> None:
+    ours, peer = socket.socketpair()
+    with peer:
+        _, writer = await azt.open_connection(sock=ours)
+        writer.write(bytearray(BIG))
+        draining = asyncio.ensure_future(writer.drain())
+        await others_wait()
+        assert not draining.done()
+        writer.transport.abort()
+        await draining
+        with pytest.raises(ConnectionAbortedError):
+            await writer.transport.drained()  # type: ignore[attr-defined]
+        await writer.wait_closed()
+
+
+async def test_written_after_the_end() -> None:
+    async with opened() as end:
+        end.transport.close()
+        await end.transport.drained()
+        end.transport.write(b"late")
+        end.transport.writelines([b"la", b"te"])
+        with pytest.raises(ConnectionAbortedError, match="after it was closed"):
+            await end.transport.drained()
+        assert await end.read_all() == b""
+
+
+@pytest.mark.parametrize("call", ["data_received", "eof_received", "pause_writing"])
+async def test_a_protocol_that_raises_is_reported(call: str) -> None:
+    class Faulty(Recorder):
+        pass
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOENT, "of the protocol")
+
+    setattr(Faulty, call, fail)
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, each: told.append(each))
+    async with opened(Faulty) as end:
+        if call == "pause_writing":
+            end.transport.write(bytes(BIG))
+            await until(lambda: told)
+            assert not end.transport.is_closing()
+        else:
+            end.peer.send(b"data")
+            end.peer.shutdown(socket.SHUT_WR)
+            assert isinstance(await end.protocol.lost, FileNotFoundError)
+    assert isinstance(told[0]["exception"], FileNotFoundError)
+    assert told[0]["transport"] is end.transport
+
+
+async def test_connection_made_that_raises() -> None:
+    class Faulty(Recorder):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            raise LookupError("in connection_made")
+
+    made: list[Faulty] = []
+
+    def factory() -> Faulty:
+        made.append(Faulty())
+        return made[-1]
+
+    ours, peer = socket.socketpair()
+    with peer:
+        with pytest.raises(LookupError):
+            await azt.create_connection(factory, sock=ours)
+        assert isinstance(await made[0].lost, LookupError)
+        assert peer.recv(1) == b""
+
+
+async def test_a_connection_that_is_cancelled_at_its_start() -> None:
+    ours, peer = socket.socketpair()
+    with peer:
+        task = asyncio.ensure_future(azt.create_connection(Recorder, sock=ours))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await others_wait()
+        assert peer.recv(1) == b""
+
+
+def is_unwatched(transport: weakref.ref[Any]) -> bool:
+    it = transport()
+    return it is not None and not it._is_watched
+
+
+async def test_one_that_is_dropped_warns_and_closes() -> None:
+    ours, peer = socket.socketpair()
+    with peer:
+        transport, _ = await azt.create_connection(Recorder, sock=ours)
+        transport.pause_reading()
+        peer.send(b"x")  # what comes while it is paused ends the watching
+        await until(partial(is_unwatched, weakref.ref(transport)))
+        with pytest.warns(ResourceWarning, match=r"unclosed <transport fd=\d+>"):
+            del transport, _
+            gc.collect()
+        ours.close()
+        with pytest.raises(ConnectionResetError):  # since it has left something unread
+            peer.recv(1)
+
+
+# ---- servers ------------------------------------------------------------------------
+
+
+async def test_a_server_and_its_clients() -> None:
+    served: list[Recorder] = []
+
+    def factory() -> Recorder:
+        served.append(Recorder())
+        return served[-1]
+
+    server = await azt.create_server(factory, HOST, 0, start_serving=False)
+    assert not server.is_serving()
+    assert server.get_loop() is asyncio.get_running_loop()
+    address = server.sockets[0].getsockname()
+    await server.start_serving()
+    await server.start_serving()
+    assert server.is_serving()
+    clients = [await azt.create_connection(Recorder, *address) for _ in range(3)]
+    await until(lambda: len(served) == 3)
+    server.close()
+    server.close()
+    assert (server.sockets, server.is_serving()) == ((), False)
+    with pytest.raises(OSError, match=r"cannot connect to 127\.0\.0\.1:"):
+        await azt.create_connection(Recorder, *address)
+    waiting = asyncio.ensure_future(server.wait_closed())
+    await others_wait()
+    assert not waiting.done()
+    server.close_clients()
+    await waiting
+    for transport, protocol in clients:
+        assert await protocol.lost is None
+        transport.close()
+    await server.wait_closed()
+
+
+async def test_abort_clients() -> None:
+    async with await azt.create_server(Recorder, HOST, 0) as server:
+        address = server.sockets[0].getsockname()
+        _, protocol = await azt.create_connection(Recorder, *address)
+        await others_wait()
+        server.abort_clients()
+        assert await protocol.lost is None
+
+
+async def test_serve_forever() -> None:
+    server = await azt.create_server(Recorder, HOST, 0, start_serving=False)
+    task = asyncio.ensure_future(server.serve_forever())
+    await until(server.is_serving)
+    with pytest.raises(RuntimeError, match="already being awaited"):
+        await server.serve_forever()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert server.sockets == ()
+    with pytest.raises(RuntimeError, match="is closed"):
+        await server.serve_forever()
+
+
+async def test_a_factory_that_raises_costs_one_client() -> None:
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, each: told.append(each))
+    answers: list[Any] = [LookupError("no protocol"), None]
+
+    def factory() -> Recorder:
+        if answer := answers.pop(0):
+            raise answer
+        return Recorder()
+
+    async with await azt.create_server(factory, HOST, 0) as server:
+        address = server.sockets[0].getsockname()
+        _, refused = await azt.create_connection(Recorder, *address)
+        await refused.lost
+        transport, protocol = await azt.create_connection(Recorder, *address)
+        await until(lambda: not answers)
+        transport.close()
+        await protocol.lost
+    assert isinstance(told[0]["exception"], LookupError)
+
+
+class Exhausted:
+    """A listening socket that can accept nobody, once."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._error: OSError | None = OSError(errno.EMFILE, "too many open files")
+
+    def accept(self) -> Any:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return self._sock.accept()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
+async def test_no_fds_for_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, each: told.append(each))
+    monkeypatch.setattr("aiozerocopy.transport.serving.PAUSE", 0.01)
+    async with await azt.create_server(Recorder, HOST, 0) as server:
+        (listener,) = server._listeners
+        address = listener.sock.getsockname()
+        listener.sock = Exhausted(listener.sock)  # type: ignore[assignment]
+        transport, protocol = await azt.create_connection(Recorder, *address)
+        await until(lambda: server._clients)
+        transport.close()
+        await protocol.lost
+    assert [each["message"] for each in told] == ["no clients are accepted for now"]
+
+
+async def test_several_hosts_have_one_port() -> None:
+    hosts = ["127.0.0.1", "127.0.0.2"]
+    async with await azt.create_server(Recorder, hosts, 0) as server:
+        names = [sock.getsockname() for sock in server.sockets]
+        assert [host for host, _ in names] == hosts
+        assert len({port for _, port in names}) == 1
+
+
+async def test_a_server_over_a_given_socket() -> None:
+    sock = socket.socket()
+    sock.bind((HOST, 0))
+    async with await azt.create_server(Recorder, sock=sock) as server:
+        transport, protocol = await azt.create_connection(Recorder, *sock.getsockname())
+        transport.close()
+        await protocol.lost
+        assert server.sockets[0].fileno() == sock.fileno()
+    assert sock.fileno() == -1
+
+
+async def test_unix(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    async with await azt.create_unix_server(Recorder, path) as server:
+        transport, protocol = await azt.create_unix_connection(Recorder, path)
+        await until(lambda: server._clients)
+        assert transport.get_extra_info("peername") == str(path)
+        transport.close()
+        await protocol.lost
+    assert not path.exists()
+    with pytest.raises(FileNotFoundError, match="cannot connect to"):
+        await azt.create_unix_connection(Recorder, path)
+
+
+async def test_unix_over_given_sockets(tmp_path: Path) -> None:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "socket"))
+    async with await azt.create_unix_server(Recorder, sock=listener):
+        ours = socket.socket(socket.AF_UNIX)
+        ours.connect(str(tmp_path / "socket"))
+        transport, protocol = await azt.create_unix_connection(Recorder, sock=ours)
+        transport.close()
+        await protocol.lost
+
+
+# ---- connecting ---------------------------------------------------------------------
+
+
+async def test_arguments_that_contradict_each_other() -> None:
+    one, other = socket.socketpair()
+    with one, other, socket.socket(type=socket.SOCK_DGRAM) as datagrams:
+        wrong: dict[Callable[..., Any], list[dict[str, Any]]] = {
+            azt.create_connection: [
+                {},
+                {"host": HOST, "sock": one},
+                {"sock": datagrams},
+                {"host": HOST, "port": 1, "server_hostname": "x"},
+                {"host": HOST, "port": 1, "ssl_handshake_timeout": 1},
+            ],
+            azt.create_server: [{}, {"port": 0, "sock": one}, {"sock": datagrams}],
+            azt.connect_accepted_socket: [{"sock": datagrams}],
+        }
+        for create in (azt.create_unix_connection, azt.create_unix_server):
+            wrong[create] = [{}, {"path": "x", "sock": one}, {"sock": datagrams}]
+        refused = "specified|was expected|only meaningful"
+        for create, every in wrong.items():
+            for options in every:
+                with pytest.raises(ValueError, match=refused):
+                    await create(Recorder, **options)
+
+
+async def test_an_accepted_socket() -> None:
+    with socket.create_server((HOST, 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        accepted, _ = listener.accept()
+    with client:
+        transport, protocol = await azt.connect_accepted_socket(Recorder, accepted)
+        transport.write(b"welcome")
+        transport.close()
+        await protocol.lost
+        assert client.recv(10) == b"welcome"
+
+
+async def test_names_and_local_addresses() -> None:
+    if not isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):
+        pytest.skip("uvloop keeps the threads that look names up")
+    async with await azt.create_server(Recorder, HOST, 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        for options in (
+            {"host": "localhost", "happy_eyeballs_delay": 0.1},
+            {"host": "localhost", "family": socket.AF_INET},
+            {"host": HOST, "local_addr": ("127.0.0.1", 0)},
+            {"host": HOST, "flags": socket.AI_NUMERICHOST},
+        ):
+            transport, protocol = await azt.create_connection(
+                Recorder, port=port, **options
+            )
+            transport.close()
+            await protocol.lost
+
+
+async def test_all_errors() -> None:
+    with socket.socket() as unused:
+        unused.bind((HOST, 0))
+        port = unused.getsockname()[1]
+        with pytest.raises(Exception, match="cannot connect") as caught:
+            await azt.create_connection(Recorder, HOST, port, all_errors=True)
+        errors = getattr(caught.value, "exceptions", [caught.value])
+        assert [type(error) for error in errors] == [ConnectionRefusedError]
+
+
+async def test_interleaved() -> None:
+    from aiozerocopy.transport.connecting import _interleaved
+
+    six, four = socket.AF_INET6, socket.AF_INET
+    found: Any = [(six, 1), (six, 2), (six, 3), (four, 4), (four, 5)]
+    for first, order in ((1, [1, 4, 2, 5, 3]), (2, [1, 2, 4, 3, 5])):
+        numbers: list[Any] = [at for _, at in _interleaved(found, first)]
+        assert numbers == order
+
+
+# ---- streams ------------------------------------------------------------------------
+
+
+async def test_streams() -> None:
+    async def shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            writer.write(line.upper())
+            await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    async with await azt.start_server(shout, HOST, 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        reader, writer = await azt.open_connection(HOST, port, limit=5)
+        writer.writelines([b"a\n", b"bc\n"])
+        assert [await reader.readline() for _ in range(2)] == [b"A\n", b"BC\n"]
+        writer.write_eof()
+        assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_unix_streams_of_much(tmp_path: Path) -> None:
+    data = bytes(payload(5, 3 * BIG))
+
+    async def send(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(data)
+        writer.close()
+        await writer.wait_closed()
+
+    path = tmp_path / "socket"
+    async with await azt.start_unix_server(send, path):
+        reader, writer = await azt.open_unix_connection(path)
+        assert await reader.readexactly(len(data)) == data
+        assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()

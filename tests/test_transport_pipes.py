@@ -1,0 +1,211 @@
+"""aiozerocopy.transport: pipes, and files that are sent."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from links import BIG, until
+from oracle import payload
+from transports import Recorder, anyio_backend, opened
+
+from aiozerocopy import transport as azt
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["anyio_backend"]
+
+pytestmark = pytest.mark.anyio
+
+
+def pipe() -> tuple[Any, Any]:
+    read_fd, write_fd = os.pipe()
+    return open(read_fd, "rb", 0), open(write_fd, "wb", 0)
+
+
+# ---- pipes --------------------------------------------------------------------------
+
+
+async def test_from_one_end_of_a_pipe_to_the_other() -> None:
+    reader, writer = pipe()
+    source, received = await azt.connect_read_pipe(Recorder, reader)
+    sink, sent = await azt.connect_write_pipe(Recorder, writer)
+    assert source.get_extra_info("pipe") is reader
+    assert sink.get_extra_info("pipe") is writer
+    data = bytearray(payload(1, BIG))
+    sink.write(data)
+    await sink.drained()
+    data.append(0)
+    await until(lambda: received.data == data[:-1])
+    sink.write(b"the end")
+    sink.write_eof()
+    assert await sent.lost is None
+    assert await received.lost is None
+    assert received.data.endswith(b"the end")
+    assert received.events == ["made", "data", "eof", "lost"]
+    await until(lambda: reader.closed and writer.closed)
+    assert source.is_closing()
+
+
+async def test_the_reader_leaves() -> None:
+    reader, writer = pipe()
+    transport, protocol = await azt.connect_write_pipe(Recorder, writer)
+    reader.close()
+    assert await protocol.lost is None
+    transport.write(b"late")
+    with pytest.raises(ConnectionAbortedError):
+        await transport.drained()
+
+
+async def test_the_reader_leaves_while_much_is_queued() -> None:
+    reader, writer = pipe()
+    transport, protocol = await azt.connect_write_pipe(Recorder, writer)
+    transport.write(bytearray(BIG))
+    reader.close()
+    assert isinstance(await protocol.lost, BrokenPipeError)
+    with pytest.raises(BrokenPipeError):
+        await transport.drained()
+
+
+async def test_what_blocked_blocks_again() -> None:
+    reader, writer = pipe()
+    same = os.dup(reader.fileno())
+    with writer:
+        transport, protocol = await azt.connect_read_pipe(Recorder, reader)
+        assert not os.get_blocking(same)
+        transport.close()
+        await protocol.lost
+        await until(lambda: os.get_blocking(same))
+    os.close(same)
+
+
+async def test_a_regular_file_is_no_pipe_to_read_from(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        with pytest.raises(ValueError, match="for pipes"):
+            await azt.connect_read_pipe(Recorder, file)
+
+
+async def test_a_file_may_be_written_to(tmp_path: Path) -> None:
+    file = (tmp_path / "file").open("wb")
+    transport, protocol = await azt.connect_write_pipe(Recorder, file)
+    transport.write(bytes(BIG))
+    transport.close()
+    await protocol.lost
+    assert (tmp_path / "file").stat().st_size == BIG
+
+
+async def test_sockets_as_pipes() -> None:
+    one, other = socket.socketpair()
+    source, received = await azt.connect_read_pipe(Recorder, one)
+    sink, sent = await azt.connect_write_pipe(Recorder, other)
+    sink.write(b"through")
+    await until(lambda: received.data == b"through")
+    source.close()
+    await received.lost
+    assert await sent.lost is None
+
+
+# ---- files --------------------------------------------------------------------------
+
+
+FILM = bytes(payload(4, BIG))
+
+
+@pytest.fixture
+def film(tmp_path: Path) -> Path:
+    path = tmp_path / "film"
+    path.write_bytes(FILM)
+    return path
+
+
+async def test_sendfile_in_order_with_writes(film: Path) -> None:
+    async with opened() as end:
+        end.transport.write(bytes(BIG))
+        with film.open("rb") as file:
+            sending = asyncio.ensure_future(azt.sendfile(end.transport, file))
+            await asyncio.sleep(0)
+            end.transport.write(b"behind")
+            data = await end.read(2 * BIG + 6)
+            assert await sending == BIG
+            assert file.tell() == BIG
+        assert data == bytes(BIG) + FILM + b"behind"
+
+
+async def test_sendfile_of_a_part(film: Path) -> None:
+    async with opened() as end:
+        with film.open("rb") as file:
+            assert await azt.sendfile(end.transport, file, 100, 50) == 50
+            assert file.tell() == 150
+            assert await azt.sendfile(end.transport, file, 2 * BIG) == 0
+        assert await end.read(50) == FILM[100:150]
+
+
+async def test_sendfile_of_memory() -> None:
+    data = bytes(payload(2, BIG))
+    async with opened() as end:
+        reading = asyncio.ensure_future(end.read(BIG - 10))
+        with pytest.raises(asyncio.SendfileNotAvailableError):
+            await azt.sendfile(end.transport, io.BytesIO(data), fallback=False)
+        assert await azt.sendfile(end.transport, io.BytesIO(data), 10) == BIG - 10
+        assert await reading == data[10:]
+
+
+async def test_sendfile_then_close(film: Path) -> None:
+    async with opened() as end:
+        with film.open("rb") as file:
+            sending = asyncio.ensure_future(azt.sendfile(end.transport, file))
+            await asyncio.sleep(0)
+            end.transport.close()
+            assert await end.read_all() == FILM
+            await sending
+        assert await end.protocol.lost is None
+
+
+async def test_the_peer_leaves_during_sendfile(film: Path) -> None:
+    async with opened() as end:
+        with film.open("rb") as file:
+            sending = asyncio.ensure_future(azt.sendfile(end.transport, file))
+            await end.read(10)
+            end.peer.close()
+            with pytest.raises(ConnectionError):
+                await sending
+        await end.protocol.lost
+
+
+async def test_sendfile_refuses(film: Path) -> None:
+    async with opened() as end:
+        with film.open() as text, pytest.raises(ValueError, match="binary"):
+            await azt.sendfile(end.transport, text)  # type: ignore[arg-type]
+        with film.open("rb") as file:
+            send: Any = azt.sendfile
+            for numbers in ((-1, None), (0, 0)):
+                with pytest.raises(ValueError, match="must be at least"):
+                    await send(end.transport, file, *numbers)
+            for wrong in ((1.5, None), (0, "all")):
+                with pytest.raises(TypeError):
+                    await send(end.transport, file, *wrong)
+            end.transport.close()
+            with pytest.raises(RuntimeError, match="closing"):
+                await azt.sendfile(end.transport, file)
+
+
+async def test_sendfile_through_another_transport(film: Path) -> None:
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, asyncio.BaseEventLoop):
+        pytest.skip("uvloop has no sendfile")
+    one, other = socket.socketpair()
+    transport, _ = await loop.create_connection(Recorder, sock=one)
+    other.setblocking(False)
+    with other, film.open("rb") as file:
+        sending = asyncio.ensure_future(azt.sendfile(transport, file, count=1000))
+        received = await loop.sock_recv(other, 2000)
+        assert received == FILM[: len(received)]
+        assert await sending == 1000
+        transport.close()
+        await until(transport.is_closing)
+        await asyncio.sleep(0)
