@@ -83,7 +83,8 @@ int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
     for (azc_op *op = queue->cursor; op && max_ops-- > 0 && sum < ENOUGH;
          op = op->next) {
         if (op == queue->first_waiting || op->relay) return count;
-        if (op->fds && op != queue->cursor) return count;
+        bool alone = op->fds && !SABOTAGED(FILES);
+        if (alone && op != queue->cursor) return count;
         for (int i = op->at; i < op->count; i++) {
             if (count == VEC_MAX || !max_bytes) return count;
             size_t n = op->vec[i].iov_len;
@@ -100,7 +101,7 @@ int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
             sum += n;
             op->in_flight += n;
         }
-        if (op->fds) return count;
+        if (alone) return count;
     }
     return count;
 }

@@ -17,6 +17,7 @@ enum {
     SABOTAGE_BETWEEN = 1024,
     SABOTAGE_SPLIT = 2048,
     SABOTAGE_HOLD = 4096,
+    SABOTAGE_FILES = 8192,
 };
 extern int azc_sabotage;
 #define SABOTAGED(what) (azc_sabotage & SABOTAGE_##what)

@@ -30,6 +30,7 @@ CAUGHT_BY = {
     "test_after_a_cancel_the_reader_sees_the_old_bytes",
     "event": "test_interruptions.py::test_one_line_after_the_other",
     "between": "test_relay.py::test_cancelled_every_byte_is_out_or_the_sources",
+    "files": "test_fds.py::test_order_with_all_that_is_sent",
     "gate": "contract/test_p4_backpressure.py::test_put_waits_for_room",
     "hold": "test_ring.py::test_held_view_keeps_its_slot",
     "take_back": "test_interruptions.py::test_one_line_after_the_other",
@@ -52,7 +53,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(tree: Path, fault: str, *tests: str) -> subprocess.Popen[str]:
     """Run these tests on one loop and two links, with a fault."""
-    chosen = "unix or adopted or lending or splitter or capture or test_ring"
+    chosen = "unix or adopted or lending or splitter or capture or test_ring or fds"
     options = ["-x", "-k", f"asyncio and ({chosen})", "--tb=line"]
     files = (f"tests/{test}" for test in tests)
     return trees.start_tests(tree, *options, *files, **{sabotage.VARIABLE: fault})

@@ -19,6 +19,7 @@ TESTS = [
     "contract/test_p2_no_later_bytes.py",
     "contract/test_p3_no_leak.py",
     "test_copied_sends.py",
+    "test_fds.py",
     "test_finalizers.py",
     "test_gate.py",
     "test_interruptions.py",

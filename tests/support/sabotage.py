@@ -32,6 +32,7 @@ IN_C = {
     "between": 1024,
     "split": 2048,
     "hold": 4096,
+    "files": 8192,
 }
 
 
