@@ -534,6 +534,7 @@ async def show_two_frames(at: Place | None) -> Lines:
 
 
 @one_loop
+@pytest.mark.timeout(60)
 @pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
 async def test_an_exception_at_any_line_leaves_nothing() -> None:
     seen = (await show_two_frames(None)).seen
