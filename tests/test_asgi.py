@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import struct
+import sys
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -14,6 +17,7 @@ pytest.importorskip("h11")
 pytest.importorskip("wsproto")
 
 from asgi_server import HTTP, WEBSOCKET, Call, calling
+from interruption import Lines, Place, shown
 from links import others_wait, until
 
 from aiozerocopy import web
@@ -30,6 +34,7 @@ pytestmark = pytest.mark.anyio
 HEADER = struct.Struct("<BBBBIIIQq")
 SAYS_WHY: dict[str, Any] = {"extensions": {"websocket.http.response": {}}}
 
+one_loop = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 needs_ffmpeg = pytest.mark.skipif(h264.ffmpeg_if_any() is None, reason="needs FFmpeg")
 needs_jpeg = pytest.mark.skipif(
     jpeg.find_compressor() is None, reason="needs simplejpeg or Pillow"
@@ -58,6 +63,7 @@ def number_of(message: bytes) -> int:
 # ---- answers ---------------------------------------------------------------------
 
 
+@one_loop
 @pytest.mark.parametrize(
     ("root", "prefix"),
     [
@@ -88,6 +94,7 @@ async def test_pages_wherever_it_is_mounted(
     assert other.status == 404
 
 
+@one_loop
 @pytest.mark.parametrize(
     ("root", "path", "location"),
     [
@@ -105,6 +112,7 @@ async def test_its_place_without_the_slash(
     assert (call.status, call.headers["location"]) == (307, location)
 
 
+@one_loop
 async def test_its_place_beside_others(hub: Broadcast) -> None:
     """As hypercorn mounts applications of any framework."""
     middleware = pytest.importorskip("hypercorn.middleware")
@@ -114,6 +122,7 @@ async def test_its_place_beside_others(hub: Broadcast) -> None:
         assert call.status == status
 
 
+@one_loop
 @pytest.mark.parametrize(
     ("path", "fields", "more", "status"),
     [
@@ -142,6 +151,7 @@ async def test_refusals(
     assert call.body
 
 
+@one_loop
 async def test_names_without_hosts_and_with_all(hub: Broadcast) -> None:
     for hosts, host, status in (
         ([], "testserver", 403),
@@ -152,6 +162,7 @@ async def test_names_without_hosts_and_with_all(hub: Broadcast) -> None:
         assert (await call.run(web.app(hub, hosts=hosts))).status == status
 
 
+@one_loop
 async def test_tokens(hub: Broadcast) -> None:
     app = web.app(hub, token="sesame")
     for path, fields, status in (
@@ -167,6 +178,7 @@ async def test_tokens(hub: Broadcast) -> None:
     assert (page.status, b"<h1>A token is needed</h1>" in page.body) == (401, True)
 
 
+@one_loop
 async def test_head_has_no_body(hub: Broadcast) -> None:
     app = web.app(hub)
     for path in ("/", "/stream.mjpg") if "mjpeg" in app.modes else ("/",):
@@ -175,6 +187,7 @@ async def test_head_has_no_body(hub: Broadcast) -> None:
         assert ("content-length" in call.headers) == (path == "/")
 
 
+@one_loop
 @pytest.mark.parametrize(
     ("path", "fields", "status"),
     [
@@ -200,6 +213,7 @@ async def test_websockets_that_are_refused(
     assert call.kinds == ["websocket.close"]
 
 
+@one_loop
 @pytest.mark.parametrize("origin", ["http://localhost", "https://friend.example"])
 async def test_origins_that_may(hub: Broadcast, origin: str) -> None:
     app = web.app(hub, origins=["https://friend.example"])
@@ -211,17 +225,20 @@ async def test_origins_that_may(hub: Broadcast, origin: str) -> None:
         call.tell("websocket.disconnect")
 
 
+@one_loop
 async def test_who_leaves_before_the_answer(hub: Broadcast) -> None:
     call = Call(WEBSOCKET, "/raw", connects=False)
     call.tell("websocket.disconnect")
     assert (await call.run(web.app(hub))).said == []
 
 
+@one_loop
 async def test_scopes_that_are_unheard_of(hub: Broadcast) -> None:
     with pytest.raises(ValueError, match="'telepathy'"):
         await Call({"type": "telepathy"}, "/").run(web.app(hub))
 
 
+@one_loop
 async def test_metrics_count_answers_and_frames(hub: Broadcast) -> None:
     app = web.app(hub)
     async with calling(app, WEBSOCKET, "/raw") as viewer:
@@ -476,3 +493,55 @@ async def test_its_own_lifespan(hub: Broadcast) -> None:
             await until(lambda: life.done and call.done)
             assert call.said[-1]["code"] == 1001
     assert life.kinds[-1] == "lifespan.shutdown.complete"
+
+
+# ---- a signal's exception ----------------------------------------------------------
+
+
+async def show_two_frames(at: Place | None) -> Lines:
+    """To a viewer, in whose call an exception is raised at this line."""
+    lines = Lines(at, rooms=("web.asgi", "web.modes", "web.site"))
+    async with Broadcast() as hub:
+        app = web.app(hub, modes=["raw"], patience=0.01)
+        call, other = Call(WEBSOCKET, "/raw"), Call(WEBSOCKET, "/raw")
+        frame = picture()
+        with contextlib.suppress(BaseException):  # (a group, or the exception itself)
+            async with anyio.create_task_group() as tasks:
+                with lines:
+                    tasks.start_soon(call.run, app)
+                    await until(lambda: app.viewers or call.done)
+                    for number in range(2):
+                        frame[:] = number
+                        await hub.publish(frame)
+                        frame[:] = 99
+                        await others_wait()
+                    call.tell("websocket.disconnect")
+                    await until(lambda: call.done)
+        numbers = [number_of(message) for message in call.pictures]
+        assert numbers == sorted(set(numbers))
+        gc.collect()
+        assert (app.viewers, len(app._modes._admitted)) == (0, 0)
+        while hub.clients:  # one that nobody feeds is too slow
+            await hub.publish(b"")
+            await anyio.lowlevel.checkpoint()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(other.run, app)
+            await until(lambda: app.viewers == 1)
+            await hub.publish(b"")
+            await other.shows(1)
+            other.tell("websocket.disconnect")
+    return lines
+
+
+@one_loop
+@pytest.mark.timeout(60)
+@pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
+async def test_an_exception_at_any_line_leaves_nothing() -> None:
+    seen = (await show_two_frames(None)).seen
+    first = [place for place in seen if place[2] == 1]
+    assert len(first) > 50
+    for place in first:
+        try:
+            await show_two_frames(place)
+        except BaseException as error:  # noqa: PERF203 - only one does
+            raise AssertionError(shown(place)) from error

@@ -23,7 +23,7 @@ pytest.importorskip("starlette")
 pytest.importorskip("websockets")
 
 from links import is_trio, until
-from mounted import PREFIX, SERVERS, serving
+from mounted import ON_LOOPS, PREFIX, serving
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
+
+on_loops = pytest.mark.parametrize(("anyio_backend", "server"), ON_LOOPS)
 
 HEADER = struct.Struct("<BBBBIIIQq")
 BIG = np.zeros((1024, 1024, 4), np.uint8)
@@ -91,7 +93,7 @@ def picture(number: int) -> NDArray[np.uint8]:
     return np.full((720, 1280, 3), number, np.uint8)
 
 
-@pytest.mark.parametrize("server", SERVERS)
+@on_loops
 async def test_pages_and_pictures(server: str) -> None:
     async with Broadcast() as hub:
         app = web.app(hub, title="Tea", max_viewers=2)
@@ -124,7 +126,7 @@ async def test_pages_and_pictures(server: str) -> None:
             await until(lambda: app.viewers == 0)
 
 
-@pytest.mark.parametrize("server", SERVERS)
+@on_loops
 async def test_the_end_is_told(server: str) -> None:
     async with Broadcast() as hub:
         app = web.app(hub)
@@ -138,7 +140,7 @@ async def test_the_end_is_told(server: str) -> None:
             assert closed.value.rcvd.code == 1001
 
 
-@pytest.mark.parametrize("server", SERVERS)
+@on_loops
 async def test_a_stuck_viewer_is_let_go_and_harms_nobody(server: str) -> None:
     upgrade = "\r\n".join(
         [
@@ -168,7 +170,7 @@ async def test_a_stuck_viewer_is_let_go_and_harms_nobody(server: str) -> None:
             await until(lambda: app.viewers == 1)
 
 
-@pytest.mark.parametrize("server", SERVERS)
+@on_loops
 async def test_jpegs_until_the_viewer_leaves(server: str) -> None:
     async with Broadcast() as hub:
         app = web.app(hub)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary, WeakSet
 
 import anyio
 
@@ -18,14 +19,15 @@ from aiozerocopy.web.viewers import (
     Feed,
     HubFeed,
     PacketFeed,
+    wrapped,
 )
 from aiozerocopy.web.waiting import first_to_end
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-    from aiozerocopy.broadcast import Broadcast
-    from aiozerocopy.web.exchange import Exchange, Viewer
+    from aiozerocopy.broadcast import Broadcast, Encode
+    from aiozerocopy.web.exchange import Exchange, Viewer, Wrap
     from aiozerocopy.web.request import Request
 
     Route = Callable[[Exchange, Request], Awaitable[None]]
@@ -55,7 +57,9 @@ class Modes:
         self._hub = hub
         self._patience = patience
         self._limit = limit
-        self._admitted = 0
+        # Weak: what a signal's exception keeps from being taken out goes with its task.
+        self._admitted: WeakSet[Exchange] = WeakSet()
+        self._feeds: WeakKeyDictionary[Feed, str] = WeakKeyDictionary()
         self._closing = anyio.Event()
         ffmpeg = ffmpeg_if_any() if "h264" in modes else None
         self._h264 = H264Encoder(hub, ffmpeg) if ffmpeg else None
@@ -74,8 +78,8 @@ class Modes:
         self.modes = tuple(mode for mode in PATHS if PATHS[mode] in self.routes)
         if not self.modes:
             raise ValueError(f"none of {list(modes)} can be offered here")
-        self._feeds: dict[Feed, str] = {}
         self._past = dict.fromkeys(self.modes, Counts())
+        self._encoders: dict[tuple[Encode, Wrap], Encode] = {}
 
     def close(self) -> None:
         """End what every viewer gets."""
@@ -89,24 +93,24 @@ class Modes:
     @property
     def is_full(self) -> bool:
         """Would one more be refused?"""
-        return self._admitted >= self._limit
+        return len(self._admitted) >= self._limit
 
     async def _admit(self, show: Route, exchange: Exchange, request: Request) -> None:
         if self._hub._closed:
             raise Refused(503, "the stream has ended")
         if self.is_full:
             raise Refused(503, "too many are watching", {"Retry-After": "10"})
-        self._admitted += 1
         try:
+            self._admitted.add(exchange)
             await show(exchange, request)
         finally:
-            self._admitted -= 1
+            self._admitted.discard(exchange)
 
     # -- each way -----------------------------------------------------------------
 
     async def _show_raw(self, exchange: Exchange, request: Request) -> None:
         viewer = await exchange.accept(request)
-        feed = HubFeed(self._hub, viewer, raw, self._patience)
+        feed = HubFeed(self._hub, viewer, self._for(viewer, raw), self._patience)
         await self._show(viewer, feed, "raw")
         await viewer.close(GOING_AWAY, "the end")
 
@@ -126,18 +130,26 @@ class Modes:
             await exchange.respond(200, b"", headers)
             return
         viewer = await exchange.start(headers)
-        feed = HubFeed(self._hub, viewer, self._jpeg.encode, self._patience)
+        encode = self._for(viewer, self._jpeg.encode)
+        feed = HubFeed(self._hub, viewer, encode, self._patience)
         if await self._show(viewer, feed, "mjpeg") != _VIEWER_LEFT:
             await viewer.close(GOING_AWAY, "the end")
 
+    def _for(self, viewer: Viewer, encode: Encode) -> Encode:
+        """The encoder for all such viewers: the hub calls it once for them."""
+        key = (encode, viewer.wrap)
+        if key not in self._encoders:
+            self._encoders[key] = wrapped(*key)
+        return self._encoders[key]
+
     async def _show(self, viewer: Viewer, feed: Feed, mode: str) -> int:
         """Until one of these ends: the feed, the server, or the viewer's stay."""
-        self._feeds[feed] = mode
         try:
+            self._feeds[feed] = mode
             return await first_to_end(feed.run, self._closing.wait, viewer.wait_left)
         finally:
             feed.close()
-            del self._feeds[feed]
+            self._feeds.pop(feed, None)
             self._past[mode] += feed.counts
 
     # -- statistics ---------------------------------------------------------------

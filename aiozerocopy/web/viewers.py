@@ -58,7 +58,7 @@ class HubFeed:
         self._client = hub.attach(
             viewer.stream,
             policy="latest",
-            encode=wrapped(encode, viewer.wrap),
+            encode=encode,
             deadline=patience,
         )
 
@@ -99,30 +99,16 @@ class PacketFeed:
         return self._counts + Counts(dropped=self._queue.dropped)
 
 
-@dataclass(frozen=True)
-class _Wrapped:
-    """An encoder, and what its messages become; the hub takes equal ones for one."""
-
-    encode: Any
-    wrap: Wrap
-
-    def __call__(self, frame: Published) -> Any:
-        return self.wrap(self.encode(frame))
-
-
-@dataclass(frozen=True)
-class _SlowlyWrapped:
-    """The same for an encoder that takes its time."""
-
-    encode: Any
-    wrap: Wrap
-
-    async def __call__(self, frame: Published) -> Any:
-        return self.wrap(await self.encode(frame))
-
-
 def wrapped(encode: Encode, wrap: Wrap) -> Encode:
     """What makes messages that are ready to be sent."""
+    make: Any = encode
     if wrap is as_it_is:
         return encode
-    return (_SlowlyWrapped if is_slow(encode) else _Wrapped)(encode, wrap)
+
+    def at_once(frame: Published) -> Any:
+        return wrap(make(frame))
+
+    async def slowly(frame: Published) -> Any:
+        return wrap(await make(frame))
+
+    return slowly if is_slow(encode) else at_once

@@ -52,6 +52,15 @@ SERVERS: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
     "uvicorn-websockets": partial(with_uvicorn, ws="websockets-sansio"),
     "hypercorn": with_hypercorn,
 }
+# Each on the loops that it makes a difference for.
+ON_LOOPS = [
+    pytest.param("asyncio", "uvicorn", id="uvicorn"),
+    pytest.param(
+        ("asyncio", {"use_uvloop": True}), "uvicorn-websockets", id="uvicorn-websockets"
+    ),
+    pytest.param("asyncio", "hypercorn", id="hypercorn"),
+    pytest.param("trio", "hypercorn", id="hypercorn-trio"),
+]
 
 
 @asynccontextmanager
@@ -59,8 +68,6 @@ async def serving(name: str, app: Any) -> AsyncIterator[int]:
     """Serve it in Starlette, below `PREFIX`, on this port."""
     pytest.importorskip("starlette")
     pytest.importorskip(name.partition("-")[0])
-    if is_trio() and name.startswith("uvicorn"):
-        pytest.skip("uvicorn has no trio")
     from starlette.applications import Starlette
     from starlette.routing import Mount
 
