@@ -36,7 +36,7 @@ from distributed.comm.tcp import TCPBackend as DasksOwn  # noqa: E402
 from distributed.protocol.serialize import Serialized, to_serialize  # noqa: E402
 from distributed.utils import offload  # noqa: E402
 
-from aiozerocopy.dask import listening  # noqa: E402
+from aiozerocopy.dask import kinds, listening  # noqa: E402
 from aiozerocopy.dask.comm import StreamComm  # noqa: E402
 from aiozerocopy.dask.messages import pack  # noqa: E402
 from aiozerocopy.dask.secure import SecureStream  # noqa: E402
@@ -259,6 +259,15 @@ def test_write_returns_when_the_bytes_are_out(
         assert got["a"].all()
 
     run(scheme, mutual, test)
+
+
+def test_little_is_under_way_on_one_machine(mutual: dict[str, Any]) -> None:
+    async def test(comms: Pair) -> None:
+        for comm in (comms.one, comms.other):
+            size = comm.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+            assert size == 2 * kinds.NEAR  # Linux doubles what it is told
+
+    run("azc", mutual, test)
 
 
 # ---- the end ------------------------------------------------------------------------
