@@ -473,12 +473,13 @@ def test_addresses_of_a_listener(address: str, host: str) -> None:
     asyncio.run(main())
 
 
-def test_unix_addresses(tmp_path: Path) -> None:
+@pytest.mark.parametrize("port", ["", ":0", ":8786"])
+def test_unix_addresses(port: str, tmp_path: Path) -> None:
     async def main() -> None:
         served: asyncio.Queue[Any] = asyncio.Queue()
         path = tmp_path / "socket"
         address = f"azc+unix://{path}"
-        async with listen(address, served.put) as listener:
+        async with listen(address + port, served.put) as listener:
             assert listener.contact_address == listener.listen_address == address
             assert path.stat().st_mode & 0o777 == 0o600
             comm: Any = await connect(address)
