@@ -36,7 +36,7 @@ from distributed.comm.tcp import TCPBackend as DasksOwn  # noqa: E402
 from distributed.protocol.serialize import Serialized, to_serialize  # noqa: E402
 from distributed.utils import offload  # noqa: E402
 
-from aiozerocopy.dask import listening  # noqa: E402
+from aiozerocopy.dask import kinds, listening  # noqa: E402
 from aiozerocopy.dask.comm import StreamComm  # noqa: E402
 from aiozerocopy.dask.messages import pack  # noqa: E402
 from aiozerocopy.dask.secure import SecureStream  # noqa: E402
@@ -261,6 +261,15 @@ def test_write_returns_when_the_bytes_are_out(
     run(scheme, mutual, test)
 
 
+def test_little_is_under_way_on_one_machine(mutual: dict[str, Any]) -> None:
+    async def test(comms: Pair) -> None:
+        for comm in (comms.one, comms.other):
+            size = comm.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+            assert size == 2 * kinds.NEAR  # Linux doubles what it is told
+
+    run("azc", mutual, test)
+
+
 # ---- the end ------------------------------------------------------------------------
 
 
@@ -464,12 +473,13 @@ def test_addresses_of_a_listener(address: str, host: str) -> None:
     asyncio.run(main())
 
 
-def test_unix_addresses(tmp_path: Path) -> None:
+@pytest.mark.parametrize("port", ["", ":0", ":8786"])
+def test_unix_addresses(port: str, tmp_path: Path) -> None:
     async def main() -> None:
         served: asyncio.Queue[Any] = asyncio.Queue()
         path = tmp_path / "socket"
         address = f"azc+unix://{path}"
-        async with listen(address, served.put) as listener:
+        async with listen(address + port, served.put) as listener:
             assert listener.contact_address == listener.listen_address == address
             assert path.stat().st_mode & 0o777 == 0o600
             comm: Any = await connect(address)

@@ -17,9 +17,10 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Protocol
 
-from distributed.protocol.utils import host_array
 from distributed.system import MEMORY_LIMIT
 from distributed.utils import ensure_memoryview
+
+from aiozerocopy.dask.memory import memory_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -110,13 +111,13 @@ async def receive_frames(source: Source) -> list[memoryview]:
 
 
 async def _receive(source: Source, nbytes: int) -> memoryview:
-    """So many bytes, in memory as Dask likes it."""
+    """So many bytes, in memory of their own."""
     if nbytes > MEMORY_LIMIT:
         raise NotAMessage(
             f"{nbytes:,} bytes are announced, more than there is memory: either this "
             "is not Dask, or not the same protocol"
         )
-    memory = host_array(nbytes)
+    memory = memory_for(nbytes)
     if nbytes:
         await source.receive_exactly(memory)
     return memory

@@ -1,8 +1,9 @@
 """Addresses of ``azc+unix://``: a path, or the name of a client.
 
-A location with a slash is the path of the listening socket.  Any other, such as the
-host and port that Dask makes up, stands for a new path, in a folder of its own into
-which only this user can look.
+A location with a slash is the path of the listening socket; a port at its end is left
+out, since Dask's commands add one to whatever they are given.  Any other location, such
+as a host and port, stands for a new path, in a folder of its own into which only this
+user can look.
 
 A client of a Unix socket has no address unless it takes one.  Linux gives it a name
 that no other has, which both sides know then: ``azc+unix://@0a1b2``.
@@ -11,6 +12,7 @@ that no other has, which both sides know then: ``azc+unix://@0a1b2``.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import sys
@@ -64,7 +66,7 @@ class Place:
 
     def __init__(self, location: str) -> None:
         self._folder = ""
-        self.path = location
+        self.path = re.sub(r":[0-9]+$", "", location)
         if "/" not in location:
             self._folder = tempfile.mkdtemp(prefix="aiozerocopy-dask-")
             self.path = os.path.join(self._folder, "socket")
