@@ -54,10 +54,14 @@ if TYPE_CHECKING:
     from aiozerocopy import shm as shm
     from aiozerocopy import transport as transport
     from aiozerocopy import web as web
+    from aiozerocopy.transport import install as install
+    from aiozerocopy.transport import new_event_loop as new_event_loop
 else:
 
     def __getattr__(name: str) -> Any:
         """Packages that not everybody needs are imported when they are first used."""
         if name in ("capture", "ffmpeg", "frames", "gl", "shm", "transport", "web"):
             return importlib.import_module(f"aiozerocopy.{name}")
+        if name in ("install", "new_event_loop"):
+            return getattr(importlib.import_module("aiozerocopy.transport"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
