@@ -90,15 +90,6 @@ def new_event_loop(*, uvloop: bool = False) -> asyncio.AbstractEventLoop:
     return _uvloop_class()() if uvloop else EventLoop()
 
 
-class _Policy(asyncio.DefaultEventLoopPolicy):
-    def __init__(self, *, uvloop: bool) -> None:
-        super().__init__()
-        self._uvloop = uvloop
-
-    def new_event_loop(self) -> asyncio.AbstractEventLoop:
-        return new_event_loop(uvloop=self._uvloop)
-
-
 def install(*, uvloop: bool = False) -> None:
     """From now on, let `asyncio.run` and its like make such loops.
 
@@ -116,4 +107,9 @@ def install(*, uvloop: bool = False) -> None:
         )
     if uvloop:
         _uvloop_class()
-    asyncio.set_event_loop_policy(_Policy(uvloop=uvloop))
+
+    class Policy(asyncio.DefaultEventLoopPolicy):
+        def new_event_loop(self) -> asyncio.AbstractEventLoop:
+            return new_event_loop(uvloop=uvloop)
+
+    asyncio.set_event_loop_policy(Policy())
