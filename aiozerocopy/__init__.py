@@ -56,12 +56,20 @@ if TYPE_CHECKING:
     from aiozerocopy import transport as transport
     from aiozerocopy import web as web
     from aiozerocopy.trio_streams import as_trio as as_trio
+    from aiozerocopy.transport import install as install
+    from aiozerocopy.transport import new_event_loop as new_event_loop
 else:
+    _MEMBERS = {
+        "as_trio": "trio_streams",
+        "install": "transport",
+        "new_event_loop": "transport",
+    }
 
     def __getattr__(name: str) -> Any:
         """Packages that not everybody needs are imported when they are first used."""
         if name in ("capture", "ffmpeg", "frames", "gl", "shm", "transport", "web"):
             return importlib.import_module(f"aiozerocopy.{name}")
-        if name == "as_trio":
-            return importlib.import_module("aiozerocopy.trio_streams").as_trio
+        if name in _MEMBERS:
+            module = importlib.import_module(f"aiozerocopy.{_MEMBERS[name]}")
+            return getattr(module, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

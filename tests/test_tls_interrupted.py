@@ -7,12 +7,14 @@ import contextlib
 import gc
 import sys
 import weakref
+from typing import Any
 
 import pytest
 from interruption import Interruption, Lines, Place, shown
 from links import until
 from oracle import assert_prefix, payload
-from tls_ends import Contexts, Ends, quiet
+from tls_ends import Contexts, Ends, quiet, sockets
+from wires import pair
 
 pytestmark = pytest.mark.anyio
 
@@ -25,9 +27,9 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def write_and_be_hit(tls: Contexts, at: Place | None) -> Lines:
+async def write_and_be_hit(tls: Contexts, connect: Any, at: Place | None) -> Lines:
     """Write something, be hit there, and look at what comes out at the other end."""
-    ends = await Ends(tls).shake()
+    ends = await Ends(tls, connect=connect).shake()
     await quiet()
     sent = b""
     lines = Lines(at, rooms=("transport",))
@@ -38,7 +40,10 @@ async def write_and_be_hit(tls: Contexts, at: Place | None) -> Lines:
             await quiet()
         ends.client.transport.close()
         await quiet()
-    if at is not None:
+    if at is None:
+        await until(lambda: ends.client.is_lost() and ends.server.is_lost())
+        assert len(ends.server.data) == len(sent)
+    else:
         ends.client.transport.close()  # whatever came before, it ends
         await quiet()
         ends.client.transport.abort()
@@ -48,24 +53,24 @@ async def write_and_be_hit(tls: Contexts, at: Place | None) -> Lines:
         assert_prefix(ends.server.data, sent)
     except AssertionError as error:
         raise AssertionError(f"hit at {at and shown(at)}") from error
-    if at is None:
-        assert ends.client.is_lost()
-        assert len(ends.server.data) == len(sent)
     return lines
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(60)
-async def test_exception_at_each_line_mixes_no_bytes(tls: Contexts) -> None:
+@pytest.mark.parametrize("connect", [pair, sockets])
+async def test_exception_at_each_line_mixes_no_bytes(
+    tls: Contexts, connect: Any
+) -> None:
     if sys.gettrace() is not None:
         pytest.skip("another tracer is at work")
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: None)  # callbacks are hit, too
-    lines = await write_and_be_hit(tls, None)
+    lines = await write_and_be_hit(tls, connect, None)
     places = [place for place in lines.seen if place[2] <= TIMES]
     assert len(places) > 100
     for place in places:
-        await write_and_be_hit(tls, place)
+        await write_and_be_hit(tls, connect, place)
 
 
 async def test_connection_that_nobody_keeps_is_collected(tls: Contexts) -> None:

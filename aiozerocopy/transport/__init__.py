@@ -22,6 +22,7 @@ A module imports those above it, never those below.
     pipes         connect_read_pipe, connect_write_pipe
     subprocesses  subprocess_exec, subprocess_shell, create_subprocess_exec
     files         sendfile
+    loops         event loops that use all this: new_event_loop, install
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ from aiozerocopy.transport.connecting import (
     create_unix_connection as create_unix_connection,
 )
 from aiozerocopy.transport.files import sendfile as sendfile
+from aiozerocopy.transport.loops import EventLoop as EventLoop
+from aiozerocopy.transport.loops import install as install
+from aiozerocopy.transport.loops import new_event_loop as new_event_loop
 from aiozerocopy.transport.pipes import ReadPipeTransport as ReadPipeTransport
 from aiozerocopy.transport.pipes import WritePipeTransport as WritePipeTransport
 from aiozerocopy.transport.pipes import connect_read_pipe as connect_read_pipe

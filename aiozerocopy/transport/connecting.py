@@ -174,11 +174,9 @@ async def made(transport: Lifetime) -> None:
 
     Raises: what it has raised.
     """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[None] = loop.create_future()
     try:
-        loop.call_soon(transport.begin, future)
-        await future
+        await asyncio.sleep(0)  # as the loop's own let others run
+        transport.begin()
     except BaseException:
         transport.abort()
         raise

@@ -1,7 +1,7 @@
 """A transport's way from connection_made to connection_lost.
 
 The states
-    made      connection_made will be called by the loop
+    made      connection_made is called next
     open      the protocol hears of what comes
     closing   by `close`, or at the end of what comes: nothing is read any more, and
               what was written goes out
@@ -82,6 +82,7 @@ class Lifetime(asyncio.BaseTransport):
         self._is_made = False
         self._closing = False
         self._is_lost = False
+        self._untold: list[Any] = []  # the protocol, until connection_lost is called
 
     def __repr__(self) -> str:
         state = "closed" if self._is_lost else "closing" if self._closing else "open"
@@ -89,24 +90,18 @@ class Lifetime(asyncio.BaseTransport):
 
     # -- its beginning ------------------------------------------------------------
 
-    def begin(self, made: asyncio.Future[None] | None = None) -> None:
-        """Call connection_made, then tell ``made``.  Called by the loop, once."""
-        failure: BaseException | None = None
-        if not self._closing:
+    def begin(self) -> None:
+        """Call connection_made, and listen.  Called once.
+
+        Raises: what connection_made does, and then the connection is lost.
+        """
+        try:
             self._is_made = True
-            try:
-                self._protocol.connection_made(self)
-                self._start()
-            except BaseException as error:
-                failure = error
-                self._fail(error, "connection_made", report=made is None)
-                if not isinstance(error, Exception):
-                    raise
-        if made is not None and not made.done():
-            if failure is None:
-                made.set_result(None)
-            else:
-                made.set_exception(failure)
+            self._protocol.connection_made(self)
+            self._start()
+        except BaseException as error:
+            self._lose(error)
+            raise
 
     def _start(self) -> None:
         """A hook: connection_made was called."""
@@ -139,9 +134,9 @@ class Lifetime(asyncio.BaseTransport):
         """It is closing: end as soon as all is out."""
         self._lose(None)
 
-    def _fail(self, error: BaseException, caller: str, *, report: bool = True) -> None:
+    def _fail(self, error: BaseException, caller: str) -> None:
         """The protocol, or the transport itself, has raised: end the connection."""
-        if report and isinstance(error, Exception):
+        if isinstance(error, Exception):
             self._report(error, caller)
         self._lose(error)
 
@@ -163,28 +158,35 @@ class Lifetime(asyncio.BaseTransport):
             return
         if error is not None and self._loop.get_debug():
             log.debug("%r is lost: %r", self, error)
-        self._is_lost = True  # (what ends by the abort comes back here)
         try:
+            self._is_lost = True  # (what ends by the abort comes back here)
             if not self._stream._channels[0].inherited:  # else the parent reads there
                 self._readiness.forget(self._fd)
             self._stream.abort()
-            self._loop.call_soon(self._end, error)
+            if self._is_made and self._protocol is not None:
+                self._untold = [self._protocol]
+            for _ in range(2):  # the first may be interrupted before it has begun
+                self._loop.call_soon(self._end, error)
         except BaseException:
             self._is_lost = False
             raise
 
     def _end(self, error: BaseException | None) -> None:
-        """Call connection_lost.  Called by the loop."""
-        protocol, self._protocol = self._protocol, None
+        """Call connection_lost.  Called by the loop, more than once."""
         try:
-            if self._is_made and protocol is not None:
-                protocol.connection_lost(error)
+            if self._untold:
+                self._untold.pop().connection_lost(error)
         finally:
-            if self._handle is not None:
-                self._handle.close()
-            on_lost, self.on_lost = self.on_lost, None
-            if on_lost is not None:
-                on_lost()
+            if not self._untold:
+                self._let_go()
+
+    def _let_go(self) -> None:
+        """All were told.  May be called twice."""
+        self._protocol = None
+        if self._handle is not None:
+            self._handle.close()
+        if self.on_lost is not None:
+            self.on_lost()
 
     # -- what can be asked --------------------------------------------------------
 

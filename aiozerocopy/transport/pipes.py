@@ -39,10 +39,11 @@ class ReadPipeTransport(Reading):
 
     _was_blocking = False  # then it is so again at the end
 
-    def _end(self, error: BaseException | None) -> None:
+    def _let_go(self) -> None:
         if self._was_blocking and self._handle is not None:
+            self._was_blocking = False
             os.set_blocking(self._handle.fileno(), True)
-        super()._end(error)
+        super()._let_go()
 
 
 class WritePipeTransport(Writing):

@@ -55,23 +55,23 @@ class _Epoll:
     """Ours, open from the first fd that is watched until the last is forgotten."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._epoll = select.epoll()
+        self.loop = loop
+        self._epoll: select.epoll | None = None
         # None: it is paused, and nothing of ours keeps its transport alive.
         self._callbacks: dict[int, Callable[[], object] | None] = {}
-        loop.add_reader(self._epoll.fileno(), self._hear)
-
-    def is_of(self, loop: asyncio.AbstractEventLoop) -> bool:
-        return loop is self._loop and not self._epoll.closed
 
     def watch(self, fd: int, callback: Callable[[], object]) -> None:
+        if self._epoll is None or self._epoll.closed:
+            self._epoll = select.epoll()
+        if not self._callbacks:
+            self.loop.add_reader(self._epoll.fileno(), self._hear)
         run = contextvars.copy_context().run
         self._callbacks[fd] = partial(run, callback)
         with contextlib.suppress(FileExistsError):
             self._epoll.register(fd, select.EPOLLIN)
 
     def pause(self, fd: int) -> None:
-        if self._callbacks.get(fd) is not None:
+        if self._epoll is not None and self._callbacks.get(fd) is not None:
             with contextlib.suppress(FileNotFoundError):
                 self._epoll.unregister(fd)
             self._callbacks[fd] = None
@@ -79,13 +79,17 @@ class _Epoll:
     def forget(self, fd: int) -> None:
         self.pause(fd)
         self._callbacks.pop(fd, None)
-        if not self._callbacks and not self._epoll.closed:
-            if not self._loop.is_closed():
-                self._loop.remove_reader(self._epoll.fileno())
-            self._epoll.close()
+        epoll = self._epoll
+        if not self._callbacks and epoll is not None and not epoll.closed:
+            if not self.loop.is_closed():
+                self.loop.remove_reader(epoll.fileno())
+            epoll.close()
 
     def _hear(self) -> None:
-        for fd, _ in self._epoll.poll(0, _EVENTS):
+        epoll = self._epoll
+        if epoll is None or epoll.closed:
+            return
+        for fd, _ in epoll.poll(0, _EVENTS):
             callback = self._callbacks.get(fd)
             if callback is not None:
                 callback()
@@ -101,7 +105,7 @@ def readiness_in(loop: asyncio.AbstractEventLoop) -> Readiness:
     if isinstance(loop, asyncio.SelectorEventLoop) or not hasattr(select, "epoll"):
         return _Readers(loop)
     epoll = _epolls.get(id(loop))
-    if epoll is None or not epoll.is_of(loop):
+    if epoll is None or epoll.loop is not loop:
         epoll = _epolls[id(loop)] = _Epoll(loop)
     return epoll
 

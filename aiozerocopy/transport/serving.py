@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import socket
@@ -19,7 +20,7 @@ from aiozerocopy.transport.tls_options import for_server
 
 if TYPE_CHECKING:
     import ssl as tls
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from aiozerocopy.transport.sockets import SocketTransport
     from aiozerocopy.transport.tls_options import TLSOptions
@@ -78,9 +79,10 @@ async def create_server(
             flags=flags,
         )
         listeners = await _listen_on(hosts, port or 0, listen)
-    for listener in listeners if keep_alive else ():
-        listener.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return await _served(listeners, factory, backlog, start_serving)
+    with _closed_if_it_fails(listeners):
+        for listener in listeners if keep_alive else ():
+            listener.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return await _served(listeners, factory, backlog, start_serving)
 
 
 async def create_unix_server(
@@ -119,7 +121,8 @@ async def create_unix_server(
         raise ValueError("path was not specified, and no sock specified")
     if not cleanup_socket:
         listener.file = None
-    return await _served([listener], factory, backlog, start_serving)
+    with _closed_if_it_fails([listener]):
+        return await _served([listener], factory, backlog, start_serving)
 
 
 def _under_tls(factory: Factory, options: TLSOptions | None) -> Factory:
@@ -137,24 +140,34 @@ async def _listen_on(
     hosts: Sequence[str | None], port: int, listen: Any
 ) -> list[Listener]:
     listeners: list[Listener] = []
-    try:
+    with _closed_if_it_fails(listeners):
         for host in hosts:
             listeners += await listen(host, port)
             port = port or listeners[0].address[1]
+    return listeners
+
+
+@contextlib.contextmanager
+def _closed_if_it_fails(listeners: list[Listener]) -> Iterator[None]:
+    try:
+        yield
     except BaseException:
         for listener in listeners:
             listener.close()
         raise
-    return listeners
 
 
 async def _served(
     listeners: list[Listener], factory: Factory, backlog: int, start: bool
 ) -> Server:
     server = Server(asyncio.get_running_loop(), listeners, factory, backlog)
-    if start:
-        await server.start_serving()
-    return server
+    try:
+        if start:
+            await server.start_serving()
+        return server
+    except BaseException:
+        server.close()
+        raise
 
 
 class Server(asyncio.AbstractServer):
@@ -254,20 +267,20 @@ class Server(asyncio.AbstractServer):
                 return
 
     def _take(self, sock: socket.socket) -> None:
+        transport: SocketTransport | None = None
         with sock:  # (a transport takes it out of the object)
             try:
                 transport = transport_over(self._loop, sock, self._factory())
-            except Exception as error:
+                transport.on_lost = partial(self._left, transport)
+                self._clients.add(transport)
+                transport.begin()
+            except BaseException as error:
+                if transport is not None:
+                    transport.abort()
+                if not isinstance(error, Exception):
+                    raise
                 context = {"message": "a client was not taken", "exception": error}
                 self._loop.call_exception_handler(context)
-                return
-            transport.on_lost = partial(self._left, transport)
-            self._clients.add(transport)
-            try:
-                transport.begin()
-            except BaseException:
-                transport.abort()
-                raise
 
     def _pause(self, listener: Listener, error: OSError) -> None:
         """Wait for others to give something back."""

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import copy
 import errno
 from typing import TYPE_CHECKING, Any
 
@@ -200,33 +201,35 @@ class Writing(Lifetime, asyncio.WriteTransport):
             while not last.done:
                 await loop.park(last)
         if self._failure is not None:
-            raise self._failure
+            raise copy.copy(self._failure)  # (the traceback would keep buffers alive)
 
     # -- what was queued, and its end ---------------------------------------------
 
     def _advance(self) -> None:
         """Something that was queued has ended.  May be called twice."""
         try:
-            pending = self._pending
-            while pending and pending[0].done:
-                operation = pending[0]
-                if operation.status < 0 and not (
-                    operation.was_dropped or operation.was_rescued
-                ):
-                    self._break(operation.failure())
-                if pending and pending[0] is operation:  # (an abort ends them all)
-                    pending.popleft()
-            if not self._is_lost:
-                if self._is_paused:
-                    self._resume_if_empty()
-                if not pending:
-                    self._finish()
+            self._forget_ended()
+            if self._is_paused and not self._is_lost:
+                self._resume_if_empty()
+            self._finish()
         except BaseException as error:
             self._fail(error, "the end of a write")
             raise
 
+    def _forget_ended(self) -> None:
+        pending = self._pending
+        while pending and pending[0].done:
+            operation = pending[0]
+            if operation.status < 0 and not (
+                operation.was_dropped or operation.was_rescued
+            ):
+                self._break(operation.failure())
+            if pending and pending[0] is operation:  # (an abort ends them all)
+                pending.popleft()
+
     def _finish(self) -> None:
-        if self._pending or self._files:
+        self._forget_ended()  # one that was interrupted may have told nobody
+        if self._pending or self._files or self._is_lost:
             return
         if self._closing:
             self._lose(None)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import TYPE_CHECKING, Any
 
 from links import until
 from wires import pair
 
+from aiozerocopy.transport.sockets import transport_over
 from aiozerocopy.transport.tls import TLSTransport
 from aiozerocopy.transport.tls_options import TLSOptions
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Callable
 
 Contexts = tuple["ssl.SSLContext", "ssl.SSLContext"]  # of a server and of a client
 
@@ -88,13 +91,14 @@ def client(
 
 
 class Ends:
-    """A server's and a client's TLS over wires in memory."""
+    """A server's and a client's TLS, over wires in memory or over sockets."""
 
     def __init__(
         self,
         contexts: Contexts,
         above: Any = None,
         below: Any = None,
+        connect: Callable[[Any, Any], Any] = pair,
         **options: Any,
     ) -> None:
         self.server: Any = above or Notes()
@@ -102,12 +106,19 @@ class Ends:
         self.ready = asyncio.get_running_loop().create_future()
         self.upper = server(contexts, self.server, **options)
         self.lower = client(contexts, self.client, self.ready, **options)
-        self.wires = pair(self.upper, self.lower)
+        self.wires = connect(self.upper, self.lower)
 
     async def shake(self) -> Ends:
         await self.ready
         await until(lambda: not self.upper._timer)
         return self
+
+
+def sockets(one: Any, other: Any) -> None:
+    """Connect two protocols by this package's own transports."""
+    loop = asyncio.get_running_loop()
+    for sock, protocol in zip(socket.socketpair(), (one, other), strict=True):
+        loop.call_soon(transport_over(loop, sock, protocol).begin)
 
 
 async def quiet() -> None:

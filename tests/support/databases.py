@@ -1,0 +1,108 @@
+"""A PostgreSQL and a Redis of their own for a test, from what Debian installs."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PATIENCE = 20.0  # seconds for one to start
+POSTGRES = Path("/usr/lib/postgresql")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Return once somebody listens there."""
+    deadline = time.monotonic() + PATIENCE
+    with socket.socket() as sock:
+        while sock.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED:
+            assert process.poll() is None, "it has ended"
+            assert time.monotonic() < deadline, "it does not listen"
+            time.sleep(0.01)  # nothing tells when it does
+
+
+@contextlib.contextmanager
+def running(command: list[str], port: int, user: str | None = None) -> Iterator[None]:
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, user=user
+    )
+    try:
+        wait_for_port(port, process)
+        yield
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+
+
+@contextlib.contextmanager
+def redis(folder: Path, certificate: Path) -> Iterator[tuple[int, int]]:
+    """The ports of one, plain and with TLS."""
+    if shutil.which("redis-server") is None:
+        pytest.skip("needs redis-server")
+    plain, secure = free_port(), free_port()
+    command = [
+        *("redis-server", "--port", str(plain), "--bind", "127.0.0.1"),
+        *("--save", "", "--appendonly", "no", "--dir", str(folder)),
+        *("--tls-port", str(secure), "--tls-auth-clients", "no"),
+        *("--tls-cert-file", str(certificate), "--tls-key-file", str(certificate)),
+    ]
+    with running(command, plain):
+        yield plain, secure
+
+
+@contextlib.contextmanager
+def postgres(certificate: Path) -> Iterator[int]:
+    """The port of one, which takes TLS too; user and database are "postgres"."""
+    programs = sorted(POSTGRES.glob("*/bin/postgres"))
+    if not programs:
+        pytest.skip("needs postgresql")
+    user = "postgres" if os.geteuid() == 0 else None  # it refuses to run as root
+    with tempfile.TemporaryDirectory() as name:
+        data, key = Path(name, "data"), Path(name, "server.pem")
+        shutil.copy(certificate, key)
+        key.chmod(0o600)
+        if user is not None:
+            entry = pwd.getpwnam(user)
+            for path in (name, key):
+                os.chown(path, entry.pw_uid, entry.pw_gid)
+        initdb = programs[-1].with_name("initdb")
+        subprocess.run(
+            [
+                *(str(initdb), "-D", str(data), "-U", "postgres"),
+                *("--auth=trust", "--no-sync", "--no-instructions", "--locale=C"),
+            ],
+            stdout=subprocess.DEVNULL,
+            check=True,
+            user=user,
+            cwd=name,
+        )
+        port = free_port()
+        settings = {
+            "port": port,
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": name,
+            "fsync": "off",
+            "ssl": "on",
+            "ssl_cert_file": key,
+            "ssl_key_file": key,
+        }
+        options = [f"--{key}={value}" for key, value in settings.items()]
+        with running([str(programs[-1]), "-D", str(data), *options], port, user):
+            yield port

@@ -1,0 +1,243 @@
+"""`new_event_loop` and `install`: programs of asyncio on this package's transports."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from links import until
+from oracle import assert_same, payload
+from tls_ends import Contexts, Notes
+
+import aiozerocopy as azc
+from aiozerocopy.transport import SocketTransport, TLSTransport
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+BIG = 3 << 20
+HOST = "127.0.0.1"
+
+
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    if request.param:
+        pytest.importorskip("uvloop")
+    factory = partial(azc.new_event_loop, uvloop=request.param)
+    return "asyncio", {"loop_factory": factory, "debug": True}
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+async def ask(
+    streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], kind: type
+) -> None:
+    """Send much and get it back, with one buffer that is used again and again."""
+    reader, writer = streams
+    assert type(writer.transport) is kind
+    buffer, wanted, got = bytearray(1 << 18), bytearray(), bytearray()
+
+    async def send() -> None:
+        for number in range(BIG // len(buffer)):
+            buffer[:] = payload(number, len(buffer))
+            wanted.extend(buffer)
+            writer.write(buffer)
+            await writer.drain()
+
+    sending = asyncio.ensure_future(send())
+    while len(got) < BIG:
+        got += await reader.read(1 << 16)
+    await sending
+    assert_same(got, wanted)
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_tcp(tls: Contexts) -> None:
+    for server_context, client_context, kind in (
+        (None, None, SocketTransport),
+        (*tls, TLSTransport),
+    ):
+        server = await asyncio.start_server(echo, HOST, 0, ssl=server_context)
+        port = server.sockets[0].getsockname()[1]
+        streams = await asyncio.open_connection(HOST, port, ssl=client_context)
+        await ask(streams, kind)
+        server.close()
+        await server.wait_closed()
+
+
+async def test_unix(tls: Contexts, tmp_path: Path) -> None:
+    for number, (server_context, client_context, name, kind) in enumerate(
+        (
+            (None, None, None, SocketTransport),
+            (*tls, "localhost", TLSTransport),
+        )
+    ):
+        path = tmp_path / str(number)
+        server = await asyncio.start_unix_server(echo, path, ssl=server_context)
+        streams = await asyncio.open_unix_connection(
+            path, ssl=client_context, server_hostname=name
+        )
+        await ask(streams, kind)
+        server.close()
+        await server.wait_closed()
+
+
+async def test_socket_that_was_accepted_elsewhere(tls: Contexts) -> None:
+    import socket
+
+    loop = asyncio.get_running_loop()
+    for server_context, client_context, name, kind in (
+        (None, None, None, SocketTransport),
+        (*tls, "localhost", TLSTransport),
+    ):
+        left, right = socket.socketpair()
+        (upper, notes), (lower, _) = await asyncio.gather(
+            loop.connect_accepted_socket(Notes, left, ssl=server_context),
+            loop.create_connection(
+                Notes, sock=right, ssl=client_context, server_hostname=name
+            ),
+        )
+        assert (type(upper), type(lower)) == (kind, kind)
+        lower.write(payload(1, BIG))
+        lower.close()
+        await until(notes.is_lost)
+        assert_same(notes.data, payload(1, BIG))
+
+
+async def test_stream_that_begins_tls_later(tls: Contexts) -> None:
+    if sys.version_info < (3, 11):
+        pytest.skip("StreamWriter.start_tls came with Python 3.11")
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readline() == b"STARTTLS\n"
+        writer.write(b"go\n")
+        await writer.start_tls(tls[0])
+        await echo(reader, writer)
+
+    server = await asyncio.start_server(serve, HOST, 0)
+    port = server.sockets[0].getsockname()[1]
+    reader, writer = await asyncio.open_connection(HOST, port)
+    writer.write(b"STARTTLS\n")
+    assert await reader.readline() == b"go\n"
+    await writer.start_tls(tls[1], server_hostname="localhost")
+    await ask((reader, writer), TLSTransport)
+    server.close()
+    await server.wait_closed()
+
+
+async def test_children_and_their_pipes() -> None:
+    process = await asyncio.create_subprocess_exec(
+        "cat", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await process.communicate(bytes(payload(1, BIG)))
+    assert_same(out, payload(1, BIG))
+    assert process.returncode == 0
+
+
+async def test_pipes() -> None:
+    loop = asyncio.get_running_loop()
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as out, os.fdopen(writing, "wb") as into:
+        notes = Notes()
+        await loop.connect_read_pipe(lambda: notes, out)
+        transport, _ = await loop.connect_write_pipe(asyncio.Protocol, into)
+        assert type(transport) is azc.transport.WritePipeTransport
+        transport.write(payload(1, BIG))
+        transport.close()
+        await until(notes.is_lost)
+    assert_same(notes.data, payload(1, BIG))
+
+
+async def test_sendfile(tls: Contexts, tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    path = tmp_path / "file"
+    path.write_bytes(payload(1, BIG))
+    for server_context, client_context in ((None, None), tls):
+        notes = Notes()
+        server = await loop.create_server(
+            lambda notes=notes: notes, HOST, 0, ssl=server_context
+        )
+        transport, _ = await loop.create_connection(
+            asyncio.Protocol,
+            HOST,
+            server.sockets[0].getsockname()[1],
+            ssl=client_context,
+        )
+        with path.open("rb") as file:
+            assert await loop.sendfile(transport, file, 1000, BIG // 2) == BIG // 2
+            assert file.tell() == 1000 + BIG // 2
+        transport.close()
+        await until(notes.is_lost)
+        assert_same(notes.data, payload(1, BIG)[1000 : 1000 + BIG // 2])
+        server.close()
+        await server.wait_closed()
+
+
+async def test_what_we_do_not_do_is_the_loops_own() -> None:
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_datagram_endpoint(
+        asyncio.DatagramProtocol, local_addr=("127.0.0.1", 0)
+    )
+    transport.close()
+    assert await loop.run_in_executor(None, os.getpid) == os.getpid()
+
+
+async def test_handshake_that_fails_is_the_clients_error(tls: Contexts) -> None:
+    server = await asyncio.start_server(echo, HOST, 0, ssl=tls[0])
+    port = server.sockets[0].getsockname()[1]
+    import ssl
+
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await asyncio.open_connection(HOST, port, ssl=True)
+    streams = await asyncio.open_connection(HOST, port, ssl=tls[1])
+    await ask(streams, TLSTransport)  # and the server goes on
+    server.close()
+    await server.wait_closed()
+
+
+SCRIPT = """
+import asyncio, aiozerocopy, sys
+aiozerocopy.install(uvloop=%r)
+async def main():
+    loop = asyncio.get_running_loop()
+    serve = lambda reader, writer: writer.close()
+    server = await asyncio.start_server(serve, "localhost", 0)
+    reader, writer = await asyncio.open_connection(
+        *server.sockets[0].getsockname()[:2]
+    )
+    assert await reader.read() == b""
+    writer.close()
+    server.close()
+    print([base.__module__ for base in type(loop).__mro__][:3])
+    print(type(writer.transport).__name__)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("uvloop", [False, True])
+def test_install_needs_no_other_change(uvloop: bool, tmp_path: Path) -> None:
+    if uvloop:
+        pytest.importorskip("uvloop")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", SCRIPT % uvloop],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert ("uvloop" in done.stdout) == uvloop
+    assert done.stdout.rstrip().endswith("SocketTransport")
