@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from aiozerocopy import shm as shm
     from aiozerocopy import transport as transport
     from aiozerocopy import web as web
-    from aiozerocopy.trio_streams import as_trio as as_trio
     from aiozerocopy.transport import install as install
     from aiozerocopy.transport import new_event_loop as new_event_loop
+    from aiozerocopy.trio_streams import as_trio as as_trio
 else:
     _MEMBERS = {
         "as_trio": "trio_streams",
