@@ -6,7 +6,7 @@
 Each task renders a range of frames.  The ranges come home in order, and no more than
 --ahead of them are under way at a time, so memory stays bounded however long the film
 is.  A range that is lost, with its worker or with the scheduler, is rendered again: no
-frame is missing or there twice.
+frame is missing or there twice.  Ctrl-C ends the film early.
 
 A cluster of several machines (see https://docs.dask.org) speaks azc:// like this:
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import time
 from collections import deque
 from concurrent.futures import CancelledError
@@ -25,7 +26,7 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
-from distributed import Client, KilledWorker, LocalCluster
+from distributed import Client, Future, KilledWorker, LocalCluster
 
 from aiozerocopy import ffmpeg
 
@@ -54,15 +55,26 @@ async def render(client: Client, numbers: range, size: tuple[int, int]) -> np.nd
     for attempt in range(ATTEMPTS):
         future = client.submit(draw, numbers, size, pure=False)
         try:
-            pictures: np.ndarray = await future
+            return await result_of(future, client)
         except LOST:
             if attempt == ATTEMPTS - 1:
                 raise
-        else:
-            return pictures
         finally:
             future.release()
     raise AssertionError
+
+
+async def result_of(future: Future[np.ndarray], client: Client) -> np.ndarray:
+    """Wait for it; Dask itself waits for ever once a client has given up."""
+    result = asyncio.ensure_future(future)
+    try:
+        while not (await asyncio.wait({result}, timeout=1))[0]:
+            if client.status == "closed":
+                raise RuntimeError("the scheduler is gone, and has not come back")
+        pictures: np.ndarray = await result
+        return pictures
+    finally:
+        result.cancel()
 
 
 async def in_order(
@@ -107,9 +119,7 @@ def progress(title: str, total: int) -> Iterator[Callable[[], object]]:
         yield lambda: None
         return
     columns = (*Progress.get_default_columns(), MofNCompleteColumn())
-    with Progress(*columns) as bars:
-        if not bars.console.is_terminal:
-            bars.stop()
+    with Progress(*columns, disable=not sys.stdout.isatty()) as bars:
         bar = bars.add_task(title, total=total)
         yield lambda: bars.advance(bar)
 
@@ -129,7 +139,6 @@ def parser() -> argparse.ArgumentParser:
 
 async def main() -> None:
     options = parser().parse_args()
-    start = time.perf_counter()
     async with AsyncExitStack() as stack:
         cluster = options.scheduler
         if cluster is None:
@@ -146,8 +155,9 @@ async def main() -> None:
             Client(cluster, asynchronous=True, direct_to_workers=True)
         )
         tick = stack.enter_context(progress(options.output, options.frames))
+        start = time.perf_counter()
         await film(client, options, tick)
-    rate = options.frames / (time.perf_counter() - start)
+        rate = options.frames / (time.perf_counter() - start)
     print(f"{options.frames} frames in {options.output}, {rate:.0f} a second")
 
 

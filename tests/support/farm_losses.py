@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import dask
 from distributed import Client, LocalCluster, Scheduler, Worker
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ async def lose_a_worker(options: Namespace) -> None:
         assert doomed not in {nanny.pid for nanny in cluster.workers.values()}
 
 
-async def lose_the_scheduler(options: Namespace) -> None:
-    """Close it with its workers, and start others at the same address."""
+async def lose_the_scheduler(options: Namespace, *, returns: bool = True) -> None:
+    """Close it with its workers, and perhaps start others at the same address."""
     async with AsyncExitStack() as ends:
 
         async def start(port: int) -> Scheduler:
@@ -88,7 +89,8 @@ async def lose_the_scheduler(options: Namespace) -> None:
 
         async def restart() -> None:
             await first.close()
-            await start(first.port)
+            if returns:
+                await start(first.port)
 
         first = await start(0)
         restarts: list[asyncio.Task[None]] = []
@@ -101,7 +103,16 @@ async def lose_the_scheduler(options: Namespace) -> None:
         assert ranges > options.frames / options.range
 
 
-LOSSES = {"worker": lose_a_worker, "scheduler": lose_the_scheduler}
+async def lose_it_for_good(options: Namespace) -> None:
+    dask.config.set({"distributed.comm.timeouts.connect": "500ms"})
+    await lose_the_scheduler(options, returns=False)
+
+
+LOSSES = {
+    "worker": lose_a_worker,
+    "scheduler": lose_the_scheduler,
+    "for good": lose_it_for_good,
+}
 farm = example()
 
 if __name__ == "__main__":
