@@ -66,7 +66,7 @@ async def render(client: Client, numbers: range, size: tuple[int, int]) -> np.nd
 
 async def result_of(future: Future[np.ndarray], client: Client) -> np.ndarray:
     """Wait for it; Dask itself waits for ever once a client has given up."""
-    result = asyncio.ensure_future(future.result())
+    result = asyncio.ensure_future(future)
     try:
         while not (await asyncio.wait({result}, timeout=1))[0]:
             if client.status == "closed":
