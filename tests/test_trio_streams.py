@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -238,6 +239,16 @@ def test_who_waits_for_the_fd_is_told(end: str) -> None:
                 ours.abort()
 
     trio.run(main)
+
+
+def test_a_stream_ends_also_while_trio_is_being_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun = types.ModuleType("trio.lowlevel")
+    monkeypatch.setitem(sys.modules, "trio.lowlevel", begun)
+    for stream in azc.pipe():
+        stream.abort()
+        assert stream.fileno() == -1
 
 
 def test_errors_keep_their_cause() -> None:

@@ -322,11 +322,14 @@ async def checkpoint() -> None:
 
 
 def announce_closing(fd: int) -> None:
-    """Wake whoever waits for the fd in this thread's loop, if that is trio's."""
-    trio = sys.modules.get("trio")
-    if trio is not None and running_asyncio_loop() is None:
+    """Wake whoever waits for the fd in this thread's loop, if that is trio's.
+
+    Finalizers come here too, while trio is being imported or at the exit.
+    """
+    notify = getattr(sys.modules.get("trio.lowlevel"), "notify_closing", None)
+    if notify is not None and running_asyncio_loop() is None:
         with contextlib.suppress(RuntimeError):  # no loop runs here
-            trio.lowlevel.notify_closing(fd)
+            notify(fd)
 
 
 def has_loop() -> bool:
