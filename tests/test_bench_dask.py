@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("distributed", reason="needs Dask")
 np = pytest.importorskip("numpy")
-pytestmark = [pytest.mark.timeout(60), linux_only]
+pytestmark = [pytest.mark.timeout(120), linux_only]
 
 
 @pytest.fixture(scope="module")
