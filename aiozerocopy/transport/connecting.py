@@ -188,6 +188,9 @@ async def _connected(
     if interleave is None:
         interleave = 0 if delay is None else 1
     failures: list[OSError] = []
+    text = f"cannot connect to {host}:{port}"
+    if local_addr is not None:
+        text += f" from {local_addr}"
     try:
         candidates = await _look_up(host, port, family, proto, flags)
         if interleave:
@@ -195,9 +198,8 @@ async def _connected(
         return await connect_first(candidates, local_addr, delay, failures)
     except OSError as error:
         if all_errors and failures and sys.version_info >= (3, 11):
-            text = f"cannot connect to {host}:{port}"
             raise ExceptionGroup(text, failures) from None  # noqa: F821
-        raise located(error, f"cannot connect to {host}:{port}") from error
+        raise located(error, text) from error
 
 
 async def _look_up(

@@ -23,10 +23,10 @@ async def sendfile(
     """Send a file after what was written; return how many bytes.
 
     It begins at ``offset``, and ends after ``count`` bytes or with the file, which then
-    stands behind what was sent.  The kernel moves the bytes, in a thread of ours.  What
-    is written meanwhile follows them.  A file without an fd is read in pieces, unless
-    ``fallback`` is false.  A transport that is not ours is left to its loop's
-    ``sendfile``.
+    stands behind what was sent, also if this fails.  The kernel moves the bytes, in a
+    thread of ours.  What is written meanwhile follows them.  A file without an fd is
+    read in pieces, unless ``fallback`` is false.  A transport that is not ours is left
+    to its loop's ``sendfile``.
 
     Raises:
         ConnectionError: the peer left.
@@ -42,10 +42,7 @@ async def sendfile(
     if not has_fd and not fallback:
         raise asyncio.SendfileNotAvailableError(f"{file!r} has no fd")
     send = _by_the_kernel if has_fd else _in_pieces
-    sent = await send(transport, file, offset, count)
-    if sent:
-        file.seek(offset + sent)
-    return sent
+    return await send(transport, file, offset, count)
 
 
 def _check(transport: Writing, file: IO[bytes], offset: int, count: int | None) -> None:
@@ -83,6 +80,8 @@ async def _by_the_kernel(
         raise os_error(error) from error
     finally:
         transport._files.discard(relay)
+        if relay.moved:
+            file.seek(offset + relay.moved)
         transport._advance()
 
 
