@@ -657,7 +657,8 @@ async def test_a_server_over_a_given_socket() -> None:
 
 async def test_unix(tmp_path: Path) -> None:
     path = tmp_path / "socket"
-    async with await azt.create_unix_server(Recorder, path) as server:
+    server = await azt.create_unix_server(Recorder, path, cleanup_socket=True)
+    async with server:
         transport, protocol = await azt.create_unix_connection(Recorder, path)
         await until(lambda: server._clients)
         assert transport.get_extra_info("peername") == str(path)

@@ -33,6 +33,11 @@ class Listener:
         host, port = self.address
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
+    def own_file(self) -> None:
+        """Remove the file at its address in the end."""
+        self.file = os.path.abspath(self.address)
+        self.inode = _inode(self.file)
+
     def close(self) -> None:
         """Stop listening, and remove the file unless another server has put its own."""
         if self.file is not None and self.sock.fileno() >= 0:
@@ -157,8 +162,7 @@ def _bind_unix(listener: Listener, path: str | bytes) -> None:
         return
     _remove_stale(path)
     listener.sock.bind(path)
-    listener.file = os.path.abspath(path)
-    listener.inode = _inode(listener.file)
+    listener.own_file()
 
 
 def _remove_stale(path: str | bytes) -> None:

@@ -195,13 +195,16 @@ async def _connected(
 ) -> socket.socket:
     if interleave is None:
         interleave = 0 if delay is None else 1
+    place = f"cannot connect to {host}:{port}"
+    if local_addr is not None:
+        place += f" from {local_addr}"
     try:
         candidates = await _look_up(host, port, family, proto, flags)
         if interleave:
             candidates = _interleaved(candidates, interleave)
         return await connect_first(candidates, local_addr, delay)
     except OSError as error:
-        place, cause = f"cannot connect to {host}:{port}", error.__cause__
+        cause = error.__cause__
         if all_errors and cause is not None and sys.version_info >= (3, 11):
             errors = getattr(cause, "exceptions", [cause])
             raise ExceptionGroup(place, errors) from None  # noqa: F821

@@ -24,8 +24,9 @@ async def sendfile(
     """Send a file after what was written; return how many bytes.
 
     It begins at ``offset``, and ends after ``count`` bytes or with the file, which then
-    stands behind what was sent.  The kernel moves the bytes, in a thread of ours.  What
-    is written meanwhile follows them.  A file without an fd, and any file under TLS, is
+    stands behind what was sent, also if this fails.  The kernel moves the bytes, in a
+    thread of ours.  What is written meanwhile follows them.  A file without an fd, and
+    any file under TLS, is
     read in pieces, unless ``fallback`` is false.  A transport that is not ours is left
     to its loop's ``sendfile``.
 
@@ -40,17 +41,13 @@ async def sendfile(
         loop = asyncio.get_running_loop()
         return await loop.sendfile(transport, file, offset, count, fallback=fallback)
     _check(transport, file, offset, count)
-    if isinstance(transport, Writing) and _has_fd(file):
-        sent = await _by_the_kernel(transport, file, offset, count)
-    elif fallback:
-        sent = await _in_pieces(transport, file, offset, count)
-    else:
+    by_the_kernel = isinstance(transport, Writing) and _has_fd(file)
+    if not by_the_kernel and not fallback:
         raise asyncio.SendfileNotAvailableError(
             f"the kernel cannot send {file!r} through {transport!r}"
         )
-    if sent:
-        file.seek(offset + sent)
-    return sent
+    send = _by_the_kernel if by_the_kernel else _in_pieces
+    return await send(transport, file, offset, count)
 
 
 def takes(transport: object) -> bool:
@@ -93,6 +90,8 @@ async def _by_the_kernel(
         raise os_error(error) from error
     finally:
         transport._files.discard(relay)
+        if relay.moved:
+            file.seek(offset + relay.moved)
         transport._advance()
 
 

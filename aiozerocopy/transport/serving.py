@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import socket
+import sys
 from asyncio.trsock import TransportSocket
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -95,13 +96,13 @@ async def create_unix_server(
     ssl_handshake_timeout: float | None = None,
     ssl_shutdown_timeout: float | None = None,
     start_serving: bool = True,
-    cleanup_socket: bool = True,
+    cleanup_socket: bool = sys.version_info >= (3, 13),
 ) -> Server:
     """Listen on a Unix socket; a protocol is made for every client that comes.
 
     The arguments are those of `asyncio.loop.create_unix_server`.  A file that a dead
-    server left is replaced; the file is removed at the end, if it is still ours, unless
-    ``cleanup_socket`` is false.
+    server left is replaced.  With ``cleanup_socket``, as is usual from Python 3.13 on,
+    it is removed at the end, if it is still ours.
 
     Raises:
         OSError: it cannot listen there, or somebody else does; the path is in the text.
@@ -115,6 +116,8 @@ async def create_unix_server(
     if sock is not None:
         check_unix(sock)
         listener = _taken(sock, backlog)
+        if listener.address and listener.address[0] != "\0":
+            listener.own_file()
     elif path is not None:
         listener = listen_unix(os.fspath(path), None, backlog)
     else:
