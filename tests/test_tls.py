@@ -85,6 +85,7 @@ async def test_what_is_known(tls: Contexts) -> None:
     ends = await Ends(tls).shake()
     ask = ends.client.transport.get_extra_info
     assert ask("sslcontext") is tls[1]
+    assert ask("tls") == "memory"
     assert isinstance(ask("ssl_object"), ssl.SSLObject)
     assert ("DNS", "localhost") in ask("peercert")["subjectAltName"]
     assert ask("cipher") == ask("ssl_object").cipher()

@@ -45,9 +45,10 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
     """What a protocol gets where ``ssl=`` was given, and from `start_tls`.
 
     It is used as any `asyncio.Transport`.  `get_extra_info` knows "sslcontext",
-    "ssl_object", "peercert", "cipher" and "compression", and asks the transport below
-    for the rest.  A protocol whose ``eof_received`` returns true may go on writing;
-    there is no `write_eof`, as in asyncio.
+    "ssl_object", "peercert", "cipher", "compression" and "tls", which is "memory" since
+    the kernel has no part in it; it asks the transport below for the rest.  A protocol
+    whose ``eof_received`` returns true may go on writing; there is no `write_eof`, as
+    in asyncio.
 
     The methods of a protocol that it has are the lower transport's to call.
     """
@@ -65,7 +66,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         ``ready`` is done when the handshake is, or gets its error.  A protocol that
         ``is_made`` has had its ``connection_made``.
         """
-        super().__init__(extra={"sslcontext": options.context})
+        super().__init__(extra={"sslcontext": options.context, "tls": "memory"})
         self._loop = asyncio.get_running_loop()
         self._options = options
         self._wire: Any = None
