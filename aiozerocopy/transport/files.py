@@ -26,9 +26,8 @@ async def sendfile(
     It begins at ``offset``, and ends after ``count`` bytes or with the file, which then
     stands behind what was sent, also if this fails.  The kernel moves the bytes, in a
     thread of ours.  What is written meanwhile follows them.  A file without an fd, and
-    any file under TLS, is
-    read in pieces, unless ``fallback`` is false.  A transport that is not ours is left
-    to its loop's ``sendfile``.
+    any file under TLS, is read in pieces, unless ``fallback`` is false.  A transport
+    that is not ours is left to its loop's ``sendfile``.
 
     Raises:
         ConnectionError: the peer left.
@@ -41,13 +40,13 @@ async def sendfile(
         loop = asyncio.get_running_loop()
         return await loop.sendfile(transport, file, offset, count, fallback=fallback)
     _check(transport, file, offset, count)
-    by_the_kernel = isinstance(transport, Writing) and _has_fd(file)
-    if not by_the_kernel and not fallback:
-        raise asyncio.SendfileNotAvailableError(
-            f"the kernel cannot send {file!r} through {transport!r}"
-        )
-    send = _by_the_kernel if by_the_kernel else _in_pieces
-    return await send(transport, file, offset, count)
+    if isinstance(transport, Writing) and _has_fd(file):
+        return await _by_the_kernel(transport, file, offset, count)
+    if fallback:
+        return await _in_pieces(transport, file, offset, count)
+    raise asyncio.SendfileNotAvailableError(
+        f"the kernel cannot send {file!r} through {transport!r}"
+    )
 
 
 def takes(transport: object) -> bool:
