@@ -252,6 +252,7 @@ def test_turn_that_fails_is_reported_and_another_may_follow(stage: Stage) -> Non
         ("sockets", ["1"] * 3, 21),
         ("pipes", ["1080p"] * (1 + len(LOOPS)), 7 + 3 * len(LOOPS)),
         ("relay", ["file", "pipe", "FFmpeg"], 19),
+        ("transport", ["64"] * 4, 16),
     ],
 )
 def test_bench_runs_and_every_byte_is_right(

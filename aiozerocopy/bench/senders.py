@@ -161,8 +161,44 @@ async def writelines_and_drain(job: Job) -> None:
     await writer.wait_closed()
 
 
+class Gate(asyncio.Protocol):
+    """Open while the transport takes more."""
+
+    def __init__(self) -> None:
+        self.is_open = asyncio.Event()
+        self.is_open.set()
+        self.lost = asyncio.get_running_loop().create_future()
+
+    def pause_writing(self) -> None:
+        self.is_open.clear()
+
+    def resume_writing(self) -> None:
+        self.is_open.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.set_result(None)
+
+
+async def protocol_write(job: Job) -> None:
+    create: Any = asyncio.get_running_loop().create_connection
+    if job.options["is_ours"]:
+        from aiozerocopy.transport import create_connection as create
+    transport, gate = await create(Gate, sock=job.socket())
+    for messages in job.phases():
+        for message in messages:
+            transport.write(message)
+            if not gate.is_open.is_set():
+                await gate.is_open.wait()
+    transport.close()
+    await gate.lost
+
+
 async def stream_writer(job: Job) -> asyncio.StreamWriter:
     sock = job.socket()
+    if job.options.get("is_ours"):
+        from aiozerocopy.transport import open_connection
+
+        return (await open_connection(sock=sock))[1]
     if sock.family == socket.AF_UNIX:
         return (await asyncio.open_unix_connection(sock=sock))[1]
     return (await asyncio.open_connection(sock=sock))[1]
@@ -196,6 +232,7 @@ WAYS: dict[str, Callable[[Job], Awaitable[None]]] = {
         send,
         put,
         send_many,
+        protocol_write,
         write_and_drain,
         writelines_and_drain,
         child_write_and_drain,

@@ -33,6 +33,7 @@ BENCHES = {
     "ring": "small messages by a ring; and pipes, UNIX sockets, Tachyon, pyzmq",
     "dask": "arrays between two workers of a cluster: azc://; and tcp://",
     "fanout": "one frame to many clients; and websockets, aiohttp; 1080p60 to one",
+    "transport": "asyncio's transports, one way and back; and asyncio, uvloop",
     "relay": "a file to TCP, a pipe to a pipe; and a C loop, sendfile, copyfileobj",
 }
 
@@ -87,7 +88,7 @@ def parser() -> Parser:
             "The contestants do the same work one after the other, round by round.\n"
             "Rates and ratios are medians of the rounds; every byte is checked once."
         ),
-        epilog="\n".join(f"  {name:<9}{text}" for name, text in BENCHES.items()),
+        epilog="\n".join(f"  {name:<10}{text}" for name, text in BENCHES.items()),
     )
     result.add_argument(
         "bench", choices=BENCHES, metavar="BENCH", help=", ".join(BENCHES)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from typing import Any
 
 from aiozerocopy.transport.lifetime import Lifetime
@@ -19,6 +20,17 @@ from aiozerocopy.transport.lifetime import Lifetime
 READ_SIZE = 256 << 10
 
 _NOTHING_NOW = (BlockingIOError, InterruptedError)
+
+
+class _Scratch(threading.local):
+    """Where a thread's loop reads to: a copy of what came is cheaper than new memory of
+    this size for each read."""
+
+    def __init__(self) -> None:
+        self.memory = memoryview(bytearray(READ_SIZE))
+
+
+_scratch = _Scratch()
 
 
 class Reading(Lifetime, asyncio.ReadTransport):
@@ -78,15 +90,16 @@ class Reading(Lifetime, asyncio.ReadTransport):
                 raise
 
     def _read(self) -> None:
+        memory = _scratch.memory
         try:
-            data = os.read(self._fd, READ_SIZE)
+            n = os.readv(self._fd, (memory,))
         except _NOTHING_NOW:
             return
         except OSError as error:
             self._lose(error)
             return
-        if data:
-            self._protocol.data_received(data)
+        if n:
+            self._protocol.data_received(bytes(memory[:n]))
         else:
             self._end_reading()
 
