@@ -390,6 +390,14 @@ async def test_reset_of_an_idle_connection() -> None:
             await end.transport.drained()
 
 
+async def test_reset_right_after_something_came() -> None:
+    """The loop tells of both at once."""
+    async with opened(tcp=True) as end:
+        end.peer.send(b"last")
+        end.reset()
+        assert isinstance(await end.protocol.lost, ConnectionResetError)
+
+
 @pytest.mark.parametrize("tcp", [True, False])
 async def test_the_peer_goes_while_much_is_queued(tcp: bool) -> None:
     data = bytearray(8 * BIG)

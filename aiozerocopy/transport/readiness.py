@@ -1,8 +1,9 @@
 """When an fd has something to read: told by the loop's readers, or by an epoll of ours.
 
-uvloop never calls the reader of a socket that was reset: it logs EBADF and forgets the
-fd, since libuv takes any error for a bad one.  So on loops other than asyncio's own one
-epoll watches all fds, and the loop watches that.
+uvloop calls the reader of a socket that was reset once, and never again, since libuv
+takes any error for a bad fd.  If something came just before the reset, that call reads
+it, and nobody is told of the end.  So on loops other than asyncio's own one epoll
+watches all fds, and the loop watches that.
 """
 
 from __future__ import annotations
