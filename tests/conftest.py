@@ -74,7 +74,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def tls() -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Of a server that is called localhost, and of a client that trusts it."""
+    """Of a server here, by name or address, and of a client that trusts it."""
     trustme = pytest.importorskip("trustme")
     authority = trustme.CA()
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -314,7 +314,9 @@ async def test_certificate_of_somebody_else(
             "ssl_context": trusting,
             "backoff": Backoff(attempts=2),
         }
-        async with connect_frames("127.0.0.1", server.port, **options) as client:
+        async with connect_frames(
+            "127.0.0.1", server.port, hostname="elsewhere.test", **options
+        ) as client:
             with pytest.raises(ssl.SSLCertVerificationError):
                 await client.receive()
             assert client.stats.failures == 1
