@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 pytestmark = [linux_only, pytest.mark.slow, pytest.mark.timeout(60)]
 
+# Dask says, at the level of information, which comm it closed too early for itself.
+QUIET = {"DASK_LOGGING__DISTRIBUTED": "warning"}
+
 CLUSTERS = """
 import asyncio, sys
 import numpy as np
@@ -92,7 +95,9 @@ def test_clusters(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", CLUSTERS, certificates(tmp_path), with_pandas],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=os.environ
+        | QUIET
+        | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True,
         text=True,
         check=False,
