@@ -147,7 +147,7 @@ async def main() -> None:
                     protocol="azc",
                     n_workers=options.workers,
                     threads_per_worker=1,
-                    dashboard_address=None,
+                    dashboard_address=":0",
                     asynchronous=True,
                 )
             )

@@ -43,7 +43,7 @@ async def main(protocol, certificates, with_pandas):
         processes=False,
         n_workers=2,
         threads_per_worker=1,
-        dashboard_address=None,
+        dashboard_address=":0",
         asynchronous=True,
     ) as cluster:
         async with Client(cluster, asynchronous=True) as client:

@@ -74,7 +74,7 @@ def is_wrong(array: np.ndarray, pattern: str, number: int, check: bool) -> bool:
 async def send(job: Job) -> None:
     from distributed import Client, Scheduler, Worker
 
-    quiet: Any = {"dashboard": False}
+    quiet: Any = {"dashboard_address": ":0"}
     where: Any = {"host": "127.0.0.1", "protocol": job.protocol, "port": 0}
     async with Scheduler(**where, **quiet) as scheduler:
         options: Any = {"name": "sender", "nthreads": 1, "memory_limit": 0}

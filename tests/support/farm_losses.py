@@ -65,7 +65,7 @@ async def lose_a_worker(options: Namespace) -> None:
         protocol="azc",
         n_workers=2,
         threads_per_worker=1,
-        dashboard_address=None,
+        dashboard_address=":0",
         asynchronous=True,
     ) as cluster:
         doomed = cluster.workers[0].pid
@@ -79,7 +79,7 @@ async def lose_the_scheduler(options: Namespace, *, returns: bool = True) -> Non
 
         async def start(port: int) -> Scheduler:
             scheduler = Scheduler(
-                protocol="azc", host="127.0.0.1", port=port, dashboard=False
+                protocol="azc", host="127.0.0.1", port=port, dashboard_address=":0"
             )
             await ends.enter_async_context(scheduler)
             for _ in range(2):
