@@ -377,11 +377,11 @@ static int sys_linger(int fd) {
     return linger.l_onoff ? linger.l_linger : 0;
 }
 
-/* On Linux an interrupted close has closed: never try again. */
 static int sys_dup(int fd) {
     return (int)result(fcntl(fd, F_DUPFD_CLOEXEC, 3));
 }
 
+/* On Linux an interrupted close has closed: never try again. */
 static int sys_close(int fd) { return (int)result(close(fd)); }
 
 static int sys_shutdown(int fd) { return (int)result(shutdown(fd, SHUT_WR)); }
