@@ -32,7 +32,7 @@ struct azc_op {
     bool cancelled;   /* it will be, when a system call has returned, */
     const char *copy; /* or goes on from here, unless NULL */
     azc_relay *relay; /* it is a hold of this: see relay.h */
-    azc_fds *fds;     /* that go out or come with its first byte, or NULL */
+    azc_fds *fds;     /* that go out or come with its bytes, or NULL */
     void *rescue;     /* the copied rest, to be freed */
     struct iovec *vec, first[VEC_INLINE];
     int count, at; /* vec[at] is the first with bytes left, advanced in place */

@@ -13,9 +13,12 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiozerocopy.transport.lifetime import Lifetime
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 READ_SIZE = 256 << 10
 
@@ -91,33 +94,28 @@ class Reading(Lifetime, asyncio.ReadTransport):
 
     def _read(self) -> None:
         memory = _scratch.memory
-        try:
-            n = os.readv(self._fd, (memory,))
-        except _NOTHING_NOW:
-            return
-        except OSError as error:
-            self._lose(error)
-            return
-        if n:
+        if n := self._receive(memory):
             self._protocol.data_received(bytes(memory[:n]))
-        else:
-            self._end_reading()
 
     def _read_into(self) -> None:
         buffer = self._protocol.get_buffer(-1)
         if not len(buffer):
             raise RuntimeError("get_buffer() returned an empty buffer")
+        if n := self._receive(buffer):
+            self._protocol.buffer_updated(n)
+
+    def _receive(self, memory: Buffer) -> int:
+        """How many bytes came; 0 if none did, and then the reason was dealt with."""
         try:
-            n = os.readv(self._fd, (buffer,))
+            n = os.readv(self._fd, (memory,))
         except _NOTHING_NOW:
-            return
+            return 0
         except OSError as error:
             self._lose(error)
-            return
-        if n:
-            self._protocol.buffer_updated(n)
-        else:
+            return 0
+        if not n:
             self._end_reading()
+        return n
 
     def _end_reading(self) -> None:
         """The peer sends no more: close, unless the protocol wants to go on writing."""
