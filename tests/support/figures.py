@@ -1,0 +1,49 @@
+"""What tests have counted, kept for the page that shows it (proof/).
+
+A test says ``count("kills of a reader", 20)`` and the like wherever it stands.  If
+AZC_FIGURES names a file, each call appends a line of JSON to it; else nothing happens.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+VARIABLE = "AZC_FIGURES"
+
+
+def count(what: str, number: float, unit: str = "") -> None:
+    """So many more of it; the page shows the sum."""
+    _keep(kind="count", what=what, value=number, unit=unit)
+
+
+def worst(what: str, value: float, unit: str = "") -> None:
+    """The page shows the largest of all."""
+    _keep(kind="worst", what=what, value=value, unit=unit)
+
+
+def remark(what: str, text: str) -> None:
+    """A line of text, as which case was left out here and why."""
+    _keep(kind="remark", what=what, value=text, unit="")
+
+
+def curve(
+    what: str, points: Sequence[tuple[float, float]], x: str, y: str, *, log: bool
+) -> None:
+    """A line of a plot; "PLOT: LINE", one plot for all with its name."""
+    _keep(kind="curve", what=what, value=list(points), unit="", x=x, y=y, log=log)
+
+
+def _keep(**line: object) -> None:
+    path = os.environ.get(VARIABLE)
+    if path:
+        # (One write of a file that is open to append: processes may share it.)
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(fd, json.dumps(line).encode() + b"\n")
+        finally:
+            os.close(fd)
