@@ -162,13 +162,14 @@ void azc__finish_attempt(azc_channel *channel, ssize_t r) {
 
 /* ---- driving --------------------------------------------------------- */
 
-/* Copies what is left over in the bounce to the receives in the queue. */
+/* Copies what is left over in the bounce to the receives in the queue.  A relay takes
+ * its part itself. */
 static uint64_t deliver_leftover(azc_channel *channel) {
     const azc_queue *queue = &channel->queue;
     uint64_t delivered = 0;
-    while (channel->leftover && queue->cursor &&
-           queue->cursor != queue->first_waiting) {
-        azc_op *op = queue->cursor;
+    azc_op *op;
+    while (channel->leftover && (op = azc__queue_next(queue)) &&
+           op != queue->first_waiting) {
         struct iovec *piece = &op->vec[op->at];
         size_t n = op->at < op->count ? piece->iov_len : 0;
         if (n > channel->leftover) n = channel->leftover;
@@ -231,7 +232,7 @@ static ssize_t step(azc_channel *channel, int max_ops, uint64_t max_bytes) {
     azc__apply_cancels(channel);
     if ((r == -EFAULT || r == -ETOOMANYREFS) && blamed != channel->queue.cursor)
         r = -EINTR; /* the message that is to blame was cancelled: go on */
-    if (end && channel->queue.cursor)
+    if (end && azc__queue_next(&channel->queue))
         azc__end_one(channel, channel->queue.cursor, 0, AZC_DROPPED);
     return r;
 }

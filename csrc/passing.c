@@ -12,6 +12,7 @@ enum {
     LOOK_MS = 1000,        /* how often to look whether the numbers are ours */
     LOOK_EVERY = 1 << 20,  /* ... or after so many bytes */
     PAUSE_US = 2000,       /* until the next try without memory, */
+    REST_US = 10000, /* at most, until the next of what is ready and refuses */
 };
 
 #define PATIENCE_NS UINT64_C(2000000000) /* for which it tries */
@@ -199,13 +200,19 @@ static void await_sink(azc_passage *pass) {
     azc__pass_wait(pass, fds, 2);
 }
 
+/* It is said to be ready, and yet no byte moves: a little longer each time. */
+static void rest(const azc_passage *pass) {
+    unsigned us = PAUSE_US / 30 * pass->waits;
+    azc_sys.sleep_us(us < REST_US ? us : REST_US);
+}
+
 /* A call that used both (NULL) does not say which was not ready: it waits for the
  * source, and if that was, for the sink. */
 static void await_side(azc_passage *pass, azc_side *side) {
     azc_side *const both[] = {&pass->source, &pass->sink};
     unsigned turn = pass->waits++ % 3;
-    if (!side && turn == 2) {
-        azc_sys.sleep_us(PAUSE_US / 10); /* both are, and yet it cannot */
+    if (turn == 2) {
+        rest(pass);
         return;
     }
     if (!side) side = both[turn];

@@ -163,21 +163,31 @@ static int outcome_of(const azc_relay *relay, const azc_op *hold, bool delivers,
     return AZC_REFUSED;
 }
 
-/* (what it drives and is closing ends its operations itself) */
+static void end_hold(const azc_relay *relay, azc_channel *channel,
+                     bool delivers) {
+    azc_op *hold = relay->pass.sink.hold;
+    int status, outcome = outcome_of(relay, hold, delivers, &status);
+    hold->need = hold->done;
+    azc__end_one(channel, hold, status, outcome);
+}
+
+/* What follows has left the source for good.  So the hold ends as if it were out, also
+ * if the sink was closed or broke meanwhile: then it is lost as all that is queued.
+ * (Else a channel that we drive, and that is closing, ends its operations itself.) */
 static void end_sink(azc_relay *relay, bool delivers) {
     azc_side *side = &relay->pass.sink;
     azc_channel *channel = azc__find(side->id);
     if (!channel) return;
+    bool follows = delivers && relay->pass.rest_bytes;
     if (side->turn) channel->in_call = false;
     if (side->hold) side->hold->in_flight = 0;
     if (relay->pass.failed == side) azc__break(channel, relay->pass.error);
+    if (channel->error && !follows) azc__break(channel, channel->error);
+    if (side->hold && (follows || !side->turn || channel->state != CLOSING))
+        end_hold(relay, channel, delivers);
+    if (follows && channel->state == OPEN && !channel->error)
+        deliver(relay, channel);
     if (channel->error) azc__break(channel, channel->error);
-    if (side->hold && !(side->turn && channel->state == CLOSING)) {
-        int status, outcome = outcome_of(relay, side->hold, delivers, &status);
-        side->hold->need = side->hold->done;
-        azc__end_one(channel, side->hold, status, outcome);
-        if (delivers && relay->pass.rest_bytes) deliver(relay, channel);
-    }
     end_turn(side, channel);
     azc__leave(channel);
 }

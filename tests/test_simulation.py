@@ -3,7 +3,8 @@
 tests/sim/sim.c says what is simulated and what must hold; tests/sim/race.c has real
 threads on real pipes and sockets. A failure prints its seed: build the program as
 below, and ``sim --from SEED --seeds 1 --verbose`` shows it again, step by step.
-tests/sim/relays.c has relays between such fds. Smaller programs beside it:
+tests/sim/relaying.c has relays over the simulated kernel, and tests/sim/relays.c
+over a real one. Smaller programs beside it:
 tests/sim/pace.c gives csrc/pace.c a clock of its own; stop_early.c takes memory back
 while a pipe is being written; fairness.c lets others wait while a pump is busy;
 writer.c checks which thread writes a big message; cores.c prints how many cores the
@@ -20,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from figures import count
 
 TESTS = Path(__file__).parent
 CSRC = TESTS.parent / "csrc"
@@ -30,10 +32,13 @@ HELPER = [
     *("ring", "fork", "census", "fds"),
 ]
 REAL = (*HELPER, "sys", "poller_epoll")
-KERNEL = ("sim", "oracle", "ports", "kernel", "lending", "poller", "threads")
+KERNEL = ("kernel", "rates", "lending", "poller", "threads")
+SENDS = ("sim", "oracle", "ports")
+RELAYS = ("relaying", "splicing")
 LENDS = "-DAZC_LEND_MIN=2000"  # bytes; small loans are many loans
 
 SEEDS = os.environ.get("AZC_SIM_SEEDS", "10000")
+RELAY_SEEDS = str(int(SEEDS) // 4)
 CAUGHT_WITHIN = "5000"  # seeds
 RACES = range(1, 1 + int(os.environ.get("AZC_RACES", "4")))
 ADDRESS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
@@ -94,9 +99,9 @@ def works(folder: Path) -> Callable[..., bool]:
 def build_sim(folder: Path) -> Build:
     """Build the simulation; its locks take the place of the real ones."""
 
-    def build(name: str, *flags: str) -> Path:
+    def build(name: str, program: tuple[str, ...], *flags: str) -> Path:
         sources = [CSRC / f"{name}.c" for name in HELPER]
-        sources += [SIM / f"{name}.c" for name in KERNEL]
+        sources += [SIM / f"{name}.c" for name in (*KERNEL, *program)]
         return compiled(
             folder / name, sources, f"-include{SIM / 'locks.h'}", LENDS, *flags
         )
@@ -106,14 +111,31 @@ def build_sim(folder: Path) -> Build:
 
 @pytest.fixture(scope="module")
 def saboteur(build_sim: Build) -> Path:
-    return build_sim("saboteur", "-DAZC_SABOTAGE=1")
+    return build_sim("saboteur", SENDS, "-DAZC_SABOTAGE=1")
 
 
 def test_simulation(build_sim: Build, works: Callable[..., bool]) -> None:
-    sim = build_sim("sim", *(ADDRESS if works(*ADDRESS) else ()))
+    sim = build_sim("sim", SENDS, *(ADDRESS if works(*ADDRESS) else ()))
     result = run([sim, "--seeds", SEEDS])
     assert result.returncode == 0, result.stderr[-8000:]
     assert result.stdout.startswith(f"{SEEDS} seeds,")
+    count("seeds of the simulated kernel", int(SEEDS))
+
+
+def test_simulated_relays(build_sim: Build, works: Callable[..., bool]) -> None:
+    sim = build_sim("relaying", RELAYS, *(ADDRESS if works(*ADDRESS) else ()))
+    result = run([sim, "--seeds", RELAY_SEEDS])
+    assert result.returncode == 0, result.stderr[-8000:]
+    assert result.stdout.startswith(f"{RELAY_SEEDS} seeds,")
+    count("seeds of simulated relays", int(RELAY_SEEDS))
+
+
+def test_simulated_relays_catch_a_fault(build_sim: Build) -> None:
+    sim = build_sim("relaying-saboteur", RELAYS, "-DAZC_SABOTAGE=1")
+    assert run([sim, "--seeds", "1000"]).returncode == 0
+    result = run([sim, "--seeds", "1000", "--sabotage", "between"])
+    assert result.returncode == 1
+    assert "failed; its last steps" in result.stderr
 
 
 def test_simulation_without_sabotage(saboteur: Path) -> None:

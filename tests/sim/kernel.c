@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "handle.h"
 #include "locks.h"
 #include "poller.h"
 #include "sys.h"
@@ -390,7 +391,7 @@ static size_t total_of(const struct iovec *vec, int count) {
 }
 
 /* The part of n bytes that is moved this time. */
-static size_t cut(size_t n) {
+size_t kernel_cut(size_t n) {
     if (n > 1 && kernel_strikes(kernel_rates.cut, FAULT_CUT))
         return 1 + sim_below(n > 4 && sim_chance(256) ? 3 : n - 1);
     return n;
@@ -429,8 +430,7 @@ static ssize_t accept_bytes(sim_file *file, const struct iovec *vec, int count,
     return (ssize_t)done;
 }
 
-static ssize_t write_bytes(sim_file *file, const struct iovec *vec, int count,
-                           bool waits) {
+ssize_t kernel_room(sim_file *file, bool waits) {
     sim_flow *flow = &file->flow[1];
     int error = meets_fault(flow);
     if (error == -EIO || error == -ECONNRESET)
@@ -438,13 +438,25 @@ static ssize_t write_bytes(sim_file *file, const struct iovec *vec, int count,
     if (error) return error;
     if (waits) sim_wait(has_room, flow, SIM_FOREVER);
     if (flow->ended) return fatal(flow, flow->fatal ? flow->fatal : -EPIPE);
-    size_t room = kernel_always_ready(file) ? (size_t)1 << 40
-                                            : flow->capacity - flow->level;
-    size_t n = total_of(vec, count);
-    if (!room) return -EAGAIN;
-    ssize_t r = accept_bytes(file, vec, count, cut(n < room ? n : room));
-    if (r > 0 && !kernel_always_ready(file)) flow->level += (size_t)r;
+    if (kernel_always_ready(file)) return (ssize_t)1 << 40;
+    if (flow->level >= flow->capacity) return -EAGAIN;
+    return (ssize_t)(flow->capacity - flow->level);
+}
+
+ssize_t kernel_put(sim_file *file, const struct iovec *vec, int count,
+                   size_t n) {
+    ssize_t r = accept_bytes(file, vec, count, n);
+    if (r > 0 && !kernel_always_ready(file)) file->flow[1].level += (size_t)r;
     return r;
+}
+
+static ssize_t write_bytes(sim_file *file, const struct iovec *vec, int count,
+                           bool waits) {
+    ssize_t room = kernel_room(file, waits);
+    size_t n = total_of(vec, count);
+    if (room < 0) return room;
+    return kernel_put(file, vec, count,
+                      kernel_cut(n < (size_t)room ? n : (size_t)room));
 }
 
 /* Puts n bytes of the peer's stream into the pieces. */
@@ -460,8 +472,8 @@ static void scatter(sim_file *file, const struct iovec *vec, int count,
     }
 }
 
-static ssize_t read_bytes(sim_file *file, const struct iovec *vec, int count,
-                          bool waits) {
+ssize_t kernel_take(sim_file *file, const struct iovec *vec, int count,
+                    bool waits) {
     sim_flow *flow = &file->flow[0];
     int error = meets_fault(flow);
     if (error == -EIO && (file->kind == TTY || file->kind == FIFO)) {
@@ -485,7 +497,7 @@ static ssize_t read_bytes(sim_file *file, const struct iovec *vec, int count,
     if (!flow->level && !kernel_always_ready(file)) return -EAGAIN;
     flow->eof_told |= !flow->level;
     size_t n = total_of(vec, count);
-    n = cut(n < flow->level ? n : flow->level);
+    n = kernel_cut(n < flow->level ? n : flow->level);
     scatter(file, vec, count, n);
     flow->level -= n;
     return (ssize_t)n;
@@ -513,23 +525,32 @@ static void count_result(sim_flow *flow, ssize_t r) {
     if (r >= 0 || r == -EAGAIN) flow->starved_since = 0;
 }
 
-static ssize_t move(int fd, const struct iovec *vec, int count, bool out,
-                    bool waits) {
-    sim_file *file = kernel_file(fd);
+bool kernel_begin_move(sim_file *file, bool out, int count) {
     sim_flow *flow = &file->flow[out];
     check_call(file, flow, out, count);
     flow->busy = true;
     sim_yield();
     bool refused = flow->stalled && file->kind == DEVICE;
     if (flow->stalled && !refused) sim_wait(is_moving, flow, SIM_FOREVER);
-    ssize_t r = file->stolen ? -EBADF
-                : refused    ? -EAGAIN
-                : out        ? write_bytes(file, vec, count, waits)
-                             : read_bytes(file, vec, count, waits);
-    if (file->stolen && out) fatal(flow, -EBADF);
+    return !refused;
+}
+
+void kernel_end_move(sim_file *file, bool out, ssize_t r) {
     sim_yield();
-    flow->busy = false;
-    count_result(flow, r);
+    file->flow[out].busy = false;
+    count_result(&file->flow[out], r);
+}
+
+static ssize_t move(int fd, const struct iovec *vec, int count, bool out,
+                    bool waits) {
+    sim_file *file = kernel_file(fd);
+    bool allowed = kernel_begin_move(file, out, count);
+    ssize_t r = file->stolen ? -EBADF
+                : !allowed   ? -EAGAIN
+                : out        ? write_bytes(file, vec, count, waits)
+                             : kernel_take(file, vec, count, waits);
+    if (file->stolen && out) fatal(&file->flow[1], -EBADF);
+    kernel_end_move(file, out, r);
     sim_trace(out ? "write fd %ld, %ld bytes: %ld" : "read fd %ld, %ld: %ld",
               fd, (int64_t)total_of(vec, count), r);
     return r;
@@ -626,7 +647,7 @@ static ssize_t lend_pages(sim_file *file, const struct iovec *vec, int count) {
     if (flow->ended) return fatal(flow, flow->fatal ? flow->fatal : -EPIPE);
     if (flow->level >= flow->capacity) return -EAGAIN;
     size_t n = total_of(vec, count), room = flow->capacity - flow->level;
-    n = cut(n < room ? n : room);
+    n = kernel_cut(n < room ? n : room);
     lend_bytes(flow, vec, n);
     return (ssize_t)n;
 }
@@ -835,7 +856,19 @@ void kernel_begin(void) {
     lending_begin();
 }
 
+/* The tables of numbers stay with a process; each seed has its own. */
+static void forget_numbers(void) {
+    azc_table *tables[] = {&azc__channels, &azc__ports, &azc__pools,
+                           &azc__relays, &azc__rings};
+    for (int i = 0; i < 5; i++) {
+        for (uint32_t k = 0; k * SLOTS_A_CHUNK < tables[i]->used; k++)
+            azc_sys.release(tables[i]->chunks[k]);
+        memset(tables[i], 0, sizeof *tables[i]);
+    }
+}
+
 void kernel_end(void) {
+    forget_numbers();
     for (int i = 0; i < kernel.count; i++)
         SIM_CHECK(!kernel.files[i].open || kernel.files[i].stolen,
                   "fd %d is left open", kernel.files[i].number);

@@ -115,6 +115,7 @@ typedef struct sim_excuses {
 void kernel_begin(void);
 void kernel_end(void); /* fails if anything is left open or allocated */
 extern sim_rates kernel_rates;
+sim_rates kernel_draw_rates(void); /* in rates.c */
 extern bool kernel_in_child; /* a fork's, which has one thread and no peer */
 extern sim_excuses kernel_excuses;
 void kernel_set_faults(bool on);
@@ -136,6 +137,18 @@ bool kernel_always_ready(const sim_file *file);
 bool kernel_is_ready(sim_file *file, int what); /* of poller.h */
 void poller_drop_closed(const sim_file *file);
 void poller_end(void); /* fails if one is left open */
+
+/* For splicing.c: the parts of a call that moves bytes, in this order.  False: a device
+ * refuses for now. */
+bool kernel_begin_move(sim_file *file, bool out, int count);
+ssize_t kernel_room(sim_file *file, bool waits); /* or the -errno of the call */
+ssize_t kernel_put(sim_file *file, const struct iovec *vec, int count,
+                   size_t n);
+ssize_t kernel_take(sim_file *file, const struct iovec *vec, int count,
+                    bool waits);
+void kernel_end_move(sim_file *file, bool out, ssize_t r);
+/* The part of n bytes that is moved this time. */
+size_t kernel_cut(size_t n);
 
 /* Memory that no system call can read. */
 void kernel_mark_bad(const void *from, size_t n);

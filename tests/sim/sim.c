@@ -40,29 +40,6 @@ static struct {
 
 /* ---- drawing --------------------------------------------------------- */
 
-static unsigned draw_rate(unsigned often) {
-    const unsigned rates[] = {0, 8, 60, often};
-    return rates[sim_below(4)];
-}
-
-static sim_rates draw_rates(void) {
-    sim_rates rates = {0};
-    if (sim_chance(256)) return rates; /* a calm kernel */
-    rates.cut = draw_rate(700);
-    rates.again = draw_rate(300);
-    rates.interrupted = draw_rate(200);
-    rates.starved = draw_rate(200);
-    rates.spurious = draw_rate(500);
-    if (sim_chance(256)) rates.broken = draw_rate(100) / 4;
-    if (sim_chance(200)) rates.no_memory = draw_rate(150);
-    if (sim_chance(150)) rates.no_thread = draw_rate(400);
-    if (sim_chance(150)) rates.no_fd = draw_rate(200);
-    if (sim_chance(256)) rates.refused = draw_rate(200) / 2;
-    if (sim_chance(256)) rates.no_pages = draw_rate(600);
-    if (sim_chance(100)) rates.kept = draw_rate(600);
-    return rates;
-}
-
 static size_t draw_length(void) {
     static const size_t edges[] = {4095, 4096, 4097, 8192, 65536, 65537};
     unsigned kind = (unsigned)sim_below(1000);
@@ -181,7 +158,7 @@ static void open_channel(void) {
 }
 
 static void begin_world(void) {
-    kernel_rates = draw_rates();
+    kernel_rates = kernel_draw_rates();
     ports_begin();
     if (sim_chance(700)) open_pool();
     int count = 1 + (int)sim_below(4);
@@ -707,7 +684,7 @@ static void take_peer_step(void) {
     } else if (kind < 970) {
         if (channel->file->kind == PIPE) peer_unset_nonblock(channel->file);
     } else if (kind < 978) {
-        kernel_rates = draw_rates();
+        kernel_rates = kernel_draw_rates();
     }
 }
 
@@ -859,17 +836,6 @@ static void end_abruptly(void) {
     check_all();
 }
 
-/* The tables of numbers stay with a process; each seed has its own. */
-static void forget_numbers(void) {
-    azc_table *tables[] = {&azc__channels, &azc__ports, &azc__pools,
-                           &azc__relays, &azc__rings};
-    for (int i = 0; i < 5; i++) {
-        for (uint32_t k = 0; k * SLOTS_A_CHUNK < tables[i]->used; k++)
-            azc_sys.release(tables[i]->chunks[k]);
-        memset(tables[i], 0, sizeof *tables[i]);
-    }
-}
-
 static void run_seed(uint64_t seed, bool verbose) {
     sim_begin(seed, verbose);
     kernel_begin();
@@ -895,7 +861,6 @@ static void run_seed(uint64_t seed, bool verbose) {
     sim_idle();
     sim_end();
     oracle_end();
-    forget_numbers();
     kernel_end();
 }
 
