@@ -206,6 +206,7 @@ def test_bar_of_all_benches_fits(folder: Path) -> None:
     pytest.importorskip("rich")
     terminal = Terminal([*PROGRAM, "bench", "--only", "MB"], folder, NARROW)
     try:
+        terminal.read_until("sockets ")
         terminal.read_until(" left")
         interrupt(terminal)
     finally:
@@ -213,6 +214,5 @@ def test_bar_of_all_benches_fits(folder: Path) -> None:
     pieces = re.split(r"[\r\n]|\x1b\[[0-9]*[AK]", terminal.said)
     plain = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", piece) for piece in pieces]
     bars = [piece.rstrip() for piece in plain if piece.endswith("left")]
-    assert bars
-    assert all(re.fullmatch(r"sockets .* 1/\d+ \d+ (min|s) left", bar) for bar in bars)
+    assert re.fullmatch(r"sockets .* 1/\d+ \d+ (min|s) left", bars[-1])
     assert max(map(len, bars)) <= NARROW

@@ -228,4 +228,4 @@ def scale_ratios(panel: Any, rows: Sequence[Row]) -> None:
     panel.minorticks_off()
     panel.grid(axis="x", color="0.92")
     panel.set_axisbelow(True)
-    panel.set_xlabel("slower   ◄   1   ►   faster", fontsize=9)
+    panel.set_xlabel("ratio; above 1 we are faster", fontsize=9)

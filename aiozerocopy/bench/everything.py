@@ -70,7 +70,7 @@ class Everything:
     def _of(self, name: str, lab: Lab, options: Options) -> Iterator[Race]:
         try:
             for race in gather(name, lab, options):
-                if race.headlines and self._has_rivals(race):
+                if self._has_rivals(race):
                     yield in_brief(race)
         except Exception as error:
             self._note(name, "", error)

@@ -143,10 +143,10 @@ def run_all(arguments: Namespace, options: Options) -> int:
         with looking("looking what can run here"):
             found = done.races([*BENCHES], lab, options)
         races = wanted(found, arguments.only)
+        gone = time.monotonic() - began
+        seconds = math.inf if arguments.rounds else everything.SECONDS - gone
         try:
-            with races_bar(len(races), everything.SECONDS) as tell:
-                gone = time.monotonic() - began
-                seconds = math.inf if arguments.rounds else everything.SECONDS - gone
+            with races_bar(len(races), seconds) as tell:
                 done.run(races, options, tell, seconds)
         except ending.INTERRUPTS:
             if arguments.json != STDOUT:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     Step = Callable[[int, Race, str], None]  # which one begins what
 
 
+USUAL = 600.0  # seconds for all races, as long as none has shown how long it takes
 WIDE = 80  # columns of a terminal, for all that there is to show
 
 
@@ -80,10 +81,10 @@ def races_bar(total: int, seconds: float) -> Iterator[Step]:
     began = time.monotonic()
 
     def left(number: int) -> str:
-        """What the races so far took on average, for each that is to come."""
+        """As much for each that is to come as for those before; and never more."""
         gone = time.monotonic() - began
-        each = gone / number if number else seconds / total
-        return minutes(max(0.0, each * total - gone))
+        whole = min(seconds, gone / number * total if number else USUAL)
+        return minutes(max(0.0, whole - gone))
 
     try:
         from rich import console, progress
@@ -102,7 +103,7 @@ def races_bar(total: int, seconds: float) -> Iterator[Step]:
         "{task.fields[left]} left",
     )
     with progress.Progress(*columns, console=screen, transient=True) as bars:
-        bar = bars.add_task("", total=total, number=0, left="")
+        bar = bars.add_task("", total=total, number=1, left=left(0))
 
         def tell(number: int, race: Race, what: str) -> None:
             line = f"{race.bench}: {race.title}, {what}"
