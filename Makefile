@@ -5,14 +5,15 @@
 #
 # Both work in a virtual environment of their own and are quick when nothing has
 # changed. Can be set: PYTHON=python3.12  VENV=.venv-3.12  AZC_PORTABLE=1  LINT=0
-# PYTEST_ARGS="-k pipe"  BENCH_ARGS="sockets"
+# PYTEST_ARGS="-k pipe"  BENCH_ARGS="sockets"  FROM=results.json
 # For the other targets see CONTRIBUTING.md.
 
 PYTHON ?=
 VENV ?= .venv$(if $(AZC_PORTABLE),-portable)$(if $(AZC_SABOTAGE),-sabotage)
 LINT ?= 1
 PYTEST_ARGS ?=
-BENCH_ARGS ?= sockets
+BENCH_ARGS ?=
+FROM ?= docs/pages/benchmarks.json
 # Debian packages, installed where that is possible: a headless OpenGL for the demo,
 # and what some tests use besides.
 DEMO_PACKAGES ?= libegl1 libgl1-mesa-dri libgles2
@@ -34,7 +35,7 @@ SOURCES := setup.py pyproject.toml $(wildcard README.md) $(wildcard csrc/* csrc/
     $(shell find aiozerocopy -name __pycache__ -prune -o ! -name '*.so' -print)
 C_SOURCES := $(wildcard csrc/*.[ch] csrc/colour/*.[ch] tests/sim/*.[ch] aiozerocopy/bench/*.c examples/*.c)
 
-.PHONY: demo test coverage portable-test bench check lint types docs venv clean
+.PHONY: demo test coverage portable-test bench bench-table check lint types docs venv clean
 
 demo: $(STAMPS)/packages-demo $(STAMPS)/demo
 	@cd $(VENV) && bin/python -m aiozerocopy demo -o $(CURDIR)/demo.mp4
@@ -58,6 +59,10 @@ portable-test:
 
 bench: $(STAMPS)/bench
 	cd $(VENV) && bin/python -m aiozerocopy bench $(BENCH_ARGS)
+
+# The tables of the README and the documentation, from what `bench --json` has written.
+bench-table: $(STAMPS)/bench
+	cd $(VENV) && bin/python $(CURDIR)/.make/bench_table.py $(abspath $(FROM)) $(CURDIR)
 
 check: lint types
 

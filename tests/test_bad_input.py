@@ -32,6 +32,11 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)
 PROGRAM = [sys.executable, "-m", "aiozerocopy"]
 SHADER = "void mainImage(out vec4 color, in vec2 at) { color = vec4(1.0); }"
 CAPTURE = "capture -o out.mp4"
+RESULTS = (
+    '{"machine": {"date": "2026-11-23", "python": "", "system": "", "cpu": "", '
+    '"cpus": 2, "load": 0, "versions": {}}, '
+    '"races": [], "left_out": [], "failed": []}'
+)
 SHORT = "shader.glsl --size 64x36 --duration 0.1 -o"
 
 SOON = 5.0  # seconds: one is meant, on a machine that does nothing else
@@ -230,7 +235,6 @@ CASES: list[tuple[str, int, str]] = [
     *((f"top --interval {text}", 2, "too long") for text in HUGE),
     ("top --interval 0.01", 2, "write 0.1 seconds or more"),
     # -- bench
-    ("bench", 2, "required: BENCH"),
     ("bench nonsense", 2, "choose from"),
     *((f"bench sockets --rounds {text}", 2, "a whole number") for text in COUNTS),
     *((f"bench encode --frames {text}", 2, "a whole number") for text in COUNTS),
@@ -246,6 +250,20 @@ CASES: list[tuple[str, int, str]] = [
     ("bench sockets --markdown missing/table.md", 1, "no such folder"),
     ("bench sockets --markdown .", 1, "it is a folder"),
     ("bench sockets --markdown ''", 2, "write its path"),
+    ("bench --frames 5", 2, "are for encode"),
+    ("bench --json sockets", 2, "write a name such as results.json"),
+    ("bench --json missing/results.json", 1, "no such folder"),
+    ("bench --compare missing.json", 1, "missing.json: No such file"),
+    ("bench --compare .", 1, "Is a directory"),
+    ("bench --compare ''", 2, "write its path"),
+    ("bench --from text.txt", 2, "not what aiozerocopy bench --json writes"),
+    ("bench --from empty.json", 2, "empty.json: it is not what"),
+    ("bench --compare foreign.json", 2, "foreign.json: it is not what"),
+    ("bench --compare binary.json", 2, "binary.json: it is not what"),
+    ("bench sockets --from results.json", 2, "leave out sockets"),
+    ("bench --from results.json --chart chart.png", 1, "nothing to draw"),
+    ("bench --fail-if-slower", 2, "--compare FILE says it"),
+    ("bench --compare results.json --json", 2, "give --json the name of a file"),
 ]
 
 
@@ -258,12 +276,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         "bad.glsl": SHADER.replace("vec4(1.0)", "nonsense"),
         "empty.glsl": "",
         "text.txt": "hello",
+        "empty.json": "",
+        "foreign.json": '{"races": [1], "machine": {}}',
+        "results.json": RESULTS,
         "there.mp4": "mine",
         "broken.pem": "-----BEGIN CERTIFICATE-----\nhello\n-----END CERTIFICATE-----\n",
     }
     for name, text in texts.items():
         (folder / name).write_text(text)
-    (folder / "picture.glsl").write_bytes(bytes(range(256)))
+    for name in ("picture.glsl", "binary.json"):
+        (folder / name).write_bytes(bytes(range(256)))
     (folder / "folder.mp4").mkdir()
     authority, other = trustme.CA(), trustme.CA()
     authority.cert_pem.write_to_path(folder / "ca.pem")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aiozerocopy.bench import feeding, one_pipe, racing, report
+from aiozerocopy.bench import feeding, one_pipe, outcome, racing, report
 from aiozerocopy.bench.feeding import Crew, Feeder, Lab, in_c, unix_link
 from aiozerocopy.bench.one_pipe import Stage, Turn, TurnTaker
 from aiozerocopy.bench.racing import Comparison, Options, Race, Run, Work, WrongBytes
@@ -117,7 +117,7 @@ def test_spread_of_the_ratios_is_told_once_there_are_enough() -> None:
         "ours: 1.20 times the rate of rival (1.05 to 1.35 in half of the rounds), "
         "for 1.00 times its CPU time"
     ]
-    [told] = report.as_json([result])["races"][0]["comparisons"]
+    [told] = outcome.as_json({}, [result])["races"][0]["comparisons"]
     assert told["spread"] == pytest.approx((1.05, 1.35))
 
 

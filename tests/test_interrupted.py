@@ -46,6 +46,8 @@ MOMENTS = [
     ("bench pipes --only one", "round 1 of", ""),
     ("bench ffmpeg --only 720p", "checking 1 of 1", ""),
     ("bench fanout --only 1,000", "checking 1 of 1", ""),
+    ("bench", "what can run here", ""),
+    ("bench --only MB", "checking 1 of 1", ": 0 of [0-9] races"),
 ]
 
 
@@ -198,3 +200,19 @@ def test_bar_fits_and_stays_one(folder: Path) -> None:
     assert bars[0].startswith("…ng-name.mkv ")
     assert len(bars[0].rstrip()) <= NARROW
     assert closing.startswith("aiozerocopy render: interrupted: a-film")
+
+
+def test_bar_of_all_benches_fits(folder: Path) -> None:
+    pytest.importorskip("rich")
+    terminal = Terminal([*PROGRAM, "bench", "--only", "MB"], folder, NARROW)
+    try:
+        terminal.read_until("sockets ")
+        terminal.read_until(" left")
+        interrupt(terminal)
+    finally:
+        terminal.close()
+    pieces = re.split(r"[\r\n]|\x1b\[[0-9]*[AK]", terminal.said)
+    plain = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", piece) for piece in pieces]
+    bars = [piece.rstrip() for piece in plain if piece.endswith("left")]
+    assert re.fullmatch(r"sockets .* 1/\d+ \d+ (min|s) left", bars[-1])
+    assert max(map(len, bars)) <= NARROW

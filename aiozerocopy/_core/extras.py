@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?:\[(?P<extras>[^]]*)\])?")
 _EXTRA = re.compile(r"""(?:\s+and\s+|;\s*)?extra\s*==\s*["']([\w-]+)["']""")
-_PROJECTS = {"PIL": "pillow"}  # where a module has another name
+_PROJECTS = {"PIL": "pillow", "zmq": "pyzmq"}  # where a module has another name
 
 
 @contextlib.contextmanager

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from aiozerocopy.bench.feeding import Crew
 from aiozerocopy.bench.network import command
-from aiozerocopy.bench.racing import Comparison, Options, Race, Run, Work
+from aiozerocopy.bench.racing import (
+    Comparison,
+    Headline,
+    Options,
+    Race,
+    Run,
+    Work,
+    need,
+)
 from aiozerocopy.bench.xvfb import Server, x_server
 
 if TYPE_CHECKING:
@@ -31,6 +39,7 @@ _CHECKED = 10  # pictures, in the round that checks
 
 
 def races(lab: Lab, options: Options) -> Iterator[Race]:
+    need("numpy")
     for name, size in (TINY if options.quick else SIZES).items():
         yield race(lab, options, name, size)
 
@@ -55,7 +64,20 @@ def race(lab: Lab, options: Options, name: str, size: tuple[int, int]) -> Race:
         for rival in theirs
     ]
     title = f"{name} screen, a window moves"
-    return CaptureRace(title, work, [*ours, *theirs], comparisons)
+    headlines = [
+        Headline(
+            way,
+            ["mss"],
+            cpu_of_both=True,
+            work=f"pictures of a {name} screen{how}",
+            against="python-mss",
+            unit="pictures",
+        )
+        for way, how in (("X11Screen", ""), ("X11Screen, damage", ", by damage"))
+        if name != "2160p"
+    ]
+    field = [*ours, *theirs]
+    return CaptureRace(title, work, field, comparisons, headlines=headlines, brief=120)
 
 
 @dataclass(frozen=True)

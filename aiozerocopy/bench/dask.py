@@ -17,7 +17,7 @@ from aiozerocopy._core.extras import optional
 from aiozerocopy.bench.dask_peers import Job
 from aiozerocopy.bench.feeding import Crew
 from aiozerocopy.bench.network import command
-from aiozerocopy.bench.racing import Comparison, Race, Run, Work, WrongBytes
+from aiozerocopy.bench.racing import Comparison, Headline, Race, Run, Work, WrongBytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +47,18 @@ def races(lab: Lab, options: Options) -> list[Race]:
                 Comparison(one.name, [tcp.name], cpu_of_both=True, other="the receiver")
                 for one in ours
             ],
+            headlines=[
+                Headline(
+                    one.name,
+                    [tcp.name],
+                    cpu_of_both=True,
+                    work=f"arrays of {size // 1_000_000} MB between Dask workers: "
+                    f"{one.name}",
+                    against="Dask's tcp://",
+                )
+                for one in ours
+            ],
+            brief=16,
         )
     ]
 

@@ -12,13 +12,19 @@ import itertools
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
-from importlib.util import find_spec
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy.bench import render
 from aiozerocopy.bench.ffmpeg import FrameRace
-from aiozerocopy.bench.racing import Comparison, Options, Race, Work, WrongBytes
+from aiozerocopy.bench.racing import (
+    Comparison,
+    Headline,
+    Options,
+    Race,
+    Work,
+    WrongBytes,
+)
 from aiozerocopy.bench.video import (
     FrameFeeder,
     FrameRun,
@@ -58,10 +64,11 @@ def races(lab: Lab, options: Options) -> Iterator[Race]:
     for title, ffmpeg, preset, size in cases:
         video = Video(ffmpeg, size, output(preset))
         work = amount(options, video, 2_000_000_000, BUFFERS)
-        yield of_arrays(lab, f"NumPy frames, {title}", video, work)
-    if not renders():
-        print("no OpenGL here: only NumPy frames are encoded", file=sys.stderr)
-        return
+        race = of_arrays(lab, f"NumPy frames, {title}", video, work)
+        yield (
+            replace(race, headlines=headlines(title)) if title == cases[0][0] else race
+        )
+    render.need_opengl()
     for title, ffmpeg, preset, size in cases:
         scene = render.SceneVideo(ffmpeg, size, output(preset))
         work = amount(options, scene, 2_000_000_000, 4)
@@ -75,13 +82,24 @@ def output(preset: str, place: str = NOWHERE) -> list[str]:
     return [*words, "-pix_fmt", "yuv420p", "-f", muxer, place]
 
 
-def renders() -> bool:
-    """Can OpenGL draw here?  In a process of its own, since drivers leave threads."""
-    if find_spec("moderngl") is None:
-        return False
-    attempt = "import moderngl as m; m.create_context(standalone=True, backend='egl')"
-    command = [sys.executable, "-c", attempt]
-    return subprocess.run(command, capture_output=True).returncode == 0
+def headlines(title: str) -> list[Headline]:
+    others = {
+        "TurboPipe": "TurboPipe",
+        "imageio-ffmpeg": "imageio-ffmpeg",
+        "PyAV in this process": "PyAV",
+    }
+    return [
+        Headline(
+            "Writer",
+            [rival],
+            cpu_of_both=True,
+            work=f"NumPy frames, {title.rpartition(', ')[0]}: ffmpeg.Writer",
+            against=against,
+            unit="frames",
+            front=rival == "imageio-ffmpeg",
+        )
+        for rival, against in others.items()
+    ]
 
 
 def of_arrays(lab: Lab, title: str, video: Video, work: Work) -> Race:
@@ -103,6 +121,7 @@ def of_arrays(lab: Lab, title: str, video: Video, work: Work) -> Race:
         contestants(lab, video, given, kind=FilmFeeder, **{"needs": ("numpy",)}),
         [Comparison(first, [rival], cpu_of_both=True) for rival in rest],
         told=in_frames,
+        brief=60,
     )
 
 

@@ -31,7 +31,15 @@ from aiozerocopy.bench.clients import PREFIX
 from aiozerocopy.bench.feeding import Crew, Lab
 from aiozerocopy.bench.frames import cpu
 from aiozerocopy.bench.network import age_sentence, command, run_on, tell
-from aiozerocopy.bench.racing import Comparison, Options, Race, Run, Work, WrongBytes
+from aiozerocopy.bench.racing import (
+    Comparison,
+    Headline,
+    Options,
+    Race,
+    Run,
+    Work,
+    WrongBytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -72,7 +80,30 @@ def race(lab: Lab, options: Options, clients: int) -> Race:
     ]
     title = f"{FRAME // 1000} KB to {clients:,} client" + "s" * (clients > 1)
     field = [*(one for fan in fans.values() for one in fan), limit]
-    return FanRace(title, work, field, comparisons, count=clients)
+    headlines = [
+        Headline(
+            "Broadcast, uvloop",
+            [rival],
+            work=f"a frame of {title}: Broadcast",
+            against=against,
+            front=rival.startswith("websockets"),
+        )
+        for rival, against in (
+            ("websockets, uvloop", "websockets on uvloop"),
+            ("aiohttp, uvloop", "aiohttp on uvloop"),
+            (limit.name, "a C loop of send"),
+        )
+        if clients == 100
+    ]
+    return FanRace(
+        title,
+        work,
+        field,
+        comparisons,
+        count=clients,
+        headlines=headlines,
+        brief=40 * clients,
+    )
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.pipe_size import enlarge_pipe
-from aiozerocopy.bench.racing import Run, Work, WrongBytes
+from aiozerocopy.bench.racing import Lacking, Run, Work, WrongBytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,6 +70,8 @@ class Lab:
     def _compiled(self, what: str, name: str, *options: str) -> str:
         path, source = self.path / what, HERE / f"{name}.c"
         if not path.exists():
+            if shutil.which(COMPILER) is None:
+                raise Lacking(f"{COMPILER}: no C compiler: on Debian, apt install gcc")
             subprocess.run([COMPILER, "-O2", *options, "-o", path, source], check=True)
         return str(path)
 

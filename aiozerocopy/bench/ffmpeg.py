@@ -7,11 +7,12 @@ the memory of the sender grows.
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.pipe_size import PIPE_SIZE
-from aiozerocopy.bench.racing import Comparison, Options, Race, Work
+from aiozerocopy.bench.racing import Comparison, Headline, Options, Race, Work
 from aiozerocopy.bench.video import (
     ROOMY,
     FrameRun,
@@ -60,7 +61,12 @@ def races(lab: Lab, options: Options) -> Iterator[Race]:
                 title = f"{name}, {counted(buffers)}, FFmpeg {version}"
                 video = Video(ffmpeg, size)
                 work = amount(options, video, 3_000_000_000, buffers)
-                yield to_null(lab, title, video, work)
+                race = to_null(lab, title, video, work)
+                # (the summary makes do with the first FFmpeg)
+                is_first = ffmpeg == next(iter(known.values()))
+                yield replace(
+                    race, headlines=headlines(name, buffers, version) * is_first
+                )
     for version, ffmpeg in known.items():
         name, size = [*(TINY if options.quick else SIZES).items()][-1]
         video = Video(ffmpeg, size)
@@ -120,7 +126,30 @@ def to_null(lab: Lab, title: str, video: Video, work: Work) -> Race:
         *contestants(lab, video, {**ours, **limit, **tuned}, environment=ROOMY),
         *contestants(lab, video, plain),
     ]
-    return Race(title, work, field, comparisons)
+    return Race(title, work, field, comparisons, brief=60)
+
+
+def headlines(name: str, buffers: int, version: str) -> list[Headline]:
+    """What is in the summary of the races of that size with so many buffers."""
+    headline = partial(Headline, "put, asyncio", unit="frames")
+    work = f"{name} frames into FFmpeg {version}: put, {counted(buffers)}"
+    others = {
+        "TurboPipe": "TurboPipe",
+        "uvloop stdin, write+drain": "uvloop's child stdin",
+        "stdin.write(buffer.read())": "stdin.write(buffer.read())",
+    }
+    in_c = headline(["C vmsplice, huge pages"], work=work, against="C loop of vmsplice")
+    first = "TurboPipe" if name != "2160p" else ""
+    all_of_them = [
+        headline([rival], work=work, against=against, front=rival == first)
+        for rival, against in others.items()
+    ]
+    return {
+        ("1080p", 4): [*all_of_them, in_c],
+        ("90p", 4): [*all_of_them, in_c],  # for a quick look
+        ("1080p", 1): [in_c],
+        ("2160p", 4): all_of_them[:2],
+    }.get((name, buffers), [])
 
 
 def heartbeat(lab: Lab, title: str, video: Video, work: Work) -> Race:

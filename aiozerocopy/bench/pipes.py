@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from aiozerocopy.bench import one_pipe
 from aiozerocopy.bench.feeding import LOOPS, Feeder, in_c, in_python, pipe_link
 from aiozerocopy.bench.one_pipe import IN_FLIGHT, Stage, Turn, TurnTaker
-from aiozerocopy.bench.racing import Comparison, Options, Race, Work
+from aiozerocopy.bench.racing import Comparison, Headline, Options, Race, Work
 
 if TYPE_CHECKING:
     from aiozerocopy.bench.feeding import Lab
@@ -61,7 +61,25 @@ def feed_children(lab: Lab, options: Options, read_size: int) -> Race:
     comparisons = [Comparison(one.name, names) for one in ours]
     messages, warm = (4, 4) if options.quick else (250, 20)
     work = Work(FRAME, messages, warm, buffers=4)
-    return Race(title(read_size), work, [*ours, *peers, c_loop], comparisons)
+    headlines = [
+        Headline(
+            f"{SEND}, {loop}",
+            [f"{loop} child stdin, write+drain"],
+            work="1080p frames to a child's stdin: await send",
+            against=f"{loop} write + drain",
+            unit="frames",
+        )
+        for loop, _ in LOOPS
+        if read_size == READS[0]
+    ]
+    return Race(
+        title(read_size),
+        work,
+        [*ours, *peers, c_loop],
+        comparisons,
+        headlines=headlines,
+        brief=60,
+    )
 
 
 def feed_one_child(lab: Lab, options: Options, read_size: int, loop: str) -> Race:
@@ -78,7 +96,15 @@ def feed_one_child(lab: Lab, options: Options, read_size: int, loop: str) -> Rac
     work = Work(FRAME, messages=4 if options.quick else 60, warm=4, buffers=4)
     rounds = 1 if options.quick else TURNS * options.rounds
     name = f"{title(read_size)}, one child for all"
-    return Race(name, work, ours, comparisons, in_c, rounds)
+    headline = Headline(
+        ours[0].name,
+        names,
+        work="1080p frames to one child, in turns: await send",
+        against="the best C loop of write",
+        unit="frames",
+    )
+    headlines = [headline] if (read_size, loop) == (READS[0], "asyncio") else []
+    return Race(name, work, ours, comparisons, in_c, rounds, headlines=headlines)
 
 
 def title(read_size: int) -> str:

@@ -11,12 +11,22 @@ from __future__ import annotations
 import shutil
 import statistics
 import sys
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
+from aiozerocopy._core import extras
+from aiozerocopy.bench.judging import Comparison as Comparison
+from aiozerocopy.bench.judging import Headline as Headline
+from aiozerocopy.bench.judging import Verdict as Verdict
+from aiozerocopy.bench.judging import ratios, spread
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    Tell = Callable[["Race", str], None]
 
 
 @dataclass(frozen=True)
@@ -72,15 +82,16 @@ class WrongBytes(Exception):
     """The receiver did not get what was sent."""
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Ours against the best rival: the fastest, or the one with the least CPU time."""
+class Lacking(FileNotFoundError):
+    """This machine lacks what a race needs; the text says how to get it."""
 
-    ours: str
-    rivals: Sequence[str]
-    by_cpu: bool = False
-    cpu_of_both: bool = False  # not the sender's alone: where they share the work
-    other: str = "FFmpeg"  # the other of both
+
+def need(*modules: str) -> None:
+    """Raises: Lacking: one of them is not installed."""
+    for name in modules:
+        if find_spec(name) is None:
+            command = extras.command("bench", name)
+            raise Lacking(f"{name} is not installed: {command}")
 
 
 @dataclass(frozen=True)
@@ -93,6 +104,10 @@ class Race:
     candidates: Sequence[Contestant] = ()
     rounds: int | None = None  # instead of the number that was asked for
     count: int | None = None  # of clients, where races differ in nothing else
+    # In the summary of all benches: its rows, and how many messages are enough for it.
+    headlines: Sequence[Headline] = ()
+    brief: int = 0
+    bench: str = ""  # that it is of
 
     def remarks(self, entries: Sequence[Entry]) -> list[str]:
         """Results besides the rates, a sentence each."""
@@ -162,19 +177,6 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """The result of a comparison."""
-
-    ours: str
-    rival: str  # the best of them
-    ratio: float  # of the rates
-    cpu_ratio: float | None  # None: too little CPU time was used to tell
-    spread: tuple[float, float] | None = None  # of the ratio, in half of the rounds
-    cpu_of_both: bool = False  # the other's CPU time is in cpu_ratio too
-    other: str = "FFmpeg"
-
-
-@dataclass(frozen=True)
 class Result:
     race: Race
     entries: list[Entry]
@@ -182,20 +184,46 @@ class Result:
     left_out: list[str]  # what is not installed
 
 
-def run_race(race: Race, options: Options) -> Result:
-    """Check, count, then race."""
+def in_brief(race: Race) -> Race:
+    """The part of a race that makes its rows of the summary."""
+    names = {name for one in race.headlines for name in (one.ours, *one.rivals)}
+    most = race.brief or race.work.messages
+    return replace(
+        race,
+        work=replace(race.work, messages=min(race.work.messages, most)),
+        contestants=[one for one in race.contestants if one.name in names],
+        comparisons=race.headlines,
+        rounds=None,
+    )
+
+
+def tell(race: Race, what: str) -> None:
+    """Show the progress on a terminal; an empty line wipes it."""
+    if sys.stderr.isatty():
+        room = shutil.get_terminal_size().columns - 1
+        line = f"{race.title}: {what}"[:room] if what else ""
+        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+
+
+def run_race(
+    race: Race, options: Options, tell: Tell = tell, until: float | None = None
+) -> Result:
+    """Check, count, then race; with a time to end at, calls are not counted."""
+    watched = partial(tell, race)
     present = [c for c in race.contestants if not missing(c)]
     left_out = [c.name for c in race.contestants if missing(c)]
     if race.candidates:
-        present.append(champion(race, options))
+        present.append(champion(race, options, watched))
     entries = [Entry(contestant, race.work) for contestant in present]
-    in_turn(race, entries, 1, check=True)
+    in_turn(entries, 1, watched, check=True)
     if not options.quick:
         for entry in entries:
-            tell(f"{race.title}: counting calls, {entry.name}")
-            entry.calls_per_message = entry.contestant.count_calls(race.work)
+            if until is None:
+                watched(f"counting calls, {entry.name}")
+                entry.calls_per_message = entry.contestant.count_calls(race.work)
             entry.runs.clear()
-        in_turn(race, entries, race.rounds or options.rounds)
+        in_turn(entries, race.rounds or options.rounds, watched, until=until)
+    watched("")
     verdicts = [
         verdict
         for comparison in race.comparisons
@@ -205,20 +233,29 @@ def run_race(race: Race, options: Options) -> Result:
 
 
 def in_turn(
-    race: Race, entries: Sequence[Entry], rounds: int, check: bool = False
+    entries: Sequence[Entry],
+    rounds: int,
+    tell: Callable[[str], None],
+    check: bool = False,
+    until: float | None = None,
 ) -> None:
+    """So many rounds, or as many as end in time, but one at least."""
     what = "checking" if check else "round"
     for number in range(rounds):
+        began = time.monotonic()
         for entry in entries:
-            tell(f"{race.title}: {what} {number + 1} of {rounds}, {entry.name}")
-            entry.runs.append(entry.contestant.run(race.work, check))
+            tell(f"{what} {number + 1} of {rounds}, {entry.name}")
+            entry.runs.append(entry.contestant.run(entry.work, check))
             entry.verified = entry.verified or check
-    tell("")
+        now = time.monotonic()
+        if until is not None and now + (now - began) > until:
+            return
 
 
-def champion(race: Race, options: Options) -> Contestant:
+def champion(race: Race, options: Options, tell: Callable[[str], None]) -> Contestant:
     entries = [Entry(contestant, race.work) for contestant in race.candidates]
-    in_turn(race, entries, 1 if options.quick else max(3, (race.rounds or 0) // 4))
+    rounds = 1 if options.quick else max(3, (race.rounds or 0) // 4)
+    in_turn(entries, rounds, tell)
     return max(entries, key=lambda entry: entry.rate).contestant
 
 
@@ -245,27 +282,12 @@ def judge(comparison: Comparison, entries: Sequence[Entry]) -> Verdict | None:
         spread(by_rate),
         comparison.cpu_of_both,
         comparison.other,
+        by_rate,
+        by_cpu if best.sender_cpu else (),
+        comparison.rivals,
+        comparison if isinstance(comparison, Headline) else None,
     )
-
-
-def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    return [a / b for a, b in zip(ours, theirs, strict=True) if b]
-
-
-def spread(values: Sequence[float]) -> tuple[float, float] | None:
-    """The range of the middle half of the values; None if they are too few."""
-    if len(values) < 4:
-        return None
-    low, _, high = statistics.quantiles(values)
-    return low, high
 
 
 def missing(contestant: Contestant) -> bool:
     return any(find_spec(name) is None for name in contestant.needs)
-
-
-def tell(line: str) -> None:
-    """Show the progress on a terminal; an empty line wipes it."""
-    if sys.stderr.isatty():
-        room = shutil.get_terminal_size().columns - 1
-        print(f"\r\x1b[K{line[:room]}", end="", file=sys.stderr, flush=True)

@@ -1,13 +1,12 @@
-"""Results as a table (with rich if it is installed), as Markdown and as JSON."""
+"""The results of one bench as tables (with rich if it is there), and as Markdown."""
 
 from __future__ import annotations
 
-import os
-import platform
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+from aiozerocopy.bench import machine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,8 +98,8 @@ def plain_rows(rows: Sequence[Sequence[str]]) -> list[str]:
 # ---- for files --------------------------------------------------------------------
 
 
-def markdown(results: Sequence[Result]) -> str:
-    parts = [machine_sentence(), LEGEND]
+def markdown(facts: dict[str, Any], results: Sequence[Result]) -> str:
+    parts = [machine.sentence(facts), LEGEND]
     for result in results:
         rows = [HEADER, ("---",) + ("--:",) * (len(HEADER) - 1)]
         rows += [cells(entry) for entry in result.entries]
@@ -108,85 +107,3 @@ def markdown(results: Sequence[Result]) -> str:
         notes = "\n".join(f"- {note}" for note in footnotes(result))
         parts.append(f"### {heading(result)}\n\n{table}\n\n{notes}")
     return "\n\n".join(parts) + "\n"
-
-
-def machine() -> dict[str, Any]:
-    names = (
-        "aiozerocopy",
-        "uvloop",
-        "turbopipe",
-        "av",
-        "imageio-ffmpeg",
-        "mss",
-        "vidgear",
-        "websockets",
-        "aiohttp",
-        "distributed",
-        "tachyon-ipc",
-        "pyzmq",
-    )
-    return {
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "cpus": os.cpu_count(),
-        "versions": {name: number for name in names if (number := installed(name))},
-    }
-
-
-def installed(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:  # not installed, or run without installing
-        return None
-
-
-def machine_sentence() -> str:
-    facts = machine()
-    versions = ", ".join(
-        f"{name} {number}" for name, number in facts["versions"].items()
-    )
-    system = f"{facts['cpus']} CPUs, {facts['system']}, Python {facts['python']}"
-    return f"{system}, {versions}."
-
-
-def as_json(results: Sequence[Result]) -> dict[str, Any]:
-    return {
-        "machine": machine(),
-        "races": [
-            {
-                "title": result.race.title,
-                "size": result.race.work.size,
-                "messages": result.race.work.messages,
-                "contestants": [entry_as_json(entry) for entry in result.entries],
-                "comparisons": [
-                    verdict_as_json(verdict) for verdict in result.verdicts
-                ],
-                "remarks": result.race.remarks(result.entries),
-                "not_installed": result.left_out,
-            }
-            for result in results
-        ],
-    }
-
-
-def entry_as_json(entry: Entry) -> dict[str, Any]:
-    return {
-        "name": entry.name,
-        "verified": entry.verified,
-        "gb_per_s": entry.rates,
-        "median_gb_per_s": entry.rate,
-        "cpu_s_per_gb": entry.sender_cpu,
-        "sink_cpu_s_per_gb": entry.sink_cpu,
-        "calls_per_message": entry.calls_per_message,
-    }
-
-
-def verdict_as_json(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "ours": verdict.ours,
-        "rival": verdict.rival,
-        "ratio": verdict.ratio,
-        "cpu_ratio": verdict.cpu_ratio,
-        "cpu_of_both": verdict.cpu_of_both,
-        "spread": verdict.spread,
-    }

@@ -20,7 +20,16 @@ from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy.bench.feeding import Crew
 from aiozerocopy.bench.frames import percentile
 from aiozerocopy.bench.network import command
-from aiozerocopy.bench.racing import Comparison, Race, Run, Work, WrongBytes
+from aiozerocopy.bench.racing import (
+    Comparison,
+    Headline,
+    Lacking,
+    Race,
+    Run,
+    Work,
+    WrongBytes,
+    need,
+)
 from aiozerocopy.bench.ring_peers import Job
 
 if TYPE_CHECKING:
@@ -41,9 +50,10 @@ SPINS = 10_000  # in C: Tachyon's default
 
 
 def races(lab: Lab, options: Options) -> list[Race]:
-    """Raises: OSError: this is the portable build, which has no rings."""
+    """Raises: Lacking: this is the portable build, or NumPy is not there."""
     if PORTABLE:
-        raise OSError("rings need Linux, and this is the portable build")
+        raise Lacking("rings need Linux, and this is the portable build")
+    need("numpy")
     sizes = {"1 KiB": SIZES["1 KiB"]} if options.quick else SIZES
     return [
         vectors(lab, options),
@@ -66,6 +76,20 @@ def vectors(lab: Lab, options: Options) -> Race:
         Work(VECTOR, messages, warm=512 if options.quick else 20_000, buffers=256),
         [ours, *rivals, *others],
         [Comparison(ours.name, [rival.name for rival in rivals])],
+        headlines=[
+            Headline(
+                ours.name,
+                [rival],
+                work="vectors of 1 KiB from C, their means in NumPy: a ring",
+                against=against,
+                unit="vectors",
+            )
+            for rival, against in (
+                ("Tachyon", ""),
+                ("pipe, batches", "a pipe, in batches"),
+            )
+        ],
+        brief=200_000,
     )
 
 
@@ -85,6 +109,21 @@ def one_way(lab: Lab, options: Options, name: str, size: int) -> Race:
         work,
         [ours, *others],
         [Comparison(ours.name, [other.name]) for other in others],
+        headlines=[
+            Headline(
+                ours.name,
+                [rival],
+                work=f"records of {name} from C: a ring",
+                against=against,
+                unit="records",
+            )
+            for rival, against in (
+                ("Tachyon", ""),
+                ("UNIX, batches", "a UNIX socket, in batches"),
+            )
+            if size < 32 << 10
+        ],
+        brief=400_000,
     )
 
 
@@ -184,6 +223,16 @@ def trips(lab: Lab, options: Options) -> Race:
         Work(TRIP, messages, warm=messages // 10, buffers=1),
         [ours, zmq, in_c, tachyon, *others],
         [Comparison(ours.name, [zmq.name]), Comparison(in_c.name, [tachyon.name])],
+        headlines=[
+            Headline(
+                ours.name,
+                [zmq.name],
+                work="64 B there and back, in asyncio: two rings",
+                against="pyzmq over ipc",
+                unit="turns",
+            )
+        ],
+        brief=3_000,
     )
 
 

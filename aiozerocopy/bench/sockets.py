@@ -14,13 +14,14 @@ from aiozerocopy.bench.feeding import (
     tcp_link,
     unix_link,
 )
-from aiozerocopy.bench.racing import Comparison, Options, Race, Work
+from aiozerocopy.bench.racing import Comparison, Headline, Options, Race, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 MIB = 1 << 20
 BATCH = 64
+DRAIN = "uvloop write + drain"
 
 
 def races(lab: Lab, options: Options) -> list[Race]:
@@ -69,7 +70,32 @@ def big_messages(
     work = Work(
         size, messages - messages % 4, warm=4 if options.quick else 40, buffers=4
     )
-    return Race(title, work, [*ours, *rivals, *others], comparisons)
+    return Race(
+        title,
+        work,
+        [*ours, *rivals, *others],
+        comparisons,
+        headlines=big_headlines(title) if size != MIB or options.quick else [],
+        brief=100,
+    )
+
+
+def big_headlines(title: str) -> list[Headline]:
+    """On one loop, ours beside its own; and beside C, without any loop."""
+    size, link = title.split(", ")
+    work = f"{size} messages, {link}"
+    headline = partial(Headline, work=f"{work}: await send")
+    written = "uvloop write+drain"
+    return [
+        headline("send, uvloop", [written], against=DRAIN, front=title == "6 MB, UNIX"),
+        headline("send, uvloop", ["C send loop"], against="C loop of send"),
+        Headline(
+            "put 3 in flight, uvloop",
+            [written],
+            work=f"{work}: put, 3 in flight",
+            against=DRAIN,
+        ),
+    ]
 
 
 def small_messages(lab: Lab, options: Options) -> Race:
@@ -89,8 +115,23 @@ def small_messages(lab: Lab, options: Options) -> Race:
             )
             contestants += [ours, theirs]
             comparisons.append(Comparison(ours.name, [theirs.name]))
+    headlines = [
+        Headline(
+            f"send, {loop}, {kind}",
+            [f"sock_sendall, {loop}, {kind}"],
+            work=f"1 KiB messages, UNIX ({kind}): await send",
+            against=f"loop.sock_sendall, {loop}",
+            unit="messages",
+        )
+        for loop, kind in (("asyncio", "bytes"), ("asyncio", "memoryview"))
+    ]
     return Race(
-        "1 KiB, UNIX, one await each", kib(options, 200_000), contestants, comparisons
+        "1 KiB, UNIX, one await each",
+        kib(options, 200_000),
+        contestants,
+        comparisons,
+        headlines=headlines,
+        brief=600 * BATCH,
     )
 
 
@@ -121,8 +162,29 @@ def small_batches(lab: Lab, options: Options) -> Race:
         Comparison(one.name, [rival.name]) for rival in (each, lines) for one in ours
     ]
     contestants = [*ours, each, lines, joined]
+    headline = partial(
+        Headline,
+        work=f"1 KiB messages, UNIX: send_many of {BATCH}",
+        unit="messages",
+    )
+    headlines = [
+        headline("send_many of 64, uvloop", [each.name], against=DRAIN),
+        headline(
+            "send_many of 64, uvloop", [lines.name], against="uvloop writelines + drain"
+        ),
+        headline(
+            "send_many of 64, asyncio",
+            [joined.name],
+            against="asyncio writelines + drain",
+        ),
+    ]
     return Race(
-        "1 KiB, UNIX, 64 at a time", kib(options, 1_000_000), contestants, comparisons
+        "1 KiB, UNIX, 64 at a time",
+        kib(options, 1_000_000),
+        contestants,
+        comparisons,
+        headlines=headlines,
+        brief=5000 * BATCH,
     )
 
 

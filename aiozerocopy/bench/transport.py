@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from aiozerocopy.bench.echoing import Job
 from aiozerocopy.bench.feeding import Crew, Feeder, in_python, tcp_link
 from aiozerocopy.bench.network import command
-from aiozerocopy.bench.racing import Comparison, Race, Run, Work, WrongBytes
+from aiozerocopy.bench.racing import Comparison, Headline, Race, Run, Work, WrongBytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,7 +72,11 @@ def one_way(lab: Lab, options: Options, title: str, size: int, face: str) -> Rac
         return Feeder(name, lab, ways, tcp_link, needs)
 
     return Race(
-        f"{title}, one way", work_of(size, 200_000, options), *contestants(make)
+        f"{title}, one way",
+        work_of(size, 200_000, options),
+        *contestants(make),
+        headlines=headlines(title, face, "") * (size < 1 << 20),
+        brief=40_000 if size < MOST else 4_000,
     )
 
 
@@ -82,7 +86,24 @@ def echo(lab: Lab, options: Options, title: str, size: int, face: str) -> Race:
         f"{title}, echo",
         work_of(size, MOST, options),
         *contestants(lambda *one: make(*one)),
+        headlines=headlines(title, face, " there and back") * (size < MOST),
+        brief=8_000,
     )
+
+
+def headlines(title: str, face: str, where: str) -> list[Headline]:
+    if face != "protocol":
+        return []
+    return [
+        Headline(
+            f"ours, {loop}",
+            [loop],
+            work=f"{title.partition(',')[0]} messages{where}: azc.transport",
+            against=f"{loop}'s transport",
+            unit="messages",
+        )
+        for loop in ("asyncio", "uvloop")
+    ]
 
 
 @dataclass(frozen=True)

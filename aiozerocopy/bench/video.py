@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy.bench.feeding import TRACED_BYTES, Crew
-from aiozerocopy.bench.racing import Options, Run, Work, WrongBytes
+from aiozerocopy.bench.racing import Lacking, Options, Run, Work, WrongBytes
 from aiozerocopy.ffmpeg.finding import ROOMY as ROOMY
 from aiozerocopy.ffmpeg.finding import find_ffmpeg
 
@@ -40,7 +40,10 @@ def ffmpegs(options: Options) -> dict[str, str]:
         found.append(imageio_ffmpeg.get_ffmpeg_exe())
     paths = [path for path in found if path is not None][: 1 if options.quick else None]
     if not paths:
-        find_ffmpeg()  # says how to get one
+        try:
+            find_ffmpeg()  # says how to get one
+        except FileNotFoundError as error:
+            raise Lacking(str(error)) from None
     return {version_of(path): path for path in paths}
 
 

@@ -7,7 +7,6 @@ shares nothing with `aiozerocopy.capture`.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import socket
@@ -15,6 +14,8 @@ import struct
 import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from aiozerocopy.bench.racing import Lacking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,13 +40,12 @@ def x_server(
     """Xvfb, once it takes clients.
 
     Raises:
-        FileNotFoundError: it is not installed.
+        Lacking: it is not installed.
         ChildProcessError: it does not start.
     """
     program = shutil.which("Xvfb")
     if program is None:
-        what = "it is not installed: on Debian, apt install xvfb"
-        raise FileNotFoundError(errno.ENOENT, what, "Xvfb")
+        raise Lacking("Xvfb: it is not installed: on Debian, apt install xvfb")
     told, tells = os.pipe()
     screen = f"{size[0]}x{size[1]}x{depth}"
     command = [program, "-displayfd", str(tells), "-screen", "0", screen]
