@@ -5,7 +5,7 @@
 #
 # Both work in a virtual environment of their own and are quick when nothing has
 # changed. Can be set: PYTHON=python3.12  VENV=.venv-3.12  AZC_PORTABLE=1  LINT=0
-# PYTEST_ARGS="-k pipe"  BENCH_ARGS="sockets"
+# PYTEST_ARGS="-k pipe"  BENCH_ARGS="sockets"  SLICES="races rings"
 # For the other targets see CONTRIBUTING.md.
 
 PYTHON ?=
@@ -13,6 +13,7 @@ VENV ?= .venv$(if $(AZC_PORTABLE),-portable)$(if $(AZC_SABOTAGE),-sabotage)
 LINT ?= 1
 PYTEST_ARGS ?=
 BENCH_ARGS ?= sockets
+SLICES ?=
 # Debian packages, installed where that is possible: a headless OpenGL for the demo,
 # and what some tests use besides.
 DEMO_PACKAGES ?= libegl1 libgl1-mesa-dri libgles2
@@ -34,7 +35,7 @@ SOURCES := setup.py pyproject.toml $(wildcard README.md) $(wildcard csrc/* csrc/
     $(shell find aiozerocopy -name __pycache__ -prune -o ! -name '*.so' -print)
 C_SOURCES := $(wildcard csrc/*.[ch] csrc/colour/*.[ch] tests/sim/*.[ch] aiozerocopy/bench/*.c examples/*.c)
 
-.PHONY: demo test coverage portable-test bench check lint types docs venv clean
+.PHONY: demo test coverage portable-test proof bench check lint types docs venv clean
 
 demo: $(STAMPS)/packages-demo $(STAMPS)/demo
 	@cd $(VENV) && bin/python -m aiozerocopy demo -o $(CURDIR)/demo.mp4
@@ -55,6 +56,10 @@ coverage: $(STAMPS)/packages-test $(STAMPS)/test
 
 portable-test:
 	$(MAKE) test AZC_PORTABLE=1
+
+# All that is promised, in figures, on docs/pages/proof.md; an hour.
+proof: $(STAMPS)/packages-test $(STAMPS)/test
+	@cd tests && $(BIN)/python -m proof $(SLICES)
 
 bench: $(STAMPS)/bench
 	cd $(VENV) && bin/python -m aiozerocopy bench $(BENCH_ARGS)

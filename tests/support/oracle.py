@@ -11,6 +11,8 @@ import struct
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+import figures
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -102,6 +104,7 @@ class Checker:
         """The stream ended: it must not have, in the middle of a message."""
         assert not self._inside, f"ended {self._offset:,} bytes into a message"
         assert not self._header, "ended inside a header"
+        figures.count("bytes compared", self.received, "B")
 
 
 def _difference(got: memoryview, wanted: memoryview) -> str:
@@ -116,6 +119,7 @@ def assert_prefix(got: Buffer, sent: Buffer) -> None:
     assert len(received) <= len(wanted), "more arrived than was sent"
     if received.tobytes() != wanted[: len(received)].tobytes():
         raise AssertionError(_difference(received, wanted))
+    figures.count("bytes compared", len(received), "B")
 
 
 def assert_same(got: Buffer, sent: Buffer) -> None:
