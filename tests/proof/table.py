@@ -77,4 +77,13 @@ SLICES = (
         minutes=2,
         tests=("test_negative_controls.py",),
     ),
+    Slice(
+        "soak",
+        "256 streams at once over every kind of link, on asyncio and uvloop, that are "
+        "cancelled, closed, aborted and left by their readers; every byte is compared, "
+        "and memory, open files and threads do not grow.",
+        minutes=20.5,
+        program=("-m", "soak", "--seconds", "1200", "--gigabytes", "200"),
+        alone=True,
+    ),
 )

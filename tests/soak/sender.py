@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import random
+import signal
 import socket
 import sys
 import tempfile
@@ -108,6 +109,7 @@ class Place:
     def __init__(self, office: Office, way: str, seed: int) -> None:
         self.office = office
         self.way = way
+        self.life: Life | None = None
         self.chance = random.Random(seed)
         self.small = [room(SMALL) for _ in range(IN_FLIGHT)]
         lends = way == "lent"
@@ -121,7 +123,9 @@ class Place:
             life = Life(self, doomed)
             receiver = self.receiver()
             after = self.chance.randint(0, BUDGET[1] // 4) if doomed else None
+            self.life = life
             await life.run(receiver, after, until)
+        self.life = None
 
     def receiver(self) -> int:
         """Which one: 0 only ever reads, 1 has our streams and rings."""
@@ -241,7 +245,8 @@ class Life:
                 queue.put_nowait(buffer)
         elif self.place.pool is not None:
             async with await self.place.pool.acquire() as frame:
-                await self._send_from(frame.view, nbytes, last)
+                with frame.view as buffer:  # (an error's traceback may hold it)
+                    await self._send_from(buffer, nbytes, last)
         else:
             assert self.place.middle is not None
             await self._send_from(self.place.middle, nbytes, last)
@@ -260,7 +265,9 @@ class Life:
                 await self._hand_over(view)
             finally:
                 overwrite(view, CANARY if scope.cancel_called else POISON)
-            self._count(1, len(view))
+                sent = len(view)
+                view.release()  # (an error would be that somebody still borrows it)
+            self._count(1, sent)
             return
         self.cancelled += 1
         self.office.counts["cancels"] += 1
@@ -310,6 +317,16 @@ class Life:
 # ---- the process --------------------------------------------------------------------
 
 
+def tell(places: list[Place]) -> None:
+    """What is still open, for who wonders why this does not end."""
+    for place in places:
+        if life := place.life:
+            print(f"sender: {place.way}, {vars(life)}", file=sys.stderr)
+            print(f"        {getattr(life.stream, 'stats', None)}", file=sys.stderr)
+            if place.pool:
+                print(f"        {place.pool.stats}", file=sys.stderr)
+
+
 async def run(number: int, streams: int, seconds: float, seed: int) -> None:
     receivers = [socket.socket(fileno=int(fd)) for fd in sys.argv[6:]]
     for sock in receivers:
@@ -322,9 +339,13 @@ async def run(number: int, streams: int, seconds: float, seed: int) -> None:
             helpers.start_soon(beats.run)
             helpers.start_soon(sampling, office.counts, beats)
             async with anyio.create_task_group() as tasks:
-                for place, way in enumerate(ways.shared_out(streams)):
-                    key = seed * 1_000_003 + number * 1009 + place
-                    tasks.start_soon(Place(office, way, key).live, until)
+                places = [
+                    Place(office, way, seed * 1_000_003 + number * 1009 + n)
+                    for n, way in enumerate(ways.shared_out(streams))
+                ]
+                signal.signal(signal.SIGUSR1, lambda *_: tell(places))
+                for place in places:
+                    tasks.start_soon(place.live, until)
             helpers.cancel_scope.cancel()
     print(json.dumps({"end": office.counts}), flush=True)
 
