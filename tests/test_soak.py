@@ -97,7 +97,9 @@ def test_what_is_flat_has_not_grown() -> None:
 
 
 @pytest.mark.parametrize(
-    "what", [{"memory": 4e6}, {"fds": 2}, {"threads": 1}], ids=lambda what: [*what][0]
+    "what",
+    [{"memory": 4e6}, {"fds": 2}, {"threads": 1}],
+    ids=lambda what: next(iter(what)),
 )
 def test_what_grows_is_named(what: dict[str, float]) -> None:
     found = grown(samples(**what))

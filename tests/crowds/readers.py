@@ -1,8 +1,8 @@
 """A process with some of the other ends: it reads, and notes each message's age.
 
-``python -m crowds.readers SIZE SKIP fd...`` or ``... SIZE SKIP viewers|web PORT COUNT``.
-A message has SIZE bytes, and the time at which it was made behind the first SKIP.  At
-the end of all streams the ages are printed, as JSON.
+``python -m crowds.readers SIZE SKIP fd...`` or ``... viewers|web PORT COUNT``.  A
+message has SIZE bytes, and the time at which it was made behind the first SKIP.  At the
+end of all streams the ages are printed, as JSON.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Reader:
     def __init__(self, fd: int, size: int, skip: int, ages: list[float]) -> None:
         self.fd, self.size, self.skip, self.ages = fd, size, skip, ages
         self.rest = bytearray()
+        self.last = 0
 
     def read(self) -> bool:
         """Whether there may be more."""
@@ -39,13 +40,16 @@ class Reader:
             return True
         except ConnectionResetError:
             return False
-        now = time.monotonic()
+        now = time.monotonic_ns() / 1e9
         self.rest += piece
         while True:
             if self.rest.startswith(PING):
                 del self.rest[: len(PING)]
             elif len(self.rest) >= self.size:
                 stamp = int.from_bytes(self.rest[self.skip : self.skip + 8], "little")
+                if not self.last < stamp <= now * 1e9:
+                    raise SystemExit(f"a message of {stamp} after one of {self.last}")
+                self.last = stamp
                 self.ages.append(now - stamp / 1e9)
                 del self.rest[: self.size]
             else:

@@ -86,4 +86,12 @@ SLICES = (
         program=("-m", "soak", "--seconds", "1200", "--gigabytes", "200"),
         alone=True,
     ),
+    Slice(
+        "crowds",
+        "1, 10, 100 and 1,000 viewers of one broadcast, viewers in browsers, and pipes "
+        "that are always full, at once in one process.",
+        minutes=3,
+        program=("-m", "crowds"),
+        alone=True,
+    ),
 )
