@@ -78,6 +78,14 @@ SLICES = (
         tests=("test_negative_controls.py",),
     ),
     Slice(
+        "simulated-crowd",
+        "100,000 sockets in one process over a simulated kernel: what each costs in "
+        "memory and work, and that those which are stuck cost the others nothing.",
+        minutes=1,
+        tests=("test_simulated_crowd.py",),
+        numbers={"AZC_CROWD": 100_000},
+    ),
+    Slice(
         "soak",
         "256 streams at once over every kind of link, on asyncio and uvloop, that are "
         "cancelled, closed, aborted and left by their readers; every byte is compared, "
