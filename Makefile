@@ -5,7 +5,8 @@
 #
 # Both work in a virtual environment of their own and are quick when nothing has
 # changed. Can be set: PYTHON=python3.12  VENV=.venv-3.12  AZC_PORTABLE=1  LINT=0
-# PYTEST_ARGS="-k pipe"  BENCH_ARGS="sockets"  FROM=results.json
+# PYTEST_ARGS="-k pipe"  BENCH_ARGS="sockets"  FROM=results.json  SLICES="races rings"
+# HOURS=8
 # For the other targets see CONTRIBUTING.md.
 
 PYTHON ?=
@@ -14,6 +15,8 @@ LINT ?= 1
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 FROM ?= docs/pages/benchmarks.json
+SLICES ?=
+HOURS ?= 0.1
 # Debian packages, installed where that is possible: a headless OpenGL for the demo,
 # and what some tests use besides.
 DEMO_PACKAGES ?= libegl1 libgl1-mesa-dri libgles2
@@ -35,7 +38,8 @@ SOURCES := setup.py pyproject.toml $(wildcard README.md) $(wildcard csrc/* csrc/
     $(shell find aiozerocopy -name __pycache__ -prune -o ! -name '*.so' -print)
 C_SOURCES := $(wildcard csrc/*.[ch] csrc/colour/*.[ch] tests/sim/*.[ch] aiozerocopy/bench/*.c examples/*.c)
 
-.PHONY: demo test coverage portable-test bench bench-table check lint types docs venv clean
+.PHONY: demo test coverage portable-test proof soak bench bench-table check lint types \
+    docs venv clean
 
 demo: $(STAMPS)/packages-demo $(STAMPS)/demo
 	@cd $(VENV) && bin/python -m aiozerocopy demo -o $(CURDIR)/demo.mp4
@@ -56,6 +60,14 @@ coverage: $(STAMPS)/packages-test $(STAMPS)/test
 
 portable-test:
 	$(MAKE) test AZC_PORTABLE=1
+
+# All that is promised, in figures, on docs/pages/proof.md; an hour.
+proof: $(STAMPS)/packages-test $(STAMPS)/test
+	@cd tests && $(BIN)/python -m proof $(SLICES)
+
+# Streams over all kinds of links for hours, every byte compared.
+soak: $(STAMPS)/packages-test $(STAMPS)/test
+	@cd tests && $(BIN)/python -m soak --hours $(HOURS)
 
 bench: $(STAMPS)/bench
 	cd $(VENV) && bin/python -m aiozerocopy bench $(BENCH_ARGS)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import figures
 import pytest
 import sabotage
 
@@ -34,6 +35,8 @@ PATIENCE = 3.0  # seconds for a thread that is just ending, and its like
 FDS = Path("/proc/self/fd")
 TASKS = Path("/proc/self/task")
 STACKS = pytest.StashKey[int]()
+# Raised numbers take longer: by how much the time that each test has is multiplied.
+MORE_TIME = float(os.environ.get("AZC_PATIENCE", "1"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,6 +47,12 @@ def pytest_configure(config: pytest.Config) -> None:
     sabotage.apply(os.environ.get(sabotage.VARIABLE, ""))
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    mark = item.get_closest_marker("timeout")
+    seconds = float(mark.args[0] if mark else item.config.getini("timeout"))
+    item.add_marker(pytest.mark.timeout(MORE_TIME * seconds), append=False)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """End the run, with every thread's stack, if a test has outlived its time by far.
@@ -52,7 +61,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     after it may then wait for ever.
     """
     mark = item.get_closest_marker("timeout")
-    seconds = float(mark.args[0] if mark else item.config.getini("timeout"))
+    assert mark is not None
+    seconds = float(mark.args[0])
     stacks = item.config.stash[STACKS]
     faulthandler.dump_traceback_later(2 * seconds + 30, exit=True, file=stacks)
     try:
@@ -197,6 +207,7 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         if time.monotonic() > deadline:
             pytest.fail("left behind: " + "; ".join(leaked))
         time.sleep(0.001)
+    figures.count("looks for leaks", 1)
     gc.freeze()  # what pytest keeps need not be looked at again
 
 

@@ -465,9 +465,14 @@ class SendStream(Bound, ByteSendStream):
         await self._fail(operation.failure())
 
     async def _fail(self, error: Exception) -> NoReturn:
-        if isinstance(error, StreamBroken):
-            await self._explain(error)
-        raise error
+        try:
+            if isinstance(error, StreamBroken):
+                await self._explain(error)
+            raise error
+        finally:
+            # An error whose own frame knows it is a cycle: until the next collection it
+            # would keep alive what its callers have, as a pool's frame.
+            del error
 
     async def _explain(self, error: StreamBroken) -> None:
         """A hook: a subclass adds what it knows about the peer, say its exit code."""

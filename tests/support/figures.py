@@ -2,6 +2,10 @@
 
 A test says ``count("kills of a reader", 20)`` and the like wherever it stands.  If
 AZC_FIGURES names a file, each call appends a line of JSON to it; else nothing happens.
+
+Bytes have the unit "B".  "wrong bytes", "leaks" and "busy loops" must stay at zero; say
+how often they were looked for: "bytes compared", "looks for leaks", "looks for busy
+loops".
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ import struct
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+import figures
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -26,14 +28,14 @@ _TABLE = random.Random(20).randbytes(_PERIOD).translate(_CLEAN) * 2
 _SEED_STEP = 7919
 
 
-def payload(seed: int, length: int) -> memoryview:
-    """A payload of up to 4 MiB."""
+def payload(seed: int, length: int, offset: int = 0) -> memoryview:
+    """A payload from there on, up to 4 MiB of it."""
     assert length <= _PERIOD
-    start = seed * _SEED_STEP % _PERIOD
+    start = (seed * _SEED_STEP + offset) % _PERIOD
     return memoryview(_TABLE)[start : start + length]
 
 
-def _is_payload(seed: int, offset: int, piece: memoryview) -> bool:
+def is_payload(seed: int, offset: int, piece: memoryview) -> bool:
     return _TABLE.startswith(piece, (seed * _SEED_STEP + offset) % _PERIOD)
 
 
@@ -88,9 +90,9 @@ class Checker:
 
     def _feed_payload(self, rest: memoryview) -> memoryview:
         n = min(len(rest), self._length - self._offset)
-        if not _is_payload(self._seed, self._offset, rest[:n]):
+        if not is_payload(self._seed, self._offset, rest[:n]):
             wanted = payload(self._seed, self._offset + n)[self._offset :]
-            raise AssertionError(self._where(_difference(rest[:n], wanted)))
+            raise AssertionError(self._where(difference(rest[:n], wanted)))
         self._offset += n
         self._inside = self._offset < self._length
         return rest[n:]
@@ -102,9 +104,10 @@ class Checker:
         """The stream ended: it must not have, in the middle of a message."""
         assert not self._inside, f"ended {self._offset:,} bytes into a message"
         assert not self._header, "ended inside a header"
+        figures.count("bytes compared", self.received, "B")
 
 
-def _difference(got: memoryview, wanted: memoryview) -> str:
+def difference(got: memoryview, wanted: memoryview) -> str:
     at = next(i for i in range(len(got)) if got[i] != wanted[i])
     kind = {POISON: "poison", CANARY: "canary"}.get(got[at], "wrong")
     return f"{kind} byte {got[at]:#04x} for {wanted[at]:#04x} at {at:,} of {len(got):,}"
@@ -115,7 +118,8 @@ def assert_prefix(got: Buffer, sent: Buffer) -> None:
     received, wanted = memoryview(got).cast("B"), memoryview(sent).cast("B")
     assert len(received) <= len(wanted), "more arrived than was sent"
     if received.tobytes() != wanted[: len(received)].tobytes():
-        raise AssertionError(_difference(received, wanted))
+        raise AssertionError(difference(received, wanted))
+    figures.count("bytes compared", len(received), "B")
 
 
 def assert_same(got: Buffer, sent: Buffer) -> None:

@@ -30,14 +30,22 @@ def build(folder: Path, **settings: str) -> Path:
     return folder
 
 
+def environment(tree: Path, **settings: str) -> dict[str, str]:
+    """For a program that is to have the tree's package, and these variables.
+
+    What it counts is nobody's figure: the package may be broken there on purpose.
+    """
+    path = os.pathsep.join([str(tree), *filter(None, sys.path)])
+    return os.environ | {"PYTHONPATH": path, "AZC_FIGURES": ""} | settings
+
+
 def start_tests(tree: Path, *arguments: str, **settings: str) -> subprocess.Popen[str]:
     """Run pytest in such a tree, with these environment variables."""
-    path = os.pathsep.join([str(tree), *filter(None, sys.path)])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     return subprocess.Popen(
         [*command, *arguments],
         cwd=tree,
-        env=os.environ | {"PYTHONPATH": path} | settings,
+        env=environment(tree, **settings),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -1,0 +1,93 @@
+"""A process with some of the other ends: it reads, and notes each message's age.
+
+``python -m crowds.readers SIZE SKIP fd...`` or ``... viewers|web PORT COUNT``.  A
+message has SIZE bytes, and the time at which it was made behind the first SKIP.  At the
+end of all streams the ages are printed, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import selectors
+import socket
+import sys
+import time
+
+HELLO = {
+    "viewers": b"",
+    "web": b"GET /raw HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+    b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
+}
+PING = b"\x89\x00"
+
+
+class Reader:
+    """One stream, cut into messages."""
+
+    def __init__(self, fd: int, size: int, skip: int, ages: list[float]) -> None:
+        self.fd, self.size, self.skip, self.ages = fd, size, skip, ages
+        self.rest = bytearray()
+        self.last = 0
+
+    def read(self) -> bool:
+        """Whether there may be more."""
+        try:
+            piece = os.read(self.fd, 1 << 18)
+        except BlockingIOError:
+            return True
+        except ConnectionResetError:
+            return False
+        now = time.monotonic_ns() / 1e9
+        self.rest += piece
+        while True:
+            if self.rest.startswith(PING):
+                del self.rest[: len(PING)]
+            elif len(self.rest) >= self.size:
+                stamp = int.from_bytes(self.rest[self.skip : self.skip + 8], "little")
+                if not self.last < stamp <= now * 1e9:
+                    raise SystemExit(f"a message of {stamp} after one of {self.last}")
+                self.last = stamp
+                self.ages.append(now - stamp / 1e9)
+                del self.rest[: self.size]
+            else:
+                return bool(piece)
+
+
+def connected(kind: str, port: int) -> int:
+    sock = socket.create_connection(("127.0.0.1", port))
+    if hello := HELLO[kind]:
+        sock.sendall(hello)
+        answer = b""
+        while not answer.endswith(b"\r\n\r\n"):
+            answer += sock.recv(1)
+    return sock.detach()
+
+
+def main() -> None:
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2
+    )
+    size, skip = map(int, sys.argv[1:3])
+    if sys.argv[3] in HELLO:
+        kind, port, count = sys.argv[3:]
+        fds = [connected(kind, int(port)) for _ in range(int(count))]
+    else:
+        fds = list(map(int, sys.argv[3:]))
+    ages: list[float] = []
+    with selectors.DefaultSelector() as selector:
+        for fd in fds:
+            os.set_blocking(fd, False)
+            selector.register(fd, selectors.EVENT_READ, Reader(fd, size, skip, ages))
+        while selector.get_map():
+            for key, _ in selector.select():
+                if not key.data.read():
+                    selector.unregister(key.fd)
+                    os.close(key.fd)
+    print(json.dumps(ages))
+
+
+if __name__ == "__main__":
+    main()

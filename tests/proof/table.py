@@ -1,0 +1,105 @@
+"""The slices of the proof.  A new one is an entry here, and nothing else."""
+
+from __future__ import annotations
+
+from .slices import Slice
+
+MOST = 70.0  # minutes for all of it
+
+SLICES = (
+    Slice(
+        "simulation",
+        "The C part over a simulated kernel, with threads that switch where the seed "
+        "says: order, memory, completions and exact errors hold for every seed.",
+        minutes=12,
+        tests=("test_simulation.py", "-k", "not race and not test_relays"),
+        numbers={"AZC_SIM_SEEDS": 200_000},
+    ),
+    Slice(
+        "races",
+        "The same with real threads on real pipes and sockets, under AddressSanitizer "
+        "and ThreadSanitizer.",
+        minutes=8,
+        tests=("test_simulation.py", "-k", "race or test_relays"),
+        numbers={"AZC_RACES": 20},
+    ),
+    Slice(
+        "contract",
+        "Each clause of the contract on every link and event loop, and what a "
+        "finalizer, a fork, a signal or a changed number may do to a stream.",
+        minutes=5,
+        tests=(
+            "contract",
+            *("test_lifetime.py", "test_lending.py", "test_finalizers.py"),
+            *("test_copied_sends.py", "test_pool.py", "test_buffers.py"),
+        ),
+    ),
+    Slice(
+        "every-line",
+        "An exception at every line of every public call, as a signal's handler may "
+        "raise it: no buffer stays borrowed, no byte is lost.",
+        minutes=8,
+        tests=("test_interruptions.py", "test_interrupted.py"),
+        numbers={"AZC_EVERY_LINE": 1},
+    ),
+    Slice(
+        "rings",
+        "Rings: peers that are killed at any instruction, hostile peers, every "
+        "interleaving that the memory model allows.",
+        minutes=6,
+        tests=("test_ring_header.py", "test_ring_failures.py", "test_ring_layout.py"),
+        numbers={"AZC_RING_CALLS": 10_000_000, "AZC_RING_KILLS": 500},
+    ),
+    Slice(
+        "relays",
+        "Relays that are stopped, whose ends die and whose fds are taken; splitters "
+        "whose readers come and go: no byte is lost or told twice.",
+        minutes=5,
+        tests=("test_relay_soak.py", "test_relay.py", "test_splitter_soak.py"),
+        numbers={"AZC_RELAY_GB": 40, "AZC_SPLITTER_SEEDS": 400},
+    ),
+    Slice(
+        "hostile-peers",
+        "Clients of the servers that flood, stall, reset and send nonsense.",
+        minutes=3,
+        tests=("test_floods.py", "test_peers.py", "test_web.py", "test_framing.py"),
+        numbers={"AZC_FUZZ": 100_000},
+    ),
+    Slice(
+        "sanitizers",
+        "The tests on a build with AddressSanitizer and UndefinedBehaviorSanitizer.",
+        minutes=5,
+        tests=("test_sanitized.py",),
+    ),
+    Slice(
+        "controls",
+        "Builds that are wrong on purpose: each fault must be caught.",
+        minutes=2,
+        tests=("test_negative_controls.py",),
+    ),
+    Slice(
+        "simulated-crowd",
+        "100,000 sockets in one process over a simulated kernel: what each costs in "
+        "memory and work, and that those which are stuck cost the others nothing.",
+        minutes=1,
+        tests=("test_simulated_crowd.py",),
+        numbers={"AZC_CROWD": 100_000},
+    ),
+    Slice(
+        "soak",
+        "256 streams at once over every kind of link, on asyncio and uvloop, that are "
+        "cancelled, closed, aborted and left by their readers; every byte is compared, "
+        "and memory, open files and threads do not grow.",
+        minutes=20.5,
+        program=("-m", "soak", "--seconds", "1200", "--gigabytes", "200"),
+        alone=True,
+    ),
+    Slice(
+        "crowds",
+        "1, 10, 100 and 1,000 viewers of one broadcast, viewers in browsers, and pipes "
+        "that are always full, at once in one process.",
+        minutes=3,
+        program=("-m", "crowds"),
+        alone=True,
+    ),
+)

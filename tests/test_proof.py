@@ -1,0 +1,252 @@
+"""`make proof`: it runs what its table says, ends what hangs, and writes the page."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import figures
+import pytest
+from links import linux_only
+from proof import page, plots, results, running, table
+from proof.running import SIDE_BY_SIDE, Runs, started_by
+from proof.slices import FIGURES, TESTS, Slice
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+pytestmark = linux_only
+
+
+def run(folder: Path, *slices: Slice, seconds: float = 60) -> dict[str, Any]:
+    """What is found by a proof of these."""
+    runs = Runs(slices, folder, seconds)
+    anyio.run(runs.run)
+    found = results.gather(runs.all, 1.0)
+    assert not [pid for each in runs.all for pid in started_by(each.folder)]
+    return found
+
+
+def program(name: str, text: str, **options: Any) -> Slice:
+    return Slice(name, "", options.pop("minutes", 1), program=("-c", text), **options)
+
+
+def verdicts(found: dict[str, Any]) -> dict[str, str]:
+    return {each["name"]: each["verdict"] for each in found["slices"]}
+
+
+# ---- running ------------------------------------------------------------------------
+
+
+def test_figures_of_all_are_gathered(tmp_path: Path) -> None:
+    text = "import sys; sys.path.insert(0, 'support'); import figures as f\n"
+    text += "f.count('kills', 2); f.count('kills', 3); f.worst('gap', 7, 'ms')\n"
+    text += "f.worst('gap', 5, 'ms'); f.remark('root', 'no'); f.remark('root', 'no')"
+    found = run(tmp_path, program("one", text), program("two", "raise SystemExit(1)"))
+    assert verdicts(found) == {"one": "passed", "two": "failed"}
+    counted = found["slices"][0]["figures"]
+    assert (counted["kills"]["value"], counted["gap"]["value"]) == (5, 7)
+    assert counted["root"]["value"] == ["no"]
+    assert not results.succeeded(found)
+
+
+def test_reports_of_pytest_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "test_it.py"
+    file.write_text(
+        "import os, pytest\n"
+        "def test_good(): assert os.environ['AZC_N'] == '7'\n"
+        "def test_bad(): raise AssertionError('canary byte 0xca for 0x01')\n"
+        "@pytest.mark.skip(reason='no root')\ndef test_left_out(): pass\n"
+        "@pytest.mark.timeout(0.1)\ndef test_long():\n while True: pass\n"
+    )
+    tests = (str(file), "-c", os.devnull, "-p", "timeout")
+    chosen = Slice("it", "", 1, tests=tests, numbers={"AZC_N": 7})
+    found = run(tmp_path / "logs", chosen)
+    only = found["slices"][0]
+    assert only["verdict"] == "failed"
+    assert [test["test"].partition("::")[2] for test in only["failed"]] == [
+        "test_bad",
+        "test_long",
+    ]
+    assert (only["tests"], only["skipped"]) == (3, [{"why": "no root", "tests": 1}])
+    zeros = {each["what"]: each["found"] for each in found["zeros"]}
+    assert zeros == {"wrong bytes": 1, "leaks": 0, "busy loops": 0, "hangs": 1}
+
+
+def test_slice_that_hangs_is_ended_with_all_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "TIDY", 0.2)
+    child = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    text = f"import subprocess, sys\nchild = {child + 'time.sleep(100)'!r}\n"
+    # (The second one leaves the session.)
+    for option in ("False", "True"):
+        text += "subprocess.Popen([sys.executable, '-c', child], "
+        text += f"start_new_session={option})\n"
+    text += child + "signal.signal(signal.SIGABRT, signal.SIG_IGN); time.sleep(100)"
+    began = time.monotonic()
+    found = run(tmp_path, program("stuck", text), program("good", "pass"), seconds=1.5)
+    assert verdicts(found) == {"stuck": "hung", "good": "passed"}
+    assert found["zeros"][-1]["found"] == 1
+    assert time.monotonic() - began < 10
+
+
+def test_two_beside_each_other_then_those_alone(tmp_path: Path) -> None:
+    book = tmp_path / "book"
+    text = f"import sys, time; book = open({str(book)!r}, 'a', buffering=1)\n"
+    names = [("a", False), ("alone", True), ("b", False), ("c", False)]
+    slices = [
+        program(name, f"{text}print('{name}+', file=book); time.sleep(0.2)\n"
+                      f"print('{name}-', file=book)", alone=alone)
+        for name, alone in names
+    ]  # fmt: skip
+    found = run(tmp_path / "logs", *slices)
+    assert set(verdicts(found).values()) == {"passed"}
+    at_once, most = 0, 0
+    events = book.read_text().split()
+    for event in events:
+        at_once += 1 if event.endswith("+") else -1
+        most = max(most, at_once)
+    assert most == SIDE_BY_SIDE
+    assert events[-2:] == ["alone+", "alone-"]
+
+
+def test_when_time_is_over_the_rest_is_not_run(tmp_path: Path) -> None:
+    found = run(tmp_path, program("late", "pass"), seconds=0)
+    assert verdicts(found) == {"late": "not run"}
+    assert not results.succeeded(found)
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "proof", "--logs", str(folder), *words],
+        cwd=TESTS,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_ctrl_c_ends_all(tmp_path: Path) -> None:
+    with start(tmp_path, "races", "contract") as process:
+        assert process.stdout is not None
+        begun = [process.stdout.readline().split()[:2] for _ in range(2)]
+        assert begun == [["races", "runs"], ["contract", "runs"]]
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate()
+    assert process.returncode == 130, said
+    assert not [*started_by(tmp_path / "races"), *started_by(tmp_path / "contract")]
+
+
+def test_unknown_slice_is_refused(tmp_path: Path) -> None:
+    with start(tmp_path, "races, nonsense") as process:
+        said, _ = process.communicate()
+    assert "no such slice: nonsense" in said
+    assert process.returncode == 2
+
+
+# ---- the table ----------------------------------------------------------------------
+
+
+def schedule(slices: Sequence[Slice]) -> float:
+    """Minutes from the first to the last, as they are meant."""
+    lanes = [0.0] * SIDE_BY_SIDE
+    for each in Runs(slices, Path(), 0).all:
+        if each.slice.alone:
+            lanes = [max(lanes) + each.slice.minutes] * SIDE_BY_SIDE
+        else:
+            lanes[lanes.index(min(lanes))] += each.slice.minutes
+    return max(lanes)
+
+
+def test_all_slices_fit_into_the_time() -> None:
+    assert schedule(table.SLICES) <= table.MOST
+
+
+def test_slices_have_names_of_their_own_and_files_that_exist() -> None:
+    names = [each.name for each in table.SLICES]
+    assert len(set(names)) == len(names)
+    assert not [name for name in names if not name.replace("-", "").isalnum()]
+    for each in table.SLICES:
+        assert bool(each.tests) != bool(each.program), each.name
+        files = [word for word in each.tests if word.endswith(".py")]
+        assert [file for file in files if not (TESTS / file).exists()] == []
+
+
+def test_numbers_are_read_by_a_test() -> None:
+    text = "".join(path.read_text() for path in TESTS.rglob("*.py"))
+    wanted = {name for each in table.SLICES for name in each.numbers}
+    unread = [name for name in wanted if f'environ.get("{name}"' not in text]
+    assert unread == []
+
+
+# ---- the page -----------------------------------------------------------------------
+
+
+def kept() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(page.JSON.read_text())
+    return found
+
+
+def test_page_is_what_its_results_say() -> None:
+    assert page.PAGE.read_text() == page.render(kept())
+
+
+def test_pictures_are_drawn_from_its_results() -> None:
+    image = pytest.importorskip("PIL.Image")
+    wanted = {
+        plots.file_name(name): plots.digest(plot)
+        for each in kept()["slices"]
+        for name, plot in plots.plots(each["figures"]).items()
+    }
+    there = {}
+    for path in page.PAGES.glob("proof-*.png"):
+        with image.open(path) as picture:
+            there[path.name] = picture.info[plots.TEXT]
+    assert there == wanted
+
+
+def test_page_can_be_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if importlib.util.find_spec("matplotlib") is None:
+        pytest.skip("needs matplotlib")
+    log = tmp_path / FIGURES
+    monkeypatch.setenv(figures.VARIABLE, str(log))
+    figures.count("bytes <moved>", 200e9, "B")
+    figures.worst("gap", 12.25, "ms")
+    figures.remark("pipe | size", "as *this* one")
+    figures.curve("Age: p50", [(1, 2), (10, 3)], "viewers", "ms", log=True)
+    only = {
+        **{"name": "it", "shows": "All.", "command": "python x", "alone": False},
+        **{"verdict": "passed", "minutes": 1.5, "tests": 3, "failed": []},
+        "skipped": [{"why": "no root", "tests": 2}],
+        "figures": results.figures(log),
+    }
+    found = {"machine": {"date": "today"}, "minutes": 2.0, "slices": [only]}
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps({**found, "zeros": [results.zero("leaks", [only])]}))
+    # (matplotlib keeps fonts and a thread.)
+    command = [sys.executable, "-m", "proof", "page", str(file), str(tmp_path)]
+    subprocess.run(command, cwd=TESTS, check=True)
+    text = (tmp_path / "proof.md").read_text()
+    for line in (
+        "| bytes <moved> | 200 GB |  |",
+        "| gap | 12.2 ms | at most |",
+        r"* pipe \| size: as \*this\* one",
+        "* left out, 2: no root",
+        "![Age](proof-age.png)",
+        "| leaks | 0 | 0 looks for leaks |",
+    ):
+        assert line in text
+    assert (tmp_path / "proof-age.png").stat().st_size > 5000
+    again = json.loads((tmp_path / "proof.json").read_text())
+    assert page.render(again) == text
