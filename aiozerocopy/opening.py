@@ -363,14 +363,16 @@ def pipe(size: int = PIPE_SIZE) -> PipeEnds:
         OSError: there are no fds or no memory.
     """
     read_fd, write_fd = os.pipe()  # closed on exec
-    enlarge_pipe(write_fd, size)
-    os.set_blocking(read_fd, False)
-    os.set_blocking(write_fd, False)
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(os.close, write_fd)
+        with contextlib.ExitStack() as undo_reader:
+            undo_reader.callback(os.close, read_fd)
+            enlarge_pipe(write_fd, size)
+            os.set_blocking(read_fd, False)
+            os.set_blocking(write_fd, False)
+            undo_reader.pop_all()  # a channel closes its fd itself if it fails
         reader = Channel(read_fd, IN | OWN)
-    except BaseException:
-        os.close(write_fd)
-        raise
+        undo.pop_all()
     writer = Channel(write_fd, OUT | OWN)
     return PipeEnds(ReceiveStream(reader), SendStream(writer))
 
