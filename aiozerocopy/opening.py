@@ -24,7 +24,15 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from aiozerocopy._core.binding import PORTABLE
-from aiozerocopy._core.channel import IN, OUT, OWN, READS, UNTRUSTED, Channel
+from aiozerocopy._core.channel import (
+    IN,
+    OUT,
+    OWN,
+    READS,
+    UNTRUSTED,
+    Channel,
+    own_end,
+)
 from aiozerocopy._core.pipe_size import PIPE_SIZE, capacity_of, enlarge_pipe
 from aiozerocopy._core.sending import QUEUE_LIMIT, RESCUE_LIMIT, Concurrent
 from aiozerocopy.streams import ReceiveStream, SendStream, Stream, UnixStream
@@ -363,17 +371,13 @@ def pipe(size: int = PIPE_SIZE) -> PipeEnds:
         OSError: there are no fds or no memory.
     """
     read_fd, write_fd = os.pipe()  # closed on exec
-    with contextlib.ExitStack() as undo:
-        undo.callback(os.close, write_fd)
-        with contextlib.ExitStack() as undo_reader:
-            undo_reader.callback(os.close, read_fd)
-            enlarge_pipe(write_fd, size)
-            os.set_blocking(read_fd, False)
-            os.set_blocking(write_fd, False)
-            undo_reader.pop_all()  # a channel closes its fd itself if it fails
-        reader = Channel(read_fd, IN | OWN)
-        undo.pop_all()
-    writer = Channel(write_fd, OUT | OWN)
+    enlarge_pipe(write_fd, size)
+    try:
+        reader = own_end(read_fd, IN)
+    except BaseException:
+        os.close(write_fd)
+        raise
+    writer = own_end(write_fd, OUT)
     return PipeEnds(ReceiveStream(reader), SendStream(writer))
 
 

@@ -6,6 +6,7 @@ be traced.  "go": it lets that one run, and says as JSON how it ended.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import mmap
@@ -16,11 +17,12 @@ import struct
 import sys
 import tempfile
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import fault_scenes
 
-SECONDS = 8  # for a case that takes a tenth of one
+SECONDS = 2 * fault_scenes.HANGS  # for a case
 CPU_SECONDS = 4  # that it may use, traced
 _LENGTH = struct.Struct("<BxxxI")  # may it go?, and how long its verdict is
 
@@ -36,7 +38,12 @@ class Case:
         self._folder = tempfile.TemporaryDirectory(prefix="azc-scene-")
         self.pid = os.fork()
         if not self.pid:
-            self._live(scene)
+            try:
+                self._live(scene)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os.kill(os.getpid(), signal.SIGKILL)  # nothing that could be refused
 
     def _live(self, scene: str) -> None:
         os.setpgid(0, 0)
@@ -52,7 +59,6 @@ class Case:
         data = verdict.encode()[: len(self._memory) - _LENGTH.size]
         self._memory[_LENGTH.size : _LENGTH.size + len(data)] = data
         self._memory[: _LENGTH.size] = _LENGTH.pack(1, len(data))
-        os.kill(os.getpid(), signal.SIGKILL)  # nothing that could be refused
 
     def run(self) -> str:
         """Its verdict as JSON, as soon as it has ended."""
@@ -64,10 +70,8 @@ class Case:
                 os.waitpid(self.pid, 0)
                 break
             time.sleep(0.002)
-        try:  # what it started
+        with contextlib.suppress(ProcessLookupError):  # what it started
             os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         _, length = _LENGTH.unpack(self._memory[: _LENGTH.size])
         data = self._memory[_LENGTH.size : _LENGTH.size + length]
         self._memory.close()
