@@ -15,6 +15,7 @@ import io
 import os
 import sys
 import tempfile
+import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -41,6 +42,7 @@ EXPECTED = (
     azc.IncompleteReceive,
 )
 SIZES = (100, 300_000, 5_000, 70_000)
+PATIENCE = 2.0  # seconds for what is just ending
 HANGS = 10.0  # seconds for what takes a tenth of one
 # One thread, which runs before anything fails: `Thread.start` waits for ever for one
 # that finds no memory when it begins.
@@ -206,25 +208,27 @@ async def both(scene: Scene, writer: Any, reader: Any) -> None:
 
 async def adopted_pipe(scene: Scene) -> None:
     """As above, with fds that it was given."""
-    async with scene.may_fail("open"), contextlib.AsyncExitStack() as opened:
-        ends = os.pipe()
-        for fd in ends:
-            opened.callback(close_if_open, fd, os.fstat(fd).st_ino)
-        await both(scene, azc.open_writer(ends[1]), azc.open_reader(ends[0]))
+    async with scene.may_fail("open"):
+        reader, writer = opened_pipe()
+        await both(scene, writer, reader)
 
 
-def close_if_open(fd: int, inode: int) -> None:
-    with contextlib.suppress(OSError):
-        if os.fstat(fd).st_ino == inode:
-            os.close(fd)
+def opened_pipe(**options: Any) -> tuple[azc.ReceiveStream, azc.SendStream]:
+    ends = os.pipe()
+    with contextlib.ExitStack() as opened:
+        files = [opened.enter_context(os.fdopen(fd, "rb", 0)) for fd in ends[:1]]
+        files += [opened.enter_context(os.fdopen(fd, "wb", 0)) for fd in ends[1:]]
+        reader = azc.open_reader(files[0])
+        opened.callback(reader.abort)
+        writer = azc.open_writer(files[1], **options)
+        opened.pop_all()
+    return reader, writer
 
 
 async def lending(scene: Scene) -> None:
     """Frames of a pool, lent to a pipe and taken back."""
     async with scene.may_fail("pipe"):
-        ends = os.pipe()
-        reader = azc.open_reader(ends[0])
-        writer = azc.open_writer(ends[1], peer="reads")
+        reader, writer = opened_pipe(peer="reads")
         pool = azc.FramePool(400_000, slots=2)
 
         async def lend() -> None:
@@ -472,10 +476,13 @@ def play(name: str, folder: str) -> Scene:
     except BaseException as error:
         scene.judge("the loop", error)  # asyncio's own calls may be hit, too
     else:
-        gc.collect()
-        left = {k: v for k, v in open_files().items() if k not in before}
-        if left:
-            scene.complaints.append(f"fds are left: {left}")
+        deadline = time.monotonic() + PATIENCE
+        while left := {k: v for k, v in open_files().items() if k not in before}:
+            gc.collect()
+            time.sleep(0.001)  # threads of ours may be about to end
+            if time.monotonic() > deadline:
+                scene.complaints.append(f"fds are left: {left}")
+                break
     scene.look_back()
     return scene
 
