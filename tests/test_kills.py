@@ -27,7 +27,7 @@ import aiozerocopy as azc
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [linux_only, pytest.mark.timeout(3600)]
+pytestmark = [linux_only, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 KILLS = int(os.environ.get("AZC_KILLS", "20"))
 SERVER = Path(__file__).with_name("support") / "kill_server.py"
