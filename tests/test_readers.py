@@ -32,6 +32,7 @@ PIECE = 50_000
 LIBC = ctypes.CDLL(None, use_errno=True)
 Sink = Callable[[bytes], object]
 Held = Callable[[], object]  # returns once the sender has done with its buffers
+Read = Callable[[int, Sink, Held], None]
 
 
 # ---- readers: each takes all that comes, and gives it to the sink -------------------
@@ -124,14 +125,20 @@ def read_from(fd: int, n: int, sink: Sink) -> None:
         n -= len(data)
 
 
-READ = [by_read, by_readv, by_vmsplice, by_read_and_resize, by_second_opener]
-HOLD = [by_splice, by_tee]
+READ: list[Read] = [
+    by_read,
+    by_readv,
+    by_vmsplice,
+    by_read_and_resize,
+    by_second_opener,
+]
+HOLD: list[Read] = [by_splice, by_tee]
 
 
 class Reader:
     """A thread; what was wrong comes with `finish`."""
 
-    def __init__(self, fd: int, read: Callable[[int, Sink, Held], None]) -> None:
+    def __init__(self, fd: int, read: Read) -> None:
         self.received = bytearray()
         self._fd = fd
         self._read = read
@@ -166,9 +173,7 @@ SIZES = (10, 100_000, 4096, 3, 200_000, 65_537, 60_000)  # all of it fits into 1
 @pytest.mark.parametrize("read", READ + HOLD)
 @pytest.mark.parametrize("peer", ["unknown", "untrusted"])
 @pytest.mark.parametrize("memory", ["heap", "pool"])
-async def test_copies_are_safe_from_all(
-    read: Callable[[int, Sink, Held], None], peer: str, memory: str
-) -> None:
+async def test_copies_are_safe_from_all(read: Read, peer: str, memory: str) -> None:
     read_fd, write_fd = os.pipe()
     reader = Reader(read_fd, read)
     async with azc.open_writer(write_fd, peer=peer) as stream:
@@ -209,7 +214,7 @@ async def lend(stream: azc.SendStream) -> None:
 @lends
 @pytest.mark.parametrize("read", READ)
 async def test_lent_pages_are_safe_from_readers_that_read(
-    read: Callable[[int, Sink, Held], None],
+    read: Read,
 ) -> None:
     read_fd, write_fd = os.pipe()
     reader = Reader(read_fd, read)
@@ -225,7 +230,7 @@ async def test_lent_pages_are_safe_from_readers_that_read(
 @lends
 @pytest.mark.parametrize("read", HOLD)
 async def test_who_holds_lent_pages_sees_no_more_than_what_is_drawn(
-    read: Callable[[int, Sink, Held], None],
+    read: Read,
 ) -> None:
     """As many bytes as were sent, each the right one or one that was stored later."""
     read_fd, write_fd = os.pipe()
@@ -246,7 +251,7 @@ async def test_who_holds_lent_pages_sees_no_more_than_what_is_drawn(
 @pytest.mark.parametrize("read", READ + HOLD)
 @pytest.mark.parametrize("end", ["cancel", "abort"])
 async def test_what_was_lent_is_taken_from_nobody_by_a_cancel(
-    read: Callable[[int, Sink, Held], None], end: str
+    read: Read, end: str
 ) -> None:
     """The slot moves to other pages: so even who holds the old ones sees the old bytes.
 

@@ -108,6 +108,7 @@ async def test_the_loop_and_other_streams_go_on() -> None:
     async with anyio.create_task_group() as tasks:
         async with stalled("untrusted", tasks) as reader:
             stream = reader.stream
+            small = attempt(tasks, stream.send, b"z" * 1000)
             sending = attempt(tasks, stream.send, data)
             putting = attempt(tasks, stream.put, b"y" * 1000)
             await beat(TURNS)
@@ -115,9 +116,9 @@ async def test_the_loop_and_other_streams_go_on() -> None:
             _ = stream.stats, stream.lane
             reader.let_go()  # nothing but this lets it go on
             await until(lambda: sending.done and putting.done)
-            assert sending.error is putting.error is None
+            assert small.error is sending.error is putting.error is None
             await stream.aclose()
-            assert await reader.total() == 100 + BIG + 1000
+            assert await reader.total() == 100 + 1000 + BIG + 1000
 
 
 @pytest.mark.parametrize("end", ["cancel", "abort"])
