@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import figures
 import pytest
-from links import attempt, linux_only, until
+from links import attempt, linux_only, submitted, until
 from oracle import poison
 
 import aiozerocopy as azc
@@ -99,6 +100,7 @@ async def beat(turns: int) -> None:
             begin = time.monotonic()
             await one.send(b"x")
             await other.receive(1)
+            await anyio.lowlevel.checkpoint()
             worst = max(worst, time.monotonic() - begin)
     figures.worst("a round trip beside a reader that has stopped", worst * 1000, "ms")
 
@@ -111,7 +113,9 @@ async def test_the_loop_and_other_streams_go_on() -> None:
             small = attempt(tasks, stream.send, b"z" * 1000)
             sending = attempt(tasks, stream.send, data)
             putting = attempt(tasks, stream.put, b"y" * 1000)
+            await submitted(stream, 3)
             await beat(TURNS)
+            assert not small.done
             assert not sending.done
             _ = stream.stats, stream.lane
             reader.let_go()  # nothing but this lets it go on
@@ -129,6 +133,7 @@ async def test_buffers_are_ours_while_it_stalls(end: str) -> None:
         async with stalled("untrusted", outer) as reader:
             async with anyio.create_task_group() as tasks:
                 sending = attempt(tasks, reader.stream.send, data)
+                await submitted(reader.stream, 1)
                 await beat(20)
                 if end == "cancel":
                     tasks.cancel_scope.cancel()
