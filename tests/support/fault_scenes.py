@@ -28,6 +28,7 @@ from oracle import CANARY, Checker, message, poison
 
 import aiozerocopy as azc
 from aiozerocopy._core import borrows
+from aiozerocopy._process import child as child_process
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -41,6 +42,8 @@ EXPECTED = (
     anyio.EndOfStream,
     azc.IncompleteReceive,
 )
+# Each send to a child that has left its stdin waits so long for its end: here are many.
+child_process.LAST_WORDS = 0.05
 SIZES = (100, 300_000, 5_000, 70_000)
 PATIENCE = 2.0  # seconds for what is just ending
 HANGS = 10.0  # seconds for what takes a tenth of one
@@ -465,12 +468,17 @@ def open_files() -> dict[str, str]:
     return found
 
 
-def play(name: str, folder: str) -> Scene:
-    """Run a scene to its end."""
+def play(
+    name: str,
+    folder: str,
+    under: contextlib.AbstractContextManager[object] | None = None,
+) -> Scene:
+    """Run a scene to its end, with a limit of some kind if there is one."""
     scene = Scene(Path(folder))
     before = open_files()
     try:
-        anyio.run(watched, name, scene)
+        with under or contextlib.nullcontext():
+            anyio.run(watched, name, scene)
     except asyncio.CancelledError:
         assert scene.complaints  # that it hung
     except BaseException as error:
