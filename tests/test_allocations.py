@@ -100,12 +100,13 @@ def call_of(stream: azc.SendStream, name: str, data: bytearray) -> Any:
     async def put() -> None:
         await (await stream.put(data))
 
-    return {
+    calls: dict[str, Callable[[], Any]] = {
         "send": partial(stream.send, data),
         "send of two": partial(stream.send, data, b""),
         "put": put,
         "send_many": partial(stream.send_many, [data]),
-    }[name]()
+    }
+    return calls[name]()
 
 
 @pytest.mark.parametrize("kind", ["pipe", "unix"])

@@ -87,6 +87,10 @@ class Sender:
         self.is_over = False
         self._pool = azc.FramePool(SIZE, slots=2) if lends else None
 
+    async def has_sent(self, more: int) -> None:
+        due = self.sent + more
+        await until(lambda: self.sent >= due)
+
     async def run(self) -> None:
         async with self.stream:
             while not self.is_over:
@@ -122,8 +126,7 @@ async def test_forks_under_load(kind: str, tmp_path: Path) -> None:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(sender.run)
                 for _ in range(FORKS):
-                    due = sender.sent + dice.randrange(3)
-                    await until(lambda due=due: sender.sent >= due)
+                    await sender.has_sent(dice.randrange(3))
                     for _ in range(dice.randrange(20)):
                         await anyio.lowlevel.checkpoint()
                     pid = fork()

@@ -39,7 +39,7 @@ SECONDS = 1e-4
 def storm(handler: str) -> Iterator[list[int]]:
     """Signals for this thread, without SA_RESTART; the list counts Python's."""
     libc = ctypes.CDLL(None)
-    libc.signal.restype = libc.signal.argtypes = None
+    libc.signal.restype = None
     count = [0]
 
     def note(*_: object) -> None:
