@@ -17,7 +17,7 @@ import anyio
 import anyio.lowlevel
 import figures
 import pytest
-from links import cancelled_at, linux_only, open_link
+from links import cancelled_at, linux_only, open_link, others_wait
 from oracle import Checker, message, poison
 from rings import SMALL, connected, filled, opened, ring_pair
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 np = pytest.importorskip("numpy")
 pytestmark = [linux_only, pytest.mark.anyio]
 
+FIRST = 60_000  # bytes that wait in a pipe
 SIZE = 200_000  # more than a small link takes by itself
 MOST = 200  # awaits: more than any has
 CASES: dict[str, Callable[[Path], AsyncIterator[Any]]] = {}
@@ -169,10 +170,19 @@ async def _(_folder: Path) -> AsyncIterator[Any]:
 
 @asynccontextmanager
 async def receiving() -> AsyncIterator[Any]:
-    """A reader, and a call that sends it a message a little later."""
+    """A reader, which finds some bytes at once, and others once it waits for them."""
     data = message(1, 0, SIZE)
-    async with azc.pipe(4096) as (reader, writer), anyio.create_task_group() as tasks:
-        tasks.start_soon(writer.send, data)
+
+    async def feed() -> None:
+        await writer.send(data[:FIRST])
+        has_begun.set()
+        await others_wait()
+        await writer.send(data[FIRST:])
+
+    has_begun = anyio.Event()
+    async with azc.pipe() as (reader, writer), anyio.create_task_group() as tasks:
+        tasks.start_soon(feed)
+        await has_begun.wait()
         received = bytearray()
         yield reader, received
         rest = bytearray(len(data) - len(received))
