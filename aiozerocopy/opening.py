@@ -24,7 +24,15 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from aiozerocopy._core.binding import PORTABLE
-from aiozerocopy._core.channel import IN, OUT, OWN, READS, UNTRUSTED, Channel
+from aiozerocopy._core.channel import (
+    IN,
+    OUT,
+    OWN,
+    READS,
+    UNTRUSTED,
+    Channel,
+    own_end,
+)
 from aiozerocopy._core.pipe_size import PIPE_SIZE, capacity_of, enlarge_pipe
 from aiozerocopy._core.sending import QUEUE_LIMIT, RESCUE_LIMIT, Concurrent
 from aiozerocopy.streams import ReceiveStream, SendStream, Stream, UnixStream
@@ -364,14 +372,12 @@ def pipe(size: int = PIPE_SIZE) -> PipeEnds:
     """
     read_fd, write_fd = os.pipe()  # closed on exec
     enlarge_pipe(write_fd, size)
-    os.set_blocking(read_fd, False)
-    os.set_blocking(write_fd, False)
     try:
-        reader = Channel(read_fd, IN | OWN)
+        reader = own_end(read_fd, IN)
     except BaseException:
         os.close(write_fd)
         raise
-    writer = Channel(write_fd, OUT | OWN)
+    writer = own_end(write_fd, OUT)
     return PipeEnds(ReceiveStream(reader), SendStream(writer))
 
 

@@ -43,6 +43,7 @@ from rings import SMALL, connected, filled, opened, ring_pair
 
 import aiozerocopy as azc
 from aiozerocopy import StreamBroken, StreamClosed
+from aiozerocopy._core.waiter import current_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -705,3 +706,35 @@ async def test_ring_of_another_loop(tmp_path: Path) -> None:
             await anyio.to_thread.run_sync(anyio.run, elsewhere)
         await producer.send(b"next")
         assert bytes(await consumer.receive()) == b"next"
+
+
+# ---- a loop that cannot watch -------------------------------------------------------
+
+
+@pytest.mark.parametrize("refused", [1, 2])
+async def test_peer_hears_of_a_side_that_could_not_watch(
+    refused: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is a limit to what an epoll watches, as there is one to memory."""
+    watch = type(current_loop()).watch
+    calls = itertools.count(1)
+
+    def watch_if_it_may(loop: Any, fd: int, callback: Any) -> None:
+        if next(calls) == refused:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        watch(loop, fd, callback)
+
+    async def listen() -> None:
+        async with azc.shm.listen_ring(path, SMALL) as ring:
+            with pytest.raises(StreamBroken):
+                await ring.receive()
+
+    path = tmp_path / "ring"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(listen)
+        await until(path.exists)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(current_loop()), "watch", watch_if_it_may)
+            with pytest.raises(OSError, match="No space") as caught:
+                await connected(path)
+    assert caught  # and with it all that it refers to

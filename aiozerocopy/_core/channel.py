@@ -69,6 +69,16 @@ def lane_of(stats: Stats) -> str:
     return "vmsplice" if stats.lent and stats.lends else "copy"
 
 
+def own_end(fd: int, flags: int) -> Channel:
+    """A channel over one end of a pipe of ours.  If this raises, the fd is closed."""
+    try:
+        os.set_blocking(fd, False)
+    except BaseException:
+        os.close(fd)
+        raise
+    return Channel(fd, flags | OWN)
+
+
 class Channel:
     """One fd, one direction.  Its number in C is valid as long as this lives."""
 

@@ -7,9 +7,11 @@ import os
 import select
 import sys
 import threading
+import time
 
 _READ = 64 << 10
 _READS = 64  # at once, if the child never stops
+_SOON = 0.01  # seconds until the kernel may have memory again
 _ENDING = 1.0  # seconds, at most, to wait for the thread
 
 
@@ -43,14 +45,16 @@ class Tail:
         ready = select.poll()
         ready.register(self._fd, select.POLLIN)
         ready.register(self._wake_fd, select.POLLIN)
-        while not self._drain():
-            if self._wake_fd in dict(ready.poll()):
-                self._drain()
-                break
-        with self._lock:
-            os.close(self._fd)
-            os.close(self._wake_fd)
-            self._fd = -1
+        try:
+            while not self._drain():
+                if self._wake_fd in _those(ready):
+                    self._drain()
+                    break
+        finally:  # (no memory, say: the child must not wait for us then)
+            with self._lock:
+                os.close(self._fd)
+                os.close(self._wake_fd)
+                self._fd = -1
 
     def _drain(self) -> bool:
         """Read what is there; True at the end.
@@ -99,3 +103,12 @@ class Tail:
         self._stop_fd = -1
         if not sys.is_finalizing() and threading.current_thread() is not self._thread:
             self._thread.join(_ENDING)
+
+
+def _those(ready: select.poll) -> dict[int, int]:
+    """The fds that are ready, as soon as one is, and the kernel has memory to look."""
+    while True:
+        try:
+            return dict(ready.poll())
+        except OSError:  # noqa: PERF203
+            time.sleep(_SOON)

@@ -11,7 +11,7 @@ import fcntl
 import os
 from typing import TYPE_CHECKING, TypeVar
 
-from aiozerocopy._core.channel import IN, OUT, OWN, Channel
+from aiozerocopy._core.channel import IN, OUT, Channel, own_end
 from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
 from aiozerocopy._process.last_words import Tail
 from aiozerocopy.opening import flags_for
@@ -80,8 +80,7 @@ class ChildPipes:
     def _own_end(self, fd: int, flags: int) -> Channel:
         """A channel over our end, which does not make the child's non-blocking."""
         enlarge_pipe(fd, self._size)
-        os.set_blocking(fd, False)
-        return Channel(fd, flags | OWN)
+        return own_end(fd, flags)
 
     def keep(self) -> None:
         """The child has started: our ends stay open."""

@@ -30,9 +30,13 @@ class Bell:
         self._listeners: dict[Callable[[], object], None] = {}
         self._fds = end.fds()
         self._watched: set[int] = set()
-        for fd in self._fds:
-            self._loop.watch(fd, self._hear)
-            self._watched.add(fd)
+        try:
+            for fd in self._fds:
+                self._loop.watch(fd, self._hear)
+                self._watched.add(fd)
+        except BaseException:
+            self._close()  # the peer must hear that nobody comes
+            raise
 
     def is_current(self) -> bool:
         """Does this loop run in this thread?"""

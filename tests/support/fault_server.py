@@ -1,0 +1,101 @@
+"""Forks a process for each case of `fault_scenes`, which costs a few milliseconds.
+
+It reads lines from stdin.  A scene's name: it says the pid of a process that waits to
+be traced.  "go": it lets that one run, and says as JSON how it ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import mmap
+import os
+import resource
+import signal
+import struct
+import sys
+import tempfile
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+
+import fault_scenes
+
+SECONDS = 2 * fault_scenes.HANGS  # for a case
+CPU_SECONDS = 4  # that it may use, traced
+_LENGTH = struct.Struct("<BxxxI")  # may it go?, and how long its verdict is
+
+
+class Case:
+    """A process, and the memory through which it tells how it ended.
+
+    (It may not need a system call for that: it would be the one that fails.)
+    """
+
+    def __init__(self, scene: str) -> None:
+        self._memory = mmap.mmap(-1, 1 << 20)
+        self._folder = tempfile.TemporaryDirectory(prefix="azc-scene-")
+        self.pid = os.fork()
+        if not self.pid:
+            try:
+                self._live(scene)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os.kill(os.getpid(), signal.SIGKILL)  # nothing that could be refused
+
+    def _live(self, scene: str) -> None:
+        os.setpgid(0, 0)
+        faulthandler.dump_traceback_later(SECONDS - 2, exit=True)
+        fault_scenes.THREAD.submit(id, None).result()
+        while not self._memory[0]:
+            time.sleep(0.0005)
+        played = fault_scenes.play(scene, self._folder.name)
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        if used.ru_utime + used.ru_stime > CPU_SECONDS:
+            played.complaints.append(f"it was busy for {used.ru_utime:.1f} s")
+        verdict = json.dumps([played.complaints, played.errors, len(played.sent)])
+        data = verdict.encode()[: len(self._memory) - _LENGTH.size]
+        self._memory[_LENGTH.size : _LENGTH.size + len(data)] = data
+        self._memory[: _LENGTH.size] = _LENGTH.pack(1, len(data))
+
+    def run(self) -> str:
+        """Its verdict as JSON, as soon as it has ended."""
+        self._memory[0] = 1
+        deadline = time.monotonic() + SECONDS
+        while os.waitpid(self.pid, os.WNOHANG)[0] == 0:
+            if time.monotonic() > deadline:
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
+                break
+            time.sleep(0.002)
+        with contextlib.suppress(ProcessLookupError):  # what it started
+            os.killpg(self.pid, signal.SIGKILL)
+        _, length = _LENGTH.unpack(self._memory[: _LENGTH.size])
+        data = self._memory[_LENGTH.size : _LENGTH.size + length]
+        self._memory.close()
+        self._folder.cleanup()
+        return data.decode() or json.dumps([["it hangs, or it crashed"], [], 0])
+
+
+def main() -> None:
+    for scene in fault_scenes.SCENES:  # what is imported late, is now
+        with tempfile.TemporaryDirectory() as folder:
+            fault_scenes.play(scene, folder)
+    fault_scenes.THREAD.shutdown()
+    fault_scenes.THREAD = ThreadPoolExecutor(1)  # for those who are forked
+    print("ready", flush=True)
+    case = None
+    for line in sys.stdin:
+        word = line.strip()
+        if word == "go":
+            assert case is not None
+            print(case.run(), flush=True)
+        else:
+            case = Case(word)
+            print(case.pid, flush=True)
+
+
+if __name__ == "__main__":
+    main()

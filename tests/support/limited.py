@@ -1,0 +1,140 @@
+"""Plays scenes of `fault_scenes` under a limit that leaves less and less, or nothing.
+
+Arguments: a limit of `LIMITS`, and a scene.  It prints what was wrong, and how many
+runs there were.  After each run under a limit the same scene is played without one, in
+the same process: that must be as if nothing had been.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import os
+import resource
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import fault_scenes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+NOBODY = 65534
+STEP = 1 if os.environ.get("AZC_LIMITS") == "all" else 4
+SPARE_FDS = range(0, 24, STEP)
+SPARE_THREADS = range(0, 8, STEP)
+SPARE_BYTES = (0, 100_000, 1 << 20, 4 << 20, 9 << 20, 20 << 20, 40 << 20)[::STEP]
+MEMLOCK = (65_536, 0)
+
+
+@contextlib.contextmanager
+def limited(which: int, most: int) -> Iterator[None]:
+    before = resource.getrlimit(which)
+    resource.setrlimit(which, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(which, before)
+
+
+def fds() -> Iterator[contextlib.AbstractContextManager[None]]:
+    for spare in SPARE_FDS:
+        yield few_fds(spare)
+
+
+@contextlib.contextmanager
+def few_fds(spare: int) -> Iterator[None]:
+    """(Every number below the limit counts, used or not: so the free ones are used.)"""
+    with contextlib.ExitStack() as taken:
+        highest = max(map(int, fault_scenes.open_files()))
+        while (fd := os.dup(0)) < highest:
+            taken.callback(os.close, fd)
+        os.close(fd)
+        with limited(resource.RLIMIT_NOFILE, max(highest, fd) + spare):
+            yield
+
+
+def threads() -> Iterator[contextlib.AbstractContextManager[None]]:
+    """Root has no such limit, so it is somebody else who plays."""
+    become_nobody()
+    for spare in SPARE_THREADS:
+        yield limited(resource.RLIMIT_NPROC, threads_of_nobody() + spare)
+
+
+def become_nobody() -> None:
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+
+
+def threads_of_nobody() -> int:
+    count = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if process.stat().st_uid == NOBODY:
+                count += len(os.listdir(process / "task"))
+    return count
+
+
+def memory() -> Iterator[contextlib.AbstractContextManager[None]]:
+    for spare in SPARE_BYTES:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        yield limited(resource.RLIMIT_AS, pages * os.sysconf("SC_PAGESIZE") + spare)
+
+
+def memlock() -> Iterator[contextlib.AbstractContextManager[None]]:
+    """What nobody has of it: nothing of ours may need any."""
+    become_nobody()
+    for most in MEMLOCK:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (most, most))
+        yield contextlib.nullcontext()
+
+
+def pipe_pages() -> Iterator[contextlib.AbstractContextManager[None]]:
+    """All that this user may have is in use: a pipe holds two pages, or one."""
+    become_nobody()
+    hoard = [os.pipe() for _ in range(70)]
+    for _, fd in hoard:
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, 1 << 20)
+    assert fcntl.fcntl(hoard[-1][1], fcntl.F_GETPIPE_SZ) <= 8192
+    yield contextlib.nullcontext()
+
+
+LIMITS: dict[str, Callable[[], Iterator[contextlib.AbstractContextManager[None]]]] = {
+    each.__name__: each for each in (fds, threads, memory, memlock, pipe_pages)
+}
+# Where nothing at all may fail.
+HARMLESS = ("memlock", "pipe_pages")
+
+
+def played(
+    scene: str,
+    what: str,
+    *,
+    under: contextlib.AbstractContextManager[None] | None = None,
+    must_work: bool = True,
+) -> None:
+    faulthandler.dump_traceback_later(60, exit=True)
+    with tempfile.TemporaryDirectory() as folder:
+        ended = fault_scenes.play(scene, folder, under)
+    for complaint in ended.complaints:
+        print(f"{what}: {complaint}", flush=True)
+    for error in ended.errors if must_work else ():
+        print(f"{what} it was told: {error}", flush=True)
+
+
+def main(limit: str, scene: str) -> None:
+    played(scene, "before")
+    runs = 0
+    for runs, moment in enumerate(LIMITS[limit](), start=1):
+        must_work = limit in HARMLESS
+        played(scene, f"{runs}. time", under=moment, must_work=must_work)
+        played(scene, f"after the {runs}. time")
+    print("runs", runs)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
