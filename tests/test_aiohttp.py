@@ -122,6 +122,21 @@ async def test_pages(hub: Broadcast, path: str, kind: str) -> None:
         assert (answer.status, body) == (200, b"")
 
 
+async def test_it_runs_alone(hub: Broadcast) -> None:
+    runner = aiohttp.web.AppRunner(web.aiohttp_app(hub), access_log=None)
+    await runner.setup()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        await aiohttp.web.SockSite(runner, listener).start()
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        try:
+            async with aiohttp.ClientSession() as session:
+                answer = await session.get(address, allow_redirects=False)
+                assert (answer.status, answer.content_type) == (200, "text/html")
+                answer.close()
+        finally:
+            await runner.cleanup()
+
+
 async def test_its_place_without_the_slash(hub: Broadcast) -> None:
     async with serving(hub, token="a b") as to:
         answer, _ = await to.ask("?token=a%20b", allow_redirects=False)

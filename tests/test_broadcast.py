@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import gc
 import heapq
 import json
 import math
@@ -886,6 +887,25 @@ async def test_foreign_stream_is_fed_by_wait_closed(studio: Studio) -> None:
         await until(lambda: waiting.done)
     assert isinstance(client.error, azc.StreamBroken)
     assert client.stats.dropped == 2
+
+
+async def test_foreign_stream_that_nobody_can_feed_is_forgotten(studio: Studio) -> None:
+    """Nor is anything encoded for it; say that a signal has ended whoever fed it."""
+    near, far = azc.socketpair()
+    encoded: list[int] = []
+
+    def encode(frame: Published) -> Sequence[Any]:
+        encoded.append(frame.sequence)
+        return frame.wire
+
+    async with near, far:
+        client = studio.hub.attach(Foreign(near), encode=encode)
+        await studio.publish(1)
+        assert (studio.hub.clients, encoded) == ((client,), [0])
+        del client
+        gc.collect()
+        await studio.publish(2)
+        assert (studio.hub.clients, encoded) == ((), [0])
 
 
 @pytest.mark.parametrize("how", ["deadline", "cancel"])

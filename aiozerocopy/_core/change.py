@@ -19,7 +19,8 @@ LOOK_AGAIN = 0.1  # seconds
 class Change:
     """Wakes all who wait for it; each then looks again at what it waits for.
 
-    It happens in the loop's own thread.
+    It happens in the loop's own thread.  A signal's exception may keep it from
+    happening; but then those who wait still do, and the next one wakes them.
     """
 
     __slots__ = ("_event",)
@@ -29,15 +30,14 @@ class Change:
 
     async def next(self) -> None:
         """Return at the next change."""
-        if self._event is None:
+        if self._event is None or self._event.is_set():
             self._event = anyio.Event()
         await self._event.wait()
 
     def happen(self) -> None:
         """Wake all who wait now."""
-        event, self._event = self._event, None
-        if event is not None:
-            event.set()
+        if self._event is not None:
+            self._event.set()
 
 
 class RemoteChange:

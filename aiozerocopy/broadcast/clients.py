@@ -63,6 +63,8 @@ class Client:
     The stream stays the caller's to close, once `wait_closed` has returned.
     """
 
+    is_fed = False  # by whoever is in its `wait_closed`
+
     def __init__(
         self,
         forget: Callable[[Client], object],
@@ -116,9 +118,8 @@ class Client:
 
     def detach(self) -> None:
         """Send no more.  What has begun completes; frames that wait are dropped."""
-        if self._closed:
-            return
-        self._end()
+        if not self._closed:
+            self._end()
         self._stop_borrowing()
 
     async def wait_closed(self) -> None:
@@ -232,12 +233,13 @@ class Client:
         """Close the stream at once."""
 
     def _end(self) -> None:
+        """Until it is closed a signal's exception may come: then this is done again."""
+        self._forget(self)
+        self._change.happen()
         self._closed = True
         if self._current is not None:  # it is counted when it ends
             self._current = self._current.without_memory()
         self._drop_all(self._pending.drop_to(0))
-        self._forget(self)
-        self._change.happen()
         self._tell("closed", -1)
 
     def _tell(self, event: Event, sequence: int) -> None:

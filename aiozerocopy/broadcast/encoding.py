@@ -21,6 +21,7 @@ import anyio
 import anyio.lowlevel
 
 from aiozerocopy._core.change import Change
+from aiozerocopy.broadcast.audience import Audience
 from aiozerocopy.broadcast.direct_client import DirectClient, send, stop_borrowing
 from aiozerocopy.broadcast.frame_queue import FrameQueue
 from aiozerocopy.broadcast.published import Message, Published
@@ -61,7 +62,7 @@ class Encoding:
 
     def __init__(self, encode: Encode, burst: Burst, *, keeps_last: bool) -> None:
         self.encode = encode
-        self.clients: dict[Client, None] = {}
+        self.clients = Audience()
         self._last: Message | None = None  # the last key frame, for newcomers
         self._burst = burst
         self._keeps_last = keeps_last
@@ -72,7 +73,7 @@ class Encoding:
         If others were published since, only a key frame can follow: ``upcoming`` is the
         sequence of the next frame.
         """
-        self.clients[client] = None
+        self.clients.add(client)
         message = None if last is None else self._encoded(last)
         if message is not None:
             client._offer(message)
@@ -111,7 +112,7 @@ class Encoding:
         """Disconnect all."""
         log.debug("an encoder failed", exc_info=error)
         error.__traceback__ = None  # it would keep the memory borrowed
-        for client in tuple(self.clients):
+        for client in self.clients:
             client._fail(error)
 
     async def _offer_to_all(self, message: Message, started: float) -> None:
@@ -153,7 +154,12 @@ class Encoding:
 
     def forget(self, client: Client) -> bool:
         """Remove the client.  True if none is left, and this may be removed too."""
-        self.clients.pop(client, None)
+        self.clients.discard(client)
+        return self.is_over
+
+    @property
+    def is_over(self) -> bool:
+        """Is nobody left, and this may be removed?"""
         return not self.clients
 
     async def wait_idle(self) -> None:
@@ -174,7 +180,7 @@ class SlowEncoding(Encoding):
         self._change = Change()  # a frame waits, it is idle, or nobody is left
 
     def welcome(self, client: Client, last: Published | None, upcoming: int) -> None:
-        self.clients[client] = None
+        self.clients.add(client)
         if self._last is not None:
             client._offer(self._last)
             client._pending.needs_key = self._last.sequence + 1 < upcoming
@@ -205,7 +211,7 @@ class SlowEncoding(Encoding):
             self._change.happen()
 
     def _miss(self, published: Published) -> None:
-        for client in tuple(self.clients):
+        for client in self.clients:
             client._miss(published.sequence)
 
     async def run(self) -> None:
@@ -246,8 +252,13 @@ class SlowEncoding(Encoding):
         self._scope.cancel()
 
     def forget(self, client: Client) -> bool:
-        if super().forget(client):
-            self._change.happen()  # and `run` ends
+        super().forget(client)
+        self._change.happen()  # and if nobody is left `run` ends
+        return False
+
+    @property
+    def is_over(self) -> bool:
+        """No: that is for whoever has called `run`."""
         return False
 
 

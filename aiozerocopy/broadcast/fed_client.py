@@ -21,16 +21,20 @@ if TYPE_CHECKING:
 class FedClient(Client):
     """Over a stream that is not ours: the task in `wait_closed` sends copies to it."""
 
+    is_fed = True
     _scope: anyio.CancelScope | None = None
 
     @cached_property
     def _sender(self) -> SendStream | MessageStream:
         return whole_sender(self._stream)
 
+    def _offer(self, message: Message) -> None:
+        super()._offer(message)
+        self._change.happen()
+
     def _send(self, message: Message) -> None:
         message.keep()
         self._current, self._since = message, time.monotonic()
-        self._change.happen()
 
     async def wait_closed(self) -> None:
         while not self._closed:

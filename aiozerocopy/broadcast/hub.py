@@ -111,7 +111,8 @@ class Broadcast(Block):
         of "closed".
 
         The stream is borrowed until `Client.wait_closed` returns; others may send on
-        it too, between two frames.  One that is not ours is fed by `wait_closed`.
+        it too, between two frames.  One that is not ours is fed by `wait_closed`, and
+        is attached as long as there is somebody who could call that.
 
         Raises:
             StreamClosed: the stream, or this broadcast, is closed.
@@ -124,8 +125,13 @@ class Broadcast(Block):
         client = kind(self._forget, stream, policy, limit, deadline, encode, on_event)
         if isinstance(stream, SendStream):
             stream._enter()
-        self._encoding(encode).welcome(client, self._last, self.sequence)
-        return client
+        encoding = self._encoding(encode)
+        try:
+            encoding.welcome(client, self._last, self.sequence)
+            return client
+        except BaseException:  # a signal's
+            client.detach()
+            raise
 
     def _encoding(self, encode: Encode) -> Encoding:
         found = self._encodings.get(encode)
@@ -156,12 +162,17 @@ class Broadcast(Block):
             await encoding.run()
         finally:
             if not encoding.clients:  # if there are some, this was cancelled
-                del self._encodings[encoding.encode]
+                self._remove(encoding)
 
     def _forget(self, client: Client) -> None:
         encoding = self._encodings.get(client.encode)
         if encoding is not None and encoding.forget(client):
-            del self._encodings[client.encode]
+            self._remove(encoding)
+
+    def _remove(self, encoding: Encoding) -> None:
+        """Unless a signal's exception has kept it from being noted."""
+        if self._encodings.get(encoding.encode) is encoding:
+            del self._encodings[encoding.encode]
 
     # -- frames -----------------------------------------------------------------------
 
@@ -242,6 +253,9 @@ class Broadcast(Block):
 
     async def _deliver(self, published: Published) -> None:
         started = anyio.current_time()
+        for encoding in tuple(self._encodings.values()):
+            if encoding.is_over:  # the last of its clients was not taken out
+                self._remove(encoding)
         encodings = tuple(self._encodings.values())
         if len(encodings) == 1:
             await encodings[0].publish(published, started)

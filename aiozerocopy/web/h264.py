@@ -18,6 +18,7 @@ import math
 import os
 from functools import partial
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import anyio
 
@@ -208,7 +209,8 @@ class H264Encoder:
     def __init__(self, hub: Broadcast, ffmpeg: str) -> None:
         self._hub = hub
         self._ffmpeg = ffmpeg
-        self._queues: set[PacketQueue] = set()
+        # Weak: what a signal's exception keeps from being taken out goes with its task.
+        self._queues: WeakSet[PacketQueue] = WeakSet()
         self._running = False
         self._scope: anyio.CancelScope | None = None
         self._current = _Run(self._push)
@@ -227,8 +229,8 @@ class H264Encoder:
             queue.push(packet)
         self._queues.add(queue)
         if not self._running:
-            self._running = True
             try:
+                self._running = True
                 self._hub._start_soon(self._run, "H.264")
             except BaseException:
                 self._running = False
@@ -238,12 +240,16 @@ class H264Encoder:
 
     def unsubscribe(self, queue: PacketQueue) -> None:
         self._queues.discard(queue)
-        if not self._queues and self._scope is not None:
-            self._scope.cancel()
+        self._stop_without_viewers()
 
     def _push(self, packet: Packet) -> None:
         for queue in self._queues:
             queue.push(packet)
+        self._stop_without_viewers()
+
+    def _stop_without_viewers(self) -> None:
+        if not self._queues and self._scope is not None:
+            self._scope.cancel()
 
     # -- the encoder --------------------------------------------------------------
 

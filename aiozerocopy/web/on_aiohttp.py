@@ -71,8 +71,8 @@ def aiohttp_app(
         ways.close()
 
     application = web.Application()
-    application.router.add_route("*", "", _add_slash)
     application.router.add_route("*", "/{path:.*}", answer)
+    application.router.add_route("*", "", _add_slash)  # if it is below another one
     application.on_shutdown.append(end)
     return application
 

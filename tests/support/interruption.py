@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
     from typing_extensions import Self
@@ -21,16 +22,20 @@ class Interruption(BaseException):
 class Lines:
     """Notes the lines that one thread goes through, or raises at one.
 
-    They are those of these rooms of the package.
+    They are those of these rooms of the package, where ``here()`` is true.
     """
 
     def __init__(
-        self, at: Place | None = None, rooms: tuple[str, ...] = ("_core",)
+        self,
+        at: Place | None = None,
+        rooms: tuple[str, ...] = ("_core",),
+        here: Callable[[], bool] = lambda: True,
     ) -> None:
         self.seen: list[Place] = []
         self.armed = True
         self._at = at
         self._rooms = rooms
+        self._here = here
         self._times: dict[tuple[str, int], int] = {}
         # Kept here: Python 3.11 may call it once more after it has let go of it, if a
         # finalizer runs, and is hit, while a call is about to be traced.
@@ -50,7 +55,7 @@ class Lines:
         return self._in_frame if is_ours else None
 
     def _in_frame(self, frame: FrameType, event: str, _: object) -> Any:
-        if event == "line" and self.armed:
+        if event == "line" and self.armed and self._here():
             line = (frame.f_code.co_filename, frame.f_lineno)
             self._times[line] = times = self._times.get(line, 0) + 1
             self.seen.append((*line, times))

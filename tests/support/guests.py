@@ -1,0 +1,193 @@
+"""Requests to the page behind servers that are not ours, for tests to disturb."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from asgi_server import HTTP, WEBSOCKET, Call
+
+from aiozerocopy import web
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from aiozerocopy.broadcast import Broadcast
+
+    Invite = Callable[[str], "Guest"]
+
+STREAM = "/stream.mjpg"
+WEBSOCKETS = ("/raw", "/h264")
+WATCHED = (*WEBSOCKETS, STREAM)  # the others are answered, and that is all
+WIDTH, HEIGHT = 64, 48
+
+_UPGRADE = (
+    "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+_GOODBYE = b"\x88\x80\0\0\0\0"  # a WebSocket's close, masked
+_BEGINS = {  # with which a picture begins, or what else a viewer is sent
+    STREAM: b"--aiozerocopy-frame",
+    **dict.fromkeys(WEBSOCKETS, struct.pack("<III", WIDTH, HEIGHT, 0)),
+}
+
+
+class Guest(Protocol):
+    """One request."""
+
+    @property
+    def pictures(self) -> int:
+        """So many pictures came."""
+
+    @property
+    def answer(self) -> bytes:
+        """All that came."""
+
+    @property
+    def is_over(self) -> bool:
+        """Will nothing more come?"""
+
+    def cancel(self) -> None:
+        """As the server does when it must end."""
+
+    def leave(self) -> None:
+        """As one does who has seen enough."""
+
+    def vanish(self) -> None:
+        """Without a word: nothing that is sent from now on can arrive."""
+
+    def forget(self) -> None:
+        """Close what this end of it has."""
+
+
+class AsgiGuest:
+    """What it says is heard by `web.app`, called as an ASGI server does it."""
+
+    def __init__(self, app: Any, path: str) -> None:
+        is_socket = path in WEBSOCKETS
+        self._kind = "websocket" if is_socket else "http"
+        self._call = Call(WEBSOCKET if is_socket else HTTP, path)
+        self._shown = 0  # pictures that were said, and counted
+        self._task = asyncio.ensure_future(self._call.run(app))
+
+    @property
+    def pictures(self) -> int:
+        self._shown += len(self._call.pictures)
+        if self._call.pictures:
+            self._call.said.clear()
+        return self._shown
+
+    @property
+    def answer(self) -> bytes:
+        return self._call.body
+
+    @property
+    def is_over(self) -> bool:
+        return self._task.done()
+
+    def cancel(self) -> None:
+        self._task.cancel()
+
+    def leave(self) -> None:
+        if not self._call.done:
+            self._call.tell(f"{self._kind}.disconnect")
+
+    def vanish(self) -> None:
+        self._call.failure = OSError("the client is gone")
+        self.leave()
+
+    def forget(self) -> None:
+        self._call._tell.close()
+        self._call._told.close()
+
+
+class AiohttpGuest:
+    """A socket pair, with aiohttp's server at the other end."""
+
+    def __init__(self, server: Any, path: str) -> None:
+        self._begins = _BEGINS.get(path, b"HTTP/1.1 200")
+        self._got = bytearray()
+        self._is_told = False  # that nothing more will come
+        self._end, theirs = socket.socketpair()
+        self._end.setblocking(False)
+        fields = _UPGRADE if path in WEBSOCKETS else ""
+        if path not in WATCHED:
+            fields += "Connection: close\r\n"
+        request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"
+        self._end.send(request.encode())
+        self._protocol: Any = server()
+        loop = asyncio.get_running_loop()
+        accept = loop.connect_accepted_socket(lambda: self._protocol, theirs)
+        self._accepting = asyncio.ensure_future(accept)
+
+    def _read(self) -> None:
+        if self._end.fileno() >= 0 and not self._is_told:
+            with contextlib.suppress(BlockingIOError, ConnectionResetError):
+                while data := self._end.recv(1 << 20):
+                    self._got += data
+                self._is_told = True
+
+    @property
+    def pictures(self) -> int:
+        self._read()
+        return self._got.count(self._begins)
+
+    @property
+    def answer(self) -> bytes:
+        self._read()
+        return bytes(self._got.partition(b"\r\n\r\n")[2])
+
+    @property
+    def is_over(self) -> bool:
+        self._read()
+        return self._is_told or self._end.fileno() < 0
+
+    def cancel(self) -> None:
+        if self._protocol.transport is None:
+            self._end.close()  # it has not come in yet
+            return
+        if self._protocol._task_handler is not None:
+            self._protocol._task_handler.cancel()
+        self._protocol.force_close()
+
+    def leave(self) -> None:
+        with contextlib.suppress(OSError):
+            self._end.send(_GOODBYE)
+            self._end.shutdown(socket.SHUT_WR)
+
+    def vanish(self) -> None:
+        self._end.close()
+
+    def forget(self) -> None:
+        self._end.close()
+
+
+@asynccontextmanager
+async def asgi(hub: Broadcast, **options: Any) -> AsyncIterator[Invite]:
+    """`web.app`, without a server."""
+    yield partial(AsgiGuest, web.app(hub, **options))
+
+
+@asynccontextmanager
+async def aiohttp(hub: Broadcast, **options: Any) -> AsyncIterator[Invite]:
+    """`web.aiohttp_app` in aiohttp's server, without a port."""
+    from aiohttp.web import AppRunner
+
+    runner = AppRunner(web.aiohttp_app(hub, **options), access_log=None)
+    await runner.setup()
+    try:
+        yield partial(AiohttpGuest, runner.server)
+    finally:
+        await runner.cleanup()
+
+
+FACES: dict[str, Callable[..., AbstractAsyncContextManager[Invite]]] = {
+    "asgi": asgi,
+    "aiohttp": aiohttp,
+}
