@@ -25,6 +25,9 @@ pytestmark = pytest.mark.anyio
 
 MUCH = 1 << 20
 
+# Of Linux; the socket module does not have them.
+SO_TIMESTAMPING, SOFTWARE_TX = 37, 1 << 1 | 1 << 4
+
 
 class Ears:
     """Counts how often our epoll had something to tell."""
@@ -91,6 +94,23 @@ async def test_nothing_turns_after_the_end_of_what_comes(ears: Ears) -> None:
         await others_wait()
         assert ears.heard <= heard + 1
         assert not end.transport.is_closing()
+
+
+async def test_an_error_that_passes() -> None:
+    """A socket that was asked for times of sending has them as an error, until read."""
+    async with opened(tcp=True) as end:
+        sock = end.transport.get_extra_info("socket")._sock
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, SOFTWARE_TX)
+        end.transport.write(b"x")
+        await others_wait()
+        sock.recvmsg(1000, 1000, socket.MSG_ERRQUEUE)
+        end.transport.write(b"x")
+        await others_wait()
+        end.peer.send(b"during")
+        await until(lambda: end.protocol.data == b"during")
+        sock.recvmsg(1000, 1000, socket.MSG_ERRQUEUE)
+        end.peer.send(b" and after")
+        await until(lambda: end.protocol.data == b"during and after")
 
 
 async def test_numbers_that_are_used_again() -> None:
