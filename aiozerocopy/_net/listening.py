@@ -7,11 +7,12 @@ import errno
 import os
 import socket
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 
+from aiozerocopy._core import fork_and_exit
 from aiozerocopy._net.connecting import located
 
 PORTS = 20  # attempts to find a port that is free on all addresses
@@ -25,6 +26,8 @@ class Listener:
     address: Any
     file: str | bytes | None = None  # a Unix socket's, absolute
     inode: tuple[int, int] | None = None
+    # That of the process whose file it is.
+    generation: int = field(default_factory=lambda: fork_and_exit.generation)
 
     def __str__(self) -> str:
         """Where: host:port, or the path in quotes."""
@@ -39,8 +42,10 @@ class Listener:
         self.inode = _inode(self.file)
 
     def close(self) -> None:
-        """Stop listening, and remove the file unless another server has put its own."""
-        if self.file is not None and self.sock.fileno() >= 0:
+        """Stop listening, and remove the file unless another server has put its own, or
+        this is a forked child."""
+        is_ours = self.generation == fork_and_exit.generation
+        if self.file is not None and is_ours and self.sock.fileno() >= 0:
             with contextlib.suppress(OSError):
                 if _inode(self.file) == self.inode:
                     os.unlink(self.file)

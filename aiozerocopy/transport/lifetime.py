@@ -29,6 +29,7 @@ import socket
 from asyncio.trsock import TransportSocket
 from typing import TYPE_CHECKING, Any
 
+from aiozerocopy._core import fork_and_exit
 from aiozerocopy.transport.readiness import readiness_in
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class Lifetime(asyncio.BaseTransport):
         self._fd = stream.fileno()
         self._protocol: Any = protocol
         self._readiness = readiness_in(loop)
+        self._generation = fork_and_exit.generation
         self.on_lost: Callable[[], object] | None = None  # a server is to know
         # Another object for the same connection, closed after connection_lost.
         self._handle: HasFileno | None = None
@@ -160,8 +162,7 @@ class Lifetime(asyncio.BaseTransport):
             log.debug("%r is lost: %r", self, error)
         try:
             self._is_lost = True  # (what ends by the abort comes back here)
-            if not self._stream._channels[0].inherited:  # else the parent reads there
-                self._readiness.forget(self._fd)
+            self._readiness.forget(self._fd)
             self._stream.abort()
             if self._is_made and self._protocol is not None:
                 self._untold = [self._protocol]

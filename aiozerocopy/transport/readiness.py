@@ -1,9 +1,19 @@
-"""When an fd has something to read: told by the loop's readers, or by an epoll of ours.
+"""When an fd has something to read: told by the loop's readers, and on uvloop by an
+epoll of ours too.
 
-uvloop calls the reader of a socket that was reset once, and never again, since libuv
-takes any error for a bad fd.  If something came just before the reset, that call reads
-it, and nobody is told of the end.  So on loops other than asyncio's own one epoll
-watches all fds, and the loop watches that.
+libuv takes any error of an fd for a bad fd: it calls the reader of a socket that was
+reset once, and watches the socket no more.  If something came just before the reset,
+that call reads it, and nobody is told of the end.  So on loops other than asyncio's own
+an epoll of ours waits for errors alone, which costs nothing until there is one.
+
+The states of an fd there
+    the loop's   its reader is called; our epoll has the fd too, for no events, and so
+                 tells only of errors and hangups, which no epoll leaves out
+    ours         it has failed, or it blocks, which the loop would change: our epoll
+                 tells all
+    paused       neither has it, and nothing of ours keeps its transport alive
+
+In a forked child all is the parent's: its epolls are shared, so nothing is changed.
 """
 
 from __future__ import annotations
@@ -15,7 +25,9 @@ import os
 import select
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
+
+from aiozerocopy._core import fork_and_exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,67 +35,75 @@ if TYPE_CHECKING:
 _EVENTS = 64  # taken from an epoll at once
 
 
-class Readiness(Protocol):
-    """Of the fds of one loop.  Each method may be called twice."""
-
-    def watch(self, fd: int, callback: Callable[[], object]) -> None:
-        """Call back whenever it is readable, has ended or has failed."""
-
-    def pause(self, fd: int) -> None:
-        """Watch it no more, for now."""
-
-    def forget(self, fd: int) -> None:
-        """Before it is closed."""
-
-
-class _Readers:
-    """The loop's own."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-
-    def watch(self, fd: int, callback: Callable[[], object]) -> None:
-        self._loop.add_reader(fd, callback)
-
-    def pause(self, fd: int) -> None:
-        if not self._loop.is_closed():
-            self._loop.remove_reader(fd)
-
-    forget = pause
-
-
-class _Epoll:
-    """Ours, open from the first fd that is watched until the last is forgotten."""
+class Readiness:
+    """Of the fds of one loop, by its own readers.  Each method may be called twice."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._epoll: select.epoll | None = None
-        # None: it is paused, and nothing of ours keeps its transport alive.
-        self._callbacks: dict[int, Callable[[], object] | None] = {}
+        self._generation = fork_and_exit.generation
+
+    @property
+    def inherited(self) -> bool:
+        """True in a forked child."""
+        return self._generation != fork_and_exit.generation
 
     def watch(self, fd: int, callback: Callable[[], object]) -> None:
+        """Call back whenever it is readable, has ended or has failed."""
+        if not self.inherited:
+            self.loop.add_reader(fd, callback)
+
+    def pause(self, fd: int) -> None:
+        """Watch it no more, for now."""
+        if not self.inherited and not self.loop.is_closed():
+            self.loop.remove_reader(fd)
+
+    def forget(self, fd: int) -> None:
+        """Before it is closed."""
+        self.pause(fd)
+
+
+class _Guarded(Readiness):
+    """The same, and an epoll from the first fd that is watched until the last is
+    forgotten."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._epoll: select.epoll | None = None
+        self._callbacks: dict[int, Callable[[], object] | None] = {}  # None: paused
+
+    def watch(self, fd: int, callback: Callable[[], object]) -> None:
+        if self.inherited:
+            return
+        self.pause(fd)
         if self._epoll is None or self._epoll.closed:
             self._epoll = select.epoll()
         if not self._callbacks:
-            self.loop.add_reader(self._epoll.fileno(), self._hear)
+            super().watch(self._epoll.fileno(), self._hear)
         run = contextvars.copy_context().run
         self._callbacks[fd] = partial(run, callback)
-        with contextlib.suppress(FileExistsError):
+        if os.get_blocking(fd):
             self._epoll.register(fd, select.EPOLLIN)
+        else:
+            super().watch(fd, callback)
+            self._epoll.register(fd, 0)
 
     def pause(self, fd: int) -> None:
-        if self._epoll is not None and self._callbacks.get(fd) is not None:
+        if self.inherited or self._callbacks.get(fd) is None:
+            return
+        super().pause(fd)
+        if self._epoll is not None:
             with contextlib.suppress(FileNotFoundError):
                 self._epoll.unregister(fd)
-            self._callbacks[fd] = None
+        self._callbacks[fd] = None
 
     def forget(self, fd: int) -> None:
+        if self.inherited:
+            return
         self.pause(fd)
         self._callbacks.pop(fd, None)
         epoll = self._epoll
         if not self._callbacks and epoll is not None and not epoll.closed:
-            if not self.loop.is_closed():
-                self.loop.remove_reader(epoll.fileno())
+            super().pause(epoll.fileno())
             epoll.close()
 
     def _hear(self) -> None:
@@ -93,22 +113,24 @@ class _Epoll:
         for fd, _ in epoll.poll(0, _EVENTS):
             callback = self._callbacks.get(fd)
             if callback is not None:
+                epoll.modify(fd, select.EPOLLIN)  # it is ours from now on
+                super().pause(fd)
                 callback()
 
 
 # By the ids of their loops.  A loop refers to its own by the reader, so the values are
 # weak: a loop that was dropped must be collected with all that it has.
-_epolls: weakref.WeakValueDictionary[int, _Epoll] = weakref.WeakValueDictionary()
+_guarded: weakref.WeakValueDictionary[int, _Guarded] = weakref.WeakValueDictionary()
 
 
 def readiness_in(loop: asyncio.AbstractEventLoop) -> Readiness:
     """That of a loop, from the first fd to be watched until the last is forgotten."""
     if isinstance(loop, asyncio.SelectorEventLoop) or not hasattr(select, "epoll"):
-        return _Readers(loop)
-    epoll = _epolls.get(id(loop))
-    if epoll is None or epoll.loop is not loop:
-        epoll = _epolls[id(loop)] = _Epoll(loop)
-    return epoll
+        return Readiness(loop)
+    found = _guarded.get(id(loop))
+    if found is None or found.loop is not loop:
+        found = _guarded[id(loop)] = _Guarded(loop)
+    return found
 
 
-os.register_at_fork(after_in_child=_epolls.clear)
+os.register_at_fork(after_in_child=_guarded.clear)

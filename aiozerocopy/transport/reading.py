@@ -13,21 +13,20 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from aiozerocopy._core import fork_and_exit
 from aiozerocopy.transport.lifetime import Lifetime
 
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
 READ_SIZE = 256 << 10
+LITTLE = 8 << 10  # bytes, for which it is cheaper to make new memory than to copy
 
 _NOTHING_NOW = (BlockingIOError, InterruptedError)
 
 
 class _Scratch(threading.local):
-    """Where a thread's loop reads to: a copy of what came is cheaper than new memory of
-    this size for each read."""
+    """Where a thread's loop reads much to: a copy of what came is cheaper than new
+    memory of this size for each read."""
 
     def __init__(self) -> None:
         self.memory = memoryview(bytearray(READ_SIZE))
@@ -44,6 +43,7 @@ class Reading(Lifetime, asyncio.ReadTransport):
         self._is_buffered = isinstance(self._protocol, asyncio.BufferedProtocol)
         self._is_halted = False  # by pause_reading
         self._is_watched = False
+        self._is_little = True  # what came last
         self._has_ended = False  # nothing will come any more
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
@@ -79,43 +79,56 @@ class Reading(Lifetime, asyncio.ReadTransport):
     # -- what comes ---------------------------------------------------------------
 
     def _readable(self) -> None:
-        if not self.is_reading():
+        if (
+            self._closing
+            or self._is_halted
+            or self._generation != fork_and_exit.generation  # the parent reads there
+        ):
             self._stop()
             return
         try:
             if self._is_buffered:
                 self._read_into()
-            else:
-                self._read()
+            elif data := self._read():
+                self._protocol.data_received(data)
         except BaseException as error:
             self._fail(error, "what it does with what comes")
             if not isinstance(error, Exception):
                 raise
 
-    def _read(self) -> None:
-        memory = _scratch.memory
-        if n := self._receive(memory):
-            self._protocol.data_received(bytes(memory[:n]))
+    def _read(self) -> bytes:
+        """What came; nothing if nothing did, and then the reason was dealt with."""
+        try:
+            if self._is_little:
+                data = os.read(self._fd, LITTLE)
+            else:
+                memory = _scratch.memory
+                data = bytes(memory[: os.readv(self._fd, (memory,))])
+        except OSError as error:
+            self._read_failed(error)
+            return b""
+        self._is_little = len(data) < LITTLE
+        if not data:
+            self._end_reading()
+        return data
 
     def _read_into(self) -> None:
         buffer = self._protocol.get_buffer(-1)
         if not len(buffer):
             raise RuntimeError("get_buffer() returned an empty buffer")
-        if n := self._receive(buffer):
-            self._protocol.buffer_updated(n)
-
-    def _receive(self, memory: Buffer) -> int:
-        """How many bytes came; 0 if none did, and then the reason was dealt with."""
         try:
-            n = os.readv(self._fd, (memory,))
-        except _NOTHING_NOW:
-            return 0
+            n = os.readv(self._fd, (buffer,))
         except OSError as error:
-            self._lose(error)
-            return 0
-        if not n:
+            self._read_failed(error)
+            return
+        if n:
+            self._protocol.buffer_updated(n)
+        else:
             self._end_reading()
-        return n
+
+    def _read_failed(self, error: OSError) -> None:
+        if not isinstance(error, _NOTHING_NOW):
+            self._lose(error)
 
     def _end_reading(self) -> None:
         """The peer sends no more: close, unless the protocol wants to go on writing."""

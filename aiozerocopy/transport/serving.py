@@ -255,6 +255,8 @@ class Server(asyncio.AbstractServer):
 
     def _accept(self, listener: Listener) -> None:
         """Somebody has come."""
+        if self._readiness.inherited:
+            return  # to the parent
         for _ in range(self._burst):
             try:
                 sock, _ = listener.sock.accept()

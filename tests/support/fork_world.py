@@ -1,0 +1,262 @@
+"""A transport of each kind in the middle of its work, to fork under."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+import sys
+import traceback
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import trustme
+
+from aiozerocopy import transport as azt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+BIG = 4 << 20
+SOURCE = bytes(range(256)) * (BIG // 256)
+PATIENCE = 10.0  # seconds for what is over soon, or never
+
+
+class Told(asyncio.Protocol):
+    def __init__(self) -> None:
+        self.data, self.is_lost = bytearray(), False
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.is_lost = True
+
+
+class Echo(Told):
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with anyio.fail_after(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+class World:
+    """Connections, with TLS and without, servers, pipes and a child process."""
+
+    def __init__(self, folder: str) -> None:
+        self.path = f"{folder}/{os.getpid()}"
+
+    async def begin(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        await self._connect()
+        await self._open_pipes()
+        self.cat = await azt.create_subprocess_exec("cat", stdin=-1, stdout=-1)
+        self.knock()
+
+    async def _connect(self) -> None:
+        authority = trustme.CA()
+        self.trusting = ssl.create_default_context()
+        authority.configure_trust(self.trusting)
+        trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("localhost").configure_cert(trusted)
+        ours, self.peer = socket.socketpair()
+        self.peer.setblocking(False)
+        self.busy, self.busy_told = await azt.create_connection(Told, sock=ours)
+        self.busy.write(SOURCE)
+        self.busy_socket = self.busy.get_extra_info("socket")
+        self.server = await azt.create_server(Echo, "127.0.0.1", 0, ssl=trusted)
+        self.tls, self.tls_told = await self._tls()
+        self.unix_server = await azt.create_unix_server(Echo, self.path)
+        self.unix, self.unix_told = await self._unix()
+
+    async def _tls(self) -> Any:
+        address = self.server.sockets[0].getsockname()
+        return await azt.create_connection(
+            Told, *address, ssl=self.trusting, server_hostname="localhost"
+        )
+
+    async def _unix(self) -> Any:
+        return await azt.create_unix_connection(Told, self.path)
+
+    async def _open_pipes(self) -> None:
+        theirs, self.into = os.pipe()
+        self.out, ours = os.pipe()
+        os.set_blocking(self.out, False)
+        reads, writes = os.fdopen(theirs, "rb"), os.fdopen(ours, "wb", buffering=0)
+        self.reading, self.reading_told = await azt.connect_read_pipe(Told, reads)
+        self.writing, self.writing_told = await azt.connect_write_pipe(Told, writes)
+        self.writing.write(SOURCE)
+        os.write(self.into, b"by the pipe")
+
+    def knock(self) -> None:
+        """Somebody comes, whom the server has not taken when we fork."""
+        self.guest = socket.socket(socket.AF_UNIX)
+        self.guest.connect(self.path)
+        self.guest.send(b"knock")
+        self.guest.setblocking(False)
+
+    @property
+    def transports(self) -> list[Any]:
+        return [self.busy, self.tls, self.unix, self.reading, self.writing]
+
+    @property
+    def told(self) -> list[Told]:
+        return [
+            *(self.busy_told, self.tls_told, self.unix_told),
+            *(self.reading_told, self.writing_told),
+        ]
+
+    # -- in the parent ------------------------------------------------------------
+
+    async def go_on(self) -> None:
+        """All is as if there had been no child: no byte is missing, none came twice."""
+        await self._use_connections()
+        await self._use_pipes()
+        assert self.cat.stdin
+        assert self.cat.stdout
+        self.cat.stdin.write(b"meow")
+        assert await self.cat.stdout.readexactly(4) == b"meow"
+        with self.guest:
+            assert await self.loop.sock_recv(self.guest, 9) == b"knock"
+        for connect in (self._tls, self._unix):
+            transport, told = await connect()
+            transport.write(b"new")
+            await until(lambda told=told: told.data == b"new")
+            transport.close()
+            await until(lambda told=told: told.is_lost)
+
+    async def _use_connections(self) -> None:
+        got = bytearray()
+        while len(got) < BIG:
+            got += await self.loop.sock_recv(self.peer, BIG)
+        assert got == SOURCE
+        await self.loop.sock_sendall(self.peer, b"to the parent")
+        await until(lambda: self.busy_told.data == b"to the parent")
+        assert self.busy_socket.family == socket.AF_UNIX
+        for transport, told in ((self.tls, self.tls_told), (self.unix, self.unix_told)):
+            transport.write(SOURCE)
+            await until(lambda told=told: len(told.data) == BIG)
+            assert told.data == SOURCE
+
+    async def _use_pipes(self) -> None:
+        got = bytearray()
+        while len(got) < BIG:
+            with contextlib.suppress(BlockingIOError):
+                got += os.read(self.out, BIG)
+            await asyncio.sleep(0)
+        assert got == SOURCE
+        await until(lambda: self.reading_told.data == b"by the pipe")
+        assert not os.get_blocking(self.reading._fd)
+
+    def _pipe_has_ended(self) -> bool:
+        try:
+            return os.read(self.out, 1) == b""
+        except BlockingIOError:
+            return False
+
+    async def end(self) -> None:
+        assert self.cat.stdin
+        self.cat.stdin.close()
+        assert await self.cat.wait() == 0
+        for transport in self.transports:
+            transport.close()
+        for told in self.told:
+            await until(lambda told=told: told.is_lost)
+        assert await self.loop.sock_recv(self.peer, 1) == b""
+        await until(self._pipe_has_ended)
+        assert os.path.exists(self.path)
+        for server in (self.server, self.unix_server):
+            server.close()
+            await server.wait_closed()
+        assert not os.path.exists(self.path)
+        self.peer.close()
+        os.close(self.into)
+        os.close(self.out)
+
+    # -- in the child -------------------------------------------------------------
+
+    def disturb(self) -> None:
+        """Call whatever there is."""
+        for transport in self.transports:
+            for name, *arguments in (
+                *(("write", b"child"), ("writelines", [b"chi", b"ld"])),
+                *(("pause_reading",), ("resume_reading",), ("write_eof",)),
+                *(("get_extra_info", "socket"), ("set_write_buffer_limits", 0)),
+                *(("__repr__",), ("close",), ("abort",), ("abort",)),
+            ):
+                with contextlib.suppress(
+                    AttributeError, NotImplementedError, RuntimeError, OSError
+                ):
+                    getattr(transport, name)(*arguments)
+        for server in (self.server, self.unix_server):
+            server.close_clients()
+            server.abort_clients()
+            server.close()
+        self.cat._transport.close()  # type: ignore[attr-defined]
+
+    async def stay(self) -> None:
+        """Go on in the copy of the parent's loop, for some turns."""
+        ours, mine = os.pipe()
+        os.write(mine, b"mine")
+        os.dup2(ours, self.reading._fd)  # a number that the parent has closed here
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert os.read(ours, 9) == b"mine"
+
+    def drop(self) -> None:
+        """Let the collector have all of ours."""
+        for name in ("busy", "tls", "unix", "reading", "writing"):
+            delattr(self, name)
+            delattr(self, f"{name}_told")
+        del self.server, self.unix_server, self.cat
+
+
+async def live(folder: str) -> None:
+    """A whole world, from its beginning to its end."""
+    world = World(folder)
+    await world.begin()
+    await world.go_on()
+    await world.end()
+
+
+def run(main: Coroutine[Any, Any, None], loop: str) -> None:
+    """On a new loop, be it in a child whose parent's is running."""
+    if loop == "uvloop":
+        import uvloop
+
+        uvloop.run(main)
+    else:
+        asyncio.run(main)
+
+
+def fork() -> int:
+    with warnings.catch_warnings():  # 3.12 and later warn of threads
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def ends_well(pid: int) -> bool:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def attempted(*calls: Callable[[], object]) -> int:
+    """The exit status of a child."""
+    try:
+        for call in calls:
+            call()
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.stderr.flush()
+    return 0

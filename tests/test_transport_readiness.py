@@ -1,0 +1,150 @@
+"""Who tells a transport that there is something to read, and that all is over.
+
+uvloop stops watching a socket at its first error; so an epoll of ours waits for errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import Any
+
+import pytest
+from links import others_wait, until
+from oracle import payload
+from transports import Recorder, anyio_backend, opened
+
+from aiozerocopy import transport as azt
+from aiozerocopy.transport import readiness
+from aiozerocopy.transport.reading import LITTLE
+
+__all__ = ["anyio_backend"]
+
+pytestmark = pytest.mark.anyio
+
+MUCH = 1 << 20
+
+# Of Linux; the socket module does not have them.
+SO_TIMESTAMPING, SOFTWARE_TX = 37, 1 << 1 | 1 << 4
+
+
+class Ears:
+    """Counts how often our epoll had something to tell."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.heard = 0
+        hear: Any = readiness._Guarded._hear
+
+        def count(of: Any) -> None:
+            self.heard += 1
+            hear(of)
+
+        monkeypatch.setattr(readiness._Guarded, "_hear", count)
+
+
+@pytest.fixture
+def ears(monkeypatch: pytest.MonkeyPatch) -> Ears:
+    return Ears(monkeypatch)
+
+
+async def test_what_comes_takes_no_turn_more(ears: Ears) -> None:
+    async with opened(tcp=True) as end:
+        for number in range(1, 20):
+            end.peer.send(b"x" * 1000)
+            await until(lambda n=number: len(end.protocol.data) == n * 1000)
+        end.peer.shutdown(socket.SHUT_WR)
+        await until(lambda: "eof" in end.protocol.events)
+        assert ears.heard == 0
+
+
+async def test_much_and_then_a_reset() -> None:
+    """All that the kernel has kept is told, then the end."""
+    async with opened(tcp=True) as end:
+        data = bytes(payload(1, MUCH))
+        sent = end.peer.send(data)
+        assert sent > LITTLE  # so it takes more than one read
+        end.reset()
+        assert isinstance(await end.protocol.lost, ConnectionResetError)
+        assert len(end.protocol.data) > LITTLE
+        assert data[:sent].startswith(end.protocol.data)
+
+
+@pytest.mark.parametrize("something", [b"", b"last"])
+async def test_reset_while_it_is_paused(something: bytes, ears: Ears) -> None:
+    async with opened(tcp=True) as end:
+        end.transport.pause_reading()
+        end.peer.send(something)
+        end.reset()
+        await others_wait()
+        await others_wait()
+        assert end.protocol.events == ["made"]
+        assert ears.heard <= 2  # and then we sleep
+        end.transport.resume_reading()
+        assert isinstance(await end.protocol.lost, ConnectionResetError)
+        assert end.protocol.data == something
+
+
+async def test_nothing_turns_after_the_end_of_what_comes(ears: Ears) -> None:
+    """The peer has gone, and the protocol wants to keep its side open."""
+    async with opened(lambda: Recorder(keep_open=True)) as end:
+        end.peer.close()
+        await until(lambda: "eof" in end.protocol.events)
+        heard = ears.heard
+        await others_wait()
+        assert ears.heard <= heard + 1
+        assert not end.transport.is_closing()
+
+
+async def test_an_error_that_passes() -> None:
+    """A socket that was asked for times of sending has them as an error, until read."""
+    async with opened(tcp=True) as end:
+        sock = end.transport.get_extra_info("socket")._sock
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, SOFTWARE_TX)
+        end.transport.write(b"x")
+        await others_wait()
+        sock.recvmsg(1000, 1000, socket.MSG_ERRQUEUE)
+        end.transport.write(b"x")
+        await others_wait()
+        end.peer.send(b"during")
+        await until(lambda: end.protocol.data == b"during")
+        sock.recvmsg(1000, 1000, socket.MSG_ERRQUEUE)
+        end.peer.send(b" and after")
+        await until(lambda: end.protocol.data == b"during and after")
+
+
+async def test_numbers_that_are_used_again() -> None:
+    for _ in range(5):
+        async with opened(tcp=True) as end:
+            number = end.transport._fd
+            end.peer.send(b"last")
+            end.reset()
+            assert isinstance(await end.protocol.lost, ConnectionResetError)
+        async with opened(tcp=True) as end:
+            assert abs(end.transport._fd - number) <= 2
+            end.peer.send(b"first")
+            await until(lambda now=end: now.protocol.data == b"first")
+
+
+async def test_two_numbers_of_one_connection() -> None:
+    """Of what is closed nothing is heard, though another number keeps it open."""
+    async with opened(tcp=True) as end:
+        with socket.socket(fileno=os.dup(end.transport._fd)):
+            end.transport.abort()
+            await end.protocol.lost
+            async with opened(tcp=True) as other:
+                end.reset()
+                await others_wait()
+                assert other.protocol.events == ["made"]
+                other.peer.send(b"x")
+                await until(lambda: other.protocol.data == b"x")
+
+
+async def test_a_pipe_that_blocks_goes_on_blocking() -> None:
+    reading, writing = os.pipe()
+    with open(writing, "wb", buffering=0) as file:
+        transport, protocol = await azt.connect_write_pipe(Recorder, file)
+        assert os.get_blocking(writing)
+        os.close(reading)
+        assert await asyncio.wait_for(protocol.lost, 10) is None
+        assert transport.is_closing()
