@@ -68,8 +68,7 @@ azc_op *azc__queue_admit(azc_queue *queue) {
 bool azc__queue_lends(const azc_queue *queue, const struct iovec *piece,
                       size_t lend_from) {
     if (!lend_from || piece->iov_len < lend_from) return false;
-    return queue->lends_all ||
-           azc__pool_lends(piece->iov_base, piece->iov_len);
+    return queue->lends_all || azc__pool_lends(piece->iov_base, piece->iov_len);
 }
 
 /* Lists the next bytes to move, of at most max_ops operations, and marks them as in

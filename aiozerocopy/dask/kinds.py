@@ -13,10 +13,11 @@ from aiozerocopy.dask.comm import StreamComm
 from aiozerocopy.dask.loan import CAN_LEND
 from aiozerocopy.dask.local import LocalStream
 from aiozerocopy.dask.secure import SecureStream
+from aiozerocopy.streams import UnixStream
 
 if TYPE_CHECKING:
     from aiozerocopy.dask.messages import Frame
-    from aiozerocopy.streams import Stream, UnixStream
+    from aiozerocopy.streams import Stream
 
 
 # Bytes in the buffer of a sender whose peer is on the same machine.  Measured with
@@ -79,11 +80,12 @@ class UnixComm(StreamComm):
 
     def __init__(
         self,
-        stream: UnixStream,
+        stream: Stream,
         local_address: str,
         peer_address: str,
         deserialize: bool = True,
     ) -> None:
+        assert isinstance(stream, UnixStream)
         local = LocalStream(stream)
         super().__init__(local, local_address, peer_address, deserialize)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import weakref
 from typing import TYPE_CHECKING
 
 from aiozerocopy._core.binding import PORTABLE
@@ -49,7 +50,7 @@ class Loan:
         """
         self._ends = lending_pipe(ROOM)
         try:
-            self._file = _File(self._ends.writer.fileno())
+            self._file = _File(self._ends.writer.fileno(), os.O_WRONLY)
         except BaseException:
             self._ends.reader.abort()
             self._ends.writer.abort()
@@ -90,32 +91,22 @@ class Loan:
 
 
 class _File:
-    """A pipe's file, open for writing like the fd that it is made from."""
+    """A pipe's file, opened once more: so no flag is shared with other fds."""
 
-    def __init__(self, fd: int) -> None:
-        # (of its own, so that no flag is shared)
-        self._fds = [os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK)]
+    def __init__(self, fd: int, access: int) -> None:
+        path, flags = f"/proc/self/fd/{fd}", access | os.O_NONBLOCK | os.O_CLOEXEC
+        self.close = weakref.finalize(self, os.close, fd := os.open(path, flags))
+        self._fd = fd
 
     def empty(self) -> None:
         """Take out what nobody has read.
 
         A reader that is copying some of it just now is waited for.  If there are no fds
-        left, that stays in the pipe, until the peer closes its end.
+        left, that stays in the pipe until the peer closes its end.
         """
-        for fd in self._fds:
-            with contextlib.suppress(OSError):
-                reading = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK)
-                try:
-                    while os.read(reading, ROOM):
-                        pass
-                finally:
-                    os.close(reading)
-
-    def close(self) -> None:
-        """May be called by several threads, and by a finalizer between two lines."""
-        with contextlib.suppress(IndexError):
-            os.close(self._fds.pop())
-
-    def __del__(self) -> None:
-        if hasattr(self, "_fds"):
-            self.close()
+        if not self.close.alive:
+            return
+        with contextlib.suppress(OSError):
+            reading = _File(self._fd, os.O_RDONLY)
+            while os.read(reading._fd, ROOM):  # ends with BlockingIOError
+                pass
