@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._core.channel import (
     IN,
+    LENDS_ALL,
     OUT,
     OWN,
     READS,
@@ -370,6 +371,21 @@ def pipe(size: int = PIPE_SIZE) -> PipeEnds:
     Raises:
         OSError: there are no fds or no memory.
     """
+    return _pipe(size)
+
+
+def lending_pipe(size: int) -> PipeEnds:
+    """A pipe whose writer lends any memory, and copies none of it if cancelled.
+
+    If a send ends early, what it has lent may still be in the pipe.  Then empty that,
+    before anybody stores into the memory, and let no reader believe what it got.
+
+    Raises: as `pipe`.
+    """
+    return _pipe(size, READS | LENDS_ALL, rescue_limit=0)
+
+
+def _pipe(size: int, flags: int = 0, rescue_limit: int = RESCUE_LIMIT) -> PipeEnds:
     read_fd, write_fd = os.pipe()  # closed on exec
     enlarge_pipe(write_fd, size)
     try:
@@ -377,8 +393,15 @@ def pipe(size: int = PIPE_SIZE) -> PipeEnds:
     except BaseException:
         os.close(write_fd)
         raise
-    writer = own_end(write_fd, OUT)
-    return PipeEnds(ReceiveStream(reader), SendStream(writer))
+    writer = own_end(write_fd, OUT | flags)
+    return PipeEnds(
+        ReceiveStream(reader), SendStream(writer, rescue_limit=rescue_limit)
+    )
+
+
+def reader_over(fd: int) -> ReceiveStream:
+    """A stream over the read end of a pipe, which it takes over."""
+    return ReceiveStream(Channel(fd, IN))
 
 
 def pipe_capacity(stream: SendStream | ReceiveStream) -> int | None:
@@ -405,18 +428,36 @@ def socketpair() -> SocketEnds:
 UNIX_BUFFER = 212_992
 
 
+# Bytes in the buffer of a TCP sender whose peer is on the same machine (the kernel
+# doubles it).  The kernel itself would let megabytes pile up, which go through main
+# memory twice.  Measured: messages of 1 MiB and 6 MB at twice the rate, for 0.6 of the
+# CPU time of both ends.
+NEAR_BUFFER = 256 << 10
+
+
 def stream_over(sock: socket.socket, concurrent: Concurrent = "queue") -> Stream:
     """A stream over a connected socket of ours, which it takes over."""
     if sock.family == socket.AF_UNIX:
         return unix_stream_over(sock, concurrent)
     sock.setblocking(False)  # a relay's splice would wait otherwise
+    _stay_in_cache(sock)
     return Stream(Channel(sock.detach(), OUT), concurrent=concurrent)
+
+
+def _stay_in_cache(sock: socket.socket) -> None:
+    """For a peer on this machine, set the size of the buffer.
+
+    Over a network the kernel must find it by itself, and would not if it were set.
+    """
+    with contextlib.suppress(OSError):  # the peer may have gone
+        if sock.getpeername()[0] == sock.getsockname()[0]:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, NEAR_BUFFER)
 
 
 def unix_stream_over(
     sock: socket.socket, concurrent: Concurrent = "queue"
 ) -> UnixStream:
-    """The same for a Unix socket.  (TCP finds the right size by itself.)"""
+    """The same for a Unix socket."""
     sock.setblocking(False)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER)
     return UnixStream(Channel(sock.detach(), OUT), concurrent=concurrent)
