@@ -632,7 +632,7 @@ class Exhausted:
 async def test_no_fds_for_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, each: told.append(each))
-    monkeypatch.setattr("aiozerocopy.transport.serving.PAUSE", 0.01)
+    monkeypatch.setattr("aiozerocopy.transport.server.PAUSE", 0.01)
     async with await azt.create_server(Recorder, HOST, 0) as server:
         (listener,) = server._listeners
         address = listener.sock.getsockname()

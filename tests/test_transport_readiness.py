@@ -8,16 +8,19 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from links import others_wait, until
 from oracle import payload
-from transports import Recorder, anyio_backend, opened
+from transports import End, Recorder, anyio_backend, opened
 
 from aiozerocopy import transport as azt
 from aiozerocopy.transport import readiness
 from aiozerocopy.transport.reading import LITTLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["anyio_backend"]
 
@@ -48,11 +51,15 @@ def ears(monkeypatch: pytest.MonkeyPatch) -> Ears:
     return Ears(monkeypatch)
 
 
+def has(end: End, data: bytes) -> Callable[[], bool]:
+    return lambda: bool(end.protocol.data == data)
+
+
 async def test_what_comes_takes_no_turn_more(ears: Ears) -> None:
     async with opened(tcp=True) as end:
         for number in range(1, 20):
             end.peer.send(b"x" * 1000)
-            await until(lambda n=number: len(end.protocol.data) == n * 1000)
+            await until(has(end, b"x" * 1000 * number))
         end.peer.shutdown(socket.SHUT_WR)
         await until(lambda: "eof" in end.protocol.events)
         assert ears.heard == 0
@@ -123,7 +130,7 @@ async def test_numbers_that_are_used_again() -> None:
         async with opened(tcp=True) as end:
             assert abs(end.transport._fd - number) <= 2
             end.peer.send(b"first")
-            await until(lambda now=end: now.protocol.data == b"first")
+            await until(has(end, b"first"))
 
 
 async def test_two_numbers_of_one_connection() -> None:
@@ -142,7 +149,7 @@ async def test_two_numbers_of_one_connection() -> None:
 
 async def test_a_pipe_that_blocks_goes_on_blocking() -> None:
     reading, writing = os.pipe()
-    with open(writing, "wb", buffering=0) as file:
+    with os.fdopen(writing, "wb", buffering=0) as file:
         transport, protocol = await azt.connect_write_pipe(Recorder, file)
         assert os.get_blocking(writing)
         os.close(reading)

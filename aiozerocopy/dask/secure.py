@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from aiozerocopy._core.errors import IncompleteReceive
+from aiozerocopy._net.tls_session import Session
 
 if TYPE_CHECKING:
     import socket
@@ -45,13 +46,9 @@ class SecureStream:
         server_hostname: str | None = None,
     ) -> None:
         self._stream = stream
-        self._arrived = bytearray(ARRIVED)
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(
-            self._incoming,
-            self._outgoing,
-            server_side=server_side,
-            server_hostname=server_hostname,
+        self._arrived = memoryview(bytearray(ARRIVED))
+        self._session = Session(
+            context, server_side=server_side, server_hostname=server_hostname
         )
 
     async def handshake(self) -> None:
@@ -59,24 +56,21 @@ class SecureStream:
 
         Raises: ssl.SSLError; EndOfStream, StreamBroken, StreamClosed.
         """
-        while True:
-            try:
-                self._tls.do_handshake()
-            except ssl.SSLWantReadError:  # noqa: PERF203
+        try:
+            while not self._session.shake():
                 await self._pass_on()
                 await self._take_in()
-            except ssl.SSLError:
-                with contextlib.suppress(anyio.BrokenResourceError):
-                    await self._pass_on()  # which tells the peer what is wrong
-                raise
-            else:
-                break
+        except ssl.SSLError:
+            with contextlib.suppress(anyio.BrokenResourceError):
+                await self._pass_on()  # which tells the peer what is wrong
+            raise
         await self._pass_on()
 
     @property
     def extra(self) -> dict[str, Any]:
         """What Dask wants to know of a connection with TLS."""
-        return {"peercert": self._tls.getpeercert(), "cipher": self._tls.cipher()}
+        known = self._session.known()
+        return {name: known[name] for name in ("peercert", "cipher")}
 
     async def send(self, item: Buffer = b"", *more: Buffer) -> None:
         """Send the buffers as one message; when this returns they are yours again.
@@ -86,7 +80,7 @@ class SecureStream:
         for buffer in (item, *more):
             view = memoryview(buffer)
             for start in range(0, len(view), PIECE):
-                self._tls.write(view[start : start + PIECE])
+                self._session.encrypt(view[start : start + PIECE])
                 await self._pass_on()
 
     async def receive_exactly(self, buffer: Buffer) -> None:
@@ -106,38 +100,35 @@ class SecureStream:
 
     async def _read(self, view: memoryview) -> int:
         """Decrypt some bytes to there; 0 at the end."""
-        while True:
-            try:
-                # (it returns how many they are, and not the bytes that mypy expects)
-                return cast("int", self._tls.read(len(view), view))
-            except ssl.SSLWantReadError:  # noqa: PERF203
-                await self._pass_on()
-                await self._take_in()
-            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+        session = self._session
+        while not (n := session.decrypt_into(view)):
+            if session.error is not None:
+                raise session.error
+            await self._pass_on()
+            if session.ended:
                 return 0
+            try:
+                await self._take_in()
+            except anyio.EndOfStream:
+                return 0
+        return n
 
     async def _pass_on(self) -> None:
-        if self._outgoing.pending:
-            await self._stream.send(self._outgoing.read())
+        if self._session.has_sealed():
+            await self._stream.send(self._session.take())
 
     async def _take_in(self) -> None:
-        try:
-            n = await self._stream.receive_into(self._arrived)
-        except anyio.EndOfStream:
-            self._incoming.write_eof()
-        else:
-            self._incoming.write(memoryview(self._arrived)[:n])
+        n = await self._stream.receive_into(self._arrived)
+        self._session.feed(self._arrived[:n])
 
     async def aclose(self) -> None:
         """Send what was accepted, say goodbye, then close.
 
         Raises: as `Stream.aclose`.
         """
-        with contextlib.suppress(ssl.SSLError, anyio.BrokenResourceError):
-            try:
-                self._tls.unwrap()
-            finally:  # it wants an answer, for which nobody waits
-                await self._pass_on()
+        self._session.say_goodbye()
+        with contextlib.suppress(anyio.BrokenResourceError):
+            await self._pass_on()  # (nobody waits for an answer)
         await self._stream.aclose()
 
     def abort(self) -> None:
@@ -153,7 +144,5 @@ class SecureStream:
 
     def _has_unread(self) -> bool:
         return (
-            self._tls.pending() > 0
-            or self._incoming.pending > self.goodbye
-            or self._stream._has_unread()
+            self._session.has_arrived(beyond=self.goodbye) or self._stream._has_unread()
         )

@@ -14,9 +14,10 @@ A module imports those above it, never those below.
     reading       what comes, for a Protocol or a BufferedProtocol
     sockets       the transport of a connection
     tls           what stands on it under TLS, and what that is made of: tls_options,
-                  tls_session (OpenSSL), tls_inbox, tls_outbox, tls_upper
+                  tls_inbox, tls_outbox, tls_upper (OpenSSL is in _net.tls_session)
     upgrading     start_tls
     connecting    create_connection, create_unix_connection
+    server        listens, and takes clients
     serving       create_server, create_unix_server
     streams       open_connection, start_server and their like
     pipes         connect_read_pipe, connect_write_pipe
@@ -42,7 +43,7 @@ from aiozerocopy.transport.pipes import ReadPipeTransport as ReadPipeTransport
 from aiozerocopy.transport.pipes import WritePipeTransport as WritePipeTransport
 from aiozerocopy.transport.pipes import connect_read_pipe as connect_read_pipe
 from aiozerocopy.transport.pipes import connect_write_pipe as connect_write_pipe
-from aiozerocopy.transport.serving import Server as Server
+from aiozerocopy.transport.server import Server as Server
 from aiozerocopy.transport.serving import create_server as create_server
 from aiozerocopy.transport.serving import create_unix_server as create_unix_server
 from aiozerocopy.transport.sockets import SocketTransport as SocketTransport

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Awaitable, Callable, Sequence
 
-    from aiozerocopy.transport.serving import Server
+    from aiozerocopy.transport.server import Server
 
     Connected = Callable[
         [asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None

@@ -23,9 +23,9 @@ import asyncio
 import enum
 from typing import TYPE_CHECKING, Any
 
+from aiozerocopy._net.tls_session import Session
 from aiozerocopy.transport.tls_inbox import Inbox
 from aiozerocopy.transport.tls_outbox import Outbox
-from aiozerocopy.transport.tls_session import Session
 from aiozerocopy.transport.tls_upper import Upper
 
 if TYPE_CHECKING:
@@ -71,7 +71,11 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._options = options
         self._wire: Any = None
         self._upper = Upper(self._loop, protocol, ready, is_made=is_made)
-        self._session = Session(options)
+        self._session = Session(
+            options.context,
+            server_side=options.server_side,
+            server_hostname=options.server_hostname,
+        )
         self._out = Outbox(self._session)
         self._in = Inbox(self._session)
         self._state = State.SHAKING

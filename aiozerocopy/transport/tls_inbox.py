@@ -16,7 +16,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from aiozerocopy.transport.tls_session import Session
+    from aiozerocopy._net.tls_session import Session
 
 SIZE = 256 << 10  # bytes
 

@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from aiozerocopy.transport.tls_session import Session
+    from aiozerocopy._net.tls_session import Session
 
 PIECE = 256 << 10  # bytes that are encrypted at a time
 

@@ -12,8 +12,8 @@ import traceback
 import warnings
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import trustme
+from links import until
 
 from aiozerocopy import transport as azt
 
@@ -22,12 +22,20 @@ if TYPE_CHECKING:
 
 BIG = 4 << 20
 SOURCE = bytes(range(256)) * (BIG // 256)
-PATIENCE = 10.0  # seconds for what is over soon, or never
 
 
 class Told(asyncio.Protocol):
+    """Notes what it is told."""
+
     def __init__(self) -> None:
         self.data, self.is_lost = bytearray(), False
+
+    def has(self, data: bytes) -> Callable[[], bool]:
+        """Nothing else, and nothing twice."""
+        return lambda: len(self.data) >= len(data) and self.data == data
+
+    def was_lost(self) -> bool:
+        return self.is_lost
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -42,12 +50,6 @@ class Told(asyncio.Protocol):
 class Echo(Told):
     def data_received(self, data: bytes) -> None:
         self.transport.write(data)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 class World:
@@ -131,9 +133,9 @@ class World:
         for connect in (self._tls, self._unix):
             transport, told = await connect()
             transport.write(b"new")
-            await until(lambda told=told: told.data == b"new")
+            await until(told.has(b"new"))
             transport.close()
-            await until(lambda told=told: told.is_lost)
+            await until(told.was_lost)
 
     async def _use_connections(self) -> None:
         got = bytearray()
@@ -141,12 +143,11 @@ class World:
             got += await self.loop.sock_recv(self.peer, BIG)
         assert got == SOURCE
         await self.loop.sock_sendall(self.peer, b"to the parent")
-        await until(lambda: self.busy_told.data == b"to the parent")
+        await until(self.busy_told.has(b"to the parent"))
         assert self.busy_socket.family == socket.AF_UNIX
         for transport, told in ((self.tls, self.tls_told), (self.unix, self.unix_told)):
             transport.write(SOURCE)
-            await until(lambda told=told: len(told.data) == BIG)
-            assert told.data == SOURCE
+            await until(told.has(SOURCE))
 
     async def _use_pipes(self) -> None:
         got = bytearray()
@@ -155,8 +156,11 @@ class World:
                 got += os.read(self.out, BIG)
             await asyncio.sleep(0)
         assert got == SOURCE
-        await until(lambda: self.reading_told.data == b"by the pipe")
+        await until(self.reading_told.has(b"by the pipe"))
         assert not os.get_blocking(self.reading._fd)
+
+    def _has_file(self) -> bool:
+        return os.path.exists(self.path)
 
     def _pipe_has_ended(self) -> bool:
         try:
@@ -171,14 +175,14 @@ class World:
         for transport in self.transports:
             transport.close()
         for told in self.told:
-            await until(lambda told=told: told.is_lost)
+            await until(told.was_lost)
         assert await self.loop.sock_recv(self.peer, 1) == b""
         await until(self._pipe_has_ended)
-        assert os.path.exists(self.path)
+        assert self._has_file()
         for server in (self.server, self.unix_server):
             server.close()
             await server.wait_closed()
-        assert not os.path.exists(self.path)
+        assert not self._has_file()
         self.peer.close()
         os.close(self.into)
         os.close(self.out)

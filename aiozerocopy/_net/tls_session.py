@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiozerocopy.transport.tls_options import TLSOptions
-
 
 class Session:
     """Encrypts and decrypts what one connection sends and gets."""
 
-    def __init__(self, options: TLSOptions) -> None:
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        *,
+        server_side: bool,
+        server_hostname: str | None = None,
+    ) -> None:
         self._arrived, self._sealed = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._ssl = options.context.wrap_bio(
-            self._arrived, self._sealed, options.server_side, options.server_hostname
+        self._ssl = context.wrap_bio(
+            self._arrived, self._sealed, server_side, server_hostname
         )
         self.ended = False  # the peer has said close_notify
         self.error: ssl.SSLError | None = None  # why nothing more can be decrypted
@@ -46,16 +50,20 @@ class Session:
         """Is there something to be sent?"""
         return self._sealed.pending > 0
 
-    def has_arrived(self) -> bool:
-        """Is there something that could be decrypted?"""
-        return self._arrived.pending > 0 or self._ssl.pending() > 0
+    def has_arrived(self, beyond: int = 0) -> bool:
+        """Is there something that could be decrypted?
+
+        What was not looked at yet counts from more than ``beyond`` bytes on.
+        """
+        return self._arrived.pending > beyond or self._ssl.pending() > 0
 
     def decrypt_into(self, room: memoryview) -> int:
         """Fill the room with as much as there is; may set `ended` or `error`."""
-        filled, read = 0, self._read
-        while filled < room.nbytes and self.error is None and self.has_arrived():
+        filled, size, read = 0, room.nbytes, self._read
+        arrived, inside = self._arrived, self._ssl.pending
+        while filled < size and (arrived.pending or inside()) and self.error is None:
             try:
-                count = read(room.nbytes - filled, room[filled:])
+                count = read(size - filled, room[filled:] if filled else room)
             except ssl.SSLWantReadError:
                 break
             except ssl.SSLZeroReturnError:
@@ -79,7 +87,7 @@ class Session:
             self.error = error
 
     def known(self) -> dict[str, Any]:
-        """What a transport's `get_extra_info` tells after the handshake."""
+        """What can be told of it after the handshake."""
         return {
             "ssl_object": self._ssl,
             "peercert": self._ssl.getpeercert(),
