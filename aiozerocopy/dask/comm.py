@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-logger = logging.getLogger("distributed.comm.azc")
+logger: logging.Logger = logging.getLogger("distributed.comm.azc")
 
 # What a stream raises when it cannot go on.
 LOST = (
