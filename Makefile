@@ -19,7 +19,7 @@ SLICES ?=
 HOURS ?= 0.1
 # Debian packages, installed where that is possible: a headless OpenGL for the demo,
 # and what some tests use besides.
-DEMO_PACKAGES ?= libegl1 libgl1-mesa-dri libgles2
+DEMO_PACKAGES ?= libegl1 libgl1 libgl1-mesa-dri libgles2
 TEST_PACKAGES ?= $(DEMO_PACKAGES) chromium ffmpeg iproute2 postgresql redis-server strace xvfb
 
 override VENV := $(abspath $(VENV))

@@ -9,6 +9,7 @@ from typing import Any
 
 from setuptools import setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
 from setuptools.errors import CompileError
 
 ADVICE = """\
@@ -19,6 +20,21 @@ aiozerocopy has a part in C, and {missing}.
     macOS            xcode-select --install
 
 Then run the same command again."""
+
+# In the words of a MANIFEST.in.
+WHOLE_REPOSITORY = """\
+graft .ci
+graft .make
+graft csrc
+graft docs
+graft examples
+graft tests
+include .clang-format CHANGELOG.md CONTRIBUTING.md Makefile
+global-exclude *.py[cod] *.so *.o
+prune **/__pycache__
+prune **/.hypothesis
+prune **/.pytest_cache
+prune **/target"""
 
 
 def what_is_missing(compiler: str) -> str | None:
@@ -47,6 +63,19 @@ class BuildExt(build_ext):
             raise CompileError(ADVICE.format(missing=missing)) from error
 
 
+class SourceArchive(sdist):
+    """The whole repository, less what belongs to the place where it is kept.
+
+    So `make demo`, `make test` and `make docs` work in it.
+    """
+
+    def make_distribution(self) -> None:
+        """Add the files to those that the package itself needs."""
+        for line in WHOLE_REPOSITORY.splitlines():
+            self.filelist.process_template_line(line)
+        super().make_distribution()
+
+
 # One wheel serves all Pythons from 3.10 on, except the free-threaded ones, which
 # have no limited API (cffi turns its own half of it off there).
 options: dict[str, Any] = {}
@@ -55,6 +84,6 @@ if not sysconfig.get_config_var("Py_GIL_DISABLED"):
 
 setup(
     cffi_modules=["csrc/build_azc.py:ffibuilder"],
-    cmdclass={"build_ext": BuildExt},
+    cmdclass={"build_ext": BuildExt, "sdist": SourceArchive},
     options=options,
 )

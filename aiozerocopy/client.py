@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 ConnectionEvent: TypeAlias = Literal["connected", "lost", "waiting", "gap"]
 Hook: TypeAlias = Callable[[ConnectionEvent, Any], object]
 
-log = logging.getLogger("aiozerocopy")
+log: logging.Logger = logging.getLogger("aiozerocopy")
 
 _LOST = (OSError, anyio.EndOfStream, anyio.BrokenResourceError, TruncatedFrame)
 
@@ -155,7 +155,7 @@ class FrameClient:
         backoff: Backoff | None = None,
         on_event: Hook | None = None,
     ) -> None:
-        self.stats = FrameClientStats()
+        self.stats: FrameClientStats = FrameClientStats()
         self._connect = connect
         self._pool = pool
         self._max_bytes = max_bytes

@@ -82,11 +82,12 @@ class Conversion:
         width, height = map(operator.index, size)
         if not (0 < width <= 1 << 15 and 0 < height <= 1 << 15):
             raise ValueError(f"no picture has {width}x{height} pixels")
-        self.size = width, height
-        self.rgb, self.yuv = rgb, yuv
+        self.size: tuple[int, int] = width, height
+        self.rgb: str = rgb
+        self.yuv: str = yuv
         self._pixel_bytes, _ = PIXELS[rgb]
-        self.rgb_bytes = width * height * self._pixel_bytes
-        self.yuv_bytes = width * height + 2 * (-(-width // 2) * -(-height // 2))
+        self.rgb_bytes: int = width * height * self._pixel_bytes
+        self.yuv_bytes: int = width * height + 2 * (-(-width // 2) * -(-height // 2))
         self._how = _coefficients(rgb, yuv, self.size, colour or Colour())
 
     @property

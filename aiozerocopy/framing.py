@@ -50,7 +50,7 @@ class FrameSender:
     """
 
     def __init__(self, stream: ByteSendStream) -> None:
-        self.sequence = 0
+        self.sequence: int = 0
         self._stream = whole_sender(stream)
 
     async def send(

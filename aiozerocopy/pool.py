@@ -70,7 +70,7 @@ class Frame(Lease):
         super().__init__(view)
         self.shape = shape
         self.dtype = dtype
-        self.nbytes = view.nbytes
+        self.nbytes: int = view.nbytes
 
     def __repr__(self) -> str:
         state = "released" if self._view is None else f"{self.dtype} {self.shape}"
@@ -109,16 +109,18 @@ class FramePool:
             ValueError: an empty or negative shape, no slot, an unknown dtype.
             OSError: no room for it.
         """
-        self.shape = (shape,) if isinstance(shape, int) else tuple(map(int, shape))
-        self.dtype, itemsize = _named_dtype(dtype)
+        sides = (shape,) if isinstance(shape, int) else shape
+        self.shape: tuple[int, ...] = tuple(map(int, sides))
+        name, itemsize = _named_dtype(dtype)
+        self.dtype: str = name
         self.slots = slots
-        self.frame_bytes = math.prod(self.shape) * itemsize
+        self.frame_bytes: int = math.prod(self.shape) * itemsize
         if min(self.shape, default=1) <= 0:
             raise ValueError(f"a frame of shape {self.shape} has no bytes")
         if slots < 1:
             raise ValueError(f"a pool needs a slot at least, not {slots}")
         memory = self._new_memory()
-        self.nbytes = memory.nbytes
+        self.nbytes: int = memory.nbytes
         self._memory: Memory | None = memory  # None once closed
         self._slots = memory.slots
         self._line = _Line()

@@ -99,7 +99,7 @@ class Publication:
                 f"a name has 1 to {LONGEST_NAME} characters, and no line ends"
             )
         self.name = name
-        self.path = folder() / f"{os.getpid()}{SUFFIX}"
+        self.path: Path = folder() / f"{os.getpid()}{SUFFIX}"
         self._process = os.getpid()
         self._began = time.time()
         self._ended = threading.Event()

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import aiozerocopy as azc
 from aiozerocopy.bench import feeding
-from aiozerocopy.commands import cli, scenes
+from aiozerocopy.commands import cli, ending, scenes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -475,3 +476,40 @@ def test_privileged_port(where: str) -> None:
     assert status == 1
     assert "ports below 1024 are for root" in said
     assert said.count("\n") == 1
+
+
+# ---- what different FFmpegs say ------------------------------------------------------
+
+OF_VERSION_9 = {
+    "nowhere.mp4: No such file or directory": """
+        [in#0 @ 0x561b61242b00] Error opening input: No such file or directory
+        Error opening input file nowhere.mp4.
+        Error opening input files: No such file or directory""",
+    "Unable to choose an output format for 'a.xyz'; name a film such as": """
+        [AVFormatContext @ 0x55f40e570c00] Unable to choose an output format for 'a.xyz'
+        [out#0 @ 0x55f40e570b00] Error initializing the muxer for a.xyz: Invalid
+        Error opening output file a.xyz.
+        Error opening output files: Invalid argument""",
+    "invalid preset 'none'; Error setting preset": """
+        x264 [error]: invalid preset 'none'
+        [libx264 @ 0x55f1] Error setting preset/tune none/(null).
+        [vost#0:0/libx264 @ 0x55f2] [enc:libx264 @ 0x55f3] Error while opening encoder
+        [vf#0:0 @ 0x55f4] Error sending frames to consumers: Invalid argument
+        [vf#0:0 @ 0x55f4] Task finished with error code: -22 (Invalid argument)
+        [vf#0:0 @ 0x55f4] Terminating thread with return code -22 (Invalid argument)
+        [vost#0:0 @ 0x55f5] [enc:libx264 @ 0x55f3] Could not open encoder before EOF
+        [out#0/mp4 @ 0x55f6] Nothing was written into output file""",
+    "Error opening output files: Invalid argument": """
+        Error opening output files: Invalid argument""",
+}
+
+
+@pytest.mark.parametrize("reason", OF_VERSION_9)
+def test_the_reason_is_told_and_not_what_came_of_it(reason: str) -> None:
+    error = azc.StreamBroken("FFmpeg has ended")
+    error.stderr = OF_VERSION_9[reason]
+    line = ending.line_for(error)
+    assert line is not None
+    assert line.startswith("FFmpeg: ")
+    assert reason in line
+    assert "Terminating" not in line

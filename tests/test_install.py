@@ -210,7 +210,6 @@ async def test_handshake_that_fails_is_the_clients_error(tls: Contexts) -> None:
 
 SCRIPT = """
 import asyncio, aiozerocopy, sys
-aiozerocopy.install(uvloop=%r)
 async def main():
     loop = asyncio.get_running_loop()
     serve = lambda reader, writer: writer.close()
@@ -223,16 +222,46 @@ async def main():
     server.close()
     print([base.__module__ for base in type(loop).__mro__][:3])
     print(type(writer.transport).__name__)
-asyncio.run(main())
 """
+INSTALL = "aiozerocopy.install(uvloop={0}); asyncio.run(main())"
+FACTORY = (
+    "asyncio.run(main(), loop_factory=lambda: aiozerocopy.new_event_loop(uvloop={0}))"
+)
+HAS_POLICIES = sys.version_info < (3, 14)
+
+
+@pytest.mark.skipif(HAS_POLICIES, reason="Python 3.14 gave up policies")
+def test_install_without_policies_says_what_to_write() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        azc.install()
+    assert FACTORY.partition("lambda")[0] in str(caught.value)
 
 
 @pytest.mark.parametrize("uvloop", [False, True])
-def test_install_needs_no_other_change(uvloop: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "last",
+    [
+        pytest.param(
+            INSTALL,
+            marks=pytest.mark.skipif(
+                not HAS_POLICIES, reason="Python 3.14 gave up policies"
+            ),
+        ),
+        pytest.param(
+            FACTORY,
+            marks=pytest.mark.skipif(
+                sys.version_info < (3, 12),
+                reason="asyncio.run has loop_factory from 3.12 on",
+            ),
+        ),
+    ],
+    ids=["install", "loop_factory"],
+)
+def test_one_line_is_all_that_changes(last: str, uvloop: bool, tmp_path: Path) -> None:
     if uvloop:
         pytest.importorskip("uvloop")
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", SCRIPT % uvloop],
+        [sys.executable, "-W", "error", "-c", SCRIPT + last.format(uvloop)],
         cwd=tmp_path,
         capture_output=True,
         text=True,

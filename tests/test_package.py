@@ -134,6 +134,67 @@ def test_import_needs_no_extra(tmp_path: Path) -> None:
     assert printed == "set()\n"
 
 
+# ---- a Python without the GIL --------------------------------------------------------
+
+
+def complaint(command: list[str], folder: Path, **environment: str) -> str:
+    """The last line of a program that fails."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout
+    return done.stderr.splitlines()[-1]
+
+
+def test_import_without_the_gil_is_refused(tmp_path: Path) -> None:
+    code = "import sys; sys._is_gil_enabled = lambda: False; import aiozerocopy"
+    said = complaint([sys.executable, "-c", code], tmp_path)
+    assert said.startswith("ImportError: aiozerocopy needs the GIL")
+    assert "PYTHON_GIL=1" in said
+
+
+def free_threaded() -> str | None:
+    """A Python that can do without the GIL; AZC_PYTHON_T names one."""
+    names = [os.environ.get("AZC_PYTHON_T", ""), "python3.15t", "python3.14t"]
+    found = subprocess.run(
+        [ROOT / ".make/find-python", *filter(None, names)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return found.stdout.strip() or None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_free_threaded_python_needs_its_gil(archive: Path, tmp_path: Path) -> None:
+    """Built for that Python alone, it is refused without the GIL, and works with."""
+    base = free_threaded()
+    if base is None:
+        pytest.skip("there is no free-threaded Python here: AZC_PYTHON_T=/path/to/one")
+    subprocess.run([base, "-m", "venv", tmp_path / "venv"], check=True)
+    python = str(tmp_path / "venv/bin/python")
+    without = {name: "" for name in os.environ if name.startswith("PYTHON")}
+    install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    subprocess.run([*install, archive], cwd=tmp_path, check=True)
+    (built,) = tmp_path.glob("venv/lib/*/site-packages/aiozerocopy/_azc.*")
+    assert "abi3" not in built.name
+    for gil in ({}, {"PYTHON_GIL": "0"}):
+        said = complaint(
+            [python, "-c", "import aiozerocopy"], tmp_path, **without, **gil
+        )
+        assert said.startswith("ImportError: aiozerocopy needs the GIL")
+    smoke = [python, "-W", "error", str(ROOT / ".ci/smoke.py")]
+    with_gil = os.environ | without | {"PYTHON_GIL": "1"}
+    printed = subprocess.check_output(smoke, cwd=tmp_path, env=with_gil, text=True)
+    assert printed.startswith("1048576 bytes arrived")
+
+
 @pytest.mark.parametrize("start", [["-c", "import aiozerocopy"], ["-m", "aiozerocopy"]])
 def test_import_without_the_c_part_says_what_to_do(
     start: list[str], tmp_path: Path

@@ -91,8 +91,9 @@ def test_page_has_the_films_title_and_the_servers_names(tmp_path: Path) -> None:
         with urllib.request.urlopen(request) as answer:
             assert "<title>a night.mkv" in answer.read().decode()
         request.add_header("Host", "another.example.org")
-        with pytest.raises(urllib.error.HTTPError, match="403"):
+        with pytest.raises(urllib.error.HTTPError, match="403") as refused:
             urllib.request.urlopen(request)
+        refused.value.close()
 
 
 def test_film_itself_can_be_downloaded(tmp_path: Path) -> None:
@@ -102,8 +103,9 @@ def test_film_itself_can_be_downloaded(tmp_path: Path) -> None:
         assert page.endswith("/?token=secret")
         with urllib.request.urlopen(url) as answer:
             assert answer.read() == film.read_bytes()
-        with pytest.raises(urllib.error.HTTPError, match="401"):
+        with pytest.raises(urllib.error.HTTPError, match="401") as refused:
             urllib.request.urlopen(url.partition("?")[0])
+        refused.value.close()
         probe = ["ffprobe", "-v", "error", "-count_frames", "-show_entries"]
         said = subprocess.run(
             [*probe, "stream=nb_read_frames", "-of", "csv=p=0", url],

@@ -26,6 +26,7 @@ A module imports those above it, never those below.
 from __future__ import annotations
 
 import importlib
+import sys
 
 
 def _is_main_interpreter() -> bool:
@@ -47,4 +48,14 @@ if not _is_main_interpreter():
     raise ImportError(
         "aiozerocopy cannot be imported in a subinterpreter: its threads, and what it "
         "does at a fork and at the end, are the whole process's"
+    )
+
+# What is noted about borrowed memory has no locks: an exception may come between any
+# two of its lines, but no other thread at the same time.  cffi declares that what it
+# makes can do without the GIL, so importing our C part does not bring it back.
+if not getattr(sys, "_is_gil_enabled", lambda: True)():
+    raise ImportError(
+        "aiozerocopy needs the GIL, and this Python runs without: set PYTHON_GIL=1, or "
+        "start it as `python -X gil=1`",
+        name="aiozerocopy",
     )

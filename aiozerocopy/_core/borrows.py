@@ -60,16 +60,19 @@ class Operation:
     Made, and so registered, before C is called: see above.
     """
 
-    done = False
-    has_room = False  # set when a `put` that waited is within the channel's limit
-    is_newer = False  # it carries another message than at first: see `move_to_copy`
-    moved = 0
-    total = 0
-    status = 0
-    outcome = 0
+    done: bool = False
+    has_room: bool = False  # set when a `put` that waited is within the channel's limit
+    is_newer: bool = (
+        False  # it carries another message than at first: see `move_to_copy`
+    )
+    moved: int = 0
+    total: int = 0
+    status: int = 0
+    outcome: int = 0
 
     def __init__(self, port: Port, views: list[Any]) -> None:
-        self.token = token = next(_tokens)
+        token = next(_tokens)
+        self.token: int = token
         self.views = views
         # (a dict as an ordered set; a listener that is interrupted is called again)
         self._listeners: dict[Callable[[], object], None] = {}

@@ -121,8 +121,8 @@ class RingEnd:
         self._claims: collections.deque[tuple[int, Any]] = collections.deque()
         self._last: Any = None  # the azc_batch that was taken last
         self._generation = fork_and_exit.generation
-        self.id = 0
-        self.role = role
+        self.id: int = 0
+        self.role: int = role
         if capacity:
             check(lib.azc_shm_create(capacity, role, self._mapping.number))
             self._begin()
@@ -130,8 +130,8 @@ class RingEnd:
     def _begin(self) -> None:
         self.id = self._mapping.number[0]
         self.role = lib.azc_shm_role(self.id)
-        self.capacity = self.stats().capacity
-        self.largest = min(self.capacity - HEADER, _LARGEST)
+        self.capacity: int = self.stats().capacity
+        self.largest: int = min(self.capacity - HEADER, _LARGEST)
 
     @property
     def inherited(self) -> bool:

@@ -6,7 +6,7 @@ the memory is free when the last of them has ended, or goes on from a copy.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.binding import ffi, lib
 from aiozerocopy._core.pins import pin, scratch
@@ -26,9 +26,11 @@ class Shared:
     __slots__ = ("nbytes", "pins", "vec")
 
     def __init__(self, buffers: Iterable[Buffer]) -> None:
-        self.pins = tuple(map(pin, buffers))
-        self.vec = ffi.new("struct iovec[]", [(one, len(one)) for one in self.pins])
-        self.nbytes = sum(map(len, self.pins))
+        self.pins: tuple[Any, ...] = tuple(map(pin, buffers))
+        self.vec: Any = ffi.new(
+            "struct iovec[]", [(one, len(one)) for one in self.pins]
+        )
+        self.nbytes: int = sum(map(len, self.pins))
 
     def copied(self) -> memoryview:
         """The message in memory of its own, in one piece; copied without the GIL."""

@@ -172,15 +172,15 @@ class Waiter:
 
     def __init__(self, native_token: Any) -> None:
         self.native = native_token
-        self.loop = _adapted(native_token)
-        self.port = Port()
+        self.loop: Loop = _adapted(native_token)
+        self.port: Port = Port()
         self._fd = self.port.fileno()
         self._is_watched = False
         # A set of keys, so that a stream may leave twice, after an interruption.
         self._users: set[object] = set()
-        self.entry = self.loop.entry
-        self.checkpoint = self.loop.checkpoint
-        self.yield_to_loop = self.loop.yield_to_loop
+        self.entry: Callable[[], Awaitable[None]] | None = self.loop.entry
+        self.checkpoint: Callable[[], Awaitable[None]] = self.loop.checkpoint
+        self.yield_to_loop: Callable[[], Awaitable[None]] = self.loop.yield_to_loop
 
     @property
     def is_trio(self) -> bool:

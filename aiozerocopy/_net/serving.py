@@ -167,7 +167,7 @@ class Server(Service):
         idle_timeout: float | None = None,
         concurrent: Concurrent = "queue",
     ) -> None:
-        self.refused = 0  # clients that were sent away, or did not get in
+        self.refused: int = 0  # clients that were sent away, or did not get in
         self._handler = handler
         self._listen = listen
         self._admission = admission

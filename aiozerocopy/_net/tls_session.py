@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from typing_extensions import Buffer
+
 
 class Session:
     """Encrypts and decrypts what one connection sends and gets."""
@@ -26,12 +28,12 @@ class Session:
         self._ssl = context.wrap_bio(
             self._arrived, self._sealed, server_side, server_hostname
         )
-        self.ended = False  # the peer has said close_notify
+        self.ended: bool = False  # the peer has said close_notify
         self.error: ssl.SSLError | None = None  # why nothing more can be decrypted
         # What arrives, and what is to be sent: these are called for each piece.
-        self.feed = self._arrived.write
-        self.take = self._sealed.read
-        self.encrypt = self._ssl.write
+        self.feed: Callable[[Buffer], int] = self._arrived.write
+        self.take: Callable[[], bytes] = self._sealed.read
+        self.encrypt: Callable[[Buffer], int] = self._ssl.write
         self._read: Callable[[int, memoryview], int] = self._ssl.read  # type: ignore[assignment]
 
     def shake(self) -> bool:

@@ -27,13 +27,15 @@ class Sink:
     """Many clients that read whatever comes; with check, each compares every byte."""
 
     def __init__(self, told: dict[str, Any]) -> None:
-        self.prefix = PREFIX[told["framing"]]
-        self.pattern = bytearray()  # (on the left of == it is faster than bytes)
+        self.prefix: int = PREFIX[told["framing"]]
+        self.pattern: bytearray = (
+            bytearray()
+        )  # (on the left of == it is faster than bytes)
         if told["check"]:
             self.pattern += Path(told["pattern"]).read_bytes()
-        self.whole = self.prefix + told["size"]
-        self.total = self.whole * (told["warm"] + told["frames"])
-        self.memory = bytearray(1 << 20)
+        self.whole: Any = self.prefix + told["size"]
+        self.total: Any = self.whole * (told["warm"] + told["frames"])
+        self.memory: bytearray = bytearray(1 << 20)
         self.sockets: dict[int, socket.socket] = {}
         self.received: dict[int, int] = {}
         self.arrived: dict[int, array[int]] = {}

@@ -102,7 +102,7 @@ class Echo(asyncio.Protocol):
     """Without flow control: one message is on its way."""
 
     def __init__(self) -> None:
-        self.lost = asyncio.get_running_loop().create_future()
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport

@@ -220,11 +220,11 @@ class Publisher:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.frame = Path(job.pattern).read_bytes()
+        self.frame: bytes = Path(job.pattern).read_bytes()
         self.clients: list[Any] = []
-        self.everybody = asyncio.Event()
-        self.over = asyncio.Event()
-        self.published = array("q")
+        self.everybody: asyncio.Event = asyncio.Event()
+        self.over: asyncio.Event = asyncio.Event()
+        self.published: array[int] = array("q")
 
     def add(self, client: Any) -> None:
         self.clients.append(client)

@@ -48,7 +48,7 @@ class Lab:
     def __init__(self) -> None:
         self._ends = contextlib.ExitStack()
         folder = tempfile.TemporaryDirectory(prefix="aiozerocopy-bench-")
-        self.path = Path(self._ends.enter_context(folder))
+        self.path: Path = Path(self._ends.enter_context(folder))
 
     def __enter__(self) -> Lab:
         return self

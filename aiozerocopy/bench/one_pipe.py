@@ -35,7 +35,7 @@ from aiozerocopy.bench.senders import put_each, send_each
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aiozerocopy import Process
+    from aiozerocopy import Process, SendStream
     from aiozerocopy.bench.feeding import Lab
 
 IN_FLIGHT = 3
@@ -185,16 +185,16 @@ class OnePipe:
 
     def __init__(self, child: Process, job: Job) -> None:
         assert child.stdin is not None
-        self.stream = child.stdin
+        self.stream: SendStream = child.stdin
         # (clock_getcpuclockid(pid) on Linux; Python does not offer that)
-        self.child_clock = ~child.pid << 3 | 2
-        self.fd = os.open(f"/proc/self/fd/{self.stream.fileno()}", os.O_WRONLY)
-        self.capacity = fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ)
+        self.child_clock: int = ~child.pid << 3 | 2
+        self.fd: int = os.open(f"/proc/self/fd/{self.stream.fileno()}", os.O_WRONLY)
+        self.capacity: int = fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ)
         data = Path(job.pattern).read_bytes()
-        self.buffers = [
+        self.buffers: list[bytearray] = [
             bytearray(data[at : at + job.size]) for at in range(0, len(data), job.size)
         ]
-        self.feed = ctypes.CDLL(job.library, use_errno=True).feed
+        self.feed: Any = ctypes.CDLL(job.library, use_errno=True).feed
         self.feed.restype = ctypes.c_longlong
         size_t, pointer = ctypes.c_size_t, ctypes.c_void_p
         self.feed.argtypes = [ctypes.c_int, ctypes.c_int, pointer, size_t, size_t]
@@ -260,5 +260,5 @@ async def take_turns(job: Job, requests: Iterator[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    told = Job(**json.loads(sys.argv[1]))
+    told: Job = Job(**json.loads(sys.argv[1]))
     run_on(told.loop, take_turns(told, iter(sys.stdin.buffer.readline, b"")))

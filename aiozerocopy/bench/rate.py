@@ -205,10 +205,10 @@ class Inspector:
     """Checks each frame: is it right, and newer than the one before?"""
 
     def __init__(self, job: Job) -> None:
-        self.expected = bytearray(job.picture())
-        self.compared = job.compared
-        self.last = -1
-        self.wrong = 0
+        self.expected: bytearray = bytearray(job.picture())
+        self.compared: int = job.compared
+        self.last: int = -1
+        self.wrong: int = 0
 
     def look(self, sequence: int, view: memoryview) -> None:
         later, self.last = sequence > self.last, sequence
@@ -244,5 +244,5 @@ async def view(job: Job) -> None:
 
 
 if __name__ == "__main__":
-    job = Job(**json.loads(sys.argv[1]))
+    job: Job = Job(**json.loads(sys.argv[1]))
     run_on(job.loop, view(job) if job.port else serve(job))

@@ -87,7 +87,7 @@ class Tachyon(ctypes.Structure):
     def __init__(self) -> None:
         from tachyon import _tachyon
 
-        self.exported = ctypes.CDLL(_tachyon.__file__)
+        self.exported: ctypes.CDLL = ctypes.CDLL(_tachyon.__file__)
         names = ["acquire_tx", "commit_tx", "flush", "acquire_rx_blocking", "commit_rx"]
         super().__init__(
             *(
@@ -193,9 +193,9 @@ class Tally:
         self._job = job
         self._pattern = numpy.frombuffer(job.data(), "f4").reshape(job.buffers, -1)
         self._began: tuple[float, float, int] | None = None
-        self.count = 0
-        self.wrong = -1  # the number of the first message that is
-        self.total = 0.0
+        self.count: int = 0
+        self.wrong: int = -1  # the number of the first message that is
+        self.total: float = 0.0
 
     @property
     def is_full(self) -> bool:
@@ -480,5 +480,5 @@ ROLES: dict[str, Callable[[Job], None]] = {
 }
 
 if __name__ == "__main__":
-    told = Job(**json.loads(sys.argv[1]))
+    told: Job = Job(**json.loads(sys.argv[1]))
     ROLES[told.role](told)

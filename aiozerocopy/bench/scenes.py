@@ -48,9 +48,11 @@ class Scene:
         self.job = job
         self.size: tuple[int, int] = tuple(job.options["size"])
         egl: Any = {"standalone": True, "backend": "egl"}
-        self.context = moderngl.create_context(**egl)
-        self.program = self.context.program(VERTEX, FRAGMENT)
-        self.framebuffer = self.context.simple_framebuffer(self.size, components=4)
+        self.context: moderngl.Context = moderngl.create_context(**egl)
+        self.program: moderngl.Program = self.context.program(VERTEX, FRAGMENT)
+        self.framebuffer: moderngl.Framebuffer = self.context.simple_framebuffer(
+            self.size, components=4
+        )
         self.framebuffer.use()
         self._triangle = self.context.vertex_array(self.program, [])
 

@@ -42,9 +42,9 @@ class Job:
         width, height = self.size
         self._painter = Painter(self.display)
         self._painter.window(BACKGROUND, 0, 0, width, height)
-        self.window_size = width // 4, height // 4
+        self.window_size: tuple[int, int] = width // 4, height // 4
         self._window = self._painter.window(WINDOW, 0, 0, *self.window_size)
-        self.at = 0, 0
+        self.at: tuple[int, int] = 0, 0
         self._started = self._cpu = self._server_cpu = 0.0
 
     def draw(self, number: int) -> None:
@@ -147,5 +147,5 @@ WAYS: dict[str, Callable[[Job], Any]] = {
 }
 
 if __name__ == "__main__":
-    job = Job(**json.loads(sys.argv[1]))
+    job: Job = Job(**json.loads(sys.argv[1]))
     run_on(job.loop, WAYS[job.way](job))

@@ -165,9 +165,9 @@ class Gate(asyncio.Protocol):
     """Open while the transport takes more."""
 
     def __init__(self) -> None:
-        self.is_open = asyncio.Event()
+        self.is_open: asyncio.Event = asyncio.Event()
         self.is_open.set()
-        self.lost = asyncio.get_running_loop().create_future()
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def pause_writing(self) -> None:
         self.is_open.clear()

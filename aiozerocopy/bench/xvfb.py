@@ -82,7 +82,7 @@ class Painter:
         self._base, vendor = struct.unpack_from("=4xI8xH", setup)
         formats = setup[21]
         at = 32 + vendor + -vendor % 4 + 8 * formats
-        (self.root,) = struct.unpack_from("=I", setup, at)
+        self.root: int = struct.unpack_from("=I", setup, at)[0]
         self._windows = 0
 
     def _receive(self, n: int) -> bytes:

@@ -38,7 +38,7 @@ LIMITS: dict[Policy, int] = {
     "disconnect": 64 << 20,
 }
 
-log = logging.getLogger("aiozerocopy")
+log: logging.Logger = logging.getLogger("aiozerocopy")
 
 
 class ClientTooSlow(StreamBroken):

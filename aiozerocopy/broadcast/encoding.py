@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from aiozerocopy.broadcast.clients import Client
     from aiozerocopy.broadcast.published import Encode
 
-log = logging.getLogger("aiozerocopy")
+log: logging.Logger = logging.getLogger("aiozerocopy")
 
 BURST = 64  # small frames to a client each, before other tasks may run
 _SMALL = 64 << 10  # bytes; one that is twice as long counts twice
@@ -43,7 +43,7 @@ class Burst:
     """How much was done since other tasks could run."""
 
     def __init__(self) -> None:
-        self.spent = 0
+        self.spent: int = 0
 
     def share(self, nbytes: int) -> int:
         """To how many clients a frame of this size may be sent in one burst."""

@@ -27,7 +27,7 @@ class FrameQueue(Generic[F]):
     """
 
     def __init__(self) -> None:
-        self.needs_key = True  # frames are of no use before the next key frame
+        self.needs_key: bool = True  # frames are of no use before the next key frame
         self._frames: collections.deque[F] = collections.deque()
 
     def __len__(self) -> int:

@@ -57,7 +57,7 @@ class Broadcast(Block):
     def __init__(self, slots: int = SLOTS, *, keep_last: bool = True) -> None:
         if slots < 1:
             raise ValueError(f"a broadcast needs a slot at least, not {slots}")
-        self.sequence = 0  # of the next frame
+        self.sequence: int = 0  # of the next frame
         self._slots = slots
         self._keeps_last = keep_last
         self._pool: FramePool | None = None

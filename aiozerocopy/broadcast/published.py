@@ -35,11 +35,12 @@ class Published(Described):
         view: memoryview,
         wire: tuple[Buffer, ...],
     ) -> None:
-        self.header = header
-        self.metadata = metadata
-        self.view = view
-        self.published_ns = time.monotonic_ns()
-        self.wire = wire  # header, metadata and payload, in few pieces
+        self.header: FrameHeader = header
+        self.metadata: bytes = metadata
+        self.view: memoryview = view
+        self.published_ns: int = time.monotonic_ns()
+        # Header, metadata and payload, in few pieces.
+        self.wire: tuple[Buffer, ...] = wire
 
     def keep(self) -> None:
         """Copy what is borrowed, so that its slot is free."""
@@ -67,11 +68,11 @@ class Message:
     )
 
     def __init__(self, published: Published, buffers: Sequence[Any]) -> None:
-        self.buffers = buffers
-        self.nbytes = sum(map(nbytes, buffers))
-        self.sequence = published.sequence
-        self.key = published.key
-        self.published_ns = published.published_ns
+        self.buffers: Sequence[Any] = buffers
+        self.nbytes: int = sum(map(nbytes, buffers))
+        self.sequence: int = published.sequence
+        self.key: bool = published.key
+        self.published_ns: int = published.published_ns
         self._is_borrowed = any(type(buffer) is not bytes for buffer in buffers)
         self._shared: Shared | None = None
 

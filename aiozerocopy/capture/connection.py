@@ -55,12 +55,12 @@ class Answer:
         *,
         has_reply: bool = True,
     ) -> None:
-        self.sequence = sequence
-        self.has_reply = has_reply
-        self.into = into  # where a picture is to go
-        self.keeps = keeps  # until the server no longer writes there
-        self.is_done = False
-        self.data = b""
+        self.sequence: int = sequence
+        self.has_reply: bool = has_reply
+        self.into: memoryview | None = into  # where a picture is to go
+        self.keeps: object = keeps  # until the server no longer writes there
+        self.is_done: bool = False
+        self.data: bytes = b""
         self.error: ScreenError | None = None
 
     def end(self, data: bytes = b"", error: ScreenError | None = None) -> None:
@@ -134,7 +134,7 @@ class Connection:
         if why := messages.refusal(bytes(head), bytes(rest)):
             raise ScreenError(f"the X server of {self.name} does not let us in: {why}")
         try:
-            self.setup = messages.setup(bytes(rest), display.screen)
+            self.setup: messages.Setup = messages.setup(bytes(rest), display.screen)
         except (struct.error, LookupError, StopIteration):
             raise ScreenError(f"{self.name}: what is there is no X server") from None
 

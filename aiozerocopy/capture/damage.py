@@ -61,7 +61,7 @@ class Damage:
 
     def forget(self) -> None:
         """Take all of the screen for changed since the last report."""
-        self.has_news = True
+        self.has_news: bool = True
         self._unreported: list[Rectangle] | None = None
 
     def _hear(self, event: bytes) -> None:

@@ -87,7 +87,7 @@ class X11Screen:
         if self._wanted is not None and min(self._wanted[2:]) < 1:
             raise ValueError(f"a region of {self._wanted} has no pixels")
         self._display = Display.named(display)
-        self.display = self._display.name
+        self.display: str = self._display.name
         self._monitor = monitor
         self._cursor = cursor
         self._slots = slots
@@ -118,22 +118,22 @@ class X11Screen:
 
     async def _prepare(self, connection: Connection) -> None:
         self._setup = setup = connection.setup
-        self.pix_fmt = setup.pix_fmt
-        self.lane = "socket"
+        self.pix_fmt: str = setup.pix_fmt
+        self.lane: str = "socket"
         self._extensions = await extensions_of(connection)
         connection.listeners.append(self._hear)
         connection.tell(messages.watch_size(setup.root))
         geometry = connection.ask(messages.get_geometry(setup.root))
         self._whole = messages.geometry(await connection.answer(geometry))
         self._changed_to: Rectangle | None = None
-        self.region = await self._region(connection)
-        self.size = self.region[2:]
+        self.region: Rectangle = await self._region(connection)
+        self.size: tuple[int, int] = self.region[2:]
         self._check_pixels()
         self._segment = 0
         self._damage: Damage | None = None
         self._damaging = anyio.Lock()
         self._seen: Cursor | None = None  # the cursor of the last look
-        self.pool = await self._new_pool(connection)
+        self.pool: ScreenPool = await self._new_pool(connection)
 
     async def _region(self, connection: Connection) -> Rectangle:
         region = self._wanted

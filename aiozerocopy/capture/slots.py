@@ -43,10 +43,10 @@ class Screenshot(Frame):
         timestamp_ns: int,
     ) -> None:
         super().__init__(view, shape, dtype)
-        self.pix_fmt = pix_fmt
-        self.changed = changed
-        self.number = number
-        self.timestamp_ns = timestamp_ns
+        self.pix_fmt: str = pix_fmt
+        self.changed: tuple[Rectangle, ...] | None = changed
+        self.number: int = number
+        self.timestamp_ns: int = timestamp_ns
 
 
 class ScreenPool(FramePool):
@@ -62,7 +62,8 @@ class ScreenPool(FramePool):
         if not self._in_file:
             return Memory(self.frame_bytes, self.slots)
         memory = FileMemory(self.frame_bytes, self.slots)
-        self.fd, self._stride = memory.fd, memory.stride  # the fd is the screen's
+        self.fd: int = memory.fd  # the screen's
+        self._stride = memory.stride
         return memory
 
     def number_of(self, view: memoryview) -> int:

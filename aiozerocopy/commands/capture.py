@@ -44,7 +44,7 @@ class Recorder:
         self._fps = fps
         self._newest: Screenshot | None = None
         self._has_begun = anyio.Event()
-        self.due = 0  # frames that the film should have by now
+        self.due: int = 0  # frames that the film should have by now
 
     async def run(self, frames: float, begun: str, *, damage: bool) -> None:
         """Record so many frames; print that it has begun once one is on its way.

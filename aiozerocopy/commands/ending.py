@@ -42,7 +42,16 @@ _NO_SUCH_HOST = "check the name of the host"
 _NOT_WRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF)
 
 # Of FFmpeg's messages: who says it, and what is there in any case.
-_SPEAKER = re.compile(r"^\[[^\]]* @ 0x[0-9a-f]+\] ")
+_SPEAKER = re.compile(r"^(?:\[[^\]]* @ 0x[0-9a-f]+\] )+")
+_OPENING = re.compile(
+    r"^Error opening input: (.*)\nError opening input file (.*)\.$", re.M
+)
+# From version 7 on its last words are what came of the reason, not the reason.
+_OUTCOME = re.compile(
+    "Error (?:opening (?:in|out)put files?|initializing the muxer|sending frames"
+    "|applying encoder options|while opening encoder)|Task finished|Terminating thread"
+    "|Nothing was written|Could not open encoder"
+)
 _NO_FORMAT = re.compile(r"Unable to (?:find a suitable|choose an) output format")
 LAST_LINES = 3  # of what a program says at its end
 
@@ -80,7 +89,9 @@ def _is_ours(error: BaseException) -> bool:
 def in_one_line(text: str, most: int = 0) -> str:
     """A message without the lines that only decorate it; at most the last few."""
     lines = [_SPEAKER.sub("", line.strip()) for line in text.splitlines()]
-    said = [line for line in lines if re.search(r"\w", line)]
+    text = _OPENING.sub(r"\2: \1", "\n".join(lines))
+    said = [line for line in text.splitlines() if re.search(r"\w", line)]
+    said = [line for line in said if not _OUTCOME.match(line)] or said
     return "; ".join(dict.fromkeys(said[-most:]))
 
 

@@ -255,7 +255,9 @@ def egl_renderer() -> Finding:
     try:
         renderer = _run_python(_EGL_RENDERER)  # a driver may crash: not in this process
     except (OSError, subprocess.SubprocessError, RuntimeError) as error:
-        remedy = "Debian: apt install libegl1 libgl1-mesa-dri; or the GPU's driver"
+        remedy = (
+            "Debian: apt install libegl1 libgl1 libgl1-mesa-dri; or the GPU's driver"
+        )
         return Finding(name, f"no context: {error}", "missing", cost, remedy)
     if not any(word in renderer for word in ("llvmpipe", "softpipe", "swrast")):
         return Finding(name, renderer)

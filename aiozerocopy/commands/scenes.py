@@ -100,7 +100,7 @@ class ShaderScene:
 
         self._fps = fps
         self._context = context = open_context()
-        self.name = context.info["GL_RENDERER"]
+        self.name: Any = context.info["GL_RENDERER"]
         try:
             self._program = _compile(context, source)
             self._triangle = context.vertex_array(self._program, [])
@@ -109,7 +109,7 @@ class ShaderScene:
         except BaseException:
             context.release()
             raise
-        self.pix_fmt = self._readback.pix_fmt
+        self.pix_fmt: str = self._readback.pix_fmt
         self._set("iResolution", (*size, 1.0))
         self._set("iFrameRate", fps)
         self._set("iTimeDelta", 1 / fps)

@@ -51,7 +51,7 @@ class FrameSource:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
-        self.pixel_format = "rgb24"
+        self.pixel_format: str = "rgb24"
 
     async def frames(self) -> AsyncIterator[azc.Frame]:
         """All of them; each is the receiver's to release."""

@@ -39,7 +39,9 @@ class Meter:
     """Frames, bytes, gaps and ages, a line a second."""
 
     def __init__(self) -> None:
-        self.frames = self.gaps = self.nbytes = 0
+        self.frames: int = 0
+        self.gaps: int = 0
+        self.nbytes: int = 0
         self._since = time.monotonic()
         self._counted = (0, 0)
         self._ages: list[float] = []
@@ -91,7 +93,7 @@ class Viewer:
     """Receives frames; what comes instead of them, it explains."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.meter = Meter()
+        self.meter: Meter = Meter()
         self._options = options
         self._ssl_context = client_tls(options)
         self._process: azc.Process | None = None

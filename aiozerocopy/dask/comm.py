@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy.dask.messages import Frame
 
-logger = logging.getLogger("distributed.comm.azc")
+logger: logging.Logger = logging.getLogger("distributed.comm.azc")
 
 # What a stream raises when it cannot go on.
 LOST = (

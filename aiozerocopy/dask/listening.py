@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from aiozerocopy.dask.comm import StreamComm
     from aiozerocopy.streams import Stream
 
-logger = logging.getLogger("distributed.comm.azc")
+logger: logging.Logger = logging.getLogger("distributed.comm.azc")
 
 BURST = 64  # connections accepted before other tasks run
 PAUSE = 0.1  # seconds without accepting, when there are no fds or no memory

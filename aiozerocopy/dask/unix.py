@@ -66,7 +66,7 @@ class Place:
 
     def __init__(self, location: str) -> None:
         self._folder = ""
-        self.path = re.sub(r":[0-9]+$", "", location)
+        self.path: str = re.sub(r":[0-9]+$", "", location)
         if "/" not in location:
             self._folder = tempfile.mkdtemp(prefix="aiozerocopy-dask-")
             self.path = os.path.join(self._folder, "socket")

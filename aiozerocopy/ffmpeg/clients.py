@@ -53,7 +53,7 @@ class Subscription(ObjectReceiveStream[bytes]):
     """
 
     def __init__(self, clients: Clients, when_slow: Literal["skip", "end"]) -> None:
-        self.skipped = 0  # pieces, because the client was slow
+        self.skipped: int = 0  # pieces, because the client was slow
         self._clients = clients
         self._ends_when_slow = when_slow == "end"
         self._pieces: FrameQueue[Piece] = FrameQueue()

@@ -42,10 +42,10 @@ class Destination:
             FileExistsError: it is there, and is not to be replaced.
             OSError: nothing can be written there.
         """
-        self.path = Path(os.path.realpath(path))
+        self.path: Path = Path(os.path.realpath(path))
         if not overwrite and self.path.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
-        self.unfinished = self._beside("unfinished")
+        self.unfinished: Path = self._beside("unfinished")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         os.close(os.open(self.unfinished, flags, 0o666))
 

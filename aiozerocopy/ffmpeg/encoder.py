@@ -117,7 +117,7 @@ class Encoder(Writer, ByteReceiveStream):
             group = max(1, round(GROUP * checked_rate(fps)))
         if group < 1:
             raise ValueError(f"a group has at least one frame, not {group}")
-        self.format = _ALIASES.get(format, format)
+        self.format: str = _ALIASES.get(format, format)
         self._cut = _FORMATS.get(self.format)
         muxer, ours = self.format, ["-flush_packets", "1", "-g", str(group)]
         if self._cut is not None:
@@ -191,7 +191,7 @@ class Encoder(Writer, ByteReceiveStream):
 
     async def _look_at_end(self, running: Running) -> None:
         await running.process.wait()
-        self.frames_written = running.child.status().frames
+        self.frames_written: int = running.child.status().frames
         if running.child.has_failed:
             raise running.child.failure()
         if running.video.stats.bytes_sent == 0:

@@ -25,7 +25,7 @@ class MKVClusters:
     """A `Cutter` of Matroska and WebM, with clusters that say how long they are."""
 
     def __init__(self) -> None:
-        self.header = b""
+        self.header: bytes = b""
         self._data = bytearray()  # that are not a whole element yet
         self._video = 0  # the number of the video track
         self._has_begun = False  # a cluster has come

@@ -22,7 +22,7 @@ class MP4Fragments:
     """A `Cutter` of fragmented MP4 and MOV."""
 
     def __init__(self) -> None:
-        self.header = b""
+        self.header: bytes = b""
         self._data = bytearray()  # that are not a whole box yet
         self._boxes: list[bytes] = []  # of the piece that has begun
         self._key: bool | None = None  # of that piece, once its ``moof`` is there

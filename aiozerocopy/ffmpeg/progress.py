@@ -89,7 +89,7 @@ class Watchdog:
         is_awaited: Callable[[], bool],
         signs: Callable[[], object],
     ) -> None:
-        self.barked = False
+        self.barked: bool = False
         self._process = process
         self.timeout = timeout
         self._is_awaited = is_awaited

@@ -125,8 +125,8 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
         Raises:
             ValueError, TypeError: arguments that mean nothing.
         """
-        self.pix_fmt = checked_format(pix_fmt)
-        self.frames_received = 0
+        self.pix_fmt: str = checked_format(pix_fmt)
+        self.frames_received: int = 0
         *before, dash_i, name = input_arguments(source)
         self._input = [*before, *part_arguments(start, duration), dash_i, name]
         self._source = source

@@ -104,10 +104,10 @@ class Writer:
         Raises:
             ValueError, TypeError: arguments that mean nothing.
         """
-        self.size = checked_size(size)
-        self.fps = checked_rate(fps)
-        self.pix_fmt = checked_format(pix_fmt)
-        self.frames_written = 0  # in the film, once it is finished
+        self.size: tuple[int, int] = checked_size(size)
+        self.fps: Fraction = checked_rate(fps)
+        self.pix_fmt: str = checked_format(pix_fmt)
+        self.frames_written: int = 0  # in the film, once it is finished
         self.audio: Audio | None = None
         self._sound: list[str] = []  # FFmpeg's arguments for sound from elsewhere
         if isinstance(audio, Audio):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import anyio.lowlevel
 
@@ -28,7 +28,7 @@ class Picture(Lease):
     it, and every send of it, is gone; only then is it drawn to again.
     """
 
-    KIND = "picture"
+    KIND: ClassVar[str] = "picture"
     shape: tuple[int, ...]
     dtype: str
 
@@ -36,7 +36,7 @@ class Picture(Lease):
         super().__init__(view)
         self.shape = shape
         self.pix_fmt = pix_fmt
-        self.nbytes = view.nbytes
+        self.nbytes: int = view.nbytes
         self.dtype = "uint8"
 
     def release(self) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from aiozerocopy._core.waiter import call_soon, current_loop, runs_here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from aiozerocopy._core.ring_end import RingEnd
 
@@ -25,8 +25,8 @@ class Bell:
     def __init__(self, end: RingEnd) -> None:
         self._end = end
         self._loop = current_loop()
-        self.budget = self._loop.budget
-        self.yield_to_loop = self._loop.yield_to_loop
+        self.budget: int = self._loop.budget
+        self.yield_to_loop: Callable[[], Awaitable[None]] = self._loop.yield_to_loop
         self._listeners: dict[Callable[[], object], None] = {}
         self._fds = end.fds()
         self._watched: set[int] = set()

@@ -47,7 +47,7 @@ class Place:
     """A place in the line, the last when it is made."""
 
     def __init__(self, line: Line) -> None:
-        self.change = RemoteChange()
+        self.change: RemoteChange = RemoteChange()
         self._line = line
         self._entry = weakref.ref(self)
         line._places.append(self._entry)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Path = str | bytes | os.PathLike[str]
 
-log = logging.getLogger("aiozerocopy")
+log: logging.Logger = logging.getLogger("aiozerocopy")
 
 PACKETS = socket.SOCK_SEQPACKET
 BACKLOG = 8

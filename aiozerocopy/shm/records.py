@@ -31,8 +31,8 @@ class Record(Lent):
 
     def __init__(self, view: memoryview, type_id: int) -> None:
         super().__init__(view)
-        self.type_id = type_id
-        self.nbytes = view.nbytes
+        self.type_id: int = type_id
+        self.nbytes: int = view.nbytes
 
     def array(self, dtype: Any = "uint8", shape: Any = -1) -> npt.NDArray[Any]:
         """The same memory as a read-only NumPy array, without a copy.

@@ -56,7 +56,7 @@ class Routes:
     """The routes of one ring."""
 
     def __init__(self, receiver: Receiver) -> None:
-        self.others = Route(self)
+        self.others: Route = Route(self)
         self._receiver = receiver
         self._by_type: dict[int, Route] = {}
         self._change = Change()

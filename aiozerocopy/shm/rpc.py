@@ -51,8 +51,10 @@ class Request(Record):
 
     def __init__(self, record: Record, deadline: float | None) -> None:
         super().__init__(record.view[HEAD_BYTES:], record.type_id)
-        self.method = record.type_id
-        self.deadline = deadline  # seconds of time.monotonic(); None: it may take long
+        self.method: int = record.type_id
+        self.deadline: float | None = (
+            deadline  # seconds of time.monotonic(); None: it may take long
+        )
 
 
 class _Call:

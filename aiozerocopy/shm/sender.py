@@ -32,7 +32,7 @@ class Sender(Side):
 
     def __init__(self, end: RingEnd) -> None:
         super().__init__(end)
-        self.line = Line()
+        self.line: Line = Line()
 
     async def send(self, buffers: Sequence[Buffer], type_id: int) -> None:
         """Send one record; see `Ring.send`."""

@@ -25,8 +25,8 @@ class Side:
 
     def __init__(self, end: RingEnd) -> None:
         self.end = end
-        self.bell = Bell(end)
-        self.closed = False
+        self.bell: Bell = Bell(end)
+        self.closed: bool = False
         self._spent = 0  # of the loop's budget, by calls that finished at once
 
     def enter(self) -> None:

@@ -49,8 +49,8 @@ class Slot(Lent):
         self._view = None
         self._sender = sender
         self._place: Place | None = None
-        self.nbytes = nbytes
-        self.type_id = type_id
+        self.nbytes: int = nbytes
+        self.type_id: int = type_id
 
     def __await__(self) -> Generator[Any, None, Self]:
         """Wait for the room; then `commit` or `rollback` has to follow."""

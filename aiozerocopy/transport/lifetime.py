@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from aiozerocopy._core.lifetime import Bound
     from aiozerocopy.opening import HasFileno
 
-log = logging.getLogger("aiozerocopy")
+log: logging.Logger = logging.getLogger("aiozerocopy")
 
 
 def os_error(error: BaseException) -> OSError:

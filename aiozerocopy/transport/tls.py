@@ -38,7 +38,13 @@ if TYPE_CHECKING:
 RECORD = 16 << 10  # the most that TLS puts under one seal
 
 
-State = enum.Enum("State", "SHAKING OPEN CLOSING CLOSED")
+class State(enum.Enum):
+    """Where a connection stands."""
+
+    SHAKING = enum.auto()
+    OPEN = enum.auto()
+    CLOSING = enum.auto()
+    CLOSED = enum.auto()
 
 
 class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):

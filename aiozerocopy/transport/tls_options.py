@@ -30,10 +30,10 @@ class TLSOptions:
             raise TypeError(f"an ssl.SSLContext is expected, not {self.context!r}")
         if self.server_side:
             self.server_hostname = None
-        self.handshaking = _seconds(
+        self.handshaking: float = _seconds(
             "ssl_handshake_timeout", self.handshake_timeout, HANDSHAKE_TIMEOUT
         )
-        self.leaving = _seconds(
+        self.leaving: float = _seconds(
             "ssl_shutdown_timeout", self.shutdown_timeout, SHUTDOWN_TIMEOUT
         )
 

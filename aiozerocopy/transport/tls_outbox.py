@@ -27,7 +27,7 @@ class Outbox:
         self._is_on_its_way = False  # the mark
         self._waiting: list[asyncio.Future[None]] = []
         self._unsent: OSError | None = None  # why not all will be sent
-        self.nbytes = 0
+        self.nbytes: int = 0
         self.wire: Any = None
         self.wire_is_full = False
 

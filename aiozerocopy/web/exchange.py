@@ -115,7 +115,7 @@ class Outlet(MessageStream):
         deliver: Callable[[bytes], Awaitable[object]],
         drop: Callable[[], object] | None = None,
     ) -> None:
-        self.is_open = True
+        self.is_open: bool = True
         self._deliver = deliver
         self._drop = drop
 

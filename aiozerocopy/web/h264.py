@@ -54,7 +54,7 @@ GROUP = 60  # frames from one key frame to the next
 FPS = 30  # which FFmpeg is told; bits a frame follow from it, and few would be blocks
 MIN_BITRATE, MAX_BITRATE = 2_000_000, 8_000_000  # bits a second, at that rate
 
-log = logging.getLogger("aiozerocopy")
+log: logging.Logger = logging.getLogger("aiozerocopy")
 
 # Browsers take HD for BT.709, whatever the stream says; and H.264 has no odd sizes.
 _FILTERS = (

@@ -75,7 +75,9 @@ class Modes:
             for mode, show in handlers.items()
             if show
         }
-        self.modes = tuple(mode for mode in PATHS if PATHS[mode] in self.routes)
+        self.modes: tuple[str, ...] = tuple(
+            mode for mode in PATHS if PATHS[mode] in self.routes
+        )
         if not self.modes:
             raise ValueError(f"none of {list(modes)} can be offered here")
         self._past = dict.fromkeys(self.modes, Counts())

@@ -33,7 +33,7 @@ class PacketQueue:
     """Packets that wait for one viewer; too many, and it goes on at a key frame."""
 
     def __init__(self, limit: int) -> None:
-        self.dropped = 0  # pictures
+        self.dropped: int = 0  # pictures
         self._limit = limit
         self._packets: FrameQueue[Packet] = FrameQueue()
         self._ended = False

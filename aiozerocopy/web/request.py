@@ -31,7 +31,7 @@ class Refused(Exception):
         super().__init__(text)
         self.status = status
         self.text = text
-        self.headers = {**_TEXT, **(headers or {})}
+        self.headers: dict[str, str] = {**_TEXT, **(headers or {})}
 
     @property
     def body(self) -> bytes:
