@@ -15,9 +15,8 @@ from aiozerocopy.bench import chart, machine, summary
 from aiozerocopy.bench.outcome import Outcome, parse
 
 PAGES = Path("docs", "pages")
-BLOCK = re.compile(
-    r"(?<=<!-- from benchmarks.json -->\n).*(?=<!-- until here -->)", re.DOTALL
-)
+FROM, UNTIL = "<!-- from benchmarks.json -->\n", "<!-- until here -->"
+BLOCK = re.compile(f"(?<={FROM}).*(?={UNTIL})", re.DOTALL)
 
 
 def main(results: Path, root: Path) -> None:

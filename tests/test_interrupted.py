@@ -168,6 +168,21 @@ def test_doctor_that_waits_for_a_program(folder: Path) -> None:
     assert terminal.process.returncode == 130
 
 
+def test_bench_that_waits_for_the_compiler(folder: Path) -> None:
+    """What the compiler has started ends with it: see the fixture."""
+    compiler = folder / "cc"
+    compiler.write_text(f"#!/bin/sh\ntail -f {folder}/cc &\necho compiling\nwait\n")
+    compiler.chmod(0o755)
+    words = [*PROGRAM, "bench", "sockets", "--only", "each"]
+    terminal = Terminal(words, folder, CC=str(compiler))
+    try:
+        terminal.read_until("compiling")
+        assert interrupt(terminal) < AT_ONCE
+    finally:
+        terminal.close()
+    assert lines_of(terminal.said)[-1] == "aiozerocopy bench: interrupted"
+
+
 def test_viewer_with_a_program_that_goes_on(folder: Path) -> None:
     server = Terminal([*PROGRAM, "serve", "--unix", "s", "--size=64x36"], folder)
     try:

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 from aiozerocopy._core import extras
 from aiozerocopy.bench import outcome
 from aiozerocopy.bench.outcome import Missed
-from aiozerocopy.bench.racing import Lacking, Options, in_brief, missing, run_race
+from aiozerocopy.bench.racing import (
+    Lacking,
+    Options,
+    how_to_get,
+    in_brief,
+    missing,
+    run_race,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +35,6 @@ if TYPE_CHECKING:
 SECONDS = 570.0  # ten minutes, less what the last race takes too long
 ROUNDS = 9
 LATE = "there was no time left for it"
-BY_HAND = {"tachyon": "it has to be built, as Benchmarks in the documentation says"}
 
 
 @dataclass
@@ -86,7 +92,8 @@ class Everything:
         field = in_brief(race).contestants
         absent = {one.name: one.needs for one in field if missing(one)}
         for name, needs in absent.items():
-            self._leave_out(Missed(race.bench, name, how_to_get(needs)))
+            package = next(one for one in needs if find_spec(one) is None)
+            self._leave_out(Missed(race.bench, name, how_to_get(package)))
         names = {one.name for one in [*field, *race.candidates]} - set(absent)
         return any(
             headline.ours in names and names.intersection(headline.rivals)
@@ -120,9 +127,3 @@ def is_lack(error: Exception) -> bool:
     if isinstance(error, ModuleNotFoundError):
         return extras.is_foreign(error)
     return isinstance(error, Lacking)
-
-
-def how_to_get(needs: Sequence[str]) -> str:
-    [name, *_] = (one for one in needs if find_spec(one) is None)
-    how = BY_HAND.get(name) or extras.command("bench", name)
-    return f"{name} is not installed: {how}"

@@ -72,7 +72,7 @@ class Lab:
         if not path.exists():
             if shutil.which(COMPILER) is None:
                 raise Lacking(f"{COMPILER}: no C compiler: on Debian, apt install gcc")
-            subprocess.run([COMPILER, "-O2", *options, "-o", path, source], check=True)
+            compile_all([COMPILER, "-O2", *options, "-o", str(path), str(source)])
         return str(path)
 
     def pattern(self, work: Work) -> str:
@@ -82,6 +82,18 @@ class Lab:
         if not path.exists():
             path.write_bytes(random.Random(n).randbytes(n))
         return str(path)
+
+
+def compile_all(command: list[str]) -> None:
+    """Run the compiler; with it end the programs that it starts, such as the linker."""
+    with subprocess.Popen(command, **GROUP) as compiler:
+        try:
+            status = compiler.wait()
+        except BaseException:
+            os.killpg(compiler.pid, signal.SIGKILL)
+            raise
+    if status:
+        raise subprocess.CalledProcessError(status, command)
 
 
 # Each loop, and the packages it needs.

@@ -82,6 +82,9 @@ class WrongBytes(Exception):
     """The receiver did not get what was sent."""
 
 
+BY_HAND = {"tachyon": "it has to be built, as Benchmarks in the documentation says"}
+
+
 class Lacking(FileNotFoundError):
     """This machine lacks what a race needs; the text says how to get it."""
 
@@ -90,8 +93,13 @@ def need(*modules: str) -> None:
     """Raises: Lacking: one of them is not installed."""
     for name in modules:
         if find_spec(name) is None:
-            command = extras.command("bench", name)
-            raise Lacking(f"{name} is not installed: {command}")
+            raise Lacking(how_to_get(name))
+
+
+def how_to_get(name: str) -> str:
+    """What is to be said of a module that is not installed."""
+    how = BY_HAND.get(name) or extras.command_for_one("bench", name)
+    return f"{name} is not installed: {how}"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from aiozerocopy.bench import machine, tables
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozerocopy.bench.outcome import Outcome, Row
+    from aiozerocopy.bench.outcome import Missed, Outcome, Row
 
 HEADER = ("work", "against", "ratio", "range", "CPU", "our rate")
 LEGEND = (
@@ -60,9 +60,18 @@ def show(outcome: Outcome) -> None:
 
 
 def remarks(outcome: Outcome) -> list[str]:
-    return [f"left out: {one}" for one in outcome.left_out] + [
-        f"failed: {one}" for one in outcome.failed
-    ]
+    """What is not in the table: for each reason one line."""
+    reasons: dict[str, list[Missed]] = {}
+    for one in outcome.left_out:
+        reasons.setdefault(one.why, []).append(one)
+    said = [f"failed: {one}" for one in outcome.failed]
+    for why, missed in reasons.items():
+        benches = ", ".join(dict.fromkeys(one.bench for one in missed))
+        alone = len(missed) == 1
+        said.append(
+            f"left out: {missed[0]}" if alone else f"left out in {benches}: {why}"
+        )
+    return said
 
 
 # ---- for files ----------------------------------------------------------------------
