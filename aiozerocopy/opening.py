@@ -24,7 +24,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from aiozerocopy._core.binding import PORTABLE
-from aiozerocopy._core.channel import IN, OUT, OWN, READS, UNTRUSTED, Channel
+from aiozerocopy._core.channel import IN, LENDS_ALL, OUT, OWN, READS, UNTRUSTED, Channel
 from aiozerocopy._core.pipe_size import PIPE_SIZE, capacity_of, enlarge_pipe
 from aiozerocopy._core.sending import QUEUE_LIMIT, RESCUE_LIMIT, Concurrent
 from aiozerocopy.streams import ReceiveStream, SendStream, Stream, UnixStream
@@ -362,6 +362,21 @@ def pipe(size: int = PIPE_SIZE) -> PipeEnds:
     Raises:
         OSError: there are no fds or no memory.
     """
+    return _pipe(size)
+
+
+def lending_pipe(size: int) -> PipeEnds:
+    """A pipe whose writer lends any memory, and copies none of it if cancelled.
+
+    If a send ends early, what it has lent may still be in the pipe.  Then empty that,
+    before anybody stores into the memory, and let no reader believe what it got.
+
+    Raises: as `pipe`.
+    """
+    return _pipe(size, READS | LENDS_ALL, rescue_limit=0)
+
+
+def _pipe(size: int, flags: int = 0, rescue_limit: int = RESCUE_LIMIT) -> PipeEnds:
     read_fd, write_fd = os.pipe()  # closed on exec
     enlarge_pipe(write_fd, size)
     os.set_blocking(read_fd, False)
@@ -371,8 +386,15 @@ def pipe(size: int = PIPE_SIZE) -> PipeEnds:
     except BaseException:
         os.close(write_fd)
         raise
-    writer = Channel(write_fd, OUT | OWN)
-    return PipeEnds(ReceiveStream(reader), SendStream(writer))
+    writer = Channel(write_fd, OUT | OWN | flags)
+    return PipeEnds(
+        ReceiveStream(reader), SendStream(writer, rescue_limit=rescue_limit)
+    )
+
+
+def reader_over(fd: int) -> ReceiveStream:
+    """A stream over the read end of a pipe, which it takes over."""
+    return ReceiveStream(Channel(fd, IN))
 
 
 def pipe_capacity(stream: SendStream | ReceiveStream) -> int | None:

@@ -51,6 +51,9 @@ enum {
     AZC_UNTRUSTED = 8, /* calls on this fd may block: leave them to a pump */
     AZC_READS = 16,    /* with AZC_OWN: the peer only read()s, so a pool's pages
                         * may be lent to it */
+    AZC_LENDS_ALL = 32, /* with AZC_READS: all other memory, too; what is unread
+                         * when its operation ends early stays in the pipe, and
+                         * whoever opened the channel must take it out there */
 };
 
 /* What azc_cancel did, and an event's outcome if its status is not 0. */

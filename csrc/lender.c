@@ -15,6 +15,7 @@ void azc__lender_init(azc_channel *channel) {
     bool wanted = channel->flags & AZC_READS && channel->flags & AZC_OWN;
     lender->nap_us = NAP_MIN_US;
     lender->lends = wanted && azc__outward(channel) && channel->lane->lend_from;
+    channel->queue.lends_all = channel->flags & AZC_LENDS_ALL;
 }
 
 size_t azc__lend_from(const azc_channel *channel) {

@@ -4,6 +4,11 @@
  * over when FIONREAD says that the reader has read past it.  No event tells that, so
  * the pump asks again and again, with naps in between.
  *
+ * With AZC_LENDS_ALL it lends any memory.  A loan of memory that is no pool's stays in
+ * the pipe if its operation ends early: then whoever opened the channel empties the
+ * pipe before anybody stores into that memory, and the reader knows by other means
+ * that it has no whole message.
+ *
  * If the kernel refuses to lend, the channel copies from then on.
  */
 #ifndef AZC_LENDER_H

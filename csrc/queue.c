@@ -65,15 +65,16 @@ azc_op *azc__queue_admit(azc_queue *queue) {
 
 /* ---- being moved ----------------------------------------------------- */
 
-static bool is_lendable(const struct iovec *piece, size_t lend_from) {
-    return piece->iov_len >= lend_from &&
-           azc__pool_lends(piece->iov_base, piece->iov_len);
+bool azc__queue_lends(const azc_queue *queue, const struct iovec *piece,
+                      size_t lend_from) {
+    if (!lend_from || piece->iov_len < lend_from) return false;
+    return queue->lends_all || azc__pool_lends(piece->iov_base, piece->iov_len);
 }
 
 /* Lists the next bytes to move, of at most max_ops operations, and marks them as in
  * flight.  After ENOUGH bytes no message is added, so that one that is over need not
  * wait for those behind it.  Returns the number of pieces; 0 if only empty messages
- * come next.  A pool's pieces of lend_from bytes or more are to be lent, unless that
+ * come next.  Pieces of lend_from bytes or more that may be are to be lent, unless that
  * is 0; *lend says whether these are.  A message with fds goes alone. */
 int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
                       uint64_t max_bytes, size_t lend_from, bool *lend) {
@@ -89,7 +90,7 @@ int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
             if (count == VEC_MAX || !max_bytes) return count;
             size_t n = op->vec[i].iov_len;
             if (!n) continue;
-            if (lend_from && is_lendable(&op->vec[i], lend_from) != *lend) {
+            if (azc__queue_lends(queue, &op->vec[i], lend_from) != *lend) {
                 if (count)
                     return count; /* one call lends or copies, not both */
                 *lend = true;

@@ -27,6 +27,7 @@ typedef struct azc_queue {
     uint64_t bytes;    /* still to be moved, within the limit */
     uint64_t ops;      /* all operations, */
     uint64_t waiting;  /* and those that have no room yet */
+    bool lends_all;    /* any memory may be lent, not only a pool's */
 } azc_queue;
 
 /* Puts an operation at the end.  False: it has no room yet. */
@@ -35,6 +36,9 @@ bool azc__queue_push(azc_queue *queue, azc_op *op);
 void azc__queue_push_first(azc_queue *queue, azc_op *op);
 /* The next one that has waited and has room now, or NULL. */
 azc_op *azc__queue_admit(azc_queue *queue);
+/* May this piece be lent, with lend_from as for azc__queue_gather? */
+bool azc__queue_lends(const azc_queue *queue, const struct iovec *piece,
+                      size_t lend_from);
 int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
                       uint64_t max_bytes, size_t lend_from, bool *lend);
 void azc__queue_accept(azc_queue *queue, uint64_t n, bool lent);

@@ -10,7 +10,6 @@
 #include "cancel.h"
 #include "ending.h"
 #include "move.h"
-#include "pool.h"
 
 /* May a submitting thread make system calls itself? */
 static bool may_send_now(const azc_channel *channel) {
@@ -142,10 +141,8 @@ static message in_one_piece(const struct iovec *piece, int messages) {
 
 static bool would_be_lent(const azc_channel *channel, const message *it) {
     size_t from = azc__lend_from(channel);
-    for (int i = 0; from && i < it->count; i++) {
-        size_t n = it->vec[i].iov_len;
-        if (n >= from && azc__pool_lends(it->vec[i].iov_base, n)) return true;
-    }
+    for (int i = 0; from && i < it->count; i++)
+        if (azc__queue_lends(&channel->queue, &it->vec[i], from)) return true;
     return false;
 }
 

@@ -31,6 +31,7 @@ class _Lib(Protocol):
     AZC_OWN: int
     AZC_UNTRUSTED: int
     AZC_READS: int
+    AZC_LENDS_ALL: int
     AZC_DROPPED: int
     AZC_RESCUED: int
     AZC_LATER: int

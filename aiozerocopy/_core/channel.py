@@ -34,6 +34,7 @@ OUT: int = lib.AZC_OUT
 OWN: int = lib.AZC_OWN
 UNTRUSTED: int = lib.AZC_UNTRUSTED
 READS: int = lib.AZC_READS
+LENDS_ALL: int = lib.AZC_LENDS_ALL
 
 CHANGED = "a message changed its size while it waited"
 

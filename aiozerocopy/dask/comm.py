@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+    from aiozerocopy.dask.messages import Frame
+
 logger = logging.getLogger("distributed.comm.azc")
 
 # What a stream raises when it cannot go on.
@@ -114,7 +116,7 @@ class StreamComm(Comm):
             raise CommClosedError(f"{self!r} was closed before")
         try:
             self._is_reading = True
-            frames = await receive_frames(self.stream)
+            frames = await self._receive()
         except LOST as error:
             self._lose(error)
         except BaseException:
@@ -158,13 +160,19 @@ class StreamComm(Comm):
         )
         buffers, nbytes = pack(frames)
         try:
-            await self.stream.send(*buffers)
+            await self._send(buffers, nbytes)
         except LOST as error:
             self._lose(error)
         except BaseException:
             self.abort()
             raise
         return nbytes
+
+    async def _send(self, buffers: list[Frame], nbytes: int) -> None:
+        await self.stream.send(*buffers)
+
+    async def _receive(self) -> list[memoryview]:
+        return await receive_frames(self.stream)
 
     def _lose(self, error: Exception) -> NoReturn:
         """End by this error, and raise it in Dask's words."""

@@ -101,9 +101,25 @@ async def receive_frames(source: Source) -> list[memoryview]:
 
     Raises: NotAMessage; others: as ``source.receive_exactly``.
     """
+    return await receive_rest(source, await receive_number(source))
+
+
+async def receive_number(source: Source) -> int:
+    """The number that comes first.
+
+    Raises: as ``source.receive_exactly``.
+    """
     head = bytearray(NUMBER)
     await source.receive_exactly(head)
-    block = await _receive(source, int(struct.unpack("=Q", head)[0]))
+    return int(struct.unpack("=Q", head)[0])
+
+
+async def receive_rest(source: Source, first: int) -> list[memoryview]:
+    """The frames of a message, of which that number was read.
+
+    Raises: as `receive_frames`.
+    """
+    block = await _receive(source, first)
     frames, sizes = unpack(block)
     for size in sizes:
         frames.append(await _receive(source, size))

@@ -1,0 +1,112 @@
+"""A loan: a pipe over which large messages go to a process of the same machine.
+
+The memory of a message is lent to the reader (csrc/lender.h) and copied once, into the
+reader's memory; a Unix socket copies twice.  Any memory is lent, also what cannot be
+taken back.  So a message that is interrupted is void, which the reader must be told by
+other means, or rather: it must be told of every message that it is whole.
+
+Who owns what.  Both ends are the loan's.  The reader's fd goes to the peer in a message
+(which has a duplicate of its own) and is then closed here, so that the peer's end tells
+us when it has gone.  ``abort`` ends the pipe: nothing more is lent then, and what the
+peer has not read is taken out of the pipe again.  For that the loan opens the pipe's
+file once more, from which it can do so after the stream has closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import weakref
+from typing import TYPE_CHECKING
+
+from aiozerocopy._core.binding import PORTABLE
+from aiozerocopy.opening import lending_pipe, pipe_capacity
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from aiozerocopy.opening import PipeEnds
+    from aiozerocopy.streams import ReceiveStream, SendStream
+
+# Bytes that a pipe holds, and how few make it slower than a socket.  (The system limits
+# what all pipes of a user hold together, and then makes small ones.)
+ROOM, TOO_LITTLE = 1 << 20, 256 << 10
+
+CAN_LEND = sys.platform == "linux" and not PORTABLE
+
+
+class Loan:
+    """The pipe, once it was opened; it is opened once at most."""
+
+    def __init__(self) -> None:
+        self._ends: PipeEnds | None = None
+        self._file: _File | None = None
+
+    def open(self) -> bool:
+        """Make the pipe; False if none can be made that is worth it.
+
+        Raises: OSError: not now, since there are no fds or no memory.
+        """
+        self._ends = lending_pipe(ROOM)
+        try:
+            self._file = _File(self._ends.writer.fileno(), os.O_WRONLY)
+        except BaseException:
+            self._ends.reader.abort()
+            self._ends.writer.abort()
+            raise
+        return (pipe_capacity(self._ends.writer) or 0) >= TOO_LITTLE
+
+    @property
+    def reader(self) -> ReceiveStream:
+        """The end that the peer is to have."""
+        assert self._ends is not None
+        return self._ends.reader
+
+    @property
+    def writer(self) -> SendStream:
+        assert self._ends is not None
+        return self._ends.writer
+
+    async def send(self, *buffers: Buffer) -> None:
+        """Return when the peer has read them; if it is interrupted, abort the loan.
+
+        Raises: as `SendStream.send`.
+        """
+        await self.writer.send(*buffers)
+
+    @property
+    def is_refused(self) -> bool:
+        """True once the kernel has refused to lend, and this pipe only copies."""
+        return not self.writer._out.stats().lends
+
+    def abort(self) -> None:
+        """End the pipe, and take back what was lent.  May be called from any thread."""
+        if self._ends is not None:
+            self._ends.reader.abort()
+            self._ends.writer.abort()
+        if self._file is not None:
+            self._file.empty()
+            self._file.close()
+
+
+class _File:
+    """A pipe's file, opened once more: so no flag is shared with other fds."""
+
+    def __init__(self, fd: int, access: int) -> None:
+        path, flags = f"/proc/self/fd/{fd}", access | os.O_NONBLOCK | os.O_CLOEXEC
+        self.close = weakref.finalize(self, os.close, fd := os.open(path, flags))
+        self._fd = fd
+
+    def empty(self) -> None:
+        """Take out what nobody has read.
+
+        A reader that is copying some of it just now is waited for.  If there are no fds
+        left, that stays in the pipe until the peer closes its end.
+        """
+        if not self.close.alive:
+            return
+        with contextlib.suppress(OSError):
+            reading = _File(self._fd, os.O_RDONLY)
+            while os.read(reading._fd, ROOM):  # ends with BlockingIOError
+                pass

@@ -1,0 +1,273 @@
+"""The stream of ``azc+unix://``: a Unix socket, and pipes for large messages.
+
+On the socket
+    a message              as messages.py says; its first number is below BY_PIPE
+    PIPE, then a byte      with the byte comes the end of a pipe, for the large messages
+                           that follow; or no fd, if the sender could not send one
+    BY_PIPE + first        the message without its first number comes through the pipe;
+                           next is one byte:
+        WHOLE              all of it was in the pipe, and is as it was sent
+        AGAIN              the pipe has failed; what it was to carry follows here
+
+So a message goes one way or the other, and their order is that of the socket.  Each
+direction has a pipe of its own, made for the first large message, and ended with the
+comm or when it fails; there is never a second one.  Nobody gets a pipe who has not said
+in Dask's handshake that he takes one.
+
+Who waits for what.  A write waits until the peer has read all of it from the pipe: only
+then is the memory its owner's again.  Then it says WHOLE.  A write that is cancelled or
+fails in between ends the comm, so that WHOLE never comes, and what was read is thrown
+away: only whole messages leave this file, though their memory was lent.
+
+When one side dies, the kernel closes its ends of the socket and of both pipes, which
+ends the other's reads and writes.  A peer that has closed the socket but not the pipe
+(a process that it has forked may keep that) is found out within LOOK seconds.
+
+When there are no fds: a sender that can make no pipe sends by the socket, and tries
+again with the next message.  A receiver that can take none has closed the sender's pipe
+by that; the sender sees it and sends the message AGAIN.
+
+What a hostile peer can do.  It is of the same user, and Dask unpickles what it sends.
+Fds are taken where one is expected, and closed unless it is the reading end of a pipe.
+Lengths are checked as for any message.  It cannot make this side read a message that
+was not announced, nor take more than the one pipe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import stat
+import struct
+import sys
+from typing import TYPE_CHECKING
+
+import anyio
+
+from aiozerocopy._core.errors import StreamBroken
+from aiozerocopy.dask.hangup import has_hung_up
+from aiozerocopy.dask.loan import Loan
+from aiozerocopy.dask.messages import (
+    NUMBER,
+    NotAMessage,
+    receive_number,
+    receive_rest,
+)
+from aiozerocopy.opening import reader_over
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator, Sequence
+
+    from typing_extensions import Buffer
+
+    from aiozerocopy.dask.messages import Frame
+    from aiozerocopy.streams import ReceiveStream, SendStream, UnixStream
+
+LARGE = 1 << 20  # bytes of a message that goes by the pipe; a smaller one gains nothing
+LOOK = 1.0  # seconds
+
+BY_PIPE = 1 << 63
+PIPE = (1 << 64) - 1
+WHOLE, AGAIN = b"w", b"a"
+
+
+class LocalStream:
+    """A Unix socket's stream, which is this one's from the start, and its pipes."""
+
+    def __init__(self, stream: UnixStream) -> None:
+        self._stream = stream
+        self._turn = asyncio.Lock()  # of those who write
+        self._loan = Loan()
+        self._lends: bool | None = None  # None: there was no large message yet
+        self._pipe: ReceiveStream | None = None
+        self._was_offered = False
+        self._came: list[int] = []  # fds that are nobody's yet
+
+    # -- sending ------------------------------------------------------------------
+
+    async def send(self, item: Buffer = b"", *more: Buffer) -> None:
+        """Send by the socket."""
+        async with self._turn:
+            await self._stream.send(item, *more)
+
+    async def send_message(
+        self, buffers: Sequence[Frame], nbytes: int, peer_takes_pipes: bool
+    ) -> None:
+        """Send a message; when this returns its memory is yours again.
+
+        If it is interrupted, abort the stream: until then memory may be lent.
+
+        Raises: as `Stream.send`.
+        """
+        async with self._turn:
+            if nbytes < LARGE or not peer_takes_pipes or not await self._can_lend():
+                await self._stream.send(*buffers)
+                return
+            head = memoryview(buffers[0])
+            rest = [head[NUMBER:], *buffers[1:]]
+            (first,) = struct.unpack_from("=Q", head)
+            await self._stream.send(struct.pack("=Q", BY_PIPE + first))
+            try:
+                with self._watch_peer(self._loan.writer, sys.maxsize):
+                    await self._loan.send(*rest)
+            except anyio.BrokenResourceError:
+                self._stop_lending()
+                await self._stream.send(AGAIN, *rest)
+            else:
+                await self._stream.send(WHOLE)
+                if self._loan.is_refused:
+                    self._stop_lending()
+
+    async def _can_lend(self) -> bool:
+        """Is there a pipe?  The first who asks makes it."""
+        if self._lends is None:
+            try:
+                self._lends = self._loan.open()
+            except OSError:  # for want of fds: the next may have more luck
+                return False
+            if self._lends:
+                await self._offer_pipe()
+            else:
+                self._stop_lending()
+        return self._lends
+
+    async def _offer_pipe(self) -> None:
+        await self._stream.send(struct.pack("=Q", PIPE))
+        try:
+            await self._stream.send_fds(b"p", [self._loan.reader])
+        except StreamBroken:
+            raise
+        except OSError:  # no fds, or too many are on their way
+            await self._stream.send(b"p")
+            self._stop_lending()
+        else:
+            self._loan.reader.abort()
+
+    def _stop_lending(self) -> None:
+        self._lends = False
+        self._loan.abort()
+
+    # -- receiving ----------------------------------------------------------------
+
+    async def receive_exactly(self, buffer: Buffer) -> None:
+        """Receive from the socket."""
+        await self._stream.receive_exactly(buffer)
+
+    async def receive_frames(self) -> list[memoryview]:
+        """The frames of the next message.
+
+        Raises: NotAMessage; others: as `Stream.receive_exactly`.
+        """
+        first = await receive_number(self._stream)
+        while first == PIPE:
+            await self._take_pipe()
+            first = await receive_number(self._stream)
+        if first < BY_PIPE:
+            return await receive_rest(self._stream, first)
+        return await self._receive_lent(first - BY_PIPE)
+
+    async def _receive_lent(self, first: int) -> list[memoryview]:
+        frames = None
+        if self._pipe is not None:
+            with (
+                contextlib.suppress(anyio.BrokenResourceError),  # e.g. no fds
+                self._watch_peer(self._pipe, 0),
+            ):
+                frames = await receive_rest(self._pipe, first)
+            if frames is None:
+                self._drop_pipe()
+        word = bytearray(1)
+        await self._stream.receive_exactly(word)
+        if word == AGAIN:
+            self._drop_pipe()
+            return await receive_rest(self._stream, first)
+        if word != WHOLE or frames is None:
+            raise NotAMessage(f"{bytes(word)!r} after a message that came by a pipe")
+        return frames
+
+    async def _take_pipe(self) -> None:
+        if self._was_offered:
+            raise NotAMessage("a second pipe is announced")
+        self._was_offered = True
+        try:
+            _, self._came = await self._stream.receive_fds(1, 1)
+        except StreamBroken:
+            raise
+        except OSError:  # there are no fds left here; or several came, and were closed
+            await self._stream.receive_exactly(bytearray(1))
+            return
+        if self._came and not _is_read_end(self._came[0]):
+            raise NotAMessage("a pipe is announced, and something else comes")
+        if self._came:
+            self._pipe = reader_over(self._came.pop())
+
+    def _drop_pipe(self) -> None:
+        if self._pipe is not None:
+            self._pipe.abort()
+            self._pipe = None
+
+    # -- the end ------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _watch_peer(
+        self, pipe: SendStream | ReceiveStream, unread: int
+    ) -> Iterator[None]:
+        """End this use of a pipe if the peer closes the socket without the pipe.
+
+        There may be so many unread bytes on the socket.
+        """
+        loop = asyncio.get_running_loop()
+        is_over = False
+
+        def look() -> None:
+            fd = self._stream.fileno()
+            if is_over or fd < 0:
+                return
+            if has_hung_up(fd, unread):
+                pipe.abort()
+            else:
+                loop.call_later(LOOK, look)
+
+        loop.call_later(LOOK, look)
+        try:
+            yield
+        finally:
+            is_over = True
+
+    async def aclose(self) -> None:
+        """Let a message that is on its way come to its end, then close.
+
+        Raises: as `Stream.aclose`.
+        """
+        async with self._turn:
+            self._end_pipes()
+        await self._stream.aclose()
+
+    def abort(self) -> None:
+        """Close at once.  May be called from any thread."""
+        self._stream.abort()
+        self._end_pipes()
+
+    def _end_pipes(self) -> None:
+        self._loan.abort()
+        self._drop_pipe()
+        with contextlib.suppress(IndexError):
+            os.close(self._came.pop())
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    @property
+    def _raw_socket(self) -> socket.socket:
+        return self._stream._raw_socket
+
+    def _has_unread(self) -> bool:
+        return self._stream._has_unread()
+
+
+def _is_read_end(fd: int) -> bool:
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    return stat.S_ISFIFO(os.fstat(fd).st_mode) and flags & os.O_ACCMODE == os.O_RDONLY

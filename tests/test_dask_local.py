@@ -1,0 +1,684 @@
+"""Large messages of azc+unix:// go through a pipe; the peer is a plain socket here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import random
+import resource
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from figures import count
+from interruption import Interruption, Lines, shown
+from links import linux_only, until
+
+pytest.importorskip("distributed", reason="needs Dask")
+np = pytest.importorskip("numpy")
+
+from distributed.comm.core import CommClosedError  # noqa: E402
+from distributed.protocol.serialize import to_serialize  # noqa: E402
+
+from aiozerocopy._core.borrows import borrowed  # noqa: E402
+from aiozerocopy.dask import loan as loan_module  # noqa: E402
+from aiozerocopy.dask import local  # noqa: E402
+from aiozerocopy.dask.kinds import PIPES, UnixComm  # noqa: E402
+from aiozerocopy.dask.local import AGAIN, BY_PIPE, LARGE, PIPE, WHOLE  # noqa: E402
+from aiozerocopy.dask.messages import pack  # noqa: E402
+from aiozerocopy.opening import unix_stream_over  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = linux_only
+
+BIG = 3 << 20
+DEATHS = int(os.environ.get("AZC_DASK_DEATHS", "3"))  # of each kind
+
+
+def comm_over(sock: socket.socket) -> Any:
+    comm = UnixComm(unix_stream_over(sock), "azc+unix:///here", "azc+unix:///there")
+    comm.remote_info = {PIPES: True}  # as the handshake would tell
+    return comm
+
+
+class Ends:
+    """A comm, and a socket that is its peer."""
+
+    def __init__(self) -> None:
+        ours, self.peer = socket.socketpair()
+        self.peer.settimeout(10)
+        self.comm = comm_over(ours)
+
+    def __enter__(self) -> Ends:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.comm.abort()
+        self.peer.close()
+
+
+def pair() -> tuple[Any, Any]:
+    one, other = socket.socketpair()
+    return comm_over(one), comm_over(other)
+
+
+def array(nbytes: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).integers(0, 256, nbytes, dtype="u1")
+
+
+def message(nbytes: int, seed: int = 0) -> dict[str, Any]:
+    return {"a": to_serialize(array(nbytes, seed))}
+
+
+def run(test: Any) -> None:
+    async def main() -> None:
+        await asyncio.wait_for(test, 15)
+
+    asyncio.run(main(), debug=True)
+
+
+def exactly(sock: socket.socket, nbytes: int) -> bytes:
+    got = sock.recv(nbytes, socket.MSG_WAITALL)
+    assert len(got) == nbytes
+    return got
+
+
+def take_pipe(sock: socket.socket) -> int:
+    """As a peer does; the pipe's fd."""
+    assert struct.unpack("=Q", exactly(sock, 8)) == (PIPE,)
+    word, fds, _, _ = socket.recv_fds(sock, 1, 1)
+    assert word == b"p"
+    return fds[0]
+
+
+def announced(sock: socket.socket) -> int:
+    (first,) = struct.unpack("=Q", exactly(sock, 8))
+    assert first >= BY_PIPE
+    return int(first - BY_PIPE)
+
+
+async def ends_in_error(doing: Any) -> None:
+    with pytest.raises(CommClosedError):
+        await doing
+
+
+# ---- what goes which way ------------------------------------------------------------
+
+
+def test_messages_of_all_sizes_keep_their_order() -> None:
+    rng = random.Random(1)
+    sizes = [rng.choice((0, 9, LARGE - 200, LARGE, BIG)) for _ in range(40)]
+    lent: list[int] = []
+
+    async def write(comm: Any) -> None:
+        for number, size in enumerate(sizes):
+            await comm.write({"n": number, **message(size, number)})
+
+    async def read(comm: Any) -> None:
+        for number, size in enumerate(sizes):
+            got = await comm.read()
+            assert got["n"] == number
+            assert np.array_equal(got["a"], array(size, number))
+
+    async def test() -> None:
+        one, other = pair()
+        await asyncio.gather(write(one), read(one), write(other), read(other))
+        for comm in (one, other):
+            lent.append(comm.stream._loan.writer._out.stats().lent)
+            await comm.close()
+
+    run(test())
+    assert min(lent) > BIG
+
+
+def test_writers_that_compete_do_not_mix() -> None:
+    sizes = (10, BIG, LARGE, 20) * 3
+
+    async def test() -> None:
+        one, other = pair()
+        writes = [
+            asyncio.create_task(one.write({"n": n, **message(size, n)}))
+            for n, size in enumerate(sizes)
+        ]
+        for _ in sizes:
+            got = await other.read()
+            assert np.array_equal(got["a"], array(sizes[got["n"]], got["n"]))
+        await asyncio.gather(*writes)
+        await one.close()
+        await other.close()
+
+    run(test())
+
+
+def test_little_of_a_large_message_goes_over_the_socket() -> None:
+    async def test() -> None:
+        one, other = pair()
+        for _ in range(3):
+            _, got = await asyncio.gather(one.write(message(BIG)), other.read())
+            assert got["a"].flags.writeable
+        assert one.stream._stream.stats.bytes_sent < 100
+        await one.close()
+        await other.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("told", [{}, {PIPES: False}, {PIPES: "yes"}])
+def test_who_takes_no_pipes_gets_none(told: dict[str, Any]) -> None:
+    async def test() -> None:
+        one, other = pair()
+        one.remote_info = told
+        await asyncio.gather(one.write(message(BIG)), other.read())
+        assert one.stream._stream.stats.bytes_sent > BIG
+        await one.close()
+        await other.close()
+
+    run(test())
+
+
+def test_handshake_tells_who_takes_pipes() -> None:
+    async def test() -> None:
+        one, other = pair()
+        assert one.handshake_info()[PIPES] is True
+        await one.close()
+        await other.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("why", ["small pipes", "refused"])
+def test_pipe_that_is_not_worth_it_is_not_used(
+    why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if why == "small pipes":
+        monkeypatch.setattr(loan_module, "ROOM", 64 << 10)
+    else:
+        monkeypatch.setattr(loan_module.Loan, "is_refused", True)
+
+    async def test() -> None:
+        one, other = pair()
+        for expected in (0 if why == "refused" else 1, 1, 1):
+            before = one.stream._stream.stats.bytes_sent
+            _, got = await asyncio.gather(one.write(message(BIG)), other.read())
+            assert np.array_equal(got["a"], array(BIG))
+            by_socket = one.stream._stream.stats.bytes_sent - before > BIG
+            assert by_socket == expected
+        await one.close()
+        await other.close()
+
+    run(test())
+
+
+# ---- waiting ------------------------------------------------------------------------
+
+
+def test_write_waits_until_the_peer_has_read_the_pipe() -> None:
+    async def test() -> None:
+        with Ends() as ends:
+            data = array(LARGE)
+            write = asyncio.create_task(ends.comm.write({"a": to_serialize(data)}))
+            await until(lambda: ends.comm.stream._loan._ends is not None)
+            fd = await asyncio.to_thread(take_pipe, ends.peer)
+            first = await asyncio.to_thread(announced, ends.peer)
+            got = await asyncio.to_thread(read_all, fd, first - 1)
+            assert not write.done()  # one byte is left
+            got += os.read(fd, 99)
+            await write
+            assert data.tobytes() in got
+            assert exactly(ends.peer, 1) == WHOLE
+            os.close(fd)
+
+    run(test())
+
+
+def read_all(fd: int, nbytes: int) -> bytes:
+    os.set_blocking(fd, True)
+    got = bytearray()
+    while len(got) < nbytes:
+        piece = os.read(fd, nbytes - len(got))
+        assert piece
+        got += piece
+    return bytes(got)
+
+
+def test_cancelled_write_leaves_nothing_in_the_pipe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody sees what is stored in the memory afterwards."""
+    monkeypatch.setattr(local, "LARGE", LARGE // 4)  # so that all of it fits in
+
+    async def test() -> None:
+        with Ends() as ends:
+            write = asyncio.create_task(ends.comm.write(message(LARGE // 2)))
+            fd = await asyncio.to_thread(take_pipe, ends.peer)
+            first = await asyncio.to_thread(announced, ends.peer)
+            loan = ends.comm.stream._loan
+            await until(lambda: loan.writer._out.stats().bytes == first)
+            write.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await write
+            assert os.read(fd, LARGE) == b""  # the end, and nothing before it
+            assert ends.peer.recv(1) == b""  # and no word that it was whole
+            os.close(fd)
+            assert not borrowed
+
+    run(test())
+
+
+def test_close_waits_for_a_large_write() -> None:
+    async def test() -> None:
+        one, other = pair()
+        write = asyncio.create_task(one.write(message(BIG)))
+        await until(lambda: one.stream._lends)
+        close = asyncio.create_task(one.close())
+        got = await other.read()
+        assert np.array_equal(got["a"], array(BIG))
+        await asyncio.gather(write, close)
+        await other.close()
+
+    run(test())
+
+
+# ---- no fds -------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def no_fds_left() -> Iterator[None]:
+    most = max(map(int, os.listdir("/proc/self/fd")))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as files:
+        while (file := files.enter_context(open(os.devnull))).fileno() < most:
+            pass  # (there may be holes)
+        last = file.fileno()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (last + 1, limits[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+async def with_threads() -> tuple[Any, Any]:
+    """A pair of comms; the threads that send and receive for them have their fds."""
+    one, other = pair()
+    told, one.remote_info = one.remote_info, {}
+    await asyncio.gather(one.write(message(BIG)), other.read())
+    one.remote_info = told
+    return one, other
+
+
+def test_sender_without_fds_uses_the_socket() -> None:
+    async def test() -> None:
+        one, other = await with_threads()
+        with no_fds_left():
+            assert not (await asyncio.gather(other.read(), written(one)))[1]
+        assert (await asyncio.gather(other.read(), written(one)))[1]  # again
+        await one.close()
+        await other.close()
+
+    run(test())
+
+
+async def written(comm: Any) -> bool:
+    """Write a large message; did it go by the pipe?"""
+    before = comm.stream._stream.stats.bytes_sent
+    await comm.write(message(BIG))
+    return bool(comm.stream._stream.stats.bytes_sent - before < 100)
+
+
+def test_receiver_without_fds_gets_it_by_the_socket() -> None:
+    async def test() -> None:
+        one, other = await with_threads()
+        write = asyncio.create_task(one.write(message(BIG)))
+        await until(lambda: one.stream._loan._ends and one.stream._lends)
+        await until(lambda: one.stream._loan.reader.fileno() < 0)  # it is on its way
+        with no_fds_left():
+            got = await other.read()
+        await write
+        assert other.stream._pipe is None
+        assert np.array_equal(got["a"], array(BIG))
+        # and from then on
+        got, by_pipe = await asyncio.gather(other.read(), written(one))
+        assert not by_pipe
+        await one.close()
+        await other.close()
+
+    run(test())
+
+
+# ---- hostile peers ------------------------------------------------------------------
+
+
+def number(value: int) -> bytes:
+    return struct.pack("=Q", value)
+
+
+def body(nbytes: int) -> tuple[int, bytes]:
+    """A message's first number, and what comes after it."""
+    buffers, _ = pack([b"\x80", b"\x80" * nbytes])
+    whole = b"".join(map(bytes, buffers))
+    return struct.unpack_from("=Q", whole)[0], whole[8:]
+
+
+def offer(peer: socket.socket, *fds: int) -> None:
+    peer.send(number(PIPE))
+    socket.send_fds(peer, [b"p"], fds) if fds else peer.send(b"p")
+
+
+def _a_file(peer: socket.socket) -> None:
+    with open(os.devnull) as file:
+        offer(peer, file.fileno())
+
+
+def _a_write_end(peer: socket.socket) -> None:
+    read_fd, write_fd = os.pipe()
+    offer(peer, write_fd)
+    os.close(read_fd)
+    os.close(write_fd)
+
+
+def _a_socket(peer: socket.socket) -> None:
+    offer(peer, peer.fileno())
+
+
+def _by_a_pipe_that_never_came(peer: socket.socket) -> None:
+    peer.send(number(BY_PIPE + 24) + WHOLE)
+
+
+def _no_pipe_after_all_and_yet(peer: socket.socket) -> None:
+    offer(peer)
+    peer.send(number(BY_PIPE + 24) + WHOLE)
+
+
+def _two_pipes(peer: socket.socket) -> None:
+    read_fd, write_fd = os.pipe()
+    for _ in range(2):
+        offer(peer, read_fd)
+    os.close(read_fd)
+    os.close(write_fd)
+
+
+def _more_than_there_is_memory(peer: socket.socket) -> None:
+    read_fd, write_fd = os.pipe()
+    offer(peer, read_fd)
+    peer.send(number(BY_PIPE + (1 << 62)))
+    os.close(read_fd)
+    os.close(write_fd)
+
+
+def _a_strange_word(peer: socket.socket) -> None:
+    _through_pipe(peer, b"?")
+
+
+def _the_end_in_place_of_the_word(peer: socket.socket) -> None:
+    _through_pipe(peer, b"")
+    peer.shutdown(socket.SHUT_WR)
+
+
+def _the_end_in_the_pipe(peer: socket.socket) -> None:
+    first, rest = body(1000)
+    read_fd, write_fd = os.pipe()
+    offer(peer, read_fd)
+    peer.send(number(BY_PIPE + first))
+    os.write(write_fd, rest[:-1])
+    os.close(read_fd)
+    os.close(write_fd)
+
+
+def _nonsense_in_the_pipe(peer: socket.socket) -> None:
+    read_fd, write_fd = os.pipe()
+    offer(peer, read_fd)
+    peer.send(number(BY_PIPE + 64) + WHOLE)
+    os.write(write_fd, b"\xff" * 64)
+    os.close(read_fd)
+    os.close(write_fd)
+
+
+def _through_pipe(peer: socket.socket, word: bytes) -> None:
+    first, rest = body(1000)
+    read_fd, write_fd = os.pipe()
+    offer(peer, read_fd)
+    peer.send(number(BY_PIPE + first))
+    os.write(write_fd, rest)
+    peer.send(word)
+    os.close(read_fd)
+    os.close(write_fd)
+
+
+HOSTILE = [
+    _a_file,
+    _a_write_end,
+    _a_socket,
+    _by_a_pipe_that_never_came,
+    _no_pipe_after_all_and_yet,
+    _two_pipes,
+    _more_than_there_is_memory,
+    _a_strange_word,
+    _the_end_in_place_of_the_word,
+    _the_end_in_the_pipe,
+    _nonsense_in_the_pipe,
+]
+
+
+@pytest.mark.parametrize("attack", HOSTILE)
+def test_peer_that_breaks_the_rules(attack: Callable[[socket.socket], None]) -> None:
+    async def test() -> None:
+        with Ends() as ends:
+            attack(ends.peer)
+            await ends_in_error(ends.comm.read())
+            assert ends.comm.closed()
+
+    run(test())
+
+
+@pytest.mark.parametrize("fds", [0, 1, 2])
+def test_message_that_comes_again_is_taken_from_the_socket(fds: int) -> None:
+    """Whether the pipe never came, came, or came with other fds."""
+
+    async def test() -> None:
+        one, other = pair()
+        peer = socket.socket(fileno=os.dup(one.stream.fileno()))
+        buffers, _ = pack([b"\x80", b"\x93\x01\x02\x03" * 9])
+        whole = b"".join(map(bytes, buffers))
+        read_fd, write_fd = os.pipe()
+        offer(peer, *[read_fd, write_fd][:fds])
+        peer.send(number(BY_PIPE + struct.unpack_from("=Q", whole)[0]))
+        os.write(write_fd, whole[8:20])
+        os.close(read_fd)
+        os.close(write_fd)
+        peer.send(AGAIN + whole[8:])
+        if fds == 1:  # it has the pipe, which ends in the middle
+            await ends_in_error(other.read())
+        else:
+            frames = await other.stream.receive_frames()
+            assert bytes(frames[0]) == b"\x80"
+        peer.close()
+        one.abort()
+        other.abort()
+
+    run(test())
+
+
+# ---- death --------------------------------------------------------------------------
+
+READER = """
+import os, signal, socket, sys
+peer, n = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+peer.recv(8, socket.MSG_WAITALL)
+fd = socket.recv_fds(peer, 1, 1)[1][0]
+os.set_blocking(fd, True)
+while n:
+    n -= len(os.read(fd, n))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+WRITER = """
+import os, signal, socket, struct, sys
+peer, n, first = socket.socket(fileno=int(sys.argv[1])), *map(int, sys.argv[2:])
+read_fd, write_fd = os.pipe()
+peer.send(struct.pack("=Q", (1 << 64) - 1))
+socket.send_fds(peer, [b"p"], [read_fd])
+peer.send(struct.pack("=Q", (1 << 63) + first))
+os.close(read_fd)
+data = struct.pack("=3Q", 2, 1, first - 25) + bytes(first - 24)
+while n:
+    n -= os.write(write_fd, data[-n:])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("seed", range(DEATHS))
+@pytest.mark.parametrize("role", [READER, WRITER], ids=["reader", "writer"])
+def test_peer_is_killed_at_any_byte(role: str, seed: int) -> None:
+    n = random.Random(seed).randrange(1, BIG)
+
+    async def test() -> None:
+        with Ends() as ends:
+            arguments = [str(ends.peer.fileno()), str(n), str(BIG)]
+            child = await asyncio.to_thread(
+                subprocess.Popen,
+                [sys.executable, "-c", role, *arguments],
+                pass_fds=[ends.peer.fileno()],
+            )
+            ends.peer.close()
+            doing = ends.comm.write(message(BIG)) if role == READER else None
+            await ends_in_error(doing or ends.comm.read())
+            assert ends.comm.closed()
+            assert await asyncio.to_thread(child.wait) == -signal.SIGKILL
+
+    run(test())
+    count("Dask: deaths of a peer in a large message", 1)
+
+
+@pytest.mark.parametrize("seed", range(DEATHS))
+@pytest.mark.parametrize("who", ["reader", "writer"])
+def test_comm_is_aborted_at_any_byte(who: str, seed: int) -> None:
+    """From another thread, as Dask may do it."""
+    n = random.Random(seed).randrange(1, BIG)
+
+    async def test() -> None:
+        one, other = pair()
+        dying = {"reader": other, "writer": one}[who]
+        write = asyncio.create_task(one.write(message(BIG)))
+        read = asyncio.create_task(other.read())
+
+        def is_time() -> bool:
+            is_open = one.stream._loan._ends is not None
+            return write.done() or (
+                is_open and one.stream._loan.writer._out.stats().bytes >= n
+            )
+
+        await until(is_time)
+        await asyncio.to_thread(dying.abort)
+        results = await asyncio.gather(write, read, return_exceptions=True)
+        for result in results:
+            if isinstance(result, dict):
+                assert np.array_equal(result["a"], array(BIG))
+            else:
+                assert isinstance(result, (int, CommClosedError))
+        one.abort()
+        other.abort()
+
+    run(test())
+    count("Dask: aborts in a large message", 1)
+
+
+@pytest.mark.parametrize("what", ["read", "write"])
+def test_socket_that_ends_without_the_pipe_ends_both(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "LOOK", 0.01)
+
+    async def test() -> None:
+        with Ends() as ends:
+            if what == "read":
+                fd, write_fd = os.pipe()
+                offer(ends.peer, fd)
+                ends.peer.send(number(BY_PIPE + 1000))
+                doing = asyncio.create_task(ends.comm.read())
+                await until(lambda: ends.comm.stream._pipe is not None)
+            else:
+                write_fd = -1
+                doing = asyncio.create_task(ends.comm.write(message(BIG)))
+                fd = await asyncio.to_thread(take_pipe, ends.peer)
+            ends.peer.close()
+            await ends_in_error(doing)
+            os.close(fd)
+            if write_fd >= 0:
+                os.close(write_fd)
+
+    run(test())
+
+
+# ---- exceptions at every line -------------------------------------------------------
+
+
+class Other:
+    """The other comm, in a thread and a loop of its own, whose lines are not hit."""
+
+    def __init__(self, sock: socket.socket, writes: int) -> None:
+        self.got: list[Any] = []
+        self._sock, self._writes = sock, writes
+        self.thread = threading.Thread(target=lambda: asyncio.run(self._main()))
+        self.thread.start()
+
+    async def _main(self) -> None:
+        comm = comm_over(self._sock)
+        with contextlib.suppress(CommClosedError):
+            for n in range(self._writes):
+                await comm.write(message(LARGE, n))
+        with contextlib.suppress(CommClosedError):
+            while True:
+                self.got.append((await comm.read())["a"])
+        await comm.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["first write", "second write", "read", "close"])
+def test_exception_at_every_line(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing stays open, and the peer gets whole messages or none."""
+
+    async def once(lines: Lines) -> bool:
+        ours, theirs = socket.socketpair()
+        other = Other(theirs, 1 if name == "read" else 0)
+        comm = comm_over(ours)
+        if name in ("second write", "close"):
+            await comm.write(message(LARGE))
+        calls = {"read": comm.read, "close": comm.close}
+        write = partial(comm.write, message(LARGE))
+        was_hit, kept = False, None  # (no finalizer is to be hit)
+        try:
+            with lines:
+                kept = await (calls[name]() if name in calls else write())
+        except Interruption:
+            was_hit = True
+        await comm.close()
+        comm.abort()  # (again, where its end was interrupted)
+        del comm, calls, write, kept
+        gc.collect()
+        await asyncio.to_thread(other.thread.join)
+        assert all(np.array_equal(got, array(LARGE)) for got in other.got)
+        return was_hit
+
+    async def main() -> None:
+        seen = Lines(rooms=("dask",))
+        assert not await once(seen)
+        hits = 0
+        for at in seen.seen:
+            hits += await asyncio.wait_for(once(Lines(at, rooms=("dask",))), 10)
+            assert hits, shown(at)
+        assert hits > 0.9 * len(seen.seen) > 9
+
+    with caplog.at_level(logging.CRITICAL):
+        asyncio.run(main())
