@@ -256,11 +256,11 @@ def test_cancelled_write_leaves_nothing_in_the_pipe(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nobody sees what is stored in the memory afterwards."""
-    monkeypatch.setattr(local, "LARGE", LARGE // 4)  # so that all of it fits in
+    monkeypatch.setattr(local, "LARGE", 100_000)  # so that all of it fits in
 
     async def test() -> None:
         with Ends() as ends:
-            write = asyncio.create_task(ends.comm.write(message(LARGE // 2)))
+            write = asyncio.create_task(ends.comm.write(message(500_000)))
             fd = await asyncio.to_thread(take_pipe, ends.peer)
             first = await asyncio.to_thread(announced, ends.peer)
             loan = ends.comm.stream._loan

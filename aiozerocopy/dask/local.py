@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from aiozerocopy.dask.messages import Frame
     from aiozerocopy.streams import ReceiveStream, SendStream, UnixStream
 
-LARGE = 1 << 20  # bytes of a message that goes by the pipe; a smaller one gains nothing
+LARGE = 2 << 20  # bytes of a message that goes by the pipe; a smaller one gains nothing
 LOOK = 1.0  # seconds
 
 BY_PIPE = 1 << 63
