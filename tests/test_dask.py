@@ -36,11 +36,12 @@ from distributed.comm.tcp import TCPBackend as DasksOwn  # noqa: E402
 from distributed.protocol.serialize import Serialized, to_serialize  # noqa: E402
 from distributed.utils import offload  # noqa: E402
 
-from aiozerocopy.dask import kinds, listening, messages  # noqa: E402
+from aiozerocopy.dask import listening, messages  # noqa: E402
 from aiozerocopy.dask.comm import StreamComm  # noqa: E402
 from aiozerocopy.dask.memory import memory_for  # noqa: E402
 from aiozerocopy.dask.messages import pack  # noqa: E402
 from aiozerocopy.dask.secure import SecureStream  # noqa: E402
+from aiozerocopy.opening import NEAR_BUFFER  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -267,7 +268,7 @@ def test_little_is_under_way_on_one_machine(mutual: dict[str, Any]) -> None:
     async def test(comms: Pair) -> None:
         for comm in (comms.one, comms.other):
             size = comm.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-            assert size == 2 * kinds.NEAR  # Linux doubles what it is told
+            assert size == 2 * NEAR_BUFFER  # Linux doubles what it is told
 
     run("azc", mutual, test)
 

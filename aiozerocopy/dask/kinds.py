@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 from typing import TYPE_CHECKING, Any
 
 from distributed.comm.tcp import set_tcp_timeout
 
-from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy.dask.comm import StreamComm
 from aiozerocopy.dask.loan import CAN_LEND
 from aiozerocopy.dask.local import LocalStream
@@ -18,11 +15,6 @@ from aiozerocopy.streams import UnixStream
 if TYPE_CHECKING:
     from aiozerocopy.dask.messages import Frame
     from aiozerocopy.streams import Stream
-
-
-# Bytes in the buffer of a sender whose peer is on the same machine.  Measured with
-# arrays of 64 MB: twice the rate of the kernel's own choice, for half the CPU time.
-NEAR = 256 << 10
 
 
 # In the handshake: does a process take the pipes of `LocalStream`?
@@ -43,8 +35,6 @@ class TCPComm(StreamComm):
     ) -> None:
         super().__init__(stream, local_address, peer_address, deserialize)
         set_tcp_timeout(self)
-        with contextlib.suppress(OSError, StreamClosed):  # the peer may have gone
-            _stay_in_cache(self.socket)
 
 
 class TLSComm(TCPComm):
@@ -62,15 +52,6 @@ class TLSComm(TCPComm):
     ) -> None:
         super().__init__(stream, local_address, peer_address, deserialize)
         self._extra = stream.extra
-
-
-def _stay_in_cache(sock: socket.socket) -> None:
-    """Between processes of one machine, let no more bytes be under way than that.
-
-    The kernel would let megabytes pile up, and they would go through main memory twice.
-    """
-    if sock.getpeername()[0] == sock.getsockname()[0]:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, NEAR)
 
 
 class UnixComm(StreamComm):
