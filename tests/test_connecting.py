@@ -20,6 +20,7 @@ from links import linux_only, others_wait, until
 
 import aiozerocopy as azc
 from aiozerocopy._net import connecting, happy_eyeballs
+from aiozerocopy.opening import NEAR_BUFFER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,6 +56,48 @@ def unused_port() -> int:
 
 
 # ---- TCP -----------------------------------------------------------------------
+
+
+def buffer_of(sock: socket.socket) -> int:
+    return sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+
+
+@linux_only  # which doubles what it is told
+async def test_little_is_under_way_on_one_machine(listener: socket.socket) -> None:
+    host, port, *_ = listener.getsockname()
+    accepted: list[azc.Stream] = []
+    over = anyio.Event()
+
+    async def handle(stream: azc.Stream) -> None:
+        accepted.append(stream)
+        await over.wait()
+
+    async with (
+        azc.serve_tcp(handle, host, 0) as server,
+        azc.connect_tcp(host, server.port),
+        azc.connect_tcp(host, port) as stream,
+    ):
+        await until(lambda: accepted)
+        for one in (stream, *accepted):
+            assert buffer_of(one._raw_socket) == 2 * NEAR_BUFFER
+        over.set()
+
+
+@pytest.mark.parametrize("peer", ["far", "gone"])
+async def test_buffer_is_the_kernels_choice_over_a_network(
+    peer: str, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def peername(_: socket.socket) -> tuple[str, int]:
+        if peer == "gone":
+            raise OSError(errno.ENOTCONN, "gone")
+        return "192.0.2.1", 1
+
+    host, port, *_ = listener.getsockname()
+    with socket.create_connection((host, port)) as plain:
+        usual = buffer_of(plain)
+    monkeypatch.setattr(socket.socket, "getpeername", peername)
+    async with azc.connect_tcp(host, port) as stream:
+        assert buffer_of(stream._raw_socket) == usual
 
 
 async def test_connect_with_async_with(listener: socket.socket) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 import scripts
-from links import begun, others_wait, refusing, submitted, until
+from links import begun, others_wait, refusing, stuck, submitted, until
 from loans import (
     SIZE,
     Loan,
@@ -29,6 +29,7 @@ from oracle import assert_prefix, assert_same, payload, poison
 
 import aiozerocopy as azc
 from aiozerocopy._core.binding import PORTABLE
+from aiozerocopy.opening import lending_pipe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -399,3 +400,42 @@ class TestRefused:
             fault = refusing(f"vmsplice:error={error}{when}")
             said = scripts.run(REFUSED, "asyncio", under=fault)
             assert said.split() == ["copy"]
+
+
+class TestAnyMemory:
+    """What Dask's comms do with the memory of their arrays."""
+
+    @pytest.mark.parametrize("make", [bytes, bytearray, memoryview])
+    async def test_it_is_lent_in_order_with_what_is_small(self, make: Any) -> None:
+        reader, writer = lending_pipe(1 << 20)
+        async with writer, reader:
+            parts = [payload(n, size) for n, size in enumerate((9, 300_001, 70_000))]
+            got = bytearray(sum(map(len, parts)))
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(reader.receive_exactly, got)
+                await writer.send(*map(make, parts))
+            assert_same(bytes(got), b"".join(parts))
+            assert writer._out.stats().lent == 370_001
+
+    async def test_it_is_the_readers_until_it_was_read(self) -> None:
+        reader, writer = lending_pipe(1 << 20)
+        async with writer, reader:
+            data = bytearray(payload(1, 100_000))
+            ticket = await writer.put(data)
+            await until(lambda: writer._out.stats().lent == len(data))
+            assert not ticket.done()
+            assert len(await reader.receive(99_999)) == 99_999
+            assert not ticket.done()
+            await reader.receive(1)
+            await ticket
+            poison(data)
+
+    async def test_a_cancel_copies_nothing_and_ends_the_stream(self) -> None:
+        reader, writer = lending_pipe(256 << 10)
+        async with stuck(writer, payload(1, 1 << 20)) as tasks:
+            tasks.cancel_scope.cancel()
+        assert writer.stats.bytes_rescued == 0
+        with pytest.raises(azc.StreamBroken):
+            await writer.send(b"more")
+        writer.abort()
+        reader.abort()
