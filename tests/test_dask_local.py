@@ -15,6 +15,7 @@ import struct
 import subprocess
 import sys
 import threading
+import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -274,6 +275,36 @@ def test_cancelled_write_leaves_nothing_in_the_pipe(
             assert not borrowed
 
     run(test())
+
+
+def test_forked_child_takes_nothing_out_of_the_pipe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local, "LARGE", 100_000)
+
+    async def test() -> None:
+        one, other = pair()
+        write = asyncio.create_task(one.write(message(500_000)))
+        await until(lambda: one.stream._lends and one.stream._loan.reader.fileno() < 0)
+        await until(lambda: one.stream._loan.writer._out.stats().bytes > 500_000)
+        child = forked()
+        if not child:
+            one.abort()
+            os._exit(0)
+        await asyncio.to_thread(os.waitpid, child, 0)
+        got = await other.read()
+        assert np.array_equal(got["a"], array(500_000))
+        await write
+        await one.close()
+        await other.close()
+
+    run(test())
+
+
+def forked() -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # there are threads
+        return os.fork()
 
 
 def test_close_waits_for_a_large_write() -> None:

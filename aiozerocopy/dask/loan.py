@@ -82,11 +82,13 @@ class Loan:
 
     def abort(self) -> None:
         """End the pipe, and take back what was lent.  May be called from any thread."""
-        if self._ends is not None:
-            self._ends.reader.abort()
-            self._ends.writer.abort()
+        if self._ends is None:
+            return
+        self._ends.reader.abort()
+        self._ends.writer.abort()
         if self._file is not None:
-            self._file.empty()
+            if not self.writer._out.inherited:  # (in a forked child it is the parent's)
+                self._file.empty()
             self._file.close()
 
 
