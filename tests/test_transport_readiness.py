@@ -16,7 +16,7 @@ from oracle import payload
 from transports import End, Recorder, anyio_backend, opened
 
 from aiozerocopy import transport as azt
-from aiozerocopy.transport import readiness
+from aiozerocopy.transport import readiness, reading
 from aiozerocopy.transport.reading import LITTLE
 
 if TYPE_CHECKING:
@@ -63,6 +63,27 @@ async def test_what_comes_takes_no_turn_more(ears: Ears) -> None:
         end.peer.shutdown(socket.SHUT_WR)
         await until(lambda: "eof" in end.protocol.events)
         assert ears.heard == 0
+
+
+class Halting(Recorder):
+    """Pauses at the first piece."""
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self.transport.pause_reading()
+
+
+@pytest.mark.parametrize(("factory", "told"), [(Recorder, 5000), (Halting, 1000)])
+async def test_a_read_that_is_full_is_followed_by_another(
+    factory: type[Recorder], told: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the same turn of the loop, unless the protocol has enough."""
+    for size in ("READ_SIZE", "LITTLE"):
+        monkeypatch.setattr(reading, size, 1000)
+    async with opened(factory) as end:
+        end.peer.send(b"x" * 5000)
+        end.transport._readable()
+        assert len(end.protocol.data) == told
 
 
 async def test_much_and_then_a_reset() -> None:

@@ -19,6 +19,7 @@ from aiozerocopy._core import fork_and_exit
 from aiozerocopy.transport.lifetime import Lifetime
 
 READ_SIZE = 256 << 10
+READS = 8  # in one turn of the loop, as long as all are full
 LITTLE = 8 << 10  # bytes, for which it is cheaper to make new memory than to copy
 
 _NOTHING_NOW = (BlockingIOError, InterruptedError)
@@ -87,14 +88,22 @@ class Reading(Lifetime, asyncio.ReadTransport):
             self._stop()
             return
         try:
-            if self._is_buffered:
-                self._read_into()
-            elif data := self._read():
-                self._protocol.data_received(data)
+            left = READS
+            while self._take() >= READ_SIZE and self.is_reading() and left > 1:
+                left -= 1
         except BaseException as error:
             self._fail(error, "what it does with what comes")
             if not isinstance(error, Exception):
                 raise
+
+    def _take(self) -> int:
+        """Give the protocol what has come, by one read; how many bytes that is."""
+        if self._is_buffered:
+            return self._read_into()
+        data = self._read()
+        if data:
+            self._protocol.data_received(data)
+        return len(data)
 
     def _read(self) -> bytes:
         """What came; nothing if nothing did, and then the reason was dealt with."""
@@ -112,7 +121,7 @@ class Reading(Lifetime, asyncio.ReadTransport):
             self._end_reading()
         return data
 
-    def _read_into(self) -> None:
+    def _read_into(self) -> int:
         buffer = self._protocol.get_buffer(-1)
         if not len(buffer):
             raise RuntimeError("get_buffer() returned an empty buffer")
@@ -120,11 +129,12 @@ class Reading(Lifetime, asyncio.ReadTransport):
             n = os.readv(self._fd, (buffer,))
         except OSError as error:
             self._read_failed(error)
-            return
+            return 0
         if n:
             self._protocol.buffer_updated(n)
         else:
             self._end_reading()
+        return n
 
     def _read_failed(self, error: OSError) -> None:
         if not isinstance(error, _NOTHING_NOW):
