@@ -170,8 +170,8 @@ class Server:
             tracer.stderr.readline()  # "attached"
             complaints, told, sent = json.loads(self._ask("go"))
             tracer.communicate()
-        trace = self._trace.read_text("utf-8", "ignore").splitlines()
-        return Verdict(complaints, told, sent, "\n".join(joined(trace)))
+        lines = self._trace.read_text("utf-8", "ignore").splitlines()
+        return Verdict(complaints, told, sent, "\n".join(joined(lines)))
 
 
 def joined(trace: Iterable[str]) -> Iterator[str]:
