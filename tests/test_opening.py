@@ -25,7 +25,7 @@ from links import linux_only
 import aiozerocopy as azc
 from aiozerocopy._core import channel, fork_and_exit, pipe_size
 from aiozerocopy._core.binding import PORTABLE
-from aiozerocopy._core.channel import Channel
+from aiozerocopy._core.channel import OUT, OWN, Channel
 from aiozerocopy._core.lifetime import Bound
 
 if TYPE_CHECKING:
@@ -659,3 +659,35 @@ async def test_limits_are_passed_on(
             assert stream._rescue_limit == 1
     assert limits == [2, 2]
     assert fork_and_exit.unsent() == 0
+
+
+@linux_only
+def test_fd_is_closed_if_there_is_no_memory_for_its_channel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def begin(_: Channel) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Channel, "_begin", begin)
+    read_fd, write_fd = os.pipe()
+    with open(read_fd, "rb") as reader:
+        with pytest.raises(MemoryError):
+            Channel(write_fd, OUT | OWN)
+        assert reader.read() == b""  # its end: the other fd is closed
+
+
+@linux_only
+@pytest.mark.parametrize("refused", [1, 2])
+def test_pipe_that_cannot_be_set_up_leaves_no_fd(
+    refused: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """(conftest.py looks for it.)"""
+    calls = iter(range(1, 9))
+
+    def set_blocking(_fd: int, _blocking: bool) -> None:
+        if next(calls) == refused:
+            raise OSError(errno.EIO, "no")
+
+    monkeypatch.setattr(os, "set_blocking", set_blocking)
+    with pytest.raises(OSError, match="no"):
+        azc.pipe()

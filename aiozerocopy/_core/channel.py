@@ -85,11 +85,12 @@ class Channel:
 
     def __init__(self, fd: int, flags: int) -> None:
         """The fd is the channel's from here on.  If this raises, it is closed."""
-        self._begin()
         try:
+            self._begin()
             check(lib.azc_open(fd, flags, self._number))
         except BaseException:
-            if not self._number[0]:
+            number = getattr(self, "_number", None)
+            if number is None or not number[0]:
                 os.close(fd)
             raise
         self.id: int = self._number[0]
