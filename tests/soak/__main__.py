@@ -104,7 +104,7 @@ class Soak:
                     child.process.send_signal(signal.SIGCONT)
                     child.process.kill()
                     await child.process.wait()
-        self.judge(time.time() - began)
+        self.judge(began)
 
     async def watch(self) -> None:
         listening = [asyncio.create_task(child.listen()) for child in self.children]
@@ -162,12 +162,15 @@ class Soak:
 
     # -- the verdict ------------------------------------------------------------------
 
-    def judge(self, seconds: float) -> None:
+    def judge(self, began: float) -> None:
+        seconds, over = time.time() - began, began + self.options.seconds
         by_name = {child.name: child for child in self.children}
         for child in self.children:
             if child.wrong:
                 self.found.append(f"wrong bytes: {child.name}: {child.wrong}")
-            grown = judging.grown(child.samples) if not self.found else []
+            # (While the last ones end there is less of everything.)
+            busy = [sample for sample in child.samples if sample["at"] < over]
+            grown = judging.grown(busy) if not self.found else []
             self.found += [f"{child.name}: {line}" for line in grown]
         senders = [by_name[name] for name in SENDERS]
         receivers = [by_name[name] for name in RECEIVERS]
@@ -199,6 +202,7 @@ class Soak:
             kept = child.samples[::step]
             for plot, what, unit, scale in (
                 ("Soak, private memory", "memory", "MB", 1e-6),
+                ("Soak, memory that is in use", "used", "MB", 1e-6),
                 ("Soak, open files", "fds", "fds", 1),
                 ("Soak, threads", "threads", "threads", 1),
                 ("Soak, bytes", "bytes", "GB", 1e-9),

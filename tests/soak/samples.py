@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import time
@@ -39,6 +40,7 @@ def sample(counts: Mapping[str, int], late: float = 0.0) -> str:
     now = {
         "at": time.time(),
         "memory": private(),
+        "used": used(),
         "fds": len(os.listdir("/proc/self/fd")) - 1,
         "threads": len(os.listdir("/proc/self/task")),
         "late": late,
@@ -53,6 +55,26 @@ def private() -> int:
         fields = dict(line.split(":", 1) for line in file if ":" in line)
     parts = (fields["Private_Clean"], fields["Private_Dirty"])
     return sum(int(part.split()[0]) << 10 for part in parts)
+
+
+class _Allocator(ctypes.Structure):
+    """glibc's struct mallinfo2."""
+
+    NAMES = (
+        "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    )
+    _fields_ = [(name, ctypes.c_size_t) for name in NAMES.split()]
+
+
+def used() -> int:
+    """Bytes that were allocated; private memory has the allocator's holes too."""
+    try:
+        mallinfo = ctypes.CDLL(None).mallinfo2
+    except AttributeError:  # another C library, or an old one
+        return private()
+    mallinfo.restype = _Allocator
+    now = mallinfo()
+    return int(now.uordblks + now.hblkhd)
 
 
 async def sampling(counts: Mapping[str, int], beats: Beats) -> None:
