@@ -25,13 +25,14 @@ from xserver import COLOURS, HEIGHT, SIZE, WIDTH, Painter, as_bytes, x_server
 import aiozerocopy as azc
 from aiozerocopy import capture, ffmpeg
 from aiozerocopy.capture import connection as connecting
+from aiozerocopy.capture import messages
 from aiozerocopy.capture.connection import Connection
 from aiozerocopy.capture.damage import merged
 from aiozerocopy.capture.display import Display
 from aiozerocopy.capture.messages import Rectangle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from xserver import Server
@@ -814,6 +815,9 @@ async def test_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None
         struct.pack("=BxHHH", 1, 11, 0, 8) + bytes(32),
         struct.pack("=BxHHH", 1, 11, 0, 8) + b"\xff" * 32,
         struct.pack("=BBHHH", 0, 5, 11, 0, 2) + b"never!!!",
+        # two screens, of which the first has no depths
+        struct.pack("=BxHHH", 1, 11, 0, 100)
+        + struct.pack("=4xI8xH2xBBB", 1, 0, 2, 0, 0).ljust(400, b"\0"),
         b"",
     ],
 )
@@ -828,8 +832,24 @@ async def test_server_that_is_none(said: bytes) -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         with pytest.raises(capture.ScreenError):
-            await capture.X11Screen(":4323")
+            await capture.X11Screen(":4323.1")
         thread.join()
+
+
+@pytest.mark.parametrize(
+    ("read", "reply"),
+    [
+        (messages.atom_name, struct.pack("=8xH", 5).ljust(36, b"\0")),
+        (messages.rectangles, bytes(32 + 4)),
+        (messages.monitors, struct.pack("=12xI", 2).ljust(32 + 24, b"\0")),
+        (messages.cursor, struct.pack("=8xhhHHHHI", 0, 0, 2, 2, 0, 0, 1) + bytes(16)),
+    ],
+)
+def test_answer_that_is_shorter_than_it_says(
+    read: Callable[[bytes], object], reply: bytes
+) -> None:
+    with pytest.raises(capture.ScreenError, match="nonsense"):
+        read(reply)
 
 
 @pytest.mark.anyio

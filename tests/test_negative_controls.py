@@ -1,4 +1,16 @@
-"""Tests that cannot fail prove nothing: each deliberate fault must be caught."""
+"""Tests that cannot fail prove nothing: each deliberate fault must be caught.
+
+Those that any such library has to be able to find, and their names here:
+
+    done before the reader has read the pipe       loan
+    the buffer's export given back early           unpin
+    two queued messages change places              order
+    the tail of a partial write is dropped         tail
+    a notice of completion lost or taken twice     event (there is no MSG_ZEROCOPY any
+                                                   more, whose notices could have gaps)
+    lent pages not taken back on cancel            detach, rescue, take_back
+    the fd's number not compared with its file     identity
+"""
 
 from __future__ import annotations
 

@@ -240,3 +240,12 @@ def test_relays(race: Callable[..., Path], flags: tuple[str, ...], seed: int) ->
     program = race(*flags, prefix=prefix, program="relays")
     result = run([*prefix, program, "--rounds", "50", "--seed", str(seed)])
     assert result.returncode == 0, result.stderr[-8000:]
+
+
+@pytest.mark.skipif(not shutil.which("valgrind"), reason="needs valgrind")
+@pytest.mark.parametrize("name", ["stop_early", "fairness", "writer"])
+def test_valgrind(race: Callable[..., Path], name: str) -> None:
+    """It sees reads of memory that was never set, which the sanitizers do not."""
+    memcheck = ["valgrind", "-q", "--error-exitcode=9", "--leak-check=no"]
+    result = run([*memcheck, race("-O2", program=name)])
+    assert result.returncode == 0, result.stderr[-8000:]

@@ -135,8 +135,8 @@ class Connection:
             raise ScreenError(f"the X server of {self.name} does not let us in: {why}")
         try:
             self.setup: messages.Setup = messages.setup(bytes(rest), display.screen)
-        except (struct.error, LookupError, StopIteration):
-            raise ScreenError(f"{self.name}: what is there is no X server") from None
+        except ScreenError as error:
+            raise ScreenError(f"{self.name}: {error}") from None
 
     def close(self) -> None:
         """Close the socket; whoever waits gets ClosedResourceError."""

@@ -7,6 +7,7 @@ The numbers are those of the X11 protocol and of MIT-SHM, RANDR, XFIXES and DAMA
 
 from __future__ import annotations
 
+import functools
 import struct
 import sys
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,7 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from aiozerocopy.capture.errors import ScreenError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 HEAD = 32  # bytes that every message of the server has
 ERROR, REPLY, GENERIC_EVENT = 0, 1, 35
@@ -84,7 +88,14 @@ def refusal(head: bytes, rest: bytes) -> str | None:
 
 
 def setup(data: bytes, screen: int) -> Setup:
-    """Raises: ScreenError if it has no such screen."""
+    """Raises: ScreenError if it has no such screen, or is no X server."""
+    try:
+        return _setup(data, screen)
+    except (struct.error, LookupError, StopIteration, ValueError):
+        raise ScreenError("what is there is no X server") from None
+
+
+def _setup(data: bytes, screen: int) -> Setup:
     base, vendor, screens, formats, order = struct.unpack_from("=4xI8xH2xBBB", data)
     at = 32 + vendor + -vendor % 4
     by_depth = {}
@@ -95,12 +106,14 @@ def setup(data: bytes, screen: int) -> Setup:
     if screen >= screens:
         raise ScreenError(f"the display has {screens} screens, and no number {screen}")
     for _ in range(screen):
-        at = max(end for _, end in _visuals(data, at))
+        *_, (_, at) = _visuals(data, at)
     (root,) = struct.unpack_from("=I", data, at)
     (visual,) = struct.unpack_from("=I", data, at + 32)
     depth = data[at + 38]
     masks = next(masks for (one, masks), _ in _visuals(data, at) if one == visual)
     bits, unit = by_depth[depth]
+    if unit not in (8, 16, 32):
+        raise ValueError(f"rows that end at {unit} bits")
     pix_fmt = _PIXELS.get((bits, order, *masks), "")
     return Setup(base, root, pix_fmt, depth, bits // 8, unit // 8)
 
@@ -217,6 +230,19 @@ def take_damage(damage: int, number: int, region: int) -> bytes:
 # ---- replies and events --------------------------------------------------------------
 
 
+def _reply(read: Callable[[bytes], T]) -> Callable[[bytes], T]:
+    """A reply that is not as long as it says itself comes from no X server."""
+
+    @functools.wraps(read)
+    def read_or_refuse(reply: bytes) -> T:
+        try:
+            return read(reply)
+        except (struct.error, ValueError):
+            raise ScreenError("the X server sends nonsense") from None
+
+    return read_or_refuse
+
+
 def extension(reply: bytes) -> tuple[int, int] | None:
     """The numbers of an extension's requests and events; None without it."""
     present, major, event = struct.unpack_from("=BBB", reply, 8)
@@ -244,11 +270,15 @@ def new_size(event: bytes) -> tuple[int, Rectangle]:
     return window, Rectangle(0, 0, width, height)
 
 
+@_reply
 def atom_name(reply: bytes) -> str:
     (length,) = struct.unpack_from("=H", reply, 8)
+    if HEAD + length > len(reply):
+        raise ValueError("a name that is not there")
     return reply[HEAD : HEAD + length].decode("latin-1")
 
 
+@_reply
 def rectangles(reply: bytes) -> list[Rectangle]:
     return [Rectangle(*one) for one in struct.iter_unpack("=hhHH", reply[HEAD:])]
 
@@ -261,14 +291,16 @@ class MonitorEntry(NamedTuple):
     place: Rectangle
 
 
-def monitors(reply: bytes) -> Iterator[MonitorEntry]:
+@_reply
+def monitors(reply: bytes) -> list[MonitorEntry]:
     (count,) = struct.unpack_from("=I", reply, 12)
-    at = HEAD
+    at, found = HEAD, []
     for _ in range(count):
         atom, primary, outputs = struct.unpack_from("=IBxH", reply, at)
         place = Rectangle(*struct.unpack_from("=hhHH", reply, at + 8))
-        yield MonitorEntry(atom, bool(primary), place)
+        found.append(MonitorEntry(atom, bool(primary), place))
         at += 24 + 4 * outputs
+    return found
 
 
 class Cursor(NamedTuple):
@@ -279,10 +311,14 @@ class Cursor(NamedTuple):
     pixels: bytes  # 32 bits each: alpha, and colours that are multiplied by it
 
 
+@_reply
 def cursor(reply: bytes) -> Cursor:
     x, y, width, height, hot_x, hot_y, serial = struct.unpack_from("=hhHHHHI", reply, 8)
     place = Rectangle(x - hot_x, y - hot_y, width, height)
-    return Cursor(place, serial, reply[HEAD : HEAD + 4 * width * height])
+    pixels = reply[HEAD : HEAD + 4 * width * height]
+    if len(pixels) < 4 * width * height:
+        raise ValueError("a picture that is not there")
+    return Cursor(place, serial, pixels)
 
 
 def request_that_failed(error: bytes, majors: dict[int, str]) -> str:

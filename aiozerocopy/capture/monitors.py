@@ -49,7 +49,7 @@ async def list_monitors(
     if not randr:
         return [Monitor("screen", whole, is_primary=True)]
     asked = connection.ask(messages.get_monitors(randr, connection.setup.root))
-    entries = [*messages.monitors(await connection.answer(asked))]
+    entries = messages.monitors(await connection.answer(asked))
     names = [connection.ask(messages.get_atom_name(entry.atom)) for entry in entries]
     found = [
         Monitor(

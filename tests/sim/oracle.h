@@ -69,6 +69,7 @@ typedef struct op {
     bool cancelling;           /* azc_cancel was called for it */
     bool was_waiting;          /* ... while it had no room */
     int promise;    /* ... which said this, when it gave the memory back */
+    bool later;     /* ... or that its event will tell */
     uint64_t limit; /* ... and could copy so much at most */
     bool back;      /* its memory is the caller's again */
     bool lost;      /* its memory never will be (AZC_KEPT) */

@@ -10,6 +10,8 @@
  * Checked: each call returns what its comment allows; a record lies within the data,
  * and what was reserved too, and all of their bytes are touched; a ring with a fault
  * stays faulty.
+ *
+ * With AZC_FUZZED it is no program but a fuzzer's target, whose input is the noise.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -33,7 +35,7 @@ enum { CAPACITY = 4096 };
 static azc_ring_page *page;
 static unsigned char *data;
 static azc_ring ring;
-static uint64_t state, loads, counts[4];
+static uint64_t loads, counts[4];
 
 #define CHECK(condition)                                                       \
     do {                                                                       \
@@ -44,12 +46,33 @@ static uint64_t state, loads, counts[4];
         }                                                                      \
     } while (0)
 
+#ifdef AZC_FUZZED
+static const uint8_t *input;
+static size_t input_left;
+
+/* Two bytes are a small number; after 0xff come all eight. */
+static uint64_t noise(void) {
+    bool is_long = input_left && *input == 0xff;
+    uint64_t n = 0;
+    input += is_long;
+    input_left -= is_long;
+    size_t size = is_long ? sizeof n : 2;
+    if (size > input_left) size = input_left;
+    memcpy(&n, input, size);
+    input += size;
+    input_left -= size;
+    return n;
+}
+#else
+static uint64_t state;
+
 static uint64_t noise(void) {
     uint64_t z = (state += UINT64_C(0x9e3779b97f4a7c15));
     z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
     z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
     return z ^ (z >> 31);
 }
+#endif
 
 /* What the peer would write if it kept the rules. */
 static uint64_t fair(const void *at) {
@@ -161,29 +184,51 @@ static void punch(void) {
     memset(data + at, 0, noise() % 64);
 }
 
+/* One call, and another if a fault was found.  The call's result. */
+static int call_once(void) {
+    uint64_t loaded = loads;
+    int r = ring.role == AZC_RING_PRODUCER ? produce() : consume();
+    CHECK(loads - loaded < 16); /* it does not loop */
+    counts[r == -EPROTO ? 3 : r == -EPIPE ? 2 : r]++;
+    if (noise() % 64 == 0) punch();
+    if (r == -EPROTO) {
+        CHECK(ring.fault != 0);
+        CHECK((ring.role == AZC_RING_PRODUCER ? produce() : consume()) ==
+              -EPROTO);
+    }
+    return r;
+}
+
+static void get_memory(void) {
+    page = aligned_alloc(64, sizeof *page);
+    data = aligned_alloc(64, 2 * CAPACITY);
+    CHECK(page && data);
+}
+
+#ifdef AZC_FUZZED
+int LLVMFuzzerTestOneInput(const uint8_t *from, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *from, size_t size) {
+    if (!page) get_memory();
+    memset(data, 0, 2 * CAPACITY);
+    input = from;
+    input_left = size;
+    begin();
+    while (input_left && call_once() >= 0) {
+    }
+    return 0;
+}
+#else
 int main(int argc, char **argv) {
     CHECK(argc == 3);
     uint64_t calls = strtoull(argv[1], NULL, 10);
     state = strtoull(argv[2], NULL, 10);
-    page = aligned_alloc(64, sizeof *page);
-    data = aligned_alloc(64, 2 * CAPACITY);
-    CHECK(page && data);
+    get_memory();
     memset(data, 0, 2 * CAPACITY);
     begin();
-    for (uint64_t i = 0; i < calls; i++) {
-        uint64_t loaded = loads;
-        int r = ring.role == AZC_RING_PRODUCER ? produce() : consume();
-        CHECK(loads - loaded < 16); /* it does not loop */
-        counts[r == -EPROTO ? 3 : r == -EPIPE ? 2 : r]++;
-        if (noise() % 64 == 0) punch();
-        if (r == -EPROTO) {
-            CHECK(ring.fault != 0);
-            CHECK((ring.role == AZC_RING_PRODUCER ? produce() : consume()) ==
-                  -EPROTO);
-        }
-        if (r < 0) begin();
-    }
+    for (uint64_t i = 0; i < calls; i++)
+        if (call_once() < 0) begin();
     CHECK(counts[0] && counts[1] && counts[2] && counts[3] && knocks);
     printf("%" PRIu64 " calls, %" PRIu64 " faults\n", calls, counts[3]);
     return 0;
 }
+#endif

@@ -369,6 +369,7 @@ static void cancel(op *it) {
     op_is_cancelled(it, true);
     int r = azc_cancel(it->channel->azc, it->token, it->limit, &event);
     op_is_cancelled(it, false);
+    it->later |= r == AZC_LATER;
     sim_trace("cancel %ld: %ld", (int64_t)it->token, r, 0);
     SIM_CHECK(r >= AZC_DROPPED && r <= AZC_KEPT && r != AZC_REFUSED,
               "azc_cancel: %d", r);
@@ -812,8 +813,26 @@ static void free_all(void) {
     for (int i = 0; i < channel_count; i++) free_channel(&channels[i]);
 }
 
+/* A cancel, or a move to a copy, may wait for a system call, but not for a peer that
+ * neither reads nor writes. */
+static void check_cancels(void) {
+    kernel_set_faults(false);
+    for (int i = 0; i < channel_count; i++) channels[i].flow->stalled = false;
+    rest();
+    for (int i = 0; i < op_count; i++) {
+        const op *it = &ops[i];
+        SIM_CHECK(!it->later || it->end || it->channel->freed,
+                  "the cancel of operation %ld waits for the peer",
+                  (long)it->token);
+        SIM_CHECK(!it->copy || it->end || it->channel->freed,
+                  "operation %ld does not go on from its copy",
+                  (long)it->token);
+    }
+}
+
 /* Everything comes to its end, is looked at, and goes. */
 static void end_in_order(uint64_t seed) {
+    if (sim_chance(512)) check_cancels();
     let_flow();
     if (seed % 500 == 377) fork_now(); /* in the middle of all */
     rest();

@@ -1,0 +1,280 @@
+"""What strangers may send to the Python parts, as functions of bytes.
+
+Each hands the bytes to the code that reads them, and lets out what that code may not
+raise.  Where a checksum or a number would stop nearly every input at the door, the
+target puts a right one there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import zlib
+from socket import AF_UNIX
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+import numpy
+
+from aiozerocopy._net.frame_header import HEADER_SIZE, FrameError, FrameHeader
+from aiozerocopy.capture import cursor, messages
+from aiozerocopy.capture.connection import Connection
+from aiozerocopy.capture.errors import ScreenError
+from aiozerocopy.capture.extensions import extensions_of
+from aiozerocopy.capture.messages import Rectangle
+from aiozerocopy.capture.monitors import list_monitors
+from aiozerocopy.dask import messages as dask_messages
+from aiozerocopy.framing import FrameReceiver
+from aiozerocopy.web.http import HttpConnection
+from aiozerocopy.web.request import Refused, Request
+from aiozerocopy.web.websocket import WebSocket
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from typing_extensions import Buffer
+
+LOOP = asyncio.new_event_loop()
+MOST = 1 << 16  # bytes of a frame or of a Dask message
+dask_messages.MEMORY_LIMIT = MOST  # type: ignore[attr-defined]
+
+
+class Peer:
+    """A byte stream on which a stranger has sent these, in pieces, and left."""
+
+    def __init__(self, data: bytes, piece: int = 1 << 16) -> None:
+        self.unread = data
+        self.piece = piece
+        self.sent = b""
+
+    async def receive(self, most: int = 65536) -> bytes:
+        if not self.unread:
+            raise anyio.EndOfStream
+        n = min(most, self.piece)
+        piece, self.unread = self.unread[:n], self.unread[n:]
+        return piece
+
+    async def receive_exactly(self, buffer: Buffer) -> None:
+        view = memoryview(buffer).cast("B")
+        if len(view) > len(self.unread):
+            raise anyio.EndOfStream
+        view[:], self.unread = self.unread[: len(view)], self.unread[len(view) :]
+
+    async def send(self, data: bytes) -> None:
+        self.sent += data
+
+    async def send_eof(self) -> None:
+        pass
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    LOOP.run_until_complete(work)
+
+
+# ---- frames ---------------------------------------------------------------------
+
+
+def _with_checksum(data: bytes) -> bytes:
+    """The header with its magic, version and checksum put right."""
+    fields = b"AZCF\1" + data[5 : HEADER_SIZE - 4]
+    return fields + struct.pack("<I", zlib.crc32(fields)) + data[HEADER_SIZE:]
+
+
+def frame(data: bytes) -> None:
+    """`FrameHeader.unpack`, and a `FrameReceiver` that is sent it."""
+    if data[:1] != b"A" and len(data) >= HEADER_SIZE:
+        data = _with_checksum(data)
+    _run(_receive_frames(data))
+    try:
+        header = FrameHeader.unpack(data, MOST)
+    except FrameError:
+        return
+    assert header.payload_length <= MOST
+    assert FrameHeader.unpack(header.pack(), MOST) == header
+
+
+async def _receive_frames(data: bytes) -> None:
+    receiver = FrameReceiver(cast("Any", Peer(data, 100)), max_bytes=MOST)
+    try:
+        while True:
+            with await receiver.receive() as one:
+                assert one.header.payload_length <= MOST
+    except (FrameError, anyio.EndOfStream):
+        pass
+
+
+# ---- Dask -----------------------------------------------------------------------
+
+
+def dask_message(data: bytes) -> None:
+    """`receive_frames`: what it takes is what was sent, to the last byte."""
+    _run(_receive_dask(data))
+
+
+async def _receive_dask(data: bytes) -> None:
+    peer = Peer(data)
+    try:
+        frames = await dask_messages.receive_frames(peer)
+    except (dask_messages.NotAMessage, anyio.EndOfStream):
+        return
+    read = data[: len(data) - len(peer.unread)]
+    taken = b"".join(frames)
+    assert read.endswith(taken)
+    assert len(read) == 8 * (2 + len(frames)) + len(taken)
+
+
+# ---- the web --------------------------------------------------------------------
+
+
+def http(data: bytes) -> None:
+    """Requests on one connection, until one is refused."""
+    _run(_serve(data))
+
+
+async def _serve(data: bytes) -> None:
+    peer = Peer(data, 1 + len(data) % 50)
+    connection = HttpConnection(cast("Any", peer), lambda status: None)
+    try:
+        while (request := await connection.next_request()) is not None:
+            _use(request)
+            await connection.respond(200, b"ok", {})
+    except Refused as refusal:
+        await connection.refuse(refusal)
+    assert peer.sent.startswith(b"HTTP/1.1 ") or not peer.sent
+
+
+def _use(request: Request) -> None:
+    assert request.host == request.host.lower()
+    assert all(name == name.lower() for name in request.headers)
+    assert "\n" not in request.path
+    assert len(request.query) <= 16
+    assert isinstance(request.wants_close, bool)
+
+
+_UPGRADE = (
+    b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+
+def websocket(data: bytes) -> None:
+    """What a viewer says after the handshake."""
+    _run(_listen(data))
+
+
+async def _listen(data: bytes) -> None:
+    peer = Peer(_UPGRADE + data, len(_UPGRADE) + len(data) % 50)
+    http = HttpConnection(cast("Any", peer), lambda status: None)
+    request = await http.next_request()
+    assert request is not None
+    talk = await WebSocket.accept(http, request)
+    await talk.listen()
+    assert len(peer.sent) < 10_000 + 2 * len(data)
+    await talk.close(1001, "the end")
+
+
+# ---- an X server ------------------------------------------------------------------
+
+
+class HostileServer:
+    """A socket to an X server whose answers are these bytes.
+
+    Before each answer a byte says what it is: of those that are even nothing is put
+    right; the others have the sequence number and a short length, so that it is taken
+    for what was asked for.
+    """
+
+    family = AF_UNIX
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._asked: list[int] = []
+        self._number = 0
+        self._answer = b""
+
+    def sendmsg(self, buffers: list[bytes], _beside: object) -> int:
+        (request,) = buffers
+        if self._number:
+            at = 0
+            while at < len(request):
+                self._asked.append(self._number)
+                self._number += 1
+                at += 4 * max(1, struct.unpack_from("=H", request, at + 2)[0])
+        else:  # hello
+            self._number = 1
+            head = bytearray(self._take(8).ljust(8, b"\0"))
+            head[6:] = bytes((head[6] % 100, 0))  # its length, which is read from it
+            self._answer = bytes(head) + self._take(4 * head[6])
+        return len(request)
+
+    def recv_into(self, view: memoryview) -> int:
+        if not self._answer:
+            self._answer = self._next_answer()
+        n = min(len(view), len(self._answer))
+        view[:n], self._answer = self._answer[:n], self._answer[n:]
+        return n
+
+    def fileno(self) -> int:
+        return -1
+
+    def close(self) -> None:
+        pass
+
+    def _take(self, n: int) -> bytes:
+        taken, self._data = self._data[:n], self._data[n:]
+        return taken
+
+    def _next_answer(self) -> bytes:
+        kind = self._take(1)
+        if not kind or kind[0] % 2 == 0:
+            return self._take(32)
+        head = bytearray(self._take(32).ljust(32, b"\0"))
+        length = kind[0] // 2 % 32
+        number = self._asked.pop(0) if self._asked else 0
+        struct.pack_into("=B", head, 0, messages.REPLY)
+        struct.pack_into("=HI", head, 2, number & 0xFFFF, length)
+        return bytes(head) + self._take(4 * length).ljust(4 * length, b"\0")
+
+
+class Display:
+    name = ":9"
+
+    def __init__(self, screen: int) -> None:
+        self.screen = screen
+
+    def cookie(self, _sock: object) -> tuple[bytes, bytes]:
+        return b"", b""
+
+
+def x_server(data: bytes) -> None:
+    """Being let in, and the answers to what a screen asks at its beginning."""
+    _run(_ask(data))
+
+
+async def _ask(data: bytes) -> None:
+    connection = Connection(cast("Any", HostileServer(data)), ":9")
+    try:
+        await connection._greet(cast("Any", Display(len(data) % 2)))
+        found = await extensions_of(connection)
+        asked = connection.ask(messages.get_geometry(connection.setup.root))
+        whole = messages.geometry(await connection.answer(asked))
+        await list_monitors(connection, found.get("RANDR", (0, 0))[0], whole)
+        asked = connection.ask(messages.fetch_region(1, 1))
+        messages.rectangles(await connection.answer(asked))
+        asked = connection.ask(messages.get_cursor(1))
+        shown = messages.cursor(await connection.answer(asked))
+        picture = numpy.zeros((20, 30, 4), "u1")
+        cursor.draw(shown, picture, Rectangle(0, 0, 30, 20), "bgr0")
+    except ScreenError:
+        pass
+    finally:
+        connection.close()
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "frame": frame,
+    "dask_message": dask_message,
+    "http": http,
+    "websocket": websocket,
+    "x_server": x_server,
+}

@@ -1,0 +1,211 @@
+"""Small faults in a C file, one at a time: what a typing error or a wrong idea makes.
+
+Only what stands in functions is changed.  The constants in enums are left alone: most
+of them are sizes and times that another number would serve as well.  So are the
+deliberate faults of csrc/sabotage.h.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+TOKEN = re.compile(
+    r"""
+      (?P<space>\s+|//[^\n]*|/\*.*?\*/|^[ ]*\#(?:\\\n|[^\n])*)
+    | (?P<text>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')
+    | (?P<word>[A-Za-z_]\w*)
+    | (?P<number>\d\w*)
+    | (?P<sign>->|\+\+|--|&&|\|\||<<=?|>>=?|[-+*/%&|^=!<>]=|\.\.\.|.)
+    """,
+    re.DOTALL | re.MULTILINE | re.VERBOSE,
+)
+SWAPS = {
+    "<": "<=",
+    "<=": "<",
+    ">": ">=",
+    ">=": ">",
+    "==": "!=",
+    "!=": "==",
+    "&&": "||",
+    "||": "&&",
+    "true": "false",
+    "false": "true",
+}
+OPENS, CLOSES = "([{", ")]}"
+# No statement of one's own begins with these.
+NOT_DROPPED = {"if", "else", "while", "for", "do", "switch", "case", "default", "goto"}
+ENDS_A_CONDITION = {"(", "[", "{", ",", ";", "?", ":", "=", "+=", "-=", "|=", "return"}
+
+
+@dataclass(frozen=True)
+class Token:
+    kind: str
+    text: str
+    at: int
+
+    @property
+    def end(self) -> int:
+        return self.at + len(self.text)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A file in which `old`, at this place, is `new`."""
+
+    file: str
+    line: int
+    code: str  # the line as it stands in the file
+    old: str
+    new: str
+    at: int
+
+    def __str__(self) -> str:
+        """How survivors.toml names it: by its line's text, not by its number."""
+        old, new = (" ".join(text.split()) for text in (self.old, self.new))
+        return f"{self.file} | {self.code} | {old} -> {new}"
+
+    def applied(self, source: str) -> str:
+        return source[: self.at] + self.new + source[self.at + len(self.old) :]
+
+
+def mutants_of(file: str, source: str) -> list[Mutant]:
+    """All of them, in the order of the file."""
+    lines = source.split("\n")
+    found = []
+    for at, old, new in sorted(set(_changes(source))):
+        line = source.count("\n", 0, at)
+        found.append(Mutant(file, line + 1, lines[line].strip(), old, new, at))
+    return found
+
+
+def _changes(source: str) -> Iterator[tuple[int, str, str]]:
+    for body in _bodies(_tokens(source)):
+        for i in range(len(body)):
+            for start, end, new in _at(body, i):
+                yield start, source[start:end], new.replace("%", source[start:end])
+
+
+def _tokens(source: str) -> list[Token]:
+    return [
+        Token(str(match.lastgroup), match.group(), match.start())
+        for match in TOKEN.finditer(source)
+        if match.lastgroup != "space"
+    ]
+
+
+def _bodies(tokens: list[Token]) -> Iterator[list[Token]]:
+    """The functions, each from its brace to the other."""
+    i = 0
+    while i < len(tokens):
+        if tokens[i].text in OPENS:
+            end = _closing(tokens, i)
+            if tokens[i].text == "{" and tokens[i - 1].text == ")":
+                yield tokens[i : end + 1]
+            i = end
+        i += 1
+
+
+def _closing(tokens: Sequence[Token], i: int) -> int:
+    depth = 0
+    while True:
+        depth += (tokens[i].text in OPENS) - (tokens[i].text in CLOSES)
+        if not depth:
+            return i
+        i += 1
+
+
+def _at(body: list[Token], i: int) -> Iterator[tuple[int, int, str]]:
+    """What can be wrong with this token, as (from, to, what stands there instead)."""
+    it, before = body[i], body[i - 1]
+    if _is_sabotage(body, i):
+        return
+    if it.text in SWAPS and body[i - 1].text != "return":
+        yield it.at, it.end, SWAPS[it.text]
+    elif it.text in "+-" and (before.kind != "sign" or before.text in ")]"):
+        yield it.at, it.end, "-" if it.text == "+" else "+"
+    elif it.text == "!":
+        yield it.at, it.end, ""
+    elif it.kind == "number" and it.text.isdecimal():
+        yield it.at, it.end, str(int(it.text) + 1)
+    elif it.text == "?":
+        yield _start_of_condition(body, i), body[i - 1].end, "!(%)"
+    elif it.text in ("if", "while"):
+        end = _closing(body, i + 1)
+        new = "!(%)" if it.text == "if" else "0 && (%)"
+        if it.text == "while" or not _is_negated_otherwise(body[i + 2 : end]):
+            yield body[i + 2].at, body[end - 1].end, new
+    elif it.text == "return" and body[i + 1].text not in (";", "0", "NULL"):
+        new = "1" if body[i + 1].text == "false" else "0"
+        yield body[i + 1].at, body[_end_of_statement(body, i) - 1].end, new
+    if _begins_statement(body, i):
+        yield it.at, body[_end_of_statement(body, i)].at, ""
+
+
+def _is_negated_otherwise(condition: list[Token]) -> bool:
+    """Whether a mutant of one of its signs says the opposite already."""
+    signs = [token.text for token in condition if token.text in ("&&", "||", "?")]
+    return not signs and any(token.text in ("!", "==", "!=") for token in condition)
+
+
+def _is_sabotage(body: list[Token], i: int) -> bool:
+    start = i
+    while body[start - 1].text not in (";", "{", "}"):
+        start -= 1
+    return any(token.text == "SABOTAGED" for token in body[start : i + 4])
+
+
+def _start_of_condition(body: list[Token], i: int) -> int:
+    depth = 0
+    while True:
+        before = body[i - 1].text
+        if not depth and before in ENDS_A_CONDITION:
+            return body[i].at
+        depth += (before in CLOSES) - (before in OPENS)
+        i -= 1
+
+
+def _end_of_statement(body: list[Token], i: int) -> int:
+    while body[i].text != ";":
+        i = _closing(body, i) + 1 if body[i].text in OPENS else i + 1
+    return i
+
+
+def _begins_statement(body: list[Token], i: int) -> bool:
+    """Whether an expression's statement begins here, or a word like break."""
+    it, before = body[i], body[i - 1].text
+    if it.kind != "word" and it.text not in ("*", "++", "--"):
+        return False
+    if it.text in NOT_DROPPED or (it.text == "return" and body[i + 1].text != ";"):
+        return False
+    if before == ")":
+        return _is_header(body, i - 1)
+    if before == ":":
+        return _is_label(body, i - 1)
+    return before in ("{", "}", ";", "else", "do") and not _is_in_header(body, i)
+
+
+def _is_header(body: list[Token], end: int) -> bool:
+    """Whether this parenthesis closes that of an if, a while or a for."""
+    depth, i = 0, end
+    while True:
+        depth += (body[i].text in CLOSES) - (body[i].text in OPENS)
+        if not depth:
+            return body[i - 1].text in ("if", "while", "for")
+        i -= 1
+
+
+def _is_label(body: list[Token], colon: int) -> bool:
+    return body[colon - 1].text == "default" or body[colon - 2].text == "case"
+
+
+def _is_in_header(body: list[Token], i: int) -> bool:
+    """Whether this stands between the semicolons of a for."""
+    depth = 0
+    for token in body[:i]:
+        depth += (token.text in "([") - (token.text in ")]")
+    return depth > 0
