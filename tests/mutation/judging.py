@@ -29,7 +29,7 @@ HELPER = [
     *("channel", "ending", "move", "submit", "cancel", "pump", "passing", "relay"),
     *("ring", "fork", "census", "fds"),
 ]
-KERNEL = ("sim", "oracle", "ports", "kernel", "lending", "poller", "threads")
+KERNEL = ("sim", "oracle", "ports", "kernel", "rates", "lending", "poller", "threads")
 SYSTEM = ("sys", "poller_epoll")
 WITH_THREADS = ("race", "relays", "stop_early", "fairness", "writer")
 
