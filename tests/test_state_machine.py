@@ -18,6 +18,7 @@ import fcntl
 import gc
 import os
 import random
+import sys
 import threading
 import time
 import warnings
@@ -44,6 +45,7 @@ from oracle import HEADER, Checker, message, poison
 
 import aiozerocopy as azc
 from aiozerocopy import StreamBroken, StreamClosed
+from aiozerocopy._core.borrows import Port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -60,6 +62,14 @@ SIZES = st.sampled_from([0, 1, 100, 4064, 4065, 30_000, 70_000, FRAME])
 COPIED = 4096  # bytes, and fewer
 FEW = st.sampled_from([1, 100, 4096, 65_536, 300_000])
 FAILURES = (StreamBroken, StreamClosed, anyio.BusyResourceError)
+
+
+def _is_in(thread: threading.Thread, function: Callable[..., object]) -> bool:
+    """Has the thread called it, and it has not returned?"""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None and frame.f_code is not function.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 class Call:
@@ -218,17 +228,12 @@ class World:
         await azc.relay(self._source, self.stream, nbytes)
 
     def send_from_thread(self, call: Call) -> None:
-        before = self._seen_by_the_stream()
         thread = threading.Thread(target=self._in_thread, args=(call,), daemon=True)
         thread.start()
         self.wait(
-            lambda: not thread.is_alive() or self._seen_by_the_stream() > before,
+            lambda: not thread.is_alive() or _is_in(thread, Port.wait),
             "a thread's message is not in line",
         )
-
-    def _seen_by_the_stream(self) -> int:
-        stats = self.stream._out.stats()
-        return int(stats.queued + stats.waiting + self.stream.stats.messages_sent)
 
     def _in_thread(self, call: Call) -> None:
         try:
@@ -296,11 +301,18 @@ class World:
             self.turn(9)  # it may have come to its end just now
             assert call.end, "a buffer is not borrowed while it is being sent"
 
+    def lost(self) -> list[int]:
+        """Messages that were sent, and have not arrived."""
+        return [
+            number
+            for call in self.calls
+            for number in call.numbers
+            if call.end == "sent" and number not in self.checker.counts
+        ]
+
     def check_all_came(self) -> None:
         """All that was sent has arrived, if it was not thrown away."""
-        for call in self.calls:
-            missing = [n for n in call.numbers if n not in self.checker.counts]
-            assert call.end != "sent" or not missing, f"{missing} were sent, and lost"
+        assert not self.lost(), f"{self.lost()} were sent, and lost"
 
     # -- the end ------------------------------------------------------------------
 
@@ -466,10 +478,17 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def read_all(self) -> None:
-        """All that was asked for comes to its end, if the peer reads."""
-        self.world.read_until(lambda: not self.world.pending, "a call does not end")
-        self.world.read(1 << 30)
-        self.world.check_all_came()
+        """All that was asked for comes to its end, if the peer reads.
+
+        So does the copy of what a cancelled call had begun.
+        """
+        world = self.world
+        world.read_until(
+            lambda: not world.pending and not world.stream._out.stats().queued,
+            "a call does not end",
+        )
+        # (TCP has it all, and yet its reader may not)
+        world.read_until(lambda: not world.lost(), "what was sent does not come")
 
     @rule(size=st.sampled_from([4096, 16_384, 65_536, 1 << 20]))
     @precondition(lambda self: self.kind in ("pipe", "lending"))
@@ -543,8 +562,13 @@ class Machine(RuleBasedStateMachine):
     @rule(is_given_away=st.booleans())
     @precondition(lambda self: self.kind != "lending")
     def lose_the_fd(self, is_given_away: bool) -> None:
-        """Somebody closes our number, and perhaps has something else there."""
+        """Somebody closes our number, and perhaps has something else there.
+
+        (uvloop itself opens sockets each time that it runs, and would take one that is
+        free; and what goes out at once is not looked after.)
+        """
         self.read_all()
+        is_given_away = is_given_away or self.kind_of_loop == "uvloop"
         world = self.world
         number = world.stream.fileno()
         read_fd, write_fd = os.pipe()
@@ -593,13 +617,13 @@ def machine(link: str, loop: str) -> type[Machine]:
 
 @pytest.mark.timeout(3600 if EXAMPLES else 300)
 @pytest.mark.slow
-@pytest.mark.parametrize("loop", ["asyncio"])
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize("link", ["pipe", "lending", "unix", "tcp4"])
 def test_any_calls_in_any_order(link: str, loop: str) -> None:
     if loop == "uvloop":
         pytest.importorskip("uvloop")
     made = machine(link, loop)
-    examples = max(EXAMPLES // 4, 1) if EXAMPLES else DEFAULT
+    examples = max(EXAMPLES // 8, 1) if EXAMPLES else DEFAULT
     options = hypothesis.settings(
         max_examples=examples,
         stateful_step_count=STEPS,
