@@ -676,6 +676,8 @@ async def test_stuck_clients_hold_no_slots(
     await close(studio)
 
 
+@pytest.mark.slow
+@pytest.mark.quiet
 @only_asyncio
 async def test_a_thousand_stuck_clients_cost_nothing(anyio_backend: object) -> None:
     """They share one copy of the frame in which they are stuck."""
