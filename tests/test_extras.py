@@ -26,6 +26,13 @@ def test_an_extra_is_made_of_packages_of_others(extra: str) -> None:
     assert not [one for one in found if one.startswith("aiozerocopy") or "extra" in one]
 
 
+def test_all_is_what_any_use_needs() -> None:
+    for_work_on_the_package = {"bench", "docs", "test"}
+    every = extras.requirements("all")
+    for extra in set(EXTRAS) - for_work_on_the_package:
+        assert {*extras.requirements(extra)} <= {*every}, extra
+
+
 @pytest.mark.parametrize(
     ("package", "extra", "wanted"),
     [

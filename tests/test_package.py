@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tarfile
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -132,6 +134,19 @@ def test_import_needs_no_extra(tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=tmp_path, text=True
     )
     assert printed == "set()\n"
+
+
+def test_version_is_from_one_place() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    said = re.search(r'^version = "(.*)"$', project, re.MULTILINE)
+    assert said is not None
+    assert metadata.version("aiozerocopy") == said[1]
+    printed = subprocess.check_output(
+        [sys.executable, "-m", "aiozerocopy", "--version"], cwd="/", text=True
+    )
+    assert printed.split()[-1] == said[1]
+    for path in (ROOT / "aiozerocopy").rglob("*.py"):
+        assert f'"{said[1]}"' not in path.read_text(), path
 
 
 # ---- a Python without the GIL --------------------------------------------------------
