@@ -10,8 +10,9 @@ SLICES = (
     Slice(
         "simulation",
         "The C part over a simulated kernel, with threads that switch where the seed "
-        "says: order, memory, completions and exact errors hold for every seed.",
-        minutes=12,
+        "says: order, memory, completions and exact errors hold for every seed; a "
+        "quarter as many seeds have relays.",
+        minutes=14,
         tests=("test_simulation.py", "-k", "not race and not test_relays"),
         numbers={"AZC_SIM_SEEDS": 200_000},
     ),
@@ -33,6 +34,54 @@ SLICES = (
             *("test_lifetime.py", "test_lending.py", "test_finalizers.py"),
             *("test_copied_sends.py", "test_pool.py", "test_buffers.py"),
         ),
+    ),
+    Slice(
+        "any-order",
+        "A stream's calls in any order, on pipes, lent pages, UNIX and TCP sockets, "
+        "with peers that die, forks, lost fds and collections: what arrives is whole, "
+        "in order, and nothing else.",
+        minutes=9,
+        tests=("test_state_machine.py",),
+        numbers={"AZC_EXAMPLES": 5_000},
+    ),
+    Slice(
+        "cancels",
+        "A cancel at every await of every public coroutine.",
+        minutes=2,
+        tests=("test_every_coroutine.py",),
+    ),
+    Slice(
+        "injected-errors",
+        "System calls that fail: each call of a scene, with each errno, the first "
+        "twenty times; these are drawn from all such cases, always the same.",
+        minutes=6,
+        tests=("test_injected_errors.py",),
+        numbers={"AZC_INJECT": 800},
+    ),
+    Slice(
+        "kills",
+        "Readers and senders that are killed at any byte: what was read is a prefix.",
+        minutes=3,
+        tests=("test_kills.py",),
+        numbers={"AZC_KILLS": 250},
+    ),
+    Slice(
+        "limits",
+        "Too few fds, threads, locked memory, address space or pipe pages.",
+        minutes=4,
+        tests=("test_limits.py",),
+        numbers={"AZC_LIMITS": "all"},
+    ),
+    Slice(
+        "readers",
+        "Readers of every kind, one that stops inside the kernel's copy, forks under "
+        "load, storms of signals, allocations that fail.",
+        minutes=3,
+        tests=(
+            *("test_readers.py", "test_stalled_readers.py", "test_forks.py"),
+            *("test_storms.py", "test_allocations.py"),
+        ),
+        numbers={"AZC_FORKS": 100},
     ),
     Slice(
         "every-line",
@@ -76,6 +125,21 @@ SLICES = (
         "Builds that are wrong on purpose: each fault must be caught.",
         minutes=2,
         tests=("test_negative_controls.py",),
+    ),
+    Slice(
+        "mutants",
+        "Small faults in the C core, made by a machine: the simulation must notice "
+        "them, but for those that are listed.",
+        minutes=3,
+        tests=("test_mutation.py",),
+        numbers={"AZC_MUTANTS": 120},
+    ),
+    Slice(
+        "fuzzers",
+        "Random inputs for whatever reads what others have written.",
+        minutes=5,
+        tests=("test_fuzz.py",),
+        numbers={"AZC_FUZZ_SECONDS": 30},
     ),
     Slice(
         "simulated-crowd",
