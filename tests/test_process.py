@@ -270,7 +270,7 @@ async def test_spawn_that_fails_leaves_nothing(
 
 @pytest.mark.parametrize(
     "name",
-    ["_process.pipes.Channel", "_process.pipes.Tail", "process.subprocess.Popen"],
+    ["_process.pipes.own_end", "_process.pipes.Tail", "process.subprocess.Popen"],
 )
 async def test_failure_on_the_way_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, name: str

@@ -95,39 +95,49 @@ async def run_one(run: Run, deadline: float) -> None:
         return
     run.folder.mkdir(parents=True)
     run.verdict, run.began = "runs", time.monotonic()
-    with open(run.folder / LOG, "wb") as log:  # noqa: ASYNC230
-        process = await asyncio.create_subprocess_exec(
-            *run.slice.command(run.folder),
-            cwd=TESTS,
-            env=run.slice.environment(run.folder),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=log,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-        )
     verdict: Verdict = "not run"
     try:
-        run.status = await asyncio.wait_for(process.wait(), limit)
-        verdict = "failed" if run.status else "passed"
-    except asyncio.TimeoutError:
-        verdict = "hung"
-        # (pytest says then where each thread is)
-        await end(process, run.folder, signal.SIGABRT)
+        with open(run.folder / LOG, "wb") as log:  # noqa: ASYNC230
+            process = await asyncio.create_subprocess_exec(
+                *run.slice.command(run.folder),
+                cwd=TESTS,
+                env=run.slice.environment(run.folder),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        verdict = await judged(run, process, limit)
     finally:
-        await end(process, run.folder, signal.SIGINT)
+        await kill_all(run.folder)  # (it may have started without our knowing)
         run.seconds = time.monotonic() - run.began
         run.verdict = verdict
 
 
-async def end(
-    process: asyncio.subprocess.Process, folder: Path, word: signal.Signals
-) -> None:
-    """Ask the process to end, and kill what is left of it and of its children."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(word)
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(process.wait(), TIDY)
+async def judged(
+    run: Run, process: asyncio.subprocess.Process, limit: float
+) -> Verdict:
+    try:
+        run.status = await asyncio.wait_for(process.wait(), limit)
+    except asyncio.TimeoutError:
+        # (pytest says then where each thread is)
+        await ask_to_end(process, signal.SIGABRT)
+        return "hung"
+    except asyncio.CancelledError:
+        await ask_to_end(process, signal.SIGINT)
+        raise
+    return "failed" if run.status else "passed"
+
+
+async def ask_to_end(process: asyncio.subprocess.Process, word: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(word)
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(process.wait(), TIDY)
+
+
+async def kill_all(folder: Path) -> None:
+    """What is left of a slice and of its children."""
     while left := list(started_by(folder)):
         for pid in left:
             with contextlib.suppress(ProcessLookupError):

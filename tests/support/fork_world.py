@@ -78,7 +78,9 @@ class World:
         self.busy_socket = self.busy.get_extra_info("socket")
         self.server = await azt.create_server(Echo, "127.0.0.1", 0, ssl=trusted)
         self.tls, self.tls_told = await self._tls()
-        self.unix_server = await azt.create_unix_server(Echo, self.path)
+        self.unix_server = await azt.create_unix_server(
+            Echo, self.path, cleanup_socket=True
+        )
         self.unix, self.unix_told = await self._unix()
 
     async def _tls(self) -> Any:
