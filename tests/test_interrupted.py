@@ -217,6 +217,8 @@ def test_bar_fits_and_stays_one(folder: Path) -> None:
     assert closing.startswith("aiozerocopy render: interrupted: a-film")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(90)  # it waits for the first round of a race
 def test_bar_of_all_benches_fits(folder: Path) -> None:
     pytest.importorskip("rich")
     terminal = Terminal([*PROGRAM, "bench", "--only", "MB"], folder, NARROW)
