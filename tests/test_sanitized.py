@@ -55,6 +55,7 @@ def test_memory(tmp_path: Path) -> None:
         LD_PRELOAD=library(),
         ASAN_OPTIONS="detect_leaks=0",  # what Python leaves behind at its end
         PYTHONMALLOC="malloc",
+        AZC_PATIENCE="4",  # every access takes its time
     )
     with process:
         said, _ = process.communicate()
