@@ -30,6 +30,7 @@ np = pytest.importorskip("numpy")
 from distributed.comm.core import CommClosedError  # noqa: E402
 from distributed.protocol.serialize import to_serialize  # noqa: E402
 
+from aiozerocopy._core.binding import PORTABLE  # noqa: E402
 from aiozerocopy._core.borrows import borrowed  # noqa: E402
 from aiozerocopy.dask import loan as loan_module  # noqa: E402
 from aiozerocopy.dask import local  # noqa: E402
@@ -41,7 +42,10 @@ from aiozerocopy.opening import unix_stream_over  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = linux_only
+pytestmark = [
+    linux_only,
+    pytest.mark.skipif(PORTABLE, reason="the portable build lends nothing"),
+]
 
 BIG = 3 << 20
 DEATHS = int(os.environ.get("AZC_DASK_DEATHS", "3"))  # of each kind

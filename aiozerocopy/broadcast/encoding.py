@@ -62,7 +62,7 @@ class Encoding:
 
     def __init__(self, encode: Encode, burst: Burst, *, keeps_last: bool) -> None:
         self.encode = encode
-        self.clients = Audience()
+        self.clients: Audience = Audience()
         self._last: Message | None = None  # the last key frame, for newcomers
         self._burst = burst
         self._keeps_last = keeps_last
