@@ -124,6 +124,7 @@ def lines_of(said: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "moment", "more"), MOMENTS, ids=[" ".join(one) for one in MOMENTS]
 )
+@pytest.mark.timeout(90)  # some wait for a compiler, and for the first round of a race
 def test_one_line_and_the_end(line: str, moment: str, more: str, folder: Path) -> None:
     words = shlex.split(line)
     terminal = Terminal([*PROGRAM, *words], folder)

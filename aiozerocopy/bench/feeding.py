@@ -85,15 +85,19 @@ class Lab:
 
 
 def compile_all(command: list[str]) -> None:
-    """Run the compiler; with it end the programs that it starts, such as the linker."""
-    with subprocess.Popen(command, **GROUP) as compiler:
+    """Run the compiler; with it end the programs that it starts, such as the linker.
+
+    What it says is shown once it has failed: one that Ctrl-C has ended says nothing.
+    """
+    with subprocess.Popen(command, stderr=subprocess.PIPE, **GROUP) as compiler:
         try:
-            status = compiler.wait()
+            _, said = compiler.communicate()
         except BaseException:
             os.killpg(compiler.pid, signal.SIGKILL)
             raise
-    if status:
-        raise subprocess.CalledProcessError(status, command)
+    if compiler.returncode:
+        sys.stderr.write(said.decode(errors="replace"))
+        raise subprocess.CalledProcessError(compiler.returncode, command)
 
 
 # Each loop, and the packages it needs.
