@@ -83,7 +83,7 @@ static size_t draw_capacity(void) {
 
 static void open_end(end *it, bool out) {
     static const int kinds[] = {SOCKET, PIPE, FIFO, TTY, REGULAR, DEVICE};
-    int kind = kinds[sim_below(sim_chance(600) ? 2 : out ? 6 : 5)];
+    int kind = kinds[sim_below(sim_chance(450) ? 2 : out ? 6 : 5)];
     int flags = out ? AZC_OUT : AZC_IN, r;
     memset(it, 0, sizeof *it);
     it->file = kernel_new_file(kind, draw_capacity());
@@ -327,7 +327,7 @@ static void take_step(int caller) {
         step_cancel();
     else if (kind < 990)
         take_events();
-    else if (sim_chance(300))
+    else
         step_close();
 }
 

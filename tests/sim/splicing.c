@@ -10,7 +10,13 @@
 #include "sys.h"
 #include "threads.h"
 
-enum { PIPES = 256, FIRST_END = 3000, TAKEN_MAX = 1 << 20, POLLED = 3 };
+enum {
+    PIPES = 256,
+    FIRST_END = 3000,
+    TAKEN_MAX = 1 << 20,
+    POLLED = 3,
+    FRUITLESS_MAX = 60, /* polls at one time that bring nothing */
+};
 
 typedef struct own_pipe {
     bool open[2];
@@ -24,6 +30,8 @@ uint64_t sim_spliced;
 static struct {
     own_pipe pipes[PIPES];
     int count;
+    uint64_t moment; /* the time, and how much had moved, at the last poll */
+    int fruitless;   /* ... and how many it has been the same for */
     struct azc_sys files; /* what the kernel does with all other fds */
     unsigned char taken[TAKEN_MAX];
 } splicing;
@@ -200,12 +208,21 @@ static bool any_ready(void *arg) {
     return false;
 }
 
+/* A thread that asks again and again although nothing moves is a busy loop. */
+static void check_fruitless(void) {
+    uint64_t moment = sim_now() + kernel_progress;
+    splicing.fruitless = moment == splicing.moment ? splicing.fruitless + 1 : 0;
+    splicing.moment = moment;
+    SIM_CHECK(splicing.fruitless < FRUITLESS_MAX, "a relay is a busy loop");
+}
+
 static int fake_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
     struct pollfd polled[POLLED + 1] = {{.fd = -1}, {.fd = -1}, {.fd = -1}};
     int ready = 0;
     if (timeout_ms == 0) return splicing.files.poll(fds, count, 0);
     SIM_CHECK(count <= POLLED, "a poll of %d", (int)count);
     SIM_CHECK(!sim_holds_locks(), "a thread waits with a lock held");
+    check_fruitless();
     if (kernel_strikes(kernel_rates.interrupted, FAULT_INTERRUPTED))
         return -EINTR;
     memcpy(polled, fds, count * sizeof *fds);
@@ -224,7 +241,7 @@ static int fake_is_nonblocking(int fd) {
 /* ---- beginning and ending --------------------------------------------- */
 
 void splicing_begin(void) {
-    splicing.count = 0;
+    splicing.count = splicing.fruitless = 0;
     if (azc_sys.pipe) return;
     splicing.files = azc_sys;
     azc_sys.pipe = fake_pipe;
