@@ -1,7 +1,7 @@
 """Small faults in the C core, made by a machine: does the simulation notice them?
 
 AZC_MUTANTS=12 is how many are tried, always the same; 0 is all of them, which takes
-about twenty minutes of one core.  tests/mutation/mutation.py says more.
+a second or two of one core for each.  tests/mutation/mutation.py says more.
 """
 
 from __future__ import annotations
