@@ -65,7 +65,7 @@ class Mutant:
     at: int
 
     def __str__(self) -> str:
-        """How survivors.toml names it: by its line's text, not by its number."""
+        """How survivors/ names it: by its line's text, not by its number."""
         old, new = (" ".join(text.split()) for text in (self.old, self.new))
         return f"{self.file} | {self.code} | {old} -> {new}"
 
