@@ -207,6 +207,8 @@ static int pick(void) {
     if (++sim.steps > STEPS_MAX) sim_fail("it goes round and round");
     const thread *first = &sim.threads[0];
     if (sim_chance(4)) advance_time(sim.now + BUSY_MS);
+    /* (two that nap in turns would keep each other from ever being idle) */
+    if (first->idling && first->deadline <= sim.now) return 0;
     do {
         int runnable[SIM_THREADS], count = 0;
         for (int i = 0; i < sim.count; i++)
