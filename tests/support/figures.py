@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 VARIABLE = "AZC_FIGURES"
+_held: int | None = None  # the file, where it has to be open already
 
 
 def count(what: str, number: float, unit: str = "") -> None:
@@ -42,12 +43,25 @@ def curve(
     _keep(kind="curve", what=what, value=list(points), unit="", x=x, y=y, log=log)
 
 
+def hold() -> None:
+    """Before a process becomes somebody else, who may not open the file."""
+    global _held
+    if _held is None and os.environ.get(VARIABLE):
+        _held = _opened()
+
+
 def _keep(**line: object) -> None:
-    path = os.environ.get(VARIABLE)
-    if path:
-        # (One write of a file that is open to append: processes may share it.)
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            os.write(fd, json.dumps(line).encode() + b"\n")
-        finally:
+    if not os.environ.get(VARIABLE):
+        return
+    # (One write of a file that is open to append: processes may share it.)
+    fd = _opened() if _held is None else _held
+    try:
+        os.write(fd, json.dumps(line).encode() + b"\n")
+    finally:
+        if fd != _held:
             os.close(fd)
+
+
+def _opened() -> int:
+    path = os.environ[VARIABLE]
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fault_scenes
+import figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,6 +66,7 @@ def threads() -> Iterator[contextlib.AbstractContextManager[None]]:
 
 
 def become_nobody() -> None:
+    figures.hold()
     os.setgid(NOBODY)
     os.setuid(NOBODY)
 
