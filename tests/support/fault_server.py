@@ -36,19 +36,26 @@ class Case:
     def __init__(self, scene: str) -> None:
         self._memory = mmap.mmap(-1, 1 << 20)
         self._folder = tempfile.TemporaryDirectory(prefix="azc-scene-")
+        is_ready, ready = os.pipe()
         self.pid = os.fork()
         if not self.pid:
             try:
-                self._live(scene)
+                os.close(is_ready)
+                self._live(scene, ready)
             except BaseException:
                 traceback.print_exc()
             finally:
                 os.kill(os.getpid(), signal.SIGKILL)  # nothing that could be refused
 
-    def _live(self, scene: str) -> None:
+        os.close(ready)
+        os.read(is_ready, 1)  # what it has to start itself is not to fail
+        os.close(is_ready)
+
+    def _live(self, scene: str, ready: int) -> None:
         os.setpgid(0, 0)
         faulthandler.dump_traceback_later(SECONDS - 2, exit=True)
         fault_scenes.THREAD.submit(id, None).result()
+        os.close(ready)
         while not self._memory[0]:
             time.sleep(0.0005)
         played = fault_scenes.play(scene, self._folder.name)
