@@ -54,7 +54,8 @@ class Request:
     def host(self) -> str:
         """The host that the client asked for, in lower case and without the port."""
         try:
-            return urlsplit(f"//{self.authority}").hostname or ""
+            # (urlsplit leaves what follows a "%" as it is)
+            return (urlsplit(f"//{self.authority}").hostname or "").lower()
         except ValueError:
             return ""
 
