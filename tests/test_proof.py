@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -198,6 +199,18 @@ def kept() -> dict[str, Any]:
 
 def test_page_is_what_its_results_say() -> None:
     assert page.PAGE.read_text() == page.render(kept())
+
+
+def test_page_remembers_whole_runs(tmp_path: Path) -> None:
+    found = kept()
+    for minutes in range(page.RUNS + 2):
+        now = page.with_earlier_runs({**found, "minutes": minutes}, tmp_path)
+        (tmp_path / page.JSON.name).write_text(json.dumps(now))
+    assert [each["minutes"] for each in now["runs"]] == [*range(2, page.RUNS + 2)]
+    (told,) = re.findall(r"^\| 20.* \| 11 \| .*$", page.render(now), re.MULTILINE)
+    passed = sum(each["verdict"] == "passed" for each in found["slices"])
+    assert f"{passed} of {len(found['slices'])}" in told
+    assert told.count("| 0 ") == len(found["zeros"])
 
 
 def test_pictures_are_drawn_from_its_results() -> None:

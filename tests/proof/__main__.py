@@ -74,8 +74,9 @@ def prove(slices: Sequence[Slice], logs: Path | None, pages: Path | None) -> int
     tell(found, console)
     folder.mkdir(exist_ok=True)
     (folder / page.JSON.name).write_text(json.dumps(found, indent=1))
-    if pages is None and len(slices) == len(SLICES):
-        pages = page.PAGES
+    if len(slices) == len(SLICES):
+        pages = pages or page.PAGES
+        found = page.with_earlier_runs(found, pages)
     if pages is not None:
         page.write(found, pages)
         console.print(f"page: {pages / page.PAGE.name}")

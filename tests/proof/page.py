@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from . import plots
+from .results import summary
 from .slices import ROOT
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 PAGES = ROOT / "docs" / "pages"
 JSON = PAGES / "proof.json"
 PAGE = PAGES / "proof.md"
+RUNS = 10  # that the page remembers
 
 HEAD = """\
 # Proof
@@ -39,9 +41,17 @@ def write(results: Json, folder: Path = PAGES) -> None:
             plots.draw(name, plot, folder)
 
 
+def with_earlier_runs(results: Json, folder: Path = PAGES) -> Json:
+    """The results of a whole run, and in a line each those that the page had."""
+    path = folder / JSON.name
+    earlier = json.loads(path.read_text()).get("runs", []) if path.exists() else []
+    return {**results, "runs": [*earlier, summary(results)][-RUNS:]}
+
+
 def render(results: Json) -> str:
     """The page as Markdown."""
     parts = [HEAD, about(results), zeros(results), overview(results)]
+    parts += [runs(results)] if "runs" in results else []
     parts += [section(each) for each in results["slices"]]
     return "\n".join(parts)
 
@@ -77,6 +87,23 @@ def overview(results: Json) -> str:
         for each in results["slices"]
     )
     return "## Slices\n\n" + table(("", "", "tests", "left out", "minutes"), rows)
+
+
+def runs(results: Json) -> str:
+    """Whole runs only; what was changed in between, the commits tell."""
+    rows = (
+        (
+            each["date"],
+            each["commit"],
+            f"{each['minutes']:g}",
+            f"{each['passed']} of {each['slices']}",
+            *(number(found) for found in each["found"].values()),
+        )
+        for each in reversed(results["runs"])
+    )
+    names = (each["what"] for each in results["zeros"])
+    head = ("", "commit", "minutes", "slices that passed", *names)
+    return "## The last whole runs\n\n" + table(head, rows)
 
 
 def verdict(each: Json) -> str:

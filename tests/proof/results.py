@@ -49,6 +49,19 @@ def gather(runs: Sequence[Run], seconds: float) -> Json:
     }
 
 
+def summary(results: Json) -> Json:
+    """One whole run in a line."""
+    passed = sum(each["verdict"] == "passed" for each in results["slices"])
+    return {
+        "date": results["machine"]["date"],
+        "commit": results["machine"]["commit"],
+        "minutes": results["minutes"],
+        "passed": passed,
+        "slices": len(results["slices"]),
+        "found": {each["what"]: each["found"] for each in results["zeros"]},
+    }
+
+
 def succeeded(results: Json) -> bool:
     passed = all(each["verdict"] == "passed" for each in results["slices"])
     return passed and not any(each["found"] for each in results["zeros"])

@@ -12,7 +12,7 @@ SLICES = (
         "The C part over a simulated kernel, with threads that switch where the seed "
         "says: order, memory, completions and exact errors hold for every seed; a "
         "quarter as many seeds have relays.",
-        minutes=14,
+        minutes=5,
         tests=("test_simulation.py", "-k", "not race and not test_relays"),
         numbers={"AZC_SIM_SEEDS": 200_000},
     ),
@@ -20,7 +20,7 @@ SLICES = (
         "races",
         "The same with real threads on real pipes and sockets, under AddressSanitizer "
         "and ThreadSanitizer.",
-        minutes=8,
+        minutes=5,
         tests=("test_simulation.py", "-k", "race or test_relays"),
         numbers={"AZC_RACES": 20},
     ),
@@ -28,7 +28,7 @@ SLICES = (
         "contract",
         "Each clause of the contract on every link and event loop, and what a "
         "finalizer, a fork, a signal or a changed number may do to a stream.",
-        minutes=5,
+        minutes=2,
         tests=(
             "contract",
             *("test_lifetime.py", "test_lending.py", "test_finalizers.py"),
@@ -40,7 +40,7 @@ SLICES = (
         "A stream's calls in any order, on pipes, lent pages, UNIX and TCP sockets, "
         "with peers that die, forks, lost fds and collections: what arrives is whole, "
         "in order, and nothing else.",
-        minutes=9,
+        minutes=12,
         tests=("test_state_machine.py",),
         numbers={"AZC_EXAMPLES": 5_000},
     ),
@@ -61,7 +61,7 @@ SLICES = (
     Slice(
         "kills",
         "Readers and senders that are killed at any byte: what was read is a prefix.",
-        minutes=3,
+        minutes=1,
         tests=("test_kills.py",),
         numbers={"AZC_KILLS": 250},
     ),
@@ -76,7 +76,7 @@ SLICES = (
         "readers",
         "Readers of every kind, one that stops inside the kernel's copy, forks under "
         "load, storms of signals, allocations that fail.",
-        minutes=3,
+        minutes=1,
         tests=(
             *("test_readers.py", "test_stalled_readers.py", "test_forks.py"),
             *("test_storms.py", "test_allocations.py"),
@@ -87,7 +87,7 @@ SLICES = (
         "every-line",
         "An exception at every line of every public call, as a signal's handler may "
         "raise it: no buffer stays borrowed, no byte is lost.",
-        minutes=8,
+        minutes=4,
         tests=("test_interruptions.py", "test_interrupted.py"),
         numbers={"AZC_EVERY_LINE": 1},
     ),
@@ -95,7 +95,7 @@ SLICES = (
         "rings",
         "Rings: peers that are killed at any instruction, hostile peers, every "
         "interleaving that the memory model allows.",
-        minutes=6,
+        minutes=1,
         tests=("test_ring_header.py", "test_ring_failures.py", "test_ring_layout.py"),
         numbers={"AZC_RING_CALLS": 10_000_000, "AZC_RING_KILLS": 500},
     ),
@@ -103,7 +103,7 @@ SLICES = (
         "relays",
         "Relays that are stopped, whose ends die and whose fds are taken; splitters "
         "whose readers come and go: no byte is lost or told twice.",
-        minutes=5,
+        minutes=3,
         tests=("test_relay_soak.py", "test_relay.py", "test_splitter_soak.py"),
         numbers={"AZC_RELAY_GB": 40, "AZC_SPLITTER_SEEDS": 400},
     ),
@@ -116,8 +116,9 @@ SLICES = (
     ),
     Slice(
         "sanitizers",
-        "The tests on a build with AddressSanitizer and UndefinedBehaviorSanitizer.",
-        minutes=5,
+        "Tests on a build with AddressSanitizer and UndefinedBehaviorSanitizer, and on "
+        "one with ThreadSanitizer.",
+        minutes=7,
         tests=("test_sanitized.py",),
     ),
     Slice(
@@ -154,8 +155,8 @@ SLICES = (
         "256 streams at once over every kind of link, on asyncio and uvloop, that are "
         "cancelled, closed, aborted and left by their readers; every byte is compared, "
         "and memory, open files and threads do not grow.",
-        minutes=20.5,
-        program=("-m", "soak", "--seconds", "1200", "--gigabytes", "200"),
+        minutes=10.5,
+        program=("-m", "soak", "--seconds", "600", "--gigabytes", "200"),
         alone=True,
     ),
     Slice(
