@@ -1,63 +1,147 @@
-"""What concerns memory, once more with every access checked (AddressSanitizer).
+"""The tests once more with every access checked, and every one that threads share.
 
-Python's own objects come from malloc there, so that a buffer which C looks at after
-its end is found out as well.
+With AddressSanitizer and UndefinedBehaviorSanitizer Python's own objects come from
+malloc, so that a buffer which C looks at after its end is found out as well.
+ThreadSanitizer looks at what our C does; Python itself is not built for it.
+
+AZC_SANITIZED=all runs all tests of streams, servers and sources that way on asyncio,
+which takes an hour or two.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import figures
 import pytest
 import trees
 
-TESTS = [
-    "contract/test_p0_done_means_yours.py",
-    "contract/test_p2_no_later_bytes.py",
-    "contract/test_p3_no_leak.py",
-    "test_copied_sends.py",
-    "test_fds.py",
-    "test_finalizers.py",
-    "test_gate.py",
-    "test_interruptions.py",
-    "test_lending.py",
-    "test_lifetime.py",
-    "test_pool.py",
-    "test_relay.py",
-    "test_splitter.py",
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+ALL = os.environ.get("AZC_SANITIZED") == "all"
+LEFT_OUT_OF_ALL = (
+    # No C of ours runs there,
+    *("docs", "package", "install", "architecture", "c_architecture", "proof", "fuzz"),
+    *("bad_input", "cli", "options", "examples", "doctor", "extras", "simulat*"),
+    # it is time that is measured,
+    *("bench*", "floods", "churn", "soak", "crowds"),
+    # or other programs would have to bear with the sanitizer.
+    *("browser*", "render*", "demo*", "dask*", "asgi_servers", "real_programs"),
+)
+
+
+@dataclass(frozen=True)
+class Sanitizer:
+    library: str  # which Python has to load first
+    flags: str
+    mark: bytes  # what a build with it calls
+    settings: Mapping[str, str]
+    tests: Sequence[str]
+    chosen: str = "not trio and not uvloop and not tcp"
+    program: Sequence[str] = ()  # that it has to be started by
+
+
+MEMORY = Sanitizer(
+    library="libasan.so",
+    flags="-fsanitize=address,undefined -fno-sanitize-recover=undefined -g",
+    mark=b"__asan_report_load",
+    settings={
+        "ASAN_OPTIONS": "detect_leaks=0",  # what Python leaves behind at its end
+        "PYTHONMALLOC": "malloc",
+    },
+    tests=[
+        "contract/test_p0_done_means_yours.py",
+        "contract/test_p2_no_later_bytes.py",
+        "contract/test_p3_no_leak.py",
+        "test_copied_sends.py",
+        "test_fds.py",
+        "test_finalizers.py",
+        "test_gate.py",
+        "test_interruptions.py",
+        "test_lending.py",
+        "test_lifetime.py",
+        "test_pool.py",
+        "test_relay.py",
+        "test_splitter.py",
+    ],
+)
+
+THREADS = Sanitizer(
+    library="libtsan.so",
+    flags="-fsanitize=thread -g",
+    mark=b"__tsan_read8",
+    settings={
+        "TSAN_OPTIONS": "halt_on_error=1:ignore_noninstrumented_modules=1"
+        ":report_thread_leaks=0:suppressions=tests/support/tsan.supp"
+    },
+    # (Those that count threads, or fork while there are some, would find the
+    # sanitizer's own.)
+    tests=[
+        "contract",
+        "test_copied_sends.py",
+        "test_fds.py",
+        "test_gate.py",
+        "test_lending.py",
+        "test_pool.py",
+        "test_relay.py",
+        "test_splitter.py",
+        "test_to_all.py",
+    ],
+    program=("setarch", "-R"),
+)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.builds,
+    pytest.mark.timeout(10_000 if ALL else 600),
 ]
 
-pytestmark = [pytest.mark.slow, pytest.mark.builds, pytest.mark.timeout(400)]
 
-
-def library() -> str:
-    """The sanitizer's, or "" if this compiler has none."""
+def path_of(library: str) -> str:
+    """The sanitizer's library, or "" if this compiler has none."""
     if not shutil.which("cc"):
         return ""
-    command = ["cc", "-print-file-name=libasan.so"]
-    path = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return path.strip() if Path(path.strip()).is_absolute() else ""
+    command = ["cc", f"-print-file-name={library}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    path = done.stdout.strip()
+    return path if Path(path).is_absolute() else ""
 
 
-@pytest.mark.skipif(not library(), reason="this compiler has no AddressSanitizer")
-def test_memory(tmp_path: Path) -> None:
-    checked = "-fsanitize=address"
-    tree = trees.build(tmp_path, CFLAGS=f"{checked} -g", LDFLAGS=checked)
+def files_for(sanitizer: Sanitizer) -> list[str]:
+    if not ALL or sanitizer is THREADS:
+        return [f"tests/{name}" for name in sanitizer.tests]
+    return ["tests", *(f"--ignore-glob=*/test_{name}.py" for name in LEFT_OUT_OF_ALL)]
+
+
+@pytest.mark.parametrize("sanitizer", [MEMORY, THREADS], ids=["memory", "threads"])
+def test_sanitized(sanitizer: Sanitizer, tmp_path: Path) -> None:
+    if not path_of(sanitizer.library):
+        pytest.skip(f"this compiler has no {sanitizer.library}")
+    if missing := [name for name in sanitizer.program[:1] if not shutil.which(name)]:
+        pytest.skip(f"needs {missing[0]}")
+    flags = sanitizer.flags
+    tree = trees.build(tmp_path, CFLAGS=flags, LDFLAGS=flags)
     (built,) = (tree / "aiozerocopy").glob("_azc*.so")
-    assert b"__asan_report_load" in built.read_bytes()
+    assert sanitizer.mark in built.read_bytes()
     process = trees.start_tests(
         tree,
-        *("-m", "not slow", "-k", "not trio and not uvloop and not tcp"),
-        *(f"tests/{name}" for name in TESTS),
-        LD_PRELOAD=library(),
-        ASAN_OPTIONS="detect_leaks=0",  # what Python leaves behind at its end
-        PYTHONMALLOC="malloc",
-        AZC_PATIENCE="4",  # every access takes its time
+        *("-m", "not slow and not builds and not quiet", "-k", sanitizer.chosen),
+        *files_for(sanitizer),
+        program=sanitizer.program,
+        LD_PRELOAD=path_of(sanitizer.library),
+        AZC_PATIENCE="8" if ALL else "4",  # every access takes its time
+        **sanitizer.settings,
     )
     with process:
         said, _ = process.communicate()
     assert process.returncode == 0, said[-8000:]
-    assert re.search(r"^\d{3,} passed", said, re.MULTILINE), said
+    passed = re.search(r"^(\d{3,}) passed", said, re.MULTILINE)
+    assert passed, said[-8000:]
+    figures.count("tests with sanitizers", int(passed[1]))

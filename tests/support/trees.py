@@ -7,6 +7,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = Path(__file__).parents[2]
 
@@ -14,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 def build(folder: Path, **settings: str) -> Path:
     """Copy into the folder and build there, with these environment variables."""
     ignored = shutil.ignore_patterns("__pycache__", "*.so", "sim")
-    for name in ("aiozerocopy", "csrc", "tests"):
+    for name in ("aiozerocopy", "csrc", "docs", "tests"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     for name in ("setup.py", "pyproject.toml"):
         shutil.copy(ROOT / name, folder)
@@ -39,9 +43,11 @@ def environment(tree: Path, **settings: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": path, "AZC_FIGURES": ""} | settings
 
 
-def start_tests(tree: Path, *arguments: str, **settings: str) -> subprocess.Popen[str]:
-    """Run pytest in such a tree, with these environment variables."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+def start_tests(
+    tree: Path, *arguments: str, program: Sequence[str] = (), **settings: str
+) -> subprocess.Popen[str]:
+    """Run pytest in such a tree, with these environment variables, by a program."""
+    command = [*program, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     return subprocess.Popen(
         [*command, *arguments],
         cwd=tree,
