@@ -12,7 +12,7 @@ SLICES = (
         "The C part over a simulated kernel, with threads that switch where the seed "
         "says: order, memory, completions and exact errors hold for every seed; a "
         "quarter as many seeds have relays.",
-        minutes=5,
+        minutes=12,
         tests=("test_simulation.py", "-k", "not race and not test_relays"),
         numbers={"AZC_SIM_SEEDS": 200_000},
     ),
