@@ -199,8 +199,8 @@ class FrameClient:
             frame = await receiver.receive()
         except (*_LOST, anyio.ClosedResourceError) as error:
             await self._drop_stream()
-            if not self._closed:
-                self._fail(error)
+            if not self._closed and self._is_last(error):
+                raise
             return None
         except FrameError:
             await self._drop_stream()
@@ -216,7 +216,8 @@ class FrameClient:
             self._stream = await self._connect()
         except _LOST as error:
             self.stats.failures += 1
-            self._fail(error)
+            if self._is_last(error):
+                raise
             return
         self._receiver = FrameReceiver(self._stream, self._pool, self._max_bytes)
         self._tell("connected", self.stats.connections)
@@ -227,15 +228,16 @@ class FrameClient:
         self._tell("waiting", seconds)
         await anyio.sleep(seconds)
 
-    def _fail(self, error: Exception) -> None:
-        """Count the failure; raise it if no attempt is left, or more are of no use."""
+    def _is_last(self, error: Exception) -> bool:
+        """Count the failure: is no attempt left, or are more of no use?"""
         if _is_final(error):
-            raise error
+            return True
         self._failed += 1
         attempts = self._backoff.attempts
         if attempts is not None and self._failed >= attempts:
-            raise error
+            return True
         self._tell("lost", error)
+        return False
 
     async def _drop_stream(self) -> None:
         stream, self._stream, self._receiver = self._stream, None, None

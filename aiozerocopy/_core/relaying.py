@@ -157,7 +157,7 @@ async def relay_streams(
             _open(relay, source, sink, waiter, operation, limit, once)
             await waiter.wait(operation)
             if operation.status < 0:
-                await _raise(sink, operation)
+                raise await _why(sink, operation)
         except BaseException as error:
             await sink._take_back(waiter, operation, error)
             raise
@@ -213,19 +213,19 @@ def _refusal(result: int, failed: int, source: ReceiveStream, sink: Sink) -> Exc
     return channel.refused(result, 0)
 
 
-async def _raise(sink: Sink, operation: Operation) -> None:
-    """Raise what made it fail, and say which side it was."""
+async def _why(sink: Sink, operation: Operation) -> Exception:
+    """What made it fail, and which side it was."""
     if operation.outcome != lib.AZC_REFUSED:
         error = operation.failure()
         if isinstance(error, StreamBroken):
             error.args = (f"the sink broke: {error.args[0]}{_count(operation)}",)
             await sink._explain(error)
-        raise error
+        return error
     error = error_of(operation.status, operation.moved)
     if isinstance(error, StreamClosed):
-        raise StreamClosed(f"the source was closed{_count(operation)}")
+        return StreamClosed(f"the source was closed{_count(operation)}")
     error.args = (f"the source broke: {error.args[0]}{_count(operation)}",)
-    raise error
+    return error
 
 
 def _count(operation: Operation) -> str:

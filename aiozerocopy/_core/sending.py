@@ -512,8 +512,9 @@ class SendStream(Bound, ByteSendStream):
         if scope.cancelled_caught:
             unsent = self._out.stats().queued_bytes
             late = f"the peer took too long: {unsent:,} bytes were not sent"
-            error = StreamBroken(f"{late} within {seconds:g} s", 0, unsent)
-            raise error from TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+            raise StreamBroken(
+                f"{late} within {seconds:g} s", 0, unsent
+            ) from TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
 
     async def _drain(self) -> None:
         stats, waiter = self._out.stats(), self._waiter

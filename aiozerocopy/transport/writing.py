@@ -168,10 +168,13 @@ class Writing(Lifetime, asyncio.WriteTransport):
             return
         if result != IN_PROGRESS:
             error = self._out.refused(result, operation.total)
-            if not isinstance(error, (StreamBroken, StreamClosed)):
+            if isinstance(error, (StreamBroken, StreamClosed)):
+                self._break(error)
+                return
+            try:
                 raise error  # nothing of it was sent, and the next may be
-            self._break(error)
-            return
+            finally:
+                del error  # (as in SendStream._fail)
         self._pending.append(operation)
         if not is_fixed:
             self._borrowing = operation
