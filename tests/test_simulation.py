@@ -253,7 +253,9 @@ def test_relays(race: Callable[..., Path], flags: tuple[str, ...], seed: int) ->
 
 
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="needs valgrind")
-@pytest.mark.parametrize("name", ["stop_early", "fairness", "writer"])
+@pytest.mark.parametrize(
+    "name", ["stop_early", "fairness", "writer", "queueing", "cancelling"]
+)
 def test_valgrind(race: Callable[..., Path], name: str) -> None:
     """It sees reads of memory that was never set, which the sanitizers do not."""
     memcheck = ["valgrind", "-q", "--error-exitcode=9", "--leak-check=no"]

@@ -325,7 +325,7 @@ static void sizes_are_set_once(void) {
     CHECK(azc__op_messages(op) == 1);
 }
 
-/* {name, moved, in flight, where a batch of 4, 0, 4 and 4 bytes ends then} */
+/* Where a batch of 4, 0, 4 and 4 bytes ends, by what is out and what is in flight. */
 static void a_batch_ends_after_the_message_in_progress(void) {
     static const uint64_t sizes[] = {4, 0, 4, 4};
     static const struct {
