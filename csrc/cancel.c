@@ -45,15 +45,10 @@ static int cancel_now(azc_channel *channel, azc_op *op, uint64_t limit) {
     return outcome == AZC_KEPT ? AZC_LATER : outcome;
 }
 
-/* An operation that is still being submitted waits for the end of that call; one
- * that was moved and not lent is over anyway. */
+/* An operation that is still being submitted waits for the end of that call. */
 static azc_op *next_cancelled(const azc_queue *queue) {
-    bool moved = true;
     azc_op *op = queue->head;
-    for (; op; op = op->next) {
-        if (op == queue->cursor) moved = false;
-        if (op->cancelled && !op->submitting && (op->lent || !moved)) break;
-    }
+    while (op && (!op->cancelled || op->submitting)) op = op->next;
     return op;
 }
 

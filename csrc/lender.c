@@ -51,8 +51,8 @@ static ssize_t unread(azc_channel *channel) {
     struct pollfd peer = {channel->fd, 0, 0};
     azc__unlock(channel);
     ssize_t n = azc_sys.unread(peer.fd);
-    if (n > 0 && azc_sys.poll(&peer, 1, 0) > 0 && peer.revents & POLLERR)
-        n = -EPIPE;
+    if (n > 0) azc_sys.poll(&peer, 1, 0);
+    if (peer.revents & POLLERR) n = -EPIPE;
     azc__lock(channel);
     return n;
 }

@@ -83,12 +83,11 @@ uint64_t azc__op_advance(azc_op *op, uint64_t n) {
 }
 
 void azc__op_truncate(azc_op *op) {
-    for (int i = 0; i < op->nends; i++) {
-        if (op->ends[i] < op->done + op->in_flight) continue;
-        op->total = op->need = op->ends[i];
-        op->nends = op->messages = i + 1;
-        break;
-    }
+    int i = 0;
+    while (i < op->nends && op->ends[i] < op->done + op->in_flight) i++;
+    if (i == op->nends) return;
+    op->total = op->need = op->ends[i];
+    op->nends = op->messages = i + 1;
 }
 
 /* What was moved of a piece lies before iov_base, which has advanced: so the slot is
@@ -124,7 +123,6 @@ static ssize_t copy_rest(const azc_op *op, char *to, uint64_t n) {
 ssize_t azc__op_go_on_from(azc_op *op, const char *rest) {
     ssize_t moved = op->lent ? azc__op_detach(op) : 0;
     if (moved < 0) return moved;
-    op->vec = op->first;
     op->vec[0] = (struct iovec){(void *)(uintptr_t)rest, op->total - op->done};
     op->count = op->done < op->total;
     op->at = 0;

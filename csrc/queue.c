@@ -17,7 +17,6 @@ static bool has_room(const azc_queue *queue, const azc_op *op) {
 }
 
 static void append(azc_queue *queue, azc_op *op) {
-    op->next = NULL;
     if (SABOTAGED(ORDER) && queue->cursor && queue->cursor != queue->tail) {
         op->next = queue->cursor->next; /* overtakes those not yet begun */
         queue->cursor->next = op;
@@ -89,7 +88,6 @@ int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
         for (int i = op->at; i < op->count; i++) {
             if (count == VEC_MAX || !max_bytes) return count;
             size_t n = op->vec[i].iov_len;
-            if (!n) continue;
             if (azc__queue_lends(queue, &op->vec[i], lend_from) != *lend) {
                 if (count)
                     return count; /* one call lends or copies, not both */
@@ -183,7 +181,6 @@ void azc__queue_remove(azc_queue *queue, azc_op *op) {
     if (queue->cursor == op) queue->cursor = op->next;
     if (queue->first_waiting == op) queue->first_waiting = op->next;
     queue->ops--;
-    op->next = NULL;
 }
 
 void azc__queue_replace(azc_queue *queue, azc_op *op, const struct iovec *vec,

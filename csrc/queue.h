@@ -30,7 +30,8 @@ typedef struct azc_queue {
     bool lends_all;    /* any memory may be lent, not only a pool's */
 } azc_queue;
 
-/* Puts an operation at the end.  False: it has no room yet. */
+/* Puts an operation at the end, which was in no queue before.  False: it has no room
+ * yet. */
 bool azc__queue_push(azc_queue *queue, azc_op *op);
 /* Puts it at the cursor: some of it was moved before it was queued. */
 void azc__queue_push_first(azc_queue *queue, azc_op *op);

@@ -8,7 +8,8 @@ over a real one. Smaller programs beside it:
 tests/sim/pace.c gives csrc/pace.c a clock of its own; stop_early.c takes memory back
 while a pipe is being written; fairness.c lets others wait while a pump is busy;
 writer.c checks which thread writes a big message; cores.c prints how many cores the
-helper sees; locked.c takes locked pages back from a pipe.
+helper sees; locked.c takes locked pages back from a pipe; queueing.c has the queue by
+hand, and cancelling.c what is asked for while a system call runs.
 """
 
 from __future__ import annotations
@@ -194,6 +195,15 @@ def test_locked_memory(folder: Path) -> None:
     assert "is_full_of(seen, BEFORE)" in run([locked, "advised"]).stderr
 
 
+@pytest.mark.parametrize("name", ["queueing", "cancelling"])
+def test_situations(folder: Path, works: Callable[..., bool], name: str) -> None:
+    flags = ADDRESS if works(*ADDRESS) else ()
+    sources = [CSRC / f"{source}.c" for source in REAL]
+    program = compiled(folder / name, [*sources, SIM / f"{name}.c"], *flags)
+    result = run([program])
+    assert result.returncode == 0, result.stderr
+
+
 @pytest.mark.parametrize("name", ["stop_early", "fairness", "writer"])
 def test_pump(folder: Path, works: Callable[..., bool], name: str) -> None:
     flags = ADDRESS if works(*ADDRESS) else ()
@@ -243,7 +253,9 @@ def test_relays(race: Callable[..., Path], flags: tuple[str, ...], seed: int) ->
 
 
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="needs valgrind")
-@pytest.mark.parametrize("name", ["stop_early", "fairness", "writer"])
+@pytest.mark.parametrize(
+    "name", ["stop_early", "fairness", "writer", "queueing", "cancelling"]
+)
 def test_valgrind(race: Callable[..., Path], name: str) -> None:
     """It sees reads of memory that was never set, which the sanitizers do not."""
     memcheck = ["valgrind", "-q", "--error-exitcode=9", "--leak-check=no"]

@@ -2,8 +2,9 @@
 
 The simulation (tests/sim) comes first: it is quick, and a seed always does the same.
 What it lets pass is compared with the original as the compiler's optimiser sees both:
-the same object code is the same program.  The rest goes on to the programs with real
-threads on real fds.
+the same object code is the same program.  The rest goes on to the programs that make
+their situations by hand, without a thread, and then to those with real threads on real
+fds.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ HELPER = [
 ]
 KERNEL = ("sim", "oracle", "ports", "kernel", "rates", "lending", "poller", "threads")
 SYSTEM = ("sys", "poller_epoll")
+DIRECT = ("queueing", "cancelling")
 WITH_THREADS = ("race", "relays", "stop_early", "fairness", "writer")
 
 COMPILE = ["cc", "-std=c11", "-D_GNU_SOURCE=1", "-w", f"-I{CSRC}", f"-I{SIM}"]
@@ -48,6 +50,7 @@ class Verdict(Enum):
     IMPOSSIBLE = "does not compile"
     SIMULATION = "killed by the simulation"
     EQUIVALENT = "equivalent"
+    DIRECT = "killed by hand-made situations"
     THREADS = "killed with real threads"
     SURVIVES = "survives"
 
@@ -69,14 +72,17 @@ class Judge:
             self._compile(SIM / f"{name}.c", "simulated", SIMULATED)
         for name in SYSTEM:
             self._compile(CSRC / f"{name}.c", "real", REAL)
-        for name in WITH_THREADS:
+        for name in (*DIRECT, *WITH_THREADS):
             source = SIM / f"{name}.c"
             _run([*COMPILE, *REAL, "-c", str(source), "-o", f"{folder}/{name}.main"])
 
     def originals_pass(self) -> bool:
         """Whether the programs find no fault where there is none."""
-        every = self._is_caught_by_simulation(None), self._is_caught_by_threads(None)
-        return not any(every)
+        return not (
+            self._is_caught_by_simulation(None)
+            or self._is_caught_directly(None)
+            or self._is_caught_by_threads(None)
+        )
 
     def judge(self, mutant: Mutant) -> Verdict:
         source = self.folder / mutant.file
@@ -90,6 +96,8 @@ class Judge:
         if (self.folder / "mutant.o").read_bytes() == built:
             return Verdict.EQUIVALENT
         self._compiles(source, REAL)
+        if self._is_caught_directly(source):
+            return Verdict.DIRECT
         if self.threads and self._is_caught_by_threads(source):
             return Verdict.THREADS
         return Verdict.SURVIVES
@@ -113,6 +121,10 @@ class Judge:
         rest = ["--from", str(FIRST_SEEDS + 1), "--seeds", str(self.seeds)]
         return not _run([program, *rest])
 
+    def _is_caught_directly(self, source: Path | None) -> bool:
+        programs = (self._program(name, source) for name in DIRECT)
+        return any(not _run([program], cpu_seconds=1) for program in programs)
+
     def _is_caught_by_threads(self, source: Path | None) -> bool:
         return any(not _run(command) for command in self._with_threads(source))
 
@@ -122,10 +134,13 @@ class Judge:
             "relays": [["--rounds", "10", "--seed", str(n)] for n in (1, 2, 3)],
         }
         for name in WITH_THREADS:
-            main = self.folder / f"{name}.main"
-            program = self._linked("real", source, "-x", "none", main)
+            program = self._program(name, source)
             for arguments in more.get(name, [[]]):
                 yield [program, *arguments]
+
+    def _program(self, name: str, source: Path | None) -> Path:
+        main = self.folder / f"{name}.main"
+        return self._linked("real", source, "-x", "none", main)
 
     def _linked(self, way: str, source: Path | None, *more: str | Path) -> Path:
         objects = list((self.folder / way).glob("*.o"))

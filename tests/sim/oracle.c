@@ -100,6 +100,42 @@ void op_has_room(op *it) {
               (long)it->token, (long)unsent);
 }
 
+/* ---- the queue ----------------------------------------------------------- */
+
+/* Only the first that has no room waits for it, unless all end soon. */
+static void check_waiting(const azc_channel *azc) {
+    const azc_queue *queue = &azc->queue;
+    const azc_op *first = queue->first_waiting;
+    if (!first || azc->error) return;
+    SIM_CHECK(queue->bytes && queue->bytes + first->total > queue->limit,
+              "an operation waits, but there is room for it");
+}
+
+/* Whoever has the lock finds counters that are those of the list, and no bytes in
+ * flight unless somebody moves them. */
+static void check_queue(const azc_channel *azc) {
+    const azc_queue *queue = &azc->queue;
+    const azc_op *last = NULL;
+    uint64_t bytes = 0, all = 0, waiting = 0;
+    bool is_to_be_moved = false, waits = false;
+    for (const azc_op *it = queue->head; it; last = it, it = it->next) {
+        is_to_be_moved |= it == queue->cursor;
+        waits |= it == queue->first_waiting;
+        all++;
+        waiting += waits;
+        if (is_to_be_moved && !waits) bytes += it->total - it->done;
+        SIM_CHECK(is_to_be_moved || it->lent || !it->total,
+                  "an operation is over, but it stays in its queue");
+        SIM_CHECK(azc->driving || !it->in_flight,
+                  "bytes are in flight, but nobody moves any");
+    }
+    SIM_CHECK(queue->ops == all && queue->waiting == waiting &&
+                  queue->bytes == bytes && queue->tail == last,
+              "a queue of %ld operations and %ld bytes has other counters",
+              (long)all, (long)bytes);
+    check_waiting(azc);
+}
+
 /* ---- hooks --------------------------------------------------------------- */
 
 /* A submitting call takes its place when it first has the lock. */
@@ -115,6 +151,7 @@ static void on_channel_lock(pthread_mutex_t *mutex) {
     if (!channel) return;
     const azc_channel *azc = channel_inside(channel);
     channel->bounced |= azc->lane->bounced;
+    check_queue(azc);
     if (entering[self] && entering[self]->channel == channel) {
         enter(entering[self], azc);
         entering[self] = NULL;
@@ -469,6 +506,9 @@ void op_ends(op *it, int how, const azc_event *event) {
     check_order(it);
     check_status(it);
     if (how == BY_EVENT && it->status < 0) check_outcome(it);
+    SIM_CHECK(it->status || it->outcome == AZC_DROPPED,
+              "operation %ld ends well, but with outcome %d", (long)it->token,
+              it->outcome);
     check_promise(it);
     check_read(it);
     op_give_back(it);

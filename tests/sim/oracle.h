@@ -9,6 +9,10 @@
  * Checked when an operation is submitted
  *   - it has to wait for room if, and only if, the unsent bytes before it leave
  *     none; and it is told of room only when they do
+ * Checked whenever a channel's lock is taken
+ *   - the queue's counters are those of its list, all that is over has left it,
+ *     nobody waits where there is room, and nothing is in flight unless a
+ *     thread moves it
  * Checked when an operation ends
  *   - it ends once: by return value or by an event
  *   - what is said of it fits: status, bytes, outcome, order of ends, and what
