@@ -61,7 +61,7 @@ coverage: $(STAMPS)/packages-test $(STAMPS)/test
 portable-test:
 	$(MAKE) test AZC_PORTABLE=1
 
-# All that is promised, in figures, on docs/pages/proof.md; an hour.
+# All that is promised, in figures, on docs/pages/proof.md.
 proof: $(STAMPS)/packages-test $(STAMPS)/test
 	@cd tests && $(BIN)/python -m proof $(SLICES)
 
