@@ -35,6 +35,7 @@ int azc__end_one(azc_channel *channel, azc_op *op, int status, int outcome) {
     azc__queue_remove(&channel->queue, op);
     outcome = azc__end(channel, op, status, outcome);
     azc__admit_waiting(channel);
+    if (!channel->queue.cursor) channel->starved_since = 0; /* no one waits */
     return outcome;
 }
 

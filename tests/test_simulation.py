@@ -5,6 +5,8 @@ threads on real pipes and sockets. A failure prints its seed: build the program 
 below, and ``sim --from SEED --seeds 1 --verbose`` shows it again, step by step.
 tests/sim/relaying.c has relays over the simulated kernel, and tests/sim/relays.c
 over a real one. Smaller programs beside it:
+tests/sim/moving.c has what csrc/move.c and csrc/pump.c do, call by call, over a kernel
+that answers what it is told to (scripted.c);
 tests/sim/pace.c gives csrc/pace.c a clock of its own; stop_early.c takes memory back
 while a pipe is being written; fairness.c lets others wait while a pump is busy;
 writer.c checks which thread writes a big message; cores.c prints how many cores the
@@ -128,6 +130,15 @@ def test_simulated_relays(build_sim: Build, works: Callable[..., bool]) -> None:
     assert result.returncode == 0, result.stderr[-8000:]
     assert result.stdout.startswith(f"{RELAY_SEEDS} seeds,")
     count("seeds of simulated relays", int(RELAY_SEEDS))
+
+
+@pytest.mark.parametrize("name", ["moving"])
+def test_scripted(folder: Path, works: Callable[..., bool], name: str) -> None:
+    flags = [f"-include{SIM / 'locks.h'}", LENDS, *(ADDRESS if works(*ADDRESS) else ())]
+    sources = [CSRC / f"{each}.c" for each in HELPER]
+    sources += [SIM / f"{each}.c" for each in (name, "scripted", "threads")]
+    result = run([compiled(folder / name, sources, *flags)])
+    assert result.returncode == 0, result.stderr
 
 
 def test_simulated_relays_catch_a_fault(build_sim: Build) -> None:

@@ -1,9 +1,9 @@
 """Which programs a mutant has to get past, and whether it does.
 
 The simulation (tests/sim) comes first: it is quick, and a seed always does the same.
-What it lets pass is compared with the original as the compiler's optimiser sees both:
-the same object code is the same program.  The rest goes on to the programs with real
-threads on real fds.
+Then come the situations that a scripted kernel plays.  What these let pass is compared
+with the original as the compiler's optimiser sees both: the same object code is the
+same program.  The rest goes on to the programs with real threads on real fds.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ HELPER = [
 ]
 KERNEL = ("sim", "oracle", "ports", "kernel", "rates", "lending", "poller", "threads")
 SYSTEM = ("sys", "poller_epoll")
+SCRIPTED = ("moving",)
 WITH_THREADS = ("race", "relays", "stop_early", "fairness", "writer")
 
 COMPILE = ["cc", "-std=c11", "-D_GNU_SOURCE=1", "-w", f"-I{CSRC}", f"-I{SIM}"]
@@ -47,6 +48,7 @@ MEMORY = 4 << 30
 class Verdict(Enum):
     IMPOSSIBLE = "does not compile"
     SIMULATION = "killed by the simulation"
+    DIRECT = "killed by hand-made situations"
     EQUIVALENT = "equivalent"
     THREADS = "killed with real threads"
     SURVIVES = "survives"
@@ -59,7 +61,7 @@ class Judge:
         self.folder = folder
         self.threads = threads
         self.seeds = seeds
-        for way in ("simulated", "real", "built"):
+        for way in ("simulated", "scripted", "real", "built"):
             (folder / way).mkdir()
         for name in HELPER:
             self._compile(CSRC / f"{name}.c", "simulated", SIMULATED)
@@ -67,6 +69,13 @@ class Judge:
             self._compile(CSRC / f"{name}.c", "built", AS_BUILT)
         for name in KERNEL:
             self._compile(SIM / f"{name}.c", "simulated", SIMULATED)
+        for name in ("scripted", "threads"):
+            self._compile(SIM / f"{name}.c", "scripted", SIMULATED)
+        for name in HELPER:
+            shutil.copy(folder / "simulated" / f"{name}.o", folder / "scripted")
+        for name in SCRIPTED:
+            source = SIM / f"{name}.c"
+            _run([*COMPILE, *SIMULATED, "-c", source, "-o", f"{folder}/{name}.main"])
         for name in SYSTEM:
             self._compile(CSRC / f"{name}.c", "real", REAL)
         for name in WITH_THREADS:
@@ -75,8 +84,11 @@ class Judge:
 
     def originals_pass(self) -> bool:
         """Whether the programs find no fault where there is none."""
-        every = self._is_caught_by_simulation(None), self._is_caught_by_threads(None)
-        return not any(every)
+        return not (
+            self._is_caught_by_simulation(None)
+            or self._is_caught_by_script(None)
+            or self._is_caught_by_threads(None)
+        )
 
     def judge(self, mutant: Mutant) -> Verdict:
         source = self.folder / mutant.file
@@ -85,6 +97,8 @@ class Judge:
             return Verdict.IMPOSSIBLE
         if self._is_caught_by_simulation(source):
             return Verdict.SIMULATION
+        if self._is_caught_by_script(source):
+            return Verdict.DIRECT
         self._compiles(source, AS_BUILT)
         built = (self.folder / "built" / f"{source.stem}.o").read_bytes()
         if (self.folder / "mutant.o").read_bytes() == built:
@@ -112,6 +126,11 @@ class Judge:
             return True
         rest = ["--from", str(FIRST_SEEDS + 1), "--seeds", str(self.seeds)]
         return not _run([program, *rest])
+
+    def _is_caught_by_script(self, source: Path | None) -> bool:
+        mains = [self.folder / f"{name}.main" for name in SCRIPTED]
+        programs = (self._linked("scripted", source, "-x", "none", it) for it in mains)
+        return any(not _run([program], cpu_seconds=1) for program in programs)
 
     def _is_caught_by_threads(self, source: Path | None) -> bool:
         return any(not _run(command) for command in self._with_threads(source))
