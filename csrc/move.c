@@ -240,7 +240,7 @@ static ssize_t step(azc_channel *channel, int max_ops, uint64_t max_bytes) {
 /* Asks how far the reader of lent pages is, and ends what it has read. */
 static void check_loans(azc_channel *channel) {
     int r = azc__lender_ask(channel);
-    if (channel->state != OPEN || azc__was_replaced(channel)) return;
+    azc__was_replaced(channel); /* then it was another file's answer */
     if (r < 0)
         azc__break(channel, r);
     else

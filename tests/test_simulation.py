@@ -4,9 +4,8 @@ tests/sim/sim.c says what is simulated and what must hold; tests/sim/race.c has 
 threads on real pipes and sockets. A failure prints its seed: build the program as
 below, and ``sim --from SEED --seeds 1 --verbose`` shows it again, step by step.
 tests/sim/relaying.c has relays over the simulated kernel, and tests/sim/relays.c
-over a real one. Smaller programs beside it:
-tests/sim/moving.c has what csrc/move.c and csrc/pump.c do, call by call, over a kernel
-that answers what it is told to (scripted.c);
+over a real one. tests/sim/moving.c plays csrc/move.c and csrc/pump.c call by call, over
+a kernel that answers what it is told to (scripted.c). Smaller programs beside it:
 tests/sim/pace.c gives csrc/pace.c a clock of its own; stop_early.c takes memory back
 while a pipe is being written; fairness.c lets others wait while a pump is busy;
 writer.c checks which thread writes a big message; cores.c prints how many cores the

@@ -207,6 +207,9 @@ static void interrupted_call_counts_nothing(void) {
     report(writing);
     CHECK(since_full == 7 && inside(writing)->writer.since_full == 307);
     CHECK(tells(token, 0, 300));
+    KERNEL_SAYS(ALL);
+    CHECK(put(writing, 1) == 0);
+    CHECK(inside(writing)->writer.since_full == 308);
     azc_free(writing);
 }
 
@@ -621,11 +624,11 @@ static void close_it(void) {
 static void broken_during_a_call(void) {
     writing = open_full(SOCKET, AZC_OUT, MIB);
     CHECK(put(writing, MIB) == -EINPROGRESS);
-    KERNEL_SAYS(ALL);
+    KERNEL_SAYS(-EINTR);
     scripted_meanwhile(0, break_it);
     report(writing);
     CHECK(world.ncalls == 1);
-    CHECK(tells(token - 1, 0, MIB) && tells(token, -EBADF, 0));
+    CHECK(tells(token - 1, -EBADF, 0) && tells(token, -EBADF, 0));
     CHECK(inside(writing)->state == BROKEN);
     azc_free(writing);
 }
@@ -742,8 +745,38 @@ static void number_is_lost(void) {
     CHECK(!it->forgotten && !it->closed);
 }
 
-/* Neither must it be lost between a call and the wait for the fd. */
 static void lose_it(void) { file_of(fd_of(writing))->replaced = true; }
+
+/* What came before that is delivered. */
+static void number_is_lost_during_a_receive(void) {
+    writing = open_channel(TTY, AZC_IN);
+    KERNEL_SAYS(3);
+    scripted_meanwhile(0, lose_it);
+    CHECK(get(writing, 3) == -EINPROGRESS && get(writing, 3) == -EINPROGRESS);
+    scripted_settle();
+    report(writing);
+    CHECK(tells(token - 1, 0, 3) && tells(token, -EBADF, 0));
+    CHECK(world.ncalls == 1);
+    azc_free(writing);
+}
+
+/* That nothing is unread in another file says nothing of what was lent. */
+static void number_is_lost_with_loans(void) {
+    for (int unread = 0; unread >= -ENOTTY; unread -= ENOTTY) {
+        writing = open_channel(PIPE, LENDS);
+        KERNEL_SAYS(ALL);
+        world.unread = unread;
+        world.while_unread = lose_it;
+        CHECK(put(writing, 4000) == -EINPROGRESS);
+        scripted_pass(50);
+        scripted_pass(50);
+        CHECK(tells(token, -EBADF, 4000));
+        world.while_unread = NULL;
+        drop(writing);
+    }
+}
+
+/* Nor is another file waited for. */
 
 static void number_is_lost_during_a_call(void) {
     writing = open_channel(SOCKET, AZC_OUT);
@@ -914,9 +947,9 @@ static void one_of_three_leaves(void) {
 
 /* Once a second, of those that it waits for. */
 static void numbers_are_checked(void) {
-    azc_id idle = open_channel(SOCKET, AZC_OUT);
-    azc_id pipe = open_full(PIPE, AZC_OUT, 300);
     azc_id a = open_full(SOCKET, AZC_OUT, 300);
+    azc_id pipe = open_full(PIPE, AZC_OUT, 300);
+    azc_id idle = open_channel(SOCKET, AZC_OUT);
     scripted_pass(SECOND); /* (now all pumps check at the same time) */
     const file *it = file_of(fd_of(a)), *piped = file_of(fd_of(pipe));
     const file *idling = file_of(fd_of(idle));
@@ -1049,6 +1082,8 @@ static const struct situation {
     {"a number was duplicated back", number_was_duplicated_back},
     {"a number is lost", number_is_lost},
     {"a number is lost during a call", number_is_lost_during_a_call},
+    {"a number is lost during a receive", number_is_lost_during_a_receive},
+    {"a number is lost with loans", number_is_lost_with_loans},
     {"arming fails for now", arming_fails_for_now},
     {"the poller does not know the file", poller_does_not_know_it},
     {"a device is full", device_is_full},
