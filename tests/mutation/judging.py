@@ -31,7 +31,8 @@ HELPER = [
 ]
 KERNEL = ("sim", "oracle", "ports", "kernel", "rates", "lending", "poller", "threads")
 SYSTEM = ("sys", "poller_epoll")
-SCRIPTED = ("moving",)
+SCRIPT = ("situations", "scripted", "threads")
+SCRIPTED = ("moving", "pumping")
 WITH_THREADS = ("race", "relays", "stop_early", "fairness", "writer")
 
 COMPILE = ["cc", "-std=c11", "-D_GNU_SOURCE=1", "-w", f"-I{CSRC}", f"-I{SIM}"]
@@ -69,7 +70,7 @@ class Judge:
             self._compile(CSRC / f"{name}.c", "built", AS_BUILT)
         for name in KERNEL:
             self._compile(SIM / f"{name}.c", "simulated", SIMULATED)
-        for name in ("scripted", "threads"):
+        for name in SCRIPT:
             self._compile(SIM / f"{name}.c", "scripted", SIMULATED)
         for name in HELPER:
             shutil.copy(folder / "simulated" / f"{name}.o", folder / "scripted")

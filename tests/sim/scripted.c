@@ -199,7 +199,7 @@ size_t scripted_bytes(void) {
     return bytes;
 }
 
-/* ---- notifiers, and a relay's pipe ------------------------------------ */
+/* ---- notifiers, and a relay's pipe ----------------------------------- */
 
 static int open_notifier(void) {
     int i = 0;
@@ -343,7 +343,7 @@ int scripted_timeout(void) {
     return world.timeouts[(world.rounds - 1) % ROUNDS];
 }
 
-/* ---- threads and time ------------------------------------------------- */
+/* ---- threads and time ------------------------------------------------ */
 
 static int fake_thread_start(pthread_t *thread, void *(*run)(void *),
                              void *arg) {
@@ -381,7 +381,7 @@ void scripted_pass_ns(uint64_t ns) {
 
 void scripted_pass(uint64_t us) { scripted_pass_ns(us * 1000); }
 
-/* ---- beginning and ending --------------------------------------------- */
+/* ---- beginning and ending -------------------------------------------- */
 
 struct azc_sys azc_sys = {
     .write_file = plain,
