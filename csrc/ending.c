@@ -35,7 +35,6 @@ int azc__end_one(azc_channel *channel, azc_op *op, int status, int outcome) {
     azc__queue_remove(&channel->queue, op);
     outcome = azc__end(channel, op, status, outcome);
     azc__admit_waiting(channel);
-    if (!channel->queue.cursor) channel->starved_since = 0; /* no one waits */
     return outcome;
 }
 
@@ -66,4 +65,5 @@ void azc__admit_waiting(azc_channel *channel) {
     azc_op *op;
     while ((op = azc__queue_admit(&channel->queue)))
         if (op->asks_room) azc__note_post(op->note, 0, AZC_ROOM, AZC_DROPPED);
+    if (!channel->queue.cursor) channel->starved_since = 0;
 }

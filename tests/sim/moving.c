@@ -164,6 +164,22 @@ static void patience_ends_with_a_cancel(void) {
     azc_free(socket);
 }
 
+/* The same where the cancelled batch had come to the end of a message. */
+static void patience_ends_with_a_batch(void) {
+    azc_id pipe = open_channel(PIPE, AZC_OUT);
+    struct iovec all = {memory, 300};
+    const uint64_t sizes[] = {100, 200};
+    KERNEL_SAYS(100, -ENOMEM, -ENOMEM, ALL);
+    CHECK(azc_sendv(pipe, port, ++token, &all, 1, sizes, 2, 0) == -EINPROGRESS);
+    CHECK(azc_cancel(pipe, token, 0, NULL) == AZC_RESCUED);
+    CHECK(tells(token, -ECANCELED, 100));
+    scripted_pass(2 * PATIENCE);
+    CHECK(put(pipe, 300) == -EINPROGRESS && nothing_is_told());
+    scripted_pass(NAP);
+    CHECK(tells(token, 0, 300) && world.ncalls == 4);
+    azc_free(pipe);
+}
+
 /* A thread that was missing is forgotten once it is there. */
 static void patience_for_a_thread(void) {
     azc_id socket = open_channel(SOCKET, AZC_OUT);
@@ -618,6 +634,7 @@ static const situation situations[] = {
     {"patience without memory ends", patience_ends},
     {"patience begins anew", patience_begins_anew},
     {"patience ends with a cancel", patience_ends_with_a_cancel},
+    {"patience ends with a batch", patience_ends_with_a_batch},
     {"patience for a thread ends with it", patience_for_a_thread},
     {"the message in bad memory is found", bad_memory_is_found},
     {"the message in bad memory is cancelled", bad_memory_is_cancelled},
