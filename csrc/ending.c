@@ -66,4 +66,5 @@ void azc__admit_waiting(azc_channel *channel) {
     azc_op *op;
     while ((op = azc__queue_admit(&channel->queue)))
         if (op->asks_room) azc__note_post(op->note, 0, AZC_ROOM, AZC_DROPPED);
+    if (!channel->queue.cursor) channel->starved_since = 0;
 }

@@ -18,7 +18,8 @@ void azc__end_consumed(azc_channel *channel);
 void azc__end_all(azc_channel *channel, int status);
 /* The channel cannot go on. */
 void azc__break(azc_channel *channel, int error);
-/* Something has left the queue: tells those who waited for room and now have it. */
+/* Something has left the queue: tells those who waited for room and now have it.  If
+ * nothing is left to be moved, no one waits for memory any more either. */
 void azc__admit_waiting(azc_channel *channel);
 
 #endif

@@ -65,10 +65,8 @@ static bool keep_trying(azc_channel *channel, int error) {
 
 /* Ends the first message to be moved: its memory cannot be read, or its fds cannot be
  * sent. */
-static int refuse_message(azc_channel *channel, int error) {
-    azc_op *op = channel->queue.cursor;
-    azc__end_one(channel, op, error, AZC_REFUSED);
-    return 0;
+static void refuse_message(azc_channel *channel, int error) {
+    azc__end_one(channel, channel->queue.cursor, error, AZC_REFUSED);
 }
 
 /* An older kernel, or a FIFO: RWF_NOWAIT is not known there. */
@@ -86,42 +84,44 @@ int azc__change_lane(azc_channel *channel) {
     return waits || channel->no_nowait ? -EOPNOTSUPP : change_lane(channel);
 }
 
-/* Handles -errno from a lane.  Returns 0 to go on, else -errno. */
-static int handle_error(azc_channel *channel, int error, int *max_ops) {
+/* Handles -errno from a lane.  Says why to stop; DROVE_BUDGET is to go on, as long as
+ * the channel is open. */
+static enum azc_drove handle_error(azc_channel *channel, int error,
+                                   int *max_ops) {
     const azc_op *op = channel->queue.cursor;
     bool outward = azc__outward(channel);
     bool waits = channel->lane == azc__lane_waiting();
     switch (-error) {
     case EINTR:
-        return 0;
+        return DROVE_BUDGET;
     case EAGAIN:
 #if EWOULDBLOCK != EAGAIN
     case EWOULDBLOCK:
 #endif
-        return -EAGAIN;
+        return DROVE_BLOCKED;
     case ENOMEM:
     case ENOBUFS:
-        return keep_trying(channel, error) ? -ENOMEM : error;
+        return keep_trying(channel, error) ? DROVE_STARVED : DROVE_BUDGET;
     case EOPNOTSUPP:
         error = azc__change_lane(channel);
-        if (error == 0) return 0;
+        if (error == 0) return DROVE_BUDGET;
         break;
     case EFAULT: /* find out which message it was: try one at a time */
-        if (!op || !outward) break;
-        if (*max_ops == 1 && op->done) break;
-        if (*max_ops == 1) return refuse_message(channel, error);
+        if (!op || !outward || (*max_ops == 1 && op->done)) break;
+        if (*max_ops == 1) refuse_message(channel, error);
         *max_ops = 1;
-        return 0;
+        return DROVE_BUDGET;
     case ETOOMANYREFS:
         if (!op || !op->fds) break;
-        return refuse_message(channel, error);
+        refuse_message(channel, error);
+        return DROVE_BUDGET;
     case EIO: /* a pty whose other side is closed: the end of the stream */
         if (outward || !waits) break;
         if (op) azc__end_one(channel, channel->queue.cursor, 0, AZC_DROPPED);
-        return 0;
+        return DROVE_BUDGET;
     }
     azc__break(channel, error);
-    return error;
+    return DROVE_BUDGET;
 }
 
 /* ---- an attempt ------------------------------------------------------ */
@@ -196,7 +196,7 @@ static ssize_t receive_bounced(azc_channel *channel) {
 static ssize_t move_queued(azc_channel *channel, int max_ops,
                            uint64_t max_bytes, int *pieces) {
     struct iovec vec[VEC_MAX];
-    bool lend = false;
+    bool lend;
     *pieces = azc__queue_gather(&channel->queue, vec, max_ops, max_bytes,
                                 azc__lend_from(channel), &lend);
     if (*pieces && channel->lane->bounced) {
@@ -238,17 +238,13 @@ static ssize_t step(azc_channel *channel, int max_ops, uint64_t max_bytes) {
 }
 
 /* Asks how far the reader of lent pages is, and ends what it has read. */
-static enum azc_drove check_loans(azc_channel *channel, enum azc_drove drove) {
+static void check_loans(azc_channel *channel) {
     int r = azc__lender_ask(channel);
-    if (channel->state != OPEN || azc__was_replaced(channel)) return drove;
-    if (r < 0) {
+    azc__was_replaced(channel); /* then it was another file's answer */
+    if (r < 0)
         azc__break(channel, r);
-        return drove;
-    }
-    azc__end_consumed(channel);
-    if (azc__queue_next(&channel->queue))
-        return drove == DROVE_DRY ? DROVE_BUDGET : drove;
-    return azc__has_loans(channel) ? DROVE_LENT : DROVE_DRY;
+    else
+        azc__end_consumed(channel);
 }
 
 /* Checks every CHECK_EVERY bytes, or before each move that may block, whether the
@@ -276,10 +272,10 @@ static enum azc_drove move_all(azc_channel *channel, uint64_t budget) {
         if (r >= 0) r = channel->stopped_by;
         channel->stopped_by = 0;
         if (r == 0) continue;
-        int error = handle_error(channel, (int)r, &max_ops);
-        if (error < 0) return error == -ENOMEM ? DROVE_STARVED : DROVE_BLOCKED;
+        enum azc_drove drove = handle_error(channel, (int)r, &max_ops);
+        if (drove != DROVE_BUDGET) return drove;
     }
-    return DROVE_DRY;
+    return DROVE_BUDGET;
 }
 
 static enum azc_drove drive(azc_channel *channel, uint64_t budget,
@@ -288,12 +284,7 @@ static enum azc_drove drive(azc_channel *channel, uint64_t budget,
     channel->in_caller = in_caller;
     if (channel->lane->paced && !in_caller) azc__pace_start(&channel->pace);
     enum azc_drove drove = move_all(channel, budget);
-    if (azc__has_loans(channel)) {
-        if (!in_caller)
-            drove = check_loans(channel, drove);
-        else if (drove == DROVE_DRY)
-            drove = DROVE_LENT;
-    }
+    if (!in_caller && azc__has_loans(channel)) check_loans(channel);
     channel->driving = false;
     if (!channel->queue.cursor) azc__pace_stop(&channel->pace);
     catch_up(channel);
@@ -333,9 +324,9 @@ static int await_fd(azc_channel *channel) {
 }
 
 static int arm(azc_channel *channel, enum azc_drove drove) {
-    if (drove == DROVE_LENT) { /* not armed, so that a new message can arm it */
+    if (!azc__queue_next(&channel->queue)) { /* all is out, but some is lent */
         azc__pump_nap(channel, channel->lender.nap_us);
-        return 0;
+        return 0; /* not armed, so that a new message can arm it */
     }
     if (drove == DROVE_STARVED) {
         azc__pump_nap(channel, STARVED_PAUSE_US);
@@ -388,7 +379,6 @@ void azc__hand_to_pump(azc_channel *channel, enum azc_drove drove) {
     const azc_op *first = channel->queue.head;
     if (first && first->relay) azc__relay_wake(first->relay);
     if (!has_work(channel)) return;
-    if (!azc__queue_next(&channel->queue)) drove = DROVE_LENT;
     int r = channel->pumping.pump ? 0 : azc__pump_attach(channel, resume);
     if (r == 0) r = arm(channel, drove);
     if (r < 0)

@@ -5,10 +5,8 @@
 
 /* Why a drive stopped. */
 enum azc_drove {
-    DROVE_DRY,     /* nothing is left to be moved */
+    DROVE_BUDGET,  /* nothing is left, or the budget is spent: others first */
     DROVE_BLOCKED, /* the fd is full, or empty */
-    DROVE_BUDGET,  /* the budget is spent: let others run, or the pump go on */
-    DROVE_LENT,    /* all is out, but some is lent */
     DROVE_STARVED, /* the kernel is out of memory: try again a little later */
 };
 

@@ -42,10 +42,10 @@ struct azc_pump {
 };
 
 static pthread_mutex_t shared_lock = PTHREAD_MUTEX_INITIALIZER;
-static azc_pump *shared[2];
+static azc_pump *shared_out, *shared_in;
 
 static azc_pump **shared_for(const azc_channel *channel) {
-    return &shared[channel->flags & AZC_OUT ? 1 : 0];
+    return channel->flags & AZC_OUT ? &shared_out : &shared_in;
 }
 
 /* ---- lists, with the pump's lock -------------------------------------- */
@@ -278,9 +278,12 @@ void azc__pump_fork_child(const azc_channel *channel) {
         azc__poller_abandon(channel->pumping.pump->poller);
 }
 
+static void forget_shared(azc_pump **place) {
+    if (*place) azc__poller_abandon((*place)->poller);
+    *place = NULL;
+}
+
 void azc__pump_fork_done(void) {
-    for (int i = 0; i < 2; i++) {
-        if (shared[i]) azc__poller_abandon(shared[i]->poller);
-        shared[i] = NULL;
-    }
+    forget_shared(&shared_out);
+    forget_shared(&shared_in);
 }

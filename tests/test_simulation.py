@@ -4,7 +4,8 @@ tests/sim/sim.c says what is simulated and what must hold; tests/sim/race.c has 
 threads on real pipes and sockets. A failure prints its seed: build the program as
 below, and ``sim --from SEED --seeds 1 --verbose`` shows it again, step by step.
 tests/sim/relaying.c has relays over the simulated kernel, and tests/sim/relays.c
-over a real one. Smaller programs beside it:
+over a real one. tests/sim/moving.c and pumping.c play csrc/move.c and csrc/pump.c, call
+by call, over a kernel that answers what it is told to (scripted.c). Smaller programs:
 tests/sim/pace.c gives csrc/pace.c a clock of its own; stop_early.c takes memory back
 while a pipe is being written; fairness.c lets others wait while a pump is busy;
 writer.c checks which thread writes a big message; cores.c prints how many cores the
@@ -36,6 +37,7 @@ REAL = (*HELPER, "sys", "poller_epoll")
 KERNEL = ("kernel", "rates", "lending", "poller", "threads")
 SENDS = ("sim", "oracle", "ports")
 RELAYS = ("relaying", "splicing")
+SCRIPT = ("situations", "scripted", "threads")
 LENDS = "-DAZC_LEND_MIN=2000"  # bytes; small loans are many loans
 
 SEEDS = os.environ.get("AZC_SIM_SEEDS", "10000")
@@ -129,6 +131,15 @@ def test_simulated_relays(build_sim: Build, works: Callable[..., bool]) -> None:
     assert result.returncode == 0, result.stderr[-8000:]
     assert result.stdout.startswith(f"{RELAY_SEEDS} seeds,")
     count("seeds of simulated relays", int(RELAY_SEEDS))
+
+
+@pytest.mark.parametrize("name", ["moving", "pumping"])
+def test_scripted(folder: Path, works: Callable[..., bool], name: str) -> None:
+    flags = [f"-include{SIM / 'locks.h'}", LENDS, *(ADDRESS if works(*ADDRESS) else ())]
+    sources = [CSRC / f"{each}.c" for each in HELPER]
+    sources += [SIM / f"{each}.c" for each in (name, *SCRIPT)]
+    result = run([compiled(folder / name, sources, *flags)])
+    assert result.returncode == 0, result.stderr
 
 
 def test_simulated_relays_catch_a_fault(build_sim: Build) -> None:

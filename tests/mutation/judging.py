@@ -1,10 +1,9 @@
 """Which programs a mutant has to get past, and whether it does.
 
 The simulation (tests/sim) comes first: it is quick, and a seed always does the same.
-What it lets pass is compared with the original as the compiler's optimiser sees both:
-the same object code is the same program.  The rest goes on to the programs that make
-their situations by hand, without a thread, and then to those with real threads on real
-fds.
+Then come the programs that make their situations by hand.  What all these let pass is
+compared with the original as the compiler's optimiser sees both: the same object code
+is the same program.  The rest goes on to programs with real threads on real fds.
 """
 
 from __future__ import annotations
@@ -13,12 +12,13 @@ import functools
 import resource
 import shutil
 import subprocess
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from mutants import Mutant
 
@@ -30,10 +30,6 @@ HELPER = [
     *("channel", "ending", "move", "submit", "cancel", "pump", "passing", "relay"),
     *("ring", "fork", "census", "fds"),
 ]
-KERNEL = ("sim", "oracle", "ports", "kernel", "rates", "lending", "poller", "threads")
-SYSTEM = ("sys", "poller_epoll")
-DIRECT = ("queueing", "cancelling")
-WITH_THREADS = ("race", "relays", "stop_early", "fairness", "writer")
 
 COMPILE = ["cc", "-std=c11", "-D_GNU_SOURCE=1", "-w", f"-I{CSRC}", f"-I{SIM}"]
 SIMULATED = ["-O1", "-include", str(SIM / "locks.h"), "-DAZC_LEND_MIN=2000"]
@@ -46,11 +42,76 @@ PATIENCE = 60.0  # or only waits
 MEMORY = 4 << 30
 
 
+class Kernel(NamedTuple):
+    """What stands under the helper, and how both are compiled."""
+
+    name: str
+    sources: list[Path]
+    flags: list[str]
+
+
+def _of(folder: Path, *names: str) -> list[Path]:
+    return [folder / f"{name}.c" for name in names]
+
+
+RANDOM = Kernel(
+    "random",
+    [
+        *_of(SIM, "oracle", "ports", "kernel", "rates"),
+        *_of(SIM, "lending", "poller", "threads"),
+    ],
+    SIMULATED,
+)
+SCRIPTED = Kernel("scripted", _of(SIM, "situations", "scripted", "threads"), SIMULATED)
+LINUX = Kernel("linux", _of(CSRC, "sys", "poller_epoll"), REAL)
+KERNELS = (RANDOM, SCRIPTED, LINUX)
+
+
+@dataclass(frozen=True)
+class Program:
+    """One of tests/sim: what it runs on, and with which arguments in turn."""
+
+    name: str
+    kernel: Kernel
+    runs: Sequence[Sequence[str]] = ((),)
+    cpu_seconds: int = CPU_SECONDS
+
+
+SITUATIONS = (
+    Program("moving", SCRIPTED, cpu_seconds=1),
+    Program("pumping", SCRIPTED, cpu_seconds=1),
+    Program("queueing", LINUX, cpu_seconds=1),
+    Program("cancelling", LINUX, cpu_seconds=1),
+)
+WITH_THREADS = (
+    Program(
+        "race",
+        LINUX,
+        [["--operations", "10000", "--seed", str(seed)] for seed in (1, 2)],
+    ),
+    Program(
+        "relays", LINUX, [["--rounds", "10", "--seed", str(seed)] for seed in (1, 2, 3)]
+    ),
+    Program("stop_early", LINUX),
+    Program("fairness", LINUX),
+    Program("writer", LINUX),
+)
+
+
+def simulation(seeds: int) -> tuple[Program, ...]:
+    first = ["--seeds", str(FIRST_SEEDS)]
+    rest = ["--from", str(FIRST_SEEDS + 1), "--seeds", str(seeds)]
+    return (
+        Program("sim", RANDOM, [first], cpu_seconds=1),
+        Program("sim", RANDOM, [rest]),
+    )
+
+
 class Verdict(Enum):
     IMPOSSIBLE = "does not compile"
     SIMULATION = "killed by the simulation"
+    SITUATION = "killed by a situation"
     EQUIVALENT = "equivalent"
-    DIRECT = "killed by hand-made situations"
     THREADS = "killed with real threads"
     SURVIVES = "survives"
 
@@ -60,97 +121,72 @@ class Judge:
 
     def __init__(self, folder: Path, seeds: int, *, threads: bool) -> None:
         self.folder = folder
-        self.threads = threads
-        self.seeds = seeds
-        for way in ("simulated", "real", "built"):
-            (folder / way).mkdir()
-        for name in HELPER:
-            self._compile(CSRC / f"{name}.c", "simulated", SIMULATED)
-            self._compile(CSRC / f"{name}.c", "real", REAL)
-            self._compile(CSRC / f"{name}.c", "built", AS_BUILT)
-        for name in KERNEL:
-            self._compile(SIM / f"{name}.c", "simulated", SIMULATED)
-        for name in SYSTEM:
-            self._compile(CSRC / f"{name}.c", "real", REAL)
-        for name in (*DIRECT, *WITH_THREADS):
-            source = SIM / f"{name}.c"
-            _run([*COMPILE, *REAL, "-c", str(source), "-o", f"{folder}/{name}.main"])
+        self._simulation = simulation(seeds)
+        self._with_threads = WITH_THREADS if threads else ()
+        for kernel in KERNELS:
+            (folder / kernel.name).mkdir()
+            for source in (*_of(CSRC, *HELPER), *kernel.sources):
+                target = folder / kernel.name / f"{source.stem}.o"
+                assert self._compiled(source, kernel.flags, target), source
+        (folder / "built").mkdir()
+        for source in _of(CSRC, *HELPER):
+            target = folder / "built" / f"{source.stem}.o"
+            # (from a folder of its own, as a mutant is: no path of theirs differs)
+            copy = Path(shutil.copy(source, folder))
+            assert self._compiled(copy, AS_BUILT, target), source
+        for each in (*self._simulation, *SITUATIONS, *WITH_THREADS):
+            target, source = folder / f"{each.name}.main", SIM / f"{each.name}.c"
+            assert self._compiled(source, each.kernel.flags, target), source
 
     def originals_pass(self) -> bool:
         """Whether the programs find no fault where there is none."""
-        return not (
-            self._is_caught_by_simulation(None)
-            or self._is_caught_directly(None)
-            or self._is_caught_by_threads(None)
-        )
+        everything = (*self._simulation, *SITUATIONS, *self._with_threads)
+        return not self._is_caught(everything, None)
 
     def judge(self, mutant: Mutant) -> Verdict:
         source = self.folder / mutant.file
         source.write_text(mutant.applied((CSRC / mutant.file).read_text()))
-        if not self._compiles(source, SIMULATED):
+        if not self._compiled(source, SIMULATED, self.folder / "mutant.o"):
             return Verdict.IMPOSSIBLE
-        if self._is_caught_by_simulation(source):
+        if self._is_caught(self._simulation, source):
             return Verdict.SIMULATION
-        self._compiles(source, AS_BUILT)
-        built = (self.folder / "built" / f"{source.stem}.o").read_bytes()
-        if (self.folder / "mutant.o").read_bytes() == built:
+        if self._is_caught(SITUATIONS, source):
+            return Verdict.SITUATION
+        if self._is_the_same(source):
             return Verdict.EQUIVALENT
-        self._compiles(source, REAL)
-        if self._is_caught_directly(source):
-            return Verdict.DIRECT
-        if self.threads and self._is_caught_by_threads(source):
+        if self._is_caught(self._with_threads, source):
             return Verdict.THREADS
         return Verdict.SURVIVES
 
-    def _compile(self, source: Path, way: str, flags: list[str]) -> None:
-        target = self.folder / way / f"{source.stem}.o"
-        # (from a folder of its own, as a mutant is: no path of theirs differs)
-        copy = shutil.copy(source, self.folder)
-        done = _run([*COMPILE, *flags, "-c", str(copy), "-o", str(target)])
-        assert done, f"{source} does not compile"
+    def _is_the_same(self, source: Path) -> bool:
+        mutant = self.folder / "mutant.o"
+        self._compiled(source, AS_BUILT, mutant)
+        built = (self.folder / "built" / f"{source.stem}.o").read_bytes()
+        return mutant.read_bytes() == built
 
-    def _compiles(self, source: Path, flags: list[str]) -> bool:
-        target = self.folder / "mutant.o"
-        return _run([*COMPILE, *flags, "-c", str(source), "-o", str(target)])
+    def _is_caught(self, programs: Sequence[Program], source: Path | None) -> bool:
+        return any(
+            not _run([program, *arguments], cpu_seconds=each.cpu_seconds)
+            for each in programs
+            for program in [self._linked(each, source)]
+            for arguments in each.runs
+        )
 
-    def _is_caught_by_simulation(self, source: Path | None) -> bool:
-        program = self._linked("simulated", source)
-        first = [str(program), "--seeds", str(FIRST_SEEDS)]
-        if not _run(first, cpu_seconds=1):
-            return True
-        rest = ["--from", str(FIRST_SEEDS + 1), "--seeds", str(self.seeds)]
-        return not _run([program, *rest])
+    def _compiled(self, source: Path, flags: list[str], target: Path) -> bool:
+        return _run([*COMPILE, *flags, "-c", source, "-o", target])
 
-    def _is_caught_directly(self, source: Path | None) -> bool:
-        programs = (self._program(name, source) for name in DIRECT)
-        return any(not _run([program], cpu_seconds=1) for program in programs)
-
-    def _is_caught_by_threads(self, source: Path | None) -> bool:
-        return any(not _run(command) for command in self._with_threads(source))
-
-    def _with_threads(self, source: Path | None) -> Iterable[list[str | Path]]:
-        more: dict[str, list[list[str]]] = {
-            "race": [["--operations", "10000", "--seed", str(n)] for n in (1, 2)],
-            "relays": [["--rounds", "10", "--seed", str(n)] for n in (1, 2, 3)],
-        }
-        for name in WITH_THREADS:
-            program = self._program(name, source)
-            for arguments in more.get(name, [[]]):
-                yield [program, *arguments]
-
-    def _program(self, name: str, source: Path | None) -> Path:
-        main = self.folder / f"{name}.main"
-        return self._linked("real", source, "-x", "none", main)
-
-    def _linked(self, way: str, source: Path | None, *more: str | Path) -> Path:
-        objects = list((self.folder / way).glob("*.o"))
+    def _linked(self, program: Program, source: Path | None) -> Path:
+        """The program, with this mutant in place of the original."""
+        kernel = program.kernel
+        objects = list((self.folder / kernel.name).glob("*.o"))
         if source:
+            mutant = self.folder / "mutant.o"
+            self._compiled(source, kernel.flags, mutant)
             objects = [each for each in objects if each.stem != source.stem]
-            objects.append(self.folder / "mutant.o")
-        target = self.folder / "program"
-        command: list[str | Path] = ["cc", *objects, *more, "-lpthread", "-o", target]
-        linked = _run(command)
-        assert linked, "it does not link"
+            objects.append(mutant)
+        target, main = self.folder / "program", self.folder / f"{program.name}.main"
+        command = ["cc", *objects, "-x", "none", main, "-lpthread", "-o", target]
+        assert _run(command), f"{program.name} does not link"
         return target
 
 

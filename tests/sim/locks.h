@@ -9,16 +9,16 @@
 #define SIM_LOCKS_H
 #include <pthread.h>
 
-int sim_mutex_init(pthread_mutex_t *mutex);
-int sim_mutex_destroy(pthread_mutex_t *mutex);
+int sim_mutex_init(pthread_mutex_t *mutex, const char *name);
+int sim_mutex_destroy(pthread_mutex_t *mutex, const char *name);
 int sim_mutex_lock(pthread_mutex_t *mutex, const char *name);
 int sim_mutex_unlock(pthread_mutex_t *mutex);
 pthread_t sim_thread_self(void);
 int sim_atfork(void (*prepare)(void), void (*parent)(void),
                void (*child)(void));
 
-#define pthread_mutex_init(mutex, attributes) sim_mutex_init(mutex)
-#define pthread_mutex_destroy(mutex)          sim_mutex_destroy(mutex)
+#define pthread_mutex_init(mutex, attributes) sim_mutex_init(mutex, #mutex)
+#define pthread_mutex_destroy(mutex)          sim_mutex_destroy(mutex, #mutex)
 #define pthread_mutex_lock(mutex)             sim_mutex_lock(mutex, #mutex)
 #define pthread_mutex_unlock(mutex)           sim_mutex_unlock(mutex)
 #define pthread_self()                        sim_thread_self()

@@ -60,6 +60,7 @@ static struct {
     uint64_t seed, state, steps;
     int64_t now;
     int self, count;
+    int locks;         /* that were made, and not destroyed yet */
     unsigned restless; /* how often a yield is one, in 1024 */
     bool verbose;
     thread threads[SIM_THREADS];
@@ -318,6 +319,7 @@ void sim_begin(uint64_t seed, bool verbose) {
     sim.now = 1000;
     sim.self = 0;
     sim.count = 1;
+    sim.locks = 0;
     sim.verbose = verbose;
     sim.traced = 0;
     memset(&sim.threads[0], 0, sizeof(thread));
@@ -332,6 +334,7 @@ void sim_end(void) {
         SIM_CHECK(sim.threads[i].joined, "thread %d was never joined", i);
     }
     SIM_CHECK(!self()->ranks, "a lock is left");
+    SIM_CHECK(!sim.locks, "%d locks were not destroyed", sim.locks);
     alarm(0);
 }
 
@@ -391,14 +394,21 @@ bool sim_mutex_is_held(const pthread_mutex_t *mutex) {
     return get(mutex).owner > 0;
 }
 
-int sim_mutex_init(pthread_mutex_t *mutex) {
+/* The others stay with the process. */
+static bool comes_and_goes(const char *name) {
+    return strcmp(name, "&pump->lock") == 0;
+}
+
+int sim_mutex_init(pthread_mutex_t *mutex, const char *name) {
     memset(mutex, 0, sizeof *mutex);
+    sim.locks += comes_and_goes(name);
     return 0;
 }
 
-int sim_mutex_destroy(pthread_mutex_t *mutex) {
+int sim_mutex_destroy(pthread_mutex_t *mutex, const char *name) {
     SIM_CHECK(get(mutex).owner == 0, "a lock is destroyed while it is held");
     set(mutex, -1, 0);
+    sim.locks -= comes_and_goes(name);
     return 0;
 }
 

@@ -1,0 +1,669 @@
+/* moving.c - what csrc/move.c does, call by call, over the kernel of scripted.c.
+ *
+ * The table at the end lists the situations.
+ */
+#include <errno.h>
+
+#include "ending.h"
+#include "situations.h"
+
+/* ---- in the caller's thread ------------------------------------------ */
+
+static void caller_sends(void) {
+    azc_id socket = open_channel(SOCKET, AZC_OUT);
+    int clocks = world.clocks, looks = file_of(fd_of(socket))->looks;
+    KERNEL_SAYS(ALL, ALL);
+    CHECK(put(socket, 300) == 0 && send_bound(socket, 400 * KIB) == 0);
+    CHECK(called(0, socket, 300) && called(1, socket, 400 * KIB));
+    CHECK(world.calls[0].in_caller && world.calls[1].in_caller);
+    CHECK(!world.threads && world.clocks == clocks);
+    CHECK(file_of(fd_of(socket))->looks == looks);
+    azc_free(socket);
+}
+
+static void caller_asks_no_clock(void) {
+    azc_id pipe = open_channel(PIPE, AZC_OUT | AZC_OWN);
+    int clocks = world.clocks;
+    world.takes_all = true;
+    CHECK(send_bound(pipe, 64 * KIB) == 0 && world.clocks == clocks);
+    CHECK(inside(pipe)->writer.since_full == 64 * KIB);
+    drop(pipe);
+}
+
+static void clocks_run(void) {
+    const azc_channel *channel = inside(writing);
+    CHECK(channel->pace.since == world.now);
+    CHECK(channel->writer.deadline == world.now + 3000000);
+}
+
+/* In the pump's place, as long as the reader keeps up. */
+static void caller_writes_much(void) {
+    azc_id pipe = writing = open_channel(PIPE, AZC_OUT | AZC_OWN);
+    azc_channel *channel = inside(pipe);
+    channel->writer.since_full = 2 * MIB;
+    KERNEL_SAYS(ALL);
+    scripted_meanwhile(0, clocks_run);
+    world.takes_all = true;
+    CHECK(send_bound(pipe, MIB) == 0);
+    CHECK(!channel->pace.since && !channel->writer.deadline);
+    CHECK(channel->writer.since_full == 3 * MIB && !world.threads);
+    KERNEL_SAYS(ALL, -EAGAIN);
+    scripted_meanwhile(0, clocks_run);
+    world.takes_all = false;
+    CHECK(send_bound(pipe, MIB) == -EINPROGRESS);
+    CHECK(channel->pace.since && !channel->writer.deadline);
+    CHECK(channel->writer.since_full == 0);
+    drop(pipe);
+}
+
+static void caller_meets_error(void) {
+    azc_id socket = open_channel(SOCKET, AZC_OUT);
+    azc_id pipe = open_channel(PIPE, AZC_OUT | AZC_OWN);
+    KERNEL_SAYS(-EPIPE, 8 * KIB, -EPIPE);
+    CHECK(send_bound(socket, 300) == -EINPROGRESS);
+    CHECK(tells(1000, -EPIPE, 0));
+    CHECK(send_bound(pipe, 20 * KIB) == -EINPROGRESS);
+    CHECK(tells(1000, -EPIPE, 8 * KIB));
+    CHECK(!world.threads && world.ncalls == 3);
+    azc_free(socket);
+    azc_free(pipe);
+}
+
+static void caller_meets_bad_memory(void) {
+    azc_id socket = open_channel(SOCKET, AZC_OUT);
+    KERNEL_SAYS(-EFAULT, ALL, -EFAULT);
+    CHECK(send_bound(socket, 300) == -EINPROGRESS);
+    CHECK(tells_refused(1000, -EFAULT) && !world.threads);
+    CHECK(put(socket, 300) == 0);
+    drop(socket);
+    azc_id in = open_channel(SOCKET, AZC_IN); /* there a message is torn */
+    CHECK(get(in, 100) == -EFAULT && get(in, 100) == -EFAULT);
+    CHECK(world.ncalls == 3);
+    azc_free(in);
+}
+
+/* ---- counting -------------------------------------------------------- */
+
+static uint64_t since_full;
+
+static void look_at_count(void) {
+    since_full = inside(writing)->writer.since_full;
+}
+
+static void interrupted_call_counts_nothing(void) {
+    writing = open_full(SOCKET, AZC_OUT, 300);
+    inside(writing)->writer.since_full = 7;
+    KERNEL_SAYS(-EINTR, ALL);
+    scripted_meanwhile(1, look_at_count);
+    report(writing);
+    CHECK(since_full == 7 && inside(writing)->writer.since_full == 307);
+    CHECK(tells(token, 0, 300));
+    KERNEL_SAYS(ALL);
+    CHECK(put(writing, 1) == 0);
+    CHECK(inside(writing)->writer.since_full == 308);
+    azc_free(writing);
+}
+
+/* ---- out of memory --------------------------------------------------- */
+
+static void patience_ends(void) {
+    azc_id socket = open_channel(SOCKET, AZC_OUT);
+    KERNEL_SAYS(-ENOBUFS, -ENOBUFS, -ENOBUFS);
+    CHECK(put(socket, 300) == -EINPROGRESS);
+    scripted_settle();
+    CHECK(scripted_timeout() == NAP && inside(socket)->pumping.armed);
+    scripted_pass(PATIENCE - NAP);
+    CHECK(world.ncalls == 2 && nothing_is_told());
+    scripted_pass(NAP);
+    CHECK(world.ncalls == 3 && tells(token, -ENOBUFS, 0));
+    CHECK(put(socket, 1) == -ENOBUFS);
+    azc_free(socket);
+}
+
+/* Each shortage of a second and a half is one of its own. */
+static void patience_begins_anew(void) {
+    azc_id out = open_channel(SOCKET, AZC_OUT);
+    KERNEL_SAYS(-ENOBUFS, -EAGAIN, -ENOBUFS, -ENOBUFS);
+    CHECK(put(out, 300) == -EINPROGRESS);
+    scripted_pass(PATIENCE * 3 / 4);
+    report(out);
+    scripted_pass(PATIENCE * 3 / 4);
+    CHECK(world.ncalls == 4 && nothing_is_told());
+    drop(out);
+
+    azc_id pipe = open_channel(PIPE, AZC_OUT);
+    KERNEL_SAYS(-ENOMEM, 1, -ENOMEM, -ENOMEM);
+    CHECK(put(pipe, 300) == -EINPROGRESS);
+    scripted_pass(PATIENCE * 3 / 4);
+    scripted_pass(PATIENCE * 3 / 4);
+    CHECK(world.ncalls == 8 && nothing_is_told());
+    drop(pipe);
+
+    azc_id in = open_channel(SOCKET, AZC_IN);
+    KERNEL_SAYS(-ENOMEM, 0, -ENOMEM, -ENOMEM);
+    CHECK(get(in, 10) == -EINPROGRESS && get(in, 10) == -EINPROGRESS);
+    scripted_pass(PATIENCE * 3 / 4);
+    CHECK(tells(token - 1, 0, 0));
+    scripted_pass(PATIENCE * 3 / 4);
+    CHECK(world.ncalls == 12 && nothing_is_told());
+    azc_free(in);
+}
+
+/* Nobody waited for memory in between. */
+static void patience_ends_with_a_cancel(void) {
+    azc_id socket = open_channel(SOCKET, AZC_OUT);
+    KERNEL_SAYS(-ENOBUFS, -ENOBUFS, ALL);
+    CHECK(put(socket, 300) == -EINPROGRESS);
+    CHECK(azc_cancel(socket, token, 0, NULL) == AZC_DROPPED);
+    CHECK(tells(token, -ECANCELED, 0));
+    scripted_pass(2 * PATIENCE);
+    CHECK(put(socket, 300) == -EINPROGRESS);
+    CHECK(nothing_is_told());
+    scripted_pass(NAP);
+    CHECK(tells(token, 0, 300));
+    azc_free(socket);
+}
+
+/* The same where the cancelled batch had come to the end of a message. */
+static void patience_ends_with_a_batch(void) {
+    azc_id pipe = open_channel(PIPE, AZC_OUT);
+    struct iovec all = {memory, 300};
+    const uint64_t sizes[] = {100, 200};
+    KERNEL_SAYS(100, -ENOMEM, -ENOMEM, ALL);
+    CHECK(azc_sendv(pipe, port, ++token, &all, 1, sizes, 2, 0) == -EINPROGRESS);
+    CHECK(azc_cancel(pipe, token, 0, NULL) == AZC_RESCUED);
+    CHECK(tells(token, -ECANCELED, 100));
+    scripted_pass(2 * PATIENCE);
+    CHECK(put(pipe, 300) == -EINPROGRESS && nothing_is_told());
+    scripted_pass(NAP);
+    CHECK(tells(token, 0, 300) && world.ncalls == 4);
+    azc_free(pipe);
+}
+
+/* A thread that was missing is forgotten once it is there. */
+static void patience_for_a_thread(void) {
+    azc_id socket = open_channel(SOCKET, AZC_OUT);
+    world.no_thread = 1;
+    KERNEL_SAYS(-EAGAIN, -ENOBUFS, -ENOBUFS);
+    CHECK(put(socket, 300) == -EINPROGRESS);
+    world.now += PATIENCE * 750;
+    CHECK(nothing_is_told()); /* and a thread starts */
+    scripted_settle();
+    report(socket);
+    scripted_pass(PATIENCE * 3 / 4);
+    CHECK(world.ncalls == 3 && world.threads == 1 && nothing_is_told());
+    azc_free(socket);
+}
+
+/* ---- errors that only concern one message ---------------------------- */
+
+static void bad_memory_is_found(void) {
+    azc_id socket = open_full(SOCKET, AZC_OUT, 100);
+    CHECK(put(socket, 10) == -EINPROGRESS);
+    KERNEL_SAYS(-EFAULT, -EFAULT, ALL);
+    report(socket);
+    CHECK(called(0, socket, 110) && called(1, socket, 100));
+    CHECK(called(2, socket, 10));
+    CHECK(tells_refused(token - 1, -EFAULT) && tells(token, 0, 10));
+    azc_free(socket);
+}
+
+static void cancel_first(void) {
+    CHECK(azc_cancel(writing, token - 1, 0, NULL) == AZC_LATER);
+}
+
+/* Who is to blame was cancelled meanwhile: the next message is not. */
+static void bad_memory_is_cancelled(void) {
+    writing = open_full(SOCKET, AZC_OUT, 100);
+    CHECK(put(writing, 10) == -EINPROGRESS);
+    KERNEL_SAYS(-EFAULT, -EFAULT, ALL);
+    scripted_meanwhile(1, cancel_first);
+    report(writing);
+    CHECK(called(2, writing, 10));
+    CHECK(tells(token - 1, -ECANCELED, 0) && tells(token, 0, 10));
+    azc_free(writing);
+}
+
+static void files_are_cancelled(void) {
+    writing = open_channel(SOCKET, AZC_OUT);
+    KERNEL_SAYS(-EAGAIN, -ETOOMANYREFS, ALL);
+    scripted_meanwhile(1, cancel_first);
+    CHECK(put_fds(writing, 100) == -EINPROGRESS);
+    CHECK(put_fds(writing, 10) == -EINPROGRESS);
+    scripted_settle();
+    report(writing);
+    CHECK(called(2, writing, 10) && world.calls[2].with_fds);
+    CHECK(tells(token - 1, -ECANCELED, 0) && tells(token, 0, 10));
+    azc_free(writing);
+}
+
+static void too_many_files(void) {
+    azc_id socket = open_channel(SOCKET, AZC_OUT);
+    KERNEL_SAYS(-ETOOMANYREFS, ALL, -ETOOMANYREFS);
+    CHECK(put_fds(socket, 100) == -ETOOMANYREFS);
+    CHECK(put(socket, 100) == 0);
+    CHECK(put(socket, 100) == -ETOOMANYREFS && put(socket, 1) == -ETOOMANYREFS);
+    CHECK(world.ncalls == 3 && !world.threads);
+    azc_free(socket);
+}
+
+/* With the first bytes of a message that get out, and with no others. */
+static void files_go_once(void) {
+    azc_id socket = open_channel(SOCKET, AZC_OUT);
+    const bool with[] = {true, true, false, false, true, true, false};
+    KERNEL_SAYS(-EAGAIN, 1, ALL, ALL, -EINTR, ALL, ALL);
+    CHECK(put_fds(socket, 2) == -EINPROGRESS);
+    scripted_settle();
+    report(socket);
+    report(socket);
+    CHECK(tells(token, 0, 2));
+    CHECK(send_bound(socket, 100) == 0);
+    CHECK(put_fds(socket, 2) == 0);
+    CHECK(send_bound(socket, 100) == 0);
+    for (int i = 0; i < 7; i++) CHECK(world.calls[i].with_fds == with[i]);
+    azc_free(socket);
+}
+
+static void terminal_ends(void) {
+    azc_id in = open_channel(TTY, AZC_IN), out = open_channel(TTY, AZC_OUT);
+    azc_id socket = open_channel(SOCKET, AZC_IN);
+    KERNEL_SAYS(-EIO, -EIO, -EIO);
+    CHECK(get(in, 10) == -EINPROGRESS);
+    scripted_settle();
+    report(in);
+    CHECK(tells(token, 0, 0) && inside(in)->state == OPEN);
+    CHECK(put(out, 10) == -EINPROGRESS);
+    scripted_settle();
+    report(out);
+    CHECK(tells(token, -EIO, 0) && inside(out)->state == BROKEN);
+    CHECK(get(socket, 10) == -EIO && inside(socket)->state == BROKEN);
+    azc_free(in);
+    azc_free(out);
+    azc_free(socket);
+}
+
+/* ---- RWF_NOWAIT ------------------------------------------------------ */
+
+static void own_pipe_knows_no_nowait(void) {
+    azc_id pipe = open_channel(PIPE, AZC_OUT | AZC_OWN);
+    KERNEL_SAYS(-EOPNOTSUPP, ALL, -EOPNOTSUPP);
+    CHECK(put(pipe, 300) == 0);
+    CHECK(world.calls[0].nowait && !world.calls[1].nowait);
+    CHECK(put(pipe, 300) == -EOPNOTSUPP && put(pipe, 300) == -EOPNOTSUPP);
+    CHECK(world.ncalls == 3);
+    azc_free(pipe);
+}
+
+static void fifo_knows_no_nowait(void) {
+    azc_id fifo = open_channel(PIPE, AZC_OUT);
+    KERNEL_SAYS(-EOPNOTSUPP, ALL, -EOPNOTSUPP);
+    CHECK(put(fifo, 300) == -EINPROGRESS);
+    scripted_settle();
+    report(fifo);
+    CHECK(tells(token, 0, 300));
+    CHECK(world.calls[0].in_caller && !world.calls[1].in_caller);
+    CHECK(put(fifo, 300) == -EINPROGRESS);
+    scripted_settle();
+    report(fifo);
+    CHECK(tells(token, -EOPNOTSUPP, 0) && world.ncalls == 3);
+    azc_free(fifo);
+}
+
+/* ---- receiving ------------------------------------------------------- */
+
+static void receives_come_one_by_one(void) {
+    azc_id in = open_channel(SOCKET, AZC_IN);
+    KERNEL_SAYS(-EAGAIN, 10, -EAGAIN);
+    CHECK(get(in, 10) == -EINPROGRESS && get(in, 20) == -EINPROGRESS);
+    scripted_settle();
+    report(in);
+    CHECK(called(1, in, 10) && called(2, in, 20));
+    CHECK(tells(token - 1, 0, 10) && nothing_is_told());
+    azc_free(in);
+}
+
+/* What a call on a copy has brought is shared out, and the rest kept. */
+static void leftover_is_delivered(void) {
+    azc_id in = open_channel(TTY, AZC_IN);
+    const file *it = file_of(fd_of(in));
+    KERNEL_SAYS(3, 5);
+    CHECK(get(in, 3) == -EINPROGRESS && get(in, 3) == -EINPROGRESS);
+    scripted_settle();
+    report(in);
+    CHECK(tells(token - 1, 0, 3) && tells(token, 0, 3) && nothing_is_told());
+    CHECK(inside(in)->leftover == 2 && world.ncalls == 2);
+    int arms = it->arms;
+    CHECK(get(in, 2) == -EINPROGRESS); /* the fd may never be ready again */
+    scripted_settle();
+    CHECK(tells(token, 0, 2) && world.ncalls == 2 && it->arms == arms);
+    KERNEL_SAYS(0); /* and its end is told once */
+    CHECK(get(in, 2) == -EINPROGRESS);
+    scripted_settle();
+    report(in);
+    CHECK(tells(token, 0, 0) && world.ncalls == 3);
+    azc_free(in);
+}
+
+/* ---- how much at a time ---------------------------------------------- */
+
+static void check_turns(azc_id a, azc_id b) {
+    CHECK(world.ncalls == 6);
+    for (int i = 0; i < 6; i++) {
+        CHECK(called(i, i % 2 ? b : a, MIB) && !world.calls[i].in_caller);
+        CHECK(world.calls[i].round == world.calls[0].round + i / 2);
+    }
+}
+
+static void sockets_take_turns(void) {
+    azc_id a = open_full(SOCKET, AZC_OUT, 3 * MIB);
+    azc_id b = open_full(SOCKET, AZC_OUT, 3 * MIB);
+    int clocks = world.clocks, rounds = world.rounds;
+    world.takes_all = true;
+    CHECK(scripted_report(fd_of(a)) && scripted_report(fd_of(b)));
+    file_of(fd_of(a))->ready = file_of(fd_of(b))->ready = true;
+    scripted_settle();
+    check_turns(a, b);
+    CHECK(world.clocks - clocks ==
+          2 * (world.rounds - rounds)); /* the pump's */
+    azc_free(a);
+    azc_free(b);
+}
+
+/* The same where the pump resumes them without being told of their fds. */
+static void kicked_ones_take_turns(void) {
+    azc_id ids[2];
+    for (int i = 0; i < 2; i++) {
+        ids[i] = open_channel(SOCKET, AZC_OUT);
+        file_of(fd_of(ids[i]))->unpollable = true;
+        KERNEL_SAYS(-EAGAIN);
+        CHECK(put(ids[i], 3 * MIB) == -EINPROGRESS);
+    }
+    scripted_settle();
+    CHECK(scripted_timeout() == NAP);
+    world.ncalls = 0;
+    world.takes_all = true;
+    scripted_pass(NAP);
+    check_turns(ids[0], ids[1]);
+    azc_free(ids[0]);
+    azc_free(ids[1]);
+}
+
+static void pace_runs(void) { CHECK(inside(writing)->pace.since == world.now); }
+
+/* The pump has nothing else to do. */
+static void pipe_has_no_budget(void) {
+    azc_id pipe = writing = open_full(PIPE, AZC_OUT | AZC_OWN, MOST);
+    KERNEL_SAYS(ALL, -EAGAIN);
+    scripted_meanwhile(0, pace_runs);
+    report(pipe);
+    CHECK(world.ncalls == 2 && inside(pipe)->pace.since == world.now);
+    world.takes_all = true;
+    report(pipe);
+    CHECK(scripted_bytes() == MOST && tells(token, 0, MOST));
+    CHECK(world.calls[world.ncalls - 1].round == world.calls[2].round);
+    CHECK(!inside(pipe)->pace.since);
+    azc_free(pipe);
+}
+
+static void stop_now(void) { inside(writing)->stop_early = true; }
+
+static void has_not_to_stop(void) { CHECK(!inside(writing)->stop_early); }
+
+/* Here it must ask for the loans now and then.  (A move that was stopped early does
+ * not stop the next one.) */
+static void lending_pipe_has_a_budget(void) {
+    azc_id pipe = writing =
+        open_full(PIPE, AZC_OUT | AZC_OWN | AZC_READS, 3 * MIB);
+    KERNEL_SAYS(ALL, ALL);
+    scripted_meanwhile(0, stop_now);
+    scripted_meanwhile(1, has_not_to_stop);
+    world.takes_all = file_of(fd_of(pipe))->ready = true;
+    report(pipe);
+    int first = world.calls[0].round;
+    size_t bytes[4] = {0};
+    for (int i = 0; i < world.ncalls; i++)
+        bytes[world.calls[i].round - first] += world.calls[i].bytes;
+    for (int i = 0; i < 3; i++) CHECK(bytes[i] == MIB);
+    CHECK(tells(token, 0, 3 * MIB));
+    azc_free(pipe);
+}
+
+/* Once in a while, and each time before a call that may block. */
+static void numbers_are_looked_at(void) {
+    azc_id regular = open_channel(REGULAR, AZC_OUT);
+    KERNEL_SAYS(MIB / 2, MIB / 2, MIB / 2, MIB / 2, ALL);
+    CHECK(put(regular, 3 * MIB) == -EINPROGRESS);
+    scripted_settle();
+    const call *calls = world.calls;
+    const int more[] = {0, 0, 1, 1, 2};
+    CHECK(world.ncalls == 5 &&
+          calls[0].looks == 2); /* (one was at its opening) */
+    for (int i = 0; i < 5; i++) CHECK(calls[i].looks == 2 + more[i]);
+    CHECK(tells(token, 0, 3 * MIB));
+    drop(regular);
+
+    azc_id device = open_channel(DEVICE, AZC_OUT);
+    KERNEL_SAYS(ALL, ALL, ALL);
+    CHECK(put(device, 3 * 8 * KIB) == -EINPROGRESS);
+    scripted_settle();
+    for (int i = 0; i < 3; i++) CHECK(calls[5 + i].looks == 2 + i);
+    CHECK(tells(token, 0, 3 * 8 * KIB));
+    azc_free(device);
+}
+
+/* ---- loans ----------------------------------------------------------- */
+
+static void reader_is_asked(void) {
+    azc_id pipe = open_channel(PIPE, LENDS);
+    KERNEL_SAYS(ALL);
+    world.unread = 4000;
+    CHECK(put(pipe, 4000) == -EINPROGRESS && world.calls[0].lends);
+    scripted_settle();
+    CHECK(scripted_timeout() == 50 && !inside(pipe)->pumping.armed);
+    scripted_pass(50);
+    CHECK(scripted_timeout() == 100 && nothing_is_told());
+    world.unread = 0;
+    scripted_pass(100);
+    CHECK(tells(token, 0, 4000) && scripted_timeout() == SECOND);
+    azc_free(pipe);
+}
+
+static void reader_is_gone(void) {
+    azc_id pipe = open_channel(PIPE, LENDS);
+    KERNEL_SAYS(ALL);
+    CHECK(put(pipe, 4000) == -EINPROGRESS);
+    scripted_settle();
+    world.unread = -EPIPE;
+    scripted_pass(50);
+    CHECK(inside(pipe)->state == BROKEN && inside(pipe)->error == -EPIPE);
+    azc_free(pipe);
+}
+
+static void loan_goes_on(void) { CHECK(put(writing, 300) == -EINPROGRESS); }
+
+/* A message that comes while the reader is asked goes out after that. */
+static void sent_while_asking(void) {
+    writing = open_channel(PIPE, LENDS);
+    KERNEL_SAYS(ALL, ALL);
+    world.unread = 4000;
+    CHECK(put(writing, 4000) == -EINPROGRESS);
+    scripted_settle();
+    world.while_unread = loan_goes_on;
+    scripted_pass(50);
+    world.while_unread = NULL;
+    CHECK(file_of(fd_of(writing))->arms == 1);
+    report(writing);
+    CHECK(called(1, writing, 300) && !world.calls[1].in_caller);
+    azc_free(writing);
+}
+
+static void starved_with_loans(void) {
+    azc_id pipe = open_channel(PIPE, LENDS);
+    KERNEL_SAYS(ALL, -ENOMEM, -ENOMEM, ALL);
+    world.unread = 4000;
+    CHECK(put(pipe, 4000) == -EINPROGRESS);
+    CHECK(put(pipe, 300) == -EINPROGRESS);
+    scripted_settle();
+    CHECK(scripted_timeout() == NAP && inside(pipe)->pumping.armed);
+    scripted_pass(NAP);
+    CHECK(scripted_timeout() == NAP && inside(pipe)->pumping.armed);
+    CHECK(file_of(fd_of(pipe))->arms == 0 && world.ncalls == 3);
+    world.unread = 0;
+    scripted_pass(NAP);
+    CHECK(tells(token, 0, 300) && tells(token - 1, 0, 4000));
+    azc_free(pipe);
+}
+
+/* ---- what others ask for meanwhile ----------------------------------- */
+
+static void break_it(void) {
+    azc_channel *channel = azc__find(writing);
+    azc__break(channel, -EBADF);
+    azc__leave(channel);
+}
+
+static void close_it(void) {
+    CHECK(azc_close(writing, port, 2000) == -EINPROGRESS);
+}
+
+static void broken_during_a_call(void) {
+    writing = open_full(SOCKET, AZC_OUT, MIB);
+    CHECK(put(writing, MIB) == -EINPROGRESS);
+    KERNEL_SAYS(-EINTR);
+    scripted_meanwhile(0, break_it);
+    report(writing);
+    CHECK(world.ncalls == 1);
+    CHECK(tells(token - 1, -EBADF, 0) && tells(token, -EBADF, 0));
+    CHECK(inside(writing)->state == BROKEN);
+    azc_free(writing);
+}
+
+static void broken_during_an_attempt(void) {
+    writing = open_channel(SOCKET, AZC_OUT);
+    KERNEL_SAYS(100);
+    scripted_meanwhile(0, break_it);
+    CHECK(send_bound(writing, 300) == -EINPROGRESS);
+    CHECK(tells(1000, -EBADF, 100) && !world.threads);
+    azc_free(writing);
+}
+
+static void closed_during_an_attempt(void) {
+    writing = open_channel(SOCKET, AZC_OUT);
+    KERNEL_SAYS(100);
+    scripted_meanwhile(0, close_it);
+    CHECK(send_bound(writing, 300) == -EINPROGRESS);
+    CHECK(tells(1000, -ESHUTDOWN, 100) && tells(2000, 0, 0));
+    azc_free(writing);
+}
+
+/* A device may say anything, also when no message is left that is to blame. */
+static void closed_during_a_call(void) {
+    writing = open_channel(DEVICE, AZC_OUT);
+    KERNEL_SAYS(-EFAULT, -EFAULT);
+    scripted_meanwhile(1, close_it);
+    CHECK(put(writing, 100) == -EINPROGRESS);
+    scripted_settle();
+    CHECK(tells(token, -ESHUTDOWN, 0) && tells(2000, 0, 0));
+    CHECK(inside(writing)->state == CLOSED && world.ncalls == 2);
+    azc_free(writing);
+    writing = open_channel(DEVICE, AZC_OUT);
+    KERNEL_SAYS(-ETOOMANYREFS);
+    scripted_meanwhile(0, close_it);
+    CHECK(put(writing, 100) == -EINPROGRESS);
+    scripted_settle();
+    CHECK(tells(token, -ESHUTDOWN, 0) && tells(2000, 0, 0));
+    azc_free(writing);
+}
+
+/* ---- a relay's turn -------------------------------------------------- */
+
+static azc_id source, relay;
+
+static void open_relay(void) {
+    int failed;
+    azc_relay_request wanted = {.source = source,
+                                .sink = writing,
+                                .port = port,
+                                .token = 3000,
+                                .nbytes = 10};
+    CHECK(azc_relay_open(&wanted, &relay, &failed) == -EINPROGRESS);
+    scripted_settle();
+}
+
+static void put_more(void) { CHECK(put(writing, 40) == -EINPROGRESS); }
+
+/* It waits for the message before it, and the next message for it. */
+static void relay_has_its_turn(void) {
+    source = open_channel(SOCKET, AZC_IN);
+    writing = open_full(SOCKET, AZC_OUT, 300);
+    KERNEL_SAYS(ALL, 10, 10, ALL);
+    scripted_meanwhile(1, put_more);
+    open_relay();
+    report(writing);
+    CHECK(tells(token - 1, 0, 300) && tells(3000, 0, 10));
+    CHECK(world.ncalls == 3 && !inside(writing)->driving);
+    CHECK(!inside(writing)->in_call && !inside(source)->in_call);
+    report(writing);
+    CHECK(tells(token, 0, 40) && called(3, writing, 40));
+    azc_relay_free(relay);
+    azc_free(writing);
+    azc_free(source);
+}
+
+static void relay_is_closed(void) {
+    source = open_channel(SOCKET, AZC_IN);
+    writing = open_channel(SOCKET, AZC_OUT);
+    KERNEL_SAYS(10);
+    scripted_meanwhile(0, close_it);
+    open_relay();
+    CHECK(tells(3000, -ESHUTDOWN, 0) && tells(2000, 0, 0));
+    azc_relay_free(relay);
+    azc_free(writing);
+    azc_free(source);
+}
+
+/* ---- all of them ----------------------------------------------------- */
+
+static const situation situations[] = {
+    {"a caller sends small messages itself", caller_sends},
+    {"a caller asks no clock for them", caller_asks_no_clock},
+    {"a caller writes in the pump's place", caller_writes_much},
+    {"a caller meets an error", caller_meets_error},
+    {"a caller meets bad memory", caller_meets_bad_memory},
+    {"an interrupted call counts nothing", interrupted_call_counts_nothing},
+    {"patience without memory ends", patience_ends},
+    {"patience begins anew", patience_begins_anew},
+    {"patience ends with a cancel", patience_ends_with_a_cancel},
+    {"patience ends with a batch", patience_ends_with_a_batch},
+    {"patience for a thread ends with it", patience_for_a_thread},
+    {"the message in bad memory is found", bad_memory_is_found},
+    {"the message in bad memory is cancelled", bad_memory_is_cancelled},
+    {"a message with files is cancelled", files_are_cancelled},
+    {"too many files are on their way", too_many_files},
+    {"files go once", files_go_once},
+    {"a terminal ends", terminal_ends},
+    {"a pipe of ours knows no RWF_NOWAIT", own_pipe_knows_no_nowait},
+    {"a FIFO knows no RWF_NOWAIT", fifo_knows_no_nowait},
+    {"receives come one by one", receives_come_one_by_one},
+    {"what is left over is delivered", leftover_is_delivered},
+    {"sockets take turns", sockets_take_turns},
+    {"kicked channels take turns", kicked_ones_take_turns},
+    {"a pipe has no budget", pipe_has_no_budget},
+    {"a pipe that lends has a budget", lending_pipe_has_a_budget},
+    {"numbers are looked at", numbers_are_looked_at},
+    {"the reader of loans is asked", reader_is_asked},
+    {"the reader of loans is gone", reader_is_gone},
+    {"a message comes while the reader is asked", sent_while_asking},
+    {"no memory while loans are out", starved_with_loans},
+    {"broken during a call", broken_during_a_call},
+    {"broken during an attempt", broken_during_an_attempt},
+    {"closed during a call on a copy", closed_during_a_call},
+    {"closed during an attempt", closed_during_an_attempt},
+    {"a relay has its turn", relay_has_its_turn},
+    {"a relay's sink is closed", relay_is_closed},
+};
+
+int main(int argc, char **argv) {
+    int count = (int)(sizeof situations / sizeof *situations);
+    return situations_play(situations, count, argc > 1 ? argv[1] : NULL);
+}

@@ -1,0 +1,360 @@
+/* pumping.c - what csrc/pump.c does, and who is handed to it, over the kernel of
+ * scripted.c.
+ *
+ * The table at the end lists the situations.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "situations.h"
+
+/* ---- the poller ------------------------------------------------------ */
+
+static void number_was_duplicated_back(void) {
+    azc_id socket = open_full(SOCKET, AZC_OUT, 300);
+    file *it = file_of(fd_of(socket));
+    CHECK(it->arms == 1 && it->arms_known == 0);
+    report(socket);
+    CHECK(it->arms == 2 && it->arms_known == 1);
+    it->arm_fails = -ENOENT;
+    report(socket);
+    CHECK(it->arms == 4 && it->arms_known == 2 && nothing_is_told());
+    report(socket);
+    CHECK(it->arms == 5 && it->arms_known == 3);
+    azc_free(socket);
+    CHECK(it->forgotten == 1);
+}
+
+static void number_is_lost(void) {
+    azc_id socket = open_full(SOCKET, AZC_OUT, 300);
+    file *it = file_of(fd_of(socket));
+    CHECK(scripted_report(fd_of(socket)));
+    it->replaced = true;
+    scripted_settle();
+    CHECK(tells(token, -EBADF, 0) && it->arms == 1 && world.ncalls == 0);
+    azc_free(socket);
+    CHECK(!it->forgotten && !it->closed);
+}
+
+static void lose_it(void) { file_of(fd_of(writing))->replaced = true; }
+
+/* What came before that is delivered. */
+static void number_is_lost_during_a_receive(void) {
+    writing = open_channel(TTY, AZC_IN);
+    KERNEL_SAYS(3);
+    scripted_meanwhile(0, lose_it);
+    CHECK(get(writing, 3) == -EINPROGRESS && get(writing, 3) == -EINPROGRESS);
+    scripted_settle();
+    report(writing);
+    CHECK(tells(token - 1, 0, 3) && tells(token, -EBADF, 0));
+    CHECK(world.ncalls == 1);
+    azc_free(writing);
+}
+
+/* That nothing is unread in another file says nothing of what was lent. */
+static void number_is_lost_with_loans(void) {
+    for (int unread = 0; unread >= -ENOTTY; unread -= ENOTTY) {
+        writing = open_channel(PIPE, LENDS);
+        KERNEL_SAYS(ALL);
+        world.unread = unread;
+        world.while_unread = lose_it;
+        CHECK(put(writing, 4000) == -EINPROGRESS);
+        scripted_pass(50);
+        scripted_pass(50);
+        CHECK(tells(token, -EBADF, 4000));
+        world.while_unread = NULL;
+        drop(writing);
+    }
+}
+
+/* Nor is another file waited for. */
+
+static void number_is_lost_during_a_call(void) {
+    writing = open_channel(SOCKET, AZC_OUT);
+    const file *it = file_of(fd_of(writing));
+    KERNEL_SAYS(-EAGAIN);
+    scripted_meanwhile(0, lose_it);
+    CHECK(put(writing, 300) == -EBADF || tells(token, -EBADF, 0));
+    CHECK(it->arms == 0);
+    azc_free(writing);
+}
+
+static void arming_fails_for_now(void) {
+    azc_id socket = open_channel(SOCKET, AZC_OUT);
+    file_of(fd_of(socket))->arm_fails = -ENOMEM;
+    KERNEL_SAYS(-EAGAIN, ALL);
+    CHECK(put(socket, 300) == -EINPROGRESS);
+    scripted_settle();
+    CHECK(scripted_timeout() == NAP && inside(socket)->pumping.armed);
+    scripted_pass(NAP);
+    CHECK(tells(token, 0, 300));
+    azc_free(socket);
+}
+
+/* It tries again by and by. */
+static void poller_does_not_know_it(void) {
+    azc_id out = open_channel(TTY, AZC_OUT);
+    file_of(fd_of(out))->unpollable = true;
+    KERNEL_SAYS(-EAGAIN, -EAGAIN, ALL);
+    CHECK(put(out, 300) == -EINPROGRESS);
+    scripted_settle();
+    CHECK(world.ncalls == 1 && scripted_timeout() == NAP);
+    scripted_pass(NAP);
+    CHECK(world.ncalls == 2 && scripted_timeout() == NAP);
+    scripted_pass(NAP);
+    CHECK(tells(token, 0, 300));
+    azc_free(out);
+}
+
+static void device_is_full(void) {
+    azc_id device = open_channel(DEVICE, AZC_OUT);
+    KERNEL_SAYS(-EAGAIN, ALL);
+    CHECK(put(device, 300) == -EINPROGRESS);
+    scripted_settle();
+    CHECK(world.ncalls == 1 && scripted_timeout() == NAP);
+    CHECK(inside(device)->pumping.armed);
+    scripted_pass(NAP);
+    CHECK(tells(token, 0, 300) && file_of(fd_of(device))->arms == 0);
+    azc_free(device);
+}
+
+/* ---- no thread ------------------------------------------------------- */
+
+static void threads_are_missing(void) {
+    azc_id a = open_channel(PIPE, AZC_OUT), b = open_channel(PIPE, AZC_OUT);
+    world.no_thread = 3;
+    CHECK(put(a, 300) == -EINPROGRESS && put(b, 300) == -EINPROGRESS);
+    CHECK(!inside(a)->pumping.pump && !inside(b)->pumping.pump);
+    CHECK(scripted_signalled(azc_port_fd(port)));
+    CHECK(nothing_is_told() && world.sleeps == 1); /* a has none again, b has */
+    CHECK(!inside(a)->pumping.pump && inside(b)->pumping.pump);
+    CHECK(scripted_signalled(azc_port_fd(port)));
+    CHECK(nothing_is_told() && world.sleeps == 1 && world.threads == 2);
+    CHECK(inside(a)->pumping.pump);
+    CHECK(nothing_is_told() && !scripted_signalled(azc_port_fd(port)));
+    azc_free(a);
+    azc_free(b);
+}
+
+static azc_id other;
+
+/* The thread that is inside this call hands the channel over itself. */
+static void retry_meanwhile(void) {
+    CHECK(put(writing, 300) == -EINPROGRESS);
+    CHECK(nothing_is_told() && inside(other)->pumping.pump);
+    CHECK(!inside(writing)->pumping.pump);
+}
+
+static void driven_ones_are_left_alone(void) {
+    other = open_channel(PIPE, AZC_OUT);
+    writing = open_channel(SOCKET, AZC_OUT);
+    world.no_thread = 1;
+    KERNEL_SAYS(-EAGAIN, 100);
+    scripted_meanwhile(1, retry_meanwhile);
+    CHECK(put(other, 300) == -EINPROGRESS);
+    CHECK(put(writing, 300) == -EINPROGRESS);
+    CHECK(inside(writing)->pumping.pump);
+    azc_free(other);
+    azc_free(writing);
+}
+
+static void no_thread_ever(void) {
+    azc_id socket = open_channel(SOCKET, AZC_OUT);
+    world.no_thread = 10;
+    CHECK(put(socket, 300) == -EINPROGRESS);
+    world.now += PATIENCE * 1000 - 1;
+    CHECK(nothing_is_told() && inside(socket)->state == OPEN);
+    world.now += 1;
+    nothing_is_told();
+    CHECK(tells(token, -EAGAIN, 0));
+    azc_free(socket);
+}
+
+/* ---- the pump's time ------------------------------------------------- */
+
+static azc_id open_starved(void) {
+    azc_id id = open_channel(SOCKET, AZC_OUT);
+    KERNEL_SAYS(-ENOBUFS);
+    CHECK(put(id, 300) == -EINPROGRESS);
+    scripted_settle();
+    return id;
+}
+
+static void free_three(const azc_id *ids) {
+    for (int i = 0; i < 3; i++) azc_free(ids[i]);
+}
+
+static void wake_pump(azc_id id) {
+    scripted_wake(file_of(fd_of(id))->poller);
+    scripted_settle();
+}
+
+/* To the microsecond, and rather later than earlier. */
+static void naps_are_exact(void) {
+    azc_id full = open_full(SOCKET, AZC_OUT, 300);
+    CHECK(scripted_timeout() == SECOND);
+    azc_id a = open_starved();
+    CHECK(scripted_timeout() == NAP);
+    scripted_pass_ns(1);
+    wake_pump(full);
+    CHECK(scripted_timeout() == NAP);
+    scripted_pass_ns(999);
+    wake_pump(full);
+    CHECK(scripted_timeout() == NAP - 1);
+    azc_id b = open_starved();
+    CHECK(scripted_timeout() == NAP - 1);
+    int calls = world.ncalls, rounds = world.rounds;
+    KERNEL_SAYS(ALL, ALL);
+    scripted_pass(NAP - 1);
+    CHECK(called(calls, a, 300) && world.ncalls == calls + 1);
+    CHECK(world.rounds == rounds + 2 && scripted_timeout() == 1);
+    scripted_pass(1);
+    CHECK(called(calls + 1, b, 300) && scripted_timeout() == SECOND);
+    free_three((azc_id[]){a, b, full});
+}
+
+static void long_naps(void) {
+    azc_id a = open_full(SOCKET, AZC_OUT, 300);
+    azc_channel *channel = azc__find(a);
+    azc__pump_nap(channel, SECOND + 500);
+    azc__leave(channel);
+    scripted_settle();
+    CHECK(scripted_timeout() == SECOND);
+    azc_free(a);
+}
+
+static void one_of_three_leaves(void) {
+    azc_id ids[3];
+    for (int i = 0; i < 3; i++) ids[i] = open_starved();
+    CHECK(azc_close(ids[1], 0, 0) == 1);
+    azc_free(ids[1]);
+    CHECK(tells(token - 1, -ESHUTDOWN, 0));
+    KERNEL_SAYS(ALL, ALL);
+    scripted_pass(NAP);
+    CHECK(tells(token - 2, 0, 300) && tells(token, 0, 300));
+    azc_free(ids[0]);
+    azc_free(ids[2]);
+}
+
+/* Once a second, of those that it waits for. */
+static void numbers_are_checked(void) {
+    azc_id a = open_full(SOCKET, AZC_OUT, 300);
+    azc_id pipe = open_full(PIPE, AZC_OUT, 300);
+    azc_id idle = open_channel(SOCKET, AZC_OUT);
+    scripted_pass(SECOND); /* (now all pumps check at the same time) */
+    const file *it = file_of(fd_of(a)), *piped = file_of(fd_of(pipe));
+    const file *idling = file_of(fd_of(idle));
+    int looks = it->looks, looks_piped = piped->looks;
+    for (int i = 1; i < 4; i++) {
+        wake_pump(a);
+        scripted_pass(SECOND - 1);
+        wake_pump(a);
+        CHECK(it->looks == looks + i - 1);
+        scripted_pass(1);
+        wake_pump(a);
+        CHECK(it->looks == looks + i && piped->looks == looks_piped + i);
+    }
+    CHECK(idling->looks == 1);
+    free_three((azc_id[]){idle, pipe, a});
+}
+
+static void private_number_is_checked(void) {
+    azc_id pipe = open_full(PIPE, AZC_OUT, 300);
+    file_of(fd_of(pipe))->replaced = true;
+    scripted_pass(SECOND);
+    CHECK(tells(token, -EBADF, 0));
+    azc_free(pipe);
+}
+
+/* ---- joining, leaving, forking --------------------------------------- */
+
+static int is_threaded(azc_id id) {
+    azc_stats stats;
+    CHECK(azc_get_stats(id, &stats) == 0);
+    return stats.threaded;
+}
+
+static void pumps_come_and_go(void) {
+    azc_id pipe = open_channel(PIPE, AZC_OUT);
+    CHECK(!is_threaded(pipe));
+    azc_free(pipe);
+    pipe = open_full(PIPE, AZC_OUT, 300);
+    azc_id out = open_full(SOCKET, AZC_OUT, 300);
+    azc_id more = open_full(SOCKET, AZC_OUT, 300);
+    azc_id in = open_channel(SOCKET, AZC_IN);
+    CHECK(get(in, 10) == -EINPROGRESS);
+    scripted_settle();
+    CHECK(world.threads == 3 && world.pollers == 3);
+    CHECK(is_threaded(pipe) && !is_threaded(out) && !is_threaded(in));
+    CHECK(inside(out)->pumping.pump == inside(more)->pumping.pump);
+    CHECK(inside(out)->pumping.pump != inside(in)->pumping.pump);
+    drop(out);
+    CHECK(world.pollers == 3 && file_of(FIRST_FD + 2)->forgotten == 1);
+    CHECK(azc_close(more, 0, 0) == 1 && !inside(more)->pumping.pump);
+    scripted_settle();
+    CHECK(world.pollers == 2); /* without any time that passes */
+    free_three((azc_id[]){more, in, pipe});
+    scripted_settle();
+    CHECK(world.pollers == 0);
+}
+
+/* The threads are the parent's; the child starts new ones. */
+static void play_child(void) {
+    sim_fork_ends();
+    CHECK(world.abandoned == 3);
+    port = 0;
+    CHECK(azc_port_open(&port) == 0);
+    int threads = world.threads;
+    recorded = 0;
+    azc_id out = open_full(SOCKET, AZC_OUT, 300), in;
+    in = open_channel(SOCKET, AZC_IN);
+    CHECK(get(in, 10) == -EINPROGRESS && world.threads == threads + 2);
+    KERNEL_SAYS(ALL);
+    report(out);
+    CHECK(tells(token - 1, 0, 300));
+    fflush(NULL);
+    _exit(0);
+}
+
+static void forked(void) {
+    azc_id pipe = open_full(PIPE, AZC_OUT, 300);
+    azc_id out = open_full(SOCKET, AZC_OUT, 300);
+    azc_id in = open_channel(SOCKET, AZC_IN);
+    int status = -1;
+    CHECK(get(in, 10) == -EINPROGRESS);
+    scripted_settle();
+    pid_t child = sim_fork();
+    if (child == 0) play_child();
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    free_three((azc_id[]){pipe, out, in});
+}
+
+/* ---- all of them ----------------------------------------------------- */
+
+static const situation situations[] = {
+    {"a number was duplicated back", number_was_duplicated_back},
+    {"a number is lost", number_is_lost},
+    {"a number is lost during a call", number_is_lost_during_a_call},
+    {"a number is lost during a receive", number_is_lost_during_a_receive},
+    {"a number is lost with loans", number_is_lost_with_loans},
+    {"arming fails for now", arming_fails_for_now},
+    {"the poller does not know the file", poller_does_not_know_it},
+    {"a device is full", device_is_full},
+    {"threads are missing", threads_are_missing},
+    {"driven channels are left alone", driven_ones_are_left_alone},
+    {"there is never a thread", no_thread_ever},
+    {"naps are exact", naps_are_exact},
+    {"a nap is longer than a second", long_naps},
+    {"one of three leaves", one_of_three_leaves},
+    {"numbers are checked once a second", numbers_are_checked},
+    {"a private pump's number is checked", private_number_is_checked},
+    {"pumps come and go", pumps_come_and_go},
+    {"a process forks", forked},
+};
+
+int main(int argc, char **argv) {
+    int count = (int)(sizeof situations / sizeof *situations);
+    return situations_play(situations, count, argc > 1 ? argv[1] : NULL);
+}

@@ -1,0 +1,445 @@
+/* scripted.c - a kernel that answers what it is told to; see scripted.h. */
+#include "scripted.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "handle.h"
+#include "sys.h"
+
+enum { POISON = 0xdd, FIRST_NOTIFIER = 500, NOTIFIERS = 32, REPORTS = 8 };
+
+struct azc_poller {
+    bool woken;
+    uint64_t until; /* when its wait is over */
+    int waiting;    /* the thread that does */
+    uint64_t reports[REPORTS];
+    int count;
+};
+
+typedef struct block {
+    struct block *next;
+    size_t size;
+    bool released;
+    max_align_t memory[];
+} block;
+
+kernel world;
+static block *blocks;
+static bool open_notifiers[NOTIFIERS], signalled[NOTIFIERS];
+
+/* ---- memory ---------------------------------------------------------- */
+
+static void *allocate(size_t n) {
+    block *it = malloc(sizeof *it + n);
+    if (!it) abort();
+    *it = (block){.next = blocks, .size = n};
+    blocks = it;
+    return it->memory;
+}
+
+static void release(void *memory) {
+    if (!memory) return;
+    block *it = (block *)(void *)((char *)memory - offsetof(block, memory));
+    SIM_CHECK(!it->released, "memory is released twice");
+    it->released = true;
+    memset(memory, POISON, it->size);
+}
+
+static bool is_poison(const block *it) {
+    const unsigned char *at = (const unsigned char *)it->memory;
+    for (size_t i = 0; i < it->size; i++)
+        if (at[i] != POISON) return false;
+    return true;
+}
+
+static void release_blocks(void) {
+    while (blocks) {
+        block *it = blocks;
+        SIM_CHECK(it->released, "%zu bytes are left", it->size);
+        SIM_CHECK(is_poison(it), "released memory was written to");
+        blocks = it->next;
+        free(it);
+    }
+}
+
+static ssize_t copy(void *to, const void *from, size_t n) {
+    memcpy(to, from, n);
+    return (ssize_t)n;
+}
+
+/* ---- files ----------------------------------------------------------- */
+
+int scripted_file(int kind) {
+    SIM_CHECK(world.count < FDS, "too many files");
+    world.files[world.count] = (file){.kind = kind};
+    return FIRST_FD + world.count++;
+}
+
+file *file_of(int fd) {
+    SIM_CHECK(fd >= FIRST_FD && fd < FIRST_FD + world.count, "no fd: %d", fd);
+    return &world.files[fd - FIRST_FD];
+}
+
+static int fake_fstat(int fd, struct stat *st) {
+    static const mode_t modes[] = {S_IFSOCK, S_IFIFO, S_IFCHR, S_IFREG,
+                                   S_IFCHR};
+    file *it = file_of(fd);
+    it->looks++;
+    memset(st, 0, sizeof *st);
+    st->st_mode = modes[it->kind];
+    st->st_ino = (ino_t)fd + (it->replaced ? FDS : 0);
+    return 0;
+}
+
+static int fake_is_tty(int fd) { return file_of(fd)->kind == TTY; }
+
+static int succeed(int fd) {
+    (void)fd;
+    return 0;
+}
+
+static int fake_close(int fd) {
+    if (fd >= FIRST_NOTIFIER) return 0; /* of a relay */
+    SIM_CHECK(!file_of(fd)->closed, "fd %d is closed twice", fd);
+    file_of(fd)->closed = true;
+    return 0;
+}
+
+/* ---- calls that move bytes ------------------------------------------- */
+
+void scripted_say(const int *script, int count) {
+    SIM_CHECK(count <= ANSWERS, "%d answers", count);
+    memset(world.meanwhile, 0, sizeof world.meanwhile);
+    world.script = script;
+    world.answers = count;
+    world.answered = 0;
+}
+
+void scripted_meanwhile(int i, void (*act)(void)) { world.meanwhile[i] = act; }
+
+static size_t size_of(const struct iovec *vec, int count) {
+    size_t n = 0;
+    for (int i = 0; i < count; i++) n += vec[i].iov_len;
+    return n;
+}
+
+static int next_answer(void (**meanwhile)(void)) {
+    *meanwhile = NULL;
+    if (world.answered == world.answers) return world.takes_all ? ALL : -EAGAIN;
+    *meanwhile = world.meanwhile[world.answered];
+    return world.script[world.answered++];
+}
+
+static ssize_t move(int fd, const struct iovec *vec, int count, call how) {
+    SIM_CHECK(!sim_holds_locks(), "a call with a lock held");
+    SIM_CHECK(world.ncalls < CALLS, "too many calls");
+    void (*meanwhile)(void);
+    int answer = next_answer(&meanwhile);
+    call *call = &world.calls[world.ncalls++];
+    *call = how;
+    call->fd = fd;
+    call->bytes = size_of(vec, count);
+    call->in_caller = sim_self() == 0;
+    call->round = world.rounds;
+    call->looks = file_of(fd)->looks;
+    if (meanwhile) meanwhile();
+    call->returned = answer == ALL ? (int)call->bytes : answer;
+    sim_trace("fd %ld, %ld bytes: %ld", fd, (int64_t)call->bytes,
+              call->returned);
+    SIM_CHECK(call->returned <= (int)call->bytes, "more than there is");
+    return call->returned;
+}
+
+static ssize_t plain(int fd, const struct iovec *vec, int count) {
+    return move(fd, vec, count, (call){0});
+}
+
+static ssize_t on_pipe(int fd, const struct iovec *vec, int count, int how) {
+    return move(fd, vec, count, (call){.nowait = how & SYS_NOWAIT});
+}
+
+static ssize_t fake_write_piece(int fd, const void *data, size_t n) {
+    struct iovec vec = {(void *)(uintptr_t)data, n};
+    return move(fd, &vec, 1, (call){0});
+}
+
+static ssize_t fake_lend(int fd, const struct iovec *vec, int count) {
+    return move(fd, vec, count, (call){.lends = true});
+}
+
+static ssize_t send_fds(int fd, const struct iovec *vec, int count,
+                        const azc_fds *fds) {
+    return move(fd, vec, count, (call){.with_fds = fds != NULL});
+}
+
+static ssize_t recv_fds(int fd, const struct iovec *vec, int count,
+                        azc_fds *fds) {
+    return move(fd, vec, count, (call){.with_fds = fds != NULL});
+}
+
+static ssize_t fake_unread(int fd) {
+    (void)fd;
+    if (world.while_unread) world.while_unread();
+    return world.unread;
+}
+
+static void fake_block_sigpipe(sys_sigpipe *state) { state->blocked = true; }
+
+static void fake_restore_sigpipe(const sys_sigpipe *state, ssize_t written) {
+    (void)state, (void)written;
+}
+
+size_t scripted_bytes(void) {
+    size_t bytes = 0;
+    for (int i = 0; i < world.ncalls; i++)
+        if (world.calls[i].returned > 0)
+            bytes += (size_t)world.calls[i].returned;
+    return bytes;
+}
+
+/* ---- notifiers, and a relay's pipe ----------------------------------- */
+
+static int open_notifier(void) {
+    int i = 0;
+    while (i < NOTIFIERS && open_notifiers[i]) i++;
+    SIM_CHECK(i < NOTIFIERS, "too many notifiers");
+    open_notifiers[i] = true;
+    signalled[i] = false;
+    return FIRST_NOTIFIER + i;
+}
+
+static void fake_signal(int fd) { signalled[fd - FIRST_NOTIFIER] = true; }
+
+static void fake_clear(int fd) { signalled[fd - FIRST_NOTIFIER] = false; }
+
+bool scripted_signalled(int fd) { return signalled[fd - FIRST_NOTIFIER]; }
+
+int azc__notifier_open(azc_notifier *notifier) {
+    notifier->read_fd = notifier->write_fd = open_notifier();
+    return 0;
+}
+
+void azc__notifier_close(azc_notifier *notifier) {
+    open_notifiers[notifier->read_fd - FIRST_NOTIFIER] = false;
+}
+
+void azc__notifier_signal(azc_notifier *notifier) {
+    fake_signal(notifier->write_fd);
+}
+
+void azc__notifier_clear(azc_notifier *notifier) {
+    fake_clear(notifier->read_fd);
+}
+
+static int fake_pipe(int fds[2]) {
+    fds[0] = fds[1] = open_notifier();
+    return 0;
+}
+
+static bool is_signalled(void *fd) {
+    return scripted_signalled((int)(intptr_t)fd);
+}
+
+/* Only a relay waits here, to be woken; whatever else is asked for is ready. */
+static int fake_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
+    if (timeout_ms)
+        sim_wait(is_signalled, (void *)(intptr_t)fds[0].fd, SIM_FOREVER);
+    for (nfds_t i = 0; i < count; i++) fds[i].revents = fds[i].events;
+    return (int)count;
+}
+
+/* ---- pollers --------------------------------------------------------- */
+
+int azc__poller_open(azc_poller **out) {
+    *out = allocate(sizeof **out);
+    memset(*out, 0, sizeof **out);
+    (*out)->waiting = -1;
+    world.pollers++;
+    return 0;
+}
+
+void azc__poller_close(azc_poller *poller) {
+    for (int i = 0; i < world.count; i++)
+        if (world.files[i].poller == poller) world.files[i].poller = NULL;
+    world.pollers--;
+    release(poller);
+}
+
+void azc__poller_abandon(azc_poller *poller) {
+    SIM_CHECK(poller->waiting, "a poller is abandoned by its own thread");
+    world.abandoned++;
+}
+
+int azc__poller_arm(azc_poller *poller, int fd, int what, bool known,
+                    uint64_t who) {
+    file *it = file_of(fd);
+    int r = it->unpollable ? -EPERM : it->arm_fails;
+    (void)what;
+    it->arm_fails = 0;
+    it->arms++;
+    it->arms_known += known;
+    sim_trace("fd %ld is armed: %ld", fd, r, 0);
+    if (r < 0) return r;
+    it->poller = poller;
+    it->who = who;
+    if (it->ready) scripted_report(fd);
+    return 0;
+}
+
+void azc__poller_forget(azc_poller *poller, int fd) {
+    file *it = file_of(fd);
+    SIM_CHECK(!it->poller || it->poller == poller, "another's fd %d", fd);
+    it->poller = NULL;
+    it->forgotten++;
+}
+
+void azc__poller_wake(azc_poller *poller) {
+    SIM_CHECK(poller->waiting != sim_self(), "a pump wakes itself");
+    world.wakes++;
+    poller->woken = true;
+}
+
+static uint64_t any_armed(void) {
+    for (int i = 0; i < world.count; i++)
+        if (world.files[i].poller) return world.files[i].who;
+    return 0;
+}
+
+static bool wait_is_over(void *arg) {
+    const azc_poller *poller = arg;
+    return poller->woken || poller->count || poller->until <= world.now;
+}
+
+int azc__poller_wait(azc_poller *poller, uint64_t *who, int max,
+                     int timeout_us) {
+    SIM_CHECK(!sim_holds_locks(), "a thread waits with a lock held");
+    sim_trace("waits for %ld us", timeout_us, 0, 0);
+    world.timeouts[world.rounds++ % ROUNDS] = timeout_us;
+    poller->until = world.now + (uint64_t)timeout_us * 1000;
+    poller->waiting = sim_self();
+    sim_wait(wait_is_over, poller, SIM_FOREVER);
+    int count = poller->count < max ? poller->count : max;
+    memcpy(who, poller->reports, (size_t)count * sizeof *who);
+    /* (beyond them stands one that is not ready: whoever looks there makes a call) */
+    for (int i = count; i < max; i++) who[i] = any_armed();
+    poller->count = 0;
+    poller->woken = false;
+    return count;
+}
+
+bool scripted_report(int fd) {
+    file *it = file_of(fd);
+    if (!it->poller) return false;
+    it->poller->reports[it->poller->count++] = it->who;
+    it->poller = NULL;
+    return true;
+}
+
+void scripted_wake(azc_poller *poller) { poller->woken = true; }
+
+int scripted_timeout(void) {
+    return world.timeouts[(world.rounds - 1) % ROUNDS];
+}
+
+/* ---- threads and time ------------------------------------------------ */
+
+static int fake_thread_start(pthread_t *thread, void *(*run)(void *),
+                             void *arg) {
+    if (world.no_thread) {
+        world.no_thread--;
+        return -EAGAIN;
+    }
+    world.threads++;
+    *thread = (pthread_t)(uintptr_t)(sim_spawn(run, arg) + 1);
+    return 0;
+}
+
+static void fake_thread_detach(pthread_t thread) {
+    sim_detach((int)(uintptr_t)thread - 1);
+}
+
+static uint64_t fake_now_ns(void) {
+    world.clocks++;
+    return world.now;
+}
+
+static void fake_sleep_us(unsigned us) {
+    (void)us;
+    world.sleeps++;
+}
+
+static int fake_cores(void) { return 2; }
+
+void scripted_settle(void) { sim_idle(); }
+
+void scripted_pass_ns(uint64_t ns) {
+    world.now += ns;
+    sim_idle();
+}
+
+void scripted_pass(uint64_t us) { scripted_pass_ns(us * 1000); }
+
+/* ---- beginning and ending -------------------------------------------- */
+
+struct azc_sys azc_sys = {
+    .write_file = plain,
+    .read_file = plain,
+    .write_pipe = on_pipe,
+    .read_pipe = on_pipe,
+    .write_piece = fake_write_piece,
+    .block_sigpipe = fake_block_sigpipe,
+    .restore_sigpipe = fake_restore_sigpipe,
+    .lend = fake_lend,
+    .unread = fake_unread,
+    .send = plain,
+    .recv = plain,
+    .send_fds = send_fds,
+    .recv_fds = recv_fds,
+    .poll = fake_poll,
+    .fstat = fake_fstat,
+    .is_tty = fake_is_tty,
+    .set_nonblock = succeed,
+    .is_nonblocking = succeed,
+    .no_sigpipe = succeed,
+    .linger = succeed,
+    .close = fake_close,
+    .pipe = fake_pipe,
+    .signal = fake_signal,
+    .clear = fake_clear,
+    .allocate = allocate,
+    .release = release,
+    .copy = copy,
+    .thread_start = fake_thread_start,
+    .thread_detach = fake_thread_detach,
+    .now_ns = fake_now_ns,
+    .sleep_us = fake_sleep_us,
+    .cores = fake_cores,
+};
+
+void scripted_begin(void) {
+    memset(&world, 0, sizeof world);
+    world.now = 1000 * UINT64_C(1000000000);
+    memset(open_notifiers, 0, sizeof open_notifiers);
+    sim_begin(1, false);
+}
+
+/* The tables of numbers stay with a process; each situation has its own. */
+static void forget_numbers(void) {
+    azc_table *tables[] = {&azc__channels, &azc__ports, &azc__pools,
+                           &azc__relays, &azc__rings};
+    for (int i = 0; i < 5; i++) {
+        for (uint32_t k = 0; k * SLOTS_A_CHUNK < tables[i]->used; k++)
+            release(tables[i]->chunks[k]);
+        memset(tables[i], 0, sizeof *tables[i]);
+    }
+}
+
+void scripted_end(void) {
+    scripted_settle();
+    SIM_CHECK(!world.pollers, "%d pumps are left", world.pollers);
+    sim_end();
+    forget_numbers();
+    release_blocks();
+}
