@@ -217,7 +217,7 @@ static int attempt(azc_channel *channel, const message *it) {
         r = queue_rest(channel, it, moved);
     }
     azc__finish_attempt(channel, moved);
-    if (!channel->driving) azc__hand_to_pump(channel, DROVE_BLOCKED);
+    azc__hand_to_pump(channel, DROVE_BLOCKED);
     return r;
 }
 
@@ -269,11 +269,12 @@ static int attempt_copied(azc_channel *channel, azc_op *op, const char *data) {
         channel->queue.accepted += out;
         channel->stats.messages++;
         channel->stats.immediate++;
+        r = budget_is_spent(channel, out);
         azc__note_free(op->note);
         azc__op_free(op);
     }
     azc__finish_attempt(channel, moved);
-    if (!channel->driving) azc__hand_to_pump(channel, DROVE_BLOCKED);
+    azc__hand_to_pump(channel, DROVE_BLOCKED);
     return r;
 }
 

@@ -8,7 +8,8 @@ over a real one. Smaller programs beside it:
 tests/sim/pace.c gives csrc/pace.c a clock of its own; stop_early.c takes memory back
 while a pipe is being written; fairness.c lets others wait while a pump is busy;
 writer.c checks which thread writes a big message; cores.c prints how many cores the
-helper sees; locked.c takes locked pages back from a pipe.
+helper sees; locked.c takes locked pages back from a pipe.  Over the simulated kernel,
+submitting.c makes its situations by hand.
 """
 
 from __future__ import annotations
@@ -120,6 +121,12 @@ def test_simulation(build_sim: Build, works: Callable[..., bool]) -> None:
     assert result.returncode == 0, result.stderr[-8000:]
     assert result.stdout.startswith(f"{SEEDS} seeds,")
     count("seeds of the simulated kernel", int(SEEDS))
+
+
+@pytest.mark.parametrize("name", ["submitting"])
+def test_by_hand(build_sim: Build, works: Callable[..., bool], name: str) -> None:
+    result = run([build_sim(name, (name,), *(ADDRESS if works(*ADDRESS) else ()))])
+    assert result.returncode == 0, result.stderr[-8000:]
 
 
 def test_simulated_relays(build_sim: Build, works: Callable[..., bool]) -> None:
