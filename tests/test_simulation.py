@@ -9,7 +9,7 @@ tests/sim/pace.c gives csrc/pace.c a clock of its own; stop_early.c takes memory
 while a pipe is being written; fairness.c lets others wait while a pump is busy;
 writer.c checks which thread writes a big message; cores.c prints how many cores the
 helper sees; locked.c takes locked pages back from a pipe.  Over the simulated kernel,
-submitting.c makes its situations by hand.
+submitting.c makes its situations by hand, and pools.c has an address space of its own.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def test_simulation(build_sim: Build, works: Callable[..., bool]) -> None:
     count("seeds of the simulated kernel", int(SEEDS))
 
 
-@pytest.mark.parametrize("name", ["submitting"])
+@pytest.mark.parametrize("name", ["submitting", "pools"])
 def test_by_hand(build_sim: Build, works: Callable[..., bool], name: str) -> None:
     result = run([build_sim(name, (name,), *(ADDRESS if works(*ADDRESS) else ()))])
     assert result.returncode == 0, result.stderr[-8000:]

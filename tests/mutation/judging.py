@@ -30,7 +30,7 @@ HELPER = [
     *("ring", "fork", "census", "fds"),
 ]
 KERNEL = ("oracle", "ports", "kernel", "rates", "lending", "poller", "threads")
-BY_HAND = ("submitting",)  # situations over the same kernel, in no time
+BY_HAND = ("submitting", "pools")  # situations over the same kernel, in no time
 SYSTEM = ("sys", "poller_epoll")
 WITH_THREADS = ("race", "relays", "stop_early", "fairness", "writer")
 
