@@ -612,6 +612,35 @@ static void check_pieces(void) {
     end_with(&it);
 }
 
+/* Empty pieces are left out: no call is made for one, nor an operation for many. */
+static void check_empty_pieces(int kind) {
+    int result = 99;
+    begin("azc_send_to_all", "empty pieces");
+    stream it = open_stream(kind, AZC_OUT, PLENTY);
+    CHECK(by_bound(&it, 1) == 0);
+    char *data = (char *)fresh(&it, 60000);
+    struct iovec vec[] = {{data, 0},
+                          {data, 20000},
+                          {NULL, 0},
+                          {memory, 0},
+                          {data + 20000, 20000},
+                          {NULL, 0},
+                          {memory, 0},
+                          {data + 40000, 10000},
+                          {NULL, 0},
+                          {data + 50000, 10000}};
+    bind(&it);
+    allocations_left = 0;
+    CHECK(azc_send_to_all(&it.channel, 1, vec, 10, &result) == 0);
+    allocations_left = -1;
+    CHECK(result == 0 && has_arrived(&it));
+    CHECK(stats_of(&it).calls == it.flow->calls);
+    CHECK(azc_send_to_all(&it.channel, 1, vec, 1, &result) == 0);
+    CHECK(result == 0 && has_arrived(&it) && stats_of(&it).immediate == 3);
+    CHECK(stats_of(&it).messages == 3 && stats_of(&it).calls == it.flow->calls);
+    end_with(&it);
+}
+
 /* If one of the pieces would be lent, all of the message is the queue's.  (What lies
  * behind the pieces does not count.) */
 static void check_lent_piece(void) {
@@ -1101,6 +1130,8 @@ int main(void) {
         check_share(&SHARES[i]);
     check_attempts();
     check_pieces();
+    check_empty_pieces(SOCKET);
+    check_empty_pieces(PIPE);
     check_lent_piece();
     check_all();
     check_wrong_sizes();
