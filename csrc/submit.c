@@ -317,8 +317,11 @@ static message in_pieces(const struct iovec *vec, int count,
         it.count++;
         it.n += vec[i].iov_len;
     }
-    if (it.count <= VEC_INLINE) return it;
-    return (message){vec, count, it.n, 1};
+    if (it.count == count || it.count > VEC_INLINE) {
+        it.vec = vec;
+        it.count = count;
+    }
+    return it;
 }
 
 int azc_send_to_all(const azc_id *channels, int n, const struct iovec *vec,
