@@ -129,7 +129,7 @@ static void on_channel_lock(pthread_mutex_t *mutex) {
     channel->bounced |= azc->lane->bounced;
     if (entering[self] && entering[self]->channel == channel) {
         enter(entering[self], azc);
-        if (!entering[self]->from_elsewhere) entering[self] = NULL;
+        if (!entering[self]->copies) entering[self] = NULL;
     }
     if (cancelling[self] && cancelling[self]->channel == channel) {
         cancelling[self]->was_waiting =
@@ -419,7 +419,7 @@ static void check_status(op *it) {
         if (it->outcome == AZC_REFUSED || (bad && it->end == BY_RETURN)) return;
         break;
     case -ENOMEM: /* of the call itself */
-        if (it->place < 0 || it->bound || it->from_elsewhere) return;
+        if (it->place < 0 || it->bound || it->copies) return;
         break;
     }
     if (!channel->error) channel->error = it->status;

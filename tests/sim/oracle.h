@@ -61,11 +61,10 @@ typedef struct op {
     bool calling;    /* the submitting call has not returned, or not begun */
     bool direct;     /* that call has moved bytes itself */
     bool lent;       /* some of its pages were */
-    bool
-        from_elsewhere; /* it is azc_send_copied, which may take its place twice */
-    bool bound;         /* it is azc_send_bound, or azc_send_batch: */
-    bool sizes_told;    /* ... azc_set_sizes was called */
-    bool sizes_late;    /* ... but azc_cancel before or meanwhile */
+    bool copies;     /* it is azc_send_copied, which may lock twice first */
+    bool bound;      /* it is azc_send_bound, or another to the bound port: */
+    bool sizes_told; /* ... azc_set_sizes was called */
+    bool sizes_late; /* ... but azc_cancel before or meanwhile */
     bool asks_room, must_wait; /* at the instant it got into the queue */
     bool has_room;             /* it was told so */
     bool cancelling;           /* azc_cancel was called for it */

@@ -23,7 +23,7 @@ static const char *what; /* is tried now */
 
 #define CHECK(condition) SIM_CHECK(condition, "%s: not %s", what, #condition)
 
-/* ---- an address space ------------------------------------------------------ */
+/* ---- an address space ---------------------------------------------------- */
 
 static struct azc_sys before;
 static char *arena; /* at the start of a huge page */
@@ -131,7 +131,7 @@ static void end(void) {
     kernel_end();
 }
 
-/* ---- opening ----------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------- */
 
 typedef struct size {
     size_t slot_bytes;
@@ -225,7 +225,7 @@ static void check_without_memory(void) {
     end();
 }
 
-/* ---- what is lent -------------------------------------------------------------- */
+/* ---- what is lent -------------------------------------------------------- */
 
 static void check_lends(char *first, size_t stride, int slots) {
     for (int i = 0; i < slots; i++) {
@@ -267,7 +267,7 @@ static void check_neighbours(void) {
     }
 }
 
-/* ---- other pages ----------------------------------------------------------------- */
+/* ---- other pages --------------------------------------------------------- */
 
 enum { SLOT = 150 * KIB, STRIDE = 152 * KIB, SLOT_PIECES = 3 };
 

@@ -299,7 +299,7 @@ static ssize_t send_bound(op *it, const uint64_t *sizes) {
 static ssize_t send_copied(op *it) {
     unsigned char *given = op_copy(it);
     memset(it->data, 0xdb, it->length);
-    it->from_elsewhere = true;
+    it->copies = true;
     op_enters(it);
     ssize_t r = azc_send_copied(it->channel->azc, port_number(it->port),
                                 it->token, given, it->data, it->length);

@@ -53,7 +53,7 @@ static int two_cores(void) { return 2; }
 
 static int many_cores(void) { return 8; }
 
-/* ---- a stream -------------------------------------------------------------- */
+/* ---- a stream ------------------------------------------------------------ */
 
 typedef struct stream {
     sim_file *file;
@@ -159,7 +159,7 @@ static bool has_arrived(const stream *it) {
            memcmp(it->flow->log, expected, it->sent) == 0;
 }
 
-/* ---- the ways to send ------------------------------------------------------ */
+/* ---- the ways to send ---------------------------------------------------- */
 
 /* Others than those before, so that no two messages can be mistaken. */
 static const char *fresh(stream *it, size_t n) {
@@ -288,7 +288,7 @@ static stream open_kind(const kind *fd, size_t capacity) {
     return open_stream(fd->kind, fd->flags, capacity);
 }
 
-/* ---- what holds for each way and each kind of fd --------------------------- */
+/* ---- what holds for each way and each kind of fd ------------------------- */
 
 typedef void situation(const way *way, const kind *fd);
 
@@ -518,7 +518,7 @@ static const named SITUATIONS[] = {
     {"behind a loan", send_after_loan},
 };
 
-/* ---- how much a submitting call moves itself -------------------------------- */
+/* ---- how much a submitting call moves itself ----------------------------- */
 
 typedef struct share {
     const char *name;
@@ -583,7 +583,7 @@ static void check_attempts(void) {
     }
 }
 
-/* ---- to many at once ---------------------------------------------------------- */
+/* ---- to many at once ----------------------------------------------------- */
 
 /* The same bytes, cut into so many pieces. */
 static int send_cut(stream *it, size_t n, int count) {
@@ -713,7 +713,7 @@ static void check_all(void) {
     end();
 }
 
-/* ---- messages of a batch -------------------------------------------------------- */
+/* ---- messages of a batch ------------------------------------------------- */
 
 static void check_wrong_sizes(void) {
     static const uint64_t sizes[] = {10, 10};
@@ -750,7 +750,7 @@ static void check_sizes(void) {
     end_with(&it);
 }
 
-/* ---- receiving ------------------------------------------------------------------ */
+/* ---- receiving ----------------------------------------------------------- */
 
 static ssize_t receive(stream *it, size_t n, size_t need) {
     it->token++;
@@ -850,7 +850,7 @@ static void check_receive_without_pump(void) {
     end_with(&it);
 }
 
-/* ---- files that go along ---------------------------------------------------------- */
+/* ---- files that go along ------------------------------------------------- */
 
 static azc_fds *with; /* what the call was given */
 
@@ -920,7 +920,7 @@ static void check_recv_fds(void) {
     end_with(&it);
 }
 
-/* ---- what others do during a call -------------------------------------------------- */
+/* ---- what others do during a call ---------------------------------------- */
 
 static stream *here;            /* whose call is going on */
 static void (*meanwhile)(void); /* what happens in it, once */
@@ -985,7 +985,6 @@ static void check_others_send(const way *way, int kind, size_t room) {
     disturb(&it, way, kind, room, others_send);
     int r = way->send(&it, 3000);
     CHECK(answer == -EINPROGRESS);
-    /* (what waited is told with the call, if that could do it as well) */
     CHECK(r == (room < 3000 ? -EINPROGRESS : 0));
     read_on(&it);
     CHECK(has_arrived(&it));
@@ -1051,7 +1050,7 @@ static void check_disturbed(void) {
     }
 }
 
-/* ---- a message that breaks in the middle ------------------------------------------- */
+/* ---- a message that breaks in the middle --------------------------------- */
 
 static int calls;
 
@@ -1078,7 +1077,7 @@ static void check_broken(const way *way) {
     end_with(&it);
 }
 
-/* ---- nobody to be told --------------------------------------------------------------- */
+/* ---- nobody to be told --------------------------------------------------- */
 
 /* A bound port may be closed; then the rest goes on without one. */
 static void check_closed_port(void) {
