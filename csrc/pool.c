@@ -43,7 +43,7 @@ static char *map_aligned(size_t n) {
     if (!all) return NULL;
     size_t before = (size_t)(-(uintptr_t)all % HUGE);
     if (before) azc_sys.unmap(all, before);
-    if (HUGE - before) azc_sys.unmap(all + before + n, HUGE - before);
+    azc_sys.unmap(all + before + n, HUGE - before);
     azc_sys.prefer_huge(all + before, n);
     return all + before;
 }

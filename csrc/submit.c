@@ -217,7 +217,7 @@ static int attempt(azc_channel *channel, const message *it) {
         r = queue_rest(channel, it, moved);
     }
     azc__finish_attempt(channel, moved);
-    if (!channel->driving) azc__hand_to_pump(channel, DROVE_BLOCKED);
+    azc__hand_to_pump(channel, DROVE_BLOCKED);
     return r;
 }
 
@@ -269,11 +269,12 @@ static int attempt_copied(azc_channel *channel, azc_op *op, const char *data) {
         channel->queue.accepted += out;
         channel->stats.messages++;
         channel->stats.immediate++;
+        r = budget_is_spent(channel, out);
         azc__note_free(op->note);
         azc__op_free(op);
     }
     azc__finish_attempt(channel, moved);
-    if (!channel->driving) azc__hand_to_pump(channel, DROVE_BLOCKED);
+    azc__hand_to_pump(channel, DROVE_BLOCKED);
     return r;
 }
 
@@ -305,10 +306,28 @@ int azc_send_batch(azc_id channel, const void *data, size_t n, int count) {
     return send_piece(channel, data, n, count, false);
 }
 
+/* Without the empty pieces, if few others are left: for an attempt, to which an empty
+ * one would be a system call of its own. */
+static message in_pieces(const struct iovec *vec, int count,
+                         struct iovec *kept) {
+    message it = {.vec = kept, .messages = 1};
+    for (int i = 0; i < count; i++) {
+        if (!vec[i].iov_len) continue;
+        if (it.count < VEC_INLINE) kept[it.count] = vec[i];
+        it.count++;
+        it.n += vec[i].iov_len;
+    }
+    if (it.count == count || it.count > VEC_INLINE) {
+        it.vec = vec;
+        it.count = count;
+    }
+    return it;
+}
+
 int azc_send_to_all(const azc_id *channels, int n, const struct iovec *vec,
                     int count, int *results) {
-    message it = {.vec = vec, .count = count, .messages = 1};
-    for (int i = 0; i < count; i++) it.n += vec[i].iov_len;
+    struct iovec kept[VEC_INLINE];
+    const message it = in_pieces(vec, count, kept);
     int later = 0;
     for (int i = 0; i < n; i++) {
         int r = send_bound(channels[i], &it, false);

@@ -10,7 +10,9 @@ tests/sim/pace.c gives csrc/pace.c a clock of its own; stop_early.c takes memory
 while a pipe is being written; fairness.c lets others wait while a pump is busy;
 writer.c checks which thread writes a big message; cores.c prints how many cores the
 helper sees; locked.c takes locked pages back from a pipe; queueing.c has the queue by
-hand, and cancelling.c what is asked for while a system call runs.
+hand, and cancelling.c what is asked for while a system call runs.  Over the simulated
+kernel, submitting.c makes its situations by hand, and pools.c has an address space of
+its own.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ KERNEL = ("kernel", "rates", "lending", "poller", "threads")
 SENDS = ("sim", "oracle", "ports")
 RELAYS = ("relaying", "splicing")
 SCRIPT = ("situations", "scripted", "threads")
+OVER_LINUX = ("queueing", "cancelling", "stop_early", "fairness", "writer")
 LENDS = "-DAZC_LEND_MIN=2000"  # bytes; small loans are many loans
 
 SEEDS = os.environ.get("AZC_SIM_SEEDS", "10000")
@@ -102,9 +105,14 @@ def works(folder: Path) -> Callable[..., bool]:
 def build_sim(folder: Path) -> Build:
     """Build the simulation; its locks take the place of the real ones."""
 
-    def build(name: str, program: tuple[str, ...], *flags: str) -> Path:
+    def build(
+        name: str,
+        program: tuple[str, ...],
+        *flags: str,
+        kernel: tuple[str, ...] = KERNEL,
+    ) -> Path:
         sources = [CSRC / f"{name}.c" for name in HELPER]
-        sources += [SIM / f"{name}.c" for name in (*KERNEL, *program)]
+        sources += [SIM / f"{name}.c" for name in (*kernel, *program)]
         return compiled(
             folder / name, sources, f"-include{SIM / 'locks.h'}", LENDS, *flags
         )
@@ -125,21 +133,27 @@ def test_simulation(build_sim: Build, works: Callable[..., bool]) -> None:
     count("seeds of the simulated kernel", int(SEEDS))
 
 
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [
+        *(("submitting", KERNEL), ("pools", KERNEL)),
+        *(("moving", SCRIPT), ("pumping", SCRIPT)),
+    ],
+)
+def test_situations(
+    build_sim: Build, works: Callable[..., bool], name: str, kernel: tuple[str, ...]
+) -> None:
+    flags = ADDRESS if works(*ADDRESS) else ()
+    result = run([build_sim(name, (name,), *flags, kernel=kernel)])
+    assert result.returncode == 0, result.stderr[-8000:]
+
+
 def test_simulated_relays(build_sim: Build, works: Callable[..., bool]) -> None:
     sim = build_sim("relaying", RELAYS, *(ADDRESS if works(*ADDRESS) else ()))
     result = run([sim, "--seeds", RELAY_SEEDS])
     assert result.returncode == 0, result.stderr[-8000:]
     assert result.stdout.startswith(f"{RELAY_SEEDS} seeds,")
     count("seeds of simulated relays", int(RELAY_SEEDS))
-
-
-@pytest.mark.parametrize("name", ["moving", "pumping"])
-def test_scripted(folder: Path, works: Callable[..., bool], name: str) -> None:
-    flags = [f"-include{SIM / 'locks.h'}", LENDS, *(ADDRESS if works(*ADDRESS) else ())]
-    sources = [CSRC / f"{each}.c" for each in HELPER]
-    sources += [SIM / f"{each}.c" for each in (name, *SCRIPT)]
-    result = run([compiled(folder / name, sources, *flags)])
-    assert result.returncode == 0, result.stderr
 
 
 def test_simulated_relays_catch_a_fault(build_sim: Build) -> None:
@@ -206,17 +220,8 @@ def test_locked_memory(folder: Path) -> None:
     assert "is_full_of(seen, BEFORE)" in run([locked, "advised"]).stderr
 
 
-@pytest.mark.parametrize("name", ["queueing", "cancelling"])
-def test_situations(folder: Path, works: Callable[..., bool], name: str) -> None:
-    flags = ADDRESS if works(*ADDRESS) else ()
-    sources = [CSRC / f"{source}.c" for source in REAL]
-    program = compiled(folder / name, [*sources, SIM / f"{name}.c"], *flags)
-    result = run([program])
-    assert result.returncode == 0, result.stderr
-
-
-@pytest.mark.parametrize("name", ["stop_early", "fairness", "writer"])
-def test_pump(folder: Path, works: Callable[..., bool], name: str) -> None:
+@pytest.mark.parametrize("name", OVER_LINUX)
+def test_over_linux(folder: Path, works: Callable[..., bool], name: str) -> None:
     flags = ADDRESS if works(*ADDRESS) else ()
     sources = [CSRC / f"{source}.c" for source in REAL]
     program = compiled(folder / name, [*sources, SIM / f"{name}.c"], *flags)
@@ -264,9 +269,7 @@ def test_relays(race: Callable[..., Path], flags: tuple[str, ...], seed: int) ->
 
 
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="needs valgrind")
-@pytest.mark.parametrize(
-    "name", ["stop_early", "fairness", "writer", "queueing", "cancelling"]
-)
+@pytest.mark.parametrize("name", OVER_LINUX)
 def test_valgrind(race: Callable[..., Path], name: str) -> None:
     """It sees reads of memory that was never set, which the sanitizers do not."""
     memcheck = ["valgrind", "-q", "--error-exitcode=9", "--leak-check=no"]

@@ -78,6 +78,8 @@ class Program:
 
 
 SITUATIONS = (
+    Program("submitting", RANDOM, cpu_seconds=1),
+    Program("pools", RANDOM, cpu_seconds=1),
     Program("moving", SCRIPTED, cpu_seconds=1),
     Program("pumping", SCRIPTED, cpu_seconds=1),
     Program("queueing", LINUX, cpu_seconds=1),

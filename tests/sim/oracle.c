@@ -138,8 +138,20 @@ static void check_queue(const azc_channel *azc) {
 
 /* ---- hooks --------------------------------------------------------------- */
 
-/* A submitting call takes its place when it first has the lock. */
+static void lose_place(op *it) {
+    chan *channel = it->channel;
+    channel->count--;
+    for (int i = it->place; i < channel->count; i++) {
+        channel->order[i] = channel->order[i + 1];
+        channel->order[i]->place = i;
+    }
+}
+
+/* A submitting call takes its place when it first has the lock, or, if it has moved
+ * nothing then, when it has it again. */
 static void enter(op *it, const azc_channel *azc) {
+    if (it->direct) return;
+    if (it->place >= 0) lose_place(it);
     append(it);
     it->must_wait = it->asks_room && azc->state == OPEN && !azc->freed &&
                     leaves_no_room(&azc->queue, it->length);
@@ -154,7 +166,7 @@ static void on_channel_lock(pthread_mutex_t *mutex) {
     check_queue(azc);
     if (entering[self] && entering[self]->channel == channel) {
         enter(entering[self], azc);
-        entering[self] = NULL;
+        if (!entering[self]->copies) entering[self] = NULL;
     }
     if (cancelling[self] && cancelling[self]->channel == channel) {
         cancelling[self]->was_waiting =
@@ -444,7 +456,7 @@ static void check_status(op *it) {
         if (it->outcome == AZC_REFUSED || (bad && it->end == BY_RETURN)) return;
         break;
     case -ENOMEM: /* of the call itself */
-        if (it->place < 0 || it->bound) return;
+        if (it->place < 0 || it->bound || it->copies) return;
         break;
     }
     if (!channel->error) channel->error = it->status;

@@ -65,7 +65,8 @@ typedef struct op {
     bool calling;    /* the submitting call has not returned, or not begun */
     bool direct;     /* that call has moved bytes itself */
     bool lent;       /* some of its pages were */
-    bool bound;      /* it is azc_send_bound, or azc_send_batch: */
+    bool copies;     /* it is azc_send_copied, which may lock twice first */
+    bool bound;      /* it is azc_send_bound, or another to the bound port: */
     bool sizes_told; /* ... azc_set_sizes was called */
     bool sizes_late; /* ... but azc_cancel before or meanwhile */
     bool asks_room, must_wait; /* at the instant it got into the queue */

@@ -268,18 +268,45 @@ static void tell_sizes(op *it, const uint64_t *sizes) {
               "azc_set_sizes: %d", r);
 }
 
+static int send_to_all(op *it) {
+    int count, r;
+    struct iovec *vec = cut_into_pieces(it, &count);
+    int later = azc_send_to_all(&it->channel->azc, 1, vec, count, &r);
+    free(vec);
+    SIM_CHECK(r <= 0 && later == (r < 0), "azc_send_to_all: %d, %d", later, r);
+    return r;
+}
+
 /* Others may send meanwhile, but not to the bound port. */
 static ssize_t send_bound(op *it, const uint64_t *sizes) {
     chan *channel = it->channel;
+    azc_id azc = channel->azc;
+    bool to_all = !it->nends && sim_chance(200);
+    it->asks_room = !it->nends && !to_all && sim_chance(200);
     channel->has_bound = true;
-    azc_bind_port(channel->azc, port_number(it->port), it->token, 5);
+    azc_bind_port(azc, port_number(it->port), it->token, 5);
     op_enters(it);
-    int r = it->nends
-                ? azc_send_batch(channel->azc, it->data, it->length, it->nends)
-                : azc_send_bound(channel->azc, it->data, it->length);
+    int r = it->nends ? azc_send_batch(azc, it->data, it->length, it->nends)
+            : to_all  ? send_to_all(it)
+            : it->asks_room ? azc_put_bound(azc, it->data, it->length)
+                            : azc_send_bound(azc, it->data, it->length);
     op_leaves(it);
     if (r == -EINPROGRESS) tell_sizes(it, sizes);
     channel->has_bound = false;
+    return r;
+}
+
+/* The bytes stand elsewhere, and what has not gone out stands in its memory then. */
+static ssize_t send_copied(op *it) {
+    unsigned char *given = op_copy(it);
+    memset(it->data, 0xdb, it->length);
+    it->copies = true;
+    op_enters(it);
+    ssize_t r = azc_send_copied(it->channel->azc, port_number(it->port),
+                                it->token, given, it->data, it->length);
+    op_leaves(it);
+    memset(given, 0xdb, it->length);
+    free(given);
     return r;
 }
 
@@ -304,7 +331,10 @@ static void step_send(chan *channel) {
     it->bound = !channel->has_bound && sim_chance(400);
     uint64_t *sizes = sizes_of_messages(it);
     ports_expect(it, channel->port);
-    ssize_t r = it->bound ? send_bound(it, sizes) : send_pieces(it, sizes);
+    bool is_plain = !it->nends && it->slot < 0 && it->bad_from == it->length;
+    ssize_t r = it->bound                     ? send_bound(it, sizes)
+                : is_plain && sim_chance(200) ? send_copied(it)
+                                              : send_pieces(it, sizes);
     free(sizes);
     sim_trace("send %ld returns %ld", (int64_t)it->token, r, 0);
     judge_submission(it, r);

@@ -1,0 +1,1170 @@
+/* submitting.c - what each call of csrc/submit.c returns, moves and tells.
+ *
+ * The simulation draws its situations; here they are made by hand, over the same
+ * kernel without its faults.  A pump runs only while this thread is idle: so what a
+ * call has moved itself is seen apart from what it has left to the pump.
+ *
+ * There are several ways to send a message (the table WAYS).  What holds for each of
+ * them is tried with each, and the bytes that a reader has are always compared with
+ * those that were sent, in their order.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "channel.h"
+#include "kernel.h"
+#include "sys.h"
+#include "threads.h"
+
+enum {
+    CALM = 4, /* a seed in which no thread gives way to another by itself */
+    KIB = 1 << 10,
+    MIB = 1 << 20,
+    LONGEST = 4 * MIB,
+    PLENTY = 1 << 30, /* more than any budget, limit or room here is used up */
+    POISON = 0xdb,    /* what the kernel finds in no message */
+    PAGE = 4096,
+};
+
+static char what[200]; /* is tried now */
+static char *memory, *expected;
+
+#define CHECK(condition) SIM_CHECK(condition, "%s: not %s", what, #condition)
+
+/* ---- memory that runs out, and threads that there are not ---------------- */
+
+static struct azc_sys before;
+static int allocations_left; /* negative: any number */
+
+static void *allocate(size_t n) {
+    if (allocations_left == 0) return NULL;
+    if (allocations_left > 0) allocations_left--;
+    return before.allocate(n);
+}
+
+static int refuse_thread(pthread_t *thread, void *(*run)(void *), void *arg) {
+    (void)thread, (void)run, (void)arg;
+    return -EAGAIN;
+}
+
+static int two_cores(void) { return 2; }
+
+static int many_cores(void) { return 8; }
+
+/* ---- a stream ------------------------------------------------------------ */
+
+typedef struct stream {
+    sim_file *file;
+    sim_flow *flow;
+    azc_id channel, port;
+    uint64_t token;    /* of the latest call */
+    uint64_t recorded; /* the last event that was told */
+    unsigned budget;
+    uint64_t sent; /* bytes of `expected` */
+    char *copies;  /* of azc_send_copied */
+} stream;
+
+static bool is_caller(int thread) { return thread == 0; }
+
+static void lent(const void *from) { (void)from; }
+
+static void replaced(const void *from, size_t n) { (void)from, (void)n; }
+
+static void begin(const char *of, const char *which) {
+    snprintf(what, sizeof what, "%s, %s", of, which);
+    sim_begin(CALM, false);
+    kernel_begin();
+    kernel_rates = (sim_rates){0};
+    before = azc_sys;
+    allocations_left = -1;
+    azc_sys.allocate = allocate;
+    azc_sys.cores = many_cores;
+}
+
+static stream open_stream(int kind, int flags, size_t capacity) {
+    bool out = flags & AZC_OUT;
+    stream it = {.file = kernel_new_file(kind, capacity), .budget = PLENTY};
+    it.file->linger = 0;
+    it.file->unpollable = false;
+    it.flow = &it.file->flow[out];
+    it.flow->may_lend = flags & AZC_READS;
+    it.copies = malloc(LONGEST + 1);
+    CHECK(it.copies && azc_port_open(&it.port) == 0);
+    CHECK(azc_open(it.file->number, flags, &it.channel) == 0);
+    CHECK(azc_bind_port(it.channel, it.port, 0, it.budget) == 0);
+    return it;
+}
+
+/* What comes next in the port's order. */
+static azc_event take(stream *it) {
+    azc_event event = {0};
+    int count = azc_port_take(it->port, it->recorded, &event, 1);
+    if (count == 1) it->recorded = event.sequence;
+    return event;
+}
+
+static bool is_silent(stream *it) { return take(it).token == 0; }
+
+static bool tells(stream *it, uint64_t token, int status, uint64_t bytes) {
+    azc_event event = take(it);
+    return event.token == token && event.status == status &&
+           event.bytes == bytes;
+}
+
+static azc_stats stats_of(const stream *it) {
+    azc_stats stats;
+    CHECK(azc_get_stats(it->channel, &stats) == 0);
+    return stats;
+}
+
+/* No event or note is left in it. */
+static void close_port(stream *it) {
+    CHECK(is_silent(it));
+    CHECK(azc_port_close(it->port) == 0);
+    free(it->copies);
+}
+
+static void close_stream(stream *it) {
+    CHECK(is_silent(it));
+    CHECK(azc_free(it->channel) == 0);
+    sim_idle();
+    close_port(it);
+}
+
+/* All that the calls made is gone: no thread, memory or lock is left. */
+static void end(void) {
+    sim_idle();
+    sim_end();
+    azc_sys = before;
+    kernel_end();
+}
+
+static void end_with(stream *it) {
+    close_stream(it);
+    end();
+}
+
+/* The reader takes what there is, and what comes then, until nothing does. */
+static void read_on(stream *it) {
+    do {
+        peer_read(it->flow, PLENTY);
+        sim_idle();
+    } while (it->flow->level);
+}
+
+static bool has_arrived(const stream *it) {
+    return it->flow->moved == it->sent &&
+           memcmp(it->flow->log, expected, it->sent) == 0;
+}
+
+/* ---- the ways to send ---------------------------------------------------- */
+
+/* Others than those before, so that no two messages can be mistaken. */
+static const char *fresh(stream *it, size_t n) {
+    char *data = expected + it->sent;
+    CHECK(it->sent + n <= LONGEST);
+    pattern_fill(data, 77, it->sent, n);
+    it->sent += n;
+    it->token++;
+    return data;
+}
+
+/* It did not get into the queue. */
+static int forget(stream *it, size_t n, int r) {
+    if (r < 0 && r != -EINPROGRESS && r != -EBUSY) it->sent -= n;
+    return r;
+}
+
+static void bind(stream *it) {
+    azc_bind_port(it->channel, it->port, it->token, it->budget);
+}
+
+static int by_bound(stream *it, size_t n) {
+    const char *data = fresh(it, n);
+    bind(it);
+    return forget(it, n, azc_send_bound(it->channel, data, n));
+}
+
+static int by_put(stream *it, size_t n) {
+    const char *data = fresh(it, n);
+    bind(it);
+    return forget(it, n, azc_put_bound(it->channel, data, n));
+}
+
+static int by_batch(stream *it, size_t n) {
+    const char *data = fresh(it, n);
+    bind(it);
+    return forget(it, n, azc_send_batch(it->channel, data, n, 2));
+}
+
+/* To one of them only: its answer is that of the others, but for a budget. */
+static int by_all(stream *it, size_t n) {
+    const char *data = fresh(it, n);
+    struct iovec vec[] = {{(void *)(uintptr_t)data, n / 2},
+                          {(void *)(uintptr_t)(data + n / 2), n - n / 2},
+                          {memory, 7 /* is not to be sent */}};
+    int results[] = {99, 99};
+    azc_id channels[] = {it->channel, it->channel};
+    bind(it);
+    int later = azc_send_to_all(channels, 1, vec, 2, results);
+    CHECK(later == (results[0] != 0) && results[1] == 99);
+    return forget(it, n, results[0]);
+}
+
+static int by_pieces(stream *it, size_t n) {
+    char *data = (char *)(uintptr_t)fresh(it, n);
+    struct iovec vec[] = {{data, n / 2}, {data + n / 2, n - n / 2}};
+    return forget(
+        it, n,
+        azc_sendv(it->channel, it->port, it->token, vec, 2, NULL, 0, false));
+}
+
+static int by_asking(stream *it, size_t n) {
+    struct iovec vec = {(void *)(uintptr_t)fresh(it, n), n};
+    uint64_t sizes[] = {n / 2, n - n / 2};
+    return forget(
+        it, n,
+        azc_sendv(it->channel, it->port, it->token, &vec, 1, sizes, 2, true));
+}
+
+/* What it was sent from is used for something else at once; and what lies behind the
+ * copy is not touched. */
+static int by_copied(stream *it, size_t n) {
+    const char *data = fresh(it, n);
+    char *given = malloc(n + 1), *copy = it->copies + it->sent - n;
+    if (!given) abort();
+    memcpy(given, data, n);
+    memset(copy, POISON, n);
+    copy[n] = 'x';
+    int r = azc_send_copied(it->channel, it->port, it->token, given, copy, n);
+    memset(given, POISON, n);
+    free(given);
+    CHECK(copy[n] == 'x');
+    return forget(it, n, r);
+}
+
+typedef struct way {
+    const char *name;
+    int (*send)(stream *it, size_t n);
+    uint64_t messages;
+    bool asks_room;
+    bool for_all;  /* its result is never 1 */
+    bool attempts; /* it needs no operation, if all goes out at once */
+    int needs;     /* allocations of the first one */
+} way;
+
+static const way WAYS[] = {
+    {"azc_send_bound", by_bound, 1, false, false, true, 2},
+    {"azc_put_bound", by_put, 1, true, false, true, 2},
+    {"azc_send_batch", by_batch, 2, false, false, true, 2},
+    {"azc_send_to_all", by_all, 1, false, true, true, 2},
+    {"azc_sendv", by_pieces, 1, false, false, false, 2},
+    {"azc_sendv of two messages", by_asking, 2, true, false, false, 2},
+    {"azc_send_copied", by_copied, 1, false, false, false, 2},
+};
+enum { WAYS_COUNT = sizeof WAYS / sizeof *WAYS };
+
+typedef struct kind {
+    const char *name;
+    int kind, flags;
+    bool at_once; /* a submitting call moves bytes itself */
+    bool always_ready;
+} kind;
+
+static const kind KINDS_OF_FD[] = {
+    {"a socket", SOCKET, AZC_OUT, true, false},
+    {"a pipe", PIPE, AZC_OUT, true, false},
+    {"a pipe of ours", PIPE, AZC_OUT | AZC_OWN, true, false},
+    {"a pipe that is lent to", PIPE, AZC_OUT | AZC_OWN | AZC_READS, true,
+     false},
+    {"a pipe that may block", PIPE, AZC_OUT | AZC_UNTRUSTED, false, false},
+    {"a file", REGULAR, AZC_OUT, false, true},
+};
+enum { KINDS_COUNT = sizeof KINDS_OF_FD / sizeof *KINDS_OF_FD };
+
+static stream open_kind(const kind *fd, size_t capacity) {
+    return open_stream(fd->kind, fd->flags, capacity);
+}
+
+/* ---- what holds for each way and each kind of fd ------------------------- */
+
+typedef void situation(const way *way, const kind *fd);
+
+/* Nothing is in the way: so it is over with the call, or by the pump. */
+static void send_with_room(const way *way, const kind *fd) {
+    stream it = open_kind(fd, MIB);
+    for (uint64_t i = 1; i <= 2; i++) {
+        int r = way->send(&it, 3000);
+        CHECK(r == (fd->at_once ? 0 : -EINPROGRESS));
+        if (fd->at_once) {
+            CHECK(has_arrived(&it) && is_silent(&it));
+            CHECK(stats_of(&it).immediate == i);
+        } else {
+            CHECK(it.flow->moved == it.sent - 3000 && is_silent(&it));
+            CHECK(stats_of(&it).queued == 1);
+            sim_idle();
+            CHECK(has_arrived(&it) && tells(&it, it.token, 0, 3000));
+            CHECK(stats_of(&it).immediate == 0);
+        }
+        CHECK(stats_of(&it).messages == i * way->messages);
+        CHECK(stats_of(&it).calls == it.flow->calls);
+        CHECK(azc_cancel(it.channel, it.token, 0, NULL) == AZC_OVER);
+    }
+    end_with(&it);
+}
+
+/* Only a part fits, or nothing: the rest follows once there is room, and what was sent
+ * meanwhile comes behind it. */
+static void send_without_room(const way *way, const kind *fd, size_t room) {
+    if (fd->always_ready) return end();
+    stream it = open_kind(fd, 4000);
+    it.flow->level = 4000 - room;
+    CHECK(way->send(&it, 3000) == -EINPROGRESS);
+    CHECK(it.flow->moved == (fd->at_once ? room : 0));
+    CHECK(stats_of(&it).queued_bytes == 3000 - it.flow->moved);
+    uint64_t first = it.token;
+    CHECK(way->send(&it, 500) == -EINPROGRESS);
+    CHECK(stats_of(&it).queued == 2 && stats_of(&it).immediate == 0);
+    sim_idle();
+    CHECK(it.flow->moved == room && is_silent(&it));
+    read_on(&it);
+    CHECK(has_arrived(&it) && stats_of(&it).messages == 2 * way->messages);
+    CHECK(tells(&it, first, 0, 3000) && tells(&it, first + 1, 0, 500));
+    end_with(&it);
+}
+
+static void send_with_some_room(const way *way, const kind *fd) {
+    send_without_room(way, fd, 1000);
+}
+
+static void send_with_room_for_one(const way *way, const kind *fd) {
+    send_without_room(way, fd, 1);
+}
+
+static void send_with_no_room(const way *way, const kind *fd) {
+    send_without_room(way, fd, 0);
+}
+
+/* An operation needs no call of the kernel for no bytes, and still has its end. */
+static void send_nothing(const way *way, const kind *fd) {
+    stream it = open_kind(fd, MIB);
+    int r = way->send(&it, 0);
+    if (fd->at_once) {
+        CHECK(r == 0 && is_silent(&it));
+    } else {
+        CHECK(r == -EINPROGRESS);
+        sim_idle();
+        CHECK(tells(&it, it.token, 0, 0));
+    }
+    CHECK(it.flow->calls == 0 && stats_of(&it).messages == way->messages);
+    CHECK(stats_of(&it).immediate == fd->at_once);
+    end_with(&it);
+}
+
+/* The reader is gone: this one hears of it, and so do all that follow. */
+static void send_to_nobody(const way *way, const kind *fd) {
+    stream it = open_kind(fd, MIB);
+    peer_end(it.flow, -EPIPE);
+    int r = way->send(&it, 3000);
+    if (r == -EINPROGRESS) {
+        sim_idle();
+        CHECK(tells(&it, it.token, -EPIPE, 0));
+    } else {
+        CHECK(r == -EPIPE && fd->at_once && !way->attempts);
+    }
+    CHECK(stats_of(&it).immediate == 0 && stats_of(&it).messages == 0);
+    CHECK(stats_of(&it).error == -EPIPE && stats_of(&it).queued == 0);
+    CHECK(way->send(&it, 3000) == -EPIPE && way->send(&it, 0) == -EPIPE);
+    end_with(&it);
+}
+
+static void send_too_late(const way *way, const kind *fd) {
+    stream it = open_kind(fd, MIB);
+    CHECK(azc_close(it.channel, 0, 0) ==
+          (fd->kind == PIPE && !fd->at_once ? -EINPROGRESS : 1));
+    CHECK(way->send(&it, 10) == -ESHUTDOWN && way->send(&it, 0) == -ESHUTDOWN);
+    it.sent = 0;
+    CHECK(it.flow->moved == 0);
+    end_with(&it);
+}
+
+/* Each allocation fails once.  Nothing of the message is out then, and the next one
+ * finds the channel as it was. */
+static void send_without_memory(const way *way, const kind *fd) {
+    stream it = open_kind(fd, MIB);
+    int k = 0;
+    do {
+        allocations_left = k;
+        int r = way->send(&it, 1500);
+        allocations_left = -1;
+        if (r != -ENOMEM) break;
+        CHECK(it.flow->moved == 0 && stats_of(&it).queued == 0);
+    } while (++k < 9);
+    CHECK(k == way->needs && is_silent(&it));
+    sim_idle();
+    CHECK(has_arrived(&it));
+    if (!fd->at_once) CHECK(tells(&it, it.token, 0, 1500));
+    allocations_left = fd->at_once && way->attempts ? 0 : -1;
+    CHECK(way->send(&it, 1500) == (fd->at_once ? 0 : -EINPROGRESS));
+    allocations_left = -1;
+    sim_idle();
+    CHECK(has_arrived(&it));
+    if (!fd->at_once) CHECK(tells(&it, it.token, 0, 1500));
+    end_with(&it);
+}
+
+/* There is no thread that could go on: the loop of the message's own port does. */
+static void send_without_pump(const way *way, const kind *fd) {
+    stream it = open_kind(fd, 1000);
+    azc_sys.thread_start = refuse_thread;
+    CHECK(way->send(&it, 3000) == -EINPROGRESS);
+    CHECK(kernel_signalled(azc_port_fd(it.port)));
+    azc_sys.thread_start = before.thread_start;
+    CHECK(is_silent(&it));
+    CHECK(!kernel_signalled(azc_port_fd(it.port)));
+    read_on(&it);
+    CHECK(has_arrived(&it) && tells(&it, it.token, 0, 3000));
+    end_with(&it);
+}
+
+/* The first 100 bytes have room.  Whoever asks for room is told to wait, and when it
+ * is over; the others are not. */
+static void send_beyond_limit(const way *way, const kind *fd) {
+    if (fd->always_ready) return end();
+    stream it = open_kind(fd, 1);
+    it.flow->level = 1;
+    CHECK(azc_set_limit(it.channel, 100) == 0);
+    CHECK(way->send(&it, 101) == -EINPROGRESS);
+    uint64_t first = it.token;
+    CHECK(way->send(&it, 30) == (way->asks_room ? -EBUSY : -EINPROGRESS));
+    CHECK(stats_of(&it).queued == 1 && stats_of(&it).waiting == 1);
+    sim_idle();
+    CHECK(is_silent(&it));
+    CHECK(azc_set_limit(it.channel, 131) == 0);
+    CHECK(stats_of(&it).queued == 2 && stats_of(&it).waiting == 0);
+    if (way->asks_room) CHECK(tells(&it, first + 1, AZC_ROOM, 0));
+    CHECK(is_silent(&it));
+    it.flow->capacity = MIB;
+    read_on(&it);
+    CHECK(has_arrived(&it));
+    CHECK(tells(&it, first, 0, 101) && tells(&it, first + 1, 0, 30));
+    end_with(&it);
+}
+
+/* A send counts once, and once more for each 4 KiB, also if nothing is in it. */
+static void send_on_budget(const way *way, const kind *fd) {
+    static const size_t lengths[] = {0, 4095, 4096, 8192};
+    static const int results[] = {0, 0, 0, 1};
+    if (!fd->at_once) return end();
+    stream it = open_kind(fd, MIB);
+    it.budget = 7;
+    bind(&it);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 4; i++)
+            CHECK(way->send(&it, lengths[i]) ==
+                  (way->for_all ? 0 : results[i]));
+    }
+    it.budget = 3;
+    bind(&it);
+    CHECK(way->send(&it, 0) == 0);
+    CHECK(way->send(&it, 0) == 0);
+    CHECK(way->send(&it, 0) == !way->for_all);
+    CHECK(has_arrived(&it));
+    end_with(&it);
+}
+
+/* The loan of a page is over when it was read, whatever was sent behind it. */
+static void send_after_loan(const way *way, const kind *fd) {
+    if (!(fd->flags & AZC_READS)) return end();
+    azc_id pool;
+    stream it = open_kind(fd, MIB);
+    CHECK(azc_pool_open(PAGE, 1, &pool) == 0);
+    char *slot = azc_pool_slot(pool, 0);
+    memcpy(slot, fresh(&it, PAGE), PAGE);
+    bind(&it);
+    uint64_t loan = it.token;
+    CHECK(azc_send_bound(it.channel, slot, PAGE) == -EINPROGRESS);
+    CHECK(it.flow->lent == PAGE && stats_of(&it).lent == PAGE);
+    CHECK(way->send(&it, 1000) == 0 && it.flow->lent == PAGE);
+    peer_read(it.flow, PAGE - 1);
+    sim_idle();
+    CHECK(is_silent(&it));
+    peer_read(it.flow, 1);
+    sim_idle();
+    CHECK(tells(&it, loan, 0, PAGE) && it.flow->level == 1000);
+    CHECK(has_arrived(&it) && azc_pool_close(pool) == 0);
+    end_with(&it);
+}
+
+typedef struct named {
+    const char *name;
+    situation *of;
+} named;
+
+static const named SITUATIONS[] = {
+    {"with room for all", send_with_room},
+    {"with room for a part", send_with_some_room},
+    {"with room for one byte", send_with_room_for_one},
+    {"without room", send_with_no_room},
+    {"nothing", send_nothing},
+    {"the reader is gone", send_to_nobody},
+    {"after a close", send_too_late},
+    {"without memory", send_without_memory},
+    {"without a pump", send_without_pump},
+    {"beyond the limit", send_beyond_limit},
+    {"until the budget is spent", send_on_budget},
+    {"behind a loan", send_after_loan},
+};
+
+/* ---- how much a submitting call moves itself ----------------------------- */
+
+typedef struct share {
+    const char *name;
+    int kind, flags;
+    int (*send)(stream *it, size_t n);
+    size_t n, moved;
+    bool fast_reader; /* which is known to keep up, and there are two cores */
+} share;
+
+enum { OURS = AZC_OUT | AZC_OWN, LENDS = OURS | AZC_READS, K = KIB };
+
+static const share SHARES[] = {
+    {"socket: an operation", SOCKET, AZC_OUT, by_pieces, 256 * K, 256 * K, 0},
+    {"socket: more", SOCKET, AZC_OUT, by_pieces, 256 * K + 1, 256 * K, 0},
+    {"socket: bound", SOCKET, AZC_OUT, by_bound, MIB, MIB, 0},
+    {"socket: bound, more", SOCKET, AZC_OUT, by_bound, MIB + 1, 256 * K, 0},
+    {"socket: copied, more", SOCKET, AZC_OUT, by_copied, MIB, 256 * K, 0},
+    {"pipe: an operation", PIPE, OURS, by_pieces, 64 * K, 64 * K, 0},
+    {"pipe: more is the pump's", PIPE, OURS, by_pieces, 64 * K + 1, 0, 0},
+    {"pipe: bound", PIPE, OURS, by_bound, 64 * K, 64 * K, 0},
+    {"pipe: bound, more", PIPE, OURS, by_bound, 64 * K + 1, 0, 0},
+    {"pipe: copied", PIPE, OURS, by_copied, 2 * MIB, 2 * MIB, 0},
+    {"a fast reader: bound", PIPE, OURS, by_bound, MIB, MIB, true},
+    {"a fast reader: an operation", PIPE, OURS, by_pieces, MIB, 0, true},
+    {"lends: an operation", PIPE, LENDS, by_pieces, 64 * K + 1, 64 * K, 0},
+    {"lends: bound", PIPE, LENDS, by_bound, 64 * K, 64 * K, 0},
+    {"lends: bound, more", PIPE, LENDS, by_bound, 64 * K + 1, 64 * K, 0},
+    {"lends, fast reader: bound", PIPE, LENDS, by_bound, MIB, 64 * K, true},
+};
+
+static void check_share(const share *of) {
+    begin(of->name, "how much is moved at once");
+    if (of->fast_reader) azc_sys.cores = two_cores;
+    stream it = open_stream(of->kind, of->flags, PLENTY);
+    for (int i = 0; i < 32 && of->fast_reader; i++)
+        CHECK(by_bound(&it, 64 * K) == 0);
+    uint64_t moved = it.flow->moved;
+    int r = of->send(&it, of->n);
+    CHECK(it.flow->moved - moved == of->moved);
+    CHECK(r == (of->moved == of->n ? 0 : -EINPROGRESS));
+    sim_idle();
+    CHECK(has_arrived(&it));
+    if (r < 0) CHECK(tells(&it, it.token, 0, of->n));
+    end_with(&it);
+}
+
+/* An attempt needs no memory but the spare's, up to the longest that it makes. */
+static void check_attempts(void) {
+    const kind *fds = KINDS_OF_FD;
+    for (int i = 0; i < KINDS_COUNT; i++) {
+        if (!fds[i].at_once) continue;
+        begin(fds[i].name, "the longest attempt");
+        stream it = open_kind(&fds[i], PLENTY);
+        size_t longest = fds[i].kind == SOCKET ? MIB : 64 * K;
+        CHECK(by_bound(&it, 1) == 0);
+        allocations_left = 0;
+        CHECK(by_bound(&it, longest) == 0 && has_arrived(&it));
+        CHECK(by_bound(&it, longest + 1) == -ENOMEM);
+        CHECK(by_bound(&it, 0) == -ENOMEM);
+        allocations_left = -1;
+        end_with(&it);
+    }
+}
+
+/* ---- to many at once ----------------------------------------------------- */
+
+/* The same bytes, cut into so many pieces. */
+static int send_cut(stream *it, size_t n, int count) {
+    struct iovec vec[8];
+    char *data = (char *)(uintptr_t)fresh(it, n);
+    int result = 99;
+    for (int i = 0; i < count; i++)
+        vec[i] = (struct iovec){data + (size_t)i * (n / (size_t)count),
+                                n / (size_t)count};
+    bind(it);
+    azc_send_to_all(&it->channel, 1, vec, count, &result);
+    return forget(it, n, result);
+}
+
+/* Only few pieces are attempted; more need an operation, which needs memory. */
+static void check_pieces(void) {
+    begin("azc_send_to_all", "pieces");
+    stream it = open_stream(SOCKET, AZC_OUT, PLENTY);
+    CHECK(by_bound(&it, 1) == 0);
+    allocations_left = 0;
+    CHECK(send_cut(&it, 4000, VEC_INLINE) == 0);
+    CHECK(send_cut(&it, 5000, VEC_INLINE + 1) == -ENOMEM);
+    allocations_left = -1;
+    CHECK(send_cut(&it, 5000, VEC_INLINE + 1) == 0);
+    CHECK(has_arrived(&it) && stats_of(&it).immediate == 3);
+    CHECK(stats_of(&it).messages == 3);
+    end_with(&it);
+}
+
+/* Empty pieces are left out: no call is made for one, nor an operation for many. */
+static void check_empty_pieces(int kind) {
+    int result = 99;
+    begin("azc_send_to_all", "empty pieces");
+    stream it = open_stream(kind, AZC_OUT, PLENTY);
+    CHECK(by_bound(&it, 1) == 0);
+    char *data = (char *)fresh(&it, 60000);
+    struct iovec vec[] = {{data, 0},
+                          {data, 20000},
+                          {NULL, 0},
+                          {memory, 0},
+                          {data + 20000, 20000},
+                          {NULL, 0},
+                          {memory, 0},
+                          {data + 40000, 10000},
+                          {NULL, 0},
+                          {data + 50000, 10000}};
+    bind(&it);
+    allocations_left = 0;
+    CHECK(azc_send_to_all(&it.channel, 1, vec, 10, &result) == 0);
+    allocations_left = -1;
+    CHECK(result == 0 && has_arrived(&it));
+    CHECK(stats_of(&it).calls == it.flow->calls);
+    CHECK(azc_send_to_all(&it.channel, 1, vec, 1, &result) == 0);
+    CHECK(result == 0 && has_arrived(&it) && stats_of(&it).immediate == 3);
+    CHECK(stats_of(&it).messages == 3 && stats_of(&it).calls == it.flow->calls);
+    end_with(&it);
+}
+
+/* Too many others for an attempt. */
+static void check_some_empty_pieces(void) {
+    int result = 99;
+    begin("azc_send_to_all", "some empty pieces");
+    stream it = open_stream(SOCKET, AZC_OUT, PLENTY);
+    char *data = (char *)fresh(&it, 6000);
+    struct iovec vec[8] = {{NULL, 0}, {memory, 0}};
+    for (int i = 0; i < 6; i++)
+        vec[2 + i] = (struct iovec){data + i * 1000, 1000};
+    bind(&it);
+    CHECK(azc_send_to_all(&it.channel, 1, vec, 8, &result) == 0);
+    CHECK(result == 0 && has_arrived(&it));
+    end_with(&it);
+}
+
+/* If one of the pieces would be lent, all of the message is the queue's.  (What lies
+ * behind the pieces does not count.) */
+static void check_lent_piece(void) {
+    azc_id pool;
+    int result;
+    begin("azc_send_to_all", "a piece that is lent");
+    stream it = open_stream(PIPE, LENDS, MIB);
+    CHECK(azc_pool_open(PAGE, 1, &pool) == 0);
+    char *slot = azc_pool_slot(pool, 0), *data = (char *)fresh(&it, 10 + PAGE);
+    memcpy(slot, data + 10, PAGE);
+    struct iovec vec[] = {{data, 10}, {slot, PAGE}};
+    bind(&it);
+    CHECK(azc_send_to_all(&it.channel, 1, vec, 2, &result) == 1);
+    CHECK(result == -EINPROGRESS && it.flow->lent == PAGE);
+    read_on(&it);
+    CHECK(has_arrived(&it) && tells(&it, it.token, 0, 10 + PAGE));
+    CHECK(by_bound(&it, 1) == 0);
+    vec[0].iov_base = (char *)fresh(&it, 10);
+    allocations_left = 0;
+    CHECK(azc_send_to_all(&it.channel, 1, vec, 1, &result) == 0);
+    allocations_left = -1;
+    CHECK(has_arrived(&it) && it.flow->lent == PAGE);
+    CHECK(azc_pool_close(pool) == 0);
+    end_with(&it);
+}
+
+/* Each has its own answer. */
+static void check_all(void) {
+    enum { COUNT = 5 };
+    stream all[COUNT];
+    azc_id channels[COUNT];
+    int results[COUNT] = {9, 9, 9, 9, 9};
+    const int answers[] = {0, 0, -EINPROGRESS, -ESHUTDOWN, 9};
+    begin("azc_send_to_all", "several");
+    for (int i = 0; i < COUNT; i++) {
+        all[i] = open_stream(SOCKET, AZC_OUT, i == 2 ? 1 : MIB);
+        channels[i] = all[i].channel;
+    }
+    all[1].budget = 1;
+    bind(&all[1]);
+    CHECK(azc_close(channels[3], 0, 0) == 1);
+    struct iovec vec = {memory, 100};
+    CHECK(azc_send_to_all(channels, 4, &vec, 1, results) == 2);
+    CHECK(memcmp(results, answers, sizeof results) == 0);
+    for (int i = 0; i < COUNT; i++)
+        CHECK(all[i].flow->moved == (i < 2 ? 100 : i == 2));
+    CHECK(azc_free(channels[2]) == 0);
+    CHECK(tells(&all[2], 0, -ESHUTDOWN, 1));
+    sim_idle();
+    for (int i = 0; i < COUNT; i++) {
+        if (i != 2) CHECK(azc_free(channels[i]) == 0);
+        close_port(&all[i]);
+    }
+    end();
+}
+
+/* ---- messages of a batch ------------------------------------------------- */
+
+static void check_wrong_sizes(void) {
+    static const uint64_t sizes[] = {10, 10};
+    struct iovec vec = {memory, 21};
+    begin("azc_sendv", "sizes of another message");
+    stream it = open_stream(SOCKET, AZC_OUT, MIB);
+    CHECK(azc_sendv(it.channel, it.port, 1, &vec, 1, sizes, 2, 0) == -EINVAL);
+    vec.iov_len = 19;
+    CHECK(azc_sendv(it.channel, it.port, 1, &vec, 1, sizes, 2, 0) == -EINVAL);
+    CHECK(it.flow->moved == 0);
+    end_with(&it);
+}
+
+/* The sizes of a batch are told once it is queued: a cancel ends it after the message
+ * in progress. */
+static void check_sizes(void) {
+    static const uint64_t sizes[] = {1000, 1500, 500};
+    begin("azc_set_sizes", "a batch");
+    stream it = open_stream(SOCKET, AZC_OUT, 1200);
+    azc_event event;
+    bind(&it);
+    CHECK(azc_send_batch(it.channel, fresh(&it, 3000), 3000, 3) ==
+          -EINPROGRESS);
+    allocations_left = 0;
+    CHECK(azc_set_sizes(it.channel, 0, sizes, 3) == -ENOMEM);
+    allocations_left = -1;
+    CHECK(azc_set_sizes(it.channel, 0, sizes, 3) == 0);
+    CHECK(azc_set_sizes(it.channel, 5, sizes, 3) == 0);
+    CHECK(azc_cancel(it.channel, 0, 5000, &event) == AZC_RESCUED);
+    CHECK(tells(&it, 0, 0, 0) == false);
+    it.sent = 2500;
+    read_on(&it);
+    CHECK(has_arrived(&it) && stats_of(&it).messages == 2);
+    end_with(&it);
+}
+
+/* ---- receiving ----------------------------------------------------------- */
+
+static ssize_t receive(stream *it, size_t n, size_t need) {
+    it->token++;
+    return azc_recv(it->channel, it->port, it->token, memory, n, need);
+}
+
+static bool has_received(const stream *it, uint64_t at, size_t n) {
+    return pattern_equals(memory, kernel_stream_of(it->file), at, n);
+}
+
+/* It is over as soon as it has what it needs, and not before. */
+static void check_receive(int kind, const char *of) {
+    begin("azc_recv", of);
+    stream it = open_stream(kind, AZC_IN, 0);
+    azc_event event;
+    peer_feed(it.flow, 4);
+    CHECK(receive(&it, 10, 1) == 4 && has_received(&it, 0, 4));
+    CHECK(stats_of(&it).immediate == 1 && stats_of(&it).messages == 1);
+    CHECK(azc_cancel(it.channel, it.token, 0, &event) == AZC_OVER);
+    CHECK(event.token == it.token && event.bytes == 4 && !event.status);
+    peer_feed(it.flow, 5);
+    CHECK(receive(&it, 10, 6) == -EINPROGRESS && is_silent(&it));
+    sim_idle();
+    CHECK(is_silent(&it) && it.flow->moved == 9);
+    peer_feed(it.flow, 3);
+    sim_idle();
+    CHECK(tells(&it, it.token, 0, 8) && has_received(&it, 4, 8));
+    CHECK(receive(&it, 10, 10) == -EINPROGRESS);
+    peer_feed(it.flow, 2);
+    peer_end(it.flow, 0);
+    sim_idle();
+    CHECK(tells(&it, it.token, 0, 2) && has_received(&it, 12, 2));
+    CHECK(receive(&it, 10, 10) == 0 && stats_of(&it).immediate == 2);
+    end_with(&it);
+}
+
+/* What is received yields to nobody: it returns how much it is. */
+static void check_receive_budget(void) {
+    begin("azc_recv", "many");
+    stream it = open_stream(SOCKET, AZC_IN, 0);
+    it.budget = 1;
+    bind(&it);
+    peer_feed(it.flow, 10000);
+    for (int i = 0; i < 3; i++) CHECK(receive(&it, 3000, 3000) == 3000);
+    end_with(&it);
+}
+
+/* Nobody is told; and nobody else is meant by it either. */
+static void check_receive_alone(void) {
+    begin("azc_recv", "without a port");
+    stream it = open_stream(SOCKET, AZC_IN, 0);
+    azc_event event;
+    peer_feed(it.flow, 4);
+    CHECK(azc_recv(it.channel, 0, 9, memory, 4, 4) == 4);
+    for (uint64_t token = 1; token < 10; token++) {
+        CHECK(azc_cancel(it.channel, token, 0, &event) == AZC_OVER);
+        CHECK(event.token == 0);
+    }
+    CHECK(azc_recv(it.channel, 0, 9, memory, 4, 4) == -EINPROGRESS);
+    end_with(&it);
+}
+
+static void check_receive_errors(void) {
+    begin("azc_recv", "errors");
+    stream it = open_stream(SOCKET, AZC_IN, 0);
+    azc_event event;
+    for (int k = 0; k < 2; k++) {
+        allocations_left = k;
+        CHECK(receive(&it, 4, 4) == -ENOMEM);
+    }
+    allocations_left = -1;
+    peer_end(it.flow, -ECONNRESET);
+    CHECK(receive(&it, 4, 4) == -ECONNRESET && is_silent(&it));
+    CHECK(azc_cancel(it.channel, it.token, 0, &event) == AZC_OVER);
+    CHECK(event.token == it.token && event.status == -ECONNRESET);
+    CHECK(receive(&it, 4, 4) == -ECONNRESET);
+    CHECK(stats_of(&it).immediate == 0 && stats_of(&it).messages == 0);
+    CHECK(azc_free(it.channel) == 0);
+    CHECK(receive(&it, 4, 4) == -ESHUTDOWN);
+    sim_idle();
+    close_port(&it);
+    end();
+}
+
+/* The loop that waits for it goes on without a pump. */
+static void check_receive_without_pump(void) {
+    begin("azc_recv", "without a pump");
+    stream it = open_stream(SOCKET, AZC_IN, 0);
+    azc_sys.thread_start = refuse_thread;
+    CHECK(receive(&it, 4, 4) == -EINPROGRESS);
+    CHECK(kernel_signalled(azc_port_fd(it.port)));
+    azc_sys.thread_start = before.thread_start;
+    CHECK(is_silent(&it));
+    peer_feed(it.flow, 4);
+    sim_idle();
+    CHECK(tells(&it, it.token, 0, 4));
+    end_with(&it);
+}
+
+/* ---- files that go along ------------------------------------------------- */
+
+static azc_fds *with; /* what the call was given */
+
+static ssize_t send_with_fds(int fd, const struct iovec *vec, int count,
+                             const azc_fds *fds) {
+    with = (azc_fds *)(uintptr_t)fds;
+    return before.send(fd, vec, count);
+}
+
+static ssize_t recv_with_fds(int fd, const struct iovec *vec, int count,
+                             azc_fds *fds) {
+    with = fds;
+    return before.recv(fd, vec, count);
+}
+
+/* They go with the first bytes, and no second time. */
+static void check_send_fds(void) {
+    static azc_fds fds = {.count = 1};
+    begin("azc_send_fds", "a message");
+    azc_sys.send_fds = send_with_fds;
+    stream it = open_stream(SOCKET, AZC_OUT, 10);
+    CHECK(azc_send_fds(it.channel, it.port, 1, fresh(&it, 10), 10, &fds) == 0);
+    CHECK(with == &fds && has_arrived(&it));
+    with = NULL;
+    CHECK(azc_send_fds(it.channel, it.port, 2, fresh(&it, 30), 30, &fds) ==
+          -EINPROGRESS);
+    CHECK(with == NULL || it.flow->moved == 10);
+    peer_read(it.flow, 10);
+    sim_idle();
+    CHECK(with == &fds && it.flow->moved == 20);
+    with = NULL;
+    read_on(&it);
+    CHECK(with == NULL && has_arrived(&it) && tells(&it, 2, 0, 30));
+    allocations_left = 0;
+    CHECK(azc_send_fds(it.channel, it.port, 3, memory, 9, &fds) == -ENOMEM);
+    allocations_left = -1;
+    CHECK(azc_free(it.channel) == 0);
+    CHECK(azc_send_fds(it.channel, it.port, 3, memory, 9, &fds) == -ESHUTDOWN);
+    sim_idle();
+    close_port(&it);
+    end();
+}
+
+/* One byte is enough, as the files come with the first. */
+static void check_recv_fds(void) {
+    static azc_fds fds = {.room = 1};
+    begin("azc_recv_fds", "a message");
+    azc_sys.recv_fds = recv_with_fds;
+    stream it = open_stream(SOCKET, AZC_IN, 0);
+    peer_feed(it.flow, 1);
+    CHECK(azc_recv_fds(it.channel, it.port, 1, memory, 10, &fds) == 1);
+    CHECK(with == &fds && has_received(&it, 0, 1));
+    with = NULL;
+    CHECK(azc_recv_fds(it.channel, it.port, 2, memory, 10, &fds) ==
+          -EINPROGRESS);
+    peer_feed(it.flow, 1);
+    sim_idle();
+    CHECK(with == &fds && tells(&it, 2, 0, 1));
+    allocations_left = 0;
+    CHECK(azc_recv_fds(it.channel, it.port, 3, memory, 9, &fds) == -ENOMEM);
+    allocations_left = -1;
+    peer_feed(it.flow, 23);
+    peer_end(it.flow, 0);
+    for (uint64_t i = 0; i < 3; i++)
+        CHECK(azc_recv_fds(it.channel, it.port, 4 + i, memory, 10, &fds) ==
+              (i < 2 ? 10 : 3));
+    end_with(&it);
+}
+
+/* ---- what others do during a call ---------------------------------------- */
+
+static stream *here;            /* whose call is going on */
+static void (*meanwhile)(void); /* what happens in it, once */
+static int answer;
+
+static ssize_t take_part(int fd, const struct iovec *vec, int count) {
+    ssize_t r = before.send(fd, vec, count);
+    void (*now)(void) = meanwhile;
+    meanwhile = NULL;
+    if (now) now();
+    return r;
+}
+
+static ssize_t take_part_of_pipe(int fd, const struct iovec *vec, int count,
+                                 int how) {
+    ssize_t r = before.write_pipe(fd, vec, count, how);
+    void (*now)(void) = meanwhile;
+    meanwhile = NULL;
+    if (now) now();
+    return r;
+}
+
+static void others_send(void) { answer = by_pieces(here, 100); }
+
+static void others_cancel(void) {
+    answer = azc_cancel(here->channel, here->token, 5000, NULL);
+}
+
+static void others_move_to_copy(void) {
+    memcpy(here->copies, expected, 3000);
+    azc_move_to_copy(&here->channel, &here->token, 1, here->copies, 3000, NULL,
+                     0, &answer);
+}
+
+static void others_close(void) {
+    answer = azc_close(here->channel, here->port, 99);
+}
+
+static void others_free(void) { answer = azc_free(here->channel); }
+
+/* The first call of the kernel takes what there is room for, and is disturbed. */
+static void disturb(stream *it, const way *way, int kind, size_t room,
+                    void (*by)(void)) {
+    begin(way->name, kind == PIPE ? "disturbed on a pipe" : "disturbed");
+    *it = open_stream(kind, AZC_OUT, MIB);
+    it->flow->level = MIB - room;
+    azc_sys.send = take_part;
+    azc_sys.write_pipe = take_part_of_pipe;
+    here = it;
+    meanwhile = by;
+    answer = 99;
+}
+
+/* Is it the channel's while it is in the kernel, so that others can name it? */
+static bool is_known(const way *way, int kind) {
+    return !way->attempts && !(way->send == by_copied && kind == PIPE);
+}
+
+/* What others send meanwhile goes behind it, whether some of it is left or not. */
+static void check_others_send(const way *way, int kind, size_t room) {
+    stream it;
+    disturb(&it, way, kind, room, others_send);
+    int r = way->send(&it, 3000);
+    CHECK(answer == -EINPROGRESS);
+    CHECK(r == (room < 3000 ? -EINPROGRESS : 0));
+    read_on(&it);
+    CHECK(has_arrived(&it));
+    if (r < 0) CHECK(tells(&it, it.token - 1, 0, 3000));
+    CHECK(tells(&it, it.token, 0, 100));
+    CHECK(stats_of(&it).messages == way->messages + 1);
+    end_with(&it);
+}
+
+static void check_others_cancel(const way *way, int kind) {
+    stream it;
+    disturb(&it, way, kind, 1000, others_cancel);
+    CHECK(way->send(&it, 3000) == -EINPROGRESS);
+    CHECK(answer == (is_known(way, kind) ? AZC_LATER : AZC_OVER));
+    if (is_known(way, kind)) CHECK(tells(&it, it.token, -ECANCELED, 1000));
+    if (way->messages == 2 && is_known(way, kind)) it.sent = 1500;
+    memset(expected + it.sent, POISON, 3000);
+    read_on(&it);
+    CHECK(has_arrived(&it));
+    if (!is_known(way, kind)) CHECK(tells(&it, it.token, 0, 3000));
+    end_with(&it);
+}
+
+static void check_others_move(const way *way, int kind) {
+    stream it;
+    disturb(&it, way, kind, 1000, others_move_to_copy);
+    CHECK(way->send(&it, 3000) == -EINPROGRESS);
+    CHECK(answer == (is_known(way, kind) ? -EINPROGRESS : -ESHUTDOWN));
+    if (is_known(way, kind)) CHECK(tells(&it, it.token, AZC_COPIED, 1000));
+    read_on(&it);
+    CHECK(has_arrived(&it) && tells(&it, it.token, 0, 3000));
+    end_with(&it);
+}
+
+/* Its end is told, with the bytes that are out. */
+static void check_others_close(const way *way, int kind, bool frees) {
+    stream it;
+    disturb(&it, way, kind, 1000, frees ? others_free : others_close);
+    CHECK(way->send(&it, 3000) == -EINPROGRESS);
+    CHECK(answer == (frees ? 0 : -EINPROGRESS));
+    azc_event events[] = {take(&it), take(&it)};
+    azc_event *of = &events[events[0].token == 99];
+    CHECK(of->token == it.token && of->bytes == 1000);
+    CHECK(of->status == -ESHUTDOWN &&
+          events[of == events].token == 99 * !frees);
+    CHECK(way->send(&it, 3000) == -ESHUTDOWN && !it.file->open);
+    if (!frees) CHECK(azc_free(it.channel) == 0);
+    sim_idle();
+    close_port(&it);
+    end();
+}
+
+static void check_disturbed(void) {
+    static const int kinds[] = {SOCKET, PIPE};
+    for (int i = 0; i < 2 * WAYS_COUNT; i++) {
+        const way *it = &WAYS[i / 2];
+        check_others_send(it, kinds[i % 2], 1000);
+        check_others_send(it, kinds[i % 2], MIB);
+        check_others_cancel(it, kinds[i % 2]);
+        check_others_move(it, kinds[i % 2]);
+        check_others_close(it, kinds[i % 2], false);
+        check_others_close(it, kinds[i % 2], true);
+    }
+}
+
+/* ---- a message that breaks in the middle --------------------------------- */
+
+static int calls;
+
+/* 1000 bytes, and then the reader is gone. */
+static ssize_t die(int fd, const struct iovec *vec, int count, int how) {
+    struct iovec first = {vec->iov_base, 1000};
+    (void)count;
+    if (calls++) peer_end(&kernel_file(fd)->flow[1], -EPIPE);
+    return before.write_pipe(fd, &first, 1, how);
+}
+
+/* An event tells how much of it was out. */
+static void check_broken(const way *way) {
+    begin(way->name, "the reader dies in the middle");
+    azc_sys.write_pipe = die;
+    calls = 0;
+    stream it = open_stream(PIPE, AZC_OUT, MIB);
+    CHECK(way->send(&it, 3000) == -EINPROGRESS);
+    sim_idle();
+    azc_event event = take(&it);
+    CHECK(event.token == it.token && event.bytes == 1000);
+    CHECK(event.status == -EPIPE && event.outcome == AZC_DROPPED);
+    CHECK(stats_of(&it).immediate == 0 && way->send(&it, 1) == -EPIPE);
+    end_with(&it);
+}
+
+/* ---- nobody to be told --------------------------------------------------- */
+
+/* A bound port may be closed; then the rest goes on without one. */
+static void check_closed_port(void) {
+    begin("azc_send_bound", "its port was closed");
+    stream it = open_stream(SOCKET, AZC_OUT, 1000);
+    bind(&it);
+    CHECK(azc_port_close(it.port) == 0);
+    CHECK(azc_send_bound(it.channel, fresh(&it, 3000), 3000) == -EINPROGRESS);
+    read_on(&it);
+    CHECK(has_arrived(&it) && stats_of(&it).messages == 1);
+    it.flow->level = 1000;
+    CHECK(azc_send_bound(it.channel, fresh(&it, 10), 10) == -EINPROGRESS);
+    CHECK(azc_send_bound(it.channel, memory, 10) == -ESHUTDOWN);
+    read_on(&it);
+    CHECK(has_arrived(&it) && azc_free(it.channel) == 0);
+    free(it.copies);
+    end();
+}
+
+static void check_strange_numbers(void) {
+    begin("every call", "a number that names nothing");
+    stream it = open_stream(SOCKET, AZC_OUT, MIB);
+    azc_id closed = it.port;
+    CHECK(azc_port_close(closed) == 0 && azc_port_open(&it.port) == 0);
+    struct iovec vec = {memory, 10};
+    CHECK(azc_sendv(it.channel, closed, 1, &vec, 1, NULL, 0, 0) == -ESHUTDOWN);
+    CHECK(azc_send_copied(it.channel, closed, 1, memory, it.copies, 10) ==
+          -ESHUTDOWN);
+    CHECK(azc_free(it.channel) == 0);
+    CHECK(azc_bind_port(it.channel, it.port, 1, 1) == -ESHUTDOWN);
+    CHECK(azc_set_limit(it.channel, 1) == -ESHUTDOWN);
+    CHECK(azc_set_sizes(it.channel, 1, NULL, 0) == -ESHUTDOWN);
+    CHECK(azc_send_copied(it.channel, it.port, 1, memory, it.copies, 10) ==
+          -ESHUTDOWN);
+    CHECK(azc_send_copied(it.channel, it.port, 1, memory, it.copies, 0) ==
+          -ESHUTDOWN);
+    CHECK(azc_put_bound(it.channel, memory, 10) == -ESHUTDOWN);
+    sim_idle();
+    close_port(&it);
+    end();
+}
+
+static void check_ways(void) {
+    enum { COUNT = sizeof SITUATIONS / sizeof *SITUATIONS };
+    char which[100];
+    for (int i = 0; i < COUNT * WAYS_COUNT * KINDS_COUNT; i++) {
+        const way *way = &WAYS[i % WAYS_COUNT];
+        const kind *fd = &KINDS_OF_FD[i / WAYS_COUNT % KINDS_COUNT];
+        const named *it = &SITUATIONS[i / WAYS_COUNT / KINDS_COUNT];
+        snprintf(which, sizeof which, "%s, %s", fd->name, it->name);
+        begin(way->name, which);
+        it->of(way, fd);
+    }
+}
+
+int main(void) {
+    memory = calloc(1, LONGEST);
+    expected = malloc(LONGEST);
+    if (!memory || !expected) abort();
+    kernel_is_caller = is_caller;
+    lending_on_lend = lent;
+    lending_on_replace = replaced;
+    check_ways();
+    for (size_t i = 0; i < sizeof SHARES / sizeof *SHARES; i++)
+        check_share(&SHARES[i]);
+    check_attempts();
+    check_pieces();
+    check_empty_pieces(SOCKET);
+    check_empty_pieces(PIPE);
+    check_some_empty_pieces();
+    check_lent_piece();
+    check_all();
+    check_wrong_sizes();
+    check_sizes();
+    check_receive(SOCKET, "a socket");
+    check_receive(PIPE, "a pipe");
+    check_receive_budget();
+    check_receive_alone();
+    check_receive_errors();
+    check_receive_without_pump();
+    check_send_fds();
+    check_recv_fds();
+    check_disturbed();
+    for (int i = 0; i < WAYS_COUNT; i++) check_broken(&WAYS[i]);
+    check_closed_port();
+    check_strange_numbers();
+    free(memory);
+    free(expected);
+    return 0;
+}
