@@ -2,10 +2,10 @@
 
 One pytest run collects the tests.  It does not run them itself: each fault gets a child
 process, forked when all is imported, in which the functions of the file have the code
-of the mutant.  A first child without a fault tells which lines each test reaches, and
-how long it takes: a fault has to get past the tests that reach its line, those that
-are quickest first.  (Programs that tests start find the mutant in a copy of the
-installed package, by PYTHONPATH.)
+of the mutant.  A first child without a fault tells which lines each test reaches: a
+fault has to get past those that reach its line, first those that reach little else.
+(Programs that tests start find the mutant in a copy of the installed package, by
+PYTHONPATH; but what only they reach, no test counts as reaching.)
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import importlib.util
 import inspect
@@ -23,7 +24,6 @@ import select
 import shutil
 import signal
 import sys
-import time
 from enum import Enum
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -38,11 +38,10 @@ if TYPE_CHECKING:
 TESTS = Path(__file__).parents[1]
 CORE = TESTS.parent / "aiozerocopy" / "_core"
 
-PER_MUTANT = 8.0  # seconds of tests that reach a line, as the first child took them
-PER_TEST = 1.5  # what takes longer is left out
-ORIGINAL = 1800  # seconds for all tests, without a fault
+MOST_TESTS = 100  # of those that reach a line
+ORIGINAL = 1800  # seconds of CPU for all tests, without a fault
 CPU_SECONDS = 30  # of a mutant that never ends,
-PATIENCE = 20.0  # or only waits: so long, and four times what its tests took
+PATIENCE = 8.0 * float(os.environ.get("AZC_PATIENCE", "1"))  # or waits in one test
 # What a child leaves behind becomes ours, and no child outlives us.
 SUBREAPER, DEATH_SIGNAL = 36, 1  # PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG
 
@@ -67,12 +66,11 @@ class Judge:
     def __init__(self, folder: Path, work: Callable[[Judge], None]) -> None:
         self.folder = folder
         self.failures: list[str] = []  # of tests, without a mutant
-        self.is_ready = False
         self._work = work
         self._items: list[pytest.Item] = []
-        self._seconds: dict[int, float] = {}  # of the tests, by their place
         self._reached: dict[str, list[int]] = {}  # by "file:line": tests
         self._functions: dict[str, list[FunctionType]] = {}
+        self._progress = -1  # where a child tells that a test begins
         self._failed: list[str] = []
 
     # -- what pytest calls ----------------------------------------------------------
@@ -101,8 +99,7 @@ class Judge:
         shutil.copytree(package.submodule_search_locations[0], self._copy)
         gc.collect()
         gc.freeze()  # no child writes to it
-        self.is_ready = self._look_at_the_original()
-        if self.is_ready:
+        if self._look_at_the_original():
             self._work(self)
         return True
 
@@ -115,19 +112,19 @@ class Judge:
     def _look_at_the_original(self) -> bool:
         """Which tests there are for each line; False if they do not get to an end."""
         told = self.folder / "original"
-        code = self._in_child(lambda: self._observe(told), ORIGINAL, ORIGINAL)
-        if code != 0:
+        if self._in_child(lambda: self._observe(told), ORIGINAL) != 0:
             return False
+        reached = []
         for n, line in enumerate(told.read_text().splitlines()):
-            seconds, failure, lines = json.loads(line)
-            self._seconds[n] = seconds
+            failure, lines = json.loads(line)
+            reached.append(len(lines))
             if failure:
                 self.failures.append(failure)
-            elif seconds <= PER_TEST:
-                for each in lines:
-                    self._reached.setdefault(each, []).append(n)
+                continue
+            for each in lines:
+                self._reached.setdefault(each, []).append(n)
         for tests in self._reached.values():
-            tests.sort(key=lambda n: (_on_trio(self._items[n]), self._seconds[n]))
+            tests.sort(key=lambda n: (_on_trio(self._items[n]), reached[n], n))
         return True
 
     def _observe(self, told: Path) -> int:
@@ -135,12 +132,10 @@ class Judge:
         with told.open("w") as file:
             for i in range(len(self._items)):
                 self._failed.clear()
-                before = time.thread_time()
                 with lines:
                     self._run(i)
-                seconds = time.thread_time() - before
                 failure = self._failed[0] if self._failed else ""
-                file.write(json.dumps((seconds, failure, sorted(lines.reached))) + "\n")
+                file.write(json.dumps((failure, sorted(lines.reached))) + "\n")
                 file.flush()
         return 0
 
@@ -153,8 +148,7 @@ class Judge:
         source = (CORE / mutant.file).read_text()
         target = self._copy / "_core" / mutant.file
         target.write_text(mutant.applied(source))
-        seconds = PATIENCE + 4 * sum(self._seconds[n] for n in tests)
-        code = self._in_child(lambda: self._try(mutant, tests), seconds, CPU_SECONDS)
+        code = self._in_child(lambda: self._try(mutant, tests), CPU_SECONDS)
         target.write_text(source)
         known = {0: Verdict.SURVIVES, 2: Verdict.IMPOSSIBLE, None: Verdict.ENDLESS}
         return known.get(code, Verdict.KILLED)
@@ -166,14 +160,7 @@ class Judge:
             for line in (mutant.line, *range(first, last + 1))
             for n in self._reached.get(f"{mutant.file}:{line}", [])
         )
-        left = PER_MUTANT
-        chosen: list[int] = []
-        for n in every:
-            left -= self._seconds[n]
-            if left < 0 and chosen:
-                break
-            chosen.append(n)
-        return chosen
+        return list(every)[:MOST_TESTS]
 
     def _try(self, mutant: Mutant, tests: Iterable[int]) -> int:
         try:
@@ -207,15 +194,15 @@ class Judge:
                 function.__code__ = codes[place]
 
     def _run(self, n: int) -> None:
+        os.write(self._progress, b".")
         item = self._items[n]
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
 
     # -- children -------------------------------------------------------------------
 
-    def _in_child(
-        self, work: Callable[[], int], seconds: float, cpu_seconds: int
-    ) -> int | None:
-        """What it returned; None if it did not end in time."""
+    def _in_child(self, work: Callable[[], int], cpu_seconds: int) -> int | None:
+        """What it returned; None if it did not get to its end."""
+        told, self._progress = os.pipe()
         pid = os.fork()
         if pid == 0:
             try:
@@ -223,14 +210,17 @@ class Judge:
                 os._exit(work())
             finally:
                 os._exit(3)
+        os.close(self._progress)
         try:
-            code = _ended_within(pid, seconds)
+            code = _ended(pid, told)
         finally:
+            os.close(told)
             _end_all(pid)
         return None if code in (None, -signal.SIGXCPU, -signal.SIGKILL) else code
 
     def _begin_child(self, cpu_seconds: int) -> None:
         os.setsid()
+        faulthandler.disable()
         ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         silence = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
@@ -324,14 +314,19 @@ def _statement_at(source: str, line: int) -> tuple[int, int]:
     return first, last
 
 
-def _ended_within(pid: int, seconds: float) -> int | None:
+def _ended(pid: int, progress: int) -> int | None:
+    """Its exit status; None if one of its tests takes too long."""
     fd = os.pidfd_open(pid)
     try:
         ready = select.poll()
         ready.register(fd, select.POLLIN)
-        if not ready.poll(seconds * 1000):
-            return None
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        ready.register(progress, select.POLLIN)
+        while events := dict(ready.poll(PATIENCE * 1000)):
+            if fd in events:
+                return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            if not os.read(progress, 4096):
+                ready.unregister(progress)
+        return None
     finally:
         os.close(fd)
 
