@@ -47,6 +47,7 @@ def test_survivors_are_known() -> None:
 @pytest.mark.skipif(
     not importlib.util.find_spec("cosmic_ray"), reason="needs cosmic-ray"
 )
+@pytest.mark.timeout(600 if MUTANTS else 7200)  # (a minute is for tests without one)
 def test_survivors_in_python_are_known() -> None:
     told = _tried("python_core.py")
     figures.count("mutants of the Python core", _counted(told))
