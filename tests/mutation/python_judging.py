@@ -25,6 +25,7 @@ import shutil
 import signal
 import sys
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
@@ -112,7 +113,8 @@ class Judge:
     def _look_at_the_original(self) -> bool:
         """Which tests there are for each line; False if they do not get to an end."""
         told = self.folder / "original"
-        if self._in_child(lambda: self._observe(told), ORIGINAL) != 0:
+        work = partial(self._observe, told)
+        if self._in_child(work, ORIGINAL, 15 * PATIENCE) != 0:
             return False
         reached = []
         for n, line in enumerate(told.read_text().splitlines()):
@@ -200,7 +202,9 @@ class Judge:
 
     # -- children -------------------------------------------------------------------
 
-    def _in_child(self, work: Callable[[], int], cpu_seconds: int) -> int | None:
+    def _in_child(
+        self, work: Callable[[], int], cpu_seconds: int, patience: float = PATIENCE
+    ) -> int | None:
         """What it returned; None if it did not get to its end."""
         told, self._progress = os.pipe()
         pid = os.fork()
@@ -212,7 +216,7 @@ class Judge:
                 os._exit(3)
         os.close(self._progress)
         try:
-            code = _ended(pid, told)
+            code = _ended(pid, told, patience)
         finally:
             os.close(told)
             _end_all(pid)
@@ -314,14 +318,14 @@ def _statement_at(source: str, line: int) -> tuple[int, int]:
     return first, last
 
 
-def _ended(pid: int, progress: int) -> int | None:
+def _ended(pid: int, progress: int, patience: float) -> int | None:
     """Its exit status; None if one of its tests takes too long."""
     fd = os.pidfd_open(pid)
     try:
         ready = select.poll()
         ready.register(fd, select.POLLIN)
         ready.register(progress, select.POLLIN)
-        while events := dict(ready.poll(PATIENCE * 1000)):
+        while events := dict(ready.poll(patience * 1000)):
             if fd in events:
                 return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             if not os.read(progress, 4096):
