@@ -66,6 +66,7 @@ def _structure() -> ctypes.Array[ctypes.c_uint16]:
 KINDS: dict[str, Callable[[], Any]] = {
     "bytes": lambda: bytes(payload(1, 100_000)),
     "bytearray": lambda: bytearray(payload(1, 100_000)),
+    "small memoryview": lambda: memoryview(bytes(payload(1, 100))),
     "slice of a memoryview": lambda: memoryview(bytearray(payload(1, 100_001)))[1:],
     "memoryview of int32": lambda: memoryview(bytes(payload(1, 100_000))).cast("i"),
     "2-d memoryview": lambda: memoryview(bytes(payload(1, 100_000))).cast(

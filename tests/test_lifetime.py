@@ -33,6 +33,7 @@ from oracle import Checker, assert_prefix, message, payload
 
 import aiozerocopy as azc
 from aiozerocopy import StreamBroken, StreamClosed
+from aiozerocopy._core.borrows import borrowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -803,3 +804,24 @@ async def test_cancelled_while_others_run_cancels_nobody_else() -> None:
         await until(lambda: other.done)
     assert other.error is None
     assert bytes(received[1:]) == data
+
+
+@pytest.mark.anyio
+async def test_nothing_is_kept_of_what_is_over(pipe: Link) -> None:
+    """A program that runs for long would grow by every message."""
+    before = set(borrowed)
+    received = bytearray()
+    async with reading(pipe, received.extend):
+        async with pipe.sender() as stream:
+            for _ in range(3):
+                await stream.send(bytes(BIG))
+                await (await stream.put(bytes(BIG)))
+                await stream.send_many([bytes(BIG), b"x"])
+            assert stream._waiter is not None
+            operations = stream._waiter.port.operations
+            # (one is ready for the next message, where a stream keeps one)
+            assert len(operations) <= 1
+            assert len(set(borrowed) - before) <= 1
+        assert not operations
+        assert set(borrowed) <= before
+    assert len(received) == 9 * BIG + 3

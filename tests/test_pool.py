@@ -81,6 +81,16 @@ class TestFrames:
                 with pytest.raises(ValueError, match="the frame was released"):
                     getattr(frame, attribute)
 
+    async def test_block_releases_its_frame(self) -> None:
+        with azc.FramePool(10, slots=1) as pool:
+            with pool.acquire_nowait() as frame:
+                pass
+            async with pool.acquire_nowait() as other:
+                pass
+            for each in (frame, other):
+                with pytest.raises(ValueError, match="the frame was released"):
+                    _ = each.view
+
     def test_any_dtype_of_numpy(self) -> None:
         pairs = np.dtype([("a", "u1"), ("b", "f4")])
         for dtype in (np.uint16, "datetime64[s]", ">u4", "bool"):

@@ -7,8 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from links import BIG, Link, begun, in_line, is_trio, reading, stuck, submitted, until
+from links import (
+    BIG,
+    Link,
+    attempt,
+    begun,
+    in_line,
+    is_trio,
+    reading,
+    stuck,
+    submitted,
+    until,
+)
 from oracle import Checker, message
+
+from aiozerocopy import Ticket
 
 if TYPE_CHECKING:
     from aiozerocopy import SendStream
@@ -40,6 +53,25 @@ async def test_put_waits_for_room(clogged: Link) -> None:
     checker.finish()
     assert checker.counts == {1: len(data)}
     assert 0 < most <= limit
+
+
+async def test_put_returns_once_there_is_room(clogged: Link) -> None:
+    """Which is before its message is out."""
+    first, second = message(1, 0, BIG), message(1, 1, BIG)
+    received = bytearray(len(second))
+    async with clogged.receiver() as reader:
+        async with clogged.sender(queue_limit=BIG + 50_000) as stream:
+            await stream.put(first)
+            async with anyio.create_task_group() as tasks:
+                putting = attempt(tasks, stream.put, second)
+                await until(lambda: in_line(stream))
+                await reader.receive_exactly(bytearray(len(first)))
+                await until(lambda: putting.done)
+                assert isinstance(putting.result, Ticket)
+                assert not putting.result.done()
+                await reader.receive_exactly(received)
+                await putting.result
+    assert received == second
 
 
 async def test_message_above_the_limit_fits_alone(some: Link) -> None:

@@ -22,6 +22,9 @@ from judging import CSRC, Judge, Verdict
 from mutants import mutants_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from enum import Enum
+
     from mutants import Mutant
 
 # (The relays' files are not here: the simulation does not run them.  Nor are lanes.c
@@ -40,21 +43,23 @@ def all_mutants(files: list[str]) -> list[Mutant]:
     return [it for path in sources for it in mutants_of(path.name, path.read_text())]
 
 
-def listed(kind: str) -> set[str]:
+def listed(kind: str, folder: Path = SURVIVORS) -> set[str]:
     """Survivors that are known: "harmless", with a reason, or "open", without one."""
-    files = [tomllib.loads(path.read_text()) for path in SURVIVORS.glob("*.toml")]
+    files = [tomllib.loads(path.read_text()) for path in folder.glob("*.toml")]
     groups = [group for file in files for group in file.get(kind, [])]
     return {line for it in groups for line in it["mutants"].splitlines() if line}
 
 
-def report(verdicts: dict[Mutant, Verdict], harmless: set[str]) -> None:
+def report(
+    verdicts: Mapping[Mutant, Enum], lives: Sequence[Enum], harmless: set[str]
+) -> None:
     """A row for each file, for whoever wants a score."""
-    columns = [*Verdict]
+    columns = [*type(lives[0])]
     print("file", "mutants", *(it.value for it in columns), "argued", sep=" | ")
     for file in dict.fromkeys(mutant.file for mutant in verdicts):
         ours = {it: verdict for it, verdict in verdicts.items() if it.file == file}
         counts = collections.Counter(ours.values())
-        surviving = [it for it, verdict in ours.items() if verdict is Verdict.SURVIVES]
+        surviving = [it for it, verdict in ours.items() if verdict in lives]
         excuses = sum(str(it) in harmless for it in surviving)
         numbers = [len(ours), *(counts[it] for it in columns), excuses]
         print(file, *numbers, sep=" | ")
@@ -80,7 +85,7 @@ def main() -> int:
             verdicts[mutant] = judge.judge(mutant)
             if verdicts[mutant] is Verdict.SURVIVES and str(mutant) not in known:
                 print(f"survives: {mutant}", flush=True)
-    report(verdicts, harmless)
+    report(verdicts, [Verdict.SURVIVES], harmless)
     for line in sorted(stale):
         print(f"no such mutant any more: {line}")
     survivors = [it for it, verdict in verdicts.items() if verdict is Verdict.SURVIVES]

@@ -129,9 +129,9 @@ SLICES = (
     ),
     Slice(
         "mutants",
-        "Small faults in the C core, made by a machine: the simulation must notice "
-        "them, but for those that are listed.",
-        minutes=3,
+        "Small faults in the core, made by a machine: the simulation must notice those "
+        "in C and quick tests those in Python, but for those that are listed.",
+        minutes=6,
         tests=("test_mutation.py",),
         numbers={"AZC_MUTANTS": 120},
     ),

@@ -1,0 +1,350 @@
+"""Which tests a fault in the Python core has to get past, and whether it does.
+
+One pytest run collects the tests.  It does not run them itself: each fault gets a child
+process, forked when all is imported, in which the functions of the file have the code
+of the mutant.  A first child without a fault tells which lines each test reaches: a
+fault has to get past those that reach its line, first those that reach little else.
+(Programs that tests start find the mutant in a copy of the installed package, by
+PYTHONPATH; but what only they reach, no test counts as reaching.)
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import importlib.util
+import inspect
+import json
+import os
+import resource
+import select
+import shutil
+import signal
+import sys
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import pytest
+    from mutants import Mutant
+
+TESTS = Path(__file__).parents[1]
+CORE = TESTS.parent / "aiozerocopy" / "_core"
+
+MOST_TESTS = 100  # of those that reach a line
+ORIGINAL = 1800  # seconds of CPU for all tests, without a fault
+CPU_SECONDS = 30  # of a mutant that never ends,
+PATIENCE = 8.0 * float(os.environ.get("AZC_PATIENCE", "1"))  # or waits in one test
+# What a child leaves behind becomes ours, and no child outlives us.
+SUBREAPER, DEATH_SIGNAL = 36, 1  # PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG
+
+# Of the links and loops only these: they are enough for what Python does.
+LINKS = {"asyncio": {"pipe", "unix"}, "trio": {"pipe"}}
+
+
+class Verdict(Enum):
+    IMPOSSIBLE = "cannot be tried"  # it has other variables in its closure
+    KILLED = "killed"
+    ENDLESS = "killed as it does not end"
+    UNREACHED = "no test reaches it"
+    SURVIVES = "survives"
+
+
+LIVES = (Verdict.UNREACHED, Verdict.SURVIVES)
+
+
+class Judge:
+    """A plugin of pytest that forks, and runs tests, once for each mutant."""
+
+    def __init__(self, folder: Path, work: Callable[[Judge], None]) -> None:
+        self.folder = folder
+        self.failures: list[str] = []  # of tests, without a mutant
+        self._work = work
+        self._items: list[pytest.Item] = []
+        self._reached: dict[str, list[int]] = {}  # by "file:line": tests
+        self._functions: dict[str, list[FunctionType]] = {}
+        self._progress = -1  # where a child tells that a test begins
+        self._failed: list[str] = []
+
+    # -- what pytest calls ----------------------------------------------------------
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if _is_quick(item)]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failed.append(f"{report.nodeid}\n{report.longreprtext}")
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+        conftest = next(
+            it
+            for it in session.config.pluginmanager.get_plugins()
+            if getattr(it, "__file__", None) == str(TESTS / "conftest.py")
+        )
+        for name in [name for name in conftest.LOOPS if name not in LINKS]:
+            del conftest.LOOPS[name]  # (which are run once before the tests)
+        self._items = session.items
+        self._functions = _functions_of_core()
+        package = importlib.util.find_spec("aiozerocopy")
+        assert package is not None
+        assert package.submodule_search_locations
+        shutil.copytree(package.submodule_search_locations[0], self._copy)
+        gc.collect()
+        gc.freeze()  # no child writes to it
+        if self._look_at_the_original():
+            self._work(self)
+        return True
+
+    # -- the tests without a fault --------------------------------------------------
+
+    @property
+    def _copy(self) -> Path:
+        return self.folder / "package" / "aiozerocopy"
+
+    def _look_at_the_original(self) -> bool:
+        """Which tests there are for each line; False if they do not get to an end."""
+        told = self.folder / "original"
+        work = partial(self._observe, told)
+        if self._in_child(work, ORIGINAL, 15 * PATIENCE) != 0:
+            return False
+        reached = []
+        for n, line in enumerate(told.read_text().splitlines()):
+            failure, lines = json.loads(line)
+            reached.append(len(lines))
+            if failure:
+                self.failures.append(failure)
+                continue
+            for each in lines:
+                self._reached.setdefault(each, []).append(n)
+        for tests in self._reached.values():
+            tests.sort(key=lambda n: (_on_trio(self._items[n]), reached[n], n))
+        return True
+
+    def _observe(self, told: Path) -> int:
+        lines = Lines()
+        with told.open("w") as file:
+            for i in range(len(self._items)):
+                self._failed.clear()
+                with lines:
+                    self._run(i)
+                failure = self._failed[0] if self._failed else ""
+                file.write(json.dumps((failure, sorted(lines.reached))) + "\n")
+                file.flush()
+        return 0
+
+    # -- one fault ------------------------------------------------------------------
+
+    def judge(self, mutant: Mutant) -> Verdict:
+        tests = self._tests_of(mutant)
+        if not tests:
+            return Verdict.UNREACHED
+        source = (CORE / mutant.file).read_text()
+        target = self._copy / "_core" / mutant.file
+        target.write_text(mutant.applied(source))
+        code = self._in_child(lambda: self._try(mutant, tests), CPU_SECONDS)
+        target.write_text(source)
+        known = {0: Verdict.SURVIVES, 2: Verdict.IMPOSSIBLE, None: Verdict.ENDLESS}
+        return known.get(code, Verdict.KILLED)
+
+    def _tests_of(self, mutant: Mutant) -> list[int]:
+        first, last = _statement_at((CORE / mutant.file).read_text(), mutant.line)
+        every = dict.fromkeys(
+            n
+            for line in (mutant.line, *range(first, last + 1))
+            for n in self._reached.get(f"{mutant.file}:{line}", [])
+        )
+        return list(every)[:MOST_TESTS]
+
+    def _try(self, mutant: Mutant, tests: Iterable[int]) -> int:
+        try:
+            self._put_in(mutant)
+        except ValueError:
+            return 2
+        for n in tests:
+            self._run(n)
+            if self._failed:
+                return 1
+        return 0
+
+    def _put_in(self, mutant: Mutant) -> None:
+        """Give the file's functions the code of the mutant.
+
+        Raises:
+            ValueError: one of them would have other variables in its closure.
+        """
+        source = (CORE / mutant.file).read_text()
+        codes = {
+            _place(before): after
+            for before, after in zip(
+                _functions_in(source),
+                _functions_in(mutant.applied(source)),
+                strict=True,
+            )
+        }
+        for function in self._functions[mutant.file]:
+            place = _place(function.__code__)
+            if place in codes:
+                function.__code__ = codes[place]
+
+    def _run(self, n: int) -> None:
+        os.write(self._progress, b".")
+        item = self._items[n]
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+
+    # -- children -------------------------------------------------------------------
+
+    def _in_child(
+        self, work: Callable[[], int], cpu_seconds: int, patience: float = PATIENCE
+    ) -> int | None:
+        """What it returned; None if it did not get to its end."""
+        told, self._progress = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._begin_child(cpu_seconds)
+                os._exit(work())
+            finally:
+                os._exit(3)
+        os.close(self._progress)
+        try:
+            code = _ended(pid, told, patience)
+        finally:
+            os.close(told)
+            _end_all(pid)
+        return None if code in (None, -signal.SIGXCPU, -signal.SIGKILL) else code
+
+    def _begin_child(self, cpu_seconds: int) -> None:
+        os.setsid()
+        faulthandler.disable()
+        ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        silence = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(silence, fd)
+        os.close(silence)
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        sys.dont_write_bytecode = True
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        os.environ["PYTHONPATH"] = str(self._copy.parent)
+
+
+class Lines:
+    """Which lines of the core run meanwhile, in any thread."""
+
+    def __init__(self) -> None:
+        self.reached: set[str] = set()
+        self._monitoring: Any = sys.monitoring
+        self._tool = 4
+        self._monitoring.use_tool_id(self._tool, "mutants")
+        events = self._monitoring.events.LINE
+        self._monitoring.register_callback(self._tool, events, self._note)
+
+    def __enter__(self) -> None:
+        self.reached = set()
+        self._monitoring.set_events(self._tool, self._monitoring.events.LINE)
+        self._monitoring.restart_events()
+
+    def __exit__(self, *_: object) -> None:
+        self._monitoring.set_events(self._tool, 0)
+
+    def _note(self, code: CodeType, line: int) -> Any:
+        folder, _, name = code.co_filename.rpartition("/")
+        if folder.endswith("aiozerocopy/_core"):
+            self.reached.add(f"{name}:{line}")
+        return self._monitoring.DISABLE
+
+
+def _is_quick(item: pytest.Item) -> bool:
+    if any(item.get_closest_marker(name) for name in ("slow", "builds", "quiet")):
+        return False
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    links = [parameters[it] for it in ("link", "clogged", "some") if it in parameters]
+    loop = parameters.get("anyio_backend", "asyncio")
+    return loop in LINKS and LINKS[loop].issuperset(links)
+
+
+def _on_trio(item: pytest.Item) -> bool:
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return bool(parameters.get("anyio_backend") == "trio")
+
+
+def _functions_of_core() -> dict[str, list[FunctionType]]:
+    """By file."""
+    found: dict[str, list[FunctionType]] = {}
+    for it in gc.get_objects():
+        if type(it) is FunctionType:
+            folder, _, name = it.__code__.co_filename.rpartition("/")
+            if folder.endswith("aiozerocopy/_core"):
+                found.setdefault(name, []).append(it)
+    return found
+
+
+def _functions_in(source: str) -> Iterator[CodeType]:
+    """Those that stand in no other function."""
+
+    def inside(code: CodeType) -> Iterator[CodeType]:
+        for it in code.co_consts:
+            if isinstance(it, CodeType):
+                if it.co_flags & inspect.CO_OPTIMIZED:
+                    yield it
+                else:
+                    yield from inside(it)  # a class
+
+    return inside(compile(source, "mutant", "exec", dont_inherit=True))
+
+
+def _place(code: CodeType) -> tuple[str, int]:
+    return code.co_qualname, code.co_firstlineno
+
+
+def _statement_at(source: str, line: int) -> tuple[int, int]:
+    """The first and last line of the smallest statement there, without its body."""
+    first = last = line
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            end = body[0].lineno - 1 if body else node.end_lineno or line
+            if node.lineno <= line <= max(end, node.lineno):
+                first, last = node.lineno, max(end, node.lineno)
+    return first, last
+
+
+def _ended(pid: int, progress: int, patience: float) -> int | None:
+    """Its exit status; None if one of its tests takes too long."""
+    fd = os.pidfd_open(pid)
+    try:
+        ready = select.poll()
+        ready.register(fd, select.POLLIN)
+        ready.register(progress, select.POLLIN)
+        while events := dict(ready.poll(patience * 1000)):
+            if fd in events:
+                return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            if not os.read(progress, 4096):
+                ready.unregister(progress)
+        return None
+    finally:
+        os.close(fd)
+
+
+def _end_all(pid: int) -> None:
+    """Kill the child's group and whatever it has left to us."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    while True:
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        for child in map(int, children):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
