@@ -172,7 +172,7 @@ int azc_send_copied(azc_id channel, azc_id port, uint64_t token,
 
 /* The same as azc_send_bound for count messages in one block.  If it returns
  * -EINPROGRESS, the caller tells their sizes by azc_set_sizes; until then they are
- * one message. */
+ * one message, and still are if the sum is another (-EINVAL). */
 int azc_send_batch(azc_id channel, const void *data, size_t n, int count);
 int azc_set_sizes(azc_id channel, uint64_t token, const uint64_t *sizes,
                   int nsizes);

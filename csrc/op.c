@@ -50,6 +50,9 @@ void azc__op_free(azc_op *op) {
 }
 
 int azc__op_set_sizes(azc_op *op, const uint64_t *sizes, int nsizes) {
+    uint64_t sum = 0;
+    for (int i = 0; i < nsizes; i++) sum += sizes[i];
+    if (sum != op->total) return -EINVAL;
     if (op->ends) return 0;
     op->own_ends = op->ends = azc_sys.allocate((size_t)nsizes * sizeof *sizes);
     if (!op->ends) return -ENOMEM;

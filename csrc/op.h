@@ -49,7 +49,8 @@ azc_op *azc__op_new(const struct iovec *vec, int count, const uint64_t *sizes,
  * only if it was made with as many. */
 void azc__op_fill(azc_op *op, const struct iovec *vec, int count);
 void azc__op_free(azc_op *op);
-/* Sets the lengths of its messages, unless they are known; 0 or -ENOMEM. */
+/* Sets the lengths of its messages, unless they are known; 0, -ENOMEM, or -EINVAL if
+ * they are not those of all its bytes. */
 int azc__op_set_sizes(azc_op *op, const uint64_t *sizes, int nsizes);
 /* How many messages it has carried to their end. */
 uint64_t azc__op_messages(const azc_op *op);

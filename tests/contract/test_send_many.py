@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 import anyio
 import pytest
 from links import BIG, Link, begun, reading, stuck
 from oracle import Checker, message, poison
+
+import aiozerocopy as azc
+from aiozerocopy._core import channel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,6 +75,27 @@ async def test_cancel_cuts_between_messages(clogged: Link, size: int) -> None:
     checker.finish()
     assert checker.counts[2] == 1
     assert 0 < checker.counts[1] < count
+
+
+async def test_size_that_changes_once_it_is_queued(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread may do that: a cancel cuts as if it had not, and nothing comes after."""
+    monkeypatch.setattr(channel, "nbytes", lambda message: len(message) + 5_001)
+    batch = [bytes([n % 256]) * 1_000 for n in range(500)]
+    near, far = socket.socketpair()
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 10_000)
+    async with azc.wrap_socket(near) as stream, azc.wrap_socket(far) as reader:
+        await stream.send(b"1st")  # (it finds its loop)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stream.send_many, batch)
+            await begun(stream)
+            tasks.cancel_scope.cancel()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stream.aclose)
+            received = b"".join([chunk async for chunk in reader])
+    assert (b"1st" + b"".join(batch)).startswith(received)
+    assert len(received) % 1_000 == len(b"1st")
 
 
 async def test_takes_half_a_megabyte_at_a_time(clogged: Link) -> None:

@@ -740,6 +740,7 @@ static void check_sizes(void) {
     allocations_left = 0;
     CHECK(azc_set_sizes(it.channel, 0, sizes, 3) == -ENOMEM);
     allocations_left = -1;
+    CHECK(azc_set_sizes(it.channel, 0, sizes, 2) == -EINVAL);
     CHECK(azc_set_sizes(it.channel, 0, sizes, 3) == 0);
     CHECK(azc_set_sizes(it.channel, 5, sizes, 3) == 0);
     CHECK(azc_cancel(it.channel, 0, 5000, &event) == AZC_RESCUED);
