@@ -187,7 +187,8 @@ class Judge:
             objects = [each for each in objects if each.stem != source.stem]
             objects.append(mutant)
         target, main = self.folder / "program", self.folder / f"{program.name}.main"
-        command = ["cc", *objects, "-x", "none", main, "-lpthread", "-o", target]
+        command: list[str | Path] = ["cc", *objects, "-x", "none", main, "-lpthread"]
+        command += ["-o", target]
         assert _run(command), f"{program.name} does not link"
         return target
 
