@@ -105,9 +105,14 @@ class SceneFeeder(FrameFeeder):
             "reference": str(self._reference),
             "progress": str(progress),
             **(self._in_process(output[-1], check) if self.way == "pyav" else {}),
+            **(self._for_writer(output) if self.way == "writer" else {}),
             **self.options,
         }
         return [sys.executable, "-m", "aiozerocopy.bench.scenes", json.dumps(job)]
+
+    def _for_writer(self, output: Sequence[str]) -> dict[str, Any]:
+        """It makes the command itself."""
+        return {"ffmpeg": self.video.ffmpeg, "output": [*output]}
 
     def _in_process(self, path: str, check: bool) -> dict[str, Any]:
         """The same output, for PyAV."""
@@ -150,9 +155,9 @@ def need_opengl() -> None:
 
 def headline(name: str) -> Headline:
     return Headline(
-        "Readback auto, put",
+        "Readback, Writer",
         ["TurboPipe"],
-        work=f"{name} OpenGL scene to x264: gl.Readback, put",
+        work=f"{name} OpenGL scene to x264: gl.Readback, ffmpeg.Writer",
         unit="frames",
     )
 
@@ -162,6 +167,7 @@ def scene(lab: Lab, title: str, video: Video, work: Work) -> Race:
     tuned = {"module": "turbopipe", "pipe_size": PIPE_SIZE}
     compatible = {"module": "aiozerocopy.compat.turbopipe"}
     given: Mapping[str, Mapping[str, Any]] = {
+        "Readback, Writer": {"way": "writer"},
         "Readback auto, put": ours("auto", exact=False),
         "Readback auto, put, uvloop": ours("auto", exact=False)
         | {"loop": "uvloop", "needs": ("uvloop", "moderngl")},
@@ -176,7 +182,7 @@ def scene(lab: Lab, title: str, video: Video, work: Work) -> Race:
         "PyAV in this process": {"way": "pyav", "needs": ("av", "moderngl")},
     }
     comparisons = [
-        Comparison("Readback auto, put", [rival])
+        Comparison("Readback, Writer", [rival])
         for rival in (
             "TurboPipe",
             "TurboPipe, our pipe and environment",

@@ -102,22 +102,46 @@ async def readback(job: Job) -> None:
     job.command = fill(job.command, reading.ffmpeg_options, [])
     with reading:
         async with our_child(job) as stream:
-            amounts = (job.warm, job.frames)
-            for frames, n in zip(scene.phases(), amounts, strict=True):
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(send_pictures, reading, stream, n)
-                    for _ in frames:
-                        await reading.wait_room()
-                        reading.submit(scene.framebuffer)
-                await stream.flush()
+            await draw_and_send(job, scene, reading, stream)
     scene.tell()
 
 
-async def send_pictures(reading: Any, stream: Any, n: int) -> None:
+async def writer(job: Job) -> None:
+    """Ours as a program has it: `Writer` converts what was read, and sends it."""
+    from aiozerocopy import ffmpeg
+    from aiozerocopy.gl import Readback
+
+    scene = Scene(job)
+    with Readback(scene.context, scene.size, depth=job.buffers) as reading:
+        film = ffmpeg.Writer(
+            job.options["output"],
+            scene.size,
+            FPS,
+            reading.pix_fmt,
+            ffmpeg=job.options["ffmpeg"],
+        )
+        async with film:
+            await draw_and_send(job, scene, reading, film)
+    tell_frames(job, film.frames_written)
+    scene.tell()
+
+
+async def draw_and_send(job: Job, scene: Scene, reading: Any, sink: Any) -> None:
+    for frames, n in zip(scene.phases(), (job.warm, job.frames), strict=True):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(send_pictures, reading, sink, n)
+            for _ in frames:
+                await reading.wait_room()
+                reading.submit(scene.framebuffer)
+
+
+async def send_pictures(reading: Any, sink: Any, n: int) -> None:
+    """Return when the last of them is out."""
     for _ in range(n):
         picture = await reading.next()
-        await stream.put(picture)
+        ticket = await sink.put(picture)
         picture.release()
+    await ticket
 
 
 async def read_into(job: Job) -> None:
@@ -185,7 +209,7 @@ def tell_frames(job: Job, n: int) -> None:
 
 WAYS: dict[str, Callable[[Job], Awaitable[None]]] = {
     function.__name__: function
-    for function in (readback, read_into, read_and_write, pyav)
+    for function in (readback, writer, read_into, read_and_write, pyav)
 }
 
 if __name__ == "__main__":
