@@ -73,11 +73,14 @@ static bool is_waiting(const azc_queue *queue, uint64_t token) {
     return it != NULL;
 }
 
-/* What is left of an azc_send_bound goes first, whether there is room or not. */
-static uint64_t unsent_bound(const chan *channel) {
+/* What is left of a message that had an attempt goes first, whether there is room or
+ * not. */
+static uint64_t unsent_of_attempts(const chan *channel) {
     uint64_t unsent = 0;
-    for (int i = 0; i < channel->count; i++)
-        if (channel->order[i]->bound) unsent += channel->order[i]->length;
+    for (int i = 0; i < channel->count; i++) {
+        const op *it = channel->order[i];
+        if (it->bound || it->copies) unsent += it->length;
+    }
     return unsent;
 }
 
@@ -93,9 +96,9 @@ void op_has_room(op *it) {
               "operation %ld has room, but it still waits for it",
               (long)it->token);
     uint64_t unsent = unsent_before(&azc->queue, op);
-    uint64_t bound = unsent_bound(it->channel);
-    SIM_CHECK(unsent <= bound ||
-                  unsent - bound + it->length <= it->channel->most,
+    uint64_t first = unsent_of_attempts(it->channel);
+    SIM_CHECK(unsent <= first ||
+                  unsent - first + it->length <= it->channel->most,
               "operation %ld has room, but %ld bytes are before it",
               (long)it->token, (long)unsent);
 }
