@@ -199,7 +199,7 @@ class FrameClient:
             frame = await receiver.receive()
         except (*_LOST, anyio.ClosedResourceError) as error:
             await self._drop_stream()
-            if not self._closed and self._is_last(error):
+            if not self._closed and self._count_failure(error):
                 raise
             return None
         except FrameError:
@@ -216,7 +216,7 @@ class FrameClient:
             self._stream = await self._connect()
         except _LOST as error:
             self.stats.failures += 1
-            if self._is_last(error):
+            if self._count_failure(error):
                 raise
             return
         self._receiver = FrameReceiver(self._stream, self._pool, self._max_bytes)
@@ -228,8 +228,8 @@ class FrameClient:
         self._tell("waiting", seconds)
         await anyio.sleep(seconds)
 
-    def _is_last(self, error: Exception) -> bool:
-        """Count the failure: is no attempt left, or are more of no use?"""
+    def _count_failure(self, error: Exception) -> bool:
+        """True if it is the last: no attempt is left, or more are of no use."""
         if _is_final(error):
             return True
         self._failed += 1
