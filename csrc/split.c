@@ -384,12 +384,14 @@ static size_t to_next_unit(const azc_split *it) {
     return it->unit - atomic_load(&it->taken) % it->unit;
 }
 
-/* How many bytes all are to have next: what the source has, or a part.  0: none yet. */
+/* How many bytes all are to have next: what the source has, or a part.  0: none yet.
+ * Whoever joined before these bytes came is seen after they were counted, and no
+ * sooner. */
 static ssize_t look(azc_split *it) {
+    ssize_t n = azc_sys.unread(it->source);
     size_t most = it->copied ? COPIED : MOST;
     if (is_between_units(it) && somebody_joins(it) && to_next_unit(it) < most)
         most = to_next_unit(it);
-    ssize_t n = azc_sys.unread(it->source);
     if (n > (ssize_t)most) n = (ssize_t)most;
     if (n <= 0 || !it->copied) return n;
     const struct iovec vec = {it->copied, (size_t)n};
@@ -400,13 +402,13 @@ static ssize_t look(azc_split *it) {
 
 /* Returns 1 at the source's end. */
 static int round_of_all(azc_split *it) {
-    int r = begin_readers(it);
-    if (r < 0) return r;
     if (it->window == 0) {
         ssize_t n = look(it);
         if (n < 0) return (int)n;
         it->window = (size_t)n;
     }
+    int r = begin_readers(it); /* after the look: see there */
+    if (r < 0) return r;
     if (it->window == 0) return wait_for_any(it);
     forgive(it);
     ssize_t common = give_all(it);

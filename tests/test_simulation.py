@@ -10,7 +10,8 @@ tests/sim/pace.c gives csrc/pace.c a clock of its own; stop_early.c takes memory
 while a pipe is being written; fairness.c lets others wait while a pump is busy;
 writer.c checks which thread writes a big message; cores.c prints how many cores the
 helper sees; locked.c takes locked pages back from a pipe; queueing.c has the queue by
-hand, and cancelling.c what is asked for while a system call runs.  Over the simulated
+hand, and cancelling.c what is asked for while a system call runs; joining.c joins a
+split while that looks at its source.  Over the simulated
 kernel, submitting.c makes its situations by hand, and pools.c has an address space of
 its own.
 """
@@ -35,12 +36,15 @@ HELPER = [
     *("channel", "ending", "move", "submit", "cancel", "pump", "passing", "relay"),
     *("ring", "fork", "census", "fds"),
 ]
-REAL = (*HELPER, "sys", "poller_epoll")
+REAL = (*HELPER, "split", "sys", "poller_epoll")
 KERNEL = ("kernel", "rates", "lending", "poller", "threads")
 SENDS = ("sim", "oracle", "ports")
 RELAYS = ("relaying", "splicing")
 SCRIPT = ("situations", "scripted", "threads")
-OVER_LINUX = ("queueing", "cancelling", "stop_early", "fairness", "writer")
+OVER_LINUX = (
+    *("queueing", "cancelling", "joining"),
+    *("stop_early", "fairness", "writer"),
+)
 LENDS = "-DAZC_LEND_MIN=2000"  # bytes; small loans are many loans
 
 SEEDS = os.environ.get("AZC_SIM_SEEDS", "10000")

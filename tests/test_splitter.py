@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import anyio
@@ -101,6 +102,47 @@ async def test_who_joins_later_has_the_rest(unit: int) -> None:
             await one.wait()
     begin = -(-1000 // unit) * unit
     assert collected.contents[reader] == DATA[begin:]
+
+
+class Counting:
+    """A thread that writes number after number into a pipe."""
+
+    def __init__(self, writer: azc.SendStream) -> None:
+        self.begun = -1  # the latest that it has begun to write
+        self._is_over = False
+        self._writer = writer
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._is_over:
+            number = self.begun + 1
+            self.begun = number
+            self._writer.send_from_thread(number.to_bytes(8, "big"))
+
+    def end(self) -> None:
+        self._is_over = True
+        self._thread.join()
+
+
+async def test_who_joins_has_what_is_sent_then() -> None:
+    """However soon it is sent, and although another reader has all."""
+    async with azc.pipe() as (source, writer):
+        async with azc.Splitter(source, unit=8, patience=math.inf) as splitter:
+            async with anyio.create_task_group() as tasks:
+                Collector(tasks, await splitter.join())
+                counting = Counting(writer)
+                try:
+                    for _ in range(1_000):
+                        reader = await splitter.join()
+                        next_one = counting.begun + 1
+                        first = bytearray(8)
+                        await reader.receive_exactly(first)
+                        assert int.from_bytes(first, "big") <= next_one
+                        reader.abort()
+                finally:
+                    counting.end()
+                await writer.aclose()
 
 
 async def test_without_readers_all_is_taken() -> None:

@@ -224,7 +224,6 @@ static void cancel(void) {
     int i = (int)below((unsigned)length);
     azc_op *op = row[i].op;
     azc__queue_remove(&queue, op);
-    CHECK(!op->next);
     azc__op_free(op);
     take_out(i);
     admit_row();

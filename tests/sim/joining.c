@@ -1,0 +1,89 @@
+/* joining.c - a reader that joins a split at the worst moment has all that comes then.
+ *
+ * It joins inside of the split's look at the source, and what comes next is there before
+ * that look is over: so another thread's join and send happen at exactly that moment.
+ */
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "split.h"
+#include "sys.h"
+
+#define CHECK(condition)                                                       \
+    do {                                                                       \
+        if (!(condition)) {                                                    \
+            fprintf(stderr, "joining: not %s, line %d, unit %zu\n",            \
+                    #condition, __LINE__, unit);                               \
+            exit(1);                                                           \
+        }                                                                      \
+    } while (0)
+
+static size_t unit;
+static int source[2], first[2], second[2];
+static azc_split *split;
+static azc_split_reader *readers[2];
+static ssize_t (*real_unread)(int fd);
+static int looks;
+
+static void send_word(const char *word) {
+    CHECK(write(source[1], word, strlen(word)) == (ssize_t)strlen(word));
+}
+
+/* The first look finds two bytes; the second one comes when they are taken. */
+static ssize_t unread(int fd) {
+    if (fd == source[0] && ++looks == 2) {
+        CHECK(azc_split_join(split, second[1], &readers[1]) == 0);
+        send_word("cdEFGHIJKL");
+        close(source[1]);
+    }
+    return real_unread(fd);
+}
+
+static void open_pipe(int *ends) {
+    CHECK(pipe(ends) == 0);
+    CHECK(fcntl(ends[1], F_SETFL, O_NONBLOCK) == 0);
+}
+
+static void check_content(const int *ends, const char *wanted) {
+    char bytes[100];
+    ssize_t n = read(ends[0], bytes, sizeof bytes);
+    CHECK(n == (ssize_t)strlen(wanted) &&
+          memcmp(bytes, wanted, (size_t)n) == 0);
+    CHECK(read(ends[0], bytes, sizeof bytes) == 0);
+    close(ends[0]);
+}
+
+/* `from` is where the second one's bytes begin. */
+static void play(size_t in_units, const char *from) {
+    unit = in_units;
+    looks = 0;
+    open_pipe(source);
+    open_pipe(first);
+    open_pipe(second);
+    CHECK(fcntl(source[0], F_SETFL, O_NONBLOCK) == 0);
+    int null = open("/dev/null", O_WRONLY);
+    CHECK(azc_split_open(source[0], -1, null, UINT64_MAX, unit, &split) == 0);
+    CHECK(azc_split_join(split, first[1], &readers[0]) == 0);
+    send_word("ab");
+    CHECK(azc_split_run(split) == 0);
+    for (int i = 0; i < 2; i++) {
+        CHECK(azc_split_outcome(readers[i]) == AZC_HAS_ALL);
+        azc_split_let_go(readers[i]);
+    }
+    azc_split_free(split);
+    check_content(first, "abcdEFGHIJKL");
+    check_content(second, from);
+}
+
+int main(void) {
+    real_unread = azc_sys.unread;
+    azc_sys.unread = unread;
+    play(1, "cdEFGHIJKL");
+    play(2, "cdEFGHIJKL");
+    play(4, "EFGHIJKL"); /* a whole unit */
+    return 0;
+}
