@@ -12,7 +12,7 @@ SLICES = (
         "The C part over a simulated kernel, with threads that switch where the seed "
         "says: order, memory, completions and exact errors hold for every seed; a "
         "quarter as many seeds have relays.",
-        minutes=12,
+        minutes=9,
         tests=("test_simulation.py", "-k", "not race and not test_relays"),
         numbers={"AZC_SIM_SEEDS": 200_000},
     ),
@@ -54,7 +54,7 @@ SLICES = (
         "injected-errors",
         "System calls that fail: each call of a scene, with each errno, the first "
         "twenty times; these are drawn from all such cases, always the same.",
-        minutes=6,
+        minutes=5,
         tests=("test_injected_errors.py",),
         numbers={"AZC_INJECT": 800},
     ),
@@ -118,7 +118,7 @@ SLICES = (
         "sanitizers",
         "Tests on a build with AddressSanitizer and UndefinedBehaviorSanitizer, and on "
         "one with ThreadSanitizer.",
-        minutes=7,
+        minutes=6,
         tests=("test_sanitized.py",),
     ),
     Slice(
@@ -131,7 +131,7 @@ SLICES = (
         "mutants",
         "Small faults in the core, made by a machine: the simulation must notice those "
         "in C and quick tests those in Python, but for those that are listed.",
-        minutes=6,
+        minutes=10,
         tests=("test_mutation.py",),
         numbers={"AZC_MUTANTS": 120},
     ),
