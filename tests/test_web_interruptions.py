@@ -219,7 +219,19 @@ def short_naps(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("aiozerocopy.web.on_aiohttp.LOOK_SECONDS", 0.01)
 
 
+@pytest.fixture
+def encoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many turns as a thread takes nobody knows."""
+
+    async def run_sync(call: Callable[..., Any], *args: Any) -> Any:
+        await anyio.lowlevel.checkpoint()
+        return call(*args)
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("encoded_at_once")
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("face", FACES)
@@ -267,17 +279,6 @@ class AtTurn:
             return
         self.was_in_time = True
         gc.collect() if self._what == "collect" else getattr(guest, self._what)()
-
-
-@pytest.fixture
-def encoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many turns as a thread takes nobody knows."""
-
-    async def run_sync(call: Callable[..., Any], *args: Any) -> Any:
-        await anyio.lowlevel.checkpoint()
-        return call(*args)
-
-    monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
 
 
 @pytest.mark.usefixtures("encoded_at_once")
