@@ -5,7 +5,7 @@ malloc, so that a buffer which C looks at after its end is found out as well.
 ThreadSanitizer looks at what our C does; Python itself is not built for it.
 
 AZC_SANITIZED=all runs all tests of streams, servers and sources that way on asyncio,
-which takes an hour or two.
+which takes long.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ def short_naps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def encoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many turns as a thread takes nobody knows."""
+    """How many turns a thread takes, and which line it wakes, nobody knows."""
 
     async def run_sync(call: Callable[..., Any], *args: Any) -> Any:
         await anyio.lowlevel.checkpoint()
