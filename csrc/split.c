@@ -163,13 +163,13 @@ static bool somebody_joins(azc_split *it) {
     return joining;
 }
 
-static bool is_between_units(const azc_split *it) {
+static bool is_inside_unit(const azc_split *it) {
     return atomic_load(&it->taken) % it->unit != 0;
 }
 
 /* Lets those who have joined begin, if they can here. */
 static int begin_readers(azc_split *it) {
-    if (is_between_units(it)) return 0;
+    if (is_inside_unit(it)) return 0;
     pthread_mutex_lock(&it->lock);
     azc_split_reader *new = it->joining;
     it->joining = NULL;
@@ -390,7 +390,7 @@ static size_t to_next_unit(const azc_split *it) {
 static ssize_t look(azc_split *it) {
     ssize_t n = azc_sys.unread(it->source);
     size_t most = it->copied ? COPIED : MOST;
-    if (is_between_units(it) && somebody_joins(it) && to_next_unit(it) < most)
+    if (is_inside_unit(it) && somebody_joins(it) && to_next_unit(it) < most)
         most = to_next_unit(it);
     if (n > (ssize_t)most) n = (ssize_t)most;
     if (n <= 0 || !it->copied) return n;
