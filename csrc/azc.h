@@ -129,7 +129,9 @@ int azc_port_fd(azc_id port);
  * and returns the oldest of the others, up to max.  Each is returned again and
  * again until it is acknowledged, so an interrupted caller loses none. */
 int azc_port_take(azc_id port, uint64_t recorded, azc_event *events, int max);
-/* -EBUSY: it stays open, since operations or events still belong to it. */
+/* 1 while an operation, or an event that was not acknowledged, belongs to it; else 0. */
+int azc_port_is_busy(azc_id port);
+/* -EBUSY: it is, and stays open. */
 int azc_port_close(azc_id port);
 
 /* A channel over fd, which it owns from now on (also its closing), unless the

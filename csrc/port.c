@@ -226,6 +226,14 @@ int azc_port_take(azc_id id, uint64_t recorded, azc_event *events, int max) {
     return count;
 }
 
+int azc_port_is_busy(azc_id id) {
+    azc_port *port = enter(id);
+    if (!port) return azc__handle_why(&azc__ports, id);
+    int busy = port->notes > 0;
+    leave(port);
+    return busy;
+}
+
 int azc_port_close(azc_id id) {
     azc_port *port = enter(id);
     if (!port) return azc__handle_why(&azc__ports, id);

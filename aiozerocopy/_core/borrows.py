@@ -178,8 +178,12 @@ class Port:
                 return False
             ready.poll(None if left is None else left * 1000)
 
+    def is_busy(self) -> bool:
+        """Has C an operation of this port, or an event that was not drained?"""
+        return lib.azc_port_is_busy(self.id) == 1
+
     def close(self) -> bool:
-        """Close, unless C still has an operation of this port; true if it did."""
+        """Close, unless it is busy; true if it did."""
         return _close(self._number[0], self.operations)
 
     # (a default argument is still there at interpreter exit, when globals are gone)

@@ -213,14 +213,15 @@ class Waiter:
             self._end()
 
     def _end(self) -> None:
-        """Close the port, once C has no operation of it any more."""
+        """Close the port.  While it is busy it stays watched, and `_hear` ends it."""
+        if self.port.is_busy():
+            return
         if _waiters.get(id(self.native)) is self:
             del _waiters[id(self.native)]
         if self._is_watched:
             self.loop.unwatch(self._fd)
             self._is_watched = False
-        if not self.port.close() and not self.loop.is_closed():
-            self._watch()
+        self.port.close()
 
     async def wait(self, operation: Operation) -> None:
         """Return once the operation is done.  A cancel leaves the operation alone."""

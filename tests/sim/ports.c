@@ -66,9 +66,10 @@ void ports_renew_one(void) {
 }
 
 static void close_retired(port *it) {
-    int r = azc_port_close(it->id);
-    SIM_CHECK(r == (it->pending ? -EBUSY : 0),
-              "azc_port_close: %d, %d operations name it", r, it->pending);
+    int busy = azc_port_is_busy(it->id), r = azc_port_close(it->id);
+    SIM_CHECK(busy == (it->pending > 0) && r == (it->pending ? -EBUSY : 0),
+              "azc_port_is_busy: %d, azc_port_close: %d, %d operations name it",
+              busy, r, it->pending);
     it->closed = r == 0;
     it->open = !it->closed;
 }
@@ -79,6 +80,7 @@ void ports_call_late(void) {
     if (!it->closed) return;
     SIM_CHECK(azc_port_fd(it->id) == -ESHUTDOWN &&
                   azc_port_take(it->id, 0, &event, 1) == -ESHUTDOWN &&
+                  azc_port_is_busy(it->id) == -ESHUTDOWN &&
                   azc_port_close(it->id) == -ESHUTDOWN,
               "a closed port answers");
 }

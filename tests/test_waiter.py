@@ -1,0 +1,342 @@
+"""A loop's waiter, by hand: it hears of what C ends late, and goes with the last of it.
+
+What C is still using when a stream ends is seldom more than microseconds old.  Here it
+is a message on the same port, which lasts until somebody reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from interruption import Interruption, Lines, shown
+from links import is_trio, others_wait, until
+from unread import SIZE, Unread
+
+from aiozerocopy._core.binding import lib
+from aiozerocopy._core.waiter import (
+    _waiters,
+    announce_closing,
+    call_soon,
+    checkpoint,
+    current_loop,
+    current_waiter,
+    enter,
+    is_current,
+    runs_here,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from interruption import Place
+
+    from aiozerocopy._core.waiter import Loop
+
+pytestmark = pytest.mark.anyio
+
+
+class Busy:
+    """The loop's waiter, and a message on its port that nobody reads."""
+
+    def __init__(self) -> None:
+        self.pipe = Unread()
+        self.key = object()
+        self.waiter = current_waiter()
+        self.waiter.join(self.key)
+        self.port = self.waiter.port
+        self.operation = self.pipe.send(self.port, bytes(SIZE))
+
+    async def read(self) -> None:
+        """Read it all: the message must end."""
+        await anyio.to_thread.run_sync(self.pipe.read)
+        with anyio.fail_after(10):
+            await self.waiter.wait(self.operation)
+        assert self.operation.moved == SIZE
+
+    async def has_ended(self) -> None:
+        with anyio.fail_after(10):
+            await until(lambda: lib.azc_port_fd(self.port.id) < 0)
+        assert self.waiter not in _waiters.values()
+
+
+@pytest.fixture
+def busy() -> Iterator[list[Busy]]:
+    made: list[Busy] = []
+    yield made
+    for each in made:
+        each.pipe.close()
+
+
+async def test_it_goes_with_the_last_stream() -> None:
+    waiter, keys = current_waiter(), [object(), object()]
+    for key in keys:
+        waiter.join(key)
+    assert current_waiter() is waiter
+    waiter.leave(keys[0])
+    assert waiter.port.fileno() >= 0
+    for _ in range(2):  # an interrupted call is made again
+        waiter.leave(keys[1])
+        assert waiter.port.fileno() < 0
+    assert waiter not in _waiters.values()
+
+
+async def test_it_stays_until_the_last_message_has_ended(busy: list[Busy]) -> None:
+    busy.append(it := Busy())
+    it.waiter.leave(it.key)
+    assert it.port.fileno() >= 0
+    await it.read()
+    await it.has_ended()
+
+
+async def test_a_stream_that_comes_meanwhile_uses_the_same(busy: list[Busy]) -> None:
+    busy.append(it := Busy())
+    it.waiter.leave(it.key)
+    other = object()
+    assert current_waiter() is it.waiter
+    it.waiter.join(other)
+    await it.read()
+    await others_wait()
+    assert it.port.fileno() >= 0
+    it.waiter.leave(other)
+    await it.has_ended()
+
+
+async def test_no_exception_makes_it_deaf(busy: list[Busy]) -> None:
+    """A signal's exception while the last stream leaves: the message ends as well."""
+
+    def leave(at: Place | None) -> list[Place]:
+        busy.append(it := Busy())
+        with Lines(at) as lines:
+            try:
+                it.waiter.leave(it.key)
+            except Interruption:
+                assert at
+        return lines.seen
+
+    async def finish() -> None:
+        it = busy[-1]
+        await it.read()
+        it.waiter.leave(it.key)
+        await it.has_ended()
+
+    places = leave(None)
+    await finish()
+    assert len(places) > 10
+    for place in places:
+        leave(place)
+        try:
+            await finish()
+        except BaseException as error:
+            raise AssertionError(shown(place)) from error
+
+
+class Recording:
+    """A loop, and what was asked of it."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls.append(name)
+        return getattr(self._loop, name)
+
+
+async def test_the_port_is_watched_once() -> None:
+    waiter, keys = current_waiter(), [object(), object()]
+    waiter.loop = loop = Recording(waiter.loop)
+    for key in (*keys, *keys):
+        waiter.join(key)
+    for key in (*keys, *keys):  # (by then the fd's number may be somebody else's)
+        waiter.leave(key)
+    assert [it for it in loop.calls if "watch" in it] == ["watch", "unwatch"]
+
+
+async def test_a_stream_may_leave_from_any_thread() -> None:
+    waiter, key = current_waiter(), object()
+    waiter.join(key)
+    await anyio.to_thread.run_sync(waiter.leave, key)
+    with anyio.fail_after(10):
+        await until(lambda: waiter.port.fileno() < 0)
+
+
+async def test_who_gave_up_is_not_woken(busy: list[Busy]) -> None:
+    busy.append(it := Busy())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(it.waiter.wait, it.operation)
+        await others_wait()
+        assert it.operation._listeners
+        tasks.cancel_scope.cancel()
+    assert not it.operation._listeners
+    await it.read()
+    it.waiter.leave(it.key)
+
+
+async def test_a_shielded_wait_is_cancelled_afterwards(busy: list[Busy]) -> None:
+    busy.append(it := Busy())
+    ends: list[str] = []
+
+    async def wait() -> None:
+        try:
+            await it.waiter.wait_shielded(it.operation, 60)
+            await anyio.lowlevel.checkpoint()
+        except BaseException:
+            ends.append("cancelled, done" if it.operation.done else "cancelled early")
+            raise
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        await others_wait()
+        tasks.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await others_wait()
+            assert not ends
+            await it.read()
+    assert ends == ["cancelled, done"]
+    it.waiter.leave(it.key)
+
+
+async def test_a_shielded_wait_ends_in_time(busy: list[Busy]) -> None:
+    busy.append(it := Busy())
+    await it.waiter.wait_shielded(it.operation, 0.01)
+    assert not it.operation.done
+    await it.read()
+    await it.waiter.wait_shielded(it.operation)
+    it.waiter.leave(it.key)
+
+
+async def test_an_asyncio_task_that_is_cancelled_in_a_shielded_wait(
+    busy: list[Busy],
+) -> None:
+    if is_trio():
+        pytest.skip("asyncio's own cancel knows no scopes")
+    busy.append(it := Busy())
+    task = asyncio.ensure_future(it.waiter.wait_shielded(it.operation))
+    for _ in range(2):
+        await others_wait()
+        task.cancel()
+    await others_wait()
+    assert not task.done()
+    await it.read()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    it.waiter.leave(it.key)
+
+
+class TestLoop:
+    async def test_its_kind(self) -> None:
+        loop, waiter = current_loop(), current_waiter()
+        assert waiter.is_trio is is_trio()
+        assert loop.native is waiter.native
+        assert loop.is_closed() is False
+        assert runs_here(loop)
+        assert is_current(waiter) is True
+        assert await anyio.to_thread.run_sync(is_current, waiter) is False
+
+    async def test_what_is_called_soon_runs_in_its_thread(self) -> None:
+        loop, threads = current_loop(), list[int]()
+
+        def note() -> None:
+            threads.append(threading.get_ident())
+
+        call_soon(loop, note)
+        assert threads == [threading.get_ident()]
+        await anyio.to_thread.run_sync(call_soon, loop, note)
+        await until(lambda: len(threads) == 2)
+        assert threads == [threading.get_ident()] * 2
+
+    @pytest.mark.parametrize("call", [enter, checkpoint])
+    async def test_only_trio_cancels_every_call(
+        self, call: Callable[[], Awaitable[None]]
+    ) -> None:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await call()
+        assert scope.cancelled_caught is is_trio()
+
+    async def test_a_checkpoint_lets_others_run_on_trio(self) -> None:
+        seen: list[int] = []
+
+        async def note() -> None:
+            seen.append(1)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(note)
+            for _ in range(2):  # (in one round trio's order is random)
+                await checkpoint()
+            assert seen == [1] * is_trio()
+
+    async def test_a_checkpoint_waits_for_nothing(self) -> None:
+        turns: list[int] = []
+
+        async def count() -> None:
+            while True:
+                turns.append(1)
+                await anyio.lowlevel.checkpoint()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(count)
+            await current_loop().checkpoint()
+            tasks.cancel_scope.cancel()
+        assert len(turns) < 5  # (in a second there are thousands)
+
+    async def test_what_is_not_watched_is_not_heard(self) -> None:
+        loop, heard = current_loop(), list[bytes]()
+        read_fd, write_fd = os.pipe()
+        loop.watch(read_fd, lambda: heard.append(os.read(read_fd, 1)))
+        os.write(write_fd, b"1")
+        await until(lambda: heard)
+        loop.unwatch(read_fd)
+        await others_wait()
+        os.write(write_fd, b"2")
+        await others_wait()
+        assert heard == [b"1"]
+        os.close(read_fd)
+        os.close(write_fd)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_closed_loop_is_left_alone(backend: str) -> None:
+    async def get() -> Loop:
+        assert runs_here(current_loop())
+        return current_loop()
+
+    loop = anyio.run(get, backend=backend)
+    assert loop.is_closed() is True
+    loop.unwatch(0)
+    called: list[int] = []
+    call_soon(loop, lambda: called.append(1))  # in this thread, since it has none
+    assert called
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_only_trio_tells_who_waits_for_a_closed_fd(backend: str) -> None:
+    read_fd, write_fd = os.pipe()
+    ends: list[str] = []
+
+    async def wait() -> None:
+        try:
+            await anyio.wait_readable(read_fd)
+        except anyio.ClosedResourceError:
+            ends.append("told")
+        else:
+            ends.append("read")
+
+    async def main() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            for _ in range(5):
+                await anyio.lowlevel.checkpoint()
+            announce_closing(read_fd)
+            await anyio.lowlevel.checkpoint()
+            os.write(write_fd, b"x")
+
+    anyio.run(main, backend=backend)
+    assert ends == ["told" if backend == "trio" else "read"]
+    os.close(read_fd)
+    os.close(write_fd)
