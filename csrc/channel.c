@@ -79,16 +79,13 @@ int azc__prepare_bounce(azc_channel *channel) {
     return channel->bounce ? 0 : -ENOMEM;
 }
 
-/* The last step of opening: from here on other threads may find the channel. */
-static int give_number(azc_channel *channel) {
-    channel->id = azc__handle_new(&azc__channels, NULL);
-    if (!channel->id) return -ENOMEM;
-    channel->slot = azc__handle_slot(&azc__channels, channel->id);
-    azc__handle_set(&azc__channels, channel->id, channel);
-    return 0;
+static void unmake(azc_channel *channel) {
+    azc_sys.release(channel->bounce);
+    azc_sys.release(channel);
 }
 
-static int open_over(azc_file *file, int fd, int flags, azc_id *out) {
+/* A channel that nobody can find yet. */
+static int make(azc_file *file, int fd, int flags, azc_channel **made) {
     azc_channel *channel = azc_sys.allocate(sizeof *channel);
     if (!channel) return -ENOMEM;
     memset(channel, 0, sizeof *channel);
@@ -98,19 +95,26 @@ static int open_over(azc_file *file, int fd, int flags, azc_id *out) {
     channel->queue.limit = UINT64_MAX;
     int r = prepare_fd(channel);
     if (r == 0) r = azc__prepare_bounce(channel);
-    if (r == 0) {
-        azc__lender_init(channel);
-        if (channel->lane->paced) azc__writer_init(&channel->writer);
-        file->refs++;
-        r = give_number(channel);
-        if (r == 0) *out = channel->id;
-        if (r < 0) file->refs--;
-    }
     if (r < 0) {
-        azc_sys.release(channel->bounce);
-        azc_sys.release(channel);
+        unmake(channel);
+        return r;
     }
-    return r;
+    azc__lender_init(channel);
+    if (channel->lane->paced) azc__writer_init(&channel->writer);
+    file->refs++;
+    *made = channel;
+    return 0;
+}
+
+/* The last step of opening: from here on other threads may find the channel. */
+static int give_number(azc_channel *channel, azc_id *out) {
+    azc_id id = azc__handle_new(&azc__channels, NULL);
+    if (!id) return -ENOMEM;
+    channel->id = id;
+    channel->slot = azc__handle_slot(&azc__channels, id);
+    azc__handle_set(&azc__channels, id, channel);
+    *out = id;
+    return 0;
 }
 
 int azc_open(int fd, int flags, azc_id *out) {
@@ -120,17 +124,39 @@ int azc_open(int fd, int flags, azc_id *out) {
     if (!file) return -ENOMEM;
     atomic_init(&file->refs, 0);
     atomic_init(&file->lost, false);
-    int r = open_over(file, fd, flags, out);
-    if (r < 0) azc_sys.release(file);
+    azc_channel *channel = NULL;
+    int r = make(file, fd, flags, &channel);
+    if (r == 0) r = give_number(channel, out);
+    if (r < 0) {
+        if (channel) unmake(channel);
+        azc_sys.release(file);
+    }
     return r;
 }
 
+/* Returns the fd if it is to be closed: by the last of its channels, and not if the
+ * number is lost. */
+static int give_up_file(azc_file *file, int fd) {
+    if (--file->refs) return -1;
+    if (file->lost) fd = -1;
+    azc_sys.release(file);
+    return fd;
+}
+
+/* (The new channel gets its number without the other's lock.) */
 int azc_open_opposite(azc_id id, azc_id *out) {
-    azc_channel *channel = azc__enter(id);
+    azc_channel *channel = azc__enter(id), *opposite = NULL;
     if (!channel) return azc__why(id);
     int flags = channel->flags ^ (AZC_IN | AZC_OUT), r = -EBADF;
-    if (channel->fd >= 0) r = open_over(channel->file, channel->fd, flags, out);
+    if (channel->fd >= 0)
+        r = make(channel->file, channel->fd, flags, &opposite);
     azc__leave(channel);
+    if (r == 0) r = give_number(opposite, out);
+    if (r < 0 && opposite) {
+        int fd = give_up_file(opposite->file, opposite->fd);
+        if (fd >= 0) azc_sys.close(fd); /* the other was closed meanwhile */
+        unmake(opposite);
+    }
     return r;
 }
 
@@ -190,15 +216,6 @@ static bool closes_slowly(const azc_channel *channel) {
     if (azc__pump_is_private(channel)) return false;
     if (channel->lane->shared) return azc_sys.linger(channel->fd) > 0;
     return channel->lane->bounced;
-}
-
-/* Returns the fd if it is to be closed: by the last of its channels, and not if the
- * number is lost. */
-static int give_up_file(azc_file *file, int fd) {
-    if (--file->refs) return -1;
-    if (file->lost) fd = -1;
-    azc_sys.release(file);
-    return fd;
 }
 
 bool azc__finish_close(azc_channel *channel) {

@@ -15,8 +15,8 @@
  *
  * Locks, always taken in this order.  None is held in a system call that moves
  * bytes, nor while any Python may run.
- *   the channel's   its queue and state (handle.h: its slot's lock); while it is
- *                   held, also that of a new channel which no one else knows yet
+ *   the channel's   its queue and state (handle.h: its slot's lock); never those of
+ *                   two channels at once
  *   shared          which pumps serve all sockets (pump.c)
  *   a pump's        its lists of channels
  *   a port's        its list of events

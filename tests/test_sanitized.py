@@ -79,7 +79,7 @@ THREADS = Sanitizer(
     mark=b"__tsan_read8",
     settings={
         "TSAN_OPTIONS": "halt_on_error=1:ignore_noninstrumented_modules=1"
-        ":report_thread_leaks=0:suppressions=tests/support/tsan.supp"
+        ":report_thread_leaks=0"
     },
     # (Those that count threads, or fork while there are some, would find the
     # sanitizer's own.)

@@ -345,24 +345,19 @@ typedef struct lock_state {
     unsigned rank;
 } lock_state;
 
-static const azc_slot *slot_of(const azc_table *table, const void *mutex) {
+static bool is_slot_of(const azc_table *table, const void *mutex) {
+    const azc_slot *slot = (const azc_slot *)mutex;
     for (uint32_t i = 0; i * SLOTS_A_CHUNK < table->used; i++) {
         const azc_slot *first = table->chunks[i];
-        const azc_slot *slot = (const azc_slot *)mutex;
-        if (slot >= first && slot < first + SLOTS_A_CHUNK) return slot;
+        if (slot >= first && slot < first + SLOTS_A_CHUNK) return true;
     }
-    return NULL;
-}
-
-static bool is_slot_of(const azc_table *table, const void *mutex) {
-    return slot_of(table, mutex) != NULL;
+    return false;
 }
 
 /* As csrc/channel.h orders them; and before a pump's those of the tables, which
- * only a fork takes together.  The slot of no channel comes last. */
+ * only a fork takes together.  Nobody takes two of one rank. */
 static unsigned rank_of(const void *mutex, const char *name) {
-    const azc_slot *slot = slot_of(&azc__channels, mutex);
-    if (slot) return slot->object ? CHANNEL_RANK : 1u << 11;
+    if (is_slot_of(&azc__channels, mutex)) return CHANNEL_RANK;
     if (strcmp(name, "&shared_lock") == 0) return 1u << 1;
     if (mutex == &azc__channels.lock) return 1u << 2;
     if (mutex == &azc__ports.lock) return 1u << 3;
@@ -373,7 +368,7 @@ static unsigned rank_of(const void *mutex, const char *name) {
     if (is_slot_of(&azc__ports, mutex)) return 1u << 8;
     if (is_slot_of(&azc__pools, mutex)) return 1u << 9;
     if (strcmp(name, "&pools_lock") == 0) return 1u << 10;
-    if (is_slot_of(&azc__relays, mutex)) return 1u << 12;
+    if (is_slot_of(&azc__relays, mutex)) return 1u << 11;
     sim_fail("a lock without a rank: %s", name);
 }
 
