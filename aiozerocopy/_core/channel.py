@@ -315,7 +315,7 @@ class Channel:
         port.drain()
         if answer == lib.AZC_LATER:
             return operation.done
-        if answer == lib.AZC_OVER or answer < 0:
+        if answer == lib.AZC_OVER:
             # It is over, or was never submitted, or this is a forked child.  Of a
             # receive that ended in its own call, C still knows how much came.
             known = event.token == operation.token

@@ -177,7 +177,8 @@ class Memory:
 class Claim:
     """A lease that begins before it is known which memory it is of.
 
-    It ends with the last of its views, or with this object if there are none.
+    It ends with its view and all that were made of it, or with this object if it has
+    no view.
     """
 
     __slots__ = ("_key", "_terms")
@@ -194,7 +195,7 @@ class Claim:
         return self._key
 
     def view(self, address: int, nbytes: int) -> memoryview:
-        """The memory; what is read-only must not be written."""
+        """The memory, asked for once; what is read-only must not be written."""
         return _view(self._key, self._terms, address, nbytes)
 
     # (the default arguments as in `_Lease`)

@@ -1,0 +1,45 @@
+"""A pipe that nobody reads, and a channel of ours that writes to it, for tests."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from aiozerocopy._core.binding import IN_PROGRESS
+from aiozerocopy._core.borrows import Operation
+from aiozerocopy._core.channel import OUT, OWN, Channel
+
+if TYPE_CHECKING:
+    from aiozerocopy._core.borrows import Port
+
+SIZE = 1 << 20  # more than a pipe holds
+
+
+class Unread:
+    def __init__(self) -> None:
+        self.fd, write_fd = os.pipe()
+        self.channel = Channel(write_fd, OUT | OWN)
+
+    def send(self, port: Port, data: bytes | bytearray) -> Operation:
+        """Begin a message that C borrows until somebody reads."""
+        operation = Operation(port, [])
+        assert self.channel.submit(port, operation, (data,)) == IN_PROGRESS
+        return operation
+
+    def read(self, n: int = SIZE) -> bytes:
+        """Exactly so many bytes."""
+        data = bytearray()
+        while len(data) < n:
+            data += os.read(self.fd, n - len(data))
+        return bytes(data)
+
+    def read_to(self, end: bytes) -> bytes:
+        """What comes before this."""
+        data = bytearray()
+        while not data.endswith(end):
+            data += os.read(self.fd, SIZE)
+        return bytes(data[: -len(end)])
+
+    def close(self) -> None:
+        os.close(self.fd)
+        self.channel.abort()
