@@ -7,12 +7,16 @@ would keep what the callers have, as a pool's frame that somebody waits for.
 from __future__ import annotations
 
 import gc
+import mmap
+import os
 import weakref
 from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
 import pytest
+from links import BIG, is_trio, linux_only
+from transports import opened
 
 import aiozerocopy as azc
 from aiozerocopy.client import Backoff, FrameClient
@@ -87,9 +91,22 @@ async def connects_in_vain() -> None:
         await client.receive()
 
 
+async def writes_what_cannot_be_read() -> None:
+    if is_trio():
+        pytest.skip("transports are asyncio's")
+    fd = os.memfd_create("short")
+    os.ftruncate(fd, BIG)
+    memory = mmap.mmap(fd, BIG)
+    os.ftruncate(fd, 0)
+    os.close(fd)
+    async with opened() as end:
+        end.transport.writelines([memory, memory])
+
+
 ACTIONS = [
     *(sends, puts, closes_late, relays_into_nothing, relays_what_is_closed),
     connects_in_vain,
+    pytest.param(writes_what_cannot_be_read, marks=linux_only),
 ]
 
 
@@ -99,7 +116,7 @@ async def called(
     local = Local()
     try:
         await action()
-    except (azc.StreamBroken, azc.StreamClosed, ConnectionRefusedError):
+    except (azc.StreamBroken, azc.StreamClosed, OSError, BufferError):
         return weakref.ref(local)
     pytest.fail("it did not fail")
 
