@@ -15,10 +15,11 @@ import sys
 import termios
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from aiozerocopy.bench.groups import Group
 from aiozerocopy.commands.ending import ended
 
 if TYPE_CHECKING:
@@ -182,6 +183,21 @@ def test_bench_that_waits_for_the_compiler(folder: Path) -> None:
     finally:
         terminal.close()
     assert lines_of(terminal.said)[-1] == "aiozerocopy bench: interrupted"
+
+
+def test_ctrl_c_while_a_process_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs already, and Popen has not returned: then nobody knows its number."""
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    group = Group()
+    with pytest.raises(KeyboardInterrupt), group:
+        group.start(["sleep", "100"])
+    assert [process.returncode for process in group.processes] == [-signal.SIGKILL]
 
 
 def test_viewer_with_a_program_that_goes_on(folder: Path) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.pipe_size import enlarge_pipe
+from aiozerocopy.bench.groups import Group
 from aiozerocopy.bench.racing import Lacking, Run, Work, WrongBytes
 
 if TYPE_CHECKING:
@@ -32,10 +32,6 @@ ENVIRONMENT = {
         filter(None, [str(HERE.parents[1]), os.environ.get("PYTHONPATH")])
     ),
 }
-# Ctrl-C is for the bench, which ends each group of processes as a whole.
-GROUP: dict[str, Any] = (
-    {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
-)
 PATIENCE = 120.0  # seconds for one run, before it is killed
 COMPILER = os.environ.get("CC", "cc")
 TRACED_BYTES = 1_000_000_000  # at most, since strace slows every call down
@@ -89,12 +85,9 @@ def compile_all(command: list[str]) -> None:
 
     What it says is shown once it has failed: one that Ctrl-C has ended says nothing.
     """
-    with subprocess.Popen(command, stderr=subprocess.PIPE, **GROUP) as compiler:
-        try:
-            _, said = compiler.communicate()
-        except BaseException:
-            os.killpg(compiler.pid, signal.SIGKILL)
-            raise
+    with Group() as group:
+        compiler = group.start(command, stderr=subprocess.PIPE)
+        _, said = compiler.communicate()
     if compiler.returncode:
         sys.stderr.write(said.decode(errors="replace"))
         raise subprocess.CalledProcessError(compiler.returncode, command)
@@ -144,7 +137,7 @@ class Crew:
 
     def __init__(self, log: Path) -> None:
         self._log = log
-        self._running: list[subprocess.Popen[bytes]] = []
+        self._group = Group()
         reports, stdout = os.pipe()
         self._reports = os.fdopen(reports, encoding="ascii")
         self._stdout = os.fdopen(stdout, "wb", buffering=0)
@@ -153,9 +146,7 @@ class Crew:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._kill()
-        for process in self._running:
-            process.wait()
+        self._group.end()
         self._reports.close()
         self._stdout.close()
 
@@ -168,49 +159,40 @@ class Crew:
     ) -> None:
         """Start a process, which reports unless it has a stdout of its own."""
         with self._log.open("ab") as log:
-            self._running.append(
-                subprocess.Popen(
-                    argv,
-                    stdin=stdin,
-                    stdout=self._stdout if stdout is None else stdout,
-                    stderr=log,
-                    pass_fds=keep,
-                    cwd=self._log.parent,
-                    env=ENVIRONMENT,
-                    **GROUP,
-                )
+            self._group.start(
+                argv,
+                stdin=stdin,
+                stdout=self._stdout if stdout is None else stdout,
+                stderr=log,
+                pass_fds=keep,
+                cwd=self._log.parent,
+                env=ENVIRONMENT,
             )
 
     def finish(self) -> dict[str, dict[str, Any]]:
         """Wait for all, and return their reports by name; no longer once one failed."""
         self._stdout.close()
-        watchdog = threading.Timer(PATIENCE, self._kill)
+        started = self._group.processes
+        watchdog = threading.Timer(PATIENCE, self._group.kill)
         watchers = [
-            threading.Thread(target=self._watch, args=[process])
-            for process in self._running
+            threading.Thread(target=self._watch, args=[process]) for process in started
         ]
-        for thread in (watchdog, *watchers):
-            thread.start()
         try:
+            for thread in (watchdog, *watchers):
+                thread.start()
             told = {one["who"]: one for one in map(json.loads, self._reports)}
             for watcher in watchers:
                 watcher.join()
         finally:
             watchdog.cancel()
-        failed = [process.args for process in self._running if process.returncode]
+        failed = [process.args for process in started if process.returncode]
         if failed or not told:
             raise ChildProcessError(f"{failed} failed:\n{self._log.read_text()}")
         return told
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
         if process.wait():
-            self._kill()
-
-    def _kill(self) -> None:
-        for process in self._running:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+            self._group.kill()
 
 
 # ---- contestants ------------------------------------------------------------------

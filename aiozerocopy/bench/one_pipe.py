@@ -132,8 +132,8 @@ class Stage:
 
     def _report(self, program: subprocess.Popen[bytes], who: str) -> dict[str, Any]:
         watchdog = threading.Timer(PATIENCE, program.kill)
-        watchdog.start()
         try:
+            watchdog.start()
             assert program.stdout is not None
             report: dict[str, Any] = json.loads(program.stdout.readline() or "{}")
             if report.get("who") == who:
