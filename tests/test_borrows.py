@@ -197,6 +197,7 @@ class TestEvents:
         assert operation.has_room
         assert not operation.done
         assert operation.token in port.operations
+        operation.end(0, 0, 0)
         port.forget(operation)
 
     def test_of_a_copy(self, port: Port) -> None:
