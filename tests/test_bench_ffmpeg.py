@@ -14,6 +14,7 @@ import pytest
 
 from aiozerocopy.bench import (
     chart,
+    decode,
     encode,
     feeding,
     ffmpeg,
@@ -51,6 +52,12 @@ def small() -> Video:
 
 
 WORK = Work(64 * 48 * 3, 30, warm=10, buffers=3)
+
+
+@pytest.fixture(scope="module")
+def arrays() -> None:
+    """NumPy, whose threads begin when it is imported."""
+    pytest.importorskip("numpy")
 
 
 @pytest.fixture(scope="module")
@@ -217,8 +224,7 @@ def test_bench_render_runs(egl: None, lab: Lab) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(60)
-def test_bench_encode_runs(lab: Lab) -> None:
-    pytest.importorskip("numpy")
+def test_bench_encode_runs(arrays: None, lab: Lab) -> None:
     race = next(encode.races(lab, replace(QUICK, frames=6, size=(96, 64))))
     assert race.work.messages == 6
     result = racing.run_race(race, QUICK)
@@ -239,13 +245,49 @@ def test_bench_encode_has_scenes(egl: None, lab: Lab) -> None:
 
 
 def test_film_of_other_frames_is_found(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    arrays: None, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("numpy")
     race = next(encode.races(lab, QUICK))
     monkeypatch.setattr(encode, "NEAR", 0.0)
     with pytest.raises(WrongBytes, match="frame 0 is off by"):
         race.contestants[3].run(race.work, check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_bench_decode_runs(arrays: None, lab: Lab) -> None:
+    race = next(decode.races(lab, replace(QUICK, frames=6, size=(96, 64))))
+    assert race.work.messages == 6
+    result = racing.run_race(race, QUICK)
+    check(result)
+    told = report.footnotes(result)
+    assert any(
+        note.startswith("Reader: ") and "as they are shown" in note for note in told
+    )
+
+
+@pytest.mark.parametrize("reader", range(4))
+def test_frames_of_another_film_are_found(
+    arrays: None, lab: Lab, reader: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    race = next(decode.races(lab, QUICK))
+    contestant = race.contestants[reader]
+    if racing.missing(contestant):
+        pytest.skip(f"{contestant.name} is not installed")
+    contestant.run(race.work, check=True)
+    monkeypatch.setattr(decode, "NEAR", 0.0)
+    with pytest.raises(WrongBytes, match="a frame is off by"):
+        contestant.run(race.work, check=True)
+
+
+def test_film_that_is_too_short_is_found(arrays: None, lab: Lab) -> None:
+    race = next(decode.races(lab, QUICK))
+    short: Any = race.contestants[2]
+    film = short._film(race.work)
+    more = replace(race.work, messages=race.work.messages + 1)
+    film.rename(short.lab.path / film.name.replace("-20.", "-21."))
+    with pytest.raises(WrongBytes, match="20 frames came"):
+        short.run(more, check=False)
 
 
 def test_encode_has_all_sizes_and_presets(

@@ -8,7 +8,6 @@ as near as x264 gets, and ours is made twice, with the same frames.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import subprocess
 import sys
@@ -32,6 +31,7 @@ from aiozerocopy.bench.video import (
     amount,
     contestants,
     ffmpegs,
+    waves,
 )
 
 if TYPE_CHECKING:
@@ -197,21 +197,7 @@ class FilmFeeder(FrameFeeder):
                 yield frame
 
     def _pictures(self, work: Work) -> Path:
-        """A file of frames: waves of colour that move."""
-        import numpy
-
-        width, height = self.video.size
-        path = self.lab.path / f"pictures-{width}x{height}"
-        if path.exists():
-            return path
-        frames = numpy.empty((work.buffers, height, width, 3), "u1")
-        x, y = (numpy.linspace(0, 3, side) for side in (width, height))
-        for number, colour in itertools.product(range(work.buffers), range(3)):
-            at = numpy.sin(x + colour + number / work.buffers)
-            wave = numpy.outer(numpy.cos(y + colour), at)
-            frames[number, :, :, colour] = 127.5 + 120 * wave
-        frames.tofile(path)
-        return path
+        return waves(self.lab, self.video.size, work.buffers)
 
     def _sender(
         self, work: Work, progress: Path, output: Sequence[str], check: bool

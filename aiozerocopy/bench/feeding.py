@@ -68,7 +68,7 @@ class Lab:
         if not path.exists():
             if shutil.which(COMPILER) is None:
                 raise Lacking(f"{COMPILER}: no C compiler: on Debian, apt install gcc")
-            compile_all([COMPILER, "-O2", *options, "-o", str(path), str(source)])
+            run_program([COMPILER, "-O2", *options, "-o", str(path), str(source)])
         return str(path)
 
     def pattern(self, work: Work) -> str:
@@ -80,17 +80,17 @@ class Lab:
         return str(path)
 
 
-def compile_all(command: list[str]) -> None:
-    """Run the compiler; with it end the programs that it starts, such as the linker.
+def run_program(command: list[str]) -> None:
+    """Run it to its end; Ctrl-C also ends what it starts, as a compiler its linker.
 
     What it says is shown once it has failed: one that Ctrl-C has ended says nothing.
     """
     with Group() as group:
-        compiler = group.start(command, stderr=subprocess.PIPE)
-        _, said = compiler.communicate()
-    if compiler.returncode:
+        program = group.start(command, stderr=subprocess.PIPE)
+        _, said = program.communicate()
+    if program.returncode:
         sys.stderr.write(said.decode(errors="replace"))
-        raise subprocess.CalledProcessError(compiler.returncode, command)
+        raise subprocess.CalledProcessError(program.returncode, command)
 
 
 # Each loop, and the packages it needs.

@@ -7,6 +7,7 @@ the frames in every run; when bytes are checked, it hashes them.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import shutil
 import subprocess
@@ -86,6 +87,24 @@ class Video:
             "-",
             *output,
         ]
+
+
+def waves(lab: Lab, size: tuple[int, int], n: int) -> Path:
+    """A file of so many RGB frames: waves of colour that move."""
+    import numpy
+
+    width, height = size
+    path = lab.path / f"pictures-{width}x{height}-{n}"
+    if path.exists():
+        return path
+    frames = numpy.empty((n, height, width, 3), "u1")
+    x, y = (numpy.linspace(0, 3, side) for side in (width, height))
+    for number, colour in itertools.product(range(n), range(3)):
+        at = numpy.sin(x + colour + number / n)
+        wave = numpy.outer(numpy.cos(y + colour), at)
+        frames[number, :, :, colour] = 127.5 + 120 * wave
+    frames.tofile(path)
+    return path
 
 
 def frames_seen(progress: Path) -> int:

@@ -48,6 +48,7 @@ BENCHES = {
     "pipes": "raw video frames into a child's stdin; and asyncio, uvloop, C",
     "ffmpeg": "raw frames to FFmpeg; and TurboPipe, asyncio, uvloop, C",
     "encode": "NumPy frames to x264, and a scene; and TurboPipe, imageio-ffmpeg, PyAV",
+    "decode": "a film to NumPy frames; and FFmpeg's pipe, imageio-ffmpeg, PyAV",
     "render": "an OpenGL scene to x264; and TurboPipe, PyAV",
     "capture": "the screen of an X server; and python-mss",
     "ring": "small messages by a ring; and pipes, UNIX sockets, Tachyon, pyzmq",
@@ -80,8 +81,9 @@ def main(argv: Sequence[str]) -> int:
 
 def check(arguments: Namespace) -> None:
     """Say what is wrong before the races, not after."""
-    if arguments.bench != "encode" and (arguments.frames or arguments.size):
-        parser().error("--frames and --size are for encode")
+    of_films = arguments.bench in ("encode", "decode")
+    if not of_films and (arguments.frames or arguments.size):
+        parser().error("--frames and --size are for encode and decode")
     if arguments.bench and arguments.of:
         parser().error(f"--from: nothing is run, so leave out {arguments.bench}")
     if arguments.fail_if_slower and not arguments.compare:
@@ -227,10 +229,10 @@ def parser() -> Parser:
         help="one round of little work, to see that all of it runs",
     )
     result.add_argument(
-        "--frames", type=count, metavar="N", help="how many each contestant encodes"
+        "--frames", type=count, metavar="N", help="how many, of encode and decode"
     )
     result.add_argument(
-        "--size", type=size, metavar="WxH", help="of the frames that are encoded"
+        "--size", type=size, metavar="WxH", help="of the frames, of encode and decode"
     )
     result.add_argument(
         "--only", default="", metavar="TEXT", help="races whose title contains it"
