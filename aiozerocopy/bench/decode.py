@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SIZES = ((1920, 1080), (3840, 2160))
 TINY = ((160, 90),)
 BUFFERS = 8
-NEAR = 2.0  # of 255: how much a frame may differ on average from what was drawn
+NEAR = 3.0  # of 255: how much a frame may differ on average from what was drawn
 BT709 = "bt709"
 
 
