@@ -186,9 +186,9 @@ def _is_held(view: Any) -> bool:
     return "RELEASED" not in repr(view)
 
 
-def _is_left(views: list[Any]) -> bool:
-    """Was this not given back?  (An operation that is ready has room for one.)"""
-    return not views or any(view is not None for view in views)
+def _any(views: list[Any]) -> bool:
+    """Has C something of these?  (An operation that is ready has room for one.)"""
+    return any(view is not None for view in views)
 
 
 @pytest.fixture(autouse=True)
@@ -215,10 +215,9 @@ def _leaks(before: Inventory, pinned: Pins, known: set[Any]) -> list[str]:
     gc.collect()
     borrows.sweep()
     waiters = set(waiter._waiters.values())
-    left = [views for views in borrows.borrowed.values() if _is_left(views)]
     return [
         *Inventory.take().leaked_since(before),
         *(f"pinned: {view}" for view in pinned.held()),
-        *(f"borrowed: {views}" for views in left),
+        *(f"borrowed: {views}" for views in borrows.borrowed.values() if _any(views)),
         *(f"open: {waiter!r}" for waiter in waiters - known),
     ]
