@@ -15,6 +15,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from aiozerocopy.bench.groups import Group
 from aiozerocopy.bench.racing import Lacking
 
 if TYPE_CHECKING:
@@ -51,22 +52,22 @@ def x_server(
     command = [program, "-displayfd", str(tells), "-screen", "0", screen]
     # (when its last client has left it would begin anew)
     command += ["-nolisten", "tcp", "-noreset", *arguments]
-    try:
-        process = subprocess.Popen(command, pass_fds=[tells], stderr=subprocess.DEVNULL)
-    except BaseException:
-        os.close(told)
-        raise
-    finally:
-        os.close(tells)
-    with open(told) as lines:
-        number = lines.readline().strip()
-    try:
-        if not number:
-            raise ChildProcessError(f"Xvfb does not start: {' '.join(command)}")
-        yield Server(f":{number}", process)
-    finally:
-        process.terminate()
-        process.wait()
+    with Group() as group:
+        with open(told) as lines:
+            try:
+                process = group.start(
+                    command, pass_fds=[tells], stderr=subprocess.DEVNULL
+                )
+            finally:
+                os.close(tells)
+            number = lines.readline().strip()
+        try:
+            if not number:
+                raise ChildProcessError(f"Xvfb does not start: {' '.join(command)}")
+            yield Server(f":{number}", process)
+        finally:
+            process.terminate()  # so that it removes its lock
+            process.wait()
 
 
 class Painter:
