@@ -13,12 +13,14 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from aiozerocopy.bench.feeding import Crew
 from aiozerocopy.bench.groups import Group
 from aiozerocopy.commands.ending import ended
 
@@ -198,6 +200,22 @@ def test_ctrl_c_while_a_process_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyboardInterrupt), group:
         group.start(["sleep", "100"])
     assert [process.returncode for process in group.processes] == [-signal.SIGKILL]
+
+
+def test_ctrl_c_while_the_watchers_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watchdog, which has begun, holds nobody up: conftest looks for its thread."""
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), Crew(tmp_path / "log") as crew:
+        crew.start(["sleep", "100"])
+        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        crew.finish()
 
 
 def test_viewer_with_a_program_that_goes_on(folder: Path) -> None:
