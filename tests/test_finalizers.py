@@ -153,6 +153,43 @@ def test_stream_in_a_cycle(loop: str, end: str) -> None:
         assert complained.count("ResourceWarning: unclosed <UnixStream") == 3
 
 
+@every_loop
+def test_published_frame_in_a_cycle(loop: str) -> None:
+    """Its pin is released before the collector clears the memoryview that it pins.
+
+    The other way round Python before 3.12.7 crashes, and later ones complain.
+    """
+    said, complained = lost(
+        """
+    from aiozerocopy.broadcast import Broadcast
+
+    async def use(near, data):
+        view = memoryview(data)  # before what holds it: so it is cleared first
+        stream = azc.wrap_socket(near)
+        hub = Broadcast()
+        hub.attach(stream, encode=lambda published: [view])
+        await hub.publish(b"a frame")
+        cycle(hub, stream)
+
+    def make():
+        near, far = socket.socketpair()
+        data = bytearray(1000)
+        run(lambda: use(near, data))
+        return data, far
+
+    def look(data, far):
+        data.append(0)  # it is exported no more
+        far.close()
+
+    collect_each(make, look)
+    """,
+        loop,
+        "collection",
+    )
+    assert said == "ends\n"
+    assert "BufferError" not in complained
+
+
 @every_end
 @every_asyncio_loop
 def test_closed_loop_in_a_cycle(loop: str, end: str) -> None:

@@ -13,6 +13,8 @@ from aiozerocopy._core.binding import ffi
 from aiozerocopy._core.leases import memory_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typing_extensions import Buffer
 
 # Up to this size, copying a buffer is cheaper than pinning it.
@@ -89,15 +91,34 @@ def pin_or_copy(data: Buffer) -> Any:
     return pin(data)
 
 
-# What needs no release: a copy, nothing, and pins that many operations share.
-_NO_PINS = frozenset((bytes, type(None), tuple))
-
-
 def unpin(views: list[Any]) -> None:
     """Release the exports.  After an interruption it may be called again."""
     for view in views:
         if type(view) not in _NO_PINS:
             ffi.release(view)
+
+
+class Pins(tuple[Any, ...]):
+    """Several at once, which release themselves when nobody holds them any more.
+
+    If they are garbage in a cycle, they do so before the collector clears what they
+    pin.  It clears a memoryview although that is exported, and then Python may crash
+    (its issue 77894; 3.12.7 does not).
+    """
+
+    __slots__ = ()
+
+    # (a default argument is still there at interpreter exit, when globals are gone)
+    def release(self, release: Callable[[Any], object] = ffi.release) -> None:
+        """Release them now.  After an interruption it may be called again."""
+        for one in self:
+            release(one)
+
+    __del__ = release
+
+
+# What needs no release: a copy, nothing, and pins that release themselves.
+_NO_PINS = frozenset((bytes, type(None), Pins))
 
 
 def _refusal(data: object, error: Exception, strided: str) -> Exception:

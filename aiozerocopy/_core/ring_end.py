@@ -26,12 +26,9 @@ from aiozerocopy._core import fork_and_exit
 from aiozerocopy._core.binding import check, ffi, lib
 from aiozerocopy._core.errors import StreamBroken, StreamClosed, error_of
 from aiozerocopy._core.memory import Claim, is_over, sweep
-from aiozerocopy._core.pins import pin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from typing_extensions import Buffer
 
 ANY: int = lib.AZC_ANY
 PRODUCER: int = lib.AZC_PRODUCER
@@ -168,13 +165,13 @@ class RingEnd:
 
     # -- the producer -----------------------------------------------------------------
 
-    def send(self, views: Sequence[Any], type_id: int) -> int:
+    def send(self, pins: Sequence[Any], type_id: int) -> int:
         """Copy pins into the ring as one record; returns 0, FULL, or an error."""
-        if len(views) == 1:
-            (view,) = views
-            return lib.azc_shm_send(self.id, view, len(view), type_id)
-        vec = ffi.new("struct iovec[]", [(view, len(view)) for view in views])
-        return lib.azc_shm_sendv(self.id, vec, len(views), type_id)
+        if len(pins) == 1:
+            (one,) = pins
+            return lib.azc_shm_send(self.id, one, len(one), type_id)
+        vec = ffi.new("struct iovec[]", [(one, len(one)) for one in pins])
+        return lib.azc_shm_sendv(self.id, vec, len(pins), type_id)
 
     def reserve(self, nbytes: int) -> memoryview | int:
         """Room for a record, to be written to and committed; or FULL, or an error."""
@@ -305,11 +302,3 @@ def hear_ask(socket: int) -> int:
 
 def refuse(socket: int, status: int) -> None:
     lib.azc_shm_refuse(socket, status)
-
-
-def pinned(buffers: Sequence[Buffer]) -> list[Any]:
-    """What `RingEnd.send` takes.
-
-    Raises: as `pin`.
-    """
-    return [pin(buffer) for buffer in buffers]

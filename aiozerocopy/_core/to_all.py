@@ -1,7 +1,7 @@
 """One message to many channels: one call into C, and one copy for all who are slow.
 
-Its memory is pinned once.  Each channel's operation holds the same tuple of pins, so
-the memory is free when the last of them has ended, or goes on from a copy.
+Its memory is pinned once.  Each channel's operation holds the same `Pins`, so the
+memory is free when the last of them has ended, or goes on from a copy.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.binding import ffi, lib
-from aiozerocopy._core.pins import pin, scratch
+from aiozerocopy._core.pins import Pins, pin, scratch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ class Shared:
     __slots__ = ("nbytes", "pins", "vec")
 
     def __init__(self, buffers: Iterable[Buffer]) -> None:
-        self.pins: tuple[Any, ...] = tuple(map(pin, buffers))
+        self.pins: Pins = Pins(map(pin, buffers))
         self.vec: Any = ffi.new(
             "struct iovec[]", [(one, len(one)) for one in self.pins]
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozerocopy._core.pins import unpin
-from aiozerocopy._core.ring_end import FULL, pinned
+from aiozerocopy._core.pins import Pins, pin
+from aiozerocopy._core.ring_end import FULL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,11 +24,11 @@ def send_now(ring: Ring, buffers: Sequence[Buffer], type_id: int) -> bool:
     sender.enter()
     if not sender.line.is_empty():
         return False
-    views = pinned(buffers)
+    pins = Pins(map(pin, buffers))
     try:
-        result = sender._send_now(views, type_id)
+        result = sender._send_now(pins, type_id)
         if result < 0 and result != FULL:
-            raise sender.end.error(result, sum(map(len, views)))
+            raise sender.end.error(result, sum(map(len, pins)))
         return result != FULL
     finally:
-        unpin(views)
+        pins.release()

@@ -6,13 +6,13 @@ and asks again.  A cancel is delivered while it waits, when nothing was moved.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 
 from aiozerocopy._core import waiter
-from aiozerocopy._core.pins import unpin
-from aiozerocopy._core.ring_end import FULL, RESERVED, pinned
+from aiozerocopy._core.pins import Pins, pin
+from aiozerocopy._core.ring_end import FULL, RESERVED
 from aiozerocopy.shm.line import Line, Place
 from aiozerocopy.shm.side import Side
 
@@ -37,37 +37,37 @@ class Sender(Side):
     async def send(self, buffers: Sequence[Buffer], type_id: int) -> None:
         """Send one record; see `Ring.send`."""
         self.enter()
-        views = pinned(buffers)
+        pins = Pins(map(pin, buffers))
         try:
-            nbytes = sum(map(len, views))
+            nbytes = sum(map(len, pins))
             await waiter.enter()
             await self.breathe(nbytes)  # first: a cancel here leaves no trace
             self.enter()
             result = FULL
             if self.line.is_empty():
-                result = self._send_now(views, type_id)
+                result = self._send_now(pins, type_id)
             if result == FULL:
-                result = await self._send_in_turn(views, type_id)
+                result = await self._send_in_turn(pins, type_id)
             if result < 0:
                 raise self.end.error(result, nbytes)
         finally:
-            unpin(views)
+            pins.release()
 
-    async def _send_in_turn(self, views: list[Any], type_id: int) -> int:
+    async def _send_in_turn(self, pins: Pins, type_id: int) -> int:
         with Place(self.line) as place:
             await place.wait()
             is_first = True
-            while (result := self._send_now(views, type_id)) == FULL:
+            while (result := self._send_now(pins, type_id)) == FULL:
                 await self._wait(is_first)
                 is_first = False
             return result
 
-    def _send_now(self, views: list[Any], type_id: int) -> int:
+    def _send_now(self, pins: Pins, type_id: int) -> int:
         """Called by the first in line."""
-        result = self.end.send(views, type_id)
+        result = self.end.send(pins, type_id)
         if result == RESERVED:  # by a slot whose finalizer was interrupted
             self.end.rollback()
-            result = self.end.send(views, type_id)
+            result = self.end.send(pins, type_id)
         return result
 
     async def reserve_at(self, place: Place, nbytes: int) -> memoryview:
