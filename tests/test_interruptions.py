@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 import scripts
-from interruption import Interruption, Lines, Place, shown
+from interruption import Interruption, Lines, Place, keeps_a_view, shown
 from links import (
     BIG,
     Link,
@@ -85,6 +85,8 @@ class Scene:
         self.lines = lines
         self.complaints: list[str] = []
         self.buffers: list[Any] = []  # what the call borrows
+        self.views: list[memoryview] = []  # of those
+        self.raised: list[BaseException] = []
 
     async def call_and_be_hit(self, case: Case) -> None:
         """Return when it is over, or has had its time."""
@@ -108,7 +110,8 @@ class Scene:
     async def _judged(self, call: Call) -> bool:
         try:
             await call()
-        except (Interruption, asyncio.CancelledError, StreamBroken, StreamClosed):
+        except (Interruption, asyncio.CancelledError, StreamBroken, StreamClosed) as e:
+            self.raised.append(e)
             return False
         except BaseException as error:
             self.complaints.append(f"it raised {error!r}")
@@ -192,6 +195,8 @@ async def be_hit(
             await case.before(scene)
         await scene.call_and_be_hit(case)
         await scene.finish()
+        if keeps_a_view(scene.raised, scene.views):
+            scene.complaints.append("a traceback keeps a borrow")
     await scene.no_fd_is_left(fds)
     scene.nothing_is_borrowed()
     return scene.complaints, lines.seen
@@ -227,7 +232,8 @@ class Sending(Scene):
         self._sequence += 1
         if self.pool is None or size < BIG:
             self.buffers.append(data)
-            return memoryview(data)
+            self.views.append(memoryview(data))
+            return self.views[-1]
         frame = self.pool.acquire_nowait()
         frame.view[:] = data
         self.frames.append(frame)
@@ -285,6 +291,7 @@ class Sending(Scene):
                 self.complaints.append(str(error))
 
     def _look_at_the_pool(self, pool: azc.FramePool) -> None:
+        self.raised.clear()
         while self.frames:
             self.frames.pop().release()
         if pool.stats.free < pool.slots:
@@ -514,11 +521,13 @@ class Receiving(Scene):
 
     async def receive_into(self) -> None:
         self.buffers.append(bytearray(50_000))
-        await self.stream.receive_into(self.buffers[0])
+        self.views.append(memoryview(self.buffers[0]))
+        await self.stream.receive_into(self.views[0])
 
     async def receive_exactly(self, n: int) -> None:
         self.buffers.append(bytearray(n))
-        await self.stream.receive_exactly(self.buffers[0])
+        self.views.append(memoryview(self.buffers[0]))
+        await self.stream.receive_exactly(self.views[0])
 
 
 # ---- every call, every line ---------------------------------------------------------

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from interruption import Interruption, Lines, Place, shown
+from interruption import Interruption, Lines, Place, keeps_a_view, shown
 from links import BIG, linux_only, until
 from oracle import HEADER, Checker, message, poison
 
@@ -83,6 +83,8 @@ class Scene:
         self.complaints: list[str] = []
         self.checker = Checker()
         self.buffers: list[bytearray] = []
+        self.views: list[memoryview] = []  # of those
+        self.raised: list[BaseException] = []
         self.written = 0
 
     async def play(self, call: Callable[[Any], Awaitable[object]]) -> None:
@@ -109,6 +111,8 @@ class Scene:
                 reading.cancel()
             elif error := reading.exception():
                 self.complaints.append(str(error))
+        if keeps_a_view(self.raised, self.views):
+            self.complaints.append("a traceback keeps a borrow")
         if any(map(is_exported, self.buffers)):
             gc.collect()
             if any(map(is_exported, self.buffers)):
@@ -117,8 +121,8 @@ class Scene:
     async def judged(self, call: Callable[[Any], Awaitable[object]]) -> None:
         try:
             await call(self)
-        except (Interruption, OSError):
-            pass
+        except (Interruption, OSError) as error:
+            self.raised.append(error)
         except BaseException as error:
             self.complaints.append(f"it raised {error!r}")
 
@@ -126,10 +130,11 @@ class Scene:
         if not isinstance(context.get("exception"), (Interruption, OSError)):
             self.complaints.append(f"in the loop: {context}")
 
-    def new(self, size: int) -> bytearray:
+    def new(self, size: int) -> memoryview:
         self.buffers.append(message(self.written, 0, size))
+        self.views.append(memoryview(self.buffers[-1]))
         self.written += 1
-        return self.buffers[-1]
+        return self.views[-1]
 
     async def read(self) -> None:
         """What the peer gets is well formed, wherever it ends."""
@@ -171,8 +176,9 @@ class Scene:
         await self.transport.drained()
 
     async def writelines(self, size: int) -> None:
-        data = memoryview(self.new(size))
-        self.transport.writelines([data[: HEADER.size], data[HEADER.size :]])
+        data = self.new(size)
+        self.views += data[: HEADER.size], data[HEADER.size :]
+        self.transport.writelines(self.views[-2:])
         await self.transport.drained()
 
     async def write_and_close(self) -> None:
@@ -253,6 +259,7 @@ class Connecting(Scene):
         if not task.done():
             self.complaints.append("the call hangs")
             task.cancel()
+        self.raised.clear()
         for server in self.servers:
             server.close()
             server.abort_clients()

@@ -182,10 +182,11 @@ class Channel:
 
     def put_bound(self, port: Port, ready: Operation, buffer: Buffer) -> int:
         """Send a buffer as one message; returns as `submit` that asks for room."""
-        data = buffer if type(buffer) is bytes else pin_or_copy(buffer)
-        ready.views[0] = data
-        result = lib.azc_put_bound(self.id, data, len(data))
-        return self.note_result(port, ready, len(data), result)
+        ready.views[0] = data = buffer if type(buffer) is bytes else pin_or_copy(buffer)
+        n = len(data)
+        result = lib.azc_put_bound(self.id, data, n)
+        del data  # a traceback may keep this frame
+        return self.note_result(port, ready, n, result)
 
     def send_batch(
         self, port: Port, ready: Operation, block: bytes, messages: Sequence[Buffer]

@@ -84,7 +84,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
         if max_bytes < 1:
             raise ValueError(f"max_bytes must be a positive integer, not {max_bytes}")
         waiter = self._enter_alone()
-        return await self._receive(waiter, scratch(max_bytes), 1, content)
+        return await self._receive(waiter, scratch, max_bytes, 1, content)
 
     async def receive_into(self, buffer: Buffer) -> int:
         """Receive at least one byte straight into ``buffer``; return how many.
@@ -92,7 +92,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
         Raises: as `receive`; BufferError for memory that cannot be written.
         """
         waiter = self._enter_alone()
-        return await self._receive(waiter, pin_writable(buffer), 1, _number)
+        return await self._receive(waiter, pin_writable, buffer, 1, _number)
 
     async def receive_exactly(self, buffer: Buffer) -> None:
         """Fill the whole ``buffer``: a NumPy array, a frame.
@@ -103,8 +103,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
             others: as `receive_into`.
         """
         waiter = self._enter_alone()
-        view = pin_writable(buffer)
-        await self._receive(waiter, view, len(view), _number)
+        await self._receive(waiter, pin_writable, buffer, None, _number)
 
     def batches(
         self, shape: int | Sequence[int], dtype: Any = "uint8", pool: Pool | None = None
@@ -160,18 +159,28 @@ class ReceiveStream(Bound, ByteReceiveStream):
         return waiter
 
     async def _receive(
-        self, waiter: Waiter, view: Any, need: int, result: Callable[[Any, int], T]
+        self,
+        waiter: Waiter,
+        borrow: Callable[[Any], Any],
+        memory: Any,
+        need: int | None,
+        result: Callable[[Any, int], T],
     ) -> T:
-        """Fill a pin with at least need bytes, and return what result makes of it.
+        """Borrow memory, fill it, and return what ``result`` makes of the pin.
+
+        At least ``need`` bytes are received; None: as many as there is room for.
 
         The pin must live until this returns, since an exception may still come, and
         then `_keep` needs the bytes.  It must not live longer: a traceback may keep the
         operation alive, and so its views are cleared.
         """
+        view = None
         reception = Reception(waiter.port, [])
         try:
             try:
-                n = await self._fill(waiter, reception, view, need)
+                view = borrow(memory)
+                least = len(view) if need is None else need
+                n = await self._fill(waiter, reception, view, least)
                 received = result(view, n)
                 reception.views.clear()
                 self._reception = None
@@ -228,8 +237,8 @@ class ReceiveStream(Bound, ByteReceiveStream):
             await waiter.wait_shielded(reception)
         if reception.done:
             # (IncompleteReceive says itself how many bytes the caller has got)
-            if not reception.is_kept and not isinstance(error, IncompleteReceive):
-                n = reception.taken + reception.moved
+            n = reception.taken + reception.moved
+            if n and not (reception.is_kept or isinstance(error, IncompleteReceive)):
                 unread = content(view, n) + self._unread
                 self._unread, reception.is_kept = unread, True  # (nor here)
             unpin([view])

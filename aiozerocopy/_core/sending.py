@@ -200,13 +200,16 @@ class SendStream(Bound, ByteSendStream):
         ):
             await self._send((item, *more))
             return
+        data: Any
         try:
             try:
-                data = item if type(item) is bytes else pin_or_copy(item)
-                ready.views[0] = data
+                # (first into `views`, to be released: a traceback may keep this frame)
+                ready.views[0] = data = (
+                    item if type(item) is bytes else pin_or_copy(item)
+                )
                 result = send_bound(out.id, data, len(data))
                 if result == 0:
-                    ready.views[0] = None
+                    data = ready.views[0] = None
                     return
                 result = out.note_result(waiter.port, ready, len(data), result)
                 await self._attend(waiter, ready, result)

@@ -96,12 +96,11 @@ class Writing(Lifetime, asyncio.WriteTransport):
                 of it was.
             RuntimeError: after write_eof.
         """
-        item = data if type(data) is bytes else pin_or_copy(data)
-        n = len(item)
+        item: Any
         out = self._out
         ready = out.ready
-        if ready is None or self._eof or self._is_lost or not n:
-            if not n or not self._is_writable():
+        if ready is None or self._eof or self._is_lost:
+            if not nbytes(data) or not self._is_writable():
                 return
             out.bind_port(self._port, _NO_BUDGET)
             ready = out.ready
@@ -109,10 +108,14 @@ class Writing(Lifetime, asyncio.WriteTransport):
                 return
         try:
             try:
-                ready.views[0] = item
-                result = send_bound(out.id, item, n)
+                # (first into `views`, to be released: a traceback may keep this frame)
+                ready.views[0] = item = (
+                    data if type(data) is bytes else pin_or_copy(data)
+                )
+                n = len(item)
+                result = send_bound(out.id, item, n) if n else 0
                 if result == 0:
-                    ready.views[0] = None
+                    item = ready.views[0] = None
                     return
                 result = out.note_result(self._port, ready, n, result)
                 is_fixed = type(item) is bytes or _is_fixed(data)

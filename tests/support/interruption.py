@@ -19,6 +19,21 @@ class Interruption(BaseException):
     """What the handler of a signal raises."""
 
 
+def keeps_a_view(raised: list[BaseException], views: list[memoryview]) -> bool:
+    """Is one exported, since what was raised keeps the frames that it went through?
+
+    A memoryview that is garbage while it is exported crashes Python before 3.12.7.
+    """
+    try:
+        for view in views:
+            view.release()
+    except BufferError:
+        return True
+    finally:
+        raised.clear()
+    return False
+
+
 class Lines:
     """Notes the lines that one thread goes through, or raises at one.
 
