@@ -352,12 +352,12 @@ async def test_connect_waits_for_somebody_to_listen(tmp_path: Path) -> None:
 
 
 async def test_time_is_over(tmp_path: Path) -> None:
-    with pytest.raises(TimeoutError, match="no ring at"):
+    with pytest.raises(TimeoutError, match=r"no ring at .*: nobody listens there"):
         await azc.shm.connect_ring(tmp_path / "ring", timeout=0.01)
-    with pytest.raises(TimeoutError, match="cannot listen for a ring"):
+    with pytest.raises(TimeoutError, match=r"cannot listen for a ring .*: timed out"):
         await listen(tmp_path / "ring", timeout=0.01)
     with listening(tmp_path / "ring"):
-        with pytest.raises(TimeoutError, match="no ring at"):
+        with pytest.raises(TimeoutError, match=r"no ring at .* did not answer"):
             await azc.shm.connect_ring(tmp_path / "ring", timeout=0.01)
 
 

@@ -151,7 +151,7 @@ async def connected_unix(path: str | bytes | os.PathLike[str]) -> socket.socket:
 def located(error: OSError, place: str) -> OSError:
     """The same error, saying where it happened."""
     if isinstance(error, TimeoutError) and error.errno is None:
-        return TimeoutError(errno.ETIMEDOUT, f"{place}: the time is over")
+        return TimeoutError(errno.ETIMEDOUT, f"{place}: timed out")
     if error.errno is None:
         return OSError(errno.EINVAL, f"{place}: {error}")
     return type(error)(error.errno, f"{place}: {error.strerror}")

@@ -124,12 +124,14 @@ def connect_ring(
 
     async def connect() -> Ring:
         await anyio.lowlevel.checkpoint()
+        is_there = False
         try:
             with anyio.fail_after(timeout):
                 with await _connected(where, timeout is not None) as sock:
+                    is_there = True
                     return Ring(await handshake.ask(sock, role, any_user), spin)
         except OSError as error:
-            raise located(_worded(error), f"no ring at {where!r}") from error
+            raise located(_worded(error, is_there), f"no ring at {where!r}") from error
 
     return Opening(connect())
 
@@ -158,7 +160,12 @@ def _connect(sock: socket.socket, path: str | bytes, is_patient: bool) -> bool:
     return True
 
 
-def _worded(error: OSError) -> OSError:
+def _worded(error: OSError, is_there: bool) -> OSError:
+    if isinstance(error, TimeoutError):
+        what = "whoever listens there did not answer"
+        if not is_there:
+            what = "nobody listens there"
+        return TimeoutError(errno.ETIMEDOUT, f"timed out: {what}")
     if error.errno in (errno.ENOENT, errno.ECONNREFUSED):
         return type(error)(error.errno, f"nobody listens there ({error.strerror})")
     if error.errno == errno.EPROTOTYPE:
