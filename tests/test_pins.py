@@ -14,7 +14,7 @@ import pytest
 from oracle import payload
 
 from aiozerocopy._core.leases import Lent
-from aiozerocopy._core.pins import copy_into, overlap, pin, pin_writable, unpin
+from aiozerocopy._core.pins import Pins, copy_into, overlap, pin, pin_writable, unpin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,6 +100,33 @@ def test_unpin_releases_what_somebody_still_refers_to() -> None:
     for _ in range(2):  # an interrupted call is made again
         unpin([None, b"a copy", view])
         data.append(0)
+
+
+class TestPins:
+    """Several pins that release themselves."""
+
+    def setup_method(self) -> None:
+        self.data = [bytearray(10), bytearray(10)]
+        self.pins = Pins(map(pin, self.data))
+
+    def test_released(self) -> None:
+        for _ in range(2):  # an interrupted call is made again
+            self.pins.release()
+            for each in self.data:
+                each.append(0)
+
+    def test_not_by_whoever_ends_one_operation(self) -> None:
+        unpin([self.pins])
+        for each in self.data:
+            with pytest.raises(BufferError):
+                each.append(0)
+
+    def test_let_go_although_somebody_refers_to_one(self) -> None:
+        one = self.pins[0]
+        del self.pins
+        for each in self.data:
+            each.append(0)
+        del one
 
 
 class TestLent:
