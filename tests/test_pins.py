@@ -120,6 +120,7 @@ class TestPins:
         for each in self.data:
             with pytest.raises(BufferError):
                 each.append(0)
+        self.pins.release()
 
     def test_let_go_although_somebody_refers_to_one(self) -> None:
         one = self.pins[0]
