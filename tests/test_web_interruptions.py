@@ -96,8 +96,13 @@ class Page:
             self._other.forget()
 
     def belongs_here(self) -> bool:
-        """Is this a task that stays, or one that the hub has started?"""
+        """Is this a task that stays, or one that the hub has started; or the loop?
+
+        (What raises here would turn the tracing off.)
+        """
         task = asyncio.current_task()
+        if task is None:
+            return True
         parent = anyio.get_current_task().parent_id
         return task in self._tasks or parent in {id(each) for each in self._tasks}
 
