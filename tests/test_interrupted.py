@@ -124,6 +124,23 @@ def lines_of(said: str) -> list[str]:
     return [line.rpartition("\r")[2] for line in plain.split("\n") if line.strip()]
 
 
+COMMAND = """
+from aiozerocopy.commands.ending import ended
+
+raise SystemExit(ended("aiozerocopy demo", lambda: exec("raise KeyboardInterrupt")))
+"""
+
+
+def test_exit_status_wherever_it_comes(folder: Path) -> None:
+    """Also within a string that is executed, as while a dataclass is made."""
+    (folder / "command.py").write_text(COMMAND)
+    done = subprocess.run(
+        [sys.executable, "-m", "command"], cwd=folder, capture_output=True, text=True
+    )
+    assert done.stderr == "aiozerocopy demo: interrupted\n"
+    assert done.returncode == 130
+
+
 @pytest.mark.parametrize(
     ("line", "moment", "more"), MOMENTS, ids=[" ".join(one) for one in MOMENTS]
 )

@@ -138,6 +138,10 @@ def ended(name: str, run: Callable[[], int]) -> int:
     except INTERRUPTS as error:
         _of_stdout(error)
         complain(name, ": ".join(["interrupted", *last_words]))
+        # If Ctrl-C came while a string was executed (namedtuple and dataclass do so when
+        # a module is imported), Python ends itself by SIGINT whatever we return.  The
+        # next string that is executed makes it forget that.
+        exec("")
         # What a shell reports for a program that a signal has ended.
         return 128 + (signal.SIGTERM if by_signal else signal.SIGINT)
     except Exception as error:
