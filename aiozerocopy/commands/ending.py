@@ -138,9 +138,9 @@ def ended(name: str, run: Callable[[], int]) -> int:
     except INTERRUPTS as error:
         _of_stdout(error)
         complain(name, ": ".join(["interrupted", *last_words]))
-        # If Ctrl-C came while a string was executed (namedtuple and dataclass do so when
-        # a module is imported), Python ends itself by SIGINT whatever we return.  The
-        # next string that is executed makes it forget that.
+        # If Ctrl-C came while a string was executed, as in an import that makes a
+        # dataclass, Python ends itself by SIGINT whatever we return.  The next string
+        # that is executed makes it forget that.
         exec("")
         # What a shell reports for a program that a signal has ended.
         return 128 + (signal.SIGTERM if by_signal else signal.SIGINT)
