@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -340,3 +341,18 @@ def test_only_trio_tells_who_waits_for_a_closed_fd(backend: str) -> None:
     assert ends == ["told" if backend == "trio" else "read"]
     os.close(read_fd)
     os.close(write_fd)
+
+
+# ---- where no loop runs -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ask", [current_loop, current_waiter])
+def test_no_loop_to_be_found(ask: Callable[[], object]) -> None:
+    with pytest.raises(RuntimeError, match="asynchronous event loop"):
+        ask()
+
+
+def test_closing_is_announced_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No loop runs, and trio was never imported: as in most finalizers."""
+    monkeypatch.delitem(sys.modules, "trio.lowlevel", raising=False)
+    announce_closing(0)
