@@ -162,10 +162,8 @@ def _connect(sock: socket.socket, path: str | bytes, is_patient: bool) -> bool:
 
 def _worded(error: OSError, is_there: bool) -> OSError:
     if isinstance(error, TimeoutError):
-        what = "whoever listens there did not answer"
-        if not is_there:
-            what = "nobody listens there"
-        return TimeoutError(errno.ETIMEDOUT, f"timed out: {what}")
+        why = "it did not answer" if is_there else "nobody listens there"
+        return TimeoutError(errno.ETIMEDOUT, f"timed out: {why}")
     if error.errno in (errno.ENOENT, errno.ECONNREFUSED):
         return type(error)(error.errno, f"nobody listens there ({error.strerror})")
     if error.errno == errno.EPROTOTYPE:
