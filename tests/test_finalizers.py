@@ -157,7 +157,7 @@ def test_stream_in_a_cycle(loop: str, end: str) -> None:
 def test_published_frame_in_a_cycle(loop: str) -> None:
     """Its pin is released before the collector clears the memoryview that it pins.
 
-    The other way round Python before 3.12.7 crashes, and later ones complain.
+    The other way round Python before 3.12.7 crashes.
     """
     said, complained = lost(
         """
