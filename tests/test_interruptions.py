@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 pytestmark = linux_only  # it looks into /proc
 
 SMALL = 1000
+PINNED = 10_000  # too much to be copied, and yet out at once
 PATIENCE = 5.0  # seconds for what is over at once, or never
 ENOUGH = 2  # lines at which something is wrong
 
@@ -569,6 +570,7 @@ READY = {"before": Receiving.find_some}
 SENDS = {
     "the first send": sends(Sending.send_first, before=None),
     "send": sends(lambda s: s.send(SMALL)),
+    "send of what is pinned": sends(lambda s: s.send(PINNED)),
     "send, waiting": sends(lambda s: s.send(BIG)),
     "send of bytes": sends(lambda s: s.send_bytes(SMALL)),
     "send of bytes, waiting": sends(lambda s: s.send_bytes(BIG)),
@@ -578,6 +580,7 @@ SENDS = {
     "send_many, waiting": sends(lambda s: s.send_many(SMALL, 400)),
     "send_many of big ones": sends(lambda s: s.send_many(BIG, 2)),
     "put": sends(lambda s: s.put(SMALL)),
+    "put of what is pinned": sends(lambda s: s.put(PINNED)),
     "put of a big one": sends(lambda s: s.put(BIG)),
     "put, waiting": sends(lambda s: s.put(SMALL), **FULL),
     "send_from_thread": sends(lambda s: s.send_from_thread(SMALL), thread=True),

@@ -291,6 +291,7 @@ class Connecting(Scene):
 SCENES: dict[str, tuple[type[Scene], Callable[[Any], Awaitable[object]]]] = {
     "write": (Scene, partial(Scene.write, size=BIG)),
     "write of little": (Scene, partial(Scene.write, size=2000)),
+    "write of what is pinned": (Scene, partial(Scene.write, size=10_000)),
     "write of bytes": (Scene, Scene.write_bytes),
     "two writes": (Scene, Scene.write_two),
     "writelines": (Scene, partial(Scene.writelines, size=BIG)),
