@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from interruption import keeps_a_view
 from unread import SIZE, Unread
 
 from aiozerocopy import StreamBroken, StreamClosed
@@ -23,7 +24,7 @@ from aiozerocopy._core.fds import close_fds, duplicates, room_for
 from aiozerocopy._core.pins import pin, pin_writable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 at_once = pytest.mark.skipif(PORTABLE, reason="there the pump writes to every pipe")
@@ -64,8 +65,8 @@ def outcome(operation: Operation) -> tuple[bool, int, int, int, int]:
 class Answering:
     """The functions in C, of which one only answers."""
 
-    def __init__(self, name: str, answer: int) -> None:
-        setattr(self, name, lambda *_: answer)
+    def __init__(self, name: str, answer: int | Callable[..., int]) -> None:
+        setattr(self, name, answer if callable(answer) else lambda *_: answer)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(lib, name)
@@ -271,6 +272,34 @@ class TestSubmit:
         assert port.wait(last, 60)
 
 
+class TestPutBound:
+    def test_an_interrupted_one_holds_no_view(
+        self, bound: Unread, port: Port, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ready = bound.channel.ready
+        assert ready is not None
+        view, raised = memoryview(bytes(10_000)), list[BaseException]()
+        with monkeypatch.context() as patched:
+            patched.setattr(Channel, "note_result", interrupt)
+            try:
+                bound.channel.put_bound(port, ready, view)
+            except KeyboardInterrupt as error:
+                raised.append(error)
+        bound.channel.take_back_blocking(port, ready, SIZE)
+        assert raised
+        assert not keeps_a_view(raised, [view])
+
+    def test_nobody_may_resize_what_is_sent(self, bound: Unread, port: Port) -> None:
+        ready, data = bound.channel.ready, bytearray(SIZE)
+        assert ready is not None
+        assert bound.channel.put_bound(port, ready, data) == IN_PROGRESS
+        with pytest.raises(BufferError):
+            data.append(0)
+        bound.read()
+        assert port.wait(ready, 60)
+        data.append(0)
+
+
 class TestSendNow:
     def test_at_once(self, pipe: Unread, port: Port) -> None:
         assert pipe.channel.send_now(port, (b"ab",)).done
@@ -469,7 +498,8 @@ class TestTakeBack:
         first = pipe.send(port, bytes(SIZE))
         second = pipe.send(port, b"x" * SIZE)
         assert pipe.channel.take_back(port, second, 0)
-        assert second.was_dropped
+        cancelled = (-errno.ECANCELED, lib.AZC_DROPPED)
+        assert outcome(second) == (True, 0, SIZE, *cancelled)
         pipe.read()
         assert port.wait(first, 60)
         assert pipe.channel.stats().messages == 1
@@ -480,8 +510,34 @@ class TestTakeBack:
         pipe.read(1)  # (so that it has)
         pipe.channel.take_back_blocking(port, operation, SIZE)
         assert operation.was_rescued
+        assert 0 < operation.moved < SIZE
         data[:] = b"y" * SIZE
         assert pipe.read(SIZE - 1) == b"x" * (SIZE - 1)
+
+    @pytest.mark.parametrize("came", [False, True])
+    def test_what_a_call_is_using(
+        self,
+        pipe: Unread,
+        port: Port,
+        came: bool,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """Its end may come just then."""
+        operation, waited = Operation(port, [b"x"]), list[float]()
+
+        def drain() -> None:
+            if came:
+                operation.end(1, 0, 0)
+
+        monkeypatch.setattr(core, "lib", Answering("azc_cancel", lib.AZC_LATER))
+        monkeypatch.setattr(port, "drain", drain)
+        monkeypatch.setattr(port, "wait", lambda _, seconds: waited.append(seconds))
+        assert pipe.channel.take_back(port, operation, 0) is came
+        pipe.channel.take_back_blocking(port, operation, 0)
+        assert waited == ([] if came else [core._HELD_UP])
+        assert operation.done is came
+        operation.end(1, 0, 0)
+        port.forget(operation)
 
     @pytest.mark.parametrize("noted", [False, True])
     def test_what_is_over(self, pipe: Unread, port: Port, noted: bool) -> None:
@@ -519,8 +575,9 @@ class TestErrors:
         pipe.fd = os.open(os.devnull, os.O_RDONLY)
 
     def test_a_shutdown_that_cannot_be(self, pipe: Unread) -> None:
-        with pytest.raises((StreamBroken, OSError)):
+        with pytest.raises(StreamBroken) as caught:
             pipe.channel.shutdown()  # a pipe has none
+        assert caught.value.total == 0
 
 
 class TestClosing:
@@ -529,6 +586,24 @@ class TestClosing:
         closing = [pipe.channel.close(port) for _ in range(2)]
         assert closing[0] is closing[1]
         assert port.wait(closing[0], 60)
+        assert outcome(closing[0]) == (True, 0, 0, 0, 0)
+        assert not is_open(fd)
+        assert not port.operations
+
+    def test_it_is_closed_where_there_is_no_memory_to_tell(
+        self, pipe: Unread, port: Port, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fd = pipe.channel.fileno()
+        closed: list[tuple[int, ...]] = []
+
+        def close(*arguments: int) -> int:
+            closed.append(arguments)
+            return lib.azc_close(*arguments) if arguments[1] == 0 else -errno.ENOMEM
+
+        monkeypatch.setattr(core, "lib", Answering("azc_close", close))
+        closing = pipe.channel.close(port)
+        assert outcome(closing) == (True, 0, 0, 0, 0)
+        assert closed[1:] == [(pipe.channel.id, 0, 0)]
         assert not is_open(fd)
         assert not port.operations
 
@@ -538,6 +613,29 @@ class TestClosing:
         assert pipe.channel.patience() == core._CLOSING_IN_USE
         pipe.read()
         assert port.wait(operation, 60)
+
+    def test_another_thread_may_close_it(
+        self, pipe: Unread, port: Port, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(core, "lib", Answering("azc_close", IN_PROGRESS))
+            patched.setattr(Channel, "fileno", lambda _: 0)  # any fd may have it
+            closing = pipe.channel.close(port)
+        assert not closing.done
+        assert pipe.channel.close(port) is closing
+        assert port.wait(closing, 60)
+
+    def test_what_ports_have_lost_is_swept_with_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        swept: list[str] = []
+        monkeypatch.setattr(core, "sweep", lambda: swept.append("swept"))
+        pipe = Unread()
+        assert swept == ["swept"]
+        os.close(pipe.fd)
+        del pipe
+        gc.collect()
+        assert swept == ["swept"] * 2
 
     def test_one_that_never_began(self) -> None:
         Channel.__new__(Channel).__del__()

@@ -146,7 +146,7 @@ class Channel:
         self.ready = None  # until C knows it too
         self._port, self._budget = port, budget
         ready = Operation(port, [None])
-        if lib.azc_bind_port(self.id, port.id, ready.token, budget) >= 0:
+        if lib.azc_bind_port(self.id, port.id, ready.token, budget) == 0:
             self.ready = ready
 
     def submit(
@@ -314,17 +314,13 @@ class Channel:
         event = ffi.new("azc_event *")
         answer = lib.azc_cancel(self.id, operation.token, limit, event)
         port.drain()
-        if answer == lib.AZC_LATER:
-            return operation.done
         if answer == lib.AZC_OVER:
             # It is over, or was never submitted, or this is a forked child.  Of a
             # receive that ended in its own call, C still knows how much came.
             known = event.token == operation.token
             operation.end(event.bytes if known else 0, 0, 0)
             port.forget(operation)
-        else:
-            operation.end(event.bytes, -errno.ECANCELED, answer)
-        return True
+        return operation.done
 
     def take_back_blocking(self, port: Port, operation: Operation, limit: int) -> None:
         """The same where nothing can be awaited: block until no system call uses them.
@@ -373,7 +369,7 @@ class Channel:
     def shutdown(self) -> None:
         """End the sending side of a socket."""
         result = lib.azc_shutdown(self.id)
-        if result < 0:
+        if result:
             raise self.refused(result, 0)
 
     # (a default argument is still there at interpreter exit, when globals are gone)

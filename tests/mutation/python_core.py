@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # (The others' survivors were never listed as a whole.  fork_and_exit.py will never be
 # here: only programs that tests start reach it.)
-FILES = ["borrows", "leases", "memory", "pins", "waiter"]
+FILES = ["borrows", "channel", "leases", "memory", "pins", "waiter"]
 SURVIVORS = Path(__file__).parent / "survivors" / "python"
 # The tests that tell most in the least time.
 JUDGES = [
