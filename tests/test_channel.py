@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from answering import Answering
 from interruption import keeps_a_view
 from unread import SIZE, Unread
 
@@ -24,7 +25,7 @@ from aiozerocopy._core.fds import close_fds, duplicates, room_for
 from aiozerocopy._core.pins import pin, pin_writable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 
 at_once = pytest.mark.skipif(PORTABLE, reason="there the pump writes to every pipe")
@@ -60,16 +61,6 @@ def interrupt(*_: object) -> Any:
 def outcome(operation: Operation) -> tuple[bool, int, int, int, int]:
     it = operation
     return it.done, it.moved, it.total, it.status, it.outcome
-
-
-class Answering:
-    """The functions in C, of which one only answers."""
-
-    def __init__(self, name: str, answer: int | Callable[..., int]) -> None:
-        setattr(self, name, answer if callable(answer) else lambda *_: answer)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(lib, name)
 
 
 def is_open(fd: int) -> bool:

@@ -67,7 +67,7 @@ class Operation:
     )
     moved: int = 0
     total: int = 0
-    status: int = 0
+    status: int = 0  # or the -errno that it failed with
     outcome: int = 0
 
     def __init__(self, port: Port, views: list[Any]) -> None:
@@ -138,7 +138,7 @@ class Operation:
         )
 
     def raise_if_failed(self) -> None:
-        if self.status < 0:
+        if self.status:
             raise self.failure()
 
 

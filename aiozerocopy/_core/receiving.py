@@ -210,7 +210,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
             if result == IN_PROGRESS:
                 await waiter.wait(reception)
                 reception.raise_if_failed()
-            elif result < 0:
+            elif result:
                 raise self._in.refused(result, reception.total)
         else:
             reception.end(0, 0, 0)

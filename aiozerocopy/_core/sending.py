@@ -105,7 +105,7 @@ class Ticket(Awaitable[None]):
         if self._operation is None:
             return
         await self._waiter.wait(self._operation)
-        if self._operation.status < 0:
+        if self._operation.status:
             await self._stream._raise(self._operation)
 
 
@@ -125,7 +125,7 @@ class _Failures:
         """Remember it if it fails."""
 
         def remember() -> None:
-            if operation.status < 0 and operation not in self.operations:
+            if operation.status and operation not in self.operations:
                 self.operations.append(operation)
 
         operation.listen(remember)
@@ -418,7 +418,7 @@ class SendStream(Bound, ByteSendStream):
             await waiter.yield_to_loop()
         elif result == IN_PROGRESS:
             await waiter.wait(operation)
-            if operation.status < 0:
+            if operation.status:
                 await self._raise(operation)
         else:
             await self._fail(self._out.refused(result, operation.total))
@@ -432,7 +432,7 @@ class SendStream(Bound, ByteSendStream):
             return
         if result == BUSY:
             await waiter.wait_for_room(operation)
-            if operation.status < 0:
+            if operation.status:
                 await self._raise(operation)
         self._failures.watch(operation)
         if self._budget_is_spent(operation.total):  # a cancel here acts as in `send`

@@ -205,7 +205,7 @@ class _Plain(ast.NodeTransformer):
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         self.generic_visit(node)
         node.annotation = ast.Constant(None)
-        return node
+        return node if node.value else ast.Pass()
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
         self.generic_visit(node)

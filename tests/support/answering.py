@@ -1,0 +1,68 @@
+"""Answers of C that cannot be provoked in time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aiozerocopy._core.binding import lib
+from aiozerocopy._core.channel import Channel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+    from aiozerocopy._core.waiter import Waiter
+
+
+class Answering:
+    """Put it in place of ``lib``: the named function gives, or is, the answer."""
+
+    def __init__(self, name: str, answer: int | Callable[..., int]) -> None:
+        setattr(self, name, answer if callable(answer) else lambda *_: answer)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(lib, name)
+
+
+class InUse:
+    """What is taken back is in use by a system call just then.
+
+    ``waits`` tells how its end was waited for.
+    """
+
+    def __init__(self, waiter: Waiter | None, patched: pytest.MonkeyPatch) -> None:
+        assert waiter is not None
+        self.waits: set[str] = set()
+        take_back = Channel.take_back
+
+        def still_used(*arguments: Any) -> bool:
+            take_back(*arguments)
+            return False
+
+        async def wait_shielded(*_: object) -> None:
+            self.waits.add("awaits")
+
+        patched.setattr(Channel, "take_back", still_used)
+        patched.setattr(waiter.port, "wait", lambda *_: self.waits.add("blocks"))
+        patched.setattr(waiter, "wait_shielded", wait_shielded)
+
+
+class TwiceInterrupted:
+    """The second time while buffers are taken back, of which ``tries`` is told."""
+
+    def __init__(self, place: str, patched: pytest.MonkeyPatch) -> None:
+        self.tries = 0
+        take_back = Channel.take_back
+
+        def interrupt(*_: object) -> Any:
+            raise KeyboardInterrupt("first")
+
+        def try_to_take_back(*arguments: Any) -> bool:
+            self.tries += 1
+            if self.tries == 1:
+                raise KeyboardInterrupt("second")
+            return take_back(*arguments)
+
+        patched.setattr(f"aiozerocopy._core.{place}", interrupt)
+        patched.setattr(Channel, "take_back", try_to_take_back)

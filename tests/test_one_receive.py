@@ -1,0 +1,166 @@
+"""One receive, step by step: what is borrowed, when it yields, and what is refused."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+import trio
+import trio.testing
+from answering import Answering, InUse, TwiceInterrupted
+
+import aiozerocopy as azc
+from aiozerocopy import StreamBroken, StreamClosed
+from aiozerocopy._core import channel
+from aiozerocopy._core.binding import PORTABLE
+from aiozerocopy._core.borrows import borrowed
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+
+pytestmark = pytest.mark.anyio
+
+at_once = pytest.mark.skipif(PORTABLE, reason="there the pump reads from every pipe")
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": request.param == "uvloop"}
+
+
+class Ends:
+    def __init__(self) -> None:
+        self.receiver, self.sender = azc.pipe()
+        self.memory = bytearray(10)
+
+    async def waiting(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Begin to receive, and return the coroutine."""
+        coroutine = work(*arguments)
+        coroutine.send(None)
+        return coroutine
+
+
+@pytest.fixture
+async def ends() -> AsyncIterator[Ends]:
+    made = Ends()
+    yield made
+    made.sender.abort()
+    made.receiver.abort()
+
+
+class TestBorrowed:
+    async def test_until_it_is_over(self, ends: Ends) -> None:
+        before = set(borrowed)
+        coroutine = await ends.waiting(ends.receiver.receive_into, ends.memory)
+        (token,) = set(borrowed) - before
+        assert list(map(len, borrowed[token])) == [10]
+        with pytest.raises(BufferError):
+            ends.memory.append(0)
+        coroutine.close()
+        assert set(borrowed) == before
+        ends.memory.append(0)
+
+    async def test_what_was_left_over_needs_no_call(self, ends: Ends) -> None:
+        ends.receiver._unread = b"abcdef"
+        await ends.receiver.receive(1)
+        before, calls = set(borrowed), ends.receiver.stats.receive_calls
+        await ends.receiver.receive_exactly(memory := bytearray(4))
+        assert memory == b"bcde"
+        assert set(borrowed) == before
+        assert ends.receiver.stats.receive_calls == calls
+        assert ends.receiver._waiter is not None
+        assert not ends.receiver._waiter.port.operations
+        assert await ends.receiver.receive() == b"f"
+
+
+class TestYields:
+    async def test_at_once_it_yields_when_the_budget_is_spent(
+        self, ends: Ends, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await ends.sender.send(bytes(9))
+        await ends.receiver.receive(1)
+        assert ends.receiver._waiter is not None
+        yields: list[int] = []
+
+        async def note() -> None:
+            yields.append(received)
+
+        monkeypatch.setattr(ends.receiver._waiter, "checkpoint", note)
+        monkeypatch.setattr(ends.receiver, "_budget", 3)
+        for received in range(8):  # noqa: B007
+            await ends.receiver.receive_into(bytearray(1))
+        assert yields == [1, 4, 7]
+
+    async def test_what_asks_for_nothing_does(
+        self, ends: Ends, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its stream may be closed meanwhile."""
+        await ends.sender.send(b"x")
+        await ends.receiver.receive()
+        assert await ends.receiver.receive_into(bytearray()) == 0
+        waiter = ends.receiver._waiter
+        assert waiter is not None
+
+        async def close() -> None:
+            ends.receiver.abort()
+
+        monkeypatch.setattr(waiter, "checkpoint", close)
+        with pytest.raises(StreamClosed):
+            await ends.receiver.receive_into(bytearray())
+
+    def test_closing_does_in_trio(self) -> None:
+        async def main() -> None:
+            for stream in azc.pipe():
+                for _ in range(2):
+                    with trio.testing.assert_checkpoints():
+                        await stream.aclose()
+
+        trio.run(main)
+
+
+class TestErrors:
+    @pytest.mark.parametrize("code", [errno.EPERM, errno.EIO])
+    async def test_of_the_call_itself(
+        self, ends: Ends, code: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(channel, "lib", Answering("azc_recv", -code))
+        with pytest.raises(StreamBroken) as caught:
+            await ends.receiver.receive_into(ends.memory)
+        assert (caught.value.errno, caught.value.total) == (code, 10)
+        ends.memory.append(0)
+
+    async def test_the_end(self, ends: Ends) -> None:
+        ends.sender.abort()
+        with pytest.raises(anyio.EndOfStream):
+            await ends.receiver.receive()
+
+
+class TestInterrupted:
+    @pytest.mark.parametrize("error", [GeneratorExit, KeyboardInterrupt])
+    async def test_while_the_kernel_uses_the_memory(
+        self, ends: Ends, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A coroutine that is being closed may not await: its thread blocks."""
+        await ends.sender.send(b"x")
+        await ends.receiver.receive()
+        it = InUse(ends.receiver._waiter, monkeypatch)
+        coroutine = await ends.waiting(ends.receiver.receive_into, ends.memory)
+        with pytest.raises(error):
+            coroutine.throw(error())
+        assert it.waits == {"blocks" if error is GeneratorExit else "awaits"}
+        ends.memory.append(0)
+
+    @at_once
+    async def test_twice(self, ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What had come is kept, and the memory given back."""
+        await ends.sender.send(b"abc")
+        with monkeypatch.context() as patched:
+            it = TwiceInterrupted("receiving._number", patched)
+            with pytest.raises(KeyboardInterrupt, match="second"):
+                await ends.receiver.receive_into(ends.memory)
+        assert it.tries == 2
+        ends.memory.append(0)
+        assert await ends.receiver.receive() == b"abc"

@@ -1,0 +1,236 @@
+"""One send, step by step: the short way, whose loop it is, how it is interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from answering import Answering, InUse, TwiceInterrupted
+from unread import SIZE
+
+import aiozerocopy as azc
+from aiozerocopy import SendStream, StreamBroken, StreamClosed
+from aiozerocopy._core import channel, lifetime, sending
+from aiozerocopy._core.binding import PORTABLE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.anyio
+
+at_once = pytest.mark.skipif(PORTABLE, reason="there the pump writes to every pipe")
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": request.param == "uvloop"}
+
+
+@pytest.fixture
+async def streams() -> AsyncIterator[tuple[SendStream, azc.ReceiveStream]]:
+    receiver, sender = azc.pipe()
+    yield sender, receiver
+    sender.abort()
+    receiver.abort()
+
+
+@pytest.fixture
+def stream(streams: tuple[SendStream, azc.ReceiveStream]) -> SendStream:
+    return streams[0]
+
+
+@pytest.fixture(params=[True, False])
+def cheap(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to know the loop, of which a Python takes the quicker one."""
+    if not request.param and sys.version_info >= (3, 14):
+        pytest.skip("this Python does not tell the running tasks")
+    for module in (sending, lifetime):
+        monkeypatch.setattr(module, "LOOP_IS_CHEAP", request.param)
+
+
+def refuse(*_: object, **__: object) -> Any:
+    raise AssertionError("the long way")
+
+
+@at_once
+@pytest.mark.usefixtures("cheap")
+class TestShortWay:
+    async def test_of_send(
+        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await stream.send(b"bound")
+        monkeypatch.setattr(SendStream, "_send", refuse)
+        monkeypatch.setattr(SendStream, "_enter", refuse)
+        for item in (b"ab", bytearray(b"ab"), memoryview(b"ab")):
+            await stream.send(item)
+        with pytest.raises(AssertionError, match="long"):
+            await stream.send(b"a", b"b")
+
+    async def test_of_put(
+        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await stream.send(b"bound")
+        monkeypatch.setattr(SendStream, "_begin", refuse)
+        for item in (b"ab", bytearray(b"ab"), memoryview(b"ab")):
+            await stream.put(item)
+        for several in ((), (b"a", b"b")):
+            with pytest.raises(AssertionError, match="long"):
+                await stream.put(*several)
+
+    async def test_of_send_many(
+        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await stream.send(b"bound")
+        monkeypatch.setattr(SendStream, "_send", refuse)
+        await stream.send_many([b"ab"] * 3)
+        await stream.send_many((b"ab",) * 3)
+
+    async def test_it_yields_when_the_budget_is_spent(
+        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await stream.send(b"bound")
+        assert stream._waiter is not None
+        stream._out.unbind_port()
+        stream._out.bind_port(stream._waiter.port, 3)  # of which that was one
+        yields: list[int] = []
+
+        async def note() -> None:
+            yields.append(sent)
+
+        monkeypatch.setattr(stream._waiter, "yield_to_loop", note)
+        for sent in range(9):  # noqa: B007
+            await stream.send(b"x")
+        assert yields == [1, 4, 7]
+        for sent in range(9):  # noqa: B007
+            await stream.send_many([b"x"])
+        assert yields == [1, 4, 7] * 2
+
+
+@pytest.mark.usefixtures("cheap")
+class TestAnotherLoop:
+    CALLS = ("send", "put", "send_many", "flush")
+
+    @staticmethod
+    async def is_refused(stream: SendStream, name: str) -> None:
+        arguments: tuple[Any, ...] = () if name == "flush" else (b"x",)
+        if name == "send_many":
+            arguments = ([b"x"],)
+        with pytest.raises(RuntimeError, match="another event loop"):
+            await getattr(stream, name)(*arguments)
+
+    @pytest.mark.parametrize("name", CALLS)
+    async def test_in_another_thread_while_ours_is_running(
+        self, stream: SendStream, name: str
+    ) -> None:
+        await stream.send(b"bound")
+        done: list[None] = []
+        other = threading.Thread(
+            target=lambda: done.append(asyncio.run(self.is_refused(stream, name)))
+        )
+        other.start()
+        other.join()  # (our task runs all the while)
+        assert done == [None]
+        assert stream.stats.messages_sent == 1
+
+    @pytest.mark.parametrize("name", CALLS)
+    def test_in_this_thread_after_the_first(self, name: str) -> None:
+        receiver, sender = azc.pipe()
+
+        async def bind() -> None:
+            await sender.send(b"bound")
+
+        asyncio.run(bind())
+        asyncio.run(self.is_refused(sender, name))
+        assert sender.stats.messages_sent == 1
+        sender.abort()
+        receiver.abort()
+
+
+class TestPutNow:
+    @at_once
+    async def test_at_once(self, streams: tuple[SendStream, azc.ReceiveStream]) -> None:
+        stream, receiver = streams
+        for _ in range(2):  # (the first binds it)
+            waiter, operation = await stream._begin()
+            ticket = stream._put_now(waiter, operation, b"ab")
+            assert isinstance(ticket, azc.Ticket)
+            assert ticket.done()
+            assert await receiver.receive() == b"ab"
+
+    async def test_beyond_the_limit(self, stream: SendStream) -> None:
+        stream._out.set_limit(1)
+        await stream.put(bytes(2 * SIZE))
+        waiter, operation = await stream._begin()
+        ticket = stream._put_now(waiter, operation, b"ab")
+        assert not ticket.done()
+        assert stream._out.stats().waiting == 1
+        stream.abort()
+        with pytest.raises(StreamClosed):
+            await ticket
+
+    @pytest.mark.parametrize("code", [errno.EPERM, errno.EIO])
+    async def test_a_refusal(
+        self, stream: SendStream, code: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        waiter, operation = await stream._begin()
+        monkeypatch.setattr(channel, "lib", Answering("azc_sendv", -code))
+        with pytest.raises(StreamBroken) as caught:
+            stream._put_now(waiter, operation, b"ab")
+        assert (caught.value.errno, caught.value.total) == (code, 2)
+
+
+class TestInterrupted:
+    @pytest.mark.parametrize("bound", [False, True])
+    @pytest.mark.parametrize("name", ["send", "put", "send_many"])
+    async def test_twice(
+        self,
+        stream: SendStream,
+        name: str,
+        bound: bool,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        if bound:
+            await stream.send(b"bound")
+        it = TwiceInterrupted("channel.Channel.note_result", monkeypatch)
+        data = bytearray(SIZE)
+        with pytest.raises(KeyboardInterrupt, match="second"):
+            await getattr(stream, name)([data] if name == "send_many" else data)
+        assert it.tries == 2
+        data.append(0)
+
+    async def test_twice_in_a_thread(
+        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        it = TwiceInterrupted("channel.Channel.note_result", monkeypatch)
+        data = bytearray(SIZE)
+        with pytest.raises(KeyboardInterrupt, match="second"):
+            await anyio.to_thread.run_sync(stream.send_from_thread, data)
+        assert it.tries == 2
+        data.append(0)
+
+    @pytest.mark.parametrize("name", ["send", "put", "send_many"])
+    @pytest.mark.parametrize("error", [GeneratorExit, KeyboardInterrupt])
+    async def test_while_the_kernel_uses_the_buffer(
+        self,
+        stream: SendStream,
+        name: str,
+        error: type[BaseException],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """A coroutine that is being closed may not await: its thread blocks."""
+        stream._out.set_limit(1)
+        ticket = await stream.put(bytes(2 * SIZE))  # more than the pipe holds
+        it = InUse(stream._waiter, monkeypatch)
+        data = bytearray(SIZE)
+        coroutine = getattr(stream, name)([data] if name == "send_many" else data)
+        coroutine.send(None)
+        with pytest.raises(error):
+            coroutine.throw(error())
+        assert it.waits == {"blocks" if error is GeneratorExit else "awaits"}
+        data.append(0)
+        assert not ticket.done()
