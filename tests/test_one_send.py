@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+import select
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,8 @@ from unread import SIZE
 import aiozerocopy as azc
 from aiozerocopy import SendStream, StreamBroken, StreamClosed
 from aiozerocopy._core import channel, lifetime, sending
-from aiozerocopy._core.binding import PORTABLE
+from aiozerocopy._core.binding import PORTABLE, lib
+from aiozerocopy._core.borrows import Port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -149,6 +152,62 @@ class TestAnotherLoop:
         assert sender.stats.messages_sent == 1
         sender.abort()
         receiver.abort()
+
+
+async def test_a_flush_at_once_tells_the_tickets(
+    streams: tuple[SendStream, azc.ReceiveStream],
+) -> None:
+    """Also of a message whose end the loop has not heard of."""
+    stream, receiver = streams
+    ticket = await stream.put(bytes(2 * SIZE))
+    assert stream._waiter is not None
+    os.set_blocking(receiver.fileno(), True)
+    left = 2 * SIZE
+    while left:
+        left -= len(os.read(receiver.fileno(), left))
+    port = stream._waiter.port
+    event = select.poll()
+    event.register(port.fileno(), select.POLLIN)
+    assert event.poll(10_000)
+    assert not ticket.done()
+    with pytest.raises(StopIteration):
+        stream.flush().send(None)  # it does not wait
+    assert ticket.done()
+
+
+class TestFromAThread:
+    async def test_its_port_goes_with_it(
+        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ports: list[Port] = []
+
+        def noted() -> Port:
+            ports.append(Port())
+            return ports[-1]
+
+        monkeypatch.setattr(sending, "Port", noted)
+        await anyio.to_thread.run_sync(stream.send_from_thread, b"x")
+        assert [lib.azc_port_fd(port.id) < 0 for port in ports] == [True]
+
+    @pytest.mark.parametrize("end", ["send_eof", "aclose"])
+    async def test_at_the_end_it_is_refused_before_anything_else(
+        self, end: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with azc.socketpair() as (ours, peer):
+            await getattr(ours, end)()
+            monkeypatch.setattr(sending, "Port", refuse)
+            with pytest.raises(StreamClosed):
+                await anyio.to_thread.run_sync(ours.send_from_thread, b"x")
+            await peer.aclose()
+
+
+async def test_nothing_is_sent_after_the_end() -> None:
+    async with azc.socketpair() as (ours, peer):
+        await ours.send_eof()
+        for name in ("send", "put", "flush"):
+            with pytest.raises(StreamClosed, match="send_eof"):
+                await getattr(ours, name)(*(() if name == "flush" else (b"x",)))
+        await peer.aclose()
 
 
 class TestPutNow:
