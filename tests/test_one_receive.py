@@ -47,8 +47,8 @@ class Ends:
 async def ends() -> AsyncIterator[Ends]:
     made = Ends()
     yield made
-    made.sender.abort()
-    made.receiver.abort()
+    await made.sender.aclose(linger=0)
+    await made.receiver.aclose()
 
 
 class TestBorrowed:
@@ -146,10 +146,11 @@ class TestInterrupted:
         """A coroutine that is being closed may not await: its thread blocks."""
         await ends.sender.send(b"x")
         await ends.receiver.receive()
-        it = InUse(ends.receiver._waiter, monkeypatch)
-        coroutine = await ends.waiting(ends.receiver.receive_into, ends.memory)
-        with pytest.raises(error):
-            coroutine.throw(error())
+        with monkeypatch.context() as patched:
+            it = InUse(ends.receiver._waiter, patched)
+            coroutine = await ends.waiting(ends.receiver.receive_into, ends.memory)
+            with pytest.raises(error):
+                coroutine.throw(error())
         assert it.waits == {"blocks" if error is GeneratorExit else "awaits"}
         ends.memory.append(0)
 

@@ -38,8 +38,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 async def streams() -> AsyncIterator[tuple[SendStream, azc.ReceiveStream]]:
     receiver, sender = azc.pipe()
     yield sender, receiver
-    sender.abort()
-    receiver.abort()
+    await sender.aclose(linger=0)
+    await receiver.aclose()
 
 
 @pytest.fixture
@@ -255,19 +255,23 @@ class TestInterrupted:
     ) -> None:
         if bound:
             await stream.send(b"bound")
-        it = TwiceInterrupted("channel.Channel.note_result", monkeypatch)
         data = bytearray(SIZE)
-        with pytest.raises(KeyboardInterrupt, match="second"):
-            await getattr(stream, name)([data] if name == "send_many" else data)
+        with monkeypatch.context() as patched:
+            it = TwiceInterrupted("channel.Channel.note_result", patched)
+            with pytest.raises(KeyboardInterrupt, match="second"):
+                await getattr(stream, name)([data] if name == "send_many" else data)
         assert it.tries == 2
         data.append(0)
 
     async def test_twice_in_a_thread(
         self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        it = TwiceInterrupted("channel.Channel.note_result", monkeypatch)
         data = bytearray(SIZE)
-        with pytest.raises(KeyboardInterrupt, match="second"):
+        with (
+            monkeypatch.context() as patched,
+            pytest.raises(KeyboardInterrupt, match="second"),
+        ):
+            it = TwiceInterrupted("channel.Channel.note_result", patched)
             await anyio.to_thread.run_sync(stream.send_from_thread, data)
         assert it.tries == 2
         data.append(0)
@@ -284,12 +288,13 @@ class TestInterrupted:
         """A coroutine that is being closed may not await: its thread blocks."""
         stream._out.set_limit(1)
         ticket = await stream.put(bytes(2 * SIZE))  # more than the pipe holds
-        it = InUse(stream._waiter, monkeypatch)
         data = bytearray(SIZE)
-        coroutine = getattr(stream, name)([data] if name == "send_many" else data)
-        coroutine.send(None)
-        with pytest.raises(error):
-            coroutine.throw(error())
+        with monkeypatch.context() as patched:
+            it = InUse(stream._waiter, patched)
+            coroutine = getattr(stream, name)([data] if name == "send_many" else data)
+            coroutine.send(None)
+            with pytest.raises(error):
+                coroutine.throw(error())
         assert it.waits == {"blocks" if error is GeneratorExit else "awaits"}
         data.append(0)
         assert not ticket.done()
