@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -119,6 +122,57 @@ class TestYields:
                         await stream.aclose()
 
         trio.run(main)
+
+
+class TestLending:
+    """Somebody else receives from a duplicate of the fd, and then we do again."""
+
+    async def test_until_it_is_returned(self, ends: Ends) -> None:
+        receiver, borrower = ends.receiver, object()
+        fd = receiver._lend_fd(borrower)
+        assert not os.get_inheritable(fd)
+        assert fd not in (receiver.fileno(), *range(3))
+        with pytest.raises(anyio.BusyResourceError):
+            receiver._lend_fd(object())
+        with pytest.raises(anyio.BusyResourceError):
+            await receiver.receive()
+        await ends.sender.send(b"abcd")
+        assert os.read(fd, 2) == b"ab"
+        receiver._return_fd(object(), b"of another")
+        assert not receiver._has_unread()
+        receiver._unread = b"left"
+        receiver._return_fd(borrower, b"ab")
+        receiver._return_fd(borrower, b"ab")
+        assert receiver._has_unread()
+        received = bytearray(8)
+        await receiver.receive_exactly(received)
+        assert received == b"ableftcd"
+        assert not receiver._has_unread()
+        os.close(fd)
+
+    async def test_its_number_is_none_of_the_first_three(
+        self, ends: Ends, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They may be free, and programs that are started expect others there."""
+        asked: list[tuple[int, ...]] = []
+
+        def fcntl_of(*arguments: int) -> int:
+            asked.append(arguments)
+            return 7
+
+        with monkeypatch.context() as patched:
+            patched.setattr(fcntl, "fcntl", fcntl_of)
+            assert ends.receiver._lend_fd(self) == 7
+        assert asked == [(ends.receiver.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)]
+
+    async def test_what_c_has_left_over_is_unread(
+        self, ends: Ends, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        leftover = SimpleNamespace(leftover=1)
+        with monkeypatch.context() as patched:
+            patched.setattr(ends.receiver._in, "stats", lambda: leftover)
+            assert ends.receiver._has_unread() is True
+        assert ends.receiver._has_unread() is False
 
 
 class TestErrors:
