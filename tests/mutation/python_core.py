@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 # here: only programs that tests start reach it.)
 FILES = [
     *("batches", "borrows", "change", "channel", "errors", "leases", "memory", "pins"),
-    "waiter",
+    *("to_all", "waiter"),
 ]
 SURVIVORS = Path(__file__).parent / "survivors" / "python"
 # The tests that tell most in the least time.
 JUDGES = [
     *("test_batches.py", "test_borrows.py", "test_change.py", "test_channel.py"),
     *("test_error_words.py", "test_memory.py", "test_one_receive.py"),
-    *("test_one_send.py", "test_one_stream.py", "test_pins.py", "test_waiter.py"),
-    "contract",
+    *("test_one_send.py", "test_one_stream.py", "test_pins.py", "test_to_all.py"),
+    *("test_waiter.py", "contract"),
     *("test_buffers.py", "test_copied_sends.py", "test_exclusive.py"),
     *("test_lending.py", "test_lifetime.py", "test_pool.py"),
 ]
