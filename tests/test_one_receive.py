@@ -86,16 +86,17 @@ class TestYields:
         await ends.sender.send(bytes(9))
         await ends.receiver.receive(1)
         assert ends.receiver._waiter is not None
-        yields: list[int] = []
+        begun, yields = list[None](), list[int]()
 
         async def note() -> None:
-            yields.append(received)
+            yields.append(len(begun))
 
         monkeypatch.setattr(ends.receiver._waiter, "checkpoint", note)
         monkeypatch.setattr(ends.receiver, "_budget", 3)
-        for received in range(8):  # noqa: B007
+        for _ in range(8):
+            begun.append(None)
             await ends.receiver.receive_into(bytearray(1))
-        assert yields == [1, 4, 7]
+        assert yields == [2, 5, 8]
 
     async def test_what_asks_for_nothing_does(
         self, ends: Ends, monkeypatch: pytest.MonkeyPatch

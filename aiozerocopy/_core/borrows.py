@@ -79,7 +79,7 @@ class Operation:
         port.operations[token] = self
         borrowed[token] = views
 
-    def end(self, moved: int, status: int, outcome: int) -> None:
+    def end(self, moved: int = 0, status: int = 0, outcome: int = 0) -> None:
         """Give the buffers back, then tell whoever waits."""
         self._give_back(outcome)
         if not self.done:

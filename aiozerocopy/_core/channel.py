@@ -218,7 +218,7 @@ class Channel:
             self.bind_port(port, self._budget)
         operation.total = total
         if result not in (IN_PROGRESS, BUSY):
-            operation.end(total if result >= 0 else 0, min(result, 0), 0)
+            operation.end(total if result >= 0 else 0, min(result, 0))
             port.forget(operation)
         return result
 
@@ -295,14 +295,16 @@ class Channel:
         else:
             result = lib.azc_recv_fds(self.id, port.id, token, at, n, fds)
         if result != IN_PROGRESS:
-            operation.end(max(result, 0), min(result, 0), 0)
+            operation.end(max(result, 0), min(result, 0))
             port.forget(operation)
         return min(result, 0)
 
     # -- giving up ----------------------------------------------------------------
 
-    def take_back(self, port: Port, operation: Operation, limit: int) -> bool:
+    def take_back(self, port: Port, operation: Operation, limit: int = 0) -> bool:
         """Take the buffers of an operation back, submitted or not.
+
+        Of a message that has begun up to ``limit`` bytes are copied.
 
         False: a system call is using them, and an event will tell when it is done.
         May be called again, also after an interruption.
@@ -318,11 +320,13 @@ class Channel:
             # It is over, or was never submitted, or this is a forked child.  Of a
             # receive that ended in its own call, C still knows how much came.
             known = event.token == operation.token
-            operation.end(event.bytes if known else 0, 0, 0)
+            operation.end(event.bytes if known else 0)
             port.forget(operation)
         return operation.done
 
-    def take_back_blocking(self, port: Port, operation: Operation, limit: int) -> None:
+    def take_back_blocking(
+        self, port: Port, operation: Operation, limit: int = 0
+    ) -> None:
         """The same where nothing can be awaited: block until no system call uses them.
 
         If a peer holds that call up for too long, they stay borrowed.
@@ -341,7 +345,7 @@ class Channel:
         if lib.azc_close(self.id, port.id, operation.token) == -errno.ENOMEM:
             self.abort()
         if self.fileno() < 0:
-            operation.end(0, 0, 0)
+            operation.end()
             port.forget(operation)
         return operation
 

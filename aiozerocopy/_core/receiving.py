@@ -213,7 +213,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
             elif result:
                 raise self._in.refused(result, reception.total)
         else:
-            reception.end(0, 0, 0)
+            reception.end()
             waiter.port.forget(reception)
         n = taken + reception.moved
         if n < min(need, len(view)):
@@ -232,8 +232,8 @@ class ReceiveStream(Bound, ByteReceiveStream):
     ) -> None:
         """The call was interrupted: keep what has arrived, then unpin the memory."""
         if isinstance(error, GeneratorExit):  # a coroutine being closed may not await
-            self._in.take_back_blocking(waiter.port, reception, 0)
-        elif not self._in.take_back(waiter.port, reception, 0):
+            self._in.take_back_blocking(waiter.port, reception)
+        elif not self._in.take_back(waiter.port, reception):
             await waiter.wait_shielded(reception)
         if reception.done:
             # (IncompleteReceive says itself how many bytes the caller has got)
