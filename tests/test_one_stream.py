@@ -16,6 +16,7 @@ import trio.testing
 import aiozerocopy as azc
 from aiozerocopy import StreamClosed
 from aiozerocopy._core import fork_and_exit, lifetime
+from aiozerocopy._core.channel import Channel
 from aiozerocopy._core.lifetime import NOWHERE
 from aiozerocopy._core.waiter import Waiter, _waiters
 
@@ -80,6 +81,19 @@ class TestBinding:
         waiter = stream._enter()
         assert waiter._users == {stream._key}
         await stream.send(b"x")
+
+    def test_after_an_interruption_another_loop_may_have_it(
+        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupt(*_: object) -> Any:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Waiter, "join", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                asyncio.run(stream.send(b"x"))
+        asyncio.run(stream.send(b"x"))
+        assert stream.stats.messages_sent == 1
 
     def test_in_trio_it_is_bound_but_to_no_loop_of_asyncio(
         self, ends: tuple[ReceiveStream, SendStream]
@@ -153,11 +167,15 @@ class TestTheEnd:
         assert waiter is None or not waiter._users
         assert repr(stream) == "<SendStream closed>"
 
-    async def test_from_another_loop(self, stream: SendStream) -> None:
+    async def test_from_another_loop(
+        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """It is not waited for there."""
         await stream.send(b"x")
         fd = stream.fileno()
-        await anyio.to_thread.run_sync(asyncio.run, stream._close())
+        with monkeypatch.context() as patched:
+            patched.setattr(Channel, "close", None)
+            await anyio.to_thread.run_sync(asyncio.run, stream._close())
         assert not is_open(fd)
         assert stream._has_ended
 
@@ -175,6 +193,17 @@ class TestTheEnd:
         assert waiter._users == {stream._key}
         waiter.leave(stream._key)
         stream._out.abort()
+
+    @pytest.mark.parametrize("name", ["aclose", "abort"])
+    async def test_who_else_uses_its_fd_lets_go_before(
+        self, stream: SendStream, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stream._enter()
+        fd, were_open = stream.fileno(), list[bool]()
+        monkeypatch.setattr(stream, "_let_go", lambda: were_open.append(is_open(fd)))
+        if (result := getattr(stream, name)()) is not None:
+            await result
+        assert were_open == [True]
 
     @pytest.mark.parametrize("fd", [-1, 0, 1])
     async def test_who_waits_for_its_fd_is_woken(

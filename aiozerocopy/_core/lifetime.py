@@ -129,8 +129,6 @@ class Bound:
     async def _close(self) -> None:
         """Close the fd, and return when it is closed."""
         waiter = self._waiter
-        if self._has_ended:
-            return
         here = waiter is not None and is_current(waiter)
         if waiter is None or not here or self._channels[0].inherited:
             self.abort()

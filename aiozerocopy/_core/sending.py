@@ -264,7 +264,7 @@ class SendStream(Bound, ByteSendStream):
         result = self._out.submit(waiter.port, operation, (data,))
         if result < 0 and result != IN_PROGRESS:
             raise self._out.refused(result, len(data))
-        return Ticket(self, waiter, operation if result < 0 else None)
+        return Ticket(self, waiter, operation)
 
     async def send_many(self, messages: Iterable[Buffer]) -> None:
         """Send messages in as few system calls as possible, each contiguous.
@@ -414,7 +414,7 @@ class SendStream(Bound, ByteSendStream):
 
     async def _attend(self, waiter: Waiter, operation: Operation, result: int) -> None:
         """Return when the message is out; yield to the loop if C asked for that."""
-        if result >= 0:
+        if result == 1:
             await waiter.yield_to_loop()
         elif result == IN_PROGRESS:
             await waiter.wait(operation)
