@@ -64,6 +64,58 @@ def test_all_of_an_extra_that_is_missing_comes_with_it(
     assert words[2:] == extras.requirements("web")
 
 
+@pytest.mark.parametrize(
+    ("package", "wanted"),
+    [("websockets", "websockets"), ("unheard_of", "unheard_of")],
+)
+def test_the_command_for_one_package(
+    package: str, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever else is missing."""
+    monkeypatch.setattr(extras, "_is_installed", lambda requirement: False)
+    pip, install, *words = shlex.split(extras.command_for_one("bench", package))
+    assert (pip, install, len(words)) == ("pip", "install", 1)
+    assert words[0].startswith(wanted)
+
+
+def test_another_name_of_a_package() -> None:
+    assert extras.command_for_one("web", "PIL").startswith("pip install 'pillow>=")
+    assert extras.command_for_one("web", "zmq") == "pip install pyzmq"
+
+
+def test_what_is_installed_is_not_asked_for() -> None:
+    assert extras._is_installed("pytest>=8")
+    assert not extras._is_installed("unheard-of>=8")
+    every = extras.requirements("web")
+    assert shlex.split(extras.command("web", "h11"))[2:] == [
+        one for one in every if one.startswith("h11") or not extras._is_installed(one)
+    ]
+
+
+def test_a_clone_that_is_not_installed_asks_for_the_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def not_found(name: str) -> list[str]:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "requires", not_found)
+    assert extras.requirements("web") == []
+    assert extras.command("web", "h11") == "pip install h11"
+
+
+def test_a_package_that_is_missing() -> None:
+    with pytest.raises(ModuleNotFoundError, match="it needs h11: pip") as caught:
+        with extras.optional("it", "web"):
+            raise missing("h11.nowhere")
+    assert caught.value.name == "h11.nowhere"
+    assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize("name", ["", "aiozerocopy", "aiozerocopy.nowhere"])
+def test_what_is_no_package_of_others(name: str) -> None:
+    assert not extras.is_foreign(missing(name))
+
+
 def test_module_of_ours_that_is_missing_is_a_bug() -> None:
     with pytest.raises(ModuleNotFoundError, match="No module named"):
         with extras.optional("it", "web"):
