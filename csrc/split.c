@@ -497,7 +497,7 @@ int azc_split_open(int source, int file, int null, uint64_t patience_us,
     it->file = file;
     it->null = null;
     it->patience_ns =
-        patience_us == UINT64_MAX ? UINT64_MAX : patience_us * 1000;
+        patience_us > UINT64_MAX / 1000 ? UINT64_MAX : patience_us * 1000;
     it->unit = unit;
     pthread_mutex_init(&it->lock, NULL);
     enlist(it);

@@ -41,6 +41,8 @@ class State(Protocol):
     dropped: int
     file_error: int
     copies: int
+    rest: int
+    bytes: Any
 
 
 class SplitterReader(ReceiveStream):
@@ -56,7 +58,7 @@ class SplitterReader(ReceiveStream):
 
         None while more may come.  What had come before can still be received.
         """
-        if self._channels[0].inherited:
+        if self._in.inherited:
             return "stopped"
         return _OUTCOMES.get(lib.azc_split_outcome(self._record))
 
@@ -69,16 +71,15 @@ class Split:
         self._change = RemoteChange()
         self._result: list[int] = []
         self._generation = fork_and_exit.generation
-        null = -1
+        fds = [source] if file == -1 else [source, file]
         try:
-            null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            fds.append(null := os.open(os.devnull, os.O_WRONLY))
             split = ffi.new("azc_split **")
-            us = _FOR_EVER if patience == float("inf") else int(patience * 1e6)
+            us = int(min(patience * 1e6, _FOR_EVER))
             check(lib.azc_split_open(source, file, null, us, unit, split))
         except BaseException:
-            for fd in (source, file, null):
-                if fd >= 0:
-                    os.close(fd)
+            for fd in fds:
+                os.close(fd)
             raise
         self._split = ffi.gc(split[0], lib.azc_split_free)
 
@@ -121,14 +122,13 @@ class Split:
 
     def rest(self) -> bytes:
         """Once it is over: what it has read from the source and given to nobody."""
-        state = ffi.new("azc_split_state *")
-        lib.azc_split_get(self._split, state)
-        return bytes(ffi.buffer(state.bytes, state.rest)) if state.rest else b""
+        state = self.state()
+        return bytes(ffi.buffer(state.bytes, state.rest))
 
     @property
     def result(self) -> int | None:
         """0 at the source's end, -ECANCELED, or its error; None before that."""
-        return self._result[0] if self._result else None
+        return next(iter(self._result), None)
 
     async def wait(self) -> None:
         """Return once it is over."""
@@ -136,8 +136,7 @@ class Split:
 
     def stop(self) -> None:
         """End it soon; may be called from anywhere, and again."""
-        if not self.inherited:
-            lib.azc_split_stop(self._split)
+        lib.azc_split_stop(self._split)
 
 
 def _run(split: Any, result: list[int], change: RemoteChange) -> None:
