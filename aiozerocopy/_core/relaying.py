@@ -88,7 +88,7 @@ class Relay(Awaitable[int]):
 
     def _state(self) -> Any:
         state = ffi.new("azc_relay_state *")
-        if self._number[0] and lib.azc_relay_ask(self._number[0], state) >= 0:
+        if lib.azc_relay_ask(self._number[0], state) == 0:
             self._lane = _LANES[state.lane]
         return state
 
@@ -105,8 +105,7 @@ class Relay(Awaitable[int]):
         self._number[0] = 0
         self._moved += state.moved
         self._taken += state.taken
-        if number:
-            lib.azc_relay_free(number)
+        lib.azc_relay_free(number)
 
     def __del__(self) -> None:
         number = getattr(self, "_number", None)
@@ -147,7 +146,6 @@ async def relay_streams(
     """
     limit = ALL if nbytes is None else nbytes
     before = relay.moved
-    source._enter_alone()
     waiter, operation = await sink._begin()
     if len(source._unread) >= limit:
         await _send_unread(relay, source, sink, waiter, operation, limit)
@@ -156,7 +154,7 @@ async def relay_streams(
         try:
             _open(relay, source, sink, waiter, operation, limit, once)
             await waiter.wait(operation)
-            if operation.status < 0:
+            if operation.status:
                 raise await _why(sink, operation)
         except BaseException as error:
             await sink._take_back(waiter, operation, error)
@@ -181,7 +179,7 @@ def _open(
 ) -> None:
     """Begin; or raise why it cannot."""
     sink._claim(operation)
-    source._enter_alone()  # (another task may have begun to receive)
+    source._enter_alone()
     source._reception = operation
     request, failed = ffi.new("azc_relay_request *"), ffi.new("int *")
     request.source, request.sink = source._in.id, sink._out.id
@@ -191,7 +189,21 @@ def _open(
     request.first, request.nfirst = unread, len(unread)
     result = lib.azc_relay_open(request, relay._number, failed)
     if result != IN_PROGRESS:
-        raise _refusal(result, failed[0], source, sink)
+        _refuse(operation, result, failed[0], source)
+        waiter.port.forget(operation)
+
+
+def _refuse(
+    operation: Operation, result: int, failed: int, source: ReceiveStream
+) -> None:
+    """It never began: raise why, or end the operation if one of the two failed."""
+    if result == -errno.EINVAL:
+        raise ValueError(f"{source!r} cannot be relayed onto itself")
+    if not failed and result != -errno.ECHILD:
+        what = f"no thread could be had for the relay: {os.strerror(-result)}"
+        raise OSError(-result, what)
+    outcome = lib.AZC_REFUSED if failed == lib.AZC_IN else lib.AZC_DROPPED
+    operation.end(0, result, outcome)
 
 
 def _settle(relay: Relay, source: ReceiveStream, operation: Operation) -> None:
@@ -203,28 +215,18 @@ def _settle(relay: Relay, source: ReceiveStream, operation: Operation) -> None:
         source._reception = None
 
 
-def _refusal(result: int, failed: int, source: ReceiveStream, sink: Sink) -> Exception:
-    """The exception for a relay that never began."""
-    if result == -errno.EINVAL:
-        return ValueError(f"{source!r} cannot be relayed onto itself")
-    if result == -errno.EAGAIN:
-        return OSError(errno.EAGAIN, "no thread could be had for the relay")
-    channel = source._in if failed == lib.AZC_IN else sink._out
-    return channel.refused(result, 0)
-
-
 async def _why(sink: Sink, operation: Operation) -> Exception:
     """What made it fail, and which side it was."""
     if operation.outcome != lib.AZC_REFUSED:
         error = operation.failure()
         if isinstance(error, StreamBroken):
-            error.args = (f"the sink broke: {error.args[0]}{_count(operation)}",)
+            error.args = (f"the sink broke: {error}{_count(operation)}",)
             await sink._explain(error)
         return error
     error = error_of(operation.status, operation.moved)
     if isinstance(error, StreamClosed):
         return StreamClosed(f"the source was closed{_count(operation)}")
-    error.args = (f"the source broke: {error.args[0]}{_count(operation)}",)
+    error.args = (f"the source broke: {error}{_count(operation)}",)
     return error
 
 
@@ -247,21 +249,14 @@ async def _send_unread(
         source._reception = operation
         return sink._out.submit(waiter.port, operation, (source._unread[:n],))
 
-    def note() -> None:
+    try:
+        await sink._submit_and_wait(waiter, operation, submit)
+    finally:
         if source._reception is operation:
-            out = operation.moved if operation.status < 0 else n
-            out = n if operation.was_rescued else out
-            out = out if operation.done else 0
+            out = n if operation.was_rescued else operation.moved
             source._unread, source._reception = source._unread[out:], None
             relay._take(out)
             relay._give(out)
-
-    try:
-        await sink._submit_and_wait(waiter, operation, submit)
-        operation.end(n, 0, 0)
-        waiter.port.forget(operation)
-    finally:
-        note()
 
 
 # ---- files --------------------------------------------------------------------------
@@ -287,7 +282,7 @@ def open_source(file: AnyFile, offset: int | None = None) -> ReceiveStream:
     """
     if offset is not None and offset < 0:
         raise ValueError(f"an offset is never negative, as {offset} is")
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    flags = os.O_RDONLY | os.O_NONBLOCK
     if isinstance(file, (str, bytes, os.PathLike)):
         fd = os.open(file, flags)
     else:
