@@ -32,18 +32,20 @@ if TYPE_CHECKING:
 # (The others' survivors were never listed as a whole.  fork_and_exit.py will never be
 # here: only programs that tests start reach it.)
 FILES = [
-    *("batches", "borrows", "change", "channel", "errors", "leases", "memory", "pins"),
+    *("batches", "borrows", "change", "channel", "errors", "extras", "leases"),
+    *("lifetime", "memory", "pins", "receiving", "relaying", "sending", "splitting"),
     *("to_all", "waiter"),
 ]
 SURVIVORS = Path(__file__).parent / "survivors" / "python"
 # The tests that tell most in the least time.
 JUDGES = [
     *("test_batches.py", "test_borrows.py", "test_change.py", "test_channel.py"),
-    *("test_error_words.py", "test_memory.py", "test_one_receive.py"),
-    *("test_one_send.py", "test_one_stream.py", "test_pins.py", "test_to_all.py"),
-    *("test_waiter.py", "contract"),
-    *("test_buffers.py", "test_copied_sends.py", "test_exclusive.py"),
-    *("test_lending.py", "test_lifetime.py", "test_pool.py"),
+    *("test_error_words.py", "test_extras.py", "test_memory.py", "test_one_receive.py"),
+    *("test_one_relay.py", "test_one_send.py", "test_one_split.py"),
+    *("test_one_stream.py", "test_one_ticket.py", "test_pins.py", "test_to_all.py"),
+    *("test_waiter.py", "contract", "test_buffers.py", "test_copied_sends.py"),
+    *("test_errors.py", "test_exclusive.py", "test_lending.py", "test_lifetime.py"),
+    "test_pool.py",
 ]
 PYTEST = ["-q", "-s", "-p", "no:cacheprovider"]
 
