@@ -15,10 +15,11 @@ import trio.testing
 from answering import Answering, InUse, TwiceInterrupted
 
 import aiozerocopy as azc
-from aiozerocopy import StreamBroken, StreamClosed
+from aiozerocopy import ReceiveStream, StreamBroken, StreamClosed
 from aiozerocopy._core import channel
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._core.borrows import borrowed
+from aiozerocopy._core.receiving import Reception
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -64,6 +65,21 @@ class TestBorrowed:
             ends.memory.append(0)
         coroutine.close()
         assert set(borrowed) == before
+        ends.memory.append(0)
+
+    async def test_nothing_that_is_kept_holds_the_memory(
+        self, ends: Ends, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fill, kept = ReceiveStream._fill, list[Reception]()
+
+        async def noted(*arguments: Any) -> int:
+            kept.append(arguments[2])
+            return await fill(*arguments)
+
+        monkeypatch.setattr(ReceiveStream, "_fill", noted)
+        await ends.sender.send(b"x")
+        await ends.receiver.receive_into(ends.memory)
+        assert [reception.views for reception in kept] == [[]]
         ends.memory.append(0)
 
     async def test_what_was_left_over_needs_no_call(self, ends: Ends) -> None:

@@ -262,15 +262,23 @@ class TestRefused:
             await azc.relay(ends.source, ends.feeder)
         assert ends.source._reception is None
 
-    @pytest.mark.parametrize("code", [errno.EAGAIN, errno.EMFILE, errno.ENOMEM])
-    async def test_there_is_no_thread_for_it(
-        self, ends: Ends, code: int, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize(
+        ("code", "why"),
+        [
+            (errno.EAGAIN, "no thread can be had"),
+            (errno.EMFILE, os.strerror(errno.EMFILE)),
+            (errno.ENOMEM, os.strerror(errno.ENOMEM)),
+        ],
+    )
+    async def test_it_cannot_begin(
+        self, ends: Ends, code: int, why: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Or not what that needs: the streams are as before."""
+        """The streams are as before."""
         with monkeypatch.context() as patched:
             patched.setattr(relaying, "lib", Answering("azc_relay_open", -code))
-            text = f"no thread could be had for the relay: {os.strerror(code)}"
-            with pytest.raises(OSError, match=text) as caught:
+            with pytest.raises(
+                OSError, match=f"the relay cannot begin: {why}"
+            ) as caught:
                 await ends.relay()
         assert not isinstance(caught.value, StreamBroken)
         assert caught.value.errno == code

@@ -200,8 +200,9 @@ def _refuse(
     if result == -errno.EINVAL:
         raise ValueError(f"{source!r} cannot be relayed onto itself")
     if not failed and result != -errno.ECHILD:
-        what = f"no thread could be had for the relay: {os.strerror(-result)}"
-        raise OSError(-result, what)
+        no_thread = result == -errno.EAGAIN
+        why = "no thread can be had" if no_thread else os.strerror(-result)
+        raise OSError(-result, f"the relay cannot begin: {why}")
     outcome = lib.AZC_REFUSED if failed == lib.AZC_IN else lib.AZC_DROPPED
     operation.end(0, result, outcome)
 
