@@ -18,7 +18,7 @@ from unread import SIZE, Unread
 from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy._core import channel as core
 from aiozerocopy._core import fork_and_exit
-from aiozerocopy._core.binding import BUSY, IN_PROGRESS, PORTABLE, lib
+from aiozerocopy._core.binding import BUSY, IN_PROGRESS, PORTABLE, check, lib
 from aiozerocopy._core.borrows import Operation, Port, borrowed
 from aiozerocopy._core.channel import CHANGED, IN, OUT, OWN, Channel, lane_of, own_end
 from aiozerocopy._core.fds import close_fds, duplicates, room_for
@@ -261,6 +261,17 @@ class TestSubmit:
         assert len(arrived) % 999 == 0
         assert arrived == block[: len(arrived)] != block
         assert port.wait(last, 60)
+
+
+class TestCheck:
+    @pytest.mark.parametrize("code", [errno.EPERM, errno.EIO])
+    def test_an_error_is_raised(self, code: int) -> None:
+        with pytest.raises(OSError, match=os.strerror(code)) as caught:
+            check(-code)
+        assert caught.value.errno == code
+
+    def test_a_result_is_returned(self) -> None:
+        assert [check(result) for result in (0, 1, 7)] == [0, 1, 7]
 
 
 class TestPutBound:

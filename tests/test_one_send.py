@@ -111,6 +111,7 @@ class TestShortWay:
                 begun.append(name)
                 await getattr(stream, name)([b"x"] if name == "send_many" else b"x")
         assert yields == list(range(2, 27, 3))
+        assert stream._spent == 0  # the budget is counted once, by C
 
 
 @pytest.mark.usefixtures("cheap")

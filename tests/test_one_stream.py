@@ -12,6 +12,7 @@ import anyio
 import pytest
 import trio
 import trio.testing
+from anyio.streams.file import FileStreamAttribute
 
 import aiozerocopy as azc
 from aiozerocopy import StreamClosed
@@ -58,6 +59,11 @@ class TestBinding:
     async def test_it_may_be_awaited(self, stream: SendStream) -> None:
         assert await stream is stream
         assert stream._waiter is None  # which does not bind it
+
+    async def test_what_it_tells_of_itself(self, stream: SendStream) -> None:
+        assert stream.extra(FileStreamAttribute.fileno) == stream.fileno()
+        assert stream.lane == "copy"
+        assert repr(stream) == f"<SendStream fd={stream.fileno()}>"
 
     async def test_it_joins_the_loop_once(self, stream: SendStream) -> None:
         waiter = stream._enter()

@@ -218,6 +218,14 @@ class TestFailure:
         assert explained == [caught.value]
         assert (caught.value.errno, caught.value.total) == (code, 1)
 
+    async def test_while_it_is_going_out(self, ends: Ends) -> None:
+        sending = asyncio.ensure_future(ends.sender.send(bytes(MUCH)))
+        await others_wait()
+        ends.receiver.abort()
+        with pytest.raises(StreamBroken) as caught:
+            await sending
+        assert caught.value.total == MUCH
+
     async def test_closing_needs_no_explanation(
         self, ends: Ends, monkeypatch: pytest.MonkeyPatch
     ) -> None:

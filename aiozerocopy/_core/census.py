@@ -20,6 +20,7 @@ from aiozerocopy._core.pipe_size import capacity_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_CREDENTIALS = struct.Struct("3i")
 _ROOM = 256  # if there are more, they are asked for once more
 
 COUNTERS = ("bytes", "messages", "calls", "waits", "rescued")
@@ -113,9 +114,11 @@ def _peer(fd: int) -> int:
     except OSError:
         return 0
     try:
-        told = borrowed.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        pid: int = struct.unpack("3i", told)[0]
-        return pid
+        told = borrowed.getsockopt(
+            socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+        )
+        pid, _user, _group = _CREDENTIALS.unpack(told)
+        return int(pid)
     except OSError:
         return 0
     finally:

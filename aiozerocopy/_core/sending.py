@@ -507,9 +507,6 @@ class SendStream(Bound, ByteSendStream):
         await checkpoint()
 
     async def _drain_within(self, seconds: float | None) -> None:
-        if seconds is None:
-            await self._drain()
-            return
         with anyio.move_on_after(seconds) as scope:
             await self._drain()
         if scope.cancelled_caught:
@@ -535,8 +532,11 @@ class SendStream(Bound, ByteSendStream):
     ) -> None:
         if exc_val is None:
             await self.aclose()
-            return
-        # The body failed: a flush must not hide its exception, and must not hang.
+        else:
+            await self._close_after_failure()
+
+    async def _close_after_failure(self) -> None:
+        """A flush must not hide the exception of the block, and must not hang."""
         with anyio.CancelScope(shield=True):
             try:
                 with anyio.move_on_after(LINGER):

@@ -32,20 +32,21 @@ if TYPE_CHECKING:
 # (The others' survivors were never listed as a whole.  fork_and_exit.py will never be
 # here: only programs that tests start reach it.)
 FILES = [
-    *("batches", "borrows", "change", "channel", "errors", "extras", "leases"),
-    *("lifetime", "memory", "pins", "receiving", "relaying", "sending", "splitting"),
-    *("to_all", "waiter"),
+    *("batches", "binding", "borrows", "census", "change", "channel", "errors"),
+    *("extras", "fds", "leases", "lifetime", "memory", "pins", "pipe_size"),
+    *("receiving", "relaying", "sending", "splitting", "to_all", "waiter"),
 ]
 SURVIVORS = Path(__file__).parent / "survivors" / "python"
 # The tests that tell most in the least time.
 JUDGES = [
-    *("test_batches.py", "test_borrows.py", "test_change.py", "test_channel.py"),
-    *("test_error_words.py", "test_extras.py", "test_memory.py", "test_one_receive.py"),
-    *("test_one_relay.py", "test_one_send.py", "test_one_split.py"),
-    *("test_one_stream.py", "test_one_ticket.py", "test_pins.py", "test_to_all.py"),
-    *("test_waiter.py", "contract", "test_buffers.py", "test_copied_sends.py"),
-    *("test_errors.py", "test_exclusive.py", "test_lending.py", "test_lifetime.py"),
-    "test_pool.py",
+    *("test_batches.py", "test_borrows.py", "test_census.py", "test_change.py"),
+    *("test_channel.py", "test_error_words.py", "test_extras.py", "test_fds.py"),
+    *("test_memory.py", "test_one_receive.py", "test_one_relay.py"),
+    *("test_one_send.py", "test_one_split.py", "test_one_stream.py"),
+    *("test_one_ticket.py", "test_pins.py", "test_pipe_size.py", "test_to_all.py"),
+    *("test_top.py", "test_waiter.py", "contract"),
+    *("test_buffers.py", "test_copied_sends.py", "test_errors.py"),
+    *("test_exclusive.py", "test_lending.py", "test_lifetime.py", "test_pool.py"),
 ]
 PYTEST = ["-q", "-s", "-p", "no:cacheprovider"]
 

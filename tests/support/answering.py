@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.binding import lib
@@ -16,13 +17,26 @@ if TYPE_CHECKING:
 
 
 class Answering:
-    """Put it in place of ``lib``: the named function gives, or is, the answer."""
+    """Put it in place of ``lib``: the named function gives, or is, the answer.
 
-    def __init__(self, name: str, answer: int | Callable[..., int]) -> None:
-        setattr(self, name, answer if callable(answer) else lambda *_: answer)
+    And so do ``others``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        answer: int | Callable[..., int],
+        **others: int | Callable[..., int],
+    ) -> None:
+        for one, gives in {name: answer, **others}.items():
+            setattr(self, one, gives if callable(gives) else partial(_give, gives))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(lib, name)
+
+
+def _give(answer: int, *_: object) -> int:
+    return answer
 
 
 class InUse:

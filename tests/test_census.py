@@ -1,0 +1,185 @@
+"""What the census tells of a stream or a ring that is just then being closed."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from answering import Answering
+
+import aiozerocopy as azc
+from aiozerocopy._core import census
+from aiozerocopy._core.binding import lib
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def counted(count: int, asked: list[int]) -> Callable[[Any, int], int]:
+    """A census that finds so many, each a second older than the one before."""
+
+    def store(entries: Any, most: int) -> int:
+        asked.append(most)
+        for i in range(min(count, most)):
+            entries[i].id = i + 1
+            entries[i].since = lib.azc_now() - i * 10**9
+        return count
+
+    return store
+
+
+@pytest.mark.parametrize(
+    ("count", "asked"),
+    [(0, [256]), (3, [256]), (256, [256]), (257, [256, 514]), (1000, [256, 2000])],
+)
+def test_all_are_found(count: int, asked: list[int]) -> None:
+    rooms: list[int] = []
+    found = census._all(counted(count, rooms))
+    assert rooms == asked
+    assert [id_ for id_, _ in found] == list(range(1, count + 1))
+    for i, (_, age) in enumerate(found):
+        assert i <= age < i + 1
+
+
+class TestStream:
+    @pytest.mark.parametrize(
+        ("fd", "status", "is_told"), [(-1, 0, False), (0, -1, False), (0, 0, True)]
+    )
+    def test_one_that_is_closed_meanwhile(
+        self, fd: int, status: int, is_told: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        answers = Answering("azc_fd", fd, azc_get_stats=status)
+        monkeypatch.setattr(census, "lib", answers)
+        told = census._stream(5, 1.5)
+        assert (told is not None) is is_told
+        if told is not None:
+            assert (told["id"], told["fd"], told["age"]) == (5, 0, 1.5)
+
+    def test_its_error_has_a_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def store(_id: int, stats: Any) -> int:
+            stats.error = -errno.EPIPE
+            return 0
+
+        answers = Answering("azc_fd", 0, azc_get_stats=store)
+        monkeypatch.setattr(census, "lib", answers)
+        told = census._stream(5, 1.5)
+        assert told is not None
+        assert told["error"] == "EPIPE"
+
+    def test_how_full_a_pipe_is(self) -> None:
+        read_fd, write_fd = os.pipe()
+        os.write(write_fd, b"abc")
+        told = census._fill(read_fd)
+        assert told == {"unread": 3, "capacity": 16 * os.sysconf("SC_PAGE_SIZE")}
+        for fd in (read_fd, write_fd):
+            os.close(fd)
+        assert census._fill(read_fd) == {}
+
+    def test_of_which_nothing_can_be_told(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object) -> bytes:
+            raise OSError(errno.EBADF, "closed")
+
+        monkeypatch.setattr(fcntl, "ioctl", refuse)
+        monkeypatch.setattr(census, "capacity_of", lambda _: 1)
+        assert census._fill(0) == {}
+
+
+class TestRing:
+    @pytest.mark.parametrize(
+        ("bell", "status", "is_told"), [(-1, 0, False), (0, -1, False), (0, 0, True)]
+    )
+    def test_one_that_is_closed_meanwhile(
+        self, bell: int, status: int, is_told: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        unknown = {"azc_shm_role": -1, "azc_shm_socket": -1}
+        answers = Answering("azc_shm_bell", bell, azc_shm_get_stats=status, **unknown)
+        monkeypatch.setattr(census, "lib", answers)
+        told = census._ring(5, 1.5)
+        assert (told is not None) is is_told
+        if told is not None:
+            assert [told[name] for name in census.NOW] == [0, 0, 0]
+            assert (told["fd"], told["lane"], told["peer_pid"]) == (0, "ring", 0)
+            assert told["direction"] == "in"
+
+    @pytest.mark.parametrize(
+        ("fault", "left", "gone", "ending"),
+        [
+            (0, 0, 0, ""),
+            (0, 0, 1, "died"),
+            (0, 1, 1, "closed"),
+            (0, 1, 0, "closed"),
+            (1, 1, 1, "EPROTO"),
+        ],
+    )
+    def test_how_it_ended(self, fault: int, left: int, gone: int, ending: str) -> None:
+        stats = SimpleNamespace(fault=fault, left=left, gone=gone)
+        assert census._ending(stats) == ending
+
+
+class TestPeer:
+    def test_of_a_socket(self) -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            assert census._peer(ours.fileno()) == os.getpid()
+            assert ours.fileno() >= 0
+            assert os.fstat(ours.fileno())
+
+    def test_a_time_limit_for_all_sockets_is_not_set_for_this(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            with monkeypatch.context() as patched:
+                patched.setattr(socket, "getdefaulttimeout", lambda: 0.0)
+                assert census._peer(ours.fileno()) == 0
+            assert ours.gettimeout() is None
+
+    def test_of_what_is_none(self) -> None:
+        with open(os.devnull) as file:
+            assert census._peer(file.fileno()) == 0
+            assert os.fstat(file.fileno())
+        assert census._peer(-1) == 0
+
+    def test_of_a_socket_without_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Nobody(socket.socket):
+            def getsockopt(self, *_: Any) -> Any:
+                raise OSError(errno.ENOPROTOOPT, "not here")
+
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            with monkeypatch.context() as patched:
+                patched.setattr(socket, "socket", Nobody)
+                assert census._peer(ours.fileno()) == 0
+            assert os.fstat(ours.fileno())
+
+    @pytest.mark.parametrize("fd", [0, 1, 2])
+    def test_its_number_may_be_low(
+        self, fd: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked: list[int] = []
+
+        def made(*, fileno: int) -> Any:
+            asked.append(fileno)
+            raise OSError(errno.ENOTSOCK, "no socket")
+
+        monkeypatch.setattr(socket, "socket", made)
+        assert census._peer(fd) == 0
+        assert asked == [fd]
+
+
+def test_what_is_open_is_told() -> None:
+    before = {one["id"] for one in census.streams()}
+    receiver, sender = azc.pipe()
+    told = {one["fd"]: one for one in census.streams() if one["id"] not in before}
+    assert told[sender.fileno()]["direction"] == "out"
+    assert told[receiver.fileno()]["direction"] == "in"
+    assert told[sender.fileno()]["error"] == ""
+    receiver.abort()
+    sender.abort()
