@@ -80,16 +80,17 @@ class TestTicket:
 
     async def test_of_what_fails(self, ends: Ends) -> None:
         """Who was told by the ticket is not told again."""
-        told, untold = [await ends.sender.put(bytes(MUCH)) for _ in range(2)]
+        sizes = (MUCH, MUCH + 1, MUCH + 2)
+        told, *others = [await ends.sender.put(bytes(size)) for size in sizes]
         ends.receiver.abort()
         with pytest.raises(StreamBroken):
             await told
-        await until(untold.done)
-        assert len(ends.sender._failures.operations) == 1
+        await until(lambda: all(other.done() for other in others))
+        assert len(ends.sender._failures.operations) == 2
         with pytest.raises(StreamBroken) as caught:
             await ends.sender.aclose()
-        assert (caught.value.bytes_sent, caught.value.total) == (0, MUCH)
-        assert not ends.sender._failures.operations
+        assert (caught.value.bytes_sent, caught.value.total) == (0, MUCH + 1)
+        assert len(ends.sender._failures.operations) == 1
 
     async def test_a_failure_is_remembered_once(self) -> None:
         failures, port = _Failures(), Port()
@@ -165,6 +166,21 @@ class TestFromAThread:
             assert ends.sender.stats.messages_sent == 1 + bound
             data.append(0)
             await anyio.to_thread.run_sync(ends.sender.send_from_thread, b"x")
+
+    async def test_small_ones_beside_a_loop(self, ends: Ends) -> None:
+        await ends.sender.send(b"x")
+        for _ in range(3):
+            await anyio.to_thread.run_sync(ends.sender.send_from_thread, b"x")
+        assert ends.sender.stats.messages_sent == 4
+
+    async def test_a_failure_later(self, ends: Ends) -> None:
+        send = ends.sender.send_from_thread
+        error = asyncio.ensure_future(
+            asyncio.to_thread(error_in_thread, send, bytes(MUCH))
+        )
+        await until(lambda: ends.sender.stats.bytes_sent > 0)
+        ends.receiver.abort()
+        assert isinstance(await error, StreamBroken)
 
     @pytest.mark.parametrize("code", [errno.EPERM, errno.EIO])
     async def test_a_refusal(
