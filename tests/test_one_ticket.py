@@ -319,15 +319,25 @@ class TestTheEnd:
         if reads:
             await ticket
 
-    async def test_of_a_block_that_is_cancelled(self, ends: Ends) -> None:
-        with anyio.CancelScope() as scope:
+    async def test_of_a_block_that_is_cancelled(
+        self, ends: Ends, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The cancel does not reach what is waited for at its end."""
+        drain, readings = ends.sender._drain, list[asyncio.Future[None]]()
+
+        async def drain_while_it_is_read() -> None:
+            reading = asyncio.to_thread(ends.read, MUCH)
+            readings.append(asyncio.ensure_future(reading))
+            await drain()
+
+        with anyio.CancelScope() as scope, monkeypatch.context() as patched:
+            patched.setattr(ends.sender, "_drain", drain_while_it_is_read)
             async with ends.sender:
                 ticket = await ends.sender.put(bytes(MUCH))
-                reading = asyncio.ensure_future(asyncio.to_thread(ends.read, MUCH))
                 scope.cancel()
                 await anyio.sleep_forever()
         await ticket  # it went out
-        await reading
+        await readings[0]
 
     async def test_of_a_block_that_is_over(self, ends: Ends) -> None:
         async with ends.sender:
