@@ -7,8 +7,12 @@ could block them.
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
+import sys
+import termios
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -58,6 +62,18 @@ class Pipe:
     def wait(self, operation: Operation) -> None:
         assert self.port.wait(operation, 10)
         operation.raise_if_failed()
+
+    def wait_until_full(self) -> int:
+        """Return what is in the pipe once it takes no more."""
+        size = fcntl.fcntl(self.reader, fcntl.F_GETPIPE_SZ)
+        deadline = time.monotonic() + 10
+        while self.unread() < size:
+            assert time.monotonic() < deadline
+        return size
+
+    def unread(self) -> int:
+        answer = fcntl.ioctl(self.reader, termios.FIONREAD, bytes(4))
+        return int.from_bytes(answer, sys.byteorder)
 
     def close_reader(self) -> None:
         os.close(self.reader)
@@ -123,7 +139,7 @@ def test_copy_is_borrowed_until_it_is_out(pipe: Pipe) -> None:
 
 def test_reader_that_is_gone(pipe: Pipe) -> None:
     operation = pipe.send(bytes(BIG))
-    out = pipe.channel.stats().bytes
+    out = pipe.wait_until_full()
     pipe.close_reader()
     with pytest.raises(StreamBroken) as raised:
         pipe.wait(operation)
