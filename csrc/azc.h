@@ -179,10 +179,29 @@ int azc_send_batch(azc_id channel, const void *data, size_t n, int count);
 int azc_set_sizes(azc_id channel, uint64_t token, const uint64_t *sizes,
                   int nsizes);
 
-/* The same message, of count pieces, to each of n channels: results[i] is what
- * azc_send_bound would have returned, but 0 for 1.  Returns how many are not 0. */
-int azc_send_to_all(const azc_id *channels, int n, const struct iovec *vec,
-                    int count, int *results);
+/* What one of those has got who are sent the same messages. */
+typedef struct azc_tally {
+    uint64_t messages; /* that were out at once, */
+    uint64_t bytes;    /* and theirs */
+    uint64_t age_ns;   /* of the last of them, when it was out */
+    int32_t away;      /* 1: nothing is sent there */
+    int32_t result;    /* of the last call: see azc_send_to_all */
+} azc_tally;
+
+/* The operation with this token is the one that the channel is to have ready. */
+typedef struct azc_seat {
+    azc_id channel;
+    uint64_t token;
+    azc_tally *tally;
+} azc_seat;
+
+/* The same message, of count pieces, to each of n seats; made at since_ns, by the clock
+ * of azc_now.  A result is what azc_send_bound would have returned, but 0 for 1, or
+ *   -ESTALE  nothing was sent: it is away, or another token is bound there by now
+ * A token is bound no more once its result is -EINPROGRESS, so two seats may have one.
+ * Returns how many are not 0, and stores which. */
+int azc_send_to_all(const azc_seat *seats, int n, const struct iovec *vec,
+                    int count, uint64_t since_ns, int *which);
 
 /* The same for count pieces, with any port and token.  sizes holds the lengths of
  * the messages in a batch: a cancelled batch ends after the message in progress.

@@ -11,6 +11,7 @@ typedef struct azc_lane {
     ssize_t (*move)(azc_channel *channel, struct iovec *vec, int count);
     uint64_t chunk;  /* bytes a move */
     uint64_t direct; /* bytes that a submitting thread may move itself */
+    uint64_t offer;  /* the longest message that it may offer in one call */
     size_t
         lend_from; /* the shortest piece that is lent, in bytes; 0: none is */
     bool polled;   /* the fd tells when it is ready; else it always is */

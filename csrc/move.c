@@ -330,6 +330,9 @@ static int arm(azc_channel *channel, enum azc_drove drove) {
     }
     if (drove == DROVE_STARVED) {
         azc__pump_nap(channel, STARVED_PAUSE_US);
+    } else if (drove == DROVE_BUDGET && channel->lane->shared) {
+        /* It may take more now, while epoll waits until it has much room. */
+        azc__pump_kick(channel);
     } else if (channel->lane->polled && !channel->leftover) {
         int r = await_fd(channel);
         if (r < 0 && r != -EPERM) return r;

@@ -149,8 +149,8 @@ static void *run(void *arg) {
     int timeout;
     while ((timeout = timeout_of(pump, azc_sys.now_ns())) >= 0) {
         int count = azc__poller_wait(pump->poller, who, READY_MAX, timeout);
+        resume_ready(pump); /* first: who is resumed has one turn a round */
         for (int i = 0; i < count; i++) pump->resume(who[i]);
-        resume_ready(pump);
         check_numbers(pump, azc_sys.now_ns());
     }
     azc__poller_close(pump->poller);

@@ -150,9 +150,8 @@ static bool would_be_lent(const azc_channel *channel, const message *it) {
  * piece, which is the pump's work except where writer.h says otherwise. */
 static bool fits_attempt(const azc_channel *channel, const message *it) {
     if (!it->n || it->count > VEC_INLINE) return false;
-    if (!channel->lane->paced) return it->n <= channel->lane->chunk;
-    if (it->n <= channel->lane->direct) return true;
-    return !channel->lender.lends &&
+    if (it->n <= channel->lane->offer) return true;
+    return channel->lane->paced && !channel->lender.lends &&
            azc__writer_may_be_caller(&channel->writer, it->n);
 }
 
@@ -221,17 +220,18 @@ static int attempt(azc_channel *channel, const message *it) {
     return r;
 }
 
+static int send_within(azc_channel *channel, const message *it, bool ask_room) {
+    int r = azc__refusal(channel);
+    if (r < 0) return r;
+    bool at_once = may_send_now(channel) && fits_attempt(channel, it) &&
+                   !would_be_lent(channel, it);
+    return at_once ? attempt(channel, it) : queue_all(channel, it, ask_room);
+}
+
 static int send_bound(azc_id id, const message *it, bool ask_room) {
     azc_channel *channel = azc__enter(id);
     if (!channel) return azc__why(id);
-    int r = azc__refusal(channel);
-    if (r < 0)
-        ;
-    else if (may_send_now(channel) && fits_attempt(channel, it) &&
-             !would_be_lent(channel, it))
-        r = attempt(channel, it);
-    else
-        r = queue_all(channel, it, ask_room);
+    int r = send_within(channel, it, ask_room);
     azc__leave(channel);
     return r;
 }
@@ -324,17 +324,36 @@ static message in_pieces(const struct iovec *vec, int count,
     return it;
 }
 
-int azc_send_to_all(const azc_id *channels, int n, const struct iovec *vec,
-                    int count, int *results) {
+static int send_to_seat(const azc_seat *seat, const message *it) {
+    if (seat->tally->away) return -ESTALE;
+    azc_channel *channel = azc__enter(seat->channel);
+    if (!channel) return azc__why(seat->channel);
+    bool is_ready = channel->bound_token == seat->token;
+    int r = is_ready ? send_within(channel, it, false) : -ESTALE;
+    /* An event will tell that token, so no other message may have it. */
+    if (r == -EINPROGRESS) channel->bound_token = 0;
+    azc__leave(channel);
+    return r;
+}
+
+int azc_send_to_all(const azc_seat *seats, int n, const struct iovec *vec,
+                    int count, uint64_t since_ns, int *which) {
     struct iovec kept[VEC_INLINE];
     const message it = in_pieces(vec, count, kept);
-    int later = 0;
+    int found = 0;
     for (int i = 0; i < n; i++) {
-        int r = send_bound(channels[i], &it, false);
-        results[i] = r > 0 ? 0 : r;
-        later += r < 0;
+        int r = send_to_seat(&seats[i], &it);
+        azc_tally *tally = seats[i].tally;
+        tally->result = r > 0 ? 0 : r;
+        if (r < 0) {
+            which[found++] = i;
+            continue;
+        }
+        tally->messages++;
+        tally->bytes += it.n;
+        tally->age_ns = azc_sys.now_ns() - since_ns;
     }
-    return later;
+    return found;
 }
 
 int azc_set_sizes(azc_id id, uint64_t token, const uint64_t *sizes,

@@ -269,12 +269,20 @@ static void tell_sizes(op *it, const uint64_t *sizes) {
 }
 
 static int send_to_all(op *it) {
-    int count, r;
+    int count, which = 99;
     struct iovec *vec = cut_into_pieces(it, &count);
-    int later = azc_send_to_all(&it->channel->azc, 1, vec, count, &r);
+    azc_tally tally = {.result = 99};
+    azc_seat seat = {it->channel->azc, it->token, &tally};
+    int found = azc_send_to_all(&seat, 1, vec, count, 0, &which);
     free(vec);
-    SIM_CHECK(r <= 0 && later == (r < 0), "azc_send_to_all: %d, %d", later, r);
-    return r;
+    SIM_CHECK(tally.result <= 0 && found == (tally.result < 0),
+              "azc_send_to_all: %d, %d", found, tally.result);
+    SIM_CHECK(which == (found ? 0 : 99), "azc_send_to_all: which is %d", which);
+    SIM_CHECK(
+        tally.messages == !found && tally.bytes == (found ? 0 : it->length),
+        "azc_send_to_all: %llu messages, %llu bytes",
+        (unsigned long long)tally.messages, (unsigned long long)tally.bytes);
+    return tally.result;
 }
 
 /* Others may send meanwhile, but not to the bound port. */

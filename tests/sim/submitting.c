@@ -22,7 +22,7 @@ enum {
     CALM = 4, /* a seed in which no thread gives way to another by itself */
     KIB = 1 << 10,
     MIB = 1 << 20,
-    LONGEST = 4 * MIB,
+    LONGEST = 12 * MIB,
     PLENTY = 1 << 30, /* more than any budget, limit or room here is used up */
     POISON = 0xdb,    /* what the kernel finds in no message */
     PAGE = 4096,
@@ -199,18 +199,29 @@ static int by_batch(stream *it, size_t n) {
     return forget(it, n, azc_send_batch(it->channel, data, n, 2));
 }
 
-/* To one of them only: its answer is that of the others, but for a budget. */
+/* To one seat: no other is looked at. */
+static int to_seat(stream *it, azc_tally *tally, const struct iovec *vec,
+                   int count) {
+    azc_seat seats[] = {{it->channel, it->token, tally}, {0, 0, NULL}};
+    int which[] = {99, 99};
+    int found = azc_send_to_all(seats, 1, vec, count, 0, which);
+    CHECK(found == (tally->result != 0) && which[1] == 99);
+    CHECK(which[0] == (found ? 0 : 99));
+    return tally->result;
+}
+
+/* Its answer is that of the others, but for a budget. */
 static int by_all(stream *it, size_t n) {
     const char *data = fresh(it, n);
     struct iovec vec[] = {{(void *)(uintptr_t)data, n / 2},
                           {(void *)(uintptr_t)(data + n / 2), n - n / 2},
                           {memory, 7 /* is not to be sent */}};
-    int results[] = {99, 99};
-    azc_id channels[] = {it->channel, it->channel};
+    azc_tally tally = {.messages = 7, .bytes = 70, .result = 99};
     bind(it);
-    int later = azc_send_to_all(channels, 1, vec, 2, results);
-    CHECK(later == (results[0] != 0) && results[1] == 99);
-    return forget(it, n, results[0]);
+    int r = to_seat(it, &tally, vec, 2);
+    CHECK(tally.messages == 7 + (r == 0));
+    CHECK(tally.bytes == 70 + (r == 0 ? n : 0));
+    return forget(it, n, r);
 }
 
 static int by_pieces(stream *it, size_t n) {
@@ -533,8 +544,8 @@ enum { OURS = AZC_OUT | AZC_OWN, LENDS = OURS | AZC_READS, K = KIB };
 static const share SHARES[] = {
     {"socket: an operation", SOCKET, AZC_OUT, by_pieces, 256 * K, 256 * K, 0},
     {"socket: more", SOCKET, AZC_OUT, by_pieces, 256 * K + 1, 256 * K, 0},
-    {"socket: bound", SOCKET, AZC_OUT, by_bound, MIB, MIB, 0},
-    {"socket: bound, more", SOCKET, AZC_OUT, by_bound, MIB + 1, 256 * K, 0},
+    {"socket: bound", SOCKET, AZC_OUT, by_bound, 4 * MIB, 4 * MIB, 0},
+    {"socket: bound, more", SOCKET, AZC_OUT, by_bound, 4 * MIB + 1, 256 * K, 0},
     {"socket: copied, more", SOCKET, AZC_OUT, by_copied, MIB, 256 * K, 0},
     {"pipe: an operation", PIPE, OURS, by_pieces, 64 * K, 64 * K, 0},
     {"pipe: more is the pump's", PIPE, OURS, by_pieces, 64 * K + 1, 0, 0},
@@ -572,7 +583,7 @@ static void check_attempts(void) {
         if (!fds[i].at_once) continue;
         begin(fds[i].name, "the longest attempt");
         stream it = open_kind(&fds[i], PLENTY);
-        size_t longest = fds[i].kind == SOCKET ? MIB : 64 * K;
+        size_t longest = fds[i].kind == SOCKET ? 4 * MIB : 64 * K;
         CHECK(by_bound(&it, 1) == 0);
         allocations_left = 0;
         CHECK(by_bound(&it, longest) == 0 && has_arrived(&it));
@@ -589,13 +600,12 @@ static void check_attempts(void) {
 static int send_cut(stream *it, size_t n, int count) {
     struct iovec vec[8];
     char *data = (char *)(uintptr_t)fresh(it, n);
-    int result = 99;
+    azc_tally tally = {.result = 99};
     for (int i = 0; i < count; i++)
         vec[i] = (struct iovec){data + (size_t)i * (n / (size_t)count),
                                 n / (size_t)count};
     bind(it);
-    azc_send_to_all(&it->channel, 1, vec, count, &result);
-    return forget(it, n, result);
+    return forget(it, n, to_seat(it, &tally, vec, count));
 }
 
 /* Only few pieces are attempted; more need an operation, which needs memory. */
@@ -615,7 +625,7 @@ static void check_pieces(void) {
 
 /* Empty pieces are left out: no call is made for one, nor an operation for many. */
 static void check_empty_pieces(int kind) {
-    int result = 99;
+    azc_tally tally = {.result = 99};
     begin("azc_send_to_all", "empty pieces");
     stream it = open_stream(kind, AZC_OUT, PLENTY);
     CHECK(by_bound(&it, 1) == 0);
@@ -632,19 +642,19 @@ static void check_empty_pieces(int kind) {
                           {data + 50000, 10000}};
     bind(&it);
     allocations_left = 0;
-    CHECK(azc_send_to_all(&it.channel, 1, vec, 10, &result) == 0);
+    CHECK(to_seat(&it, &tally, vec, 10) == 0);
     allocations_left = -1;
-    CHECK(result == 0 && has_arrived(&it));
+    CHECK(has_arrived(&it));
     CHECK(stats_of(&it).calls == it.flow->calls);
-    CHECK(azc_send_to_all(&it.channel, 1, vec, 1, &result) == 0);
-    CHECK(result == 0 && has_arrived(&it) && stats_of(&it).immediate == 3);
+    CHECK(to_seat(&it, &tally, vec, 1) == 0);
+    CHECK(has_arrived(&it) && stats_of(&it).immediate == 3);
     CHECK(stats_of(&it).messages == 3 && stats_of(&it).calls == it.flow->calls);
     end_with(&it);
 }
 
 /* Too many others for an attempt. */
 static void check_some_empty_pieces(void) {
-    int result = 99;
+    azc_tally tally = {.result = 99};
     begin("azc_send_to_all", "some empty pieces");
     stream it = open_stream(SOCKET, AZC_OUT, PLENTY);
     char *data = (char *)fresh(&it, 6000);
@@ -652,8 +662,8 @@ static void check_some_empty_pieces(void) {
     for (int i = 0; i < 6; i++)
         vec[2 + i] = (struct iovec){data + i * 1000, 1000};
     bind(&it);
-    CHECK(azc_send_to_all(&it.channel, 1, vec, 8, &result) == 0);
-    CHECK(result == 0 && has_arrived(&it));
+    CHECK(to_seat(&it, &tally, vec, 8) == 0);
+    CHECK(has_arrived(&it));
     end_with(&it);
 }
 
@@ -661,7 +671,7 @@ static void check_some_empty_pieces(void) {
  * behind the pieces does not count.) */
 static void check_lent_piece(void) {
     azc_id pool;
-    int result;
+    azc_tally tally = {.result = 99};
     begin("azc_send_to_all", "a piece that is lent");
     stream it = open_stream(PIPE, LENDS, MIB);
     CHECK(azc_pool_open(PAGE, 1, &pool) == 0);
@@ -669,48 +679,94 @@ static void check_lent_piece(void) {
     memcpy(slot, data + 10, PAGE);
     struct iovec vec[] = {{data, 10}, {slot, PAGE}};
     bind(&it);
-    CHECK(azc_send_to_all(&it.channel, 1, vec, 2, &result) == 1);
-    CHECK(result == -EINPROGRESS && it.flow->lent == PAGE);
+    CHECK(to_seat(&it, &tally, vec, 2) == -EINPROGRESS);
+    CHECK(it.flow->lent == PAGE && tally.messages == 0);
     read_on(&it);
     CHECK(has_arrived(&it) && tells(&it, it.token, 0, 10 + PAGE));
     CHECK(by_bound(&it, 1) == 0);
     vec[0].iov_base = (char *)fresh(&it, 10);
+    bind(&it);
     allocations_left = 0;
-    CHECK(azc_send_to_all(&it.channel, 1, vec, 1, &result) == 0);
+    CHECK(to_seat(&it, &tally, vec, 1) == 0);
     allocations_left = -1;
     CHECK(has_arrived(&it) && it.flow->lent == PAGE);
     CHECK(azc_pool_close(pool) == 0);
     end_with(&it);
 }
 
+enum { SEATS = 8 };
+
+static void open_seats(stream *all, azc_seat *seats, azc_tally *tallies) {
+    memset(tallies, 0, SEATS * sizeof *tallies);
+    for (int i = 0; i < SEATS; i++) {
+        all[i] = open_stream(SOCKET, AZC_OUT, i == 2 ? 1 : MIB);
+        all[i].token = 10 + (uint64_t)i;
+        all[i].budget = i == 1 ? 1 : PLENTY;
+        bind(&all[i]);
+        seats[i] = (azc_seat){all[i].channel, all[i].token, &tallies[i]};
+        tallies[i].result = 9;
+    }
+}
+
 /* Each has its own answer. */
 static void check_all(void) {
-    enum { COUNT = 5 };
-    stream all[COUNT];
-    azc_id channels[COUNT];
-    int results[COUNT] = {9, 9, 9, 9, 9};
-    const int answers[] = {0, 0, -EINPROGRESS, -ESHUTDOWN, 9};
+    stream all[SEATS];
+    azc_seat seats[SEATS];
+    azc_tally tallies[SEATS];
+    int which[SEATS] = {9, 9, 9, 9, 9, 9, 9, 9};
+    const int answers[] = {0,       0,       -EINPROGRESS, -ESHUTDOWN,
+                           -ESTALE, -ESTALE, -ESHUTDOWN,   9};
+    const int missed[] = {2, 3, 4, 5, 6, 9, 9, 9};
     begin("azc_send_to_all", "several");
-    for (int i = 0; i < COUNT; i++) {
-        all[i] = open_stream(SOCKET, AZC_OUT, i == 2 ? 1 : MIB);
-        channels[i] = all[i].channel;
-    }
-    all[1].budget = 1;
-    bind(&all[1]);
-    CHECK(azc_close(channels[3], 0, 0) == 1);
+    open_seats(all, seats, tallies);
+    CHECK(azc_close(seats[3].channel, 0, 0) == 1);
+    seats[4].token = 5;
+    tallies[5].away = 1;
+    CHECK(azc_free(seats[6].channel) == 0);
     struct iovec vec = {memory, 100};
-    CHECK(azc_send_to_all(channels, 4, &vec, 1, results) == 2);
-    CHECK(memcmp(results, answers, sizeof results) == 0);
-    for (int i = 0; i < COUNT; i++)
-        CHECK(all[i].flow->moved == (i < 2 ? 100 : i == 2));
-    CHECK(azc_free(channels[2]) == 0);
-    CHECK(tells(&all[2], 0, -ESHUTDOWN, 1));
+    uint64_t since = azc_now() - 7;
+    CHECK(azc_send_to_all(seats, SEATS - 1, &vec, 1, since, which) == 5);
+    CHECK(memcmp(which, missed, sizeof which) == 0);
+    for (int i = 0; i < SEATS; i++) {
+        azc_tally has = tallies[i];
+        bool out = i < 2;
+        CHECK(has.result == answers[i] && has.messages == out);
+        CHECK(has.bytes == 100 * out && has.away == (i == 5));
+        CHECK(out ? has.age_ns - 7 <= azc_now() - since : !has.age_ns);
+        CHECK(!out || has.age_ns >= 7);
+        CHECK(all[i].flow->moved == (out ? 100 : i == 2));
+    }
+    CHECK(azc_free(seats[2].channel) == 0);
+    CHECK(tells(&all[2], 12, -ESHUTDOWN, 1));
     sim_idle();
-    for (int i = 0; i < COUNT; i++) {
-        if (i != 2) CHECK(azc_free(channels[i]) == 0);
+    for (int i = 0; i < SEATS; i++) {
+        if (i != 2 && i != 6) CHECK(azc_free(seats[i].channel) == 0);
         close_port(&all[i]);
     }
     end();
+}
+
+/* Two seats of one channel: the second message must not have the first one's token. */
+static void check_one_channel_twice(void) {
+    begin("azc_send_to_all", "one channel twice");
+    stream it = open_stream(SOCKET, AZC_OUT, 1000);
+    azc_tally tallies[2] = {0};
+    azc_seat seats[] = {{it.channel, 7, &tallies[0]},
+                        {it.channel, 7, &tallies[1]}};
+    struct iovec vec = {(void *)(uintptr_t)fresh(&it, 600), 600};
+    int which[] = {9, 9};
+    it.token = 7;
+    bind(&it);
+    CHECK(azc_send_to_all(&seats[1], 1, &vec, 1, 0, which) == 0);
+    vec.iov_base = (char *)(uintptr_t)fresh(&it, 600);
+    it.token = 7;
+    CHECK(azc_send_to_all(seats, 2, &vec, 1, 0, which) == 2);
+    CHECK(which[0] == 0 && tallies[0].result == -EINPROGRESS);
+    CHECK(which[1] == 1 && tallies[1].result == -ESTALE);
+    CHECK(tallies[0].messages == 0 && tallies[1].messages == 1);
+    read_on(&it);
+    CHECK(has_arrived(&it) && tells(&it, 7, 0, 600) && is_silent(&it));
+    end_with(&it);
 }
 
 /* ---- messages of a batch ------------------------------------------------- */
@@ -1151,6 +1207,7 @@ int main(void) {
     check_some_empty_pieces();
     check_lent_piece();
     check_all();
+    check_one_channel_twice();
     check_wrong_sizes();
     check_sizes();
     check_receive(SOCKET, "a socket");
