@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import fcntl
@@ -31,6 +32,7 @@ from links import attempt, others_wait, until
 import aiozerocopy as azc
 from aiozerocopy._core import to_all
 from aiozerocopy.broadcast import Broadcast, ClientTooSlow, Published
+from aiozerocopy.broadcast.encoding import BURST
 from aiozerocopy.framing import FrameReceiver
 from aiozerocopy.pool import FramePool
 
@@ -167,6 +169,75 @@ async def test_nobody_watches(studio: Studio) -> None:
     viewer = studio.viewer()
     await studio.publish(3)
     assert await viewer.receive() == (2, 3)
+
+
+# ---- in step with the others ------------------------------------------------------
+
+
+async def test_others_send_between_two_frames(studio: Studio) -> None:
+    """They use up what the client's stream had ready, and it is made ready again."""
+    viewer, other = (studio.viewer(policy="drop_oldest") for _ in range(2))
+    sender = azc.FrameSender(viewer.near)
+    await studio.publish(1, size=1000)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sender.send, picture(2, 4 * BIG))
+        await others_wait()
+        await studio.publish(3, size=1000)
+        assert [(await viewer.receive())[1] for _ in range(3)] == [1, 2, 3]
+    await studio.publish(4, 5, size=1000)
+    assert [(await viewer.receive())[1] for _ in range(2)] == [4, 5]
+    assert [(await other.receive())[1] for _ in range(4)] == [1, 3, 4, 5]
+    await until(lambda: viewer.client.stats.sent == other.client.stats.sent == 4)
+
+
+async def test_stream_that_is_watched_twice(studio: Studio) -> None:
+    """Each client sends each frame there, one after the other."""
+    viewer = studio.viewer(policy="drop_oldest")
+    twin = studio.hub.attach(viewer.near, policy="drop_oldest")
+    await studio.publish(1, size=1000)
+    await studio.publish(2, 3)  # which get stuck
+    numbers = [(await viewer.receive())[1] for _ in range(6)]
+    assert numbers == [1, 1, 2, 2, 3, 3]
+    await until(lambda: viewer.client.stats.sent == twin.stats.sent == 3)
+    await studio.publish(4, size=1000)
+    assert [(await viewer.receive())[1] for _ in range(2)] == [4, 4]
+    twin.detach()
+
+
+async def test_client_that_leaves_while_others_are_sent_to(studio: Studio) -> None:
+    """So many are sent to at once that its turn comes later."""
+
+    def leave(_client: Client, event: str, sequence: int) -> None:
+        if (event, sequence) == ("sent", 1):
+            viewers[-1].client.detach()
+
+    viewers = [studio.viewer(on_event=leave)]
+    viewers += [studio.viewer() for _ in range(BURST)]
+    await studio.publish(1, 2, 3, size=10)
+    sent = [viewer.client.stats.sent for viewer in viewers]
+    assert sent == [3] * BURST + [1]
+    assert viewers[-1].client.stats.dropped == 0
+
+
+def test_client_of_a_loop_that_has_ended() -> None:
+    """What its stream has ready would be told to nobody."""
+    studio = Studio(Broadcast(keep_last=False))
+
+    async def publish(number: int) -> Viewer:
+        viewer = studio.viewer()
+        await studio.publish(number)
+        await viewer.receive()
+        await until(lambda: viewer.client.stats.sent == 1)
+        await studio.publish(number + 1, size=10)
+        return viewer
+
+    first = asyncio.run(publish(1))
+    second = asyncio.run(publish(3))
+    assert first.client.stats.sent == second.client.stats.sent == 2
+    assert isinstance(first.client.error, RuntimeError)
+    for viewer in studio.viewers:
+        viewer.near.abort()
+        viewer.far.abort()
 
 
 # ---- policies ---------------------------------------------------------------------
@@ -441,6 +512,27 @@ async def on_air(**options: Any) -> AsyncIterator[Studio]:
             yield studio
         finally:
             await close(studio)
+
+
+async def test_newcomer_between_two_encodings_gets_the_frame_once(
+    anyio_backend: object,
+) -> None:
+    """As the last one when it joins; then it is among those who are sent the frame."""
+    joined: list[Viewer] = []
+
+    def first(published: Published) -> Sequence[Any]:
+        if not joined:
+            joined.append(studio.viewer(encode=second))
+        return published.wire
+
+    def second(published: Published) -> Sequence[Any]:
+        return published.wire
+
+    async with on_air() as studio:
+        others = [studio.viewer(encode=each) for each in (first, second)]
+        await studio.publish(1, 2, size=1000)
+        assert [await joined[0].receive() for _ in range(2)] == [(0, 1), (1, 2)]
+        assert [each.client.stats.sent for each in (*joined, *others)] == [2] * 3
 
 
 class SlowEncoder:
@@ -757,6 +849,22 @@ async def test_client_that_leaves(studio: Studio) -> None:
     await gone.client.wait_closed()
     assert isinstance(gone.client.error, azc.StreamBroken)
     assert studio.hub.clients == (stays.client,)
+
+
+async def test_client_that_a_hook_has_detached(studio: Studio) -> None:
+    """It leaves while others are sent a frame: that is none that it has missed."""
+    last: list[Viewer] = []
+
+    def leave(_: Client, event: str, sequence: int) -> None:
+        if (event, sequence) == ("sent", 1):
+            last[0].client.detach()
+
+    studio.viewer(on_event=leave)
+    for _ in range(BURST):
+        last[:] = [studio.viewer()]
+    await studio.publish(1, 2, size=1000)
+    stats = last[0].client.stats
+    assert (stats.sent, stats.dropped) == (1, 0)
 
 
 async def test_client_that_leaves_inside_of_a_frame(studio: Studio) -> None:

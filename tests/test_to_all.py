@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,9 @@ from oracle import assert_same, payload, poison
 
 import aiozerocopy as azc
 from aiozerocopy._core import to_all
-from aiozerocopy._core.binding import lib
+from aiozerocopy._core.binding import IN_PROGRESS, lib
 from aiozerocopy._core.channel import Channel
-from aiozerocopy._core.to_all import Shared, move_to_copy, send_to_all
+from aiozerocopy._core.to_all import Row, Seat, Shared, move_to_copy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -35,12 +36,13 @@ async def test_memory_is_given_back_and_that_of_the_copy_is_kept() -> None:
         port = near._enter().port
         wanted = payload(1, BIG).tobytes() + payload(3, BIG).tobytes()
         old = [bytearray(payload(number, BIG)) for number in (1, 2)]
-        channels = [near._out]
+        channels, seat = [near._out], Seat()
 
         def queue(data: bytearray) -> tuple[Shared, Operation]:
             near._out.bind_port(port, near._budget)
             message = Shared([data])
-            (operation,) = send_to_all(channels, port, message)
+            seat.take(near._out)
+            operation = Row([seat]).send(range(1), port, message, 0)[0]
             assert operation is not None
             return message, operation
 
@@ -67,7 +69,7 @@ async def test_memory_is_given_back_and_that_of_the_copy_is_kept() -> None:
 
 
 class Pairs:
-    """Socket pairs, of which our ends have an operation ready."""
+    """Socket pairs, of which our ends have an operation ready and are in one row."""
 
     def __init__(self, count: int) -> None:
         pairs = [azc.socketpair() for _ in range(count)]
@@ -75,15 +77,29 @@ class Pairs:
         self.far = [far for _, far in pairs]
         self.port: Port = self.near[0]._enter().port
         self.channels = [each._out for each in self.near]
+        self.seats = [Seat() for _ in pairs]
         for each in self.near:
             each._enter()
             each._out.bind_port(self.port, 100)
 
-    def send(self, message: Shared) -> list[Operation | None]:
-        return send_to_all(self.channels, self.port, message)
+    @property
+    def ready(self) -> list[Any]:
+        return [channel.ready for channel in self.channels]
+
+    def row(self) -> Row:
+        for seat, channel in zip(self.seats, self.channels, strict=True):
+            assert seat.take(channel)
+        return Row(self.seats)
+
+    def send(self, message: Shared, row: Row | None = None) -> dict[int, Any]:
+        row = row or self.row()
+        return row.send(range(len(self.seats)), self.port, message, 0)
 
     def queued(self, message: Shared) -> list[Operation]:
-        return [each for each in self.send(message) if each]
+        return [each for each in self.send(message).values() if each]
+
+    def counted(self) -> list[tuple[int, int]]:
+        return [(seat.tally.messages, seat.tally.bytes) for seat in self.seats]
 
 
 @pytest.fixture
@@ -98,35 +114,140 @@ def interrupt(*_: object) -> Any:
     raise KeyboardInterrupt
 
 
+class TestSeat:
+    async def test_taken_and_left(self, pairs: Pairs) -> None:
+        seat = Seat()
+        assert (seat.is_taken, seat.tally.away) == (False, 1)
+        assert seat.take(pairs.channels[0])
+        assert (seat.is_taken, seat.tally.away) == (True, 0)
+        assert seat.channel is pairs.channels[0]
+        assert seat.operation is pairs.channels[0].ready
+        seat.leave()
+        assert (seat.is_taken, seat.tally.away) == (False, 1)
+
+    async def test_of_a_channel_that_has_nothing_ready(self, pairs: Pairs) -> None:
+        seat = Seat()
+        assert seat.take(pairs.channels[0])
+        pairs.channels[0].unbind_port()
+        assert not seat.take(pairs.channels[0])
+        assert (seat.is_taken, seat.tally.away) == (False, 1)
+
+    def test_counts_what_was_out_later(self) -> None:
+        seat = Seat()
+        seat.count(10, 7)
+        seat.count(20, 5)
+        tally = seat.tally
+        assert (tally.messages, tally.bytes, tally.age_ns) == (2, 30, 5)
+
+
 class TestSend:
     async def test_at_once(self, pairs: Pairs) -> None:
-        ready = [channel.ready for channel in pairs.channels]
+        ready, row = pairs.ready, pairs.row()
+        started = time.monotonic_ns()
         for _ in range(2):
-            assert pairs.send(Shared([b"ab", b"cd"])) == [None] * 3
-            assert [channel.ready for channel in pairs.channels] == ready
-            assert [each and each.views for each in ready] == [[None]] * 3
+            message = Shared([b"ab", b"cd"])
+            assert row.send(range(3), pairs.port, message, started) == {}
+            assert pairs.ready == ready
+            assert [each.views for each in ready] == [[None]] * 3
             for far in pairs.far:
                 assert await far.receive() == b"abcd"
+        assert pairs.counted() == [(2, 8)] * 3
+        elapsed = time.monotonic_ns() - started
+        assert all(0 < seat.tally.age_ns < elapsed for seat in pairs.seats)
+        assert all(seat.is_taken for seat in pairs.seats)
+
+    async def test_to_a_part(self, pairs: Pairs) -> None:
+        assert pairs.row().send(range(1, 2), pairs.port, Shared([b"ab"]), 0) == {}
+        assert pairs.counted() == [(0, 0), (1, 2), (0, 0)]
+        assert await pairs.far[1].receive() == b"ab"
+
+    async def test_the_numbers_are_those_of_the_row(self, pairs: Pairs) -> None:
+        row = pairs.row()
+        pairs.seats[2].leave()
+        missed = row.send(range(1, 3), pairs.port, Shared([b"ab"]), 0)
+        assert missed == {2: None}
 
     async def test_one_that_is_closed(self, pairs: Pairs) -> None:
         pairs.channels[1].abort()
-        one, closed, other = pairs.send(Shared([b"ab"]))
-        assert one is other is None
-        assert closed is not None
+        missed = pairs.send(Shared([b"ab"]))
+        assert list(missed) == [1]
+        closed = missed[1]
         assert (closed.done, closed.status) == (True, -errno.ESHUTDOWN)
         assert (closed.moved, closed.total) == (0, 2)
+        assert [seat.is_taken for seat in pairs.seats] == [True, False, True]
 
     async def test_later(self, pairs: Pairs) -> None:
-        data = bytearray(4 * BIG)
+        data, ready = bytearray(4 * BIG), pairs.ready
         message = Shared([data])
         operations = pairs.queued(message)
+        assert operations == ready
+        assert not set(pairs.ready) & set(ready)
         assert [each.views for each in operations] == [[message.pins]] * 3
         assert [each.total for each in operations] == [len(data)] * 3
         assert not any(each.done for each in operations)
+        assert not any(seat.is_taken for seat in pairs.seats)
+        assert pairs.counted() == [(0, 0)] * 3
         del message
         gc.collect()
         with pytest.raises(BufferError):
             data.append(0)
+
+    async def test_one_of_them_later(self, pairs: Pairs) -> None:
+        """What the others have ready is as it was."""
+        ready, message = pairs.ready, Shared([bytes(100)])
+        await pairs.near[1].put(bytes(4 * BIG))  # (which needs no operation of these)
+        missed = pairs.send(message)
+        assert missed == {1: pairs.near[1]._out and missed[1]}
+        assert missed[1].views == [message.pins]
+        assert pairs.ready[0] is ready[0]
+        assert pairs.ready[2] is ready[2]
+        assert ready[0].views == ready[2].views == [None]
+
+    async def test_one_channel_twice(self, pairs: Pairs) -> None:
+        """Two messages never have one operation, which holds one message's memory."""
+        twin, message = Seat(), Shared([bytearray(4 * BIG)])
+        assert twin.take(pairs.channels[0])
+        pairs.row()
+        row = Row([pairs.seats[0], twin])
+        first = pairs.channels[0].ready
+        missed = row.send(range(2), pairs.port, message, 0)
+        assert missed == {0: first, 1: None}
+        assert first is not None
+        assert first.views == [message.pins]
+        assert pairs.channels[0].stats().queued == 1
+
+    async def test_where_the_operation_is_used_up_nothing_is_sent(
+        self, pairs: Pairs
+    ) -> None:
+        """Another's message borrows its memory by it."""
+        row, other = pairs.row(), bytearray(4 * BIG)
+        begun, near = pairs.ready[1], pairs.near[1]
+        result = near._out.put_bound(pairs.port, begun, other)
+        assert result == IN_PROGRESS
+        assert pairs.send(Shared([b"ab"]), row) == {1: None}
+        assert pairs.counted() == [(1, 2), (0, 0), (1, 2)]
+        with pytest.raises(BufferError):
+            other.append(0)
+        received = bytearray(len(other))
+        await pairs.far[1].receive_exactly(received)
+        await until(lambda: begun.done)
+        assert begun.status == 0
+        assert pairs.send(Shared([b"ab"]), row)[1] is None
+
+    async def test_where_the_operation_was_taken_back_nothing_is_sent(
+        self, pairs: Pairs
+    ) -> None:
+        row, ready = pairs.row(), pairs.ready[1]
+        assert pairs.channels[1].take_back(pairs.port, ready)
+        assert pairs.send(Shared([b"ab"]), row) == {1: None}
+        assert ready.views == []
+
+    async def test_who_has_left_gets_nothing(self, pairs: Pairs) -> None:
+        row, ready = pairs.row(), pairs.ready
+        pairs.seats[1].leave()
+        assert pairs.send(Shared([b"ab"]), row) == {1: None}
+        assert ready[1].views == [None]
+        assert pairs.counted() == [(1, 2), (0, 0), (1, 2)]
 
     async def test_it_is_borrowed_before_c_has_it(
         self, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
@@ -134,7 +255,7 @@ class TestSend:
         message, had = Shared([b"ab"]), list[Any]()
 
         def send(*arguments: Any) -> int:
-            had.extend(each.ready and each.ready.views[0] for each in pairs.channels)
+            had.extend(each.views[0] for each in pairs.ready)
             return int(lib.azc_send_to_all(*arguments))
 
         with monkeypatch.context() as patched:
@@ -145,20 +266,35 @@ class TestSend:
     async def test_interrupted_it_is_taken_back_everywhere(
         self, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        data = bytearray(4 * BIG)
-        ready = [channel.ready for channel in pairs.channels]
+        data, ready = bytearray(4 * BIG), pairs.ready
         with monkeypatch.context() as patched:
             patched.setattr(Channel, "note_result", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 pairs.send(Shared([data]))
-        assert [each and each.done for each in ready] == [True] * 3
+        assert [each.done for each in ready] == [True] * 3
         gc.collect()
         data.append(0)
 
-    async def test_each_must_have_an_operation_ready(self, pairs: Pairs) -> None:
-        pairs.channels[1].unbind_port()
+    async def test_interrupted_others_messages_are_left_alone(
+        self, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        row, begun = pairs.row(), pairs.ready[1]
+        pairs.near[1]._out.put_bound(pairs.port, begun, bytes(4 * BIG))
+        with monkeypatch.context() as patched:
+            patched.setattr(Row, "_note", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                pairs.send(Shared([b"ab"]), row)
+        assert not begun.done
+        received = bytearray(4 * BIG)
+        await pairs.far[1].receive_exactly(received)
+        await until(lambda: begun.done)
+        assert begun.status == 0
+
+    async def test_all_seats_must_be_taken(self, pairs: Pairs) -> None:
+        pairs.row()
+        pairs.seats[1].leave()
         with pytest.raises(AssertionError):
-            pairs.send(Shared([b"ab"]))
+            Row(pairs.seats)
 
 
 class TestMove:

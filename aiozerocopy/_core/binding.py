@@ -90,7 +90,7 @@ class _Lib(Protocol):
         ask_room: bool,
     ) -> int: ...
     def azc_send_to_all(
-        self, channels: Any, n: int, vec: Any, count: int, results: Any
+        self, seats: Any, n: int, vec: Any, count: int, since_ns: int, which: Any
     ) -> int: ...
     def azc_recv(
         self, channel: int, port: int, token: int, data: Any, n: int, need: int

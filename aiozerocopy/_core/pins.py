@@ -7,7 +7,7 @@ the memory stays where it is, and a bytearray cannot be resized.
 from __future__ import annotations
 
 import mmap
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.binding import ffi
 from aiozerocopy._core.leases import memory_of
@@ -79,14 +79,12 @@ def pin_or_copy(data: Buffer) -> Any:
 
     Raises: as `pin`.
     """
-    kind = type(data)
-    if kind is memoryview:
-        plain = cast("memoryview", data)
-        if plain.itemsize == 1 and plain.c_contiguous:
-            if plain.nbytes > _COPY_UP_TO:
-                return _from_buffer(plain)  # `pin` would check more, for nothing
-            return plain.tobytes()
-    elif kind is bytearray and len(cast("bytearray", data)) <= _COPY_UP_TO:
+    if type(data) is memoryview:
+        if data.itemsize == 1 and data.c_contiguous:
+            if data.nbytes > _COPY_UP_TO:
+                return _from_buffer(data)  # `pin` would check more, for nothing
+            return data.tobytes()
+    elif type(data) is bytearray and len(data) <= _COPY_UP_TO:
         return bytes(data)
     return pin(data)
 
@@ -136,13 +134,10 @@ def _refusal(data: object, error: Exception, strided: str) -> Exception:
 
 def nbytes(data: Buffer) -> int:
     """The size of a bytes-like object; ``len`` would count rows or items."""
-    kind = type(data)
-    if kind is bytes or kind is bytearray:
-        return len(cast("bytes", data))
-    if kind is memoryview:
-        plain = cast("memoryview", data)
-        if plain.itemsize == 1 and plain.c_contiguous:
-            return plain.nbytes
+    if type(data) is bytes or type(data) is bytearray:
+        return len(data)
+    if type(data) is memoryview and data.itemsize == 1 and data.c_contiguous:
+        return data.nbytes
     with pin(data) as view:  # memoryview would refuse an array of datetime64
         return len(view)
 

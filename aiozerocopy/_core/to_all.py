@@ -6,6 +6,7 @@ memory is free when the last of them has ended, or goes on from a copy.
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.binding import ffi, lib
@@ -39,35 +40,136 @@ class Shared:
         return memoryview(ffi.buffer(memory, self.nbytes)).toreadonly()
 
 
-def send_to_all(
-    channels: Sequence[Channel], port: Port, message: Shared
-) -> list[Operation | None]:
-    """Send to each channel, after all that was sent there before, without waiting.
+class Seat:
+    """Where one channel stands among those who are sent the same messages.
 
-    Each must have an operation ready, for that port.  Returns for each None if the
-    message is out, or its operation: that will end later, or has failed.
+    It is taken while that channel has a certain operation ready.  Whatever uses that
+    up, C sends nothing there before the seat is taken with another.
     """
-    operations = [channel.ready for channel in channels if channel.ready]
-    assert len(operations) == len(channels)
-    ids = ffi.new("azc_id[]", [channel.id for channel in channels])
-    results = ffi.new("int[]", len(channels))
-    pins = message.pins
-    try:
-        for operation in operations:
-            operation.views[0] = pins
-        lib.azc_send_to_all(ids, len(channels), message.vec, len(pins), results)
-        later: list[Operation | None] = [None] * len(channels)
-        for i, result in enumerate(ffi.unpack(results, len(channels))):
-            if result == 0:
-                operations[i].views[0] = None  # and it is ready for the next send
-            else:
-                channels[i].note_result(port, operations[i], message.nbytes, result)
-                later[i] = operations[i]
-    except BaseException:
-        for channel, operation in zip(channels, operations, strict=True):
-            channel.take_back_blocking(port, operation, message.nbytes)
-        raise
-    return later
+
+    __slots__ = ("channel", "operation", "tally")
+
+    def __init__(self) -> None:
+        self.tally: Any = ffi.new("azc_tally *", {"away": True})  # C counts there
+        self.channel: Channel | None = None
+        self.operation: Operation | None = None
+
+    @property
+    def is_taken(self) -> bool:
+        return self.operation is not None
+
+    def take(self, channel: Channel) -> bool:
+        """For a channel that has an operation ready; False if it has none."""
+        self.channel, self.operation = channel, channel.ready
+        self.tally.away = not self.is_taken
+        return self.is_taken
+
+    def leave(self) -> None:
+        """Nothing is sent there until it is taken again."""
+        self.tally.away = True
+        self.operation = None
+
+    def count(self, nbytes: int, age_ns: int) -> None:
+        """Add a message that was out later."""
+        self.tally.messages += 1
+        self.tally.bytes += nbytes
+        self.tally.age_ns = age_ns
+
+
+class Row:
+    """Seats that were taken when this was made: one call into C sends to all of them.
+
+    It goes on with the operations of that time.  Where another is ready by now, or the
+    seat was left, nothing is sent.
+    """
+
+    def __init__(self, seats: Iterable[Seat]) -> None:
+        self._seats = list(seats)
+        self._channels = [seat.channel for seat in self._seats if seat.channel]
+        self._operations = [seat.operation for seat in self._seats if seat.operation]
+        assert len(self._operations) == len(self._seats)
+        numbers = [channel.id for channel in self._channels]
+        tokens = [operation.token for operation in self._operations]
+        tallies = [seat.tally for seat in self._seats]
+        self._in_c = ffi.new(
+            "azc_seat[]", list(zip(numbers, tokens, tallies, strict=True))
+        )
+        self._which = ffi.new("int[]", len(tallies))
+
+    def send(
+        self, part: range, port: Port, message: Shared, since_ns: int
+    ) -> dict[int, Operation | None]:
+        """Send to this part, after all that was sent there before, without waiting.
+
+        All operations are that port's, and the message was made at ``since_ns``.
+
+        Returns the seats where it is not out, by their numbers, which are left now:
+        each with the operation, that will end later or has failed, or with None if
+        nothing was sent there.
+        """
+        try:
+            ready = self._ready(part)
+            for views in ready.values():
+                views[0] = message.pins
+            missed = self._send(part, message, since_ns)
+            for at, result in missed.items():
+                if result != _STALE:
+                    ready.pop(self._operations[at].token, None)
+            for views in ready.values():
+                views[0] = None  # and it is ready for the next message
+            return {
+                at: self._note(at, port, message.nbytes, result)
+                for at, result in missed.items()
+            }
+        except BaseException:
+            self._take_back(part, port, message)
+            raise
+
+    def _ready(self, part: range) -> dict[int, list[Any]]:
+        """By token, what can hold the memory: two seats may have one operation.
+
+        Nothing may be sent with others, which hold what another message uses, or
+        nothing for good.
+        """
+        ready = {
+            operation.token: operation.views
+            for operation in self._operations[part.start : part.stop]
+            if operation.views == [None]
+        }
+        for at in part if len(ready) < len(part) else ():
+            if self._operations[at].token not in ready:
+                self._seats[at].leave()
+        return ready
+
+    def _send(self, part: range, message: Shared, since_ns: int) -> dict[int, int]:
+        """The results that are not 0."""
+        count = lib.azc_send_to_all(
+            self._in_c + part.start,
+            len(part),
+            message.vec,
+            len(message.pins),
+            since_ns,
+            self._which,
+        )
+        which = [part[at] for at in ffi.unpack(self._which, count)] if count else ()
+        return {at: self._seats[at].tally.result for at in which}
+
+    def _note(self, at: int, port: Port, nbytes: int, result: int) -> Operation | None:
+        operation = None
+        if result != _STALE:
+            operation = self._operations[at]
+            self._channels[at].note_result(port, operation, nbytes, result)
+        self._seats[at].leave()
+        return operation
+
+    def _take_back(self, part: range, port: Port, message: Shared) -> None:
+        for at in part:
+            operation = self._operations[at]
+            if message.pins in operation.views:
+                self._channels[at].take_back_blocking(port, operation, message.nbytes)
+
+
+_STALE = -errno.ESTALE
 
 
 def move_to_copy(

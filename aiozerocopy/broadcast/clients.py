@@ -63,8 +63,6 @@ class Client:
     The stream stays the caller's to close, once `wait_closed` has returned.
     """
 
-    is_fed = False  # by whoever is in its `wait_closed`
-
     def __init__(
         self,
         forget: Callable[[Client], object],
@@ -107,12 +105,13 @@ class Client:
     def stats(self) -> ClientStats:
         """Counters, as of now."""
         busy = self._current is not None
+        sent, nbytes, age_ns = self._counted
         return ClientStats(
-            sent=self._sent,
+            sent=sent,
             dropped=self._dropped,
             queued=len(self._pending) + busy,
-            bytes=self._bytes,
-            age_ns=self._age_ns,
+            bytes=nbytes,
+            age_ns=age_ns,
             waiting_ns=int((time.monotonic() - self._since) * 1e9) if busy else 0,
         )
 
@@ -206,13 +205,20 @@ class Client:
         """Borrow nothing any more for the frame in flight."""
         raise NotImplementedError
 
-    def _done(self, message: Message) -> None:
-        """It is out, as a whole."""
+    def _done(self, message: Message, now: int) -> None:
+        """It is out, as a whole, by the clock of `time.monotonic_ns`."""
+        self._count(message.nbytes, now - message.published_ns)
+        self._tell("sent", message.sequence)
+
+    def _count(self, nbytes: int, age_ns: int) -> None:
         self._sent += 1
-        self._bytes += message.nbytes
-        self._age_ns = time.monotonic_ns() - message.published_ns
-        if self._on_event is not None:
-            self._tell("sent", message.sequence)
+        self._bytes += nbytes
+        self._age_ns = age_ns
+
+    @property
+    def _counted(self) -> tuple[int, int, int]:
+        """Frames, bytes, and the age of the last frame, when it was out."""
+        return self._sent, self._bytes, self._age_ns
 
     def _advance(self) -> None:
         """Nothing is in flight: send what waits, and wake those who wait for that."""

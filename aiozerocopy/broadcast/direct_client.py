@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+import weakref
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from aiozerocopy._core.errors import StreamClosed
-from aiozerocopy._core.to_all import move_to_copy, send_to_all
+from aiozerocopy._core.to_all import Row, Seat, move_to_copy
+from aiozerocopy._core.waiter import current_waiter
 from aiozerocopy.broadcast.clients import Client
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from aiozerocopy._core.borrows import Operation
     from aiozerocopy._core.to_all import Shared
@@ -20,24 +23,31 @@ if TYPE_CHECKING:
 
 
 class DirectClient(Client):
-    """Over a stream of ours: the queue in C takes the message; no task is needed."""
+    """Over a stream of ours: the queue in C takes the message; no task is needed.
+
+    Its seat is taken while nothing is in flight there: see `Lineup`.
+    """
 
     _stream: SendStream
     _operation: Operation | None = None  # of the message in flight
     _holds_slot = False  # it may still read the memory that was published
     _instead: Message | None = None  # what the operation may become in `_go_on`
 
+    @cached_property
+    def _seat(self) -> Seat:
+        return Seat()
+
     def _send(self, message: Message) -> None:
         send([self], message)
 
-    def _is_ready_for(self, message: Message) -> bool:
-        """Make the stream ready for a message; if it takes none, disconnect."""
+    def _takes_seat(self, message: Message) -> bool:
+        """Be ready for a message; if the stream takes none, disconnect."""
         stream = self._stream
         try:
             port = stream._enter().port
             if stream._out.ready is None:
                 stream._out.bind_port(port, stream._budget)
-            if stream._out.ready is None:
+            if not self._seat.take(stream._out):
                 raise StreamClosed("the stream is closed")
         except Exception as error:
             self._drop(message)
@@ -45,8 +55,21 @@ class DirectClient(Client):
             return False
         return True
 
+    def _is_in_step(self, waiter: Waiter, offered: int) -> bool:
+        """Has it got what all were offered, and does the next frame go there, too?
+
+        A newcomer may be ahead of the others, or have to wait for a key frame.
+        """
+        return (
+            self._seat.is_taken
+            and self._stream._waiter is waiter
+            and self._last_offered <= offered
+            and not self._pending.needs_key
+        )
+
     def _ends_later(self, message: Message, operation: Operation) -> None:
         self._current, self._operation, self._holds_slot = message, operation, True
+        self._last_offered = message.sequence
         if not self._since:
             self._since = time.monotonic()
         operation.listen(self._on_end)
@@ -60,7 +83,7 @@ class DirectClient(Client):
         self._operation = self._current = None
         self._since = 0.0
         if operation.status == 0 or operation.was_rescued:  # its rest will go out
-            self._done(message)
+            self._done(message, time.monotonic_ns())
         elif operation.was_dropped:
             self._drop(message)
         else:
@@ -87,48 +110,79 @@ class DirectClient(Client):
         if waiter is not None and operation is not None:
             self._stream._out.take_back(waiter.port, operation, operation.total)
 
+    def _count(self, nbytes: int, age_ns: int) -> None:
+        self._seat.count(nbytes, age_ns)
+
+    @property
+    def _counted(self) -> tuple[int, int, int]:
+        tally = self._seat.tally
+        return tally.messages, tally.bytes, tally.age_ns
+
+    def _end(self) -> None:
+        self._seat.leave()
+        super()._end()
+
     def _abort(self) -> None:
         self._stream.abort()
 
 
-def send(clients: Sequence[DirectClient], message: Message) -> None:
-    """Give it to all of them, none of which has anything in flight: one call into C."""
-    ready: dict[SendStream, DirectClient] = {}
-    waiter: Waiter | None = None
+class Lineup:
+    """Clients with nothing in flight: one call into C sends a frame to all of them.
+
+    They get every frame, so nothing of the clients is touched for it: C looks whether
+    the stream still has the same operation ready, and counts what was sent.  Whoever
+    could not be sent a frame is in step no more.
+    """
+
+    def __init__(self, clients: Sequence[DirectClient], waiter: Waiter) -> None:
+        self._clients = clients
+        self._row = Row(client._seat for client in clients)
+        self._have_hooks = any(client._on_event is not None for client in clients)
+        # (not kept: the port of a loop that has ended would not be swept)
+        self._waiter = weakref.ref(waiter)
+        self.is_whole: bool = True
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def is_here(self) -> bool:
+        """Is everybody still in step, and in the loop that runs?"""
+        return self.is_whole and self._waiter() is current_waiter()
+
+    def send(self, part: range, message: Message) -> list[DirectClient]:
+        """Send to some of them; returns those who have to be made ready first."""
+        waiter = self._waiter()
+        if waiter is None:  # all of the streams are closed
+            return [self._clients[at] for at in part]
+        shared, since = message.shared(), message.published_ns
+        missed = self._row.send(part, waiter.port, shared, since)
+        self.is_whole = self.is_whole and not missed
+        # A hook may do anything: so first note what is on its way, then tell what is
+        # out.
+        for at, operation in missed.items():
+            if operation is not None:
+                self._clients[at]._ends_later(message, operation)
+        if self._have_hooks:
+            for at in part:
+                if at not in missed:
+                    self._clients[at]._tell("sent", message.sequence)
+        return [
+            self._clients[at] for at, operation in missed.items() if operation is None
+        ]
+
+
+def send(clients: Iterable[DirectClient], message: Message) -> None:
+    """Send it to all of them, none of which has anything in flight."""
+    ready = []
     for client in clients:
-        stream = client._stream
-        if stream in ready:  # it watches twice: one after the other
-            _send(ready, message)
-            ready = {}
         if client._closed:  # while others were sent to
             client._drop(message)
-        elif (
-            stream._waiter is waiter is not None
-            and stream._out.ready is not None
-            and not stream._closed
-        ) or client._is_ready_for(message):
-            ready[stream] = client
-            waiter = stream._waiter
-    _send(ready, message)
-
-
-def _send(clients: Mapping[SendStream, DirectClient], message: Message) -> None:
-    if not clients:
-        return
-    channels = [stream._out for stream in clients]
-    port = next(iter(clients))._enter().port
-    later = send_to_all(channels, port, message.shared())
-    # A hook may do anything: so first note what is on its way, then tell what is out.
-    late = {
-        client: operation
-        for client, operation in zip(clients.values(), later, strict=True)
-        if operation is not None
-    }
-    for client, operation in late.items():
-        client._ends_later(message, operation)
-    for client in clients.values():
-        if client not in late:
-            client._done(message)
+        elif client._takes_seat(message):
+            ready.append(client)
+    if ready:
+        lineup = Lineup(ready, current_waiter())
+        for client in lineup.send(range(len(ready)), message):
+            send([client], message)  # its stream is watched by one before it, too
 
 
 def stop_borrowing(clients: Iterable[DirectClient], newest: Message) -> None:

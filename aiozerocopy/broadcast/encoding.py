@@ -22,7 +22,12 @@ import anyio.lowlevel
 
 from aiozerocopy._core.change import Change
 from aiozerocopy.broadcast.audience import Audience
-from aiozerocopy.broadcast.direct_client import DirectClient, send, stop_borrowing
+from aiozerocopy.broadcast.direct_client import (
+    DirectClient,
+    Lineup,
+    send,
+    stop_borrowing,
+)
 from aiozerocopy.broadcast.frame_queue import FrameQueue
 from aiozerocopy.broadcast.published import Message, Published
 
@@ -64,6 +69,7 @@ class Encoding:
         self.encode = encode
         self.clients: Audience = Audience()
         self._last: Message | None = None  # the last key frame, for newcomers
+        self._offered = -1  # the newest frame that was offered to all
         self._burst = burst
         self._keeps_last = keeps_last
 
@@ -116,19 +122,34 @@ class Encoding:
             client._fail(error)
 
     async def _offer_to_all(self, message: Message, started: float) -> None:
+        lineup, others = self.clients.sort(self._offered)
+        if message.sequence > self._offered:  # else only newcomers have not got it
+            self._offered = message.sequence
+            if lineup is not None:
+                others = (*await self._send_to(lineup, message), *others)
         full: list[Client] = []
-        clients = tuple(self.clients)
-        for start in range(0, len(clients), BURST):
-            part = clients[start : start + BURST]
+        for start in range(0, len(others), BURST):
+            part = others[start : start + BURST]
             idle = self._sorted_out(part, message, full)
             await self._burst.add((len(part) - len(idle)) // _CHEAP)
             share = self._burst.share(message.nbytes)
             for first in range(0, len(idle), share):
                 some = idle[first : first + share]
                 send(some, message)
+                self.clients.sort_again()
                 await self._burst.add(BURST * len(some) // share)
         for client in full:
             await client._offer_in_time(message, started)
+
+    async def _send_to(self, lineup: Lineup, message: Message) -> list[DirectClient]:
+        """Returns those who have to be made ready first."""
+        apart: list[DirectClient] = []
+        share = self._burst.share(message.nbytes)
+        for first in range(0, len(lineup), share):
+            part = range(first, min(first + share, len(lineup)))
+            apart += lineup.send(part, message)
+            await self._burst.add(BURST * len(part) // share)
+        return apart
 
     def _sorted_out(
         self, clients: Iterable[Client], message: Message, full: list[Client]

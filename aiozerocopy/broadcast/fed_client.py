@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 class FedClient(Client):
     """Over a stream that is not ours: the task in `wait_closed` sends copies to it."""
 
-    is_fed = True
     _scope: anyio.CancelScope | None = None
 
     @cached_property
@@ -58,7 +57,10 @@ class FedClient(Client):
             raise
         finally:
             self._current = None
-            (self._done if is_out else self._drop)(message)
+            if is_out:
+                self._done(message, time.monotonic_ns())
+            else:
+                self._drop(message)
         if isinstance(self.error, ClientTooSlow):
             await drop_stream(self._stream)
         self._advance()

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
+from held import held
 from oracle import CANARY, Checker, message, poison
 
 import aiozerocopy as azc
@@ -169,9 +170,8 @@ class Scene:
                 self.complaints.append("it ended inside of a message without a word")
         gc.collect()
         borrows.sweep()
-        held = [views for views in borrows.borrowed.values() if any(views)]
-        if held:
-            self.complaints.append(f"borrowed after the end: {held}")
+        if left := held():
+            self.complaints.append(f"borrowed after the end: {left}")
 
 
 def leaves(error: BaseException) -> list[BaseException]:

@@ -60,6 +60,7 @@ class World:
 
     async def begin(self) -> None:
         self.loop = asyncio.get_running_loop()
+        self.task: Any = asyncio.current_task()
         await self._connect()
         await self._open_pipes()
         self.cat = await azt.create_subprocess_exec("cat", stdin=-1, stdout=-1)
@@ -212,6 +213,9 @@ class World:
 
     async def stay(self) -> None:
         """Go on in the copy of the parent's loop, for some turns."""
+        if sys.version_info >= (3, 14):  # there no loop and no task runs in a child
+            asyncio._set_running_loop(self.loop)
+            asyncio.tasks._enter_task(self.loop, self.task)
         ours, mine = os.pipe()
         os.write(mine, b"mine")
         os.dup2(ours, self.reading._fd)  # a number that the parent has closed here
