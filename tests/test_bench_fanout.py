@@ -15,7 +15,8 @@ import pytest
 
 from aiozerocopy.bench import chart, clients, fanout, racing, rate
 from aiozerocopy.bench.clients import Sink
-from aiozerocopy.bench.fanout import Fan, FanRace, FanRun, Job
+from aiozerocopy.bench.fan_servers import Job
+from aiozerocopy.bench.fanout import Fan, FanRace, FanRun
 from aiozerocopy.bench.feeding import Lab
 from aiozerocopy.bench.racing import Comparison, Options, Race, Run, Work, WrongBytes
 from aiozerocopy.bench.rate import Inspector, Paced, RateRace, RateRun
@@ -46,6 +47,7 @@ def entry(name: str, *runs: Run, work: Work = WORK) -> racing.Entry:
 # ---- the fan -------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("link", ["tcp", "unix"])
 @pytest.mark.parametrize(
     ("way", "loop"),
     [
@@ -56,10 +58,10 @@ def entry(name: str, *runs: Run, work: Work = WORK) -> racing.Entry:
         ("c_loop", "asyncio"),
     ],
 )
-def test_every_way_carries_every_byte(lab: Lab, way: str, loop: str) -> None:
+def test_every_way_carries_every_byte(lab: Lab, way: str, loop: str, link: str) -> None:
     for module in {way, loop} - {"broadcast", "c_loop", "asyncio"}:
         pytest.importorskip(module)
-    run = Fan(way, lab, way, 3, loop).run(WORK, check=True)
+    run = Fan(way, lab, way, 3, link, loop).run(WORK, check=True)
     assert run.seconds > 0
     assert 0 <= run.memory < 100e6
     assert len(run.ages) == WORK.messages
@@ -81,7 +83,7 @@ def test_sink_compares_and_takes_the_time(tmp_path: Path, wrong: bool) -> None:
     told = {"framing": "wire", "pattern": str(pattern), "check": True}
     told |= {"size": 7, "warm": 0, "frames": 2, "clients": 1}
     with socket.create_server(("127.0.0.1", 0)) as server:
-        sink = Sink({**told, "port": server.getsockname()[1]})
+        sink = Sink({**told, "address": server.getsockname()})
         peer, _ = server.accept()
     [(fd, sock)] = sink.sockets.items()
     with sock, peer:
@@ -97,7 +99,7 @@ def test_age_is_from_published_to_arrived(tmp_path: Path) -> None:
     published, arrived = array("q", [0, 10, 20]), array("q", [9, 11, 22, 9, 13, 24])
     (tmp_path / "published").write_bytes(published)
     (tmp_path / "arrived").write_bytes(arrived)
-    job = Job("broadcast", "asyncio", 2, 7, 1, 2, "", False, str(tmp_path))
+    job = Job("broadcast", "asyncio", 2, "tcp", 7, 1, 2, "", False, str(tmp_path))
     assert [round(age * 1e9) for age in job.ages()] == [1, 2, 3, 4]
 
 
@@ -112,7 +114,11 @@ def test_memory_and_age_are_told() -> None:
 
 def test_more_and_more_clients_then_the_rate(lab: Lab) -> None:
     *fans, last = fanout.races(lab, Options())
-    assert [race.count for race in fans] == [1, 10, 100, 1000]
+    assert [race.count for race in fans] == [1, 10, 100, 1000, None, None]
+    assert [race.title for race in fans if race.title.endswith("UNIX sockets")] == [
+        "100 KB to 100 clients over UNIX sockets",
+        "100 KB to 1,000 clients over UNIX sockets",
+    ]
     assert all(one.by_cpu for race in fans for one in race.comparisons)
     assert last.title.startswith("rate")
     assert (last.work.messages, last.rounds) == (1200, 1)

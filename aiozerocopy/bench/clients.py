@@ -41,10 +41,14 @@ class Sink:
         self.arrived: dict[int, array[int]] = {}
         self.wrong: set[int] = set()
         for _ in range(told["clients"]):
-            self._connect(told["port"], told["framing"])
+            self._connect(told["address"], told["framing"])
 
-    def _connect(self, port: int, framing: str) -> None:
-        sock = socket.create_connection(("127.0.0.1", port))
+    def _connect(self, address: Any, framing: str) -> None:
+        if isinstance(address, str):
+            sock = socket.socket(socket.AF_UNIX)
+            sock.connect(address)
+        else:
+            sock = socket.create_connection(address)
         if framing == "websocket":
             sock.sendall(HANDSHAKE)
             answer = b""
