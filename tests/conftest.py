@@ -18,6 +18,7 @@ import anyio
 import figures
 import pytest
 import sabotage
+from held import held
 
 from aiozerocopy._core import borrows, pins, waiter
 
@@ -60,15 +61,26 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     At the end of its time a test is interrupted by an exception; but what cleans up
     after it may then wait for ever.
     """
-    mark = item.get_closest_marker("timeout")
-    assert mark is not None
-    seconds = float(mark.args[0])
-    stacks = item.config.stash[STACKS]
-    faulthandler.dump_traceback_later(2 * seconds + 30, exit=True, file=stacks)
+    _arm(item)
     try:
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    """Pytest disarms it at a test's first failure, before what cleans up runs."""
+    if isinstance(node, pytest.Item):
+        _arm(node)
+
+
+def _arm(item: pytest.Item) -> None:
+    mark = item.get_closest_marker("timeout")
+    assert mark is not None
+    seconds = float(mark.args[0])
+    stacks = item.config.stash[STACKS]
+    patience = 2 * seconds + 30 * MORE_TIME
+    faulthandler.dump_traceback_later(patience, exit=True, file=stacks)
 
 
 @pytest.fixture(params=LOOPS)
@@ -186,11 +198,6 @@ def _is_held(view: Any) -> bool:
     return "RELEASED" not in repr(view)
 
 
-def _any(views: list[Any]) -> bool:
-    """Has C something of these?  (An operation that is ready has room for one.)"""
-    return any(view is not None for view in views)
-
-
 @pytest.fixture(autouse=True)
 def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Compare fds, threads, children, borrowed buffers and open streams."""
@@ -218,6 +225,6 @@ def _leaks(before: Inventory, pinned: Pins, known: set[Any]) -> list[str]:
     return [
         *Inventory.take().leaked_since(before),
         *(f"pinned: {view}" for view in pinned.held()),
-        *(f"borrowed: {views}" for views in borrows.borrowed.values() if _any(views)),
+        *(f"borrowed: {view}" for view in held()),
         *(f"open: {waiter!r}" for waiter in waiters - known),
     ]

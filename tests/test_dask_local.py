@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from figures import count
+from held import held
 from interruption import Interruption, Lines, shown
 from links import linux_only, until
 
@@ -31,7 +32,6 @@ from distributed.comm.core import CommClosedError  # noqa: E402
 from distributed.protocol.serialize import to_serialize  # noqa: E402
 
 from aiozerocopy._core.binding import PORTABLE  # noqa: E402
-from aiozerocopy._core.borrows import borrowed  # noqa: E402
 from aiozerocopy.dask import loan as loan_module  # noqa: E402
 from aiozerocopy.dask import local  # noqa: E402
 from aiozerocopy.dask.kinds import PIPES, UnixComm  # noqa: E402
@@ -278,7 +278,7 @@ def test_cancelled_write_leaves_nothing_in_the_pipe(
             assert rest == b""  # the end, and nothing before it
             assert ends.peer.recv(1) == b""  # and no word that it was whole
             os.close(fd)
-            assert not any(borrowed.values())
+            assert not held()
 
     run(test())
 
