@@ -25,7 +25,7 @@ TEST_PACKAGES ?= $(DEMO_PACKAGES) chromium ffmpeg iproute2 postgresql redis-serv
 override VENV := $(abspath $(VENV))
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
-PYTEST_CACHE = $(VENV)/pytest-cache
+PYTEST_FOLDERS = -o cache_dir=$(VENV)/pytest-cache
 COVERAGE := COVERAGE_FILE=$(VENV)/coverage/data $(BIN)/coverage
 
 # Our own CI takes every warning for an error; a user's build must not break over
@@ -46,14 +46,14 @@ demo: $(STAMPS)/packages-demo $(STAMPS)/demo
 	@cd $(VENV) && bin/python -m aiozerocopy demo -o $(CURDIR)/demo.mp4
 
 test: $(STAMPS)/packages-test $(STAMPS)/test $(if $(filter-out 0,$(LINT)),check)
-	cd tests && $(BIN)/pytest -o cache_dir=$(PYTEST_CACHE) $(PYTEST_ARGS)
+	cd tests && $(BIN)/pytest $(PYTEST_FOLDERS) $(PYTEST_ARGS)
 
 # Lines of the installed package that ran in the tests' own process.
 coverage: $(STAMPS)/packages-test $(STAMPS)/test
 	rm -rf $(VENV)/coverage
 	mkdir $(VENV)/coverage
 	cd tests && $(COVERAGE) run --rcfile=../pyproject.toml \
-	    -m pytest -o cache_dir=$(PYTEST_CACHE) $(PYTEST_ARGS)
+	    -m pytest $(PYTEST_FOLDERS) $(PYTEST_ARGS)
 	$(COVERAGE) combine -q
 	$(COVERAGE) html -q -d $(VENV)/coverage/html
 	$(COVERAGE) report

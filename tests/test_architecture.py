@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeIs
 
+pytestmark = pytest.mark.slow  # the source is the same for every Python
+
 PACKAGE = Path(__file__).parents[1] / "aiozerocopy"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 

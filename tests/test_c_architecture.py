@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # the source is the same for every Python
+
 CSRC = Path(__file__).parents[1] / "csrc"
 
 # A header may include those before it; a C file its own header and those before it,

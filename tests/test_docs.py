@@ -66,6 +66,13 @@ if coroutine is not None:
 """
 
 
+SETTINGS = {
+    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    # At the end of a cluster, Dask may tell of a connection that it has closed itself.
+    "DASK_LOGGING__DISTRIBUTED": "warning",
+}
+
+
 @dataclass(frozen=True)
 class Program:
     """One block of a page."""
@@ -113,7 +120,7 @@ def test_program(program: Program, tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-W", "error", "-c", RUNNER, str(path)],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=os.environ | SETTINGS,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

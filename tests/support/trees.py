@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ROOT = Path(__file__).parents[2]
+
+_numbers = itertools.count()
 
 
 def build(folder: Path, **settings: str) -> Path:
@@ -46,10 +49,15 @@ def environment(tree: Path, **settings: str) -> dict[str, str]:
 def start_tests(
     tree: Path, *arguments: str, program: Sequence[str] = (), **settings: str
 ) -> subprocess.Popen[str]:
-    """Run pytest in such a tree, with these environment variables, by a program."""
+    """Run pytest in such a tree, with these environment variables, by a program.
+
+    It has a folder for its own temporary files, beside the tree: several at once would
+    trip over each other in the common one.
+    """
     command = [*program, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    own = tree.parent / f"run{next(_numbers)}"
     return subprocess.Popen(
-        [*command, *arguments],
+        [*command, f"--basetemp={own}", *arguments],
         cwd=tree,
         env=environment(tree, **settings),
         stdout=subprocess.PIPE,
