@@ -40,6 +40,7 @@ class Job:
     size: int
     warm: int  # frames
     frames: int
+    fps: float  # or 0: as fast as possible
     pattern: str
     check: bool
     folder: str  # for the times: nanoseconds, as 64 bits each
@@ -116,7 +117,11 @@ class Publisher:
     async def _publish(
         self, frames: int, send: Callable[[], Awaitable[object]]
     ) -> None:
-        for _ in range(frames):
+        started = time.perf_counter()
+        for number in range(frames):
+            if self.job.fps:
+                due = started + number / self.job.fps
+                await asyncio.sleep(max(0.0, due - time.perf_counter()))
             self.published.append(time.monotonic_ns())
             await send()
 

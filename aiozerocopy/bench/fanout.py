@@ -7,8 +7,10 @@ server's CPU seconds for each GB delivered.
 
 The server notes when it published each frame and the clients when it had arrived, by
 the same clock, so the frames need no timestamps.  They are sent as fast as possible, so
-their age is the time they spent in buffers, the kernel's included.  (In `rate` they are
-published sixty times a second.)
+their age is the time they spent in buffers, the kernel's included: the faster a server,
+the fuller they are.  So there are races with a number of frames a second too, which all
+of them can send.  There the age tells how long a frame takes, and the CPU what it
+costs.  (In `rate`, it is sixty great ones to one client.)
 """
 
 from __future__ import annotations
@@ -40,26 +42,43 @@ if TYPE_CHECKING:
 FRAME = 100_000
 CLIENTS = (1, 10, 100, 1000)
 UNIX_CLIENTS = (100, 1000)
+PACES = {100: 30, 1000: 3}  # frames a second to so many clients: 300 MB/s
 _DELIVERED = 1_000_000_000  # bytes in one round
 
 
 def races(lab: Lab, options: Options) -> list[Race]:
-    counts = CLIENTS[2:3] if options.quick else CLIENTS
-    fans = [race(lab, options, clients) for clients in counts]
-    if not options.quick:
-        fans += [race(lab, options, clients, "unix") for clients in UNIX_CLIENTS]
-    return [*fans, rate.race(lab, options)]
+    if options.quick:
+        return [race(lab, options, 100), rate.race(lab, options)]
+    return [
+        *(race(lab, options, clients) for clients in CLIENTS),
+        *(race(lab, options, clients, "unix") for clients in UNIX_CLIENTS),
+        *(
+            race(lab, options, clients, link, fps)
+            for link in ("tcp", "unix")
+            for clients, fps in PACES.items()
+        ),
+        rate.race(lab, options),
+    ]
 
 
-def race(lab: Lab, options: Options, clients: int, link: str = "tcp") -> Race:
+def race(
+    lab: Lab, options: Options, clients: int, link: str = "tcp", fps: float = 0
+) -> Race:
     frames = (0 if options.quick else _DELIVERED) // FRAME // clients
     work = Work(FRAME, clients * max(frames, 2), warm=2 * clients, buffers=1)
     fans = {
         way: [
-            Fan(f"{name}, asyncio", lab, way, clients, link, needs=needs),
             Fan(
-                f"{name}, uvloop", lab, way, clients, link, "uvloop", (*needs, "uvloop")
-            ),
+                f"{name}, {loop}",
+                lab,
+                way,
+                clients,
+                link,
+                fps,
+                loop,
+                (*needs, *({loop} - {"asyncio"})),
+            )
+            for loop in ("asyncio", "uvloop")
         ]
         for way, name, needs in (
             ("broadcast", "Broadcast", ()),
@@ -68,23 +87,24 @@ def race(lab: Lab, options: Options, clients: int, link: str = "tcp") -> Race:
         )
     }
     ours, *peers = fans.values()
-    limit = Fan("C loop", lab, "c_loop", clients, link)
+    limit = Fan("C loop", lab, "c_loop", clients, link, fps)
     comparisons = [
         Comparison(one.name, [rival.name for rival in peer], by_cpu=True)
         for one in ours
         for peer in (*peers, [limit])
     ]
-    is_tcp = link == "tcp"
     title = f"{FRAME // 1000} KB to {clients:,} client" + "s" * (clients > 1)
-    title += "" if is_tcp else " over UNIX sockets"
+    title += "" if link == "tcp" else " over UNIX sockets"
+    title += f", {fps} times a second" if fps else ""
+    is_usual = link == "tcp" and not fps
     field = [*(one for fan in fans.values() for one in fan), limit]
     return FanRace(
         title,
         work,
         field,
         comparisons,
-        count=clients if is_tcp else None,
-        headlines=headlines(title, limit) if clients == 100 and is_tcp else [],
+        count=clients if is_usual else None,
+        headlines=headlines(title, limit) if clients == 100 and is_usual else [],
         brief=40 * clients,
     )
 
@@ -139,6 +159,7 @@ class Fan:
     way: str
     clients: int
     link: str = "tcp"  # or "unix"
+    fps: float = 0  # or 0: as fast as possible
     loop: str = "asyncio"
     needs: Sequence[str] = ()
 
@@ -151,6 +172,7 @@ class Fan:
             work.size,
             work.warm // self.clients,
             work.messages // self.clients,
+            self.fps,
             self.lab.pattern(work),
             check,
             str(self.lab.path),
