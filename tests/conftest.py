@@ -32,7 +32,7 @@ LOOPS = {
     "uvloop": ("asyncio", {"use_uvloop": True}),
     "trio": ("trio", {}),
 }
-PATIENCE = 3.0  # seconds for a thread that is just ending, and its like
+PATIENCE = 10.0  # seconds for a thread that is just ending, and its like
 FDS = Path("/proc/self/fd")
 TASKS = Path("/proc/self/task")
 STACKS = pytest.StashKey[int]()
@@ -41,7 +41,8 @@ MORE_TIME = float(os.environ.get("AZC_PATIENCE", "1"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[STACKS] = os.dup(2)  # nothing is captured yet
+    config.stash[STACKS] = stacks = os.dup(2)  # nothing is captured yet
+    faulthandler.enable(stacks)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # Started in the background; but the programs that we start must hear Ctrl-C.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -61,26 +62,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     At the end of its time a test is interrupted by an exception; but what cleans up
     after it may then wait for ever.
     """
-    _arm(item)
+    mark = item.get_closest_marker("timeout")
+    assert mark is not None
+    seconds = float(mark.args[0])
+    patience = 2 * seconds + 30 * MORE_TIME
+    stacks = item.config.stash[STACKS]
+    faulthandler.dump_traceback_later(patience, exit=True, file=stacks)
     try:
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
-
-
-def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
-    """Pytest disarms it at a test's first failure, before what cleans up runs."""
-    if isinstance(node, pytest.Item):
-        _arm(node)
-
-
-def _arm(item: pytest.Item) -> None:
-    mark = item.get_closest_marker("timeout")
-    assert mark is not None
-    seconds = float(mark.args[0])
-    stacks = item.config.stash[STACKS]
-    patience = 2 * seconds + 30 * MORE_TIME
-    faulthandler.dump_traceback_later(patience, exit=True, file=stacks)
 
 
 @pytest.fixture(params=LOOPS)
