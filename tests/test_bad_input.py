@@ -14,13 +14,13 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiozerocopy as azc
 from aiozerocopy.bench import feeding
-from aiozerocopy.commands import cli, ending, scenes
+from aiozerocopy.commands import answers, cli, ending, scenes, view
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,8 +40,11 @@ RESULTS = (
 )
 SHORT = "shader.glsl --size 64x36 --duration 0.1 -o"
 
-SOON = 5.0  # seconds: one is meant, on a machine that does nothing else
+SOON = 15.0  # seconds: one is meant, on a machine that does nothing else
+LATER = 10.0  # for who answers late, being busy
+EXPLAINED = ("port of serve --tcp", "speaks TLS", "wants a token")
 
+NAMES_OF_NOBODY = ("nonsense.invalid", "999.999.999.999")
 COUNTS = ("0", "-1", "1.5", "nan", "inf", "many", "9999999999999")
 NUMBERS = ("0", "-1", "nan", "fast")
 HUGE = ("inf", "1e300")
@@ -130,8 +133,8 @@ CASES: list[tuple[str, int, str]] = [
     *((f"{CAPTURE} --rate {text}", 2, "30000/1001") for text in NUMBERS),
     *((f"{CAPTURE} --rate {text}", 2, "write") for text in HUGE),
     *((f"{CAPTURE} --seconds {text}", 2, "write") for text in NUMBERS),
-    ("serve screen --display :4321", 1, "no X server answers at the display :4321"),
-    ("serve --source screen --display :4321", 1, "no X server answers"),
+    ("serve screen --display :4321 --tcp 0", 1, "at the display :4321"),
+    ("serve --source screen --display :4321 --tcp 0", 1, "no X server answers"),
     ("serve screen --source demo", 2, "write one of them"),
     ("serve screen --ffmpeg-input '-f v4l2'", 2, "not for screen"),
     ("serve demo --cursor", 2, "are for screen"),
@@ -333,6 +336,15 @@ def places(folder: Path) -> Iterator[dict[str, str]]:
         yield dict(zip(names, ports, strict=True))
 
 
+def getaddrinfo(
+    host: Any, *arguments: Any, ask: Any = socket.getaddrinfo, **details: Any
+) -> Any:
+    """As the real one; but what has no address needs no name server to tell."""
+    if host in NAMES_OF_NOBODY:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    return ask(host, *arguments, **details)
+
+
 @pytest.mark.parametrize(
     ("line", "status", "says"), CASES, ids=[line[:60] for line, *_ in CASES]
 )
@@ -341,8 +353,13 @@ def test_one_line_says_what_to_do(
     status: int,
     says: str,
     places: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(answers, "PATIENCE", LATER)
+    if not says.startswith(EXPLAINED):
+        monkeypatch.setattr(view, "SILENCE", LATER)
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     words = [word.format_map(places) for word in shlex.split(line)]
     began = time.monotonic()
     with pytest.raises(SystemExit) as exit_:

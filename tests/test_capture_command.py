@@ -78,6 +78,7 @@ def test_film_has_its_length_and_its_colours(
     assert (status, complained) == (0, "")
     begin, end = said.splitlines()
     assert begin == f"recording 160x120+0+0 of the display {server.name}"
+    end, _, _ = end.partition("; FFmpeg was too slow")  # on a busy machine
     assert end == f"{path}: 15 frames, 0.50 s"
     found = first_colours(path)
     assert len(found) == 15
@@ -106,7 +107,8 @@ def test_interrupted_film_is_complete(
         _, complained = process.communicate()
     assert process.returncode == 128 + number
     match = re.fullmatch(
-        rf"aiozerocopy capture: interrupted: {path}: (\d+) frames, [\d.]+ s\n",
+        rf"aiozerocopy capture: interrupted: {path}: "
+        r"(\d+) frames, [\d.]+ s(; FFmpeg was .*)?\n",
         complained,
     )
     assert match is not None, complained
@@ -140,7 +142,9 @@ def test_screen_is_served(source: list[str], server: Server, tmp_path: Path) -> 
             encode = "ffmpeg -v error -f rawvideo -pixel_format {pix_fmt} "
             encode += f"-video_size {{size}} -i - -c:v ffv1 -pix_fmt bgr0 {path}"
             place = [tmp_path / "frames", "--frames", 5, "--to", encode]
-            assert run("view", *place)[::2] == (0, "")
+            status, _, complained = run("view", *place)
+            # (a busy machine may need a moment for its first frame)
+            assert (status, re.sub(".*no frames yet\n", "", complained)) == (0, "")
             serving.send_signal(signal.SIGINT)
             assert serving.communicate()[1] == "aiozerocopy serve: interrupted\n"
     assert first_colours(path) == [as_bytes(COLOURS[5], "rgb")] * 5

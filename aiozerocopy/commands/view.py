@@ -170,6 +170,8 @@ class Viewer:
             raise
         except OSError as error:
             reason += f": {ending.line_for(error)}"
+        if self.meter.frames:  # meanwhile
+            return
         ending.complain("aiozerocopy view", f"{self._where}: {reason}")
 
     async def _raise_obstacle(self) -> None:
