@@ -101,15 +101,19 @@ class Watchdog:
         self._thread.start()
 
     def _run(self) -> None:
-        since, before, busy = time.monotonic(), self._signs(), self._cpu_seconds()
+        looked, silent = time.monotonic(), 0.0
+        before, busy = self._signs(), self._cpu_seconds()
         while not self._stop.wait(self.timeout / 8):
             now, signs, cpu = time.monotonic(), self._signs(), self._cpu_seconds()
+            # If this thread did not run for long, the child may not have run either.
+            silent += min(now - looked, self.timeout / 4)
+            looked = now
             # A child that waits for input still uses a little CPU time, by polling;
             # one that takes minutes to encode a frame uses much.
             works = signs != before or cpu - busy > self.timeout / 100
             if works or not self._is_awaited():
-                since, before, busy = now, signs, cpu
-            elif now - since >= self.timeout:
+                silent, before, busy = 0.0, signs, cpu
+            elif silent >= self.timeout:
                 self.barked = True
                 self._process.kill()
                 return
