@@ -97,6 +97,7 @@ def test_clusters(tmp_path: Path) -> None:
         cwd=tmp_path,
         env=os.environ
         | QUIET
+        | {"DASK_TEMPORARY_DIRECTORY": str(tmp_path)}
         | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True,
         text=True,

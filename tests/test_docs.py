@@ -120,7 +120,7 @@ def test_program(program: Program, tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-W", "error", "-c", RUNNER, str(path)],
         cwd=tmp_path,
-        env=os.environ | SETTINGS,
+        env=os.environ | SETTINGS | {"DASK_TEMPORARY_DIRECTORY": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
