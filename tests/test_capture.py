@@ -417,7 +417,7 @@ async def test_frames_come_at_their_rate_and_late_ones_are_left_out(
                 assert picture.number >= number
                 last = picture.number
                 assert anyio.current_time() - began >= last / 100 - 0.001
-        await anyio.sleep(0.05)
+        await anyio.sleep(0.06)  # (uvloop counts milliseconds)
         with await anext(pictures) as picture:
             assert picture.number >= last + 5
 
@@ -790,20 +790,24 @@ async def test_server_that_wants_a_cookie(
 
 
 @contextlib.contextmanager
-def pretended_server(number: int) -> Iterator[socket.socket]:
-    """Somebody who listens where an X server would."""
+def pretended_server() -> Iterator[tuple[socket.socket, str]]:
+    """Somebody who listens where an X server would, and the display's name."""
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(f"\0/tmp/.X11-unix/X{number}")
+        while True:
+            number = random.randrange(10_000, 100_000)
+            with contextlib.suppress(OSError):  # somebody has it
+                listener.bind(f"\0/tmp/.X11-unix/X{number}")
+                break
         listener.listen()
-        yield listener
+        yield listener, f":{number}"
 
 
 @pytest.mark.anyio
 async def test_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connecting, "PATIENCE", 0.05)
-    with pretended_server(4322):
+    with pretended_server() as (_, name):
         with pytest.raises(capture.ScreenError, match="says nothing"):
-            await capture.X11Screen(":4322")
+            await capture.X11Screen(name)
 
 
 @pytest.mark.anyio
@@ -822,7 +826,7 @@ async def test_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 async def test_server_that_is_none(said: bytes) -> None:
-    with pretended_server(4323) as listener:
+    with pretended_server() as (listener, name):
 
         def answer() -> None:
             with listener.accept()[0] as client:
@@ -832,7 +836,7 @@ async def test_server_that_is_none(said: bytes) -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         with pytest.raises(capture.ScreenError):
-            await capture.X11Screen(":4323.1")
+            await capture.X11Screen(f"{name}.1")
         thread.join()
 
 
@@ -874,17 +878,18 @@ async def test_fds_that_do_not_arrive(server: Server, painter: Painter) -> None:
             thread.start()
             threads.append(thread)
 
-    with pretended_server(4324) as listener:
+    with pretended_server() as (listener, name):
         accepting = threading.Thread(target=accept)
         accepting.start()
         async with (
-            capture.X11Screen(":4324") as screen,
+            capture.X11Screen(name) as screen,
             capture.X11Screen(server.name) as other,
         ):
             assert (screen.lane, other.lane) == ("socket", "shm")
             with await screen.grab() as one, await other.grab() as two:
                 assert (colours(one) == colours(two)).all()
-        for thread in (accepting, *threads):
+        accepting.join()
+        for thread in threads:
             thread.join()
         for end in pipes:
             end.close()
