@@ -308,8 +308,10 @@ class TestAsyncio:
         async with reading(pipe, checker.feed, start=False) as reader:
             async with pipe.sender() as stream:
                 data = message(1, 0, BIG)
+                sending = asyncio.ensure_future(stream.send(data))
+                await begun(stream)
                 with pytest.raises(asyncio.TimeoutError):
-                    await asyncio.wait_for(stream.send(data), 0.5)  # it has begun
+                    await asyncio.wait_for(sending, 0.1)
                 data.clear()
                 reader.start()
                 await asyncio.wait_for(stream.send(message(1, 1, BIG)), 10)

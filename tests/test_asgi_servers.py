@@ -161,6 +161,10 @@ async def test_a_stuck_viewer_is_let_go_and_harms_nobody(server: str) -> None:
                 await until(lambda: app.viewers == 2)
                 number = 0
                 while len(hub.clients) == 2:
+                    # (the patience is not for the good one)
+                    await until(
+                        lambda: any(not client.stats.queued for client in hub.clients)
+                    )
                     await hub.publish(BIG)
                     message = await in_thread(good.recv, WAIT)
                     assert HEADER.unpack(message[:32])[7] == number

@@ -378,6 +378,7 @@ def huge() -> Iterator[mmap.mmap]:
 
 
 @linux_only
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_more_than_two_gib(huge: mmap.mmap) -> None:
     size = len(huge)

@@ -254,7 +254,7 @@ class TestSubmit:
         assert borrowed[ready.token][0] is block
         begun = bound.read(1)
         bound.channel.take_back_blocking(port, ready, SIZE)
-        assert ready.done
+        assert port.wait(ready, 60)
         last = Operation(port, [])
         bound.channel.submit(port, last, (b"end",))
         arrived = begun + bound.read_to(b"end")
@@ -511,6 +511,7 @@ class TestTakeBack:
         operation = pipe.send(port, data)
         pipe.read(1)  # (so that it has)
         pipe.channel.take_back_blocking(port, operation, SIZE)
+        assert port.wait(operation, 60)
         assert operation.was_rescued
         assert 0 < operation.moved < SIZE
         data[:] = b"y" * SIZE

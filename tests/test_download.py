@@ -230,7 +230,7 @@ async def test_file_that_is_gone(film: Path) -> None:
 async def test_client_that_takes_nothing_is_let_go(film: Path) -> None:
     os.truncate(film, 1 << 30)
     async with (
-        serving(film, patience=0.1) as server,
+        serving(film, patience=0.5) as server,
         azc.connect_tcp("127.0.0.1", server.port) as stream,
     ):
         await stream.send(asking())

@@ -494,17 +494,26 @@ async def test_loop_is_free_meanwhile(tmp_path: Path) -> None:
     """Other tasks run while a picture is converted."""
     async with Writer([*RAW, tmp_path / "a.yuv"], (4096, 4096)) as video:
         picture = np.zeros((4096, 4096, 3), "u1")
-        turns = 0
-        async with anyio.create_task_group() as tasks:
 
-            async def put() -> None:
-                await video.put(picture)
-                tasks.cancel_scope.cancel()
+        async def turns_meanwhile() -> int:
+            turns = 0
+            async with anyio.create_task_group() as tasks:
 
-            tasks.start_soon(put)
-            while True:
-                await anyio.lowlevel.checkpoint()
-                turns += 1
+                async def put() -> None:
+                    await video.put(picture)
+                    tasks.cancel_scope.cancel()
+
+                tasks.start_soon(put)
+                while True:
+                    await anyio.lowlevel.checkpoint()
+                    turns += 1
+            return turns
+
+        # (once, this thread may not have got a core meanwhile)
+        for _ in range(20):
+            turns = await turns_meanwhile()
+            if turns > 10:
+                break
     assert turns > 10
 
 

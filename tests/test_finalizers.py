@@ -520,6 +520,7 @@ DAEMONS = """
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(60)
 def test_daemon_threads_that_send_at_the_end() -> None:
     for _ in range(3):
         checker = Checker()

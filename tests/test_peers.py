@@ -19,10 +19,12 @@ from __future__ import annotations
 
 import array
 import gc
+import logging
 import os
 import socket
 import struct
 import subprocess
+import threading
 import tracemalloc
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +41,7 @@ from links import (
     others_wait,
     reading,
     stuck,
+    until,
 )
 from oracle import Checker, assert_same, message, payload, poison
 
@@ -119,9 +122,14 @@ async def test_view_that_nobody_keeps(link: Link) -> None:
     checker.finish()
 
 
-async def test_many_objects_leave_nothing_behind(pipe: Link) -> None:
-    async with reading(pipe, len), pipe.sender() as stream:
+async def test_many_objects_leave_nothing_behind(
+    pipe: Link, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, "asyncio")  # (it tells of slow callbacks)
+    came = threading.Event()
+    async with reading(pipe, lambda _: came.set()), pipe.sender() as stream:
         await stream.send(b"warm")
+        await until(came.is_set)  # the reader has its memory
         tracemalloc.start()
         try:
             before, _ = tracemalloc.get_traced_memory()

@@ -94,19 +94,28 @@ def test_slice_that_hangs_is_ended_with_all_its_children(
         text += f"start_new_session={option})\n"
     text += child + "signal.signal(signal.SIGABRT, signal.SIG_IGN); time.sleep(100)"
     began = time.monotonic()
-    found = run(tmp_path, program("stuck", text), program("good", "pass"), seconds=1.5)
+    found = run(tmp_path, program("stuck", text), program("good", "pass"), seconds=5)
     assert verdicts(found) == {"stuck": "hung", "good": "passed"}
     assert found["zeros"][-1]["found"] == 1
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60  # and not 100
 
 
 def test_two_beside_each_other_then_those_alone(tmp_path: Path) -> None:
     book = tmp_path / "book"
-    text = f"import sys, time; book = open({str(book)!r}, 'a', buffering=1)\n"
+    text = f"""
+import time
+book = open({str(book)!r}, 'a+', buffering=1)
+def wait_for_another():
+    for _ in range(1000):
+        book.seek(0)
+        if book.read().count('+') > 1:
+            break
+        time.sleep(0.01)
+"""
     names = [("a", False), ("alone", True), ("b", False), ("c", False)]
     slices = [
-        program(name, f"{text}print('{name}+', file=book); time.sleep(0.2)\n"
-                      f"print('{name}-', file=book)", alone=alone)
+        program(name, f"{text}print('{name}+', file=book); wait_for_another()\n"
+                      f"time.sleep(0.2); print('{name}-', file=book)", alone=alone)
         for name, alone in names
     ]  # fmt: skip
     found = run(tmp_path / "logs", *slices)

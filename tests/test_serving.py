@@ -494,7 +494,7 @@ async def test_idle_client_is_cancelled() -> None:
             raise
 
     async with (
-        azc.serve_tcp(wait, idle_timeout=0.4) as server,
+        azc.serve_tcp(wait, idle_timeout=2) as server,
         azc.connect_tcp("127.0.0.1", server.port) as idle,
         azc.connect_tcp("127.0.0.1", server.port) as busy,
     ):

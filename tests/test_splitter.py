@@ -64,7 +64,7 @@ async def wait_for_state(splitter: azc.Splitter, **wanted: int) -> None:
 async def test_every_reader_and_the_file_get_every_byte(tmp_path: Path) -> None:
     async with azc.pipe() as (source, writer):
         path = tmp_path / "film.ts"
-        async with azc.Splitter(source, path) as splitter:
+        async with azc.Splitter(source, path, patience=math.inf) as splitter:
             readers = [await splitter.join() for _ in range(3)]
             async with anyio.create_task_group() as tasks:
                 collected = Collector(tasks, *readers)
@@ -91,7 +91,10 @@ async def test_childs_output_is_split() -> None:
 
 @pytest.mark.parametrize("unit", [1, 188])
 async def test_who_joins_later_has_the_rest(unit: int) -> None:
-    async with azc.pipe() as (source, writer), azc.Splitter(source, unit=unit) as one:
+    async with (
+        azc.pipe() as (source, writer),
+        azc.Splitter(source, patience=math.inf, unit=unit) as one,
+    ):
         await writer.send(DATA[:1000])
         await wait_for_state(one, taken=1000)
         reader = await one.join()
@@ -156,7 +159,10 @@ async def test_without_readers_all_is_taken() -> None:
 
 
 async def test_source_that_is_no_pipe() -> None:
-    async with azc.socketpair() as (source, writer), azc.Splitter(source) as splitter:
+    async with (
+        azc.socketpair() as (source, writer),
+        azc.Splitter(source, patience=math.inf) as splitter,
+    ):
         readers = [await splitter.join() for _ in range(2)]
         async with anyio.create_task_group() as tasks:
             collected = Collector(tasks, *readers)
@@ -405,7 +411,10 @@ async def test_full_disk_is_told_and_the_readers_go_on(
 ) -> None:
     path = tmp_path / "film"
     with pytest.raises(azc.StreamBroken, match="the file has only 100,000 of") as told:
-        async with azc.pipe() as (source, writer), azc.Splitter(source, path) as one:
+        async with (
+            azc.pipe() as (source, writer),
+            azc.Splitter(source, path, patience=math.inf) as one,
+        ):
             reader = await one.join()
             async with anyio.create_task_group() as tasks:
                 collected = Collector(tasks, reader)

@@ -105,6 +105,11 @@ class Trial:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-async def test_every_byte_is_accounted_for(seed: int, tmp_path: Path) -> None:
+async def test_every_byte_is_accounted_for(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "aiozerocopy.splitter.HELD_UP", 30.0
+    )  # a busy machine's may be slow
     rng = random.Random(seed)
     await Trial(rng, tmp_path / "film" if rng.random() < 0.5 else None).run()

@@ -326,8 +326,11 @@ async def test_rates() -> None:
 @pytest.mark.anyio
 async def test_peers_have_names(tmp_path: Path) -> None:
     path = tmp_path / "socket"
-    async with azc.open_process(["cat"]) as child:
+    async with azc.open_process(["cat"], stdout=True) as child:
         assert child.stdin is not None
+        assert child.stdout is not None
+        await child.stdin.send(b"x")
+        await child.stdout.receive()  # it runs, and has its name
         fd = child.stdin.fileno()
         assert Peers().of(os.getpid(), fd) == f"cat {child.pid}"
     for family, address in (
@@ -407,8 +410,10 @@ def test_ctrl_c_ends_it(words: list[str]) -> None:
         text=True,
     ) as watching:
         assert watching.stdout is not None
-        assert "a program" in watching.stdout.readline() + watching.stdout.readline()
-        watching.send_signal(signal.SIGINT)
+        try:  # (at its first look, a busy machine's program may not answer)
+            assert any("a program" in line for line in watching.stdout)
+        finally:
+            watching.send_signal(signal.SIGINT)
         _, complained = watching.communicate(timeout=10)
     assert watching.returncode == 130
     assert complained == "aiozerocopy top: interrupted\n"

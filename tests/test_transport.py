@@ -572,7 +572,7 @@ async def test_abort_clients() -> None:
     async with await azt.create_server(Recorder, HOST, 0) as server:
         address = server.sockets[0].getsockname()
         _, protocol = await azt.create_connection(Recorder, *address)
-        await others_wait()
+        await until(lambda: server._clients)
         server.abort_clients()
         assert await protocol.lost is None
 

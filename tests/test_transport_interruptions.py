@@ -317,11 +317,14 @@ async def be_hit(name: str, at: Place | None = None) -> tuple[list[str], list[Pl
     lines = Lines(at, ROOMS)
     scene = kind(lines)
     await scene.play(call)
-    gc.collect()
-    with anyio.move_on_after(PATIENCE / 10):
-        await until(lambda: open_fds() <= before)
-    gc.collect()
-    if not open_fds() <= before:
+
+    def are_gone() -> bool:
+        gc.collect()
+        return open_fds() <= before
+
+    with anyio.move_on_after(PATIENCE):
+        await until(are_gone)
+    if not are_gone():
         scene.complaints.append("fds are left")
     return scene.complaints, lines.seen
 

@@ -596,7 +596,7 @@ class TestProcesses:
     def test_end_of_the_program_gives_up_on_who_does_not_read(self) -> None:
         code = """
             from aiozerocopy.compat import _fd_queue, turbopipe
-            _fd_queue.STALL = 0.1
+            _fd_queue.STALL = 0.5
             r, w = os.pipe()
             turbopipe.pipe(bytes(5 << 20), w)
         """

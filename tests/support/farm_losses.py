@@ -14,7 +14,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import dask
 from distributed import Client, LocalCluster, Scheduler, Worker
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def example() -> Any:
 
 
 async def make_film(
-    address: Any, options: Namespace, lose: Callable[[], object]
+    address: Any, options: Namespace, lose: Callable[[Client], object]
 ) -> int:
     """Returns how many ranges were asked for, those that were asked for again too."""
     frames = ranges = 0
@@ -44,7 +43,7 @@ async def make_film(
         nonlocal frames
         frames += 1
         if frames == AT:
-            lose()
+            lose(client)
 
     async with Client(address, asynchronous=True, direct_to_workers=True) as client:
         submit = client.submit
@@ -69,7 +68,7 @@ async def lose_a_worker(options: Namespace) -> None:
         asynchronous=True,
     ) as cluster:
         doomed = cluster.workers[0].pid
-        await make_film(cluster, options, lambda: os.kill(doomed, signal.SIGKILL))
+        await make_film(cluster, options, lambda _: os.kill(doomed, signal.SIGKILL))
         assert doomed not in {nanny.pid for nanny in cluster.workers.values()}
 
 
@@ -95,7 +94,9 @@ async def lose_the_scheduler(options: Namespace, *, returns: bool = True) -> Non
         first = await start(0)
         restarts: list[asyncio.Task[None]] = []
 
-        def lose() -> None:
+        def lose(client: Client) -> None:
+            if not returns:
+                client._timeout = 0.5  # seconds, in which it looks for the scheduler
             restarts.append(asyncio.create_task(restart()))
 
         ranges = await make_film(first.address, options, lose)
@@ -104,7 +105,6 @@ async def lose_the_scheduler(options: Namespace, *, returns: bool = True) -> Non
 
 
 async def lose_it_for_good(options: Namespace) -> None:
-    dask.config.set({"distributed.comm.timeouts.connect": "500ms"})
     await lose_the_scheduler(options, returns=False)
 
 

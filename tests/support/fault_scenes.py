@@ -417,7 +417,7 @@ async def split(scene: Scene) -> None:
         source, feed = azc.pipe()
         async with anyio.create_task_group() as tasks:
             async with scene.may_fail("splitter"), source:
-                async with azc.Splitter(source) as splitter:
+                async with azc.Splitter(source, patience=HANGS) as splitter:
                     for _ in range(2):
                         async with scene.may_fail("join"):
                             tasks.start_soon(follow, await splitter.join())
