@@ -16,7 +16,7 @@ import pytest
 from aiozerocopy.bench import chart, clients, fanout, racing, rate
 from aiozerocopy.bench.clients import Sink
 from aiozerocopy.bench.fan_servers import Job
-from aiozerocopy.bench.fanout import Fan, FanRace, FanRun
+from aiozerocopy.bench.fanout import Crowd, Fan, FanRace, FanRun
 from aiozerocopy.bench.feeding import Lab
 from aiozerocopy.bench.racing import Comparison, Options, Race, Run, Work, WrongBytes
 from aiozerocopy.bench.rate import Inspector, Paced, RateRace, RateRun
@@ -61,7 +61,7 @@ def entry(name: str, *runs: Run, work: Work = WORK) -> racing.Entry:
 def test_every_way_carries_every_byte(lab: Lab, way: str, loop: str, link: str) -> None:
     for module in {way, loop} - {"broadcast", "c_loop", "asyncio"}:
         pytest.importorskip(module)
-    run = Fan(way, lab, way, 3, link, loop=loop).run(WORK, check=True)
+    run = Fan(way, lab, way, Crowd(3, link), loop).run(WORK, check=True)
     assert run.seconds > 0
     assert 0 <= run.memory < 100e6
     assert len(run.ages) == WORK.messages
@@ -69,7 +69,7 @@ def test_every_way_carries_every_byte(lab: Lab, way: str, loop: str, link: str) 
 
 
 def test_frames_are_published_in_time(lab: Lab) -> None:
-    run = Fan("broadcast", lab, "broadcast", 3, fps=100).run(WORK, check=True)
+    run = Fan("ours", lab, "broadcast", Crowd(3, fps=100)).run(WORK, check=True)
     assert run.seconds >= 3 / 100
 
 
@@ -78,7 +78,7 @@ def test_bytes_that_are_missing_are_found(
 ) -> None:
     monkeypatch.setitem(clients.PREFIX, "wire", 129)
     with pytest.raises(WrongBytes, match="bytes came and not"):
-        Fan("broadcast", lab, "broadcast", 3).run(WORK, check=False)
+        Fan("ours", lab, "broadcast", Crowd(3)).run(WORK, check=False)
 
 
 @pytest.mark.parametrize("wrong", [False, True])

@@ -15,6 +15,7 @@ costs.  (In `rate`, it is sixty great ones to one client.)
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -40,71 +41,78 @@ if TYPE_CHECKING:
     from aiozerocopy.bench.racing import Entry
 
 FRAME = 100_000
-CLIENTS = (1, 10, 100, 1000)
-UNIX_CLIENTS = (100, 1000)
-PACES = {100: 30, 1000: 3}  # frames a second to so many clients: 300 MB/s
 _DELIVERED = 1_000_000_000  # bytes in one round
 
 
+@dataclass(frozen=True)
+class Crowd:
+    """Who is served, how, and how often."""
+
+    clients: int
+    link: str = "tcp"  # or "unix"
+    fps: float = 0  # frames a second; 0: as fast as possible
+
+    @property
+    def title(self) -> str:
+        title = f"{FRAME // 1000} KB to {self.clients:,} client"
+        title += "s" if self.clients > 1 else ""
+        title += " over UNIX sockets" if self.link == "unix" else ""
+        return title + (f", {self.fps} times a second" if self.fps else "")
+
+    @property
+    def is_usual(self) -> bool:
+        return self.link == "tcp" and not self.fps
+
+
+QUICK = Crowd(100)
+CROWDS = (
+    *map(Crowd, (1, 10, 100, 1000)),
+    *(Crowd(clients, "unix") for clients in (100, 1000)),
+    *(  # 300 MB/s
+        Crowd(clients, link, fps)
+        for link in ("tcp", "unix")
+        for clients, fps in ((100, 30), (1000, 3))
+    ),
+)
+
+
 def races(lab: Lab, options: Options) -> list[Race]:
-    if options.quick:
-        return [race(lab, options, 100), rate.race(lab, options)]
+    crowds = (QUICK,) if options.quick else CROWDS
     return [
-        *(race(lab, options, clients) for clients in CLIENTS),
-        *(race(lab, options, clients, "unix") for clients in UNIX_CLIENTS),
-        *(
-            race(lab, options, clients, link, fps)
-            for link in ("tcp", "unix")
-            for clients, fps in PACES.items()
-        ),
+        *(race(lab, options, crowd) for crowd in crowds),
         rate.race(lab, options),
     ]
 
 
-def race(
-    lab: Lab, options: Options, clients: int, link: str = "tcp", fps: float = 0
-) -> Race:
+def race(lab: Lab, options: Options, crowd: Crowd) -> Race:
+    clients = crowd.clients
     frames = (0 if options.quick else _DELIVERED) // FRAME // clients
     work = Work(FRAME, clients * max(frames, 2), warm=2 * clients, buffers=1)
-    fans = {
-        way: [
-            Fan(
-                f"{name}, {loop}",
-                lab,
-                way,
-                clients,
-                link,
-                fps,
-                loop,
-                (*needs, *({loop} - {"asyncio"})),
-            )
+    ours, *peers = (
+        [
+            Fan(f"{name}, {loop}", lab, way, crowd, loop)
             for loop in ("asyncio", "uvloop")
         ]
-        for way, name, needs in (
-            ("broadcast", "Broadcast", ()),
-            ("websockets", "websockets", ("websockets",)),
-            ("aiohttp", "aiohttp", ("aiohttp",)),
+        for way, name in (
+            ("broadcast", "Broadcast"),
+            ("websockets", "websockets"),
+            ("aiohttp", "aiohttp"),
         )
-    }
-    ours, *peers = fans.values()
-    limit = Fan("C loop", lab, "c_loop", clients, link, fps)
+    )
+    limit = Fan("C loop", lab, "c_loop", crowd)
     comparisons = [
         Comparison(one.name, [rival.name for rival in peer], by_cpu=True)
         for one in ours
         for peer in (*peers, [limit])
     ]
-    title = f"{FRAME // 1000} KB to {clients:,} client" + "s" * (clients > 1)
-    title += "" if link == "tcp" else " over UNIX sockets"
-    title += f", {fps} times a second" if fps else ""
-    is_usual = link == "tcp" and not fps
-    field = [*(one for fan in fans.values() for one in fan), limit]
+    in_summary = crowd.is_usual and clients == 100
     return FanRace(
-        title,
+        crowd.title,
         work,
-        field,
+        [*ours, *itertools.chain(*peers), limit],
         comparisons,
-        count=clients if is_usual else None,
-        headlines=headlines(title, limit) if clients == 100 and is_usual else [],
+        count=clients if crowd.is_usual else None,
+        headlines=headlines(crowd.title, limit) if in_summary else [],
         brief=40 * clients,
     )
 
@@ -157,22 +165,23 @@ class Fan:
     name: str
     lab: Lab
     way: str
-    clients: int
-    link: str = "tcp"  # or "unix"
-    fps: float = 0  # or 0: as fast as possible
+    crowd: Crowd
     loop: str = "asyncio"
-    needs: Sequence[str] = ()
+
+    @property
+    def needs(self) -> Sequence[str]:
+        return [*({self.way, self.loop} - {"broadcast", "c_loop", "asyncio"})]
 
     def run(self, work: Work, check: bool) -> FanRun:
         job = Job(
             self.way,
             self.loop,
-            self.clients,
-            self.link,
+            self.crowd.clients,
+            self.crowd.link,
             work.size,
-            work.warm // self.clients,
-            work.messages // self.clients,
-            self.fps,
+            work.warm // self.crowd.clients,
+            work.messages // self.crowd.clients,
+            self.crowd.fps,
             self.lab.pattern(work),
             check,
             str(self.lab.path),
@@ -194,7 +203,7 @@ class Fan:
             sender["cpu"],
             sink["cpu"],
             None,
-            sender["memory"] / self.clients,
+            sender["memory"] / self.crowd.clients,
             job.ages(),
         )
 
