@@ -746,23 +746,26 @@ static void check_all(void) {
     end();
 }
 
-/* Two seats of one channel: the second message must not have the first one's token. */
+/* Seats of one channel: the second message must not have the first one's token, and no
+ * other token is bound then. */
 static void check_one_channel_twice(void) {
     begin("azc_send_to_all", "one channel twice");
     stream it = open_stream(SOCKET, AZC_OUT, 1000);
-    azc_tally tallies[2] = {0};
+    azc_tally tallies[3] = {0};
     azc_seat seats[] = {{it.channel, 7, &tallies[0]},
-                        {it.channel, 7, &tallies[1]}};
+                        {it.channel, 7, &tallies[1]},
+                        {it.channel, 1, &tallies[2]}};
     struct iovec vec = {(void *)(uintptr_t)fresh(&it, 600), 600};
-    int which[] = {9, 9};
+    int which[] = {9, 9, 9};
     it.token = 7;
     bind(&it);
     CHECK(azc_send_to_all(&seats[1], 1, &vec, 1, 0, which) == 0);
     vec.iov_base = (char *)(uintptr_t)fresh(&it, 600);
     it.token = 7;
-    CHECK(azc_send_to_all(seats, 2, &vec, 1, 0, which) == 2);
+    CHECK(azc_send_to_all(seats, 3, &vec, 1, 0, which) == 3);
     CHECK(which[0] == 0 && tallies[0].result == -EINPROGRESS);
     CHECK(which[1] == 1 && tallies[1].result == -ESTALE);
+    CHECK(which[2] == 2 && tallies[2].result == -ESTALE);
     CHECK(tallies[0].messages == 0 && tallies[1].messages == 1);
     read_on(&it);
     CHECK(has_arrived(&it) && tells(&it, 7, 0, 600) && is_silent(&it));
