@@ -268,6 +268,7 @@ class TestRefused:
             (errno.EAGAIN, "no thread can be had"),
             (errno.EMFILE, os.strerror(errno.EMFILE)),
             (errno.ENOMEM, os.strerror(errno.ENOMEM)),
+            (errno.EINVAL, os.strerror(errno.EINVAL)),
         ],
     )
     async def test_it_cannot_begin(

@@ -197,7 +197,7 @@ def _refuse(
     operation: Operation, result: int, failed: int, source: ReceiveStream
 ) -> None:
     """It never began: raise why, or end the operation if one of the two failed."""
-    if result == -errno.EINVAL:
+    if failed and result == -errno.EINVAL:
         raise ValueError(f"{source!r} cannot be relayed onto itself")
     if not failed and result != -errno.ECHILD:
         no_thread = result == -errno.EAGAIN
