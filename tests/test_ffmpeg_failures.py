@@ -14,7 +14,9 @@ import signal
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import numpy as np
@@ -28,7 +30,7 @@ from ffmpegs import quick_ffmpeg as quick_ffmpeg
 from links import until
 
 import aiozerocopy as azc
-from aiozerocopy.ffmpeg import Audio, FFmpegError, Reader, Writer
+from aiozerocopy.ffmpeg import Audio, FFmpegError, Reader, Writer, progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -256,6 +258,29 @@ async def test_busy_ffmpeg_is_left_alone(pretend: Callable[[str], str]) -> None:
         for _ in range(5):
             await video.send(np.empty((480, 640, 3), "u1"))
     assert video.returncode == 0
+
+
+def test_time_in_which_the_whole_machine_stood_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A hundred seconds have gone from one look to the next: FFmpeg had them not."""
+    times = itertools.chain([0.0], itertools.repeat(100.0))
+    clock = SimpleNamespace(monotonic=functools.partial(next, times))
+    monkeypatch.setattr(progress, "time", clock)
+    looks = threading.Semaphore(0)
+
+    def is_awaited() -> bool:
+        looks.release()
+        return True
+
+    child: Any = SimpleNamespace(pid=0, kill=lambda: None)
+    watchdog = progress.Watchdog(child, 0.1, is_awaited, lambda: None)
+    try:
+        for _ in range(3):
+            assert looks.acquire(timeout=10)
+        assert not watchdog.barked
+    finally:
+        watchdog.stop()
 
 
 async def test_ffmpeg_that_says_very_much(pretend: Callable[[str], str]) -> None:
