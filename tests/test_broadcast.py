@@ -868,6 +868,19 @@ async def test_client_that_a_hook_has_detached(studio: Studio) -> None:
     assert (stats.sent, stats.dropped) == (1, 0)
 
 
+async def test_client_that_is_detached_as_another_fails(studio: Studio) -> None:
+    """Both were to be sent the frame by the same call."""
+
+    def leave(_: Client, _event: str, _sequence: int) -> None:
+        studio.viewers[1].client.detach()
+
+    failing, twin = studio.viewer(on_event=leave), studio.viewer()
+    failing.near.abort()
+    await studio.publish(1, size=10)
+    assert isinstance(failing.client.error, azc.StreamClosed)
+    assert twin.client.stats.sent == twin.client.stats.bytes == 0
+
+
 async def test_client_that_leaves_inside_of_a_frame(studio: Studio) -> None:
     gone = studio.viewer()
     await studio.publish(1, 2)
