@@ -21,6 +21,7 @@ from anyio import to_thread
 
 from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.leases import memory_of
+from aiozerocopy.ffmpeg.running import failure
 from aiozerocopy.pool import FramePool
 
 if TYPE_CHECKING:
@@ -94,8 +95,12 @@ class _Job:
             return
 
 
+_MARK = b"FRAME\n"  # before each picture
+_AT = 64  # where the picture begins in memory, right after its mark
+
+
 class ReceivingConverter:
-    """Receives one picture after the other, and converts it.
+    """Receives one picture of YUV4MPEG after the other, and converts it.
 
     A picture that was received stays until it was converted for somebody.  So a cancel
     loses nothing, not even one of asyncio's, which does not wait for the thread: what
@@ -104,7 +109,8 @@ class ReceivingConverter:
 
     def __init__(self, conversion: Conversion) -> None:
         self._conversion = conversion
-        self._planes = bytearray(conversion.yuv_bytes)
+        memory = memoryview(bytearray(_AT + conversion.yuv_bytes))
+        self._marked, self._planes = memory[_AT - len(_MARK) :], memory[_AT:]
         self._has_picture = False
         self._alone = anyio.ResourceGuard("reading from")
         self._limiter = anyio.CapacityLimiter(1)
@@ -112,11 +118,15 @@ class ReceivingConverter:
     async def receive(self, stream: ReceiveStream, pixels: Buffer) -> None:
         """The next picture, as pixels.
 
-        Raises: as `ReceiveStream.receive_exactly`.
+        Raises: as `ReceiveStream.receive_exactly`; FFmpegError: what comes is none.
         """
         with self._alone:
             if not self._has_picture:
-                await stream.receive_exactly(self._planes)
+                await stream.receive_exactly(self._marked)
+                if self._marked[: len(_MARK)] != _MARK:
+                    raise failure(
+                        None, "", "FFmpeg has sent something else than a frame"
+                    )
                 self._has_picture = True
             convert = partial(self._conversion.to_rgb, self._planes, pixels)
             await to_thread.run_sync(convert, limiter=self._limiter)

@@ -3,6 +3,9 @@
 Films are YUV 4:2:0 as a rule, and programs want RGB, which has twice as many bytes.  So
 FFmpeg is first asked for frames as they are, if it can be asked again: what it says of
 them decides whether we convert them.  Where we cannot, it is started once more.
+
+As they are they come as YUV4MPEG: a line about the film, and one before each frame.
+FFmpeg writes that from the decoder's memory, but copies each frame for rawvideo.
 """
 
 from __future__ import annotations
@@ -16,9 +19,10 @@ from aiozerocopy.frames import PIXELS, Colour, Conversion
 if TYPE_CHECKING:
     from aiozerocopy.ffmpeg.probing import Facts
     from aiozerocopy.frames import Matrix
+    from aiozerocopy.streams import ReceiveStream
 
 # By FFmpeg's names.
-_PLANES = {"yuv420p": "yuv420p", "yuvj420p": "yuv420p", "nv12": "nv12"}
+_PLANES = ("yuv420p", "yuvj420p")
 _MATRICES: dict[str, Matrix] = {"bt709": "bt709", "bt2020nc": "bt2020"}
 _MATRICES |= {"smpte170m": "bt601", "bt470bg": "bt601"}
 
@@ -51,7 +55,7 @@ def conversion_of(facts: Facts, pix_fmt: str) -> Conversion | None:
         return None
     full_range = frames.full_range or frames.pix_fmt == "yuvj420p"
     colour = Colour(matrix, full_range)
-    return Conversion(pix_fmt, _PLANES[frames.pix_fmt], frames.size, colour)
+    return Conversion(pix_fmt, "yuv420p", frames.size, colour)
 
 
 @dataclass(frozen=True)
@@ -69,23 +73,38 @@ class Request:
 
     def arguments(self) -> list[str]:
         """For the output."""
+        if self.as_they_are:
+            # (-1: more formats, of which we want to be told)
+            return [*self.options, "-strict", "-1", "-f", "yuv4mpegpipe"]
         options = _telling_bt709(self.options) if self.is_bt709 else self.options
-        return options if self.as_they_are else [*options, "-pix_fmt", self.pix_fmt]
+        return [*options, "-pix_fmt", self.pix_fmt, "-f", "rawvideo"]
+
+    async def first_bytes(self, stream: ReceiveStream) -> bytes:
+        """Some of the first frame.  FFmpeg has logged what there is to know by then.
+
+        Raises: as `ReceiveStream.receive`.
+        """
+        begun = await stream.receive(1)
+        while self.as_they_are:
+            _the_film, _, frames = begun.partition(b"\n")
+            if frames:
+                return frames
+            begun += await stream.receive(4096)
+        return begun
 
     def may_be_as_they_are(self) -> bool:
         """Could a conversion of ours be as good?"""
         fixed = any(map(_FORMAT_OPTION.fullmatch, self.options))
         return self.pix_fmt in PIXELS and not fixed
 
-    def better(self, facts: Facts) -> Request:
-        """How it should have been asked; the same if it was."""
+    def better(self, facts: Facts | None) -> Request:
+        """How it should have been asked: these frames came, or none (facts is None)."""
+        if facts is None:
+            return replace(self, as_they_are=False)
         if self.as_they_are and conversion_of(facts, self.pix_fmt):
             return self
-        return replace(
-            self,
-            as_they_are=self.as_they_are and facts.frames.pix_fmt == self.pix_fmt,
-            is_bt709=self._must_tell_bt709(facts),
-        )
+        is_bt709 = self._must_tell_bt709(facts)
+        return replace(self, as_they_are=False, is_bt709=is_bt709)
 
     def _must_tell_bt709(self, facts: Facts) -> bool:
         film = facts.film

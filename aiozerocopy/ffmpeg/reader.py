@@ -63,11 +63,11 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
     ``slots`` slots, or is the ``pool`` that is given.  With ``copy`` each frame is a
     NumPy array of your own instead, which you may keep, and there is no pool.
 
-    A file with frames of 8 bit in YUV 4:2:0 is converted to rgb24, rgba and their like
-    by `aiozerocopy.frames`, in a thread; ``convert="ffmpeg"`` leaves that to FFmpeg,
-    which converts all others.  Either way a film is taken for what it says it is.  A
-    file that says nothing is BT.709 from 1280x720 on, and else BT.601, as players
-    have it; other sources FFmpeg takes for BT.601 then.
+    A file with frames in yuv420p, as most have, is converted to rgb24, rgba and their
+    like by `aiozerocopy.frames`, in a thread; ``convert="ffmpeg"`` leaves that to
+    FFmpeg, which converts all others.  Either way a film is taken for what it says it
+    is.  A file that says nothing is BT.709 from 1280x720 on, and else BT.601, as
+    players have it; other sources FFmpeg takes for BT.601 then.
     """
 
     @overload
@@ -178,22 +178,21 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
         return self
 
     async def _ask(self, binary: str) -> Facts | None:
-        """Start FFmpeg, and once more if it is to be asked otherwise."""
+        """Start FFmpeg, and again as long as it is to be asked otherwise."""
         request = self._request
         if not self._is_file():
             return await self._start(binary, request)
         if self._may_convert and request.may_be_as_they_are():
             request = replace(request, as_they_are=True)
         facts = await self._start(binary, request)
-        better = request if facts is None else request.better(facts)
-        if better != request:
+        while (better := request.better(facts)) != request:
             await self._stop()
-            facts = await self._start(binary, better)
-        if facts is not None and better.as_they_are:
+            request = better
+            facts = await self._start(binary, request)
+        if facts is not None and request.as_they_are:
             conversion = conversion_of(facts, self.pix_fmt)
-            self._converter = (
-                None if conversion is None else ReceivingConverter(conversion)
-            )
+            assert conversion is not None  # or there was a better request
+            self._converter = ReceivingConverter(conversion)
         return facts
 
     def _is_file(self) -> bool:
@@ -202,11 +201,11 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
         return isinstance(source, (str, os.PathLike)) and os.path.isfile(source)
 
     async def _start(self, binary: str, request: Request) -> Facts | None:
-        """Return what FFmpeg says before its first byte; None if there will be none."""
+        """Return what FFmpeg says before its first frame; None if none comes."""
         self._process = await open_process(
             [
                 *(binary, *QUIETLY, "-loglevel", "info", *self._input),
-                *(*request.arguments(), *self._output, "-f", "rawvideo", "pipe:1"),
+                *(*request.arguments(), *self._output, "pipe:1"),
             ],
             stdin=False,
             stdout=True,
@@ -216,9 +215,10 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
         )
         stream = self._stream
         try:
-            stream._unread = await stream.receive(1)
+            stream._unread = await request.first_bytes(stream)
         except anyio.EndOfStream:
-            await self._end()
+            if not request.as_they_are:  # (this fails with frames of other formats)
+                await self._end()
             return None
         facts = facts_in(self.log)
         if facts is None:
