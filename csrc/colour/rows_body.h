@@ -64,24 +64,32 @@ static void chroma(const azc_yuv *how, uint8_t *const first[3],
     }
 }
 
+/* What a pixel's first channel is made of besides luma, or its last. */
+typedef struct {
+    const uint8_t *chroma;
+    int second; /* of each pair, if they are interleaved */
+    int16_t by, to_green;
+} channel;
+
 static void rgb(const azc_yuv *how, const uint8_t *y, const uint8_t *u,
                 const uint8_t *v, int blocks, uint8_t *rgb) {
     const azc_yuv h = *how;
-    const int red = h.blue_first ? 2 : 0;
+    const channel blue = {u, 0, h.u_to_blue, h.u_to_green};
+    const channel red = {v, 1, h.v_to_red, h.v_to_green};
+    const channel first = h.blue_first ? blue : red;
+    const channel last = h.blue_first ? red : blue;
     for (int i = 0; i < blocks * BLOCK; i += BLOCK) {
-        const bytes a =
-            h.interleaved ? doubled_of_pairs(u + i, 0) : doubled(u + i / 2);
-        const bytes b =
-            h.interleaved ? doubled_of_pairs(u + i, 1) : doubled(v + i / 2);
-        const words blue = widened_from_grey(a), redness = widened_from_grey(b);
+        const words a = h.interleaved ? chroma_of_pairs(u + i, first.second)
+                                      : chroma_of(first.chroma + i / 2);
+        const words b = h.interleaved ? chroma_of_pairs(u + i, last.second)
+                                      : chroma_of(last.chroma + i / 2);
+        const words green =
+            plus(times(a, first.to_green), times(b, last.to_green));
         const words grey =
-            plus_all(times(widened(load(y + i)), h.gain), h.from_black);
-        bytes of[3];
-        of[red] = narrowed(plus(grey, times(redness, h.v_to_red)), 5);
-        of[1] = narrowed(plus(grey, plus(times(blue, h.u_to_green),
-                                         times(redness, h.v_to_green))),
-                         5);
-        of[2 - red] = narrowed(plus(grey, times(blue, h.u_to_blue)), 5);
+            plus_all(times(luma_of(y + i), h.gain), h.from_black);
+        const bytes of[3] = {narrowed(plus(grey, times(a, first.by)), 5),
+                             narrowed(plus(grey, green), 5),
+                             narrowed(plus(grey, times(b, last.by)), 5)};
         if (h.pixel_bytes == 3)
             join3(rgb + 3 * i, of);
         else

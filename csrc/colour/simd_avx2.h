@@ -2,6 +2,11 @@
  *
  * Most instructions work in two lanes of 16 bytes.  A `words` of a `bytes` holds
  * its items in the order of _mm256_unpacklo and -hi, which _mm256_packus undoes.
+ *
+ * On the way to RGB `lo` has the even pixels and `hi` the odd ones, until they are
+ * joined.  So two pixels that share their chroma are at the same place, and what is
+ * computed of that is the same for both, which the compiler does once.
+ *
  * Its includer lets the compiler use AVX2.
  */
 #ifndef SIMD_AVX2_H
@@ -35,22 +40,23 @@ static const int8_t SPLIT[3][3][16] = {
     },
 };
 
-/* [vector][channel][byte]: where in the channel the vector's byte is, or -1. */
+/* [vector][channel][byte]: where in the channel the vector's byte is, or -1.  The
+ * channel has the even pixels in its first half, and the odd ones in its second. */
 static const int8_t JOIN[3][3][16] = {
     {
-        {0, -1, -1, 1, -1, -1, 2, -1, -1, 3, -1, -1, 4, -1, -1, 5},
-        {-1, 0, -1, -1, 1, -1, -1, 2, -1, -1, 3, -1, -1, 4, -1, -1},
-        {-1, -1, 0, -1, -1, 1, -1, -1, 2, -1, -1, 3, -1, -1, 4, -1},
+        {0, -1, -1, 8, -1, -1, 1, -1, -1, 9, -1, -1, 2, -1, -1, 10},
+        {-1, 0, -1, -1, 8, -1, -1, 1, -1, -1, 9, -1, -1, 2, -1, -1},
+        {-1, -1, 0, -1, -1, 8, -1, -1, 1, -1, -1, 9, -1, -1, 2, -1},
     },
     {
-        {-1, -1, 6, -1, -1, 7, -1, -1, 8, -1, -1, 9, -1, -1, 10, -1},
-        {5, -1, -1, 6, -1, -1, 7, -1, -1, 8, -1, -1, 9, -1, -1, 10},
-        {-1, 5, -1, -1, 6, -1, -1, 7, -1, -1, 8, -1, -1, 9, -1, -1},
+        {-1, -1, 3, -1, -1, 11, -1, -1, 4, -1, -1, 12, -1, -1, 5, -1},
+        {10, -1, -1, 3, -1, -1, 11, -1, -1, 4, -1, -1, 12, -1, -1, 5},
+        {-1, 10, -1, -1, 3, -1, -1, 11, -1, -1, 4, -1, -1, 12, -1, -1},
     },
     {
-        {-1, 11, -1, -1, 12, -1, -1, 13, -1, -1, 14, -1, -1, 15, -1, -1},
-        {-1, -1, 11, -1, -1, 12, -1, -1, 13, -1, -1, 14, -1, -1, 15, -1},
-        {10, -1, -1, 11, -1, -1, 12, -1, -1, 13, -1, -1, 14, -1, -1, 15},
+        {-1, 13, -1, -1, 6, -1, -1, 14, -1, -1, 7, -1, -1, 15, -1, -1},
+        {-1, -1, 13, -1, -1, 6, -1, -1, 14, -1, -1, 7, -1, -1, 15, -1},
+        {5, -1, -1, 13, -1, -1, 6, -1, -1, 14, -1, -1, 7, -1, -1, 15},
     },
 };
 
@@ -72,12 +78,17 @@ static inline void store_two(uint8_t *lo, uint8_t *hi, __m256i x) {
     _mm_storeu_si128((__m128i *)hi, _mm256_extracti128_si256(x, 1));
 }
 
+/* The same 16 bytes in both lanes. */
+static inline __m256i both(const void *p) {
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128(p));
+}
+
 /* Of three vectors the bytes that these masks choose. */
 static inline __m256i chosen(const __m256i from[3], const int8_t masks[3][16]) {
     __m256i of[3];
     UNROLLED
     for (int i = 0; i < 3; i++)
-        of[i] = _mm256_shuffle_epi8(from[i], two(masks[i], masks[i]));
+        of[i] = _mm256_shuffle_epi8(from[i], both(masks[i]));
     return _mm256_or_si256(_mm256_or_si256(of[0], of[1]), of[2]);
 }
 
@@ -118,32 +129,22 @@ static inline void join4(uint8_t *p, const bytes channels[3]) {
     const __m256i b = _mm256_unpackhi_epi8(channels[0], channels[1]);
     const __m256i c = _mm256_unpacklo_epi8(channels[2], full);
     const __m256i d = _mm256_unpackhi_epi8(channels[2], full);
-    store_two(p, p + 64, _mm256_unpacklo_epi16(a, c));
-    store_two(p + 16, p + 80, _mm256_unpackhi_epi16(a, c));
-    store_two(p + 32, p + 96, _mm256_unpacklo_epi16(b, d));
-    store_two(p + 48, p + 112, _mm256_unpackhi_epi16(b, d));
+    const __m256i even[2] = {_mm256_unpacklo_epi16(a, c),
+                             _mm256_unpackhi_epi16(a, c)};
+    const __m256i odd[2] = {_mm256_unpacklo_epi16(b, d),
+                            _mm256_unpackhi_epi16(b, d)};
+    UNROLLED
+    for (int i = 0; i < 2; i++) {
+        uint8_t *const q = p + 32 * i;
+        store_two(q, q + 64, _mm256_unpacklo_epi32(even[i], odd[i]));
+        store_two(q + 16, q + 80, _mm256_unpackhi_epi32(even[i], odd[i]));
+    }
 }
 
 /* Two planes, one byte of each in turn. */
 static inline void join2(uint8_t *p, bytes a, bytes b) {
     store_two(p, p + 32, _mm256_unpacklo_epi8(a, b));
     store_two(p + 16, p + 48, _mm256_unpackhi_epi8(a, b));
-}
-
-/* Each of 16 bytes twice. */
-static inline bytes doubled(const uint8_t *p) {
-    const __m128i x = _mm_loadu_si128((const __m128i *)p);
-    return _mm256_set_m128i(_mm_unpackhi_epi8(x, x), _mm_unpacklo_epi8(x, x));
-}
-
-/* 16 bytes from a and 16 from b: the first (second) of each pair, each twice. */
-static inline bytes doubled_of_pairs(const uint8_t *p, int second) {
-    const __m256i pairs = load(p);
-    const __m256i of =
-        _mm256_setr_epi8(0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14,
-                         0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14);
-    return _mm256_shuffle_epi8(
-        pairs, _mm256_add_epi8(of, _mm256_set1_epi8((char)second)));
 }
 
 /* x * 128 */
@@ -153,12 +154,28 @@ static inline words widened(bytes x) {
                    _mm256_srli_epi16(_mm256_unpackhi_epi8(zero, x), 1)};
 }
 
-/* (x - 128) * 256 */
-static inline words widened_from_grey(bytes x) {
-    const __m256i zero = _mm256_setzero_si256();
-    const __m256i s = _mm256_xor_si256(x, _mm256_set1_epi8(-128));
-    return (words){_mm256_unpacklo_epi8(zero, s),
-                   _mm256_unpackhi_epi8(zero, s)};
+/* 32 samples: x * 128 */
+static inline words luma_of(const uint8_t *p) {
+    const __m256i x = load(p), high = _mm256_set1_epi16((int16_t)0xff00);
+    return (words){_mm256_srli_epi16(_mm256_slli_epi16(x, 8), 1),
+                   _mm256_srli_epi16(_mm256_and_si256(x, high), 1)};
+}
+
+/* 16 samples, each for two pixels: (x - 128) * 256 */
+static inline words chroma_of(const uint8_t *p) {
+    const __m256i x = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
+    const __m256i grey = _mm256_set1_epi16(INT16_MIN);
+    const __m256i y = _mm256_xor_si256(_mm256_slli_epi16(x, 8), grey);
+    return (words){y, y};
+}
+
+/* The same of 16 pairs: of the first (second) in each. */
+static inline words chroma_of_pairs(const uint8_t *p, int second) {
+    const __m256i x = load(p), high = _mm256_set1_epi16((int16_t)0xff00);
+    const __m256i grey = _mm256_set1_epi16(INT16_MIN);
+    const __m256i y = _mm256_xor_si256(
+        second ? _mm256_and_si256(x, high) : _mm256_slli_epi16(x, 8), grey);
+    return (words){y, y};
 }
 
 /* (x * c + 2^14) / 2^15 */

@@ -51,18 +51,6 @@ static inline void join2(uint8_t *p, bytes a, bytes b) {
         vst2q_u8(p + 32 * half, (uint8x16x2_t){{a.val[half], b.val[half]}});
 }
 
-/* Each of 16 bytes twice. */
-static inline bytes doubled(const uint8_t *p) {
-    const uint8x16_t x = vld1q_u8(p);
-    return vzipq_u8(x, x);
-}
-
-/* Of 16 pairs the first (second) byte, each twice. */
-static inline bytes doubled_of_pairs(const uint8_t *p, int second) {
-    const uint8x16x2_t of = vld2q_u8(p);
-    return vzipq_u8(of.val[second], of.val[second]);
-}
-
 /* x * 128 */
 static inline words widened(bytes x) {
     words y;
@@ -75,16 +63,29 @@ static inline words widened(bytes x) {
     return y;
 }
 
-/* (x - 128) * 256 */
-static inline words widened_from_grey(bytes x) {
+/* 32 samples: x * 128 */
+static inline words luma_of(const uint8_t *p) { return widened(load(p)); }
+
+/* Each of 16 bytes twice: (x - 128) * 256 */
+static inline words doubled(uint8x16_t x) {
+    const uint8x16_t of = veorq_u8(x, vdupq_n_u8(128));
+    const uint8x16x2_t high = vzipq_u8(vdupq_n_u8(0), of);
     words y;
     for (int half = 0; half < 2; half++) {
-        const uint8x16_t of = veorq_u8(x.val[half], vdupq_n_u8(128));
-        const uint8x16x2_t high = vzipq_u8(vdupq_n_u8(0), of);
-        y.val[2 * half] = vreinterpretq_s16_u8(high.val[0]);
-        y.val[2 * half + 1] = vreinterpretq_s16_u8(high.val[1]);
+        const int16x8_t one = vreinterpretq_s16_u8(high.val[half]);
+        const int16x8x2_t two = vzipq_s16(one, one);
+        y.val[2 * half] = two.val[0];
+        y.val[2 * half + 1] = two.val[1];
     }
     return y;
+}
+
+/* 16 samples, each for two pixels: (x - 128) * 256 */
+static inline words chroma_of(const uint8_t *p) { return doubled(vld1q_u8(p)); }
+
+/* The same of 16 pairs: of the first (second) in each. */
+static inline words chroma_of_pairs(const uint8_t *p, int second) {
+    return doubled(vld2q_u8(p).val[second]);
 }
 
 /* (x * c + 2^14) / 2^15 */

@@ -53,20 +53,6 @@ static inline void join2(uint8_t *p, bytes a, bytes b) {
     for (int i = 0; i < 32; i++) p[2 * i] = a.at[i], p[2 * i + 1] = b.at[i];
 }
 
-/* Each of 16 bytes twice. */
-static inline bytes doubled(const uint8_t *p) {
-    bytes x;
-    for (int i = 0; i < 32; i++) x.at[i] = p[i / 2];
-    return x;
-}
-
-/* Of 16 pairs the first (second) byte, each twice. */
-static inline bytes doubled_of_pairs(const uint8_t *p, int second) {
-    bytes x;
-    for (int i = 0; i < 32; i++) x.at[i] = p[i / 2 * 2 + second];
-    return x;
-}
-
 /* x * 128 */
 static inline words widened(bytes x) {
     words y;
@@ -74,10 +60,24 @@ static inline words widened(bytes x) {
     return y;
 }
 
-/* (x - 128) * 256 */
-static inline words widened_from_grey(bytes x) {
+/* 32 samples: x * 128 */
+static inline words luma_of(const uint8_t *p) { return widened(load(p)); }
+
+static inline int16_t from_grey(uint8_t x) {
+    return (int16_t)((x - 128) * 256);
+}
+
+/* 16 samples, each for two pixels: (x - 128) * 256 */
+static inline words chroma_of(const uint8_t *p) {
     words y;
-    for (int i = 0; i < 32; i++) y.at[i] = (int16_t)((x.at[i] - 128) * 256);
+    for (int i = 0; i < 32; i++) y.at[i] = from_grey(p[i / 2]);
+    return y;
+}
+
+/* The same of 16 pairs: of the first (second) in each. */
+static inline words chroma_of_pairs(const uint8_t *p, int second) {
+    words y;
+    for (int i = 0; i < 32; i++) y.at[i] = from_grey(p[i / 2 * 2 + second]);
     return y;
 }
 
