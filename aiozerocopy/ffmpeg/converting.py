@@ -96,7 +96,7 @@ class _Job:
 
 
 _MARK = b"FRAME\n"  # before each picture
-_AT = 64  # where the picture begins in memory, right after its mark
+_NO_MARK = "FFmpeg has sent something else than a frame: try convert='ffmpeg'"
 
 
 class ReceivingConverter:
@@ -109,8 +109,8 @@ class ReceivingConverter:
 
     def __init__(self, conversion: Conversion) -> None:
         self._conversion = conversion
-        memory = memoryview(bytearray(_AT + conversion.yuv_bytes))
-        self._marked, self._planes = memory[_AT - len(_MARK) :], memory[_AT:]
+        self._marked = memoryview(bytearray(len(_MARK) + conversion.yuv_bytes))
+        self._planes = self._marked[len(_MARK) :]
         self._has_picture = False
         self._alone = anyio.ResourceGuard("reading from")
         self._limiter = anyio.CapacityLimiter(1)
@@ -124,9 +124,7 @@ class ReceivingConverter:
             if not self._has_picture:
                 await stream.receive_exactly(self._marked)
                 if self._marked[: len(_MARK)] != _MARK:
-                    raise failure(
-                        None, "", "FFmpeg has sent something else than a frame"
-                    )
+                    raise failure(None, "", _NO_MARK)
                 self._has_picture = True
             convert = partial(self._conversion.to_rgb, self._planes, pixels)
             await to_thread.run_sync(convert, limiter=self._limiter)

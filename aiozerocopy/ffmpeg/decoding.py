@@ -62,8 +62,8 @@ def conversion_of(facts: Facts, pix_fmt: str) -> Conversion | None:
 class Request:
     """How FFmpeg is asked for frames.
 
-    ``as_they_are`` leaves out the format that is wanted in the end.  FFmpeg takes a
-    film that does not tell its matrix for BT.601; ``is_bt709`` tells it otherwise.
+    ``as_they_are`` asks for YUV4MPEG, in the format that the frames have.  FFmpeg takes
+    a film that does not tell its matrix for BT.601; ``is_bt709`` tells it otherwise.
     """
 
     pix_fmt: str
@@ -85,12 +85,11 @@ class Request:
         Raises: as `ReceiveStream.receive`.
         """
         begun = await stream.receive(1)
-        while self.as_they_are:
-            _the_film, _, frames = begun.partition(b"\n")
-            if frames:
-                return frames
+        if not self.as_they_are:
+            return begun
+        while not (frames := begun.partition(b"\n")[2]):
             begun += await stream.receive(4096)
-        return begun
+        return frames
 
     def may_be_as_they_are(self) -> bool:
         """Could a conversion of ours be as good?"""
