@@ -74,8 +74,7 @@ class Request:
     def arguments(self) -> list[str]:
         """For the output."""
         if self.as_they_are:
-            # (-1: more formats, of which we want to be told)
-            return [*self.options, "-strict", "-1", "-f", "yuv4mpegpipe"]
+            return [*self.options, "-f", "yuv4mpegpipe"]
         options = _telling_bt709(self.options) if self.is_bt709 else self.options
         return [*options, "-pix_fmt", self.pix_fmt, "-f", "rawvideo"]
 
