@@ -19,6 +19,7 @@ import figures
 import pytest
 import sabotage
 from held import held
+from own_threads import TASKS, thread_ids
 
 from aiozerocopy._core import borrows, pins, waiter
 
@@ -34,7 +35,6 @@ LOOPS = {
 }
 PATIENCE = 10.0  # seconds for a thread that is just ending, and its like
 FDS = Path("/proc/self/fd")
-TASKS = Path("/proc/self/task")
 STACKS = pytest.StashKey[int]()
 # Raised numbers take longer: by how much the time that each test has is multiplied.
 MORE_TIME = float(os.environ.get("AZC_PATIENCE", "1"))
@@ -138,7 +138,7 @@ class Inventory:
         }
         return cls(
             fds=dict(_open_files()),
-            threads={int(name) for name in os.listdir(TASKS)} - pooled,
+            threads=thread_ids() - pooled,
             children=set(_children()),
         )
 
@@ -160,9 +160,10 @@ def _open_files() -> Iterator[tuple[int, str]]:
 
 
 def _children() -> Iterator[int]:
-    for task in TASKS.iterdir():
+    for thread in thread_ids():
         try:
-            yield from map(int, (task / "children").read_text().split())
+            children = (TASKS / str(thread) / "children").read_text()
+            yield from map(int, children.split())
         except OSError:  # noqa: PERF203 - it ended just now, or an old kernel
             continue
 
