@@ -22,7 +22,7 @@ import aiozerocopy as azc
 from aiozerocopy import gl
 from aiozerocopy.gl import _measuring, _picture, _readback
 from aiozerocopy.gl._drawing import Drawing
-from aiozerocopy.gl._planes import Format
+from aiozerocopy.gl._planes import VERTEX_SHADER, Format
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -317,6 +317,43 @@ async def test_every_frame_reaches_a_pipe_in_order(context: Any, mapping: str) -
     assert context.error == "GL_NO_ERROR"
 
 
+HEAVY = """
+#version 330
+out vec4 color;
+void main() {
+    float sum = 0.0;
+    for (int i = 0; i < 20000; i++) sum += sin(gl_FragCoord.x + float(i));
+    color = vec4(sum < 1e9, 0, 0, 1);
+}
+"""
+
+
+@pytest.mark.anyio
+async def test_the_loop_runs_while_a_software_renderer_draws(
+    context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "llvmpipe" not in context.info["GL_RENDERER"]:
+        pytest.skip("the renderer is no software")
+    framebuffer = context.simple_framebuffer(SIZE)
+    program = context.program(vertex_shader=VERTEX_SHADER, fragment_shader=HEAVY)
+    triangle = context.vertex_array(program, [])
+    naps: list[float] = []
+
+    async def nap(seconds: float, sleep: Any = anyio.sleep) -> None:
+        naps.append(seconds)
+        await sleep(seconds)
+
+    with scene.released(framebuffer, triangle, program):
+        with gl.Readback(context, SIZE) as readback:
+            framebuffer.use()
+            triangle.render(vertices=3)
+            monkeypatch.setattr(anyio, "sleep", nap)
+            await readback.put(framebuffer)
+            assert len(naps) >= 3
+            with await readback.next() as picture:
+                assert (picture.array == [255, 0, 0, 255]).all()
+
+
 class Ring:
     """A readback on an OpenGL that is as slow as the test wants."""
 
@@ -457,6 +494,56 @@ class TestRing:
             ring.gl.finish()
         reading.result.release()
 
+    @pytest.mark.parametrize("call", ["put", "read"])
+    async def test_drawing_in_software_holds_nobody_up(
+        self, ring: Ring, call: str
+    ) -> None:
+        """Nothing is read before it is drawn: `SlowGL` insists."""
+        ring.gl.draw()
+        async with anyio.create_task_group() as tasks:
+            putting = attempt(tasks, getattr(ring.readback, call), ring.framebuffer)
+            await until(lambda: ring.gl.polls >= 3)
+            assert ring.gl.frames == 0
+            ring.gl.finish()
+            await until(lambda: ring.gl.frames == 1)
+            ring.gl.finish()
+            if call == "put":
+                assert await ring.next_number() == 1
+        assert call == "put" or putting.result.view[0] == 1
+        assert len(ring.gl.dropped) == len(ring.gl.fences) == 2
+
+    async def test_put_waits_for_room(self, ring: Ring) -> None:
+        ring.submit(3)
+        ring.gl.finish()
+        first = await ring.readback.next()
+        async with anyio.create_task_group() as tasks:
+            attempt(tasks, ring.readback.put, ring.framebuffer)
+            await others_wait()
+            assert ring.gl.frames == 3
+            first.release()
+        assert ring.gl.frames == 4
+
+    async def test_a_gpu_is_not_waited_for_by_put(self, ring: Ring) -> None:
+        ring.submit(2)
+        await ring.readback.put(ring.framebuffer)
+        assert ring.gl.frames == 3
+        assert ring.gl.polls == 0
+
+    @pytest.mark.parametrize("call", ["put", "read"])
+    async def test_cancelled_while_it_is_drawn(self, ring: Ring, call: str) -> None:
+        ring.gl.draw()
+        async with anyio.create_task_group() as tasks:
+            attempt(tasks, getattr(ring.readback, call), ring.framebuffer)
+            await until(lambda: ring.gl.polls >= 2)
+            tasks.cancel_scope.cancel()
+        assert ring.readback.free == 3
+        assert ring.gl.frames == 0
+        assert len(ring.gl.dropped) == len(ring.gl.fences) == 1
+        ring.gl.finish()
+        await ring.readback.put(ring.framebuffer)
+        ring.gl.finish()
+        assert await ring.next_number() == 1
+
     async def test_a_gl_error_ends_the_call_alone(self, ring: Ring) -> None:
         ring.gl.fault = gl.GLError("GL_OUT_OF_MEMORY")
         with pytest.raises(gl.GLError, match="OUT_OF_MEMORY"):
@@ -478,6 +565,15 @@ class TestRing:
         with pytest.raises(gl.ContextLost):
             await ring.readback.next()
 
+    async def test_close_while_it_is_drawn(self, ring: Ring) -> None:
+        ring.gl.draw()
+        async with anyio.create_task_group() as tasks:
+            putting = attempt(tasks, ring.readback.put, ring.framebuffer)
+            await until(lambda: ring.gl.polls >= 2)
+            ring.readback.close()
+        assert isinstance(putting.error, anyio.ClosedResourceError)
+        assert len(ring.gl.dropped) == 1
+
     async def test_close_ends_all_waits(self, ring: Ring) -> None:
         ring.submit(3)
         async with anyio.create_task_group() as tasks:
@@ -485,6 +581,7 @@ class TestRing:
                 attempt(tasks, ring.readback.next),
                 attempt(tasks, ring.readback.next),
                 attempt(tasks, ring.readback.read, ring.framebuffer),
+                attempt(tasks, ring.readback.put, ring.framebuffer),
                 attempt(tasks, ring.readback.wait_room),
             ]
             await until(lambda: ring.gl.polls >= 2)

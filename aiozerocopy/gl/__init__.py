@@ -27,9 +27,9 @@ pictures are memory of our own, which outlives everything.
 **Not waited for.**  Fences are polled with a timeout of zero, with ``anyio.sleep``
 between; a buffer is mapped once for good (GL 4.4 or ARB_buffer_storage), else after its
 fence, and then copied out in pieces with a checkpoint after each.  A software renderer
-(llvmpipe) is different in that it draws inside GL calls: there a conversion takes the
-calling thread's time, and RGBA is the cheapest by far, which ``pix_fmt="auto"`` finds
-out by measuring.
+(llvmpipe) is different in that a read waits until all is drawn: ``put`` and ``read``
+wait for that before, as for a fence.  Nothing is converted for free there, and RGBA is
+the cheapest by far, which ``pix_fmt="auto"`` finds out by measuring.
 
 All calls must come from the thread that made the `Readback`.
 """

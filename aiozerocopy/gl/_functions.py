@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_int, c_ssize_t, c_ubyte, c_uint, c_uint64, c_void_p
+from ctypes import c_char_p, c_int, c_ssize_t, c_ubyte, c_uint, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy.gl._current import ContextSwitch, is_released
@@ -24,7 +24,10 @@ PACK_ROW_LENGTH, PACK_SKIP_ROWS, PACK_SKIP_PIXELS = 0xD02, 0xD03, 0xD04
 PACK_ALIGNMENT, PACK_INVERT_MESA = 0xD05, 0x8758
 TEXTURE_MIN_FILTER, TEXTURE_MAG_FILTER = 0x2801, 0x2800
 COLOR_ENCODING, SRGB, FRAMEBUFFER_SRGB = 0x8210, 0x8C40, 0x8DB9
-CONTEXT_LOST = 0x507
+CONTEXT_LOST, RENDERER = 0x507, 0x1F01
+
+# In the names of renderers without a GPU: of Mesa, Google and Apple.
+SOFTWARE = ("llvmpipe", "softpipe", "SwiftShader", "Software Renderer")
 
 ERRORS = {
     0x500: "GL_INVALID_ENUM",
@@ -55,6 +58,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {  # the result, then the arguments
     "GetError": (c_uint,),
     "GetFramebufferAttachmentParameteriv": (None, c_uint, c_uint, c_uint, c_void_p),
     "GetGraphicsResetStatus": (c_uint,),
+    "GetString": (c_char_p, c_uint),
     "IsEnabled": (c_ubyte, c_uint),
     "MapBufferRange": (c_void_p, c_uint, c_ssize_t, c_ssize_t, c_uint),
     "PixelStorei": (None, c_uint, c_int),
@@ -88,6 +92,8 @@ class Functions:
         with self._switch.current():
             for name, signature in SIGNATURES.items():
                 setattr(self, name, _load(context, "gl" + name, signature))
+            renderer = (self.GetString(RENDERER) or b"").decode(errors="replace")
+        self.draws_in_software = any(name in renderer for name in SOFTWARE)
 
     def __getattr__(self, name: str) -> Any:  # set in __init__; this is for mypy
         raise AttributeError(name)

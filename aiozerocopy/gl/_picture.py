@@ -11,6 +11,7 @@ import anyio.lowlevel
 
 from aiozerocopy._core.leases import Lease
 from aiozerocopy.gl import _functions as gl
+from aiozerocopy.gl._fence import Fence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +72,7 @@ class Slot:
         self._kind = ctypes.c_ubyte * nbytes
         self.nbytes = nbytes
         self.is_reading = False
-        self._fence: int | None = None
+        self._fence: Fence | None = None
         self._lease: weakref.ref[Any] | None = None
         self._memory: Any = None  # our own, unless the buffer stays mapped
         self._name = ctypes.c_uint()
@@ -116,29 +117,16 @@ class Slot:
             queue_reads()
         finally:
             self._gl.BindBuffer(gl.PIXEL_PACK_BUFFER, 0)
-        self._fence = self._gl.FenceSync(gl.SYNC_GPU_COMMANDS_COMPLETE, 0)
-        if not self._fence:
-            self._gl.check("a fence was made")
-            raise gl.GLError("no fence could be made")
-        self._gl.Flush()  # or a fence polled without flushing might never pass
+        self._fence = Fence(self._gl)
         self.is_reading = True
 
     def poll(self) -> bool:
         """Has the GPU done it?  Never waits."""
-        if self._fence is None:
-            return True
-        state = self._gl.ClientWaitSync(self._fence, 0, 0)
-        if state == gl.TIMEOUT_EXPIRED:
-            return False
-        if state not in (gl.ALREADY_SIGNALED, gl.CONDITION_SATISFIED):
-            self._gl.check("a fence was polled")
-            raise gl.GLError(f"a fence cannot be waited for: {state:#x}")
-        self._drop_fence()
-        return True
+        return self._fence is None or self._fence.poll()
 
     def _drop_fence(self) -> None:
         if self._fence is not None:
-            self._gl.DeleteSync(self._fence)
+            self._fence.drop()
             self._fence = None
 
     async def fetch(self, check: Callable[[], None]) -> None:

@@ -15,12 +15,14 @@ import moderngl
 from aiozerocopy._core.change import RemoteChange
 from aiozerocopy.gl._current import is_released
 from aiozerocopy.gl._drawing import Drawing
+from aiozerocopy.gl._fence import Fence
 from aiozerocopy.gl._functions import ContextLost, Functions, GLError
 from aiozerocopy.gl._measuring import fastest
 from aiozerocopy.gl._picture import Picture, Slot
 from aiozerocopy.gl._planes import Format
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from typing_extensions import Self
@@ -177,12 +179,25 @@ class Readback:
             self._submitted.popleft()
             return picture
 
+    async def put(self, framebuffer: Any) -> None:
+        """Submit it as soon as there is room, without holding up the event loop.
+
+        A driver that draws in software would have `submit` wait until all is drawn.
+        The framebuffer must not be drawn to until this returns.  Raises what `submit`
+        does; cancelled, it has submitted nothing.
+        """
+        self._check_framebuffer(framebuffer)
+        await self._drawn()
+        await self.wait_room()
+        self.submit(framebuffer)
+
     async def read(self, framebuffer: Any) -> Picture:
-        """Submit it, waiting for room first, and wait for its picture.
+        """Submit it as `put` does, and wait for its picture.
 
         Pictures of earlier submissions are left to `next`.  Raises what `submit` does.
         """
         self._check_framebuffer(framebuffer)
+        await self._drawn()
         await self.wait_room()
         slot = self._begin(framebuffer)
         try:
@@ -207,18 +222,38 @@ class Readback:
         return slot
 
     async def _picture(self, slot: Slot) -> Picture:
-        await anyio.lowlevel.checkpoint()
-        nap = FIRST_NAP
-        while not self._poll(slot):
-            await anyio.sleep(nap)
-            nap = min(2 * nap, LONGEST_NAP)
+        await self._until(slot.poll)
         await slot.fetch(self._check_usable)
         return Picture(slot.lend(), self.shape, self.pix_fmt)
 
-    def _poll(self, slot: Slot) -> bool:
+    async def _drawn(self) -> None:
+        """Wait until all that was queued is drawn, where a read would wait for it.
+
+        A GPU draws by itself: what is read of it is queued behind.
+        """
+        if not self._gl.draws_in_software:
+            await anyio.lowlevel.checkpoint()
+            return
+        with self._gl.current():
+            fence = Fence(self._gl)
+        try:
+            await self._until(fence.poll)
+        finally:
+            with contextlib.suppress(ContextLost), self._gl.current():
+                fence.drop()
+
+    async def _until(self, passed: Callable[[], bool]) -> None:
+        """Look again and again, while other tasks run."""
+        await anyio.lowlevel.checkpoint()
+        nap = FIRST_NAP
+        while not self._look(passed):
+            await anyio.sleep(nap)
+            nap = min(2 * nap, LONGEST_NAP)
+
+    def _look(self, passed: Callable[[], bool]) -> bool:
         self._check_usable()
         with self._gl.current():
-            return slot.poll()
+            return passed()
 
     # ---- what may be refused ---------------------------------------------------------
 

@@ -62,6 +62,8 @@ def noise(width: int, height: int) -> NDArray[np.uint8]:
 
 # ---- one whose GPU is as slow as the test wants -------------------------------------
 
+SCREEN = 0  # what is drawn to, among the buffers
+
 
 class SlowGL:
     """What `Readback` needs of OpenGL.  A fence passes when the test says so.
@@ -71,12 +73,14 @@ class SlowGL:
     """
 
     has_storage = True
+    draws_in_software = False
 
     def __init__(self, context: Any) -> None:
         self.context = context
         self.memory: dict[int, Any] = {}
         self.deleted: list[int] = []
         self.fences: dict[int, int] = {}  # fence -> the buffer that it is for
+        self.dropped: list[int] = []
         self.reading: set[int] = set()
         self.polls = 0
         self.maps = 0
@@ -129,18 +133,25 @@ class SlowGL:
         busy = self.fences[fence] in self.reading
         return gl.TIMEOUT_EXPIRED if busy else gl.ALREADY_SIGNALED
 
-    def DeleteSync(self, _fence: int) -> None: ...
+    def DeleteSync(self, fence: int) -> None:
+        self.dropped.append(fence)
 
     def read(self, _framebuffer: Any) -> None:
         """What `Drawing` would do."""
         self.check("a frame was read back")
-        assert self.bound not in self.reading
+        assert not self.reading & {self.bound, SCREEN}, "this read would wait"
         self.frames += 1
         self.read_last = self.bound
         self.reading.add(self.bound)
         ctypes.memset(self.memory[self.bound], self.frames, 8)
 
     def release(self) -> None: ...
+
+    def draw(self) -> None:
+        """In software: a read would wait until that is finished."""
+        self.draws_in_software = True
+        self.read_last = SCREEN
+        self.reading.add(SCREEN)
 
     def finish(self) -> None:
         """The GPU has done all that it was asked."""
