@@ -57,9 +57,8 @@ class Scene:
 
 async def render(scene: Scene, readback: gl.Readback, frames: int, fps: int) -> None:
     for number in range(frames):
-        await readback.wait_room()
         scene.draw(number / fps)
-        readback.submit(scene.framebuffer)
+        await readback.put(scene.framebuffer)
 
 
 async def encode(readback: gl.Readback, frames: int, fps: int, output: str) -> None:

@@ -131,8 +131,7 @@ async def draw_and_send(job: Job, scene: Scene, reading: Any, sink: Any) -> None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(send_pictures, reading, sink, n)
             for _ in frames:
-                await reading.wait_room()
-                reading.submit(scene.framebuffer)
+                await reading.put(scene.framebuffer)
 
 
 async def send_pictures(reading: Any, sink: Any, n: int) -> None:

@@ -150,15 +150,11 @@ class ShaderScene:
         """
         drawn = 0
         for _ in range(count):
-            drawn = self._draw_ahead(drawn, count)
+            while drawn < count and self._readback.free:
+                self._draw(drawn)
+                await self._readback.put(self._target)
+                drawn += 1
             yield await self._readback.next()
-
-    def _draw_ahead(self, drawn: int, count: int) -> int:
-        while drawn < count and self._readback.free:
-            self._draw(drawn)
-            self._readback.submit(self._target)
-            drawn += 1
-        return drawn
 
     def close(self) -> None:
         """Let go of the context."""
