@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 from links import linux_only
 from own_threads import thread_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 pytestmark = linux_only
 
@@ -30,11 +34,22 @@ def test_none_is_missed_while_another_one_ends() -> None:
         assert all(lasting.native_id in look for look in looks)
 
 
-def test_listings_until_two_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first one ended early, at thread 2; then thread 4 began."""
-    listings = iter((["1", "2"], ["1", "3"], ["1", "3", "4"], ["1", "3", "4"]))
+@pytest.mark.parametrize(
+    "listings",
+    [
+        (["1", "2"], ["1", "3", "4"]),  # one ended early at 2, which has ended since
+        (["1", "3"], ["1", "3"]),  # both ended early, where something takes its time
+        (["1", "3"], ["1", "3", "4"]),  # 4 has begun between them
+    ],
+)
+def test_listings_until_two_agree_and_are_whole(
+    monkeypatch: pytest.MonkeyPatch, listings: Sequence[list[str]]
+) -> None:
+    whole = ["1", "3", "4"]
+    told = iter((*listings, whole, whole))
     with monkeypatch.context() as patches:
-        patches.setattr(os, "listdir", lambda _: next(listings))
-        found: set[Any] = thread_ids()
+        patches.setattr(os, "listdir", lambda _: next(told))
+        patches.setattr(os, "stat", lambda _: SimpleNamespace(st_nlink=2 + 3))
+        found = thread_ids()
     assert found == {1, 3, 4}
-    assert not [*listings]
+    assert not [*told]

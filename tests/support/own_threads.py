@@ -11,11 +11,12 @@ TASKS = Path("/proc/self/task")
 def thread_ids() -> set[int]:
     """All of them.
 
-    The kernel ends a listing early at a thread that ends while it is being listed, and
-    then later threads are missing.  That thread is not listed a second time, so two
-    listings in a row that agree are whole.
+    The kernel ends a listing early at a thread that is just ending, and then later ones
+    are missing.  Such a thread is listed at most once, and not counted as a link of the
+    folder; so a listing is whole if the next one is the same and the count is right.
     """
-    names = None
-    while names != (names := os.listdir(TASKS)):
-        pass
-    return set(map(int, names))
+    while True:
+        names = os.listdir(TASKS)
+        count = os.stat(TASKS).st_nlink - len((".", ".."))
+        if names == os.listdir(TASKS) and len(names) == count:
+            return set(map(int, names))
