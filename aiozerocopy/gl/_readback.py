@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-FIRST_NAP, LONGEST_NAP = 0.0001, 0.002  # seconds between two looks at a fence
+# Seconds between two looks at a fence.  (With 2 ms at most, llvmpipe gives 3 % fewer
+# frames of 1080p.)
+FIRST_NAP, LONGEST_NAP = 0.0001, 0.0005
 
 
 class Readback:
