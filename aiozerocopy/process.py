@@ -20,7 +20,7 @@ from aiozerocopy._core import fork_and_exit
 from aiozerocopy._core.pipe_size import PIPE_SIZE
 from aiozerocopy._net.connecting import Opening
 from aiozerocopy._process.child import LAST_WORDS as LAST_WORDS
-from aiozerocopy._process.child import ChildProcess, ChildStdin
+from aiozerocopy._process.child import NEW_GROUP, ChildProcess, ChildStdin
 from aiozerocopy._process.pipes import ChildPipes
 from aiozerocopy.opening import flags_for
 
@@ -51,6 +51,7 @@ def open_process(
     cwd: Argument | None = None,
     env: Mapping[str, str] | None = None,
     start_new_session: bool = False,
+    start_new_group: bool = False,
 ) -> Opening[Process]:
     """Start a child; to be awaited, or used with ``async with``.
 
@@ -68,6 +69,9 @@ def open_process(
     known of how the child reads its stdin, see `open_writer`: "reads" lets frames of
     a pool go without a copy.  ``env`` replaces ours.
 
+    Ctrl-C in the terminal reaches all of our process group.  ``start_new_group`` keeps
+    it from the child, and so does ``start_new_session``; Python 3.10 knows only that.
+
     Raises:
         FileNotFoundError, PermissionError: of the command or ``cwd``, which they name.
         ValueError, TypeError: an argument that makes no sense.
@@ -81,7 +85,7 @@ def open_process(
         "pass_fds": [_checked_fd(given) for given in pass_fds],
         "cwd": cwd,
         "env": env,
-        "start_new_session": start_new_session,
+        **_apart(start_new_session, start_new_group),
     }
     flags_for(peer)  # refused at the call, if it is no kind of peer
 
@@ -112,6 +116,12 @@ def _argv(command: str | bytes | Sequence[Argument]) -> Any:
     if not argv:
         raise ValueError("the command is empty")
     return argv
+
+
+def _apart(session: bool, group: bool) -> dict[str, Any]:
+    if session:  # it has a group of its own, too
+        return {"start_new_session": True}
+    return NEW_GROUP if group else {}
 
 
 def _given(name: str, value: object) -> Any:

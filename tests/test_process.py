@@ -222,6 +222,17 @@ async def test_session_of_its_own() -> None:
         assert os.getsid(child.pid) == child.pid
 
 
+@pytest.mark.parametrize("session", [False, True])
+async def test_group_of_its_own(session: bool) -> None:
+    """Ctrl-C in our terminal is not for it."""
+    async with azc.open_process(
+        ["cat"], start_new_group=True, start_new_session=session
+    ) as child:
+        assert os.getpgid(child.pid) == child.pid
+        needs_session = session or sys.version_info < (3, 11)
+        assert (os.getsid(child.pid) == child.pid) is needs_session
+
+
 async def test_untrusted_peer() -> None:
     async with azc.open_process(["cat"], peer="untrusted") as child:
         assert child.stdin

@@ -6,7 +6,8 @@ import contextlib
 import errno
 import os
 import subprocess
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
     from aiozerocopy._core.errors import StreamBroken
     from aiozerocopy._process.last_words import Tail
 
+# For Popen: Ctrl-C in the terminal is for the program alone, which ends its children as
+# they need it.  A new session would do as well, but Linux shares the processors out
+# between sessions (autogroup), and those who feed each other lose by that.
+NEW_GROUP: dict[str, Any] = (
+    {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
+)
 LAST_WORDS = 1.0  # seconds that an error waits for the child to end and tell why
 
 

@@ -6,17 +6,13 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from aiozerocopy._process.child import NEW_GROUP
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-# Ctrl-C is for the bench, which ends each process with all that it has started.
-_GROUP: dict[str, Any] = (
-    {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
-)
 
 
 class Group:
@@ -34,7 +30,7 @@ class Group:
     def start(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         """As Popen, but Ctrl-C cannot lose the process that has just begun."""
         with _ctrl_c_waits():
-            process = subprocess.Popen(argv, **options, **_GROUP)
+            process = subprocess.Popen(argv, **options, **NEW_GROUP)
             self.processes.append(process)
         return process
 

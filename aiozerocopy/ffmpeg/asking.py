@@ -14,7 +14,7 @@ async def ask(ffmpeg: str, *arguments: str) -> tuple[int, str]:
         stdin=False,
         stdout=True,
         env=environment(),
-        start_new_session=True,
+        start_new_group=True,
     ) as process:
         assert process.stdout is not None
         said = b"".join([piece async for piece in process.stdout])

@@ -59,7 +59,7 @@ async def _ask(ffmpeg: str, *arguments: str) -> tuple[str, str]:
     """What FFmpeg says on its standard output, and its last words beside that."""
     command = [ffmpeg, *QUIETLY, "-loglevel", "error", *arguments]
     async with open_process(
-        command, stdin=False, stdout=True, env=environment(), start_new_session=True
+        command, stdin=False, stdout=True, env=environment(), start_new_group=True
     ) as asked:
         assert asked.stdout is not None
         told = b"".join([data async for data in asked.stdout])

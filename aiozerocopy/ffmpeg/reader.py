@@ -211,7 +211,7 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
             stdout=True,
             tail_bytes=_LOG_BYTES,
             env=environment(),
-            start_new_session=True,
+            start_new_group=True,
         )
         stream = self._stream
         try:

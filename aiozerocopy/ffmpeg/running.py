@@ -256,8 +256,8 @@ async def start(
     ``command`` gets the names that FFmpeg knows its pipes by: where it reports, and
     where it reads audio.  If it ``gives_output``, that is its process's stdout.
 
-    It is in a session of its own: Ctrl-C in the terminal is for the program, which
-    closes the pipes, and then FFmpeg writes its file to the end.
+    It is in a process group of its own: Ctrl-C in the terminal is for the program,
+    which closes the pipes, and then FFmpeg writes its file to the end.
     """
     with ChildPipes() as pipes:
         video_fd, video = pipes.into(Input, peer)
@@ -269,7 +269,7 @@ async def start(
             stdout=gives_output,
             pass_fds=[fd for fd in (progress_fd, audio_fd) if fd is not None],
             env=environment(),
-            start_new_session=True,
+            start_new_group=True,
         )
         pipes.keep()
     child = Child(process, progress)
