@@ -145,6 +145,24 @@ def test_exit_status_wherever_it_comes(folder: Path) -> None:
     assert done.returncode == 130
 
 
+def test_ctrl_c_that_python_drops(capsys: pytest.CaptureFixture[str]) -> None:
+    """As in a weak reference's callback, of which each import has some."""
+
+    class Dropping:
+        def __del__(self) -> None:
+            raise KeyboardInterrupt
+
+    def run() -> int:
+        Dropping()
+        time.sleep(60)
+        return 0
+
+    before = sys.unraisablehook
+    assert ended("aiozerocopy bench", run) == 130
+    assert capsys.readouterr().err == "aiozerocopy bench: interrupted\n"
+    assert sys.unraisablehook is before
+
+
 @pytest.mark.parametrize(
     ("line", "moment", "more"), MOMENTS, ids=[" ".join(one) for one in MOMENTS]
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -12,6 +14,7 @@ import socket
 import ssl
 import sys
 import threading
+import time
 from subprocess import CalledProcessError
 from typing import TYPE_CHECKING
 
@@ -20,9 +23,10 @@ import anyio
 from aiozerocopy._core.errors import StreamBroken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 FAILED = 1
+AGAIN = 0.01  # seconds after which Ctrl-C comes again that Python has dropped
 INTERRUPTS = (KeyboardInterrupt, asyncio.CancelledError)
 # (the latter is what anyio.run makes of the former before Python 3.11)
 
@@ -134,7 +138,8 @@ def ended(name: str, run: Callable[[], int]) -> int:
     logging.getLogger("asyncio").addFilter(_is_no_race)
     last_words.clear()
     try:
-        return _run(run)
+        with _ctrl_c_comes_again():
+            return _run(run)
     except INTERRUPTS as error:
         _of_stdout(error)
         complain(name, ": ".join(["interrupted", *last_words]))
@@ -193,6 +198,33 @@ def _is_no_race(record: logging.LogRecord) -> bool:
     """False for what asyncio says if Ctrl-C cancels a future that is just being set."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, asyncio.InvalidStateError)
+
+
+@contextlib.contextmanager
+def _ctrl_c_comes_again() -> Iterator[None]:
+    """Python drops what is raised in a destructor, and in a callback of its own such
+    as those of an import.  If that is a KeyboardInterrupt, it is raised once more.
+    """
+    others, is_over = sys.unraisablehook, False
+    main = threading.get_ident()
+
+    def interrupt() -> None:
+        time.sleep(AGAIN)  # until the callback has returned
+        if not is_over:
+            signal.pthread_kill(main, signal.SIGINT)
+
+    def take(dropped: sys.UnraisableHookArgs) -> None:
+        if dropped.exc_type is KeyboardInterrupt:
+            # (threading takes locks, which the main thread may have)
+            _thread.start_new_thread(interrupt, ())
+        else:
+            others(dropped)
+
+    sys.unraisablehook = take
+    try:
+        yield
+    finally:
+        is_over, sys.unraisablehook = True, others
 
 
 def _end_as_by_ctrl_c() -> list[int]:
