@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from aiozerocopy._core import extras
 from aiozerocopy._core.leases import Lease
-from aiozerocopy._core.pictures import Rows, described, rgb_to_yuv, yuv_to_rgb
+from aiozerocopy._core.pictures import Rows, ThenRgb, described, rgb_to_yuv, yuv_to_rgb
 from aiozerocopy._core.pins import pin, pin_writable
 
 if TYPE_CHECKING:
@@ -124,6 +124,16 @@ class Conversion:
             self._check(len(planes), self.yuv_bytes, self.yuv)
             self._check(len(pixels), self.rgb_bytes, self.rgb)
             yuv_to_rgb(self._how, planes, pixels)
+
+    def then_rgb(self, yuv: Buffer, out: Buffer) -> ThenRgb:
+        """`to_rgb` as what a receive does at its end, without Python.
+
+        Raises: as `to_yuv`.
+        """
+        planes, pixels = pin_writable(yuv), pin_writable(out)
+        self._check(len(planes), self.yuv_bytes, self.yuv)
+        self._check(len(pixels), self.rgb_bytes, self.rgb)
+        return ThenRgb(self._how, planes, pixels)
 
     def _check(self, given: int, needed: int, pix_fmt: str) -> None:
         if given != needed:

@@ -220,6 +220,12 @@ int azc_sendv(azc_id channel, azc_id port, uint64_t token,
 ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data,
                  size_t n, size_t need);
 
+/* The same with a need of n.  Once all n bytes are there, and before that is told,
+ * then(with) is called by the thread that has received the last of them.  What it
+ * uses is borrowed as data is. */
+ssize_t azc_recv_then(azc_id channel, azc_id port, uint64_t token, void *data,
+                      size_t n, void (*then)(void *with), void *with);
+
 /* The same as azc_sendv for one message of n bytes, 1 at least.  The fds go with its
  * first byte.
  *   -ETOOMANYREFS  (also of an event, with AZC_REFUSED) too many are on their way */

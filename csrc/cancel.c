@@ -88,9 +88,11 @@ void azc__apply_cancel_of(azc_channel *channel, azc_op *op) {
         apply_copies(channel);
 }
 
-/* A system call that uses an operation's memory is not waited for, nor a relay. */
+/* A system call that uses an operation's memory is not waited for, nor a relay, nor
+ * what a receive does at its end. */
 static bool put_off(azc_channel *channel, const azc_op *op) {
     bool bounced = channel->lane->bounced && !op->relay;
+    if (op->in_then) return true;
     if (!(op->in_flight || op->submitting) || bounced) return false;
     azc__interrupt(channel);
     return true;

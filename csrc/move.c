@@ -214,6 +214,21 @@ static ssize_t move_queued(azc_channel *channel, int max_ops,
     return r;
 }
 
+/* Calls what the receives that are complete have asked for.  As in a system call, none
+ * of the channel's operations may end meanwhile but one that is cancelled. */
+static void finish_received(azc_channel *channel) {
+    azc_op *op = channel->queue.head;
+    for (; op != channel->queue.cursor; op = op->next) {
+        if (!op->then) continue;
+        channel->in_call = op->in_then = true;
+        azc__unlock(channel);
+        op->then(op->with);
+        azc__lock(channel);
+        channel->in_call = op->in_then = false;
+        op->then = NULL;
+    }
+}
+
 /* One step.  Returns the bytes moved, or -errno when driving must stop. */
 static ssize_t step(azc_channel *channel, int max_ops, uint64_t max_bytes) {
     bool inward = !azc__outward(channel);
@@ -227,6 +242,7 @@ static ssize_t step(azc_channel *channel, int max_ops, uint64_t max_bytes) {
         r = move_queued(channel, max_ops, max_bytes, &pieces);
     bool end = r == 0 && pieces && inward && !channel->leftover;
     const azc_op *blamed = channel->queue.cursor;
+    if (inward) finish_received(channel);
     azc__end_consumed(
         channel); /* before a cancel, which may break the channel */
     azc__apply_cancels(channel);

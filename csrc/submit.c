@@ -106,6 +106,17 @@ ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data,
     return submit(channel, port, token, op);
 }
 
+ssize_t azc_recv_then(azc_id channel, azc_id port, uint64_t token, void *data,
+                      size_t n, void (*then)(void *with), void *with) {
+    struct iovec vec = {data, n};
+    azc_op *op = azc__op_new(&vec, 1, NULL, 0);
+    if (op) {
+        op->then = then;
+        op->with = with;
+    }
+    return submit(channel, port, token, op);
+}
+
 int azc_send_fds(azc_id channel, azc_id port, uint64_t token, const void *data,
                  size_t n, azc_fds *fds) {
     struct iovec vec = {(void *)(uintptr_t)data, n};

@@ -36,7 +36,7 @@ CORE = (
     *("borrows", "fds", "memory", "fork_and_exit", "channel", "batches", "to_all"),
     *("waiter", "change", "records", "census"),
     "lifetime",
-    *("receiving", "splitting", "relaying", "sending", "ring_end"),
+    *("receiving", "ahead", "splitting", "relaying", "sending", "ring_end"),
 )
 
 # What the core may import at the top of a module, besides the standard library.

@@ -37,7 +37,9 @@ from oracle import CANARY, HEADER, Checker, message, payload, poison
 
 import aiozerocopy as azc
 from aiozerocopy import StreamBroken, StreamClosed
+from aiozerocopy._core.ahead import Ahead
 from aiozerocopy.broadcast import Broadcast, Published
+from aiozerocopy.frames import Conversion
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -462,19 +464,18 @@ class Receiving(Scene):
 
     async def finish(self) -> None:
         rest = bytearray()
-
-        async def receive_all() -> None:
-            with contextlib.suppress(anyio.EndOfStream):
-                while True:
-                    rest.extend(await self.stream.receive(BIG))
-
-        await self.succeeds(receive_all, "the next receive")
+        await self.succeeds(partial(self._receive_all, rest), "the next receive")
         await self.succeeds(self.stream.aclose, "aclose")
         if self.stream.fileno() != -1:
             self.complaints.append("it does not close")
         self._look_at_what_arrived(rest)
         self.let_the_peer_go()
         await self.soon(lambda: not self._writer.is_alive(), "the writer hangs")
+
+    async def _receive_all(self, rest: bytearray) -> None:
+        with contextlib.suppress(anyio.EndOfStream):
+            while True:
+                rest += await self.stream.receive(BIG)
 
     def _look_at_what_arrived(self, rest: bytearray) -> None:
         if any(buffer.count(CANARY) < len(buffer) for buffer in self.buffers):
@@ -531,6 +532,40 @@ class Receiving(Scene):
         await self.stream.receive_exactly(self.views[0])
 
 
+class ReceivingAhead(Receiving):
+    """What comes for a call that is hit stays, and is taken by the next."""
+
+    def __init__(self, link: Link, lines: Lines, *, lent: bool = False) -> None:
+        super().__init__(link, lines, lent=lent)
+        self._ahead: Ahead[bytearray] | None = None
+        self._taken: list[bytearray] = []
+
+    async def take(self, width: int, height: int) -> None:
+        self._ahead = Ahead(self.stream)
+        for _ in range(2):
+            self._begin(self._ahead, Conversion("rgb24", "nv12", (width, height)))
+        self._taken.append(await self._ahead.take())
+        self.result = bytes(self._taken[0])
+
+    @staticmethod
+    def _begin(ahead: Ahead[bytearray], conversion: Conversion) -> None:
+        planes = bytearray(conversion.yuv_bytes)
+        pixels = bytearray(conversion.rgb_bytes)
+        ahead.begin(planes, conversion.then_rgb(planes, pixels), planes)
+
+    async def _receive_all(self, rest: bytearray) -> None:
+        ahead = self._ahead or ()
+        while ahead:
+            self._taken.append(await ahead.take())
+            rest += self._taken[-1]
+        self.stream._reception = None
+        await super()._receive_all(rest)
+
+    def nothing_is_borrowed(self) -> None:
+        self.buffers = self._taken
+        super().nothing_is_borrowed()
+
+
 # ---- every call, every line ---------------------------------------------------------
 
 
@@ -562,6 +597,10 @@ def receives(call: Callable[[Receiving], Awaitable[object]], **options: Any) -> 
     return Case(
         Receiving, call, options.pop("before", Receiving.receive_first), **options
     )
+
+
+def takes(call: Callable[[ReceivingAhead], Awaitable[object]], **options: Any) -> Case:
+    return Case(ReceivingAhead, call, Receiving.find_some, **options)
 
 
 FULL = {"before": Sending.put_first, "options": {"queue_limit": 1}}
@@ -617,6 +656,9 @@ RECEIVES = {
         Receiving.receive_fds, before=Receiving.expect_files
     ),
     "cancelled receive_fds": receives(Receiving.receive_fds, cancel=True),
+    "take of what came ahead": takes(lambda s: s.take(32, 20)),
+    "take of what came ahead, waiting": takes(lambda s: s.take(320, 200)),
+    "cancelled take of what came ahead": takes(lambda s: s.take(320, 200), cancel=True),
     "aclose of a receiver": receives(aclose),
     "cancelled receive": receives(Receiving.receive, cancel=True),
     "cancelled receive_exactly": receives(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from aiozerocopy._core.borrows import Port
+    from aiozerocopy._core.pictures import ThenRgb
 
 IN: int = lib.AZC_IN
 OUT: int = lib.AZC_OUT
@@ -294,6 +295,23 @@ class Channel:
             result = lib.azc_recv(self.id, port.id, token, at, n, need)
         else:
             result = lib.azc_recv_fds(self.id, port.id, token, at, n, fds)
+        if result != IN_PROGRESS:
+            operation.end(max(result, 0), min(result, 0))
+            port.forget(operation)
+        return min(result, 0)
+
+    def receive_then(
+        self, port: Port, operation: Operation, view: Any, start: int, then: ThenRgb
+    ) -> int:
+        """Receive all of a pin from ``start`` on, and then call that in C.
+
+        Returns as `receive`.
+        """
+        operation.total = n = len(view) - start
+        result = lib.azc_recv_then(
+            *(self.id, port.id, operation.token, view + start, n),
+            *(then.function, then.argument),
+        )
         if result != IN_PROGRESS:
             operation.end(max(result, 0), min(result, 0))
             port.forget(operation)

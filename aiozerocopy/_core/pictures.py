@@ -63,6 +63,20 @@ def _apart(memory: Any, shape: tuple[int, ...]) -> tuple[Any, int] | None:
     return ffi.cast("char *", address), strides[0]
 
 
+class ThenRgb:
+    """A picture that is received, and then converted in C: see azc_recv_then."""
+
+    def __init__(self, how: Any, planes: Any, pixels: Any) -> None:
+        """Both are pins, of the right size, and borrowed until the receive is over."""
+        self.function = ffi.addressof(lib, "azc_yuv_then_rgb")
+        self.argument = ffi.new("azc_yuv_job *", (how[0], planes, pixels))
+        self.pins = [planes, pixels]
+
+    def __call__(self) -> None:
+        """Convert here and now."""
+        lib.azc_yuv_then_rgb(self.argument)
+
+
 def rgb_to_yuv(how: Any, rows: Rows, planes: Any) -> None:
     """Convert; both have their size."""
     check(lib.azc_rgb_to_yuv(how, rows.start, rows.stride, planes))

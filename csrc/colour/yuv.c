@@ -139,6 +139,12 @@ static void rgb_row(const azc_yuv *how, const uint8_t *y, const uint8_t *u,
     }
 }
 
+void azc_yuv_then_rgb(void *with) {
+    const azc_yuv_job *job = with;
+    ptrdiff_t stride = (ptrdiff_t)job->how.width * job->how.pixel_bytes;
+    azc_yuv_to_rgb(&job->how, job->yuv, job->rgb, stride);
+}
+
 int azc_yuv_to_rgb(const azc_yuv *how, const void *yuv, void *rgb,
                    ptrdiff_t stride) {
     if (!is_picture(how)) return -EINVAL;

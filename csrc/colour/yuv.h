@@ -32,6 +32,15 @@ int azc_rgb_to_yuv(const azc_yuv *how, const void *rgb, ptrdiff_t stride,
 int azc_yuv_to_rgb(const azc_yuv *how, const void *yuv, void *rgb,
                    ptrdiff_t stride);
 
+/* The same as what a receive does at its end, see azc_recv_then; rows without gaps. */
+typedef struct azc_yuv_job {
+    azc_yuv how;
+    const void *yuv;
+    void *rgb;
+} azc_yuv_job;
+
+void azc_yuv_then_rgb(void *job);
+
 /* What does it here: "AVX2", "NEON" or "plain".  For tests: 1 chooses plain C from
  * now on, -1 again what is best. */
 const char *azc_yuv_kind(int plain);

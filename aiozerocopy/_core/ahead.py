@@ -1,0 +1,146 @@
+"""Receives that begin before anybody waits for them, and end without Python.
+
+C goes from one to the next by itself.  Who asks for the first gets it at once if it is
+there, and while it looks at that, the others arrive.
+
+The states of one, and who owns the memory
+    queued      borrowed; the kernel writes there, and what follows the receive uses it
+    there       borrowed still, until somebody has asked for it
+    taken       the caller's
+    failed      the stream has ended, or is closed; the caller's
+
+A cancel of who waits changes none of these.  An exception while one is being queued
+takes it back, as a receive that is interrupted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import anyio
+
+from aiozerocopy._core.binding import IN_PROGRESS
+from aiozerocopy._core.errors import IncompleteReceive, StreamClosed
+from aiozerocopy._core.pins import content, pin_writable, unpin
+from aiozerocopy._core.receiving import Reception
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from typing_extensions import Buffer
+
+    from aiozerocopy._core.borrows import Port
+    from aiozerocopy._core.pictures import ThenRgb
+    from aiozerocopy._core.receiving import ReceiveStream
+    from aiozerocopy._core.waiter import Waiter
+
+T = TypeVar("T")
+
+
+class Coming(Reception, Generic[T]):
+    """One of them."""
+
+    view: Any = None
+
+    def __init__(self, port: Port, then: ThenRgb, result: T) -> None:
+        super().__init__(port, [])
+        self.then = then
+        self.result = result
+
+    def borrow(self, memory: Buffer) -> None:
+        self.view = pin_writable(memory)
+        self.views += (self.view, *self.then.pins)
+
+
+class Ahead(Generic[T]):
+    """Receives from a stream in its place: nobody else can from now on."""
+
+    def __init__(self, stream: ReceiveStream) -> None:
+        """Raises: as `ReceiveStream.receive`."""
+        self._stream = stream
+        self._coming: deque[Coming[T]] = deque()
+        stream._enter_alone()
+        stream._reception = Ahead  # (not self: that would be a cycle)
+
+    def __len__(self) -> int:
+        """How many have begun, and were not taken."""
+        return len(self._coming)
+
+    def __iter__(self) -> Iterator[T]:
+        """What these will result in."""
+        return (one.result for one in self._coming)
+
+    def begin(self, memory: Buffer, then: ThenRgb, result: T) -> None:
+        """Receive into all of ``memory`` after the others, and call ``then``.
+
+        Whoever takes it gets ``result``.
+
+        Raises: StreamClosed, StreamBroken; TypeError, BufferError: as `pin_writable`.
+        """
+        waiter = self._stream._enter()
+        one = Coming(waiter.port, then, result)
+        try:
+            one.borrow(memory)
+            self._coming.append(one)
+            self._submit(waiter, one)
+        except BaseException:
+            self._take_back(waiter, one)
+            raise
+
+    async def take(self) -> T:
+        """The first of them; cancelled, it stays the first.
+
+        Raises:
+            EndOfStream: the stream ended before its first byte.
+            IncompleteReceive: it ended later.
+            StreamBroken, StreamClosed: as for `ReceiveStream.receive`.
+        """
+        waiter = self._stream._enter()
+        await waiter.checkpoint()
+        first = self._coming[0]
+        await waiter.wait(first)
+        if first not in self._coming:
+            raise StreamClosed("the stream was closed")  # and the others forgotten
+        first.raise_if_failed()
+        n, size = first.taken + first.moved, len(first.view)
+        if n < size:
+            raise IncompleteReceive(n, size) if n else anyio.EndOfStream
+        unpin(first.views)
+        return self._coming.popleft().result
+
+    def clear(self) -> list[T]:
+        """Forget them all.  C gives the memory of each back when it ends."""
+        forgotten = list(self._coming)
+        self._coming.clear()
+        for one in forgotten:
+            if one.done:
+                unpin(one.views)
+        return [one.result for one in forgotten]
+
+    def _submit(self, waiter: Waiter, one: Coming[T]) -> None:
+        stream = self._stream
+        if stream._unread:
+            stream._take_unread(one, one.view)
+        if one.taken == len(one.view):
+            one.then()
+            one.end()
+            waiter.port.forget(one)
+            return
+        channel = stream._in
+        result = channel.receive_then(waiter.port, one, one.view, one.taken, one.then)
+        if result not in (0, IN_PROGRESS):
+            raise channel.refused(result, one.total)
+
+    def _take_back(self, waiter: Waiter, one: Coming[T]) -> None:
+        """It has failed to begin, or was interrupted: keep what has arrived."""
+        stream = self._stream
+        stream._in.take_back_blocking(waiter.port, one)
+        if one in self._coming:
+            self._coming.remove(one)
+        n = one.taken + one.moved
+        if n:
+            stream._unread = content(one.view, n) + stream._unread
+        if one.done:
+            unpin(one.views)

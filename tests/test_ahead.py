@@ -1,0 +1,183 @@
+"""Receives that begin before anybody waits for them, and are converted in C."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.lowlevel
+import pytest
+from gates import Gate
+from links import KINDS, Link, cancelled_at, open_link, open_unread, wait_for_file
+from oracle import payload
+
+from aiozerocopy import IncompleteReceive, StreamClosed
+from aiozerocopy._core.ahead import Ahead
+from aiozerocopy.frames import Conversion
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from aiozerocopy import ReceiveStream
+
+pytestmark = pytest.mark.anyio
+
+SIZE = 400_000
+SMALL = Conversion("rgb24", "yuv420p", (64, 48))
+LARGE = Conversion("bgra", "nv12", (320, 200))
+Picture = tuple[bytearray, bytearray]  # as it came, and as pixels
+
+
+@pytest.fixture(params=KINDS)
+def source(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[tuple[Link, bytes]]:
+    data = bytes(payload(11, SIZE))
+    with open_unread(request.param, tmp_path, data) as link:
+        if link.kind == "file":
+            wait_for_file(link, len(data))
+        yield link, data
+
+
+class Pictures(Ahead[Picture]):
+    def __init__(self, stream: ReceiveStream, conversion: Conversion = SMALL) -> None:
+        super().__init__(stream)
+        self._conversion = conversion
+
+    def begin_some(self, most: int = 3) -> None:
+        while len(self) < most:
+            planes = bytearray(self._conversion.yuv_bytes)
+            pixels = bytearray(self._conversion.rgb_bytes)
+            then = self._conversion.then_rgb(planes, pixels)
+            self.begin(planes, then, (planes, pixels))
+
+    async def next(self) -> bytearray:
+        self.begin_some()
+        planes, pixels = await self.take()
+        expected = bytearray(len(pixels))
+        self._conversion.to_rgb(planes, expected)
+        assert pixels == expected
+        for memory in (planes, pixels):
+            memory.append(0)  # nobody else has it
+        return planes[:-1]
+
+    async def rest(self) -> bytearray:
+        """All to the end, which comes within a picture."""
+        received = bytearray()
+        with pytest.raises(IncompleteReceive) as caught:
+            while True:
+                received += await self.next()
+        begun, _ = next(iter(self))
+        assert 0 < caught.value.received < caught.value.total == len(begun)
+        return received + begun[: caught.value.received]
+
+
+@pytest.mark.parametrize("conversion", [SMALL, LARGE], ids=["small", "large"])
+async def test_all_and_the_end(
+    source: tuple[Link, bytes], conversion: Conversion
+) -> None:
+    link, data = source
+    async with link.receiver() as stream:
+        pictures = Pictures(stream, conversion)
+        assert await pictures.rest() == data
+        assert len(pictures.clear()) == 3
+        with pytest.raises(anyio.EndOfStream):
+            await pictures.next()
+
+
+async def test_cancel_at_every_await_loses_nothing(source: tuple[Link, bytes]) -> None:
+    link, data = source
+    received = bytearray()
+    async with link.receiver() as stream:
+        pictures = Pictures(stream, LARGE)
+        for n in (1, 2, 3, 4, 1, 1):
+            cancelled, planes = await cancelled_at(pictures.next(), n)
+            if not cancelled:
+                received += planes
+        received += await pictures.rest()
+    assert received == data
+
+
+@pytest.mark.parametrize("n", [1, SMALL.yuv_bytes, 2 * SMALL.yuv_bytes + 5])
+async def test_what_was_received_before_comes_first(
+    source: tuple[Link, bytes], n: int
+) -> None:
+    link, data = source
+    async with link.receiver() as stream:
+        begun = bytearray(n)
+        await stream.receive_exactly(begun)
+        stream._unread = bytes(begun)
+        pictures = Pictures(stream)
+        assert await pictures.rest() == data
+
+
+async def test_all_come_without_anybody_who_waits(
+    source: tuple[Link, bytes],
+) -> None:
+    link, data = source
+    async with link.receiver() as stream:
+        pictures = Pictures(stream)
+        pictures.begin_some(5)
+        await anyio.lowlevel.checkpoint()
+        received = b"".join([(await pictures.take())[0] for _ in range(5)])
+        with pytest.raises(anyio.BusyResourceError):
+            await stream.receive()
+        assert received + await pictures.rest() == data
+
+
+async def test_closed_meanwhile(tmp_path: Path) -> None:
+    with open_link("pipe", tmp_path) as link:
+        stream = link.receiver()
+        pictures = Pictures(stream)
+        pictures.begin_some()
+        async with anyio.create_task_group() as tasks:
+
+            async def take() -> None:
+                with pytest.raises(StreamClosed):
+                    await pictures.take()
+
+            tasks.start_soon(take)
+            await anyio.wait_all_tasks_blocked()
+            await stream.aclose()
+        with pytest.raises(StreamClosed):
+            pictures.begin_some(4)
+        for planes, pixels in pictures.clear():
+            planes.append(0)
+            pixels.append(0)
+
+
+@pytest.mark.parametrize("end", ["cancel", "close"])
+async def test_memory_stays_borrowed_until_all_is_done(
+    source: tuple[Link, bytes], end: str
+) -> None:
+    """... although the receive is cancelled, or the stream closed, before that."""
+    link, data = source
+    memory, gate = bytearray(len(data)), Gate()
+    stream = link.receiver()
+    ahead: Ahead[None] = Ahead(stream)
+    ahead.begin(memory, gate.before(), None)
+    await gate.until_begun()
+    one, waiter = ahead._coming[0], stream._enter()
+    try:
+        if end == "cancel":
+            assert not stream._in.take_back(waiter.port, one)
+        else:
+            stream.abort()
+        with pytest.raises(BufferError):
+            memory.append(0)
+        assert not one.done
+    finally:
+        gate.open()
+    await waiter.wait(one)
+    assert (one.status, one.moved) == (0, len(memory))
+    ahead.clear()
+    memory.append(0)
+    await stream.aclose()
+
+
+def test_sizes_are_checked() -> None:
+    with pytest.raises(ValueError, match="4,608 bytes, not 4,607"):
+        SMALL.then_rgb(bytearray(SMALL.yuv_bytes - 1), bytearray(SMALL.rgb_bytes))
+    with pytest.raises(ValueError, match="9,216 bytes, not 9,215"):
+        SMALL.then_rgb(bytearray(SMALL.yuv_bytes), bytearray(SMALL.rgb_bytes - 1))
