@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import functools
 import subprocess
-import threading
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -18,10 +17,10 @@ from ffmpegs import ffmpeg as ffmpeg
 from ffmpegs import frames_of, needed
 from ffmpegs import pretend as pretend
 from ffmpegs import quick_ffmpeg as quick_ffmpeg
+from gates import Gate
 from links import until
 
 import aiozerocopy as azc
-from aiozerocopy._core import pictures
 from aiozerocopy.ffmpeg import FFmpegError, Reader, decoding, find_ffmpeg, reader
 from aiozerocopy.ffmpeg.arguments import part_arguments
 from aiozerocopy.ffmpeg.decoding import Request, conversion_of
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 SIZE = WIDTH, HEIGHT = 64, 48
+LARGE = (640, 480)  # too large to be received in the loop's thread
 HD = (1280, 48)  # wide enough to be taken for HD
 COLOURS = ((81, 90, 240), (145, 54, 34), (41, 240, 110), (126, 128, 128), (60, 140, 90))
 
@@ -72,10 +72,10 @@ def make_film(
     return path
 
 
-def numbered(path: Path, count: int = 30) -> Path:
+def numbered(path: Path, count: int = 30, size: tuple[int, int] = SIZE) -> Path:
     """Each picture is a bit lighter than the one before it."""
-    pictures = [flat((20 + 7 * number, 128, 128)) for number in range(count)]
-    return make_film(path, pictures=pictures)
+    pictures = [flat((20 + 7 * number, 128, 128), size) for number in range(count)]
+    return make_film(path, pictures=pictures, size=size)
 
 
 def numbers(frames: Sequence[bytes | NDArray[Any]]) -> list[int]:
@@ -440,30 +440,15 @@ def test_nothing_to_tell(pix_fmt: str, film: Pictures) -> None:
 # ---- cancelled, and closed ---------------------------------------------------------
 
 
-class Gate:
-    """Holds up the conversions, in their threads, until it is opened."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.begun, self._open = threading.Event(), threading.Event()
-        convert = pictures.yuv_to_rgb
-
-        def yuv_to_rgb(*args: Any) -> None:
-            self.begun.set()
-            self._open.wait()
-            convert(*args)
-
-        monkeypatch.setattr("aiozerocopy.frames.yuv_to_rgb", yuv_to_rgb)
-
-    async def until_begun(self) -> None:
-        await until(self.begun.is_set)
-
-    def open(self) -> None:
-        self._open.set()
-
-
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    gate = Gate(monkeypatch)
+    """Holds up the conversions in C, until it is opened."""
+    gate, then_rgb = Gate(), Conversion.then_rgb
+
+    def held_up(*arguments: Any) -> Any:
+        return gate.before(then_rgb(*arguments))
+
+    monkeypatch.setattr(Conversion, "then_rgb", held_up)
     yield gate
     gate.open()
 
@@ -483,64 +468,73 @@ async def test_cancelled_receives_lose_nothing(tmp_path: Path) -> None:
     assert numbers(frames) == list(range(30))
 
 
-async def test_conversion_outlasts_a_cancel(gate: Gate, tmp_path: Path) -> None:
-    async with Reader(numbered(tmp_path / "a.mkv", 2), copy=True) as film:
-        frames: list[Any] = []
+async def test_cancel_waits_for_no_conversion(gate: Gate, tmp_path: Path) -> None:
+    async with Reader(numbered(tmp_path / "a.mkv", 3, LARGE), slots=2) as film:
         async with anyio.create_task_group() as tasks:
-
-            async def receive() -> None:
-                frames.append(await film.receive())
-
-            tasks.start_soon(receive)
+            tasks.start_soon(film.receive)
             await gate.until_begun()
             tasks.cancel_scope.cancel()
-            gate.open()
-        frames += [frame async for frame in film]
-    assert numbers(frames) == [0, 1]
-
-
-async def test_asyncios_own_cancel(
-    anyio_backend_name: str, gate: Gate, tmp_path: Path
-) -> None:
-    """It does not wait for the thread, which then writes where nobody looks."""
-    if anyio_backend_name != "asyncio":
-        pytest.skip("asyncio alone")
-    async with Reader(numbered(tmp_path / "a.mkv", 3), slots=2) as film:
-        assert film.pool
-        task = asyncio.ensure_future(film.receive())
-        await gate.until_begun()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert film.pool.stats.free == 1  # the thread has it
+        pool = film.pool
+        assert pool
+        assert pool.stats.free == 0  # what is received has them
         gate.open()
         frames = []
         async for frame in film:
             with frame:
                 frames.append(bytes(frame.view))
-        pool = film.pool
-        await until(lambda: pool.stats.free == 2)
+        assert pool.stats.free == 2
     assert numbers(frames) == [0, 1, 2]
 
 
 async def test_closed_while_it_converts(gate: Gate, tmp_path: Path) -> None:
-    film = await Reader(numbered(tmp_path / "a.mkv", 3))
+    film = await Reader(numbered(tmp_path / "a.mkv", 3, LARGE))
+    pool = film.pool
+    assert pool
     async with anyio.create_task_group() as tasks:
 
         async def receive() -> None:
-            with await film.receive() as frame:
-                assert numbers([bytes(frame.view)]) == [0]
+            with contextlib.suppress(azc.StreamClosed):  # if that is noticed first
+                with await film.receive() as frame:
+                    assert numbers([bytes(frame.view)]) == [0]
 
         tasks.start_soon(receive)
         await gate.until_begun()
-        await film.aclose()
+        tasks.start_soon(film.aclose)
+        await anyio.wait_all_tasks_blocked()
         gate.open()
     with pytest.raises(azc.StreamClosed):
         await film.receive()
+    assert pool.stats.free == 3
+
+
+async def test_next_frame_comes_while_the_last_is_looked_at(tmp_path: Path) -> None:
+    async with Reader(numbered(tmp_path / "a.mkv", 2, LARGE)) as film:
+        assert film.pool
+        with await film.receive() as frame:
+            assert film.pool.stats.free == 1
+            converter: Any = film._converter
+            coming = converter._coming._coming[0]
+            await until(lambda: coming.done)
+            assert numbers([bytes(frame.view)]) == [0]
+        with await film.receive() as frame:
+            assert numbers([bytes(frame.view)]) == [1]
+
+
+async def test_no_frame_of_a_shared_pool_comes_ahead(tmp_path: Path) -> None:
+    """That slot may be what another one waits for."""
+    path = numbered(tmp_path / "a.mkv")
+    pool = azc.FramePool((HEIGHT, WIDTH, 3), slots=2)
+    async with Reader(path, pool=pool) as one, Reader(path, pool=pool) as other:
+        for number in range(30):
+            for film in (one, other):
+                with await film.receive() as frame:
+                    assert numbers([bytes(frame.view)]) == [number]
+                    assert pool.stats.free == 1
+    pool.close()
 
 
 async def test_one_task_at_a_time(gate: Gate, tmp_path: Path) -> None:
-    async with Reader(numbered(tmp_path / "a.mkv", 3)) as film:
+    async with Reader(numbered(tmp_path / "a.mkv", 3, LARGE)) as film:
         async with anyio.create_task_group() as tasks:
 
             async def receive() -> None:
@@ -552,19 +546,19 @@ async def test_one_task_at_a_time(gate: Gate, tmp_path: Path) -> None:
                 await film.receive()
             gate.open()
         assert film.pool
-        assert film.pool.stats.free == 3
+        assert film.pool.stats.free == 2  # one is the next frame's
 
 
-async def test_conversion_that_fails(
+async def test_conversion_that_cannot_begin(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def to_rgb(*_: object) -> None:
+    def then_rgb(*_: object) -> None:
         raise MemoryError
 
     async with Reader(numbered(tmp_path / "a.mkv", 2)) as film:
         assert film.pool
         with monkeypatch.context() as patch:
-            patch.setattr(Conversion, "to_rgb", to_rgb)
+            patch.setattr(Conversion, "then_rgb", then_rgb)
             with pytest.raises(MemoryError):
                 await film.receive()
         assert film.pool.stats.free == film.pool.slots
@@ -575,12 +569,14 @@ async def test_conversion_that_fails(
 # ---- memory ------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("convert", ["auto", "ffmpeg"])
 async def test_pool_that_runs_dry_is_told_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    convert: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(reader, "_PATIENCE", 0.01)
     frames: list[azc.Frame] = []
-    async with Reader(numbered(tmp_path / "a.mkv"), slots=2) as film:
+    path = numbered(tmp_path / "a.mkv")
+    async with Reader(path, slots=2, convert=convert) as film:
 
         async def receive_all() -> None:
             async for frame in film:

@@ -13,23 +13,26 @@ the caller's memory for a millisecond.
 from __future__ import annotations
 
 import threading
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import anyio
 from anyio import to_thread
 
+from aiozerocopy._core.ahead import Ahead
 from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.leases import memory_of
 from aiozerocopy.ffmpeg.running import failure
-from aiozerocopy.pool import FramePool
+from aiozerocopy.pool import Frame, FramePool
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from typing_extensions import Buffer
 
     from aiozerocopy.frames import Conversion
-    from aiozerocopy.pool import Frame
     from aiozerocopy.streams import ReceiveStream, SendStream, Ticket
+
+T = TypeVar("T", bound="Buffer")
 
 _SLOTS = 4
 
@@ -99,33 +102,58 @@ _MARK = b"FRAME\n"  # before each picture
 _NO_MARK = "FFmpeg has sent something else than a frame: try convert='ffmpeg'"
 
 
-class ReceivingConverter:
-    """Receives one picture of YUV4MPEG after the other, and converts it.
+_AHEAD = 2  # pictures that are received before they are asked for, but one
 
-    A picture that was received stays until it was converted for somebody.  So a cancel
-    loses nothing, not even one of asyncio's, which does not wait for the thread: what
-    that still writes to is pinned until it ends, and nobody else gets it.
+
+class ReceivingConverter(Generic[T]):
+    """Receives one picture of YUV4MPEG after the other as pixels.
+
+    C receives and converts the next while the program looks at the last, if there is
+    memory for it.  A cancel changes nothing: the picture is the next one's.
     """
 
-    def __init__(self, conversion: Conversion) -> None:
+    def __init__(self, conversion: Conversion, stream: ReceiveStream) -> None:
         self._conversion = conversion
-        self._marked = memoryview(bytearray(len(_MARK) + conversion.yuv_bytes))
-        self._planes = self._marked[len(_MARK) :]
-        self._has_picture = False
+        picture = len(_MARK) + conversion.yuv_bytes
+        self._marked = [memoryview(bytearray(picture)) for _ in range(_AHEAD)]
+        self._coming: Ahead[tuple[memoryview, T]] = Ahead(stream)
         self._alone = anyio.ResourceGuard("reading from")
-        self._limiter = anyio.CapacityLimiter(1)
 
-    async def receive(self, stream: ReceiveStream, pixels: Buffer) -> None:
-        """The next picture, as pixels.
+    async def receive(
+        self, room: Callable[[], Awaitable[T]], spare: Callable[[], T | None]
+    ) -> T:
+        """The next picture, in memory that one of the two has got; `spare` has none
+        for a picture ahead, where it would have to wait.
 
-        Raises: as `ReceiveStream.receive_exactly`; FFmpegError: what comes is none.
+        Raises: as `Ahead.take`, and what the two raise; FFmpegError: it is no picture.
         """
         with self._alone:
-            if not self._has_picture:
-                await stream.receive_exactly(self._marked)
-                if self._marked[: len(_MARK)] != _MARK:
-                    raise failure(None, "", _NO_MARK)
-                self._has_picture = True
-            convert = partial(self._conversion.to_rgb, self._planes, pixels)
-            await to_thread.run_sync(convert, limiter=self._limiter)
-            self._has_picture = False
+            if not self._coming:
+                self._begin(await room())
+            if len(self._coming) < _AHEAD and (pixels := spare()) is not None:
+                self._begin(pixels)
+            marked, pixels = await self._coming.take()
+            if marked[: len(_MARK)] != _MARK:
+                _let_go(pixels)
+                raise failure(None, "", _NO_MARK)
+            return pixels
+
+    def _begin(self, pixels: T) -> None:
+        busy = [id(marked) for marked, _ in self._coming]
+        marked = next(one for one in self._marked if id(one) not in busy)
+        try:
+            then = self._conversion.then_rgb(marked[len(_MARK) :], pixels)
+            self._coming.begin(marked, then, (marked, pixels))
+        except BaseException:
+            _let_go(pixels)
+            raise
+
+    def close(self) -> None:
+        """Let go of the memory of those that came ahead."""
+        for _, pixels in self._coming.clear():
+            _let_go(pixels)
+
+
+def _let_go(memory: object) -> None:
+    if isinstance(memory, Frame):
+        memory.release()

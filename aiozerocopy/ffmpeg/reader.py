@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, cast, overload
 
 import anyio
@@ -64,10 +65,11 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
     NumPy array of your own instead, which you may keep, and there is no pool.
 
     A file with frames in yuv420p, as most have, is converted to rgb24, rgba and their
-    like by `aiozerocopy.frames`, in a thread; ``convert="ffmpeg"`` leaves that to
-    FFmpeg, which converts all others.  Either way a film is taken for what it says it
-    is.  A file that says nothing is BT.709 from 1280x720 on, and else BT.601, as
-    players have it; other sources FFmpeg takes for BT.601 then.
+    like by `aiozerocopy.frames`, in C: the next frame while you look at the last, if
+    there is a slot for it in a pool of the Reader's own.  ``convert="ffmpeg"`` leaves
+    that to FFmpeg, which converts all others.  Either way a film is taken for what it
+    says it is.  A file that says nothing is BT.709 from 1280x720 on, and else BT.601,
+    as players have it; other sources FFmpeg takes for BT.601 then.
     """
 
     @overload
@@ -152,7 +154,7 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
         self._process: Process | None = None
         self._facts: Facts | None = None
         self._layout: Layout | None = None
-        self._converter: ReceivingConverter | None = None
+        self._converter: ReceivingConverter[Frame | npt.NDArray[Any]] | None = None
         self._ended = self._closed = self._has_warned = False
 
     # -- the beginning ------------------------------------------------------------
@@ -192,7 +194,7 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
         if facts is not None and request.as_they_are:
             conversion = conversion_of(facts, self.pix_fmt)
             assert conversion is not None  # or there was a better request
-            self._converter = ReceivingConverter(conversion)
+            self._converter = ReceivingConverter(conversion, self._stream)
         return facts
 
     def _is_file(self) -> bool:
@@ -263,30 +265,57 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
             raise StreamClosed("the video was closed")
         if self._ended or self._layout is None:
             raise anyio.EndOfStream
-        frame = await self._room(self._layout)
         try:
-            if self._converter is None:
-                await stream.receive_exactly(frame)
-            else:
-                await self._converter.receive(stream, frame)
-        except BaseException as error:
-            if isinstance(frame, Frame):
-                frame.release()
-            if isinstance(error, anyio.EndOfStream):
-                await self._end()
-            elif isinstance(error, IncompleteReceive):
-                raise await self._incomplete(error) from error
+            frame = await self._next(stream, self._layout)
+        except anyio.EndOfStream:
+            await self._end()
             raise
+        except IncompleteReceive as error:
+            raise await self._incomplete(error) from error
         self.frames_received += 1
         return cast("Picture", frame)
+
+    async def _next(
+        self, stream: ReceiveStream, layout: Layout
+    ) -> Frame | npt.NDArray[Any]:
+        if self._converter is None:
+            return await self._as_it_is(stream, layout)
+        room, spare = partial(self._room, layout), partial(self._spare, layout)
+        return await self._converter.receive(room, spare)
+
+    async def _as_it_is(
+        self, stream: ReceiveStream, layout: Layout
+    ) -> Frame | npt.NDArray[Any]:
+        frame = await self._room(layout)
+        try:
+            await stream.receive_exactly(frame)
+        except BaseException:
+            if isinstance(frame, Frame):
+                frame.release()
+            raise
+        return frame
+
+    def _spare(self, layout: Layout) -> Frame | npt.NDArray[Any] | None:
+        """Memory for one more frame, if that takes nobody's place."""
+        if self._pool is None:
+            return self._array(layout)
+        if not self._own_pool:
+            return None
+        try:
+            return self._pool.acquire_nowait()
+        except anyio.WouldBlock:
+            return None
+
+    def _array(self, layout: Layout) -> npt.NDArray[Any]:
+        with extras.optional("copy=True", "numpy"):
+            import numpy
+
+        return numpy.empty(layout.shape, layout.dtype)
 
     async def _room(self, layout: Layout) -> Frame | npt.NDArray[Any]:
         """Memory for a frame."""
         if self._pool is None:
-            with extras.optional("copy=True", "numpy"):
-                import numpy
-
-            return numpy.empty(layout.shape, layout.dtype)
+            return self._array(layout)
         if self._has_warned or self._pool.stats.free:
             return await self._pool.acquire()
         with anyio.move_on_after(_PATIENCE):
@@ -297,25 +326,31 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
             f"released for {_PATIENCE:g} s. Release each when it is done with (with "
             "frame: ...), have more slots=, or keep them with copy=True",
             RuntimeWarning,
-            stacklevel=4,  # the caller's line, if that is an async for
+            stacklevel=6,  # the caller's line, if that is an async for
         )
         return await self._pool.acquire()
 
     async def _end(self) -> None:
         """No more bytes come: raise if FFmpeg failed."""
-        self._ended = True
+        self._give_up()
         assert self._process is not None
         code = await self._process.wait()
         if code:
             raise failure(code, self.log) from None
 
     async def _incomplete(self, error: IncompleteReceive) -> FFmpegError:
-        self._ended = True
+        self._give_up()
         assert self._process is not None
         with anyio.move_on_after(LAST_WORDS):
             await self._process.wait()
         where = f"the video ended inside frame {self.frames_received:,}: {error}"
         return failure(self._process.returncode, self.log, where)
+
+    def _give_up(self) -> None:
+        """Nothing is to come, and the memory for it is free again."""
+        self._ended = True
+        if self._converter is not None:
+            self._converter.close()
 
     @property
     def _stream(self) -> ReceiveStream:
@@ -375,6 +410,7 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
         if self._own_pool and self._pool is not None:
             self._pool.close()
         await self._stop()
+        self._give_up()
 
     async def _stop(self) -> None:
         if self._process is not None:
