@@ -61,6 +61,7 @@ MEMORY = Sanitizer(
         "contract/test_p0_done_means_yours.py",
         "contract/test_p2_no_later_bytes.py",
         "contract/test_p3_no_leak.py",
+        "test_ahead.py",
         "test_copied_sends.py",
         "test_fds.py",
         "test_finalizers.py",
@@ -89,6 +90,7 @@ THREADS = Sanitizer(
     # sanitizer's own.)
     tests=[
         "contract",
+        "test_ahead.py",
         "test_copied_sends.py",
         "test_fds.py",
         "test_gate.py",
