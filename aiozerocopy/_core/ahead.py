@@ -97,9 +97,8 @@ class Ahead(Generic[T]):
             IncompleteReceive: it ended later.
             StreamBroken, StreamClosed: as for `ReceiveStream.receive`.
         """
-        waiter = self._stream._enter()
+        waiter, first = self._stream._enter(), self._coming[0]
         await waiter.checkpoint()
-        first = self._coming[0]
         await waiter.wait(first)
         if first not in self._coming:
             raise StreamClosed("the stream was closed")  # and the others forgotten
