@@ -225,7 +225,6 @@ static void finish_received(azc_channel *channel) {
         op->then(op->with);
         azc__lock(channel);
         channel->in_call = op->in_then = false;
-        op->then = NULL;
     }
 }
 

@@ -35,8 +35,8 @@ struct azc_op {
     azc_fds *fds;     /* that go out or come with its bytes, or NULL */
     void (*then)(void *with); /* what its end waits for, once all is received */
     void *with;
-    bool in_then;         /* which uses its memory now */
-    void *rescue;     /* the copied rest, to be freed */
+    bool in_then; /* which uses its memory now */
+    void *rescue; /* the copied rest, to be freed */
     struct iovec *vec, first[VEC_INLINE];
     int count, at; /* vec[at] is the first with bytes left, advanced in place */
     uint64_t into; /* bytes of vec[at] that were moved */

@@ -847,6 +847,68 @@ static void check_receive(int kind, const char *of) {
     end_with(&it);
 }
 
+/* What a receive calls at its end. */
+typedef struct ending {
+    stream *it;
+    enum { ONLY_COUNTS, CANCELS, CLOSES } does;
+    int calls;
+} ending;
+
+static void at_the_end(void *with) {
+    ending *its = with;
+    azc_event event;
+    its->calls++;
+    CHECK(is_silent(its->it));
+    if (its->does == CANCELS)
+        CHECK(azc_cancel(its->it->channel, its->it->token, 0, &event) ==
+              AZC_LATER);
+    if (its->does == CLOSES)
+        CHECK(azc_close(its->it->channel, 0, 0) == -EINPROGRESS);
+    CHECK(is_silent(its->it));
+}
+
+static ssize_t receive_then(ending *its, size_t n) {
+    its->it->token++;
+    return azc_recv_then(its->it->channel, its->it->port, its->it->token,
+                         memory, n, at_the_end, its);
+}
+
+/* Once for each that has all its bytes, before that is told; and what is asked for
+ * meanwhile comes too late. */
+static void check_receive_then(int kind, int does, const char *of) {
+    begin("azc_recv_then", of);
+    stream it = open_stream(kind, AZC_IN, 0);
+    ending its = {&it, ONLY_COUNTS, 0};
+    peer_feed(it.flow, 14);
+    ssize_t r = receive_then(&its, 10);
+    sim_idle(); /* a FIFO is the pump's */
+    CHECK(its.calls == 1 && (r == 10 || tells(&it, it.token, 0, 10)));
+    CHECK(receive_then(&its, 10) == -EINPROGRESS);
+    sim_idle();
+    CHECK(is_silent(&it) && its.calls == 1);
+    peer_feed(it.flow, 6);
+    sim_idle();
+    CHECK(its.calls == 2 && tells(&it, it.token, 0, 10));
+    CHECK(has_received(&it, 10, 10));
+    for (int i = 0; i < 3; i++) CHECK(receive_then(&its, 10) == -EINPROGRESS);
+    its.does = does;
+    it.token -= 2;
+    peer_feed(it.flow, 10);
+    sim_idle();
+    CHECK(its.calls == 3 && tells(&it, it.token, 0, 10));
+    if (does == CLOSES) {
+        CHECK(tells(&it, it.token + 1, -ESHUTDOWN, 0));
+        CHECK(tells(&it, it.token + 2, -ESHUTDOWN, 0));
+    } else {
+        peer_feed(it.flow, 3);
+        peer_end(it.flow, 0);
+        sim_idle();
+        CHECK(its.calls == 3 && tells(&it, it.token + 1, 0, 3));
+        CHECK(tells(&it, it.token + 2, 0, 0));
+    }
+    end_with(&it);
+}
+
 /* What is received yields to nobody: it returns how much it is. */
 static void check_receive_budget(void) {
     begin("azc_recv", "many");
@@ -1215,6 +1277,11 @@ int main(void) {
     check_sizes();
     check_receive(SOCKET, "a socket");
     check_receive(PIPE, "a pipe");
+    check_receive_then(SOCKET, ONLY_COUNTS, "a socket");
+    check_receive_then(SOCKET, CANCELS, "a socket, cancelled meanwhile");
+    check_receive_then(PIPE, CLOSES, "a pipe, closed meanwhile");
+    check_receive_then(FIFO, CANCELS, "a FIFO, cancelled meanwhile");
+    check_receive_then(FIFO, CLOSES, "a FIFO, closed meanwhile");
     check_receive_budget();
     check_receive_alone();
     check_receive_errors();
