@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
@@ -13,6 +13,7 @@ from oracle import payload
 
 from aiozerocopy import IncompleteReceive, StreamClosed
 from aiozerocopy._core.ahead import Ahead
+from aiozerocopy._core.borrows import borrowed
 from aiozerocopy.frames import Conversion
 
 if TYPE_CHECKING:
@@ -178,6 +179,23 @@ async def test_memory_stays_borrowed_until_all_is_done(
     ahead.clear()
     memory.append(0)
     await stream.aclose()
+
+
+def test_what_c_has_outlives_all_that_knows_of_it(tmp_path: Path) -> None:
+    """... a loop too, that was closed while receives were going on."""
+    with open_link("pipe", tmp_path) as link:
+        stream = link.receiver()
+
+        async def begin() -> tuple[int, Any]:
+            planes, pixels = bytearray(SMALL.yuv_bytes), bytearray(SMALL.rgb_bytes)
+            then = SMALL.then_rgb(planes, pixels)
+            ahead = Ahead[None](stream)
+            ahead.begin(planes, then, None)
+            return ahead._coming[0].token, then.argument
+
+        token, job = anyio.run(begin)
+        assert any(view is job for view in borrowed[token])
+        stream.abort()
 
 
 def test_sizes_are_checked() -> None:

@@ -51,7 +51,7 @@ class Coming(Reception, Generic[T]):
 
     def borrow(self, memory: Buffer) -> None:
         self.view = pin_writable(memory)
-        self.views += (self.view, *self.then.pins)
+        self.views += (self.view, *self.then.borrowed)
 
 
 class Ahead(Generic[T]):

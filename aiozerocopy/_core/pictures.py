@@ -67,10 +67,11 @@ class ThenRgb:
     """A picture that is received, and then converted in C: see azc_recv_then."""
 
     def __init__(self, how: Any, planes: Any, pixels: Any) -> None:
-        """Both are pins, of the right size, and borrowed until the receive is over."""
+        """Both are pins, and of the right size."""
         self.function = ffi.addressof(lib, "azc_yuv_then_rgb")
         self.argument = ffi.new("azc_yuv_job *", (how[0], planes, pixels))
-        self.pins = [planes, pixels]
+        # What C has until the receive is over, whoever has forgotten that by then.
+        self.borrowed = [planes, pixels, self.argument]
 
     def __call__(self) -> None:
         """Convert here and now."""

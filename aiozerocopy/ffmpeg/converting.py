@@ -102,7 +102,7 @@ _MARK = b"FRAME\n"  # before each picture
 _NO_MARK = "FFmpeg has sent something else than a frame: try convert='ffmpeg'"
 
 
-_AHEAD = 2  # pictures that are received before they are asked for, but one
+_AHEAD = 2  # pictures at a time: the one that is asked for, and the next
 
 
 class ReceivingConverter(Generic[T]):

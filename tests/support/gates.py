@@ -45,4 +45,4 @@ class Nothing:
     def __init__(self) -> None:
         self.function = None
         self.argument = ffi.NULL
-        self.pins: list[Any] = []
+        self.borrowed: list[Any] = []
