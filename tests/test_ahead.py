@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
 import pytest
+from answering import Answering
 from gates import Gate
-from links import KINDS, Link, cancelled_at, open_link, open_unread, wait_for_file
+from links import (
+    KINDS,
+    Link,
+    attempt,
+    cancelled_at,
+    open_link,
+    open_unread,
+    others_wait,
+    wait_for_file,
+)
 from oracle import payload
 
-from aiozerocopy import IncompleteReceive, StreamClosed
-from aiozerocopy._core.ahead import Ahead
+import aiozerocopy as azc
+from aiozerocopy import IncompleteReceive, StreamBroken, StreamClosed
+from aiozerocopy._core import channel
+from aiozerocopy._core.ahead import Ahead, Coming
 from aiozerocopy._core.borrows import borrowed
+from aiozerocopy._core.channel import Channel
 from aiozerocopy.frames import Conversion
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from aiozerocopy import ReceiveStream
+    from aiozerocopy import ReceiveStream, SendStream
 
 pytestmark = pytest.mark.anyio
 
 SIZE = 400_000
 SMALL = Conversion("rgb24", "yuv420p", (64, 48))
+PLANES = bytes(payload(12, SMALL.yuv_bytes))
 LARGE = Conversion("bgra", "nv12", (320, 200))
 Picture = tuple[bytearray, bytearray]  # as it came, and as pixels
 
@@ -125,6 +140,126 @@ async def test_all_come_without_anybody_who_waits(
         with pytest.raises(anyio.BusyResourceError):
             await stream.receive()
         assert received + await pictures.rest() == data
+
+
+# ---- when it goes wrong --------------------------------------------------------------
+
+
+@pytest.fixture
+async def empty() -> AsyncIterator[tuple[Pictures, SendStream]]:
+    """A pipe with nothing in it, and its other end."""
+    async with azc.pipe() as (reader, writer):
+        pictures = Pictures(reader)
+        yield pictures, writer
+    pictures.clear()
+
+
+def known_to(stream: ReceiveStream) -> list[object]:
+    """The receives that its loop waits to hear of."""
+    operations = stream._enter().port.operations.values()
+    return [one for one in operations if isinstance(one, Coming)]
+
+
+async def test_nobody_else_may_be_receiving(
+    empty: tuple[Pictures, SendStream],
+) -> None:
+    pictures, _ = empty
+    with pytest.raises(anyio.BusyResourceError):
+        Pictures(pictures._stream)
+
+
+async def test_memory_that_cannot_be_used(empty: tuple[Pictures, SendStream]) -> None:
+    pictures, writer = empty
+    planes, pixels = bytearray(SMALL.yuv_bytes), bytearray(SMALL.rgb_bytes)
+    then = SMALL.then_rgb(planes, pixels)
+    with pytest.raises(BufferError, match="read-only") as caught:
+        pictures.begin(bytes(SMALL.yuv_bytes), then, (planes, pixels))
+    assert caught.value.__traceback__  # which holds no memory
+    assert len(pictures) == 0
+    planes.append(0)
+    pixels.append(0)
+    await writer.send(PLANES)
+    assert await pictures.next() == PLANES
+
+
+async def test_refused(
+    empty: tuple[Pictures, SendStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures, writer = empty
+    pictures.begin_some(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(channel, "lib", Answering("azc_recv_then", -errno.EIO))
+        with pytest.raises(StreamBroken) as caught:
+            pictures.begin_some(2)
+    assert (caught.value.errno, caught.value.total) == (errno.EIO, SMALL.yuv_bytes)
+    assert len(pictures) == 1
+    await writer.send(PLANES)
+    assert await pictures.next() == PLANES
+
+
+@pytest.mark.parametrize("there", [0, 1, SMALL.yuv_bytes])
+@pytest.mark.parametrize("unread", [0, 3])
+async def test_interrupted_when_it_has_begun(
+    there: int,
+    unread: int,
+    empty: tuple[Pictures, SendStream],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pictures, writer = empty
+    stream = pictures._stream
+    await writer.send(PLANES[unread:][:there])
+    stream._unread = PLANES[:unread]
+    receive_then = Channel.receive_then
+
+    def interrupted(*arguments: Any) -> int:
+        receive_then(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Channel, "receive_then", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pictures.begin_some(1)
+    assert len(pictures) == 0
+    assert stream._unread == PLANES[: min(unread + there, len(PLANES))]
+    assert not known_to(stream)
+    await writer.send(PLANES[unread + there :])
+    assert await pictures.next() == PLANES
+
+
+async def test_nothing_of_what_was_there_already_is_left(
+    empty: tuple[Pictures, SendStream],
+) -> None:
+    pictures, _ = empty
+    stream = pictures._stream
+    stream._unread = PLANES + PLANES[:5]
+    pictures.begin_some(1)
+    assert not known_to(stream)
+    assert stream._unread == PLANES[:5]
+    planes, _ = await pictures.take()
+    assert planes == PLANES
+
+
+async def test_given_up_while_somebody_waits(
+    empty: tuple[Pictures, SendStream],
+) -> None:
+    pictures, writer = empty
+    pictures.begin_some(1)
+    async with anyio.create_task_group() as tasks:
+        taking = attempt(tasks, pictures.take)
+        await others_wait()
+        pictures.clear()
+        await writer.send(PLANES)
+    assert isinstance(taking.error, StreamClosed)
+
+
+async def test_closed_without_giving_up(empty: tuple[Pictures, SendStream]) -> None:
+    pictures, _ = empty
+    pictures.begin_some(1)
+    async with anyio.create_task_group() as tasks:
+        taking = attempt(tasks, pictures.take)
+        await others_wait()
+        await pictures._stream.aclose()
+    assert isinstance(taking.error, StreamClosed)
 
 
 @pytest.mark.parametrize("steps", range(4))

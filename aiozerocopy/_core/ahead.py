@@ -142,4 +142,4 @@ class Ahead(Generic[T]):
         if n:
             stream._unread = content(one.view, n) + stream._unread
         if one.done:
-            unpin(one.views)
+            unpin([one.view, *one.then.borrowed])
