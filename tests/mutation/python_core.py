@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 # (The others' survivors were never listed as a whole.  fork_and_exit.py will never be
 # here: only programs that tests start reach it.)
 FILES = [
+    "ahead",
     *("batches", "binding", "borrows", "census", "change", "channel", "errors"),
     *("extras", "fds", "leases", "lifetime", "memory", "pins", "pipe_size"),
     *("receiving", "relaying", "sending", "splitting", "to_all", "waiter"),
@@ -39,6 +40,7 @@ FILES = [
 SURVIVORS = Path(__file__).parent / "survivors" / "python"
 # The tests that tell most in the least time.
 JUDGES = [
+    "test_ahead.py",
     *("test_batches.py", "test_borrows.py", "test_census.py", "test_change.py"),
     *("test_channel.py", "test_error_words.py", "test_extras.py", "test_fds.py"),
     *("test_memory.py", "test_one_receive.py", "test_one_relay.py"),
