@@ -68,10 +68,10 @@ class ThenRgb:
 
     def __init__(self, how: Any, planes: Any, pixels: Any) -> None:
         """Both are pins, and of the right size."""
-        self.function = ffi.addressof(lib, "azc_yuv_then_rgb")
-        self.argument = ffi.new("azc_yuv_job *", (how[0], planes, pixels))
+        self.function: Any = ffi.addressof(lib, "azc_yuv_then_rgb")
+        self.argument: Any = ffi.new("azc_yuv_job *", (how[0], planes, pixels))
         # What C has until the receive is over, whoever has forgotten that by then.
-        self.borrowed = [planes, pixels, self.argument]
+        self.borrowed: list[Any] = [planes, pixels, self.argument]
 
     def __call__(self) -> None:
         """Convert here and now."""
