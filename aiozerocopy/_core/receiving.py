@@ -70,7 +70,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
     def _receive_from(self, channel: Channel) -> None:
         self._in = channel
         self._unread = b""
-        # The one going on; or who receives in our place, see `_lend_fd`.
+        # The one going on; or who receives in our place: see `_lend_fd`, and `Ahead`.
         self._reception: object = None
 
     async def receive(self, max_bytes: int = RECEIVE_SIZE) -> bytes:
