@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import subprocess
 from dataclasses import replace
 from fractions import Fraction
@@ -286,6 +287,13 @@ async def test_source_that_may_not_open_twice(tmp_path: Path) -> None:
         (await film.receive()).release()
 
 
+async def test_ctrl_c_in_the_terminal_is_not_for_ffmpeg(
+    ffmpeg: str, tmp_path: Path
+) -> None:
+    async with Reader(numbered(tmp_path / "a.mkv"), ffmpeg=ffmpeg) as film:
+        assert os.getpgid(film.pid) == film.pid
+
+
 async def test_no_frame_at_all(ffmpeg: str, tmp_path: Path) -> None:
     path = make_film(tmp_path / "a.mkv", pictures=[noise()])
     assert await frames_of(path, options=["-frames:v", "0"], ffmpeg=ffmpeg) == []
@@ -325,8 +333,11 @@ async def test_something_else_than_a_frame(
 ) -> None:
     said = f"echo '{MAPPED}' >&2; printf 'YUV4MPEG2 W4 H2\\nframe\\n%012d' 0"
     async with pretend_film(said) as film:
-        with pytest.raises(FFmpegError, match="something else than a frame"):
+        with pytest.raises(FFmpegError, match="something else than a frame") as caught:
             await film.receive()
+        assert film.pool
+        assert film.pool.stats.free == 2  # the next one's, if it comes, is the third
+        assert caught.value.__traceback__
 
 
 # ---- what FFmpeg says --------------------------------------------------------------
