@@ -328,6 +328,33 @@ async def test_planes_that_end_too_early(
             await film.receive()
 
 
+@pytest.mark.parametrize("rest", ["", "FRAME\\n%03d"], ids=["after", "inside"])
+async def test_cancel_at_the_end_hides_no_failure(
+    pretend_film: Callable[[str], Reader], tmp_path: Path, rest: str
+) -> None:
+    os.mkfifo(tmp_path / "go")
+    said = f"echo '{MAPPED}' >&2; printf 'YUV4MPEG2 W4 H2\\nFRAME\\n%012d{rest}'"
+    async with pretend_film(f"{said}; exec >&-; read _ <{tmp_path}/go; exit 3") as film:
+        (await film.receive()).release()
+        for _ in range(2):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(film.receive)
+                await until(lambda: has_ended(film))
+                await anyio.wait_all_tasks_blocked()
+                tasks.cancel_scope.cancel()
+        (tmp_path / "go").write_text("\n")
+        with pytest.raises(FFmpegError) as caught:
+            await film.receive()
+        assert caught.value.returncode == 3
+
+
+def has_ended(film: Reader) -> bool:
+    """Is the end of the stream there, for all that were to come?"""
+    converter: Any = film._converter
+    coming = converter._coming._coming
+    return bool(coming) and all(one.done for one in coming)
+
+
 async def test_something_else_than_a_frame(
     pretend_film: Callable[[str], Reader],
 ) -> None:
@@ -493,7 +520,7 @@ async def test_cancel_waits_for_no_conversion(gate: Gate, tmp_path: Path) -> Non
         async for frame in film:
             with frame:
                 frames.append(bytes(frame.view))
-        assert pool.stats.free == 2
+        await until(lambda: pool.stats.free == 2)  # C tells of the end of one by one
     assert numbers(frames) == [0, 1, 2]
 
 

@@ -332,22 +332,22 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
 
     async def _end(self) -> None:
         """No more bytes come: raise if FFmpeg failed."""
-        self._give_up()
         assert self._process is not None
         code = await self._process.wait()
+        self._give_up()  # (cancelled before, the next call comes here again)
         if code:
             raise failure(code, self.log) from None
 
     async def _incomplete(self, error: IncompleteReceive) -> FFmpegError:
-        self._give_up()
         assert self._process is not None
         with anyio.move_on_after(LAST_WORDS):
             await self._process.wait()
+        self._give_up()
         where = f"the video ended inside frame {self.frames_received:,}: {error}"
         return failure(self._process.returncode, self.log, where)
 
     def _give_up(self) -> None:
-        """Nothing is to come, and the memory for it is free again."""
+        """Nothing is to come, and the memory for it is free once C is done with it."""
         self._ended = True
         if self._converter is not None:
             self._converter.close()
