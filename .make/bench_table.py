@@ -2,7 +2,7 @@
 
 Puts the results of `aiozerocopy bench --json RESULTS.json` into the README and the page
 on benchmarks, between the comments that say so, and beside that page the file itself
-and a picture.  No figure there is typed by hand: tests/test_bench_pages.py compares.
+and a picture.  No figure there is typed by hand: tests/bench/test_pages.py compares.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-# These two need each other: tests/test_client.py has both.
+# These two need each other: tests/net/test_client.py has both.
 TOGETHER = {"serve_frames", "view_frames"}
 PROGRAMS = sorted(path for path in EXAMPLES.glob("*.py") if path.stem not in TOGETHER)
 

@@ -1,6 +1,6 @@
 """P0: when send returns, every byte is out and the buffers are the caller's.
 
-The same of pages that were lent: ../test_lending.py.
+The same of pages that were lent: ../core/test_lending.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """P2: what is stored after send returned or raised is seen by nobody.
 
-The same of pages that were lent: ../test_lending.py.
+The same of pages that were lent: ../core/test_lending.py.
 """
 
 from __future__ import annotations

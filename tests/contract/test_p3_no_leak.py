@@ -1,7 +1,7 @@
 """P3: nobody sees memory that was not sent: not after cancel, close or abort.
 
-Nor after an exit: ../test_lifetime.py; nor when a collection frees it:
-../test_finalizers.py.
+Nor after an exit: ../core/test_lifetime.py; nor when a collection frees it:
+../core/test_finalizers.py.
 """
 
 from __future__ import annotations

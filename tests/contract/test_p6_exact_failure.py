@@ -1,6 +1,6 @@
 """P6: every waiting sender gets the error, with the bytes that went out.
 
-What a child says besides: ../test_process.py.
+What a child says besides: ../core/test_process.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """P7: where the kernel lacks or forbids a fast path, the result is the same.
 
 That nothing but the speed differs is also what the portable build proves, which runs
-all tests (make portable-test), and ../test_simulation.py with its faults; for pages
-that a kernel does not lend, ../test_lending.py.
+all tests (make portable-test), and ../slow/test_simulation.py with its faults; for
+pages that a kernel does not lend, ../core/test_lending.py.
 """
 
 from __future__ import annotations

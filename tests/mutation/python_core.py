@@ -40,15 +40,21 @@ FILES = [
 SURVIVORS = Path(__file__).parent / "survivors" / "python"
 # The tests that tell most in the least time.
 JUDGES = [
-    "test_ahead.py",
-    *("test_batches.py", "test_borrows.py", "test_census.py", "test_change.py"),
-    *("test_channel.py", "test_error_words.py", "test_extras.py", "test_fds.py"),
-    *("test_memory.py", "test_one_receive.py", "test_one_relay.py"),
-    *("test_one_send.py", "test_one_split.py", "test_one_stream.py"),
-    *("test_one_ticket.py", "test_pins.py", "test_pipe_size.py", "test_to_all.py"),
-    *("test_top.py", "test_waiter.py", "contract"),
-    *("test_buffers.py", "test_copied_sends.py", "test_errors.py"),
-    *("test_exclusive.py", "test_lending.py", "test_lifetime.py", "test_pool.py"),
+    *("core/test_ahead.py", "core/test_batches.py"),
+    *("core/test_borrows.py", "core/test_census.py"),
+    *("core/test_change.py", "core/test_channel.py"),
+    *("core/test_error_words.py", "core/test_extras.py"),
+    *("core/test_fds.py", "core/test_memory.py"),
+    *("core/test_one_receive.py", "core/test_one_relay.py"),
+    *("core/test_one_send.py", "core/test_one_split.py"),
+    *("core/test_one_stream.py", "core/test_one_ticket.py"),
+    *("core/test_pins.py", "core/test_pipe_size.py"),
+    *("core/test_to_all.py", "commands/test_top.py"),
+    *("core/test_waiter.py", "contract"),
+    *("core/test_buffers.py", "core/test_copied_sends.py"),
+    *("core/test_errors.py", "core/test_exclusive.py"),
+    *("core/test_lending.py", "core/test_lifetime.py"),
+    "core/test_pool.py",
 ]
 PYTEST = ["-q", "-s", "-p", "no:cacheprovider"]
 

@@ -1,7 +1,7 @@
 """A pytest plugin for anyio's own tests: what gives a socket stream gives one of ours.
 
-`tests/test_anyio_suite.py` says how it is run.  Two habits of anyio's are asked for, as
-a user would: a second sender is refused, and a close does not flush.
+`tests/slow/test_anyio_suite.py` says how it is run.  Two habits of anyio's are asked
+for, as a user would: a second sender is refused, and a close does not flush.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Deliberate faults, to see that the tests catch them (test_negative_controls.py)."""
+"""Deliberate faults that tests must catch: see slow/test_negative_controls.py."""
 
 from __future__ import annotations
 

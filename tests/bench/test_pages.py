@@ -1,0 +1,53 @@
+"""No figure in the tables of the README and the documentation is typed by hand."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / ".make" / "bench_table.py"
+PAGE = Path("docs", "pages", "benchmarks.md")
+RESULTS = PAGE.with_suffix(".json")
+
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """Of what the script writes to."""
+    (tmp_path / PAGE).parent.mkdir(parents=True)
+    for name in (Path("README.md"), PAGE):
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def write_tables(root: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, SCRIPT, ROOT / RESULTS, root],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_tables_are_those_of_the_results(copy: Path) -> None:
+    done = write_tables(copy)
+    assert done.returncode == 0, done.stderr
+    for name in (Path("README.md"), PAGE, RESULTS):
+        assert (copy / name).read_text() == (ROOT / name).read_text(), (
+            f"{name}: run make bench-table"
+        )
+    picture = (copy / PAGE.with_suffix(".png")).read_bytes()
+    assert picture.startswith(b"\x89PNG")
+
+
+def test_page_without_a_place_for_the_table_is_named(copy: Path) -> None:
+    (copy / PAGE).write_text("nothing\n")
+    done = write_tables(copy)
+    assert done.returncode == 1
+    assert "benchmarks.md: where is the table to be?" in done.stderr

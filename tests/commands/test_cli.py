@@ -1,0 +1,141 @@
+"""The command line finds its commands and reports what is missing."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiozerocopy.commands import cli, doctor, probes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+pytest.importorskip("numpy")  # its threads are there before each test
+
+
+def fake_command(
+    monkeypatch: pytest.MonkeyPatch, name: str, main: Callable[[list[str]], int]
+) -> None:
+    module = ModuleType(f"aiozerocopy.commands.{name}")
+    module.main = main  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+def test_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["--version"])
+    assert exit_.value.code == 0
+    assert capsys.readouterr().out == f"aiozerocopy {version('aiozerocopy')}\n"
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    text = capsys.readouterr().out
+    assert all(f"  {name}" in text for name in cli.COMMANDS)
+
+
+@pytest.mark.parametrize("command", ["", *cli.COMMANDS])
+def test_help_is_plain_text(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main([*command.split(), "--help"])
+    assert exit_.value.code == 0
+    text = capsys.readouterr().out
+    for markup in ("`", "None", "Fraction", "==SUPPRESS==", "PosixPath"):
+        assert markup not in text
+    assert max(map(len, text.splitlines())) < 90
+
+
+@pytest.mark.parametrize(
+    ("command", "defaults"),
+    [
+        ("demo", ["demo.mp4", "240", "30", "asyncio"]),
+        ("render", ["1920x1080", "60", "5.0", "ultrafast", "auto"]),
+        ("serve", ["demo", "1280x720", "30", "127.0.0.1", "1000"]),
+        ("view", ["ffplay"]),
+        ("bench", ["5; eight times that if it is short"]),
+    ],
+)
+def test_help_shows_defaults(
+    command: str, defaults: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert [one for one in defaults if f"(default: {one})" not in text] == []
+
+
+def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 0
+    assert capsys.readouterr().out.startswith("usage: aiozerocopy ")
+
+
+@pytest.mark.parametrize("command", ["doctor", "demo", "bench"])
+def test_command_gets_the_rest_and_gives_the_exit_status(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def main(argv: list[str]) -> int:
+        seen.extend(argv)
+        return 3
+
+    fake_command(monkeypatch, command, main)
+    assert cli.main([command, "sockets", "--json", "-h"]) == 3
+    assert seen == ["sockets", "--json", "-h"]
+
+
+def test_exit_status_is_130_after_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def main(argv: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    fake_command(monkeypatch, "demo", main)
+    assert cli.main(["demo"]) == 130
+    assert capsys.readouterr().err == "aiozerocopy demo: interrupted\n"
+
+
+@pytest.mark.parametrize("error", [TypeError("a bug"), RuntimeError("a bug")])
+def test_fault_of_ours_is_shown_whole(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def main(argv: list[str]) -> int:
+        raise error
+
+    fake_command(monkeypatch, "demo", main)
+    with pytest.raises(type(error), match="a bug"):
+        cli.main(["demo"])
+
+
+def test_missing_package_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def main(argv: list[str]) -> int:
+        raise ModuleNotFoundError("No module named 'numpy'", name="numpy.core")
+
+    fake_command(monkeypatch, "bench", main)
+    assert cli.main(["bench"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("aiozerocopy bench needs numpy: pip install 'numpy>=")
+    assert said.count("\n") == 1
+
+
+def test_missing_module_of_our_own_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    # None in sys.modules makes the import fail.
+    monkeypatch.setitem(sys.modules, "aiozerocopy.commands.demo", None)
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["demo"])
+
+
+def test_doctor_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    # The cheapest probe stands for all of them; commands/test_doctor.py has the rest.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(doctor, "PROBES", (probes.python,))
+        assert cli.main(["doctor"]) == 0
+    assert capsys.readouterr().out.startswith("ok       python  ")

@@ -1,0 +1,261 @@
+"""Leases of memory, by hand: each lasts as long as its views, and no longer.
+
+What pools make of them is in core/test_pool.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import mmap
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+from links import linux_only
+
+from aiozerocopy._core import memory as core
+from aiozerocopy._core.binding import ffi, lib
+from aiozerocopy._core.memory import (
+    Claim,
+    FileMemory,
+    Memory,
+    Slots,
+    _Terms,
+    finalizing_view,
+    is_over,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+UNUSED = -1  # no key of a real lease
+
+
+def nothing() -> None:
+    pass
+
+
+def claim(slots: Slots) -> tuple[int | None, _Terms]:
+    """The index of the slot that was claimed, and what keeps it leased."""
+    life = object()
+    key = slots.claim(_Terms(life, nothing))
+    return None if key is None else slots.index(key), _Terms(life, nothing)
+
+
+class TestInterruptedLeases:
+    """Nobody holds them, but they have not ended."""
+
+    @pytest.fixture
+    def ends(self) -> Iterator[list[str]]:
+        ends: list[str] = []
+        core._leases[UNUSED] = _Terms(object(), partial(ends.append, "ended"))
+        yield ends
+        core._leases.pop(UNUSED, None)
+
+    def test_who_asks_ends_it(self, ends: list[str]) -> None:
+        assert is_over(UNUSED)
+        assert is_over(UNUSED)
+        assert ends == ["ended"]
+
+    def test_a_sweep_ends_it(self, ends: list[str]) -> None:
+        core.sweep()
+        assert ends == ["ended"]
+        assert UNUSED not in core._leases
+
+    def test_one_that_is_held_does_not_end(self, ends: list[str]) -> None:
+        life = core._leases[UNUSED].life
+        assert not is_over(UNUSED)
+        core.sweep()
+        assert not ends
+        del life
+        assert is_over(UNUSED)
+
+
+class TestSlots:
+    def test_in_a_circle(self) -> None:
+        slots = Slots(3)
+        assert [claim(slots)[0] for _ in range(5)] == [0, 1, 2, 0, 1]
+
+    def test_the_same_again(self) -> None:
+        slots = Slots(3, in_circle=False)
+        assert claim(slots)[0] == 0
+        first, held = claim(slots)
+        second, also_held = claim(slots)
+        assert (first, second) == (0, 1)
+        assert claim(slots)[0] == 2
+        del held, also_held
+        assert claim(slots)[0] == 2  # (whose memory is warm)
+
+    def test_those_that_are_leased_are_passed_over(self) -> None:
+        slots = Slots(3)
+        claims = [claim(slots) for _ in range(3)]
+        assert claim(slots)[0] is None
+        assert slots.free() == 0
+        del claims[1]
+        assert slots.free() == 1
+        assert claim(slots)[0] == 1
+
+    def test_two_pools_have_slots_of_their_own(self) -> None:
+        pools = Slots(2), Slots(2)
+        claims = [claim(slots) for slots in (*pools, *pools)]
+        assert [index for index, _ in claims] == [0, 0, 1, 1]
+
+
+class TestMemory:
+    def test_a_slot_for_each_view(self) -> None:
+        memory = Memory(5000, 3)
+        assert memory.nbytes >= 3 * 5000
+        views = [memory.lease(nothing) for _ in range(3)]
+        for n, view in enumerate(views):
+            assert view is not None
+            assert view.nbytes == memory.slot_bytes == 5000
+            view[:] = bytes([n]) * 5000
+        assert memory.lease(nothing) is None
+        for n, view in enumerate(views):
+            assert view is not None
+            assert view == bytes([n]) * 5000
+            assert memory.number_of(view) == n
+
+    def test_a_lease_ends_with_its_last_view(self) -> None:
+        ends: list[str] = []
+        memory = Memory(10, 1)
+        view = memory.lease(partial(ends.append, "ended"))
+        assert view is not None
+        part = view[3:4]
+        del view
+        assert memory.slots.free() == 0
+        assert not ends
+        del part
+        assert memory.slots.free() == 1
+        assert ends == ["ended"]
+
+    def test_it_is_mapped_until_nobody_needs_it(self) -> None:
+        memory = Memory(10, 1)
+        number = memory._number[0]
+        view = memory.lease(nothing)
+        del memory
+        gc.collect()
+        assert lib.azc_pool_slot(number, 0) != ffi.NULL
+        del view
+        gc.collect()
+        assert lib.azc_pool_slot(number, 0) == ffi.NULL
+
+    def test_nothing_is_leased_after_its_end(self) -> None:
+        """As a finalizer may try that runs later than the memory's."""
+        memory = Memory(10, 1)
+        memory.__del__(lambda: False)
+        with pytest.raises(ValueError, match="given back"):
+            memory.lease(nothing)
+        assert memory.slots.free() == 1
+
+    def test_at_the_interpreters_end_it_stays(self) -> None:
+        memory = Memory(10, 1)
+        memory.__del__(lambda: True)
+        assert memory.lease(nothing) is not None
+
+    def test_one_that_was_never_mapped(self) -> None:
+        Memory.__new__(Memory).__del__()
+        with pytest.raises((OSError, OverflowError)):
+            Memory(1 << 62, 4)
+
+
+class TestClaims:
+    def test_it_ends_with_its_last_view(self) -> None:
+        ends: list[str] = []
+        data = bytearray(b"abcdef")
+        address = int(ffi.cast("uintptr_t", ffi.from_buffer(data)))
+        it = Claim(partial(ends.append, "ended"))
+        key, view = it.key, it.view(address, 6)
+        part = view[2:4]
+        assert bytes(view) == b"abcdef"
+        del it, view
+        assert not is_over(key)
+        assert not ends
+        del part
+        assert is_over(key)
+        assert ends == ["ended"]
+
+    def test_without_a_view_it_ends_with_itself(self) -> None:
+        ends: list[str] = []
+        first = Claim(partial(ends.append, "first"))
+        second = Claim(partial(ends.append, "second"))
+        assert first.key != second.key
+        del first
+        assert ends == ["first"]
+        del second
+        assert ends == ["first", "second"]
+
+    def test_one_that_was_interrupted_at_its_start(self) -> None:
+        Claim.__new__(Claim).__del__()
+
+
+def test_views_of_other_memory_end_by_themselves() -> None:
+    ends: list[str] = []
+    data = bytearray(10), bytearray(20)
+    first = finalizing_view(data[0], partial(ends.append, "first"))
+    second = finalizing_view(data[1], partial(ends.append, "second"))
+    assert (first.nbytes, second.nbytes) == (10, 20)
+    del second
+    assert ends == ["second"]
+    data[1].append(0)
+    with pytest.raises(BufferError):
+        data[0].append(0)
+    del first
+    assert ends == ["second", "first"]
+    data[0].append(0)
+
+
+@contextlib.contextmanager
+def file_memory() -> Iterator[FileMemory]:
+    memory = FileMemory(mmap.PAGESIZE + 1, 3)
+    try:
+        yield memory
+    finally:
+        os.close(memory.fd)
+
+
+@linux_only
+class TestFileMemory:
+    def test_slots_begin_at_pages(self) -> None:
+        with file_memory() as memory:
+            assert memory.slot_bytes == mmap.PAGESIZE + 1
+            assert memory.stride == 2 * mmap.PAGESIZE
+            assert memory.nbytes == 3 * memory.stride == os.fstat(memory.fd).st_size
+
+    def test_a_slot_of_exactly_a_page(self) -> None:
+        memory = FileMemory(mmap.PAGESIZE, 1)
+        os.close(memory.fd)
+        assert memory.stride == mmap.PAGESIZE
+
+    def test_the_file_has_what_is_in_the_views(self) -> None:
+        with file_memory() as memory:
+            views = [memory.lease(nothing) for _ in range(3)]
+            for n, view in enumerate(views):
+                assert view is not None
+                view[:3] = b"%03d" % n
+                assert memory.number_of(view) == n
+                assert os.pread(memory.fd, 3, n * memory.stride) == b"%03d" % n
+
+    def test_the_warmest_slot_first(self) -> None:
+        with file_memory() as memory:
+            for _ in range(2):
+                view = memory.lease(nothing)
+                assert view is not None
+                assert memory.number_of(view) == 0
+                del view
+
+    def test_nobody_can_make_it_shorter(self) -> None:
+        with file_memory() as memory:
+            wanted = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+            assert fcntl.fcntl(memory.fd, fcntl.F_GET_SEALS) == wanted
+            assert not os.get_inheritable(memory.fd)
+            for size in (0, 2 * memory.nbytes):
+                with pytest.raises(PermissionError):
+                    os.ftruncate(memory.fd, size)
+
+    def test_a_failure_leaves_no_fd(self) -> None:
+        with pytest.raises(ValueError, match="empty"):
+            FileMemory(1, 0)

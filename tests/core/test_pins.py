@@ -1,0 +1,146 @@
+"""A caller's buffer as memory for C, and what was lent as a buffer, by hand.
+
+What streams take and refuse is in core/test_buffers.py.
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from oracle import payload
+
+from aiozerocopy._core.leases import Lent
+from aiozerocopy._core.pins import Pins, copy_into, overlap, pin, pin_writable, unpin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Buffer
+
+MEMORY = memoryview(bytearray(100))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "share"),
+    [
+        (slice(0, 50), slice(49, 100), True),
+        (slice(0, 50), slice(50, 100), False),  # side by side
+        (slice(0, 10), slice(60, 100), False),
+        (slice(0, 100), slice(40, 60), True),
+        (slice(0, 100), slice(0, 100), True),
+        (slice(0, 0), slice(0, 100), False),  # nothing has no byte in common
+    ],
+)
+def test_overlap(one: slice, other: slice, share: bool) -> None:
+    assert overlap(MEMORY[one], MEMORY[other]) is share
+    assert overlap(MEMORY[other], MEMORY[one]) is share
+
+
+def test_copy_into_a_larger_buffer() -> None:
+    target = bytearray(b"-" * 60)
+    copy_into(target, payload(1, 50))
+    assert target == bytes(payload(1, 50)) + b"-" * 10
+
+
+def _released() -> memoryview:
+    view = memoryview(bytearray(10))
+    view.release()
+    return view
+
+
+def _closed() -> mmap.mmap:
+    memory = mmap.mmap(-1, 4096)
+    memory.close()
+    return memory
+
+
+@pytest.mark.parametrize("borrow", [pin, pin_writable])
+@pytest.mark.parametrize(
+    ("data", "kind", "words"),
+    [
+        (_released(), ValueError, "released"),
+        (_closed(), ValueError, "closed"),
+        (Lent(MEMORY[::2]), BufferError, "not C-contiguous"),
+        (np.array([object()]), TypeError, "an array of Python objects"),
+        (memoryview(np.array([object()])), TypeError, "an array of Python objects"),
+        ("text", TypeError, r"not 'str' \(encode it first\)"),
+        (5, TypeError, "not 'int'$"),
+    ],
+)
+def test_refusals(
+    borrow: Callable[[Any], object], data: object, kind: type[Exception], words: str
+) -> None:
+    with pytest.raises(kind, match=words):
+        borrow(data)
+
+
+@pytest.mark.parametrize("data", [b"abc", MEMORY.toreadonly(), np.bytes_(b"abc")])
+def test_read_only_memory_cannot_be_written_to(data: Buffer) -> None:
+    with pytest.raises(BufferError, match="read-only"):
+        pin_writable(data)
+
+
+@pytest.mark.parametrize(
+    "data", [bytearray(6), Lent(MEMORY[:6]), np.zeros(3, "u2"), np.zeros((2, 3), "u1")]
+)
+def test_what_is_pinned_has_its_bytes(data: Any) -> None:
+    with pin(data) as view, pin_writable(data) as memory:
+        assert len(view) == len(memory) == 6
+
+
+def test_unpin_releases_what_somebody_still_refers_to() -> None:
+    data = bytearray(10)
+    view = pin(data)
+    with pytest.raises(BufferError):
+        data.append(0)
+    for _ in range(2):  # an interrupted call is made again
+        unpin([None, b"a copy", view])
+        data.append(0)
+
+
+class TestPins:
+    """Several pins that release themselves."""
+
+    def setup_method(self) -> None:
+        self.data = [bytearray(10), bytearray(10)]
+        self.pins = Pins(map(pin, self.data))
+
+    def test_released(self) -> None:
+        for _ in range(2):  # an interrupted call is made again
+            self.pins.release()
+            for each in self.data:
+                each.append(0)
+
+    def test_not_by_whoever_ends_one_operation(self) -> None:
+        unpin([self.pins])
+        for each in self.data:
+            with pytest.raises(BufferError):
+                each.append(0)
+        self.pins.release()
+
+    def test_let_go_although_somebody_refers_to_one(self) -> None:
+        one = self.pins[0]
+        del self.pins
+        for each in self.data:
+            each.append(0)
+        del one
+
+
+class TestLent:
+    @pytest.mark.skipif(
+        sys.version_info < (3, 12), reason="before 3.12 no Python class is a buffer"
+    )
+    def test_it_is_a_buffer(self) -> None:
+        assert bytes(memoryview(Lent(memoryview(b"abc")))) == b"abc"
+
+    def test_what_was_released_has_no_bytes(self) -> None:
+        lent = Lent(MEMORY)
+        assert lent.view is MEMORY
+        for _ in range(2):
+            lent.release()
+            with pytest.raises(ValueError, match="the memory was released"):
+                lent.view  # noqa: B018

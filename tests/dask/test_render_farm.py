@@ -1,0 +1,68 @@
+"""examples/render_farm.py: what is lost in the middle costs no frame."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import ffmpegs
+import pytest
+from ffmpegs import quick_ffmpeg  # noqa: F401
+from links import linux_only
+
+pytest.importorskip("distributed", reason="needs Dask")
+np = pytest.importorskip("numpy")
+
+SUPPORT = Path(__file__).parents[1] / "support"
+FRAMES = 60
+pytestmark = [linux_only, pytest.mark.slow, pytest.mark.timeout(60)]
+
+
+def lose(loss: str, film: Path) -> subprocess.CompletedProcess[str]:
+    options = f"--size 64x48 --frames {FRAMES} --range 4 --ahead 4"
+    program = [str(SUPPORT / "farm_losses.py"), loss, str(film), *options.split()]
+    return subprocess.run(
+        [sys.executable, *program],
+        cwd=film.parent,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_scheduler_that_does_not_come_back_ends_the_film(tmp_path: Path) -> None:
+    done = lose("for good", tmp_path / "film.mkv")
+    assert done.returncode == 1
+    assert "the scheduler is gone, and has not come back" in done.stderr
+
+
+@pytest.mark.parametrize("loss", ["worker", "scheduler"])
+def test_farm_loses_no_frame(loss: str, tmp_path: Path) -> None:
+    """The film has each frame once, and all are in order."""
+    film = tmp_path / "film.mkv"
+    done = lose(loss, film)
+    assert done.returncode == 0, done.stderr
+    pictures = anyio.run(ffmpegs.frames_of, film)
+    assert [nearest(picture) for picture in pictures] == list(range(FRAMES))
+
+
+def nearest(picture: bytes) -> int:
+    """The number of the frame that this was."""
+    pixels = np.frombuffer(picture, "u1").reshape(48, 64, 3).astype("f4")
+    differences = np.abs(reference() - pixels).mean(axis=(1, 2, 3))
+    return int(differences.argmin())
+
+
+@functools.cache
+def reference() -> Any:
+    """All frames, as they were drawn."""
+    sys.path.insert(0, str(SUPPORT))
+    from farm_losses import example
+
+    return example().draw(range(FRAMES), (64, 48)).astype("f4")

@@ -1,0 +1,689 @@
+"""Films as users get them: their colours, what plays them, and what is never lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import ffmpegs
+import numpy as np
+import pytest
+from ffmpegs import each_ffmpeg, frames_of, pretend, quick_ffmpeg
+from flat_pictures import DRAWN, drawn
+
+from aiozerocopy import FramePool
+from aiozerocopy.ffmpeg import FFmpegError, Writer, available, encoders
+from aiozerocopy.ffmpeg.plan import plan
+from aiozerocopy.frames import Colour, to_yuv420p
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.uint8]
+
+__all__ = ["each_ffmpeg", "pretend", "quick_ffmpeg"]
+pytestmark = pytest.mark.anyio
+
+SD, HD = (640, 360), (1280, 720)
+only_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
+
+
+async def film(path: Path, size: tuple[int, int], pix_fmt: str, **options: Any) -> None:
+    async with Writer(path, size, 30, pix_fmt, **options) as video:
+        for colour in DRAWN:
+            picture = drawn(colour, size, pix_fmt)
+            await video.put(picture)
+            await video.put(picture)
+
+
+def seen(path: Path, size: tuple[int, int]) -> Array:
+    """What an FFmpeg shows that goes by the file's own tags: the middle of each."""
+    shown = subprocess.run(
+        [
+            "ffmpeg",
+            "-v",
+            "error",
+            "-i",
+            path,
+            "-f",
+            "rawvideo",
+            "-pix_fmt",
+            "rgb24",
+            "-",
+        ],
+        capture_output=True,
+        check=True,
+    ).stdout
+    frames = np.frombuffer(shown, np.uint8).reshape(-1, size[1], size[0], 3)
+    return frames[::2, size[1] // 2, size[0] // 2]
+
+
+def facts(path: Path) -> dict[str, str]:
+    """What ffprobe says of the picture."""
+    names = "codec_name,pix_fmt,width,height,color_range,color_space,color_transfer"
+    said = subprocess.run(
+        [
+            *("ffprobe", "-v", "error", "-select_streams", "v:0", "-show_entries"),
+            *(f"stream={names},color_primaries,nb_frames", "-of", "flat=s=_", path),
+        ],
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout
+    return {
+        line.partition("=")[0].split("_", 3)[3]: line.partition("=")[2].strip('"')
+        for line in said.splitlines()
+        if line.startswith("streams_stream_0")
+    }
+
+
+def error(given: NDArray[Any]) -> int:
+    assert len(given) == len(DRAWN)
+    return int(np.abs(given.astype(int) - np.array(DRAWN)).max())
+
+
+# ---- true colours ------------------------------------------------------------------
+
+
+@only_asyncio
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("size", [SD, HD], ids=str)
+@pytest.mark.parametrize(
+    "pix_fmt", ["rgb24", "rgba", "bgr24", "bgra", "yuv420p", "nv12"]
+)
+async def test_what_was_drawn_is_seen(
+    each_ffmpeg: str, tmp_path: Path, pix_fmt: str, size: tuple[int, int]
+) -> None:
+    path = tmp_path / "a.mp4"
+    options = {"quality": "high", "preset": "ultrafast", "ffmpeg": each_ffmpeg}
+    await film(path, size, pix_fmt, **options)
+    assert error(seen(path, size)) <= 2
+    told = facts(path)
+    assert told["pix_fmt"] == "yuv420p"
+    assert told["color_range"] == "tv"
+    for name in ("space", "transfer", "primaries"):
+        assert told[f"color_{name}"] == "bt709"
+    mine = [
+        np.frombuffer(frame, np.uint8).reshape(size[1], size[0], 3)
+        for frame in await frames_of(path, ffmpeg=each_ffmpeg)
+    ]
+    assert (
+        error(np.array([each[size[1] // 2, size[0] // 2] for each in mine[::2]])) <= 2
+    )
+
+
+@only_asyncio
+async def test_table_of_the_page_about_colours(tmp_path: Path) -> None:
+    """What was drawn, what `Writer` makes of it, and what FFmpeg does when not told."""
+    page = Path(__file__).parents[2] / "docs" / "pages" / "colours.md"
+    rows = re.findall(r"^\|((?: \d+, \d+, \d+ \|){3})$", page.read_text(), re.MULTILINE)
+    table = np.array([re.findall(r"\d+", row) for row in rows], int).reshape(-1, 3, 3)
+    assert len(table) == 8
+    drawn, ours, alone = (table[:, at].astype("u1") for at in range(3))
+    picture = np.tile(np.repeat(drawn, 160, axis=0), (720, 1, 1))
+    paths = [tmp_path / "ours.mp4", tmp_path / "alone.mp4"]
+    async with Writer(paths[0], HD, 30, quality="high") as film:
+        await film.send(picture)
+    raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", "1280x720", "-i", "-"]
+    encode = ["-c:v", "libx264", "-crf", "17", "-pix_fmt", "yuv420p", str(paths[1])]
+    await anyio.run_process(
+        ["ffmpeg", "-v", "error", *raw, *encode], input=picture.tobytes()
+    )
+    for path, told in zip(paths, (ours, alone), strict=True):
+        (shown,) = await frames_of(path)
+        row = np.frombuffer(shown, "u1").reshape(720, 1280, 3)[360, 80::160]
+        assert np.abs(row.astype(int) - told).max() <= 2
+
+
+@only_asyncio
+@pytest.mark.parametrize("name", ["a.mov", "a.mkv", "a.ts", "a.webm", "a.flv", "a.gif"])
+async def test_every_container_has_the_colours(
+    each_ffmpeg: str, tmp_path: Path, name: str
+) -> None:
+    options = {} if name == "a.gif" else {"quality": "high"}
+    await film(tmp_path / name, (160, 90), "rgb24", ffmpeg=each_ffmpeg, **options)
+    assert error(seen(tmp_path / name, (160, 90))) <= 2
+
+
+@only_asyncio
+@pytest.mark.parametrize(
+    ("pix_fmt", "options"),
+    [
+        ("rgb24", {"convert": "ffmpeg"}),
+        ("rgba", {"options": {"pix_fmt": "yuv444p"}}),
+        ("rgb24", {"options": ["-vf", "scale=out_color_matrix=bt709,format=yuv420p"]}),
+        ("rgb24", {"colour": Colour("bt601")}),
+        ("rgb24", {"colour": Colour("bt601"), "convert": "ffmpeg"}),
+        ("bgr24", {"colour": Colour(full_range=True)}),
+        ("bgr24", {"colour": Colour(full_range=True), "convert": "ffmpeg"}),
+        ("yuv420p", {"quality": "lossless"}),
+        ("bgra", {"codec": "hevc", "preset": "ultrafast", "quality": "high"}),
+        ("rgb24", {"codec": "mpeg4", "quality": "high"}),
+        ("rgb24", {"codec": "mjpeg"}),
+    ],
+    ids=str,
+)
+async def test_other_ways_have_them_too(
+    each_ffmpeg: str, tmp_path: Path, pix_fmt: str, options: dict[str, Any]
+) -> None:
+    path = tmp_path / "a.mkv"
+    await film(path, (160, 90), pix_fmt, ffmpeg=each_ffmpeg, **options)
+    assert error(seen(path, (160, 90))) <= 3  # mpeg4 and x265 are not that exact
+
+
+@only_asyncio
+async def test_grey_stays_what_it_is(each_ffmpeg: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    async with Writer(
+        path, (64, 48), 30, "gray", quality="high", ffmpeg=each_ffmpeg
+    ) as video:
+        for number in range(0, 256, 5):
+            await video.send(np.full((48, 64), number, np.uint8))
+    shown = seen(path, (64, 48))[:, 0].astype(int)
+    assert np.abs(shown - np.arange(0, 256, 10)).max() <= 2
+    grey = [frame[0] for frame in await frames_of(path, "gray", ffmpeg=each_ffmpeg)]
+    assert np.abs(np.array(grey) - np.arange(0, 256, 5)).max() <= 2
+
+
+@only_asyncio
+async def test_frames_of_full_range_by_their_name(
+    each_ffmpeg: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.mp4"
+    async with Writer(
+        path, (64, 48), 30, "yuvj420p", quality="high", ffmpeg=each_ffmpeg
+    ) as video:
+        for colour in DRAWN:
+            rgb = np.full((48, 64, 3), colour, np.uint8)
+            picture = to_yuv420p(rgb, colour=Colour(full_range=True))
+            await video.put(picture)
+            await video.put(picture)
+    assert error(seen(path, (64, 48))) <= 2
+    assert facts(path)["color_range"] == "pc"
+
+
+@only_asyncio
+async def test_prores(each_ffmpeg: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.mov"
+    await film(path, (160, 90), "rgb24", codec="prores", ffmpeg=each_ffmpeg)
+    assert error(seen(path, (160, 90))) <= 3  # it has 10 bits, and is shown with 8
+    assert facts(path)["codec_name"] == "prores"
+
+
+@only_asyncio
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.webm"])
+async def test_lossless_is(each_ffmpeg: str, tmp_path: Path, name: str) -> None:
+    dice = np.random.default_rng(2)
+    pictures = [dice.integers(0, 256, (48, 64, 3), np.uint8) for _ in range(5)]
+    path = tmp_path / name
+    async with Writer(path, (64, 48), quality="lossless", ffmpeg=each_ffmpeg) as video:
+        for picture in pictures:
+            await video.put(picture)
+    assert await frames_of(path) == [picture.tobytes() for picture in pictures]
+    told = facts(path)  # without these, browsers guess: and guess the matrix, too
+    assert told["color_space"] == "gbr"
+    assert told["color_transfer"] == told["color_primaries"] == "bt709"
+
+
+@only_asyncio
+async def test_hdr_is_told(each_ffmpeg: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.mkv"
+    colour = Colour("bt2020", primaries="bt2020", transfer="smpte2084")
+    await film(path, (160, 90), "rgb24", colour=colour, ffmpeg=each_ffmpeg)
+    told = facts(path)
+    assert told["color_space"] == "bt2020nc"
+    assert told["color_transfer"] == "smpte2084"
+    assert told["color_primaries"] == "bt2020"
+
+
+# ---- playable ----------------------------------------------------------------------
+
+
+@only_asyncio
+async def test_odd_sizes_are_padded(each_ffmpeg: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    with pytest.warns(UserWarning, match="padded to 162x92") as warned:
+        await film(path, (161, 91), "rgb24", ffmpeg=each_ffmpeg)
+    assert len(warned) == 1
+    assert warned[0].filename == __file__
+    assert error(seen(path, (162, 92))) <= 2
+
+
+@only_asyncio
+async def test_index_is_in_front(each_ffmpeg: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    await film(path, (160, 90), "rgb24", ffmpeg=each_ffmpeg)
+    data = path.read_bytes()
+    assert data.index(b"moov") < data.index(b"mdat")
+    assert b"moof" not in data
+    assert facts(path)["nb_frames"] == str(2 * len(DRAWN))
+
+
+@only_asyncio
+async def test_mapping_of_options(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    await film(path, (160, 90), "rgb24", options={"crf": 35, "-pix_fmt": "yuv422p"})
+    assert facts(path)["pix_fmt"] == "yuv422p"
+
+
+@only_asyncio
+async def test_name_of_a_binary_on_the_path(tmp_path: Path) -> None:
+    async with Writer(tmp_path / "a.mp4", (64, 48), ffmpeg="ffmpeg") as video:
+        await video.send(np.zeros((48, 64, 3), "u1"))
+    assert video.frames_written == 1
+
+
+async def test_fractions_as_rates(tmp_path: Path) -> None:
+    async with Writer(tmp_path / "a.mp4", (64, 48), "30000/1001") as video:
+        await video.send(np.zeros((48, 64, 3), "u1"))
+    assert video.frames_written == 1
+
+
+@only_asyncio
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"codec": "libx265x"}, "has no encoder 'libx265x': did you mean libx265"),
+        ({"codec": "copy"}, "raw frames must be encoded"),
+        ({"quality": "best"}, "libx264 knows no quality='best': one of high"),
+        ({"preset": "warp"}, "one of ultrafast, superfast"),
+        ({"quality": "high", "bitrate": "5M"}, "not both"),
+        ({"codec": "mpeg4", "quality": "lossless"}, "mpeg4 is never lossless"),
+        ({"codec": "mpeg4", "preset": "fast"}, "it has none"),
+        ({"codec": "ffv1", "bitrate": 1}, "ffv1 has no bitrate="),
+        ({"options": ["-c:v", "libx264"], "quality": "high"}, "options=[...]"),
+        ({"convert": "gpu"}, "convert is 'auto' or 'ffmpeg'"),
+    ],
+    ids=str,
+)
+async def test_words_that_mean_nothing_touch_nothing(
+    tmp_path: Path, options: dict[str, Any], says: str
+) -> None:
+    path = tmp_path / "a.mp4"
+    path.write_text("mine")
+    with pytest.raises(ValueError) as raised:  # noqa: PT011 - looked at below
+        await Writer(path, (64, 48), **options)
+    assert says in str(raised.value)
+    assert os.listdir(tmp_path) == ["a.mp4"]
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize("codec", sorted(encoders.KNOWN))
+def test_words_of_every_encoder(codec: str) -> None:
+    known = encoders.KNOWN[codec]
+    for quality in known.quality:
+        assert encoders.chosen(codec, quality=quality).arguments
+    for preset in known.preset:
+        assert preset in encoders.PRESETS
+        assert encoders.chosen(codec, preset=preset).arguments
+
+
+@only_asyncio
+async def test_hardware_that_works_is_taken(
+    pretend: Callable[[str], str], tmp_path: Path
+) -> None:
+    real = ffmpegs.needed("packaged")
+    fake = pretend(
+        f"""case "$*" in
+        *lavfi*h264_nvenc*) exit 0;;
+        *lavfi*) exit 1;;
+        *-encoders*) {real} -hide_banner -encoders; echo " V..... h264_nvenc x";;
+        esac"""
+    )
+    assert await available.hardware_of(fake) == ("h264_nvenc",)
+    assert await available.encoder_for("mp4", "auto", fake) == "h264_nvenc"
+    assert await available.encoder_for("webm", "auto", fake) == "libvpx-vp9"
+    assert await available.encoder_for("mp4", "auto", real) == "libx264"
+
+
+@pytest.mark.parametrize(
+    ("url", "muxer"),
+    [
+        ("rtmp://host/live", "flv"),
+        ("srt://host:9000?mode=caller", "mpegts"),
+        ("udp://host:9", "mpegts"),
+        ("https://host/a.mp4", None),
+        ("a.mp4", None),
+    ],
+)
+def test_urls_have_their_container(url: str, muxer: str | None) -> None:
+    assert encoders.muxer_of(url, []) == ([] if muxer is None else ["-f", muxer])
+    assert encoders.muxer_of(url, ["-f", "x"]) == []
+
+
+def test_what_is_converted_here() -> None:
+    x264 = encoders.chosen("libx264")
+
+    def made(pix_fmt: str, *options: str, ours: bool = True) -> str:
+        return plan(pix_fmt, (64, 48), x264, options, Colour(), ours=ours).pix_fmt
+
+    assert made("rgb24") == made("bgra") == made("yuv420p") == "yuv420p"
+    assert made("rgb24", ours=False) == "rgb24"
+    assert made("rgb24", "-vf", "vflip") == "rgb24"
+    assert made("rgb24", "-pix_fmt", "yuv444p") == "rgb24"
+    assert made("rgb24", "-pix_fmt", "nv12") == "nv12"
+    assert made("gbrp") == "gbrp"
+
+
+@pytest.mark.parametrize(
+    "options", [["-f", "null"], ["-f", "rawvideo"], ["-c:v", "copy"]]
+)
+def test_frames_that_stay_as_they_are_cost_nothing(options: list[str]) -> None:
+    made = plan("rgb24", (64, 48), encoders.chosen(None), options, Colour(), ours=True)
+    assert (made.pix_fmt, made.of_input, made.of_output) == ("rgb24", [], options)
+
+
+# ---- on its way --------------------------------------------------------------------
+
+RAW = ["-f", "rawvideo", "-pix_fmt", "yuv420p"]
+
+
+def numbered(number: int, size: tuple[int, int] = (64, 48)) -> Array:
+    return np.full((size[1], size[0], 3), number, np.uint8)
+
+
+def luma_of(path: Path, count: int, size: tuple[int, int] = (64, 48)) -> list[int]:
+    planes = np.frombuffer(path.read_bytes(), np.uint8).reshape(count, -1)
+    return [int(luma) for luma in planes[:, 0]]
+
+
+def expected(numbers: Sequence[int]) -> list[int]:
+    return [round(16 + number * 219 / 255) for number in numbers]
+
+
+async def test_order_of_the_calls_is_the_order_of_the_film(tmp_path: Path) -> None:
+    path = tmp_path / "a.yuv"
+    async with Writer([*RAW, path], (64, 48)) as video:
+        async with anyio.create_task_group() as tasks:
+            for number in range(0, 250, 5):
+                tasks.start_soon(video.put, numbered(number))
+                await anyio.wait_all_tasks_blocked()
+    assert luma_of(path, 50) == expected(range(0, 250, 5))
+
+
+async def test_what_was_put_may_be_changed(tmp_path: Path) -> None:
+    """It was read before `put` returned, although the ticket is not done."""
+    path = tmp_path / "a.yuv"
+    picture = bytearray(64 * 48 * 3)
+    async with Writer([*RAW, path], (64, 48)) as video:
+        for number in range(20):
+            picture[:] = bytes([number * 10]) * len(picture)
+            last = await video.put(picture)
+            picture.append(0)  # nobody has it
+            del picture[-1]
+        await last
+    assert luma_of(path, 20) == expected(range(0, 200, 10))
+
+
+async def test_cancelled_while_it_waits_it_leaves_no_trace(tmp_path: Path) -> None:
+    path = tmp_path / "a.yuv"
+    async with Writer([*RAW, path], (64, 48)) as video:
+        converter = video._converter
+        assert converter is not None
+        await video.put(numbered(10))
+        async with converter._order, anyio.create_task_group() as tasks:
+            tasks.start_soon(video.put, numbered(99))
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+        await video.put(numbered(20))
+    assert luma_of(path, 2) == expected([10, 20])
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "uvloop"], indirect=True)
+async def test_asyncios_own_cancel_waits_for_the_thread(tmp_path: Path) -> None:
+    """Whatever its moment, the memory is the caller's, and the film is whole."""
+    path = tmp_path / "a.yuv"
+    size = (1280, 720)
+    picture = bytearray(1280 * 720 * 3)
+
+    async with Writer([*RAW, path], size) as video:
+        for moment in range(40):
+            picture[:] = bytes([100]) * len(picture)
+            put = asyncio.ensure_future(video.put(picture))
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            put.cancel()
+            await asyncio.wait([put])
+            picture[:] = bytes([200]) * len(picture)  # of which nothing is seen
+            picture.append(0)
+            del picture[-1]
+        await video.put(numbered(60, size))
+    count = path.stat().st_size * 2 // (3 * 1280 * 720)
+    *before, last = luma_of(path, count, size)
+    assert last == expected([60])[0]
+    assert set(before) <= set(expected([100]))
+
+
+async def test_planes_and_pool_frames(tmp_path: Path) -> None:
+    path = tmp_path / "a.yuv"
+    async with Writer([*RAW, path], (64, 48), pix_fmt="rgba") as video:
+        picture = np.dstack([numbered(30), np.zeros((48, 64), "u1")])
+        await video.send(picture.tobytes()[:5000], picture.tobytes()[5000:])
+        with FramePool(video.layout.shape, slots=1) as pool:
+            with await pool.acquire() as frame:
+                frame.array[:] = 40
+                await video.put(frame)
+            with await pool.acquire() as frame:  # it is free again
+                frame.array[:] = 50
+                await video.send(frame)
+    assert luma_of(path, 3) == expected([30, 40, 50])
+
+
+async def test_wrong_frames_are_refused_and_the_film_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "a.yuv"
+    async with Writer([*RAW, path], (64, 48)) as video:
+        with pytest.raises(ValueError, match="has 9,216 bytes"):
+            await video.put(bytes(5))
+        with pytest.raises(BufferError):
+            await video.put(np.zeros((48, 128, 3), "u1")[:, ::2])
+        await video.put(numbered(60))
+    assert luma_of(path, 1) == expected([60])
+
+
+async def test_loop_is_free_meanwhile(tmp_path: Path) -> None:
+    """Other tasks run while a picture is converted."""
+    async with Writer([*RAW, tmp_path / "a.yuv"], (4096, 4096)) as video:
+        picture = np.zeros((4096, 4096, 3), "u1")
+
+        async def turns_meanwhile() -> int:
+            turns = 0
+            async with anyio.create_task_group() as tasks:
+
+                async def put() -> None:
+                    await video.put(picture)
+                    tasks.cancel_scope.cancel()
+
+                tasks.start_soon(put)
+                while True:
+                    await anyio.lowlevel.checkpoint()
+                    turns += 1
+            return turns
+
+        # (once, this thread may not have got a core meanwhile)
+        for _ in range(20):
+            turns = await turns_meanwhile()
+            if turns > 10:
+                break
+    assert turns > 10
+
+
+# ---- nothing good is lost ----------------------------------------------------------
+
+
+async def test_older_film_stays_until_there_is_a_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    path.write_text("mine")
+    path.chmod(0o640)
+    async with Writer(path, (64, 48)) as video:
+        for number in range(5):
+            await video.put(numbered(number))
+        assert path.read_text() == "mine"
+        assert len(os.listdir(tmp_path)) == 2
+    assert os.listdir(tmp_path) == ["a.mp4"]
+    assert facts(path)["nb_frames"] == "5"
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert video.frames_written == 5
+
+
+async def test_link_leads_to_the_film_as_before(tmp_path: Path) -> None:
+    (tmp_path / "link.mp4").symlink_to("a.mp4")
+    async with Writer(tmp_path / "link.mp4", (64, 48)) as video:
+        await video.send(numbered(1))
+    assert (tmp_path / "link.mp4").is_symlink()
+    assert facts(tmp_path / "a.mp4")["nb_frames"] == "1"
+
+
+async def test_failed_one_leaves_nothing(each_ffmpeg: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    path.write_text("mine")
+    with pytest.raises(FFmpegError, match="nothing is left of the film"):
+        async with Writer(
+            path, (64, 48), options=["-c:v", "nonesuch"], ffmpeg=each_ffmpeg
+        ) as video:
+            while True:
+                await video.send(numbered(1))
+    assert os.listdir(tmp_path) == ["a.mp4"]
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv"])
+async def test_no_frame_is_no_film(each_ffmpeg: str, tmp_path: Path, name: str) -> None:
+    with pytest.raises(FFmpegError, match="no frame was sent"):
+        async with Writer(tmp_path / name, (64, 48), ffmpeg=each_ffmpeg):
+            pass
+    assert os.listdir(tmp_path) == []
+
+
+async def test_ffmpeg_that_does_not_work(tmp_path: Path) -> None:
+    broken = tmp_path / "ffmpeg"
+    broken.write_text("#!/bin/sh\nexit 3\n")
+    broken.chmod(0o755)
+    with pytest.raises(FFmpegError, match="does not work: it lists no encoders"):
+        await Writer(tmp_path / "a.mp4", (64, 48), ffmpeg=str(broken))
+    assert os.listdir(tmp_path) == ["ffmpeg"]
+
+
+async def test_aborted_one_leaves_nothing(tmp_path: Path) -> None:
+    video = await Writer(tmp_path / "a.mp4", (64, 48))
+    await video.send(numbered(1))
+    video.abort()
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv"])
+async def test_exception_leaves_what_was_sent(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with Writer(tmp_path / name, (64, 48)) as video:
+            for number in range(7):
+                await video.put(numbered(number))
+            raise ZeroDivisionError
+    assert os.listdir(tmp_path) == [name]
+    assert video.frames_written == 7
+    assert len(await frames_of(tmp_path / name)) == 7
+
+
+async def test_cancelled_at_its_end_it_is_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """While its index is put in front."""
+    began = anyio.Event()
+
+    async def forever(*_: str) -> tuple[int, str]:
+        began.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    path = tmp_path / "a.mp4"
+    video = await Writer(path, (64, 48))
+    await video.send(numbered(1))
+    monkeypatch.setattr("aiozerocopy.ffmpeg.destination.ask", forever)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(video.aclose)
+        await began.wait()
+        tasks.cancel_scope.cancel()
+    assert os.listdir(tmp_path) == ["a.mp4"]
+    assert len(await frames_of(path)) == 1
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.ts"])
+async def test_killed_one_leaves_what_plays(
+    each_ffmpeg: str, tmp_path: Path, name: str
+) -> None:
+    """As much of it as had left FFmpeg."""
+    options = ["-g", "5", "-flush_packets", "1"]
+    words: dict[str, Any] = {"preset": "ultrafast", "ffmpeg": each_ffmpeg}
+    dice = np.random.default_rng(1)
+    with pytest.raises(FFmpegError, match=r"has the first \d+ frames") as raised:
+        async with Writer(
+            tmp_path / name, (640, 480), options=options, **words
+        ) as video:
+            while (video.status.size or 0) < 1 << 20:
+                await video.send(dice.integers(0, 256, (480, 640, 3), np.uint8))
+            os.kill(video.pid, signal.SIGKILL)
+            while True:
+                await video.send(numbered(0, (640, 480)))
+    assert os.listdir(tmp_path) == [name]
+    assert video.frames_written > 0
+    assert f"first {video.frames_written} frames" in str(raised.value)
+    assert len(await frames_of(tmp_path / name)) == video.frames_written
+
+
+@only_asyncio
+async def test_full_disk_leaves_what_plays(each_ffmpeg: str, tmp_path: Path) -> None:
+    """The limit of a file's size stands for it: EFBIG, where a disk says ENOSPC."""
+    code = """
+    import anyio, sys
+    import numpy as np
+    from aiozerocopy.ffmpeg import FFmpegError, Writer
+
+    async def main():
+        dice = np.random.default_rng(1)
+        try:
+            async with Writer(
+                sys.argv[1], (640, 480), preset="ultrafast", options=["-g", "5"],
+                ffmpeg=sys.argv[2],
+            ) as video:
+                for _ in range(300):
+                    await video.send(dice.integers(0, 256, (480, 640, 3), np.uint8))
+        except FFmpegError as error:
+            assert "has the first" in str(error), error
+            print(video.frames_written)
+
+    anyio.run(main)
+    """
+
+    path = tmp_path / "a.mp4"
+    limited = "trap '' XFSZ; ulimit -f 6144; exec \"$@\""  # blocks of 512 bytes
+    done = await anyio.run_process(
+        [
+            *("sh", "-c", limited, "sh", sys.executable, "-c", textwrap.dedent(code)),
+            *(str(path), each_ffmpeg),
+        ],
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert os.listdir(tmp_path) == ["a.mp4"]
+    assert len(await frames_of(path)) == int(done.stdout) > 5
+
+
+async def test_folder_that_refuses_says_so_at_once(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        await Writer(tmp_path / "missing" / "a.mp4", (64, 48))
+
+
+async def test_device_is_written_to(tmp_path: Path) -> None:
+    """What is no file is not replaced."""
+    (tmp_path / "null.mkv").symlink_to(os.devnull)
+    async with Writer(tmp_path / "null.mkv", (64, 48)) as video:
+        await video.send(numbered(1))
+    assert os.listdir(tmp_path) == ["null.mkv"]

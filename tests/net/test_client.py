@@ -1,0 +1,352 @@
+"""The client that comes back: backoff, gaps, and when it does not."""
+
+from __future__ import annotations
+
+import random
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from links import attempt, others_wait, until
+
+import aiozerocopy as azc
+from aiozerocopy import framing
+from aiozerocopy.client import (
+    Backoff,
+    FrameClient,
+    TokenRefused,
+    connect_frames,
+    parse_address,
+)
+from aiozerocopy.framing import FrameReceiver, FrameSender, WrongMagic
+from aiozerocopy.pool import FramePool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.anyio
+np = pytest.importorskip("numpy")
+
+AT_ONCE = Backoff(first=0, longest=0)
+
+
+class Server:
+    """Connections in a row, each with a script of what happens on it."""
+
+    def __init__(self, *scripts: Any) -> None:
+        self.scripts = list(scripts)
+        self.streams: list[azc.Stream] = []
+
+    async def connect(self) -> azc.Stream:
+        script = self.scripts.pop(0)
+        if isinstance(script, Exception):
+            raise script
+        near, far = azc.socketpair()
+        self.streams.append(near)
+        await script(near)
+        self._far = far
+        return far
+
+    def received(self) -> int:
+        """Bytes that the client has received on the last connection."""
+        return self._far.stats.bytes_received
+
+    def close(self) -> None:
+        for stream in self.streams:
+            stream.abort()
+
+
+def frames(*numbers: int, then: Callable[[azc.Stream], Any] | None = None) -> Any:
+    async def script(stream: azc.Stream) -> None:
+        sender = FrameSender(stream)
+        for number in numbers:
+            sender.sequence = number
+            await sender.send(bytes([number]))
+        if then is not None:
+            await then(stream)
+
+    return script
+
+
+async def end(stream: azc.Stream) -> None:
+    await stream.aclose()
+
+
+async def cut(stream: azc.Stream) -> None:
+    await stream.send(b"AZCF\1")
+    await stream.aclose()
+
+
+async def stay(stream: azc.Stream) -> None:
+    await anyio.lowlevel.checkpoint()
+
+
+async def test_frames_through_lost_connections() -> None:
+    server = Server(
+        frames(0, 1, then=end),
+        ConnectionRefusedError("nobody there"),
+        frames(2, 5, then=cut),
+        frames(6, 7, then=end),
+        frames(0, 1, then=stay),  # it began anew
+    )
+    heard: list[tuple[str, Any]] = []
+    client = FrameClient(
+        server.connect, backoff=AT_ONCE, on_event=lambda *event: heard.append(event)
+    )
+    async with client:
+        numbers = [(await client.receive()).sequence for _ in range(8)]
+        assert numbers == [0, 1, 2, 5, 6, 7, 0, 1]
+    stats = client.stats
+    assert (stats.received, stats.missing, stats.gaps) == (8, 2, 1)
+    assert (stats.connections, stats.failures) == (4, 1)
+    assert [event for event, _ in heard if event != "waiting"] == [
+        "connected",
+        "lost",
+        "lost",
+        "connected",
+        "gap",
+        "lost",
+        "connected",
+        "lost",
+        "connected",
+    ]
+    assert ("gap", 2) in heard
+    assert [detail for event, detail in heard if event == "connected"] == [0, 1, 2, 3]
+    server.close()
+
+
+async def test_payloads_go_into_the_pool() -> None:
+    server = Server(frames(0, 1, then=end), frames(2, then=stay))
+    with FramePool(10, slots=1) as pool:
+        async with FrameClient(server.connect, pool=pool, backoff=AT_ONCE) as client:
+            for number in range(3):
+                with await client.receive() as frame:
+                    assert pool.stats.free == 0
+                    assert bytes(frame.view) == bytes([number])
+    server.close()
+
+
+async def test_attempts_that_are_over() -> None:
+    error = ConnectionRefusedError("nobody there")
+    server = Server(error, error, error, frames(1, then=stay))
+    async with FrameClient(
+        server.connect, backoff=Backoff(first=0, longest=0, attempts=3)
+    ) as client:
+        with pytest.raises(ConnectionRefusedError):
+            await client.receive()
+        assert client.stats.failures == 3
+        assert (await client.receive()).sequence == 1
+    server.close()
+
+
+async def test_wrong_server() -> None:
+    async def web(stream: azc.Stream) -> None:
+        await stream.send(b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(100))
+
+    server = Server(web, frames(1, then=stay))
+    async with FrameClient(server.connect, backoff=AT_ONCE) as client:
+        with pytest.raises(WrongMagic):
+            await client.receive()
+    server.close()
+
+
+async def test_limit_of_bytes() -> None:
+    server = Server(frames(1, then=stay))
+    async with FrameClient(server.connect, max_bytes=0) as client:
+        with pytest.raises(framing.FrameTooLarge):
+            await client.receive()
+    server.close()
+
+
+@pytest.mark.parametrize("where", ["receiving", "waiting"])
+async def test_aclose_ends_a_receive(where: str) -> None:
+    first = frames(then=stay) if where == "receiving" else OSError("nobody there")
+    server = Server(first)
+    waiting = anyio.Event()
+
+    def hear(event: str, _detail: Any) -> None:
+        if event in ("connected", "waiting"):
+            waiting.set()
+
+    backoff = Backoff(first=1000, longest=1000)
+    client = FrameClient(server.connect, backoff=backoff, on_event=hear)
+    async with anyio.create_task_group() as tasks:
+        receiving = attempt(tasks, collect, client)
+        await waiting.wait()
+        await others_wait()
+        await client.aclose()
+    assert receiving.result == []
+    with pytest.raises(azc.StreamClosed):
+        await client.receive()
+    server.close()
+
+
+async def collect(client: FrameClient) -> list[int]:
+    return [frame.sequence async for frame in client]
+
+
+async def test_cancelled_receive_loses_nothing() -> None:
+    server = Server(frames(0, then=stay))
+    async with FrameClient(server.connect) as client:
+        await client.receive()
+        async with anyio.create_task_group() as tasks:
+            attempt(tasks, client.receive)
+            before = server.received()
+            await server.streams[0].send(b"AZ")
+            await until(lambda: server.received() == before + 2)
+            tasks.cancel_scope.cancel()
+        packed = framing.FrameHeader(1, 0, "|u1", (1,), "", True, 0, 1).pack()
+        await server.streams[0].send(packed[2:] + b"x")
+        assert (await client.receive()).sequence == 1
+    assert client.stats.connections == 1
+    server.close()
+
+
+async def test_hook_that_fails_hurts_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_event: str, _detail: Any) -> None:
+        raise ZeroDivisionError
+
+    server = Server(frames(0, then=stay))
+    async with FrameClient(server.connect, on_event=fail) as client:
+        assert (await client.receive()).sequence == 0
+    assert "hook" in caplog.text
+    server.close()
+
+
+# ---- backoff ------------------------------------------------------------------------
+
+
+def test_backoff_grows_to_its_longest() -> None:
+    backoff = Backoff(first=1, factor=2, longest=10, jitter=0)
+    assert [backoff.seconds(n) for n in range(6)] == [1, 2, 4, 8, 10, 10]
+    assert backoff.seconds(10**6) == 10
+
+
+def test_backoff_is_never_in_step() -> None:
+    backoff = Backoff(first=1, jitter=0.5, rng=random.Random(1))
+    waits = {backoff.seconds(0) for _ in range(100)}
+    assert len(waits) == 100
+    assert 0.5 <= min(waits) <= max(waits) <= 1
+
+
+# ---- over TCP -----------------------------------------------------------------------
+
+
+async def test_server_that_is_restarted() -> None:
+    async def show(stream: azc.Stream) -> None:
+        await FrameSender(stream).send(b"frame")
+        await anyio.sleep_forever()
+
+    async with azc.serve_tcp(show) as server:
+        port = server.port
+        client = connect_frames("127.0.0.1", port, backoff=Backoff(first=0.001))
+        assert bytes((await client.receive()).view) == b"frame"
+        await server.aclose(0)
+    async with anyio.create_task_group() as tasks:
+        receiving = attempt(tasks, client.receive)
+        await until(lambda: client.stats.failures > 1)
+        async with azc.serve_tcp(show, port=port) as server:
+            await until(lambda: receiving.done)
+            await server.aclose(0)
+    assert receiving.error is None
+    assert client.stats.connections == 2
+    await client.aclose()
+
+
+async def test_token() -> None:
+    async def show(stream: azc.Stream) -> None:
+        await FrameSender(stream).send(b"frame")
+        await anyio.sleep_forever()
+
+    async with azc.serve_tcp(show, token="secret") as server:
+        async with connect_frames("127.0.0.1", server.port, token="secret") as client:
+            assert bytes((await client.receive()).view) == b"frame"
+        async with connect_frames("127.0.0.1", server.port, token="wrong") as client:
+            with pytest.raises(TokenRefused):
+                await client.receive()
+        assert server.refused == 1
+        await server.aclose(0)
+
+
+async def test_unix_without_coming_back(tmp_path: Path) -> None:
+    async def show(stream: azc.Stream) -> None:
+        await FrameSender(stream).send(b"frame")
+
+    path = str(tmp_path / "socket")
+    async with azc.serve_unix(show, path):
+        async with connect_frames(path, reconnect=False) as client:
+            assert [frame.sequence async for frame in client] == [0]
+    async with connect_frames(path, reconnect=False) as client:
+        with pytest.raises(FileNotFoundError):
+            await client.receive()
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("localhost:80", ("localhost", 80)),
+        ("[::1]:80", ("::1", 80)),
+        ("/run/azc:80", ("/run/azc:80", None)),
+        ("socket", ("socket", None)),
+        ("host:http", ("host:http", None)),
+        (":80", (":80", None)),
+    ],
+)
+def test_addresses(address: str, expected: tuple[str, int | None]) -> None:
+    assert parse_address(address) == expected
+
+
+async def test_certificate_of_somebody_else(
+    tls: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> None:
+    context, trusting = tls
+
+    async def show(stream: Any) -> None:
+        await FrameSender(stream).send(np.arange(100_000, dtype="u2"))
+        await FrameReceiver(stream).receive()
+
+    async with azc.serve_tcp(show, ssl_context=context) as server:
+        options: dict[str, Any] = {
+            "ssl_context": trusting,
+            "backoff": Backoff(attempts=2),
+        }
+        async with connect_frames(
+            "127.0.0.1", server.port, hostname="elsewhere.test", **options
+        ) as client:
+            with pytest.raises(ssl.SSLCertVerificationError):
+                await client.receive()
+            assert client.stats.failures == 1
+        async with connect_frames(
+            "127.0.0.1", server.port, hostname="localhost", **options
+        ) as client:
+            frame = await client.receive()
+            assert np.array_equal(frame.array, np.arange(100_000, dtype="u2"))
+        await server.aclose(0)
+
+
+# ---- the examples -----------------------------------------------------------------
+
+
+@pytest.mark.timeout(30)
+def test_examples() -> None:
+    folder = Path(__file__).parents[2] / "examples"
+    serve = [sys.executable, str(folder / "serve_frames.py"), "0", "secret"]
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            port = server.stdout.readline().split()[1]
+            view = [sys.executable, str(folder / "view_frames.py"), port]
+            seen = subprocess.run(
+                [*view, "secret", "30"], capture_output=True, text=True, timeout=20
+            )
+            refused = subprocess.run(
+                [*view, "wrong"], capture_output=True, text=True, timeout=20
+            )
+        finally:
+            server.kill()
+    assert "(720, 1280, 3) rgb24" in seen.stdout, seen.stderr
+    assert "TokenRefused" in refused.stderr

@@ -1,0 +1,577 @@
+"""Frames over streams: the wire format, and who owns which memory when."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import struct
+import subprocess
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from anyio import EndOfStream
+from anyio.streams.tls import TLSStream
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from links import attempt, begun, until
+
+import aiozerocopy as azc
+from aiozerocopy import framing
+from aiozerocopy._core import leases
+from aiozerocopy.framing import (
+    HEADER_SIZE,
+    CorruptHeader,
+    FrameError,
+    FrameHeader,
+    FrameReceiver,
+    FrameSender,
+    FrameTooLarge,
+    TruncatedFrame,
+    WrongMagic,
+)
+from aiozerocopy.pool import FramePool
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterator, Callable
+
+np = pytest.importorskip("numpy")
+
+anyio_test = pytest.mark.anyio
+HERE = Path(__file__).parents[1]
+PAGES = HERE.parent / "docs" / "pages"
+VECTORS = json.loads((PAGES / "wire-format-vectors.json").read_text())
+GOOD = bytes.fromhex(VECTORS["frames"][0]["frame"])
+
+
+def name_of(vector: dict[str, Any]) -> str:
+    return str(vector["name"])
+
+
+def header(**changes: Any) -> FrameHeader:
+    fields: dict[str, Any] = {
+        "sequence": 7,
+        "timestamp_ns": -8,
+        "dtype": "|u1",
+        "shape": (2, 3),
+        "pixel_format": "gray",
+        "key": True,
+        "metadata_length": 0,
+        "payload_length": 6,
+    }
+    return FrameHeader(**(fields | changes))
+
+
+# ---- the header -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("vector", VECTORS["frames"], ids=name_of)
+def test_vector_is_understood(vector: dict[str, Any]) -> None:
+    frame = bytes.fromhex(vector["frame"])
+    found = FrameHeader.unpack(frame[:HEADER_SIZE])
+    for field in ("sequence", "timestamp_ns", "dtype", "pixel_format", "key"):
+        assert getattr(found, field) == vector[field]
+    assert found.shape == tuple(vector["shape"])
+    metadata, payload = (bytes.fromhex(vector[k]) for k in ("metadata", "payload"))
+    assert frame == found.pack() + metadata + payload
+
+
+@pytest.mark.parametrize("vector", VECTORS["refused"], ids=name_of)
+def test_vector_is_refused(vector: dict[str, Any]) -> None:
+    with pytest.raises(getattr(framing, vector["error"])):
+        FrameHeader.unpack(bytes.fromhex(vector["header"]))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pixel_format": "seventeen letters"},
+        {"pixel_format": "rgb\0"},
+        {"pixel_format": "größe"},
+        {"sequence": -1},
+        {"sequence": 1 << 64},
+        {"metadata_length": framing.MAX_METADATA + 1},
+        {"shape": (1,) * 9},
+    ],
+)
+def test_header_that_cannot_be_packed(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"pixel format|fit|metadata|ascii"):
+        header(**changes).pack()
+
+
+def test_shape_that_numpy_cannot_hold() -> None:
+    with pytest.raises(CorruptHeader):
+        FrameHeader.unpack(header(shape=(2**40, 2**40, 0), payload_length=0).pack())
+
+
+def test_short_header() -> None:
+    with pytest.raises(TruncatedFrame) as caught:
+        FrameHeader.unpack(GOOD[:100])
+    assert (caught.value.received, caught.value.total) == (100, HEADER_SIZE)
+
+
+def test_limit_is_the_receivers() -> None:
+    assert FrameHeader.unpack(GOOD[:HEADER_SIZE], 12).payload_length == 12
+    with pytest.raises(FrameTooLarge):
+        FrameHeader.unpack(GOOD[:HEADER_SIZE], 11)
+
+
+def read_hostile(data: bytes) -> None:
+    """Either a header within the limits, or one of the announced errors."""
+    try:
+        found = FrameHeader.unpack(data)
+    except FrameError:
+        return
+    assert found.payload_length <= framing.MAX_BYTES
+    assert found.metadata_length <= framing.MAX_METADATA
+    array = leases.array_over(
+        memoryview(np.empty(found.payload_length, "u1")), found.dtype, found.shape
+    )
+    assert array.nbytes == found.payload_length
+    # What is ignored (later flags, the reserved field) is not there any more.
+    assert FrameHeader.unpack(found.pack()) == found
+
+
+def sealed(fields: bytes) -> bytes:
+    return fields + struct.pack("<I", zlib.crc32(fields))
+
+
+# (A machine that is busy is not the examples' fault.)
+hostile = settings(
+    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+@given(st.binary(max_size=200))
+@hostile
+def test_fuzz_bytes(data: bytes) -> None:
+    read_hostile(data)
+
+
+@given(st.binary(min_size=119, max_size=119))
+@hostile
+def test_fuzz_fields_with_a_right_checksum(fields: bytes) -> None:
+    read_hostile(sealed(b"AZCF\1" + fields))
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 123), st.integers(0, 255)), min_size=1, max_size=6
+    )
+)
+@hostile
+def test_fuzz_a_good_header(edits: list[tuple[int, int]]) -> None:
+    fields = bytearray(GOOD[:124])
+    for at, value in edits:
+        fields[at] = value
+    read_hostile(sealed(bytes(fields)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_fuzz_a_million_headers() -> None:
+    import random
+
+    random_bytes = random.Random(4).randbytes
+    good = GOOD[:124]
+    for number in range(1_000_000):
+        noise = random_bytes(6)
+        fields = bytearray(good)
+        for at, value in zip(noise[:3], noise[3:], strict=True):
+            fields[at % 124] = value
+        with contextlib.suppress(FrameError):
+            found = FrameHeader.unpack(sealed(bytes(fields)) if number % 8 else fields)
+            assert found.payload_length <= framing.MAX_BYTES
+
+
+# ---- describing what is sent ------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", sorted(framing.DTYPES))
+def test_every_dtype_of_numpy_arrays_and_their_views(code: str) -> None:
+    array = np.zeros((2, 3), code)
+    assert framing.describe(array) == (code, (2, 3))
+    assert framing.describe(memoryview(array)) == (code, (2, 3))
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"abc", ("|u1", (3,))),
+        (bytearray(2), ("|u1", (2,))),
+        (memoryview(b"abcd").cast("B", (2, 2)), ("|u1", (2, 2))),
+        (memoryview(bytes(8)).cast("l"), ("<i8", (1,))),
+        (np.float32(1), ("<f4", ())),
+    ],
+)
+def test_description(data: Any, expected: object) -> None:
+    assert framing.describe(data) == expected
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "text",
+        np.zeros(2, "M8[ns]"),
+        np.zeros(2, "O"),
+        np.zeros(2, [("x", "u1")]),
+        np.zeros(2, "S3"),
+        np.zeros(2, "g"),
+    ],
+)
+def test_what_does_not_travel(data: Any) -> None:
+    with pytest.raises(TypeError):
+        framing.describe(data)
+
+
+def test_description_of_pool_frames() -> None:
+    for dtype in ("uint8", "bool", "float32", ">i2", "complex64"):
+        with FramePool((2, 2), dtype, slots=1) as pool, pool.acquire_nowait() as frame:
+            assert framing.describe(frame) == (np.dtype(dtype).str, (2, 2))
+
+
+# ---- from one end to the other ----------------------------------------------------
+
+
+class Foreign(anyio.abc.ByteStream):
+    """A stream of somebody else's, over one of ours."""
+
+    def __init__(self, stream: azc.Stream) -> None:
+        self.stream = stream
+
+    async def send(self, item: bytes) -> None:
+        await self.stream.send(item)
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        return await self.stream.receive(min(max_bytes, 1000))
+
+    async def send_eof(self) -> None:
+        await self.stream.send_eof()
+
+    async def aclose(self) -> None:
+        await self.stream.aclose()
+
+
+@pytest.fixture(params=["ours", "foreign"])
+async def ends(
+    request: pytest.FixtureRequest, anyio_backend: object
+) -> AsyncIterator[tuple[Any, Any]]:
+    one, other = azc.socketpair()
+    async with one, other:
+        yield (
+            (one, other) if request.param == "ours" else (Foreign(one), Foreign(other))
+        )
+
+
+@anyio_test
+async def test_arrays_of_all_kinds(ends: tuple[Any, Any]) -> None:
+    sender, receiver = FrameSender(ends[0]), FrameReceiver(ends[1])
+    arrays = [np.arange(24).astype(code).reshape(2, 3, 4) for code in framing.DTYPES]
+    arrays += [np.zeros((0, 3), "f4"), np.array(5, "i8"), np.arange(10)]
+    for number, array in enumerate(arrays):
+        await sender.send(array, pixel_format="gray", metadata=b"m" * number, key=False)
+        with await receiver.receive() as frame:
+            assert frame.array.dtype == array.dtype
+            assert np.array_equal(frame.array, array)
+            assert frame.array.shape == frame.shape == array.shape
+            assert frame.array.flags.writeable
+            assert frame.nbytes == array.nbytes
+            assert (frame.sequence, frame.metadata) == (number, b"m" * number)
+            assert (frame.pixel_format, frame.key) == ("gray", False)
+
+
+@anyio_test
+async def test_big_frames_and_the_end(ends: tuple[Any, Any]) -> None:
+    array = np.arange(1_500_000, dtype="u2")
+    got = 0
+
+    async def send() -> None:
+        sender = FrameSender(ends[0])
+        for number in range(3):
+            await sender.send(array, timestamp_ns=number, metadata=bytes(60_000))
+            array[:] += 1  # it is ours again
+        await ends[0].send_eof()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(send)
+        async for frame in FrameReceiver(ends[1]):
+            expected = np.arange(1_500_000, dtype="u2") + got
+            assert frame.timestamp_ns == frame.sequence == got
+            assert np.array_equal(frame.array, expected)
+            got += 1
+    assert got == 3
+
+
+@anyio_test
+async def test_many_tasks_send_whole_frames(ends: tuple[Any, Any]) -> None:
+    sender, receiver = FrameSender(ends[0]), FrameReceiver(ends[1])
+    async with anyio.create_task_group() as tasks:
+        for number in range(6):
+            tasks.start_soon(sender.send, np.full(300_000, number, "u1"))
+        numbers = []
+        for sequence in range(6):
+            frame = await receiver.receive()
+            assert frame.sequence == sequence
+            assert len(set(frame.array)) == 1
+            numbers.append(int(frame.array[0]))
+    assert sorted(numbers) == list(range(6))
+
+
+@anyio_test
+async def test_receive_into_the_callers_array(ends: tuple[Any, Any]) -> None:
+    sender, receiver = FrameSender(ends[0]), FrameReceiver(ends[1])
+    mine = np.zeros((4, 5), "f4")
+    sent = np.arange(20, dtype="f4").reshape(4, 5)
+    await sender.send(sent)
+    frame = await receiver.receive(into=mine)
+    assert np.array_equal(mine, sent)
+    assert np.shares_memory(frame.array, mine)
+    await sender.send(sent)
+    with pytest.raises(ValueError, match="do not fit"):
+        await receiver.receive(into=bytearray(79))
+    with pytest.raises(BufferError):
+        await receiver.receive(into=bytes(80))
+    assert np.array_equal((await receiver.receive(into=bytearray(90))).array, sent)
+
+
+@anyio_test
+async def test_receive_into_a_pool(ends: tuple[Any, Any]) -> None:
+    sender = FrameSender(ends[0])
+    with FramePool((10, 10), "uint8", slots=1) as pool:
+        receiver = FrameReceiver(ends[1], pool)
+        for number in range(3):
+            await sender.send(np.full((5, number), number, "u1"))
+            frame = await receiver.receive()
+            assert pool.stats.free == 0
+            assert frame.array.shape == (5, number)
+            assert (frame.array == number).all()
+            frame.release()
+            frame.release()
+            assert pool.stats.free == 1
+            with pytest.raises(ValueError, match="released"):
+                _ = frame.array
+        await sender.send(bytes(101))
+        with pytest.raises(FrameTooLarge):
+            await receiver.receive()
+
+
+@anyio_test
+async def test_pool_frames_are_sent(ends: tuple[Any, Any]) -> None:
+    with FramePool((3, 3), "float32", slots=1) as pool:
+        with await pool.acquire() as frame:
+            frame.array[:] = 3
+            await FrameSender(ends[0]).send(frame, pixel_format="grayf32")
+        assert pool.stats.free == 1
+    received = await FrameReceiver(ends[1]).receive()
+    assert np.array_equal(received.array, np.full((3, 3), 3, "f4"))
+
+
+@anyio_test
+async def test_what_cannot_be_sent_leaves_no_trace(ends: tuple[Any, Any]) -> None:
+    sender = FrameSender(ends[0])
+    bad: list[tuple[Any, dict[str, Any]]] = [
+        (np.zeros((4, 4), "u1")[:, ::2], {}),
+        (np.zeros(2, "O"), {}),
+        (b"x", {"pixel_format": "x" * 17}),
+        (b"x", {"metadata": bytes(65537)}),
+    ]
+    for frame, options in bad:
+        with pytest.raises((BufferError, TypeError, ValueError)):
+            await sender.send(frame, **options)
+    await sender.send(b"good")
+    received = await FrameReceiver(ends[1]).receive()
+    assert (received.sequence, bytes(received.view)) == (0, b"good")
+
+
+# ---- what goes wrong --------------------------------------------------------------
+
+
+@anyio_test
+@pytest.mark.parametrize("cut", [1, 127, 128, 130, 133, 139])
+async def test_stream_that_ends_inside_of_a_frame(
+    ends: tuple[Any, Any], cut: int
+) -> None:
+    frame = header(metadata_length=6).pack() + b"m" * 6 + b"p" * 6
+    await ends[0].send(frame + frame[:cut])
+    await ends[0].send_eof()
+    receiver = FrameReceiver(ends[1])
+    assert bytes((await receiver.receive()).view) == b"p" * 6
+    for _ in range(2):
+        with pytest.raises(TruncatedFrame) as caught:
+            await receiver.receive()
+        assert caught.value.received == cut
+        assert caught.value.total == (140 if cut >= 128 else 128)
+
+
+@anyio_test
+async def test_clean_end(ends: tuple[Any, Any]) -> None:
+    await ends[0].send_eof()
+    receiver = FrameReceiver(ends[1])
+    for _ in range(2):
+        with pytest.raises(EndOfStream):
+            await receiver.receive()
+
+
+@anyio_test
+async def test_error_stays(ends: tuple[Any, Any]) -> None:
+    await ends[0].send(b"GET / HTTP/1.1\r\n" + bytes(120) + GOOD)
+    receiver = FrameReceiver(ends[1])
+    for _ in range(2):
+        with pytest.raises(WrongMagic):
+            await receiver.receive()
+
+
+@anyio_test
+async def test_nothing_is_allocated_for_a_frame_that_is_too_large() -> None:
+    import tracemalloc
+
+    one, other = azc.socketpair()
+    async with one, other:
+        huge = header(shape=(1 << 40,), payload_length=1 << 40).pack()
+        await one.send(huge)
+        tracemalloc.start()
+        try:
+            with pytest.raises(FrameTooLarge):
+                await FrameReceiver(other).receive()
+            # (asyncio may tell of a slow callback meanwhile)
+            assert tracemalloc.get_traced_memory()[1] < 10 << 20
+        finally:
+            tracemalloc.stop()
+
+
+def _received(end: azc.Stream | Foreign) -> int:
+    ours = end.stream if isinstance(end, Foreign) else end
+    return ours.stats.bytes_received
+
+
+@anyio_test
+@pytest.mark.parametrize("at", [60, 128, 132, 140, 1100])
+async def test_cancelled_receive_loses_nothing(ends: tuple[Any, Any], at: int) -> None:
+    payload = bytes(range(256)) * 8
+    packed = header(shape=(2048,), payload_length=2048, metadata_length=8).pack()
+    frame = packed + b"metadata" + payload
+    receiver = FrameReceiver(ends[1])
+    async with anyio.create_task_group() as tasks:
+        receiving = attempt(tasks, receiver.receive)
+        await ends[0].send(frame[:at])
+        await until(lambda: _received(ends[1]) == at)
+        assert not receiving.done
+        tasks.cancel_scope.cancel()
+    await ends[0].send(frame[at:])
+    received = await receiver.receive()
+    assert (received.metadata, bytes(received.view)) == (b"metadata", payload)
+
+
+@anyio_test
+async def test_cancelled_send_completes_the_frame() -> None:
+    one, other = azc.socketpair()
+    async with one, other:
+        sender = FrameSender(one)
+        frame = np.arange(2_000_000, dtype="u1")
+        async with anyio.create_task_group() as tasks:
+            attempt(tasks, sender.send, frame)
+            await begun(one)
+            tasks.cancel_scope.cancel()
+        expected = frame.copy()
+        frame[:] = 0
+        received = await FrameReceiver(other).receive()
+        assert np.array_equal(received.array, expected)
+
+
+@anyio_test
+async def test_cancelled_send_over_a_foreign_stream_breaks_the_sender() -> None:
+    one, other = azc.socketpair()
+    async with one, other:
+        sender = FrameSender(Foreign(one))
+        async with anyio.create_task_group() as tasks:
+            attempt(tasks, sender.send, bytes(2_000_000))
+            await begun(one)
+            tasks.cancel_scope.cancel()
+        with pytest.raises(azc.StreamBroken, match="cut"):
+            await sender.send(b"next")
+        one.abort()
+
+
+# ---- over TLS -----------------------------------------------------------------------
+
+
+@anyio_test
+async def test_over_tls(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    server_context, client_context = tls
+    one, other = azc.socketpair()
+    frames = []
+
+    async def serve() -> None:
+        async with await TLSStream.wrap(
+            one, server_side=True, ssl_context=server_context
+        ) as stream:
+            await FrameSender(stream).send(np.arange(500_000, dtype="u1"))
+
+    async with anyio.create_task_group() as tasks, other:
+        tasks.start_soon(serve)
+        async with await TLSStream.wrap(
+            other, server_side=False, hostname="localhost", ssl_context=client_context
+        ) as stream:
+            frames = [frame async for frame in FrameReceiver(stream)]
+    (frame,) = frames
+    assert np.array_equal(frame.array, np.arange(500_000, dtype="u1"))
+
+
+# ---- readers in other languages -----------------------------------------------------
+
+
+def c_reader(folder: Path) -> Path:
+    source = HERE.parent / "examples" / "frame_reader.c"
+    flags = ["-Wall", "-Wextra", "-Werror", "-O2", "-std=gnu11"]
+    subprocess.run(["cc", *flags, "-o", folder / "reader", source], check=True)
+    return folder / "reader"
+
+
+def rust_reader(folder: Path) -> Path:
+    if shutil.which("rustc") is None:
+        pytest.skip("no rustc")
+    source = HERE.parent / "examples" / "frame_reader.rs"
+    flags = ["-D", "warnings", "--edition", "2021"]
+    subprocess.run(["rustc", *flags, "-o", folder / "reader", source], check=True)
+    return folder / "reader"
+
+
+@pytest.mark.parametrize("build", [c_reader, rust_reader])
+def test_reader_in_another_language(
+    tmp_path: Path, build: Callable[[Path], Path]
+) -> None:
+    reader = build(tmp_path)
+
+    def read(data: bytes) -> tuple[list[str], str]:
+        done = subprocess.run([reader], input=data, capture_output=True, timeout=10)
+        assert bool(done.stderr) == bool(done.returncode)
+        return done.stdout.decode().splitlines(), done.stderr.decode()
+
+    frames = VECTORS["frames"]
+    lines, error = read(b"".join(bytes.fromhex(frame["frame"]) for frame in frames))
+    assert not error
+    assert lines == [line_of(frame) for frame in frames]
+    for vector in VECTORS["refused"]:
+        lines, error = read(bytes.fromhex(vector["header"]) + bytes(64))
+        assert not lines
+        assert vector["error"] in error
+    for cut in (1, 127, 128, 139):
+        assert "TruncatedFrame" in read(GOOD[:cut])[1]
+
+
+def line_of(frame: dict[str, Any]) -> str:
+    words = [
+        frame["sequence"],
+        frame["timestamp_ns"],
+        frame["dtype"],
+        frame["pixel_format"] or "-",
+        int(frame["key"]),
+        len(frame["metadata"]) // 2,
+        zlib.crc32(bytes.fromhex(frame["payload"])),
+        "x".join(map(str, frame["shape"])),
+    ]
+    return " ".join(map(str, words))

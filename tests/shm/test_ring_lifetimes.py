@@ -1,0 +1,531 @@
+"""Rings and signals, the garbage collector, forks and the interpreter's end.
+
+As ../core/test_interruptions.py and ../core/test_finalizers.py: a call is made once to
+note its lines, and then once more for each of them, at which an exception comes; and
+what would end a process is a program of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+import scripts
+from interruption import Interruption, Lines, Place, shown
+from links import attempt, linux_only, others_wait
+from rings import filled, opened
+
+from aiozerocopy import StreamBroken, StreamClosed
+from aiozerocopy._core import memory
+from aiozerocopy.shm import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiozerocopy.shm import Ring
+
+pytestmark = linux_only
+
+ROOMS = ("_core", "shm")
+PATIENCE = 5.0
+RECORD = b"r" * 1000
+LAST = 0xFFFFFFFF  # the type of the record that is sent after the call
+
+
+# ---- a signal's exception at every line ----------------------------------------------
+
+
+def mapped() -> set[str]:
+    """Where rings are mapped, also those of other tests."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return {line.split()[0] for line in lines if "azc_ring" in line}
+
+
+@dataclass
+class Ends:
+    """Both ends of a ring, and what has been received."""
+
+    producer: Ring
+    consumer: Ring
+    received: list[Any]
+
+    async def send(self, *buffers: bytes) -> None:
+        await self.producer.send(*buffers, type_id=1)
+
+    async def fill(self) -> None:
+        await filled(self.producer, RECORD)
+
+    async def reserve(self) -> None:
+        async with self.producer.reserve(1000, type_id=1) as slot:
+            slot.view[:] = RECORD
+
+    async def reserve_and_drop(self) -> None:
+        slot = await self.producer.reserve(1000)
+        del slot
+
+    async def receive(self) -> None:
+        self.received.append(await self.consumer.receive())
+
+    async def receive_batch(self) -> None:
+        self.received.append(await self.consumer.receive_batch())
+
+    async def iterate(self) -> None:
+        async for record in self.consumer:
+            self.received.append(record)
+            break
+
+    async def receive_by_type(self) -> None:
+        self.received.append(await self.consumer.route(1).receive())
+
+    async def release(self) -> None:
+        record = await self.consumer.receive()
+        view = record.view[5:]
+        record.release()
+        del record, view
+
+    async def send_two(self) -> None:
+        await self.send(RECORD)
+        await self.send(RECORD)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call, what there is before it, and what lets it go on."""
+
+    call: Callable[[Ends], Awaitable[object]]
+    before: Callable[[Ends], Awaitable[object]] | None = None
+    meanwhile: Callable[[Ends], Awaitable[object]] | None = None
+    cancel: bool = False
+    closes: bool = False
+    records: int | None = None  # that there are, less what the call gets
+
+
+async def make_room(ends: Ends) -> None:
+    (await ends.consumer.receive()).release()
+
+
+async def close_producer(ends: Ends) -> None:
+    await ends.producer.aclose()
+
+
+async def close_consumer(ends: Ends) -> None:
+    await ends.consumer.aclose()
+
+
+async def abort(ends: Ends) -> None:
+    ends.producer.abort()
+
+
+CASES = {
+    "send": Case(lambda ends: ends.send(RECORD)),
+    "send of pieces": Case(lambda ends: ends.send(RECORD, b"", RECORD)),
+    "send, waiting": Case(lambda ends: ends.send(RECORD), Ends.fill, make_room),
+    "send, cancelled": Case(lambda ends: ends.send(RECORD), Ends.fill, cancel=True),
+    "reserve": Case(Ends.reserve),
+    "reserve, waiting": Case(Ends.reserve, Ends.fill, make_room),
+    "reserve, cancelled": Case(Ends.reserve, Ends.fill, cancel=True),
+    "reserve and drop": Case(Ends.reserve_and_drop),
+    "receive": Case(Ends.receive, Ends.send_two, records=2),
+    "receive, waiting": Case(Ends.receive, meanwhile=Ends.send_two, records=2),
+    "receive, cancelled": Case(Ends.receive, cancel=True),
+    "receive_batch": Case(Ends.receive_batch, Ends.send_two, records=2),
+    "async for": Case(Ends.iterate, Ends.send_two, records=2),
+    "route": Case(Ends.receive_by_type, Ends.send_two),
+    "route, waiting": Case(Ends.receive_by_type, meanwhile=Ends.send_two),
+    "release": Case(Ends.release, Ends.send_two),
+    "aclose of the producer": Case(close_producer, Ends.send_two, closes=True),
+    "aclose of the consumer": Case(close_consumer, Ends.send_two, closes=True),
+    "abort": Case(abort, Ends.send_two, closes=True),
+}
+LOOPS: dict[str, dict[str, Any]] = {"asyncio": {}, "uvloop": {"use_uvloop": True}}
+
+
+class Scene:
+    """A ring, on which a call is hit."""
+
+    def __init__(self, case: Case, lines: Lines) -> None:
+        self.case = case
+        self.lines = lines
+        self.complaints: list[str] = []
+
+    async def play(self, folder: Path) -> None:
+        fds, before = set(os.listdir("/proc/self/fd")), mapped()
+        asyncio.get_running_loop().set_exception_handler(self.in_the_loop)
+        sys.unraisablehook = self.in_a_finalizer
+        ends = Ends(*await opened(folder), [])
+        await self.be_hit(ends)
+        await self.go_on(ends)
+        vars(ends).clear()  # (Python 3.10 keeps it for a while)
+        await self.nothing_is_left(fds, before)
+
+    def in_the_loop(self, _: object, context: dict[str, Any]) -> None:
+        if not isinstance(context.get("exception"), Interruption):
+            self.complaints.append(f"in the loop: {context}")
+
+    def in_a_finalizer(self, unraisable: Any) -> None:
+        if not isinstance(unraisable.exc_value, Interruption):
+            self.complaints.append(f"in a finalizer: {unraisable.exc_value!r}")
+
+    async def be_hit(self, ends: Ends) -> None:
+        if self.case.before is not None:
+            await self.case.before(ends)
+        with self.lines:
+            task = asyncio.ensure_future(self.judged(self.case.call, ends))
+            await others_wait()
+            if self.case.cancel:
+                task.cancel()
+            if self.case.meanwhile is not None:
+                self.lines.armed = False
+                await self.case.meanwhile(ends)
+                self.lines.armed = True
+            await asyncio.wait({task}, timeout=PATIENCE)
+        if not task.done():
+            self.complaints.append("the call hangs")
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def judged(
+        self, call: Callable[[Ends], Awaitable[object]], ends: Ends
+    ) -> None:
+        try:
+            await call(ends)
+        except (Interruption, asyncio.CancelledError, StreamBroken, StreamClosed):
+            pass
+        except BaseException as error:
+            self.complaints.append(f"it raised {error!r}")
+
+    async def go_on(self, ends: Ends) -> None:
+        """The ring works as before, and every record that it had arrives."""
+        got = sum(len(each) if isinstance(each, Batch) else 1 for each in ends.received)
+        ends.received.clear()
+        gc.collect()  # a traceback, in a cycle, may have a slot or a record
+        with anyio.move_on_after(PATIENCE) as patience:
+            if self.case.closes:
+                ends.producer.abort()
+            else:
+                got += await self.send_the_last(ends)
+                if ends.consumer._routes is not None:
+                    ends.consumer.route(1)._queue.clear()  # it is theirs
+                if self.case.records not in (None, got):
+                    self.complaints.append(f"{got} of its records arrived")
+                if ends.consumer.stats.held:
+                    self.complaints.append("a record is held by nobody")
+            await ends.producer.aclose()
+            await ends.consumer.aclose()
+        if patience.cancelled_caught:
+            self.complaints.append("the ring does not go on")
+            ends.producer.abort()
+            ends.consumer.abort()
+
+    async def send_the_last(self, ends: Ends) -> int:
+        """Returns how many come before it."""
+        async with anyio.create_task_group() as tasks:
+            receiver = attempt(tasks, self.receive_the_last, ends)
+            await ends.producer.send(b"last", type_id=LAST)
+        return int(receiver.result)
+
+    async def receive_the_last(self, ends: Ends) -> int:
+        count = 0
+        while True:
+            with await ends.consumer.receive() as record:
+                if record.type_id == LAST:
+                    return count
+                if bytes(record).strip(b"r"):
+                    self.complaints.append("a record has other bytes")
+            count += 1
+
+    async def nothing_is_left(self, fds: set[str], before: set[str]) -> None:
+        for _ in range(10):
+            gc.collect()
+            await anyio.lowlevel.checkpoint()
+        memory.sweep()  # as the next ring does
+        if left := set(os.listdir("/proc/self/fd")) - fds:
+            self.complaints.append(f"fds are left: {left}")
+        if mapped() - before:
+            self.complaints.append("memory is left")
+
+
+async def be_hit(
+    case: Case, folder: Path, at: Place | None = None
+) -> tuple[list[str], list[Place]]:
+    """What there is to complain about, and the lines."""
+    lines = Lines(at, ROOMS)
+    scene = Scene(case, lines)
+    await scene.play(folder)
+    return scene.complaints, lines.seen
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.filterwarnings("ignore:unclosed")
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("name", CASES)
+def test_every_line(
+    name: str, loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each loop hits every line of a call, where it is first reached."""
+    if loop == "uvloop":
+        pytest.importorskip("uvloop")
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    found: list[str] = []
+
+    async def main() -> None:
+        complaints, places = await be_hit(CASES[name], tmp_path)
+        assert not complaints
+        assert places
+        for place in places:
+            if place[2] == 1:
+                complaints, _ = await be_hit(CASES[name], tmp_path, place)
+                found.extend(f"{shown(place)}: {each}" for each in complaints)
+
+    anyio.run(main, backend_options=LOOPS[loop])
+    assert not found, "\n".join(found[:20])
+
+
+# ---- programs -----------------------------------------------------------------------
+
+TOOLS = """
+import pathlib, tempfile
+signal.alarm(12)
+folder = tempfile.TemporaryDirectory()
+PATH = pathlib.Path(folder.name) / "ring"
+
+async def opened():
+    ends = []
+    async def listen():
+        ends.append(await azc.shm.listen_ring(PATH, 1 << 16))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(listen)
+        while not PATH.exists():
+            await anyio.sleep(0.001)
+        producer = await azc.shm.connect_ring(PATH)
+    return producer, ends[0]
+
+def is_mapped():
+    return "azc_ring" in pathlib.Path("/proc/self/maps").read_text()
+
+def fds():
+    return set(os.listdir("/proc/self/fd"))
+
+def cycle(*objects):
+    "From here on only garbage refers to these."
+    try:
+        raise ValueError
+    except ValueError as error:
+        kept = error
+"""
+
+every_loop = pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
+
+
+def program(code: str, *arguments: str) -> tuple[str, str]:
+    """What it says and complains of."""
+    under = ("env", "MALLOC_PERTURB_=165")
+    process = scripts.start(TOOLS + code, *arguments, warnings="always", under=under)
+    status, said, complained = scripts.finish(process)
+    assert status == 0, complained
+    assert "Traceback" not in complained
+    return said, complained
+
+
+CYCLE = """
+async def use():
+    producer, consumer = await opened()
+    for n in range(9):
+        await producer.send(bytes([n]) * 1000)
+    record = await consumer.receive()
+    batch = await consumer.receive_batch(3)
+    slot = await producer.reserve(100)
+    cycle(producer, consumer, slot, record, record.view, batch, batch[1].view[3:])
+
+gc.disable()
+"""
+
+
+@every_loop
+def test_ring_in_a_cycle(loop: str) -> None:
+    said, complained = program(
+        CYCLE
+        + """
+run(anyio.lowlevel.checkpoint)  # what a loop opens once stays
+for generation in range(3):
+    before = fds()
+    run(use)
+    gc.collect(generation)
+    gc.collect()
+    assert not is_mapped()
+    assert fds() <= before
+print("ends")
+""",
+        loop,
+    )
+    assert said == "ends\n"
+    assert complained.count("ResourceWarning: unclosed <Ring") == 6
+
+
+@every_loop
+def test_ring_at_the_end_of_the_program(loop: str) -> None:
+    said, complained = program(CYCLE + 'run(use)\nprint("ends")\n', loop)
+    assert said == "ends\n"
+    assert "Fatal" not in complained
+
+
+@every_loop
+def test_view_that_outlives_everything(loop: str) -> None:
+    """Ring, loop and interpreter are gone, or nearly; it is released in a thread."""
+    said, _ = program(
+        """
+async def use():
+    producer, consumer = await opened()
+    async with producer, consumer:
+        await producer.send(b"abc" * 100)
+        await producer.send(b"def" * 100)
+        return (await consumer.receive()).view, (await consumer.receive()).view[3:6]
+
+view, kept = run(use)
+gc.collect()
+assert bytes(view[:3]) == b"abc"
+thread = threading.Thread(target=view.release)
+thread.start()
+thread.join()
+del view
+class Last:
+    def __del__(self, view=kept, out=os.write):
+        out(1, bytes(view))
+last = Last()
+del kept
+""",
+        loop,
+    )
+    assert said == "def"
+
+
+@every_loop
+def test_forked_child(loop: str) -> None:
+    """There the ring is dead; the parent's goes on, and its end is told."""
+    said, _ = program(
+        """
+async def main():
+    producer, consumer = await opened()
+    await producer.send(b"one")
+    record = await consumer.receive()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            assert bytes(record) == b"one"
+            del record
+            for ring in (producer, consumer):
+                try:
+                    ring.send(b"no").send(None) if ring.sends else (
+                        ring.receive().send(None))
+                except azc.StreamClosed as error:
+                    assert "forked child" in str(error)
+                else:
+                    os._exit(3)
+                ring.abort()
+            del producer, consumer, ring
+            gc.collect()
+        except BaseException as error:
+            os.write(2, repr(error).encode())
+            os._exit(2)
+        time.sleep(0.1)  # with what it has inherited
+        os._exit(0)
+    assert consumer.stats.held == 1
+    del record
+    assert consumer.stats.held == 0
+    await producer.send(b"two")
+    assert bytes(await consumer.receive()) == b"two"
+    producer.abort()
+    try:
+        await consumer.receive()
+    except azc.StreamBroken:
+        print("told", flush=True)
+    await consumer.aclose()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+warnings.simplefilter("ignore", DeprecationWarning)
+run(main)
+""",
+        loop,
+    )
+    assert said == "told\n"
+
+
+def test_loop_that_is_closed_first() -> None:
+    said, _ = program(
+        """
+rings = []
+async def use():
+    rings.extend(await opened())
+    await rings[0].send(b"abc")
+
+before = fds()
+run(use)
+for ring in rings:
+    ring.abort()
+    ring.abort()
+del ring
+rings.clear()
+gc.collect()
+assert fds() <= before and not is_mapped()
+print("ends")
+"""
+    )
+    assert said == "ends\n"
+
+
+def test_views_released_in_many_threads() -> None:
+    said, _ = program(
+        """
+import queue, random
+
+async def main():
+    views = queue.SimpleQueue()
+    def release():
+        dice = random.Random(threading.get_ident())
+        kept = [None]
+        while True:
+            try:
+                view = views.get_nowait()
+            except queue.Empty:
+                kept.clear()  # the ring may be full of them
+                view = views.get()
+            if view is None:
+                break
+            kept.append(view)
+            del view
+            if len(kept) > 5:
+                kept.pop(dice.randrange(len(kept)))
+    threads = [threading.Thread(target=release) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    producer, consumer = await opened()
+    async def send():
+        async with producer:
+            for n in range(20_000):
+                await producer.send(n.to_bytes(4, "little") * 50)
+    n = 0
+    async with consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(send)
+        async for record in consumer:
+            assert bytes(record.view[:4]) == n.to_bytes(4, "little")
+            n += 1
+            views.put(record.view)
+            del record
+        for thread in threads:
+            views.put(None)
+        for thread in threads:
+            thread.join()
+        assert consumer.stats.held == 0
+    print(n)
+run(main)
+"""
+    )
+    assert said == "20000\n"

@@ -1,0 +1,99 @@
+"""anyio's own tests of sockets, TLS and buffered streams, over our streams.
+
+They are not part of our tree.  Where AZC_ANYIO_TESTS names an unpacked source archive
+of anyio, of the version that is installed, they run: docs/pages/anyio-and-trio.md has
+the commands.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+SUITE = os.environ.get("AZC_ANYIO_TESTS", "")
+SUPPORT = Path(__file__).parents[1] / "support"
+FILES = ("test_sockets.py", "streams/test_tls.py", "streams/test_buffered.py")
+OURS = "TestTCP or TestUNIXStream or TestUNIXListener or test_multi_listener or streams"
+
+# What need not pass, and why: docs/pages/anyio-and-trio.md says it, too.
+IS_CLOSED = "on asyncio, a close that need not wait is no checkpoint"
+MOVES_ON = "the bytes may go out while all tasks wait, and the send be over in time"
+BY_DESIGN = {
+    r"TestTCPStream::test_happy_eyeballs\[": "the resolver's order is kept",
+    r"test_aclose_in_cancelled_scope_raises_cancelled_exc\[asyncio": IS_CLOSED,
+    "test_close_during_send": MOVES_ON,
+    "test_reset_during_send": MOVES_ON,
+    "test_send_receive_seqsocket": "SOCK_SEQPACKET is no stream of bytes",
+    "test_connect_tcp_closes_winner": "it is about the inside of anyio's connect_tcp",
+    "test_cancelled_receive_pauses_reading": "it is about asyncio's transports",
+}
+
+
+def has_ipv6() -> bool:
+    """Is localhost known as ::1?  Else much fails that leaves sockets open."""
+    try:
+        return bool(socket.getaddrinfo("localhost", 0, socket.AF_INET6))
+    except OSError:
+        return False
+
+
+def run_tests(root: Path, *options: str) -> tuple[int, set[str]]:
+    """How many have passed, and which have failed."""
+    chosen = f"({OURS})" if has_ipv6() else f"({OURS}) and not ipv6"
+    # (what an earlier test has left open is not the fault of the one that runs)
+    options += (
+        "-q",
+        "-k",
+        chosen,
+        "-W",
+        "ignore::pytest.PytestUnraisableExceptionWarning",
+    )
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            *options,
+            *(f"tests/{name}" for name in FILES),
+        ],
+        cwd=root,
+        env=os.environ
+        | {
+            "PYTHONPATH": os.pathsep.join([str(SUPPORT), *filter(None, sys.path)]),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    print(done.stdout)
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    return int(passed[1]), set(failed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not SUITE, reason="AZC_ANYIO_TESTS names no source of anyio")
+def test_anyios_own_tests() -> None:
+    """Those that pass over anyio's streams pass over ours."""
+    root = Path(SUITE)
+    assert root.name == f"anyio-{version('anyio')}", "it is of another version"
+    _, fail_anyway = run_tests(root)
+    passed, failed = run_tests(root, "-p", "anyio_with_ours")
+    worse = {
+        name
+        for name in failed - fail_anyway
+        if not any(re.search(pattern, name) for pattern in BY_DESIGN)
+    }
+    assert worse == set()
+    assert passed > 400

@@ -1,0 +1,541 @@
+"""Each public coroutine, cancelled at each of its awaits.
+
+The list comes from the package itself: a coroutine that is new, and has no case here,
+fails the first test.  A case makes all that its call needs, yields the call, and looks
+afterwards at what arrived.  Whatever was cancelled, its buffers are the caller's, and
+what it worked on goes on.  conftest.py looks for what is left behind.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.lowlevel
+import figures
+import pytest
+from links import cancelled_at, linux_only, open_link, others_wait
+from oracle import Checker, message, poison
+from rings import SMALL, connected, filled, opened, ring_pair
+
+import aiozerocopy as azc
+from aiozerocopy import broadcast, shm
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+np = pytest.importorskip("numpy")
+pytestmark = [linux_only, pytest.mark.anyio]
+
+FIRST = 60_000  # bytes that wait in a pipe
+SIZE = 200_000  # more than a small link takes by itself
+MOST = 200  # awaits: more than any has
+CASES: dict[str, Callable[[Path], AsyncIterator[Any]]] = {}
+
+# Those whose cases are elsewhere, since they need a program, or a loop, of their own.
+ELSEWHERE = {
+    "FrameClient": "net/test_client.py",
+    "Rpc": "shm/test_rpc.py",
+    "Service": "serving for ever is to wait for a cancel: net/test_serving.py",
+}
+
+
+def case(*names: str) -> Callable[[Any], Any]:
+    """The call that follows shows these coroutines."""
+
+    def keep(function: Any) -> Any:
+        CASES.update(dict.fromkeys(names, function))
+        return function
+
+    return keep
+
+
+# ---- sending ------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def sending(folder: Path, kind: str = "unix") -> AsyncIterator[Any]:
+    """A stream of ours, whose far end is checked: it goes on to the end."""
+    checker = Checker()
+    with open_link(kind, folder) as link:
+        far = link.receiver()
+
+        async def drain() -> None:
+            memory = bytearray(60_000)
+            while True:
+                try:
+                    n = await far.receive_into(memory)
+                except anyio.EndOfStream:
+                    return
+                checker.feed(memoryview(memory)[:n])
+
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(far)
+            tasks = await stack.enter_async_context(anyio.create_task_group())
+            async with link.sender() as stream:
+                tasks.start_soon(drain)
+                yield stream
+                if stream.fileno() >= 0 and not getattr(stream, "_eof", False):
+                    await stream.send(message(9, 0, 100))
+                    await stream.flush()
+    checker.finish()
+    assert list(checker.counts.values()) == [1] * len(checker.counts)
+
+
+def ours_again(*buffers: bytearray) -> None:
+    for each in buffers:
+        poison(each)
+        each.clear()
+
+
+@case("SendStream.send")
+async def _(folder: Path) -> AsyncIterator[Any]:
+    async with sending(folder) as stream:
+        data = [message(1, 0, SIZE), message(2, 0, SIZE)]
+        yield lambda: stream.send(*data)
+        ours_again(*data)
+
+
+@case("SendStream.send_many")
+async def _(folder: Path) -> AsyncIterator[Any]:
+    async with sending(folder, "pipe") as stream:
+        data = [message(n, 0, SIZE) for n in range(5)]
+        yield lambda: stream.send_many(data)
+        ours_again(*data)
+
+
+@case("SendStream.put", "SendStream.flush")
+async def _(folder: Path) -> AsyncIterator[Any]:
+    async with sending(folder) as stream:
+        data = [message(n, 0, SIZE) for n in range(3)]
+
+        async def put() -> None:
+            for each in data:
+                await stream.put(each)
+            await stream.flush()
+
+        yield put
+        await stream.flush()
+        ours_again(*data)
+
+
+@case("SendStream.aclose", "SendStream.__aexit__")
+async def _(folder: Path) -> AsyncIterator[Any]:
+    async with sending(folder, "pipe") as stream:
+        await stream.put(message(1, 0, 10))
+        yield stream.aclose
+        assert stream.fileno() == -1
+
+
+@case("Stream.aclose", "Stream.send_eof")
+async def _(folder: Path) -> AsyncIterator[Any]:
+    async with sending(folder) as stream:
+
+        async def end() -> None:
+            await stream.put(message(1, 0, 10))
+            await stream.send_eof()
+            await stream.aclose()
+
+        yield end
+
+
+@case("UnixStream.send_fds", "UnixStream.receive_fds")
+async def _(_folder: Path) -> AsyncIterator[Any]:
+    async with azc.socketpair() as (one, other):
+        got: list[int] = []
+
+        async def pass_on() -> None:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(receive)
+                await one.send_fds(b"x" * 10, [2])
+
+        async def receive() -> None:
+            data = b""
+            while len(data) < 10:
+                more, fds = await other.receive_fds(10, 1)
+                got.extend(fds)
+                data += more
+
+        yield pass_on
+        for fd in got:
+            os.close(fd)
+
+
+# ---- receiving ----------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def receiving() -> AsyncIterator[Any]:
+    """A reader, which finds some bytes at once, and others once it waits for them."""
+    data = message(1, 0, SIZE)
+
+    async def feed() -> None:
+        await writer.send(data[:FIRST])
+        has_begun.set()
+        await others_wait()
+        await writer.send(data[FIRST:])
+
+    has_begun = anyio.Event()
+    async with azc.pipe() as (reader, writer), anyio.create_task_group() as tasks:
+        tasks.start_soon(feed)
+        await has_begun.wait()
+        received = bytearray()
+        yield reader, received
+        rest = bytearray(len(data) - len(received))
+        await reader.receive_exactly(rest)
+    received += rest
+    assert received == data
+
+
+@case("ReceiveStream.receive")
+async def _(_folder: Path) -> AsyncIterator[Any]:
+    async with receiving() as (reader, received):
+
+        async def receive() -> None:
+            for _ in range(3):
+                received.extend(await reader.receive())
+
+        yield receive
+
+
+@case("ReceiveStream.receive_into", "ReceiveStream.receive_exactly")
+async def _(_folder: Path) -> AsyncIterator[Any]:
+    """What a cancelled call had stored comes again with the next."""
+    async with receiving() as (reader, received):
+
+        async def receive() -> None:
+            memory = bytearray(50_000)
+            n = await reader.receive_into(memory)
+            received.extend(memory[:n])
+            await reader.receive_exactly(memory)
+            received.extend(memory)
+
+        yield receive
+
+
+@case(
+    "ReceiveStream.aclose",
+)
+async def _(_folder: Path) -> AsyncIterator[Any]:
+    reader, writer = azc.pipe()
+    yield reader.aclose
+    assert reader.fileno() == -1
+    with pytest.raises(azc.StreamBroken):
+        await writer.send(b"x")
+    writer.abort()
+
+
+@case("Block.__aenter__", "Block.__aexit__", "Splitter.__aexit__", "Splitter.aclose")
+@case("Splitter.join", "Splitter.wait")
+async def _(_folder: Path) -> AsyncIterator[Any]:
+    async with azc.pipe() as (source, feed):
+
+        async def split() -> None:
+            async with azc.Splitter(source) as splitter:
+                async with await splitter.join() as reader:
+                    await feed.send(b"x" * 1000)
+                    await reader.receive_exactly(bytearray(1000))
+                await feed.aclose()
+                assert await splitter.wait() == 1000
+
+        yield split
+
+
+# ---- frames -------------------------------------------------------------------------
+
+
+@case("FramePool.acquire", "FramePool.aclose", "FramePool.__aenter__")
+@case("FramePool.__aexit__", "Lent.__aenter__", "Lent.__aexit__")
+async def _(_folder: Path) -> AsyncIterator[Any]:
+    pool = azc.FramePool(100, slots=1)
+
+    async def use() -> None:
+        async with pool:
+            held = pool.acquire_nowait()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(give_back, held)
+                async with await pool.acquire() as frame:
+                    frame.view[:] = b"x" * 100
+
+    async def give_back(held: azc.Frame) -> None:
+        try:
+            await anyio.lowlevel.checkpoint()
+        finally:
+            held.release()
+
+    yield use
+    assert pool.stats.waiting == 0
+
+
+@case("FrameSender.send", "FrameReceiver.receive", "FrameReceiver.__anext__")
+async def _(_folder: Path) -> AsyncIterator[Any]:
+    """A frame is sent as a whole, or not at all; a receiver goes on where it was."""
+    async with azc.socketpair() as (one, other):
+        sender, receiver = azc.FrameSender(one), azc.FrameReceiver(other)
+        picture = np.full(SIZE, 7, "u1")
+
+        async def exchange() -> None:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(sender.send, picture)
+                frame = await receiver.receive()
+                assert frame.array.min() == 7
+
+        yield exchange
+
+
+@case("Broadcast.publish", "Broadcast.aclose", "Client.wait_closed")
+async def _(_folder: Path) -> AsyncIterator[Any]:
+    async with azc.socketpair() as (near, far):
+
+        async def publish() -> None:
+            async with azc.Broadcast() as hub, anyio.create_task_group() as tasks:
+                client = hub.attach(near, policy="block")
+                tasks.start_soon(drain)
+                for number in range(4):
+                    await hub.publish(np.full(SIZE, number, "u1"))
+                await hub.aclose(5)
+                await client.wait_closed()
+                await near.aclose()
+
+        async def drain() -> None:
+            with pytest.raises((anyio.EndOfStream, azc.StreamClosed)):
+                while True:
+                    await far.receive()
+
+        yield publish
+        near.abort()  # the far end may have been closed first
+
+
+# ---- connections, children, relays --------------------------------------------------
+
+
+async def echo(stream: azc.Stream) -> None:
+    async for data in stream:
+        await stream.send(data)
+
+
+async def ask(stream: azc.Stream) -> None:
+    async with stream:
+        await stream.send(b"hello")
+        assert await stream.receive() == b"hello"
+
+
+@case("connect_tcp", "serve_tcp")
+async def _(_folder: Path) -> AsyncIterator[Any]:
+    async def connect() -> None:
+        async with azc.serve_tcp(echo, "127.0.0.1", 0) as server:
+            await ask(await azc.connect_tcp("127.0.0.1", server.port))
+
+    yield connect
+
+
+@case("connect_unix", "serve_unix")
+async def _(folder: Path) -> AsyncIterator[Any]:
+    async def connect() -> None:
+        async with azc.serve_unix(echo, folder / "socket"):
+            await ask(await azc.connect_unix(folder / "socket"))
+
+    yield connect
+    assert not (folder / "socket").exists()
+
+
+@case("open_process", "Process.__aenter__", "Process.__aexit__", "Process.aclose")
+@case("Process.wait")
+async def _(_folder: Path) -> AsyncIterator[Any]:
+    async def run() -> None:
+        async with azc.open_process(["cat"], stdin=True, stdout=True) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            await process.stdin.send(b"hello")
+            assert await process.stdout.receive() == b"hello"
+            await process.stdin.aclose()
+            assert await process.wait() == 0
+
+    yield run
+
+
+@case("relay")
+async def _(folder: Path) -> AsyncIterator[Any]:
+    async with sending(folder) as sink, azc.pipe() as (source, feed):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(feed_and_close, feed)
+
+            async def relay() -> None:
+                await azc.relay(source, sink)
+
+            yield relay
+            # What was not taken is still there; it must not stay behind.
+            await azc.relay(source, sink)
+
+
+async def feed_and_close(feed: azc.SendStream) -> None:
+    async with feed:
+        await feed.send(message(1, 0, SIZE))
+
+
+# ---- rings --------------------------------------------------------------------------
+
+
+@case("connect_ring", "listen_ring", "Ring.__aenter__", "Ring.__aexit__")
+@case("Ring.aclose")
+async def _(folder: Path) -> AsyncIterator[Any]:
+    yield lambda: open_and_close(folder)
+    assert not (folder / "ring").exists()
+
+
+async def open_and_close(folder: Path) -> None:
+    async def listen() -> None:
+        async with shm.listen_ring(path, SMALL) as consumer:
+            (await consumer.receive()).release()
+
+    path = folder / "ring"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(listen)
+        while not path.exists():
+            await anyio.lowlevel.checkpoint()
+        async with await connected(path) as producer:
+            await producer.send(b"x")
+
+
+@case("Ring.send", "Ring.receive", "Ring.__anext__", "Ring.receive_batch")
+@case("Slot.__aenter__", "Slot.__aexit__")
+async def _(folder: Path) -> AsyncIterator[Any]:
+    """A record is there as a whole, or not; none is lost that was not taken."""
+    async with ring_pair(folder) as (producer, consumer):
+        before = await filled(producer, b"f" * 1000)
+        taken = 0
+
+        async def take() -> None:
+            nonlocal taken
+            for _ in range(before):
+                (await consumer.receive()).release()
+                taken += 1
+            batch = await consumer.receive_batch()
+            taken += len(batch)
+            batch.release()
+
+        async def exchange() -> None:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(take)
+                async with producer.reserve(500) as slot:
+                    slot.view[:] = b"s" * 500
+                    slot.commit(500)
+                await producer.send(b"r" * 500)
+
+        yield exchange
+        await producer.aclose()
+        rest = 0
+        async for record in consumer:
+            assert set(bytes(record)) <= {*b"fsr"}
+            rest += 1
+            record.release()
+        assert before <= taken + rest <= before + 2
+
+
+@case("Route.receive", "Route.__anext__")
+async def _(folder: Path) -> AsyncIterator[Any]:
+    async with ring_pair(folder) as (producer, consumer):
+        route = consumer.route(7)
+
+        async def receive() -> None:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send)
+                (await route.receive()).release()
+
+        async def send() -> None:
+            await anyio.lowlevel.checkpoint()
+            await producer.send(b"x", type_id=7)
+
+        yield receive
+
+
+@case("FanOut.send", "FanOut.aclose", "FanOut.__aenter__", "FanOut.__aexit__")
+async def _(folder: Path) -> AsyncIterator[Any]:
+    producer, consumer = await opened(folder, SMALL)
+    fanout = shm.FanOut()
+    fanout.attach(producer)
+
+    async def send() -> None:
+        async with fanout, anyio.create_task_group() as tasks:
+            tasks.start_soon(take)
+            for _ in range(200):
+                await fanout.send(b"x" * 1000)
+
+    async def take() -> None:
+        async for record in consumer:
+            record.release()
+            if consumer.stats.records >= 200:
+                return
+
+    yield send
+    await fanout.aclose()
+    await consumer.aclose()
+
+
+# ---- all of them --------------------------------------------------------------------
+
+
+def found() -> set[str]:
+    """Every coroutine of a public class, by the name of where it is defined, and every
+    public function whose result is awaited."""
+    names = set()
+    for module in (azc, broadcast, shm):
+        for name, thing in vars(module).items():
+            if name.startswith("_") or not is_ours(thing):
+                continue
+            if inspect.isclass(thing):
+                names |= {method.__qualname__ for method in coroutines(thing)}
+            elif is_awaited(thing):
+                names.add(name)
+    return names
+
+
+def coroutines(kind: type) -> list[Any]:
+    members = [inspect.getattr_static(kind, name) for name in dir(kind)]
+    return [
+        member
+        for member in members
+        if inspect.iscoroutinefunction(member)
+        and is_ours(member)
+        and (not member.__name__.startswith("_") or member.__name__.startswith("__"))
+    ]
+
+
+def is_ours(thing: object) -> bool:
+    return getattr(thing, "__module__", "").startswith("aiozerocopy")
+
+
+def is_awaited(thing: Any) -> bool:
+    answer = str(getattr(thing, "__annotations__", {}).get("return", ""))
+    awaited = ("Opening", "Relay", "Server")
+    return inspect.iscoroutinefunction(thing) or answer.startswith(awaited)
+
+
+def test_every_coroutine_has_a_case() -> None:
+    names = {name for name in found() if name.partition(".")[0] not in ELSEWHERE}
+    assert names == set(CASES)
+
+
+ONE_NAME_A_CASE = {function: name for name, function in CASES.items()}
+
+
+@pytest.mark.parametrize("name", ONE_NAME_A_CASE.values())
+async def test_cancelled_at_every_await(name: str, tmp_path: Path) -> None:
+    for n in range(1, MOST):
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        async with asynccontextmanager(CASES[name])(folder) as call:
+            cancelled, _ = await cancelled_at(as_coroutine(call), n)
+        if not cancelled:
+            break
+    else:
+        pytest.fail("it never came to its end")
+    figures.count("awaits cancelled", n - 1)
+
+
+async def as_coroutine(call: Any) -> Any:
+    return await call()

@@ -1,0 +1,53 @@
+"""Too few fds, threads, memory, or pipe pages: a call is told so, and that is all.
+
+Under each limit a process plays a scene of tests/support/fault_scenes.py, where a
+receiver checks what comes; then it plays it again without the limit, and must be told
+of nothing.  AZC_LIMITS=all takes every step of each limit, not every fourth.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import figures
+import pytest
+from fault_scenes import SCENES
+from limited import LIMITS
+from links import linux_only
+
+from aiozerocopy._core.binding import PORTABLE
+
+pytestmark = [
+    linux_only,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(PORTABLE, reason="the scenes are of the Linux build"),
+]
+
+PROGRAM = Path(__file__).parents[1] / "support" / "limited.py"
+# Python's own `Thread.start` waits for ever for a thread that finds no memory.
+STARTS_THREADS = ("tcp", "child", "split")
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("scene", SCENES)
+def test_scene_under_a_limit(limit: str, scene: str) -> None:
+    if limit != "fds" and os.getuid() != 0:
+        pytest.skip("only root can become somebody else")
+    if limit == "memory" and scene in STARTS_THREADS:
+        pytest.skip("Python starts threads there, which hangs without memory")
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), limit, scene],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    runs = re.fullmatch(r"runs (\d+)\n", done.stdout)
+    assert runs, done.stdout + done.stderr[-3000:]
+    figures.count("scenes played under a limit", int(runs[1]))

@@ -1,0 +1,157 @@
+"""The tests once more with every access checked, and every one that threads share.
+
+With AddressSanitizer and UndefinedBehaviorSanitizer Python's own objects come from
+malloc, so that a buffer which C looks at after its end is found out as well.
+ThreadSanitizer looks at what our C does; Python itself is not built for it.
+
+AZC_SANITIZED=all runs all tests of streams, servers and sources that way on asyncio,
+which takes long.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import figures
+import pytest
+import trees
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+ALL = os.environ.get("AZC_SANITIZED") == "all"
+LEFT_OUT_OF_ALL = (
+    # No C of ours runs there,
+    *("test_docs", "test_package", "test_*architecture", "transport/test_install"),
+    *("slow/test_proof", "slow/test_fuzz", "test_examples", "core/test_extras"),
+    *("commands/test_bad_input", "commands/test_cli", "commands/test_options"),
+    *("commands/test_doctor", "slow/test_simulat*"),
+    # it is time that is measured,
+    *("bench/*", "web/test_floods", "slow/test_churn", "slow/test_soak"),
+    "slow/test_crowds",
+    # or other programs would have to bear with the sanitizer.
+    *("web/test_browser*", "commands/test_render", "dask/*", "web/test_asgi_servers"),
+    "transport/test_real_programs",
+)
+CHOSEN = "not trio and not uvloop and not tcp"
+
+
+@dataclass(frozen=True)
+class Sanitizer:
+    library: str  # which Python has to load first
+    flags: str
+    mark: bytes  # what a build with it calls
+    settings: Mapping[str, str]
+    tests: Sequence[str]
+    chosen: str = CHOSEN
+    program: Sequence[str] = ()  # that it has to be started by
+
+
+MEMORY = Sanitizer(
+    library="libasan.so",
+    flags="-fsanitize=address,undefined -fno-sanitize-recover=undefined -g",
+    mark=b"__asan_report_load",
+    settings={
+        "ASAN_OPTIONS": "detect_leaks=0",  # what Python leaves behind at its end
+        "PYTHONMALLOC": "malloc",
+    },
+    tests=[
+        "contract/test_p0_done_means_yours.py",
+        "contract/test_p2_no_later_bytes.py",
+        "contract/test_p3_no_leak.py",
+        "core/test_ahead.py",
+        "core/test_copied_sends.py",
+        "core/test_fds.py",
+        "core/test_finalizers.py",
+        "core/test_gate.py",
+        "core/test_interruptions.py",
+        "core/test_lending.py",
+        "core/test_lifetime.py",
+        "core/test_pool.py",
+        "core/test_relay.py",
+        "core/test_splitter.py",
+    ],
+    # (A fork copies the locks of the sanitizer's allocator as they are, so a child of
+    # many that begin beside busy threads waits for one for ever.)
+    chosen=f"{CHOSEN} and not fork_from_c",
+)
+
+THREADS = Sanitizer(
+    library="libtsan.so",
+    flags="-fsanitize=thread -g",
+    mark=b"__tsan_read8",
+    settings={
+        "TSAN_OPTIONS": "halt_on_error=1:ignore_noninstrumented_modules=1"
+        ":report_thread_leaks=0"
+    },
+    # (Those that count threads, or fork while there are some, would find the
+    # sanitizer's own.)
+    tests=[
+        "contract",
+        "core/test_ahead.py",
+        "core/test_copied_sends.py",
+        "core/test_fds.py",
+        "core/test_gate.py",
+        "core/test_lending.py",
+        "core/test_pool.py",
+        "core/test_relay.py",
+        "core/test_splitter.py",
+        "core/test_to_all.py",
+    ],
+    program=("setarch", "-R"),
+)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.builds,
+    pytest.mark.timeout(10_000 if ALL else 600),
+]
+
+
+def path_of(library: str) -> str:
+    """The sanitizer's library, or "" if this compiler has none."""
+    if not shutil.which("cc"):
+        return ""
+    command = ["cc", f"-print-file-name={library}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    path = done.stdout.strip()
+    return path if Path(path).is_absolute() else ""
+
+
+def files_for(sanitizer: Sanitizer) -> list[str]:
+    if not ALL or sanitizer is THREADS:
+        return [f"tests/{name}" for name in sanitizer.tests]
+    return ["tests", *(f"--ignore-glob=*/tests/{name}.py" for name in LEFT_OUT_OF_ALL)]
+
+
+@pytest.mark.parametrize("sanitizer", [MEMORY, THREADS], ids=["memory", "threads"])
+def test_sanitized(sanitizer: Sanitizer, tmp_path: Path) -> None:
+    if not path_of(sanitizer.library):
+        pytest.skip(f"this compiler has no {sanitizer.library}")
+    if missing := [name for name in sanitizer.program[:1] if not shutil.which(name)]:
+        pytest.skip(f"needs {missing[0]}")
+    flags = sanitizer.flags
+    tree = trees.build(tmp_path, CFLAGS=flags, LDFLAGS=flags)
+    (built,) = (tree / "aiozerocopy").glob("_azc*.so")
+    assert sanitizer.mark in built.read_bytes()
+    process = trees.start_tests(
+        tree,
+        *("-m", "not slow and not builds and not quiet", "-k", sanitizer.chosen),
+        *files_for(sanitizer),
+        program=sanitizer.program,
+        LD_PRELOAD=path_of(sanitizer.library),
+        AZC_PATIENCE="8" if ALL else "4",  # every access takes its time
+        **sanitizer.settings,
+    )
+    with process:
+        said, _ = process.communicate()
+    assert process.returncode == 0, said[-8000:]
+    passed = re.search(r"^(\d{3,}) passed", said, re.MULTILINE)
+    assert passed, said[-8000:]
+    figures.count("tests with sanitizers", int(passed[1]))

@@ -1,0 +1,98 @@
+"""What a channel costs among 100,000: tests/sim/crowd.c says what is simulated.
+
+AZC_CROWD in the environment says how many there are at most (10,000).  What is shown is
+the C part's own memory and work; what Python and the kernel have for each comes on top.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import figures
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROOT = Path(__file__).parents[2]
+MOST = int(os.environ.get("AZC_CROWD", "10000"))
+SIZES = [10**power for power in range(1, 10) if 10**power <= MOST]
+MANY = 1000  # from here on, what belongs to all does not count for each
+BYTES = 1500  # of memory for a channel with a message in it
+SLOWER = 6.0  # caches are small; but a look at each of the others is 100 times as much
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.builds,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(
+        sys.platform != "linux" or not shutil.which("cc"),
+        reason="needs Linux and a C compiler",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
+    """What the program says, for each size."""
+    program = tmp_path_factory.mktemp("crowd") / "crowd"
+    sources = [
+        *(path for path in (ROOT / "csrc").glob("*.c") if path.stem != "poller_poll"),
+        ROOT / "tests" / "sim" / "crowd.c",
+    ]
+    flags = ["-std=c11", "-D_GNU_SOURCE=1", "-Wall", "-Wextra", "-O2"]
+    command = ["cc", *flags, f"-I{ROOT / 'csrc'}", *map(str, sources)]
+    subprocess.run([*command, "-lpthread", "-o", str(program)], check=True)
+    told = {}
+    for size in SIZES:
+        done = subprocess.run(
+            [program, str(size)], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        told[size] = json.loads(done.stdout)
+    return told
+
+
+def values(found: dict[int, dict[str, Any]], what: str) -> Sequence[float]:
+    return [each[what] for size, each in found.items() if size >= MANY]
+
+
+def test_one_thread_serves_all(found: dict[int, dict[str, Any]]) -> None:
+    assert {each["threads"] for each in found.values()} == {1}
+
+
+def test_memory_of_each_stays_the_same(found: dict[int, dict[str, Any]]) -> None:
+    assert max(values(found, "idle")) <= max(values(found, "stuck")) < BYTES
+
+
+def test_who_is_stuck_costs_the_others_nothing(
+    found: dict[int, dict[str, Any]],
+) -> None:
+    """One sends on among the others: with as many calls, and about as quickly."""
+    for what in ("one", "round"):
+        assert {each[f"{what}_sends"] for each in found.values()} == {2}
+        assert max(values(found, f"{what}_waits")) < 4
+        assert max(values(found, f"{what}_us")) < SLOWER * found[MANY][f"{what}_us"]
+
+
+def test_figures(found: dict[int, dict[str, Any]]) -> None:
+    def curve(plot: str, line: str, unit: str, what: str) -> None:
+        points = [(size, each[what]) for size, each in found.items()]
+        figures.curve(f"Simulated sockets, {plot}: {line}", points, "sockets", unit,
+                      log=True)  # fmt: skip
+
+    curve("memory of each", "idle", "bytes", "idle")
+    curve("memory of each", "with half a message", "bytes", "stuck")
+    curve("processor for a message", "all at once", "µs", "round_us")
+    curve("processor for a message", "one, the others stuck", "µs", "one_us")
+    figures.worst("threads for all sockets", found[SIZES[-1]]["threads"])
+    figures.worst("sockets in one process", SIZES[-1])
+    figures.remark(
+        "not shown", "what Python's objects and a real kernel's sockets need for each"
+    )

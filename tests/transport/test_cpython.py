@@ -1,0 +1,71 @@
+"""CPython's own tests of streams, servers, pipes and children, against our transports.
+
+They come with Python; some distributions leave them out.  docs/pages/transports.md says
+why some cannot pass.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from links import linux_only
+
+pytestmark = [linux_only, pytest.mark.slow, pytest.mark.timeout(120)]
+
+RUNNER = Path(__file__).parents[1] / "support" / "cpython.py"
+
+# Of each module: what names have in them, what they do not have, and how many at least.
+SUITES: dict[str, tuple[list[str], list[str], int]] = {
+    "test_streams": ([""], ["ssl", "tls"], 60),
+    "test_server": (
+        [""],
+        ["ssl", "test_start_server_1", "test_start_unix_server_1"],
+        5 if sys.version_info >= (3, 12) else 0,  # there are others before
+    ),
+    "test_buffered_proto": ([""], [], 1),
+    "test_sendfile": (
+        ["EPoll"],
+        ["ssl", "sock_sendfile", "force_unsupported_native", "prevents_bare_write"],
+        7,
+    ),
+    "test_events": (
+        [
+            f"EPollEventLoopTests.test_{name}"
+            for name in (
+                *("create_connection", "create_unix_connection", "connect_accepted"),
+                *("create_server", "create_unix_server", "server_close"),
+                *("read_pipe", "write_p", "read_pty", "bidirectional"),
+                *("unclosed_pipe_transport", "prompt_cancellation"),
+            )
+        ],
+        ["ssl", "multiple_hosts"],
+        20,
+    ),
+    "test_subprocess": (
+        ["SubprocessPidfdWatcherTests", "SubprocessSafeWatcherTests"],
+        ["pause_reading"],
+        15,
+    ),
+}
+
+
+@pytest.mark.parametrize("module", SUITES)
+def test_module(module: str) -> None:
+    if importlib.util.find_spec("test.test_asyncio") is None:
+        pytest.skip("this Python comes without its tests")
+    wanted, left_out, least = SUITES[module]
+    job = json.dumps([f"test.test_asyncio.{module}", wanted, left_out])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(RUNNER), job],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["failed"] == [], done.stderr
+    assert told["passed"] >= least, done.stderr

@@ -1,0 +1,357 @@
+"""Transports and signals' exceptions at every line, the collector, and dead loops.
+
+As core/test_interruptions.py: each scene is played once to note the lines that it goes
+through, and then once more for each of them, at which an exception comes.  Whatever
+becomes of the connection, what arrives is whole messages or the beginning of one, and
+afterwards no buffer is borrowed, no fd is left, and connection_lost was called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import socket
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from interruption import Interruption, Lines, Place, keeps_a_view, shown
+from links import BIG, linux_only, until
+from oracle import HEADER, Checker, message, poison
+
+from aiozerocopy import transport as azt
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+pytestmark = linux_only
+
+ROOMS = ("transport",)
+PATIENCE = 5.0  # seconds for what is over at once, or never
+LOOPS = {"asyncio": {}, "uvloop": {"use_uvloop": True}}
+
+
+class Told(asyncio.Protocol):
+    """What came, and whether the connection is lost."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.is_lost = self.is_made = self.is_paused = False
+
+    def connection_made(self, transport: Any) -> None:
+        self.is_made = True
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.is_lost = True
+
+    def pause_writing(self) -> None:
+        self.is_paused = True
+
+    def resume_writing(self) -> None:
+        self.is_paused = False
+
+
+class Filled(asyncio.BufferedProtocol, Told):
+    """The same with a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._buffer = bytearray(5000)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data += self._buffer[:nbytes]
+
+
+class Scene:
+    """A transport, its peer, and what there is to complain about."""
+
+    protocol_kind: type[Told] = Told
+
+    def __init__(self, lines: Lines) -> None:
+        self.lines = lines
+        self.complaints: list[str] = []
+        self.checker = Checker()
+        self.buffers: list[bytearray] = []
+        self.views: list[memoryview] = []  # of those
+        self.raised: list[BaseException] = []
+        self.written = 0
+
+    async def play(self, call: Callable[[Any], Awaitable[object]]) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self.in_the_loop)
+        ours, self.peer = socket.socketpair()
+        self.peer.setblocking(False)
+        with self.peer:
+            self.transport, self.protocol = await azt.create_connection(
+                self.protocol_kind, sock=ours
+            )
+            with self.lines:
+                task = asyncio.ensure_future(self.judged(call))
+                await turns()
+                reading = asyncio.ensure_future(self.read())
+                await asyncio.wait({task}, timeout=PATIENCE)
+            if not task.done():
+                self.complaints.append("the call hangs")
+                task.cancel()
+            await self.finish()
+            await asyncio.wait({reading}, timeout=PATIENCE)
+            if not reading.done():
+                self.complaints.append("the peer sees no end")
+                reading.cancel()
+            elif error := reading.exception():
+                self.complaints.append(str(error))
+        if keeps_a_view(self.raised, self.views):
+            self.complaints.append("a traceback keeps a borrow")
+        if any(map(is_exported, self.buffers)):
+            gc.collect()
+            if any(map(is_exported, self.buffers)):
+                self.complaints.append("a buffer is still borrowed")
+
+    async def judged(self, call: Callable[[Any], Awaitable[object]]) -> None:
+        try:
+            await call(self)
+        except (Interruption, OSError) as error:
+            self.raised.append(error)
+        except BaseException as error:
+            self.complaints.append(f"it raised {error!r}")
+
+    def in_the_loop(self, _: object, context: dict[str, Any]) -> None:
+        if not isinstance(context.get("exception"), (Interruption, OSError)):
+            self.complaints.append(f"in the loop: {context}")
+
+    def new(self, size: int) -> memoryview:
+        self.buffers.append(message(self.written, 0, size))
+        self.views.append(memoryview(self.buffers[-1]))
+        self.written += 1
+        return self.views[-1]
+
+    async def read(self) -> None:
+        """What the peer gets is well formed, wherever it ends."""
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(ConnectionError):
+            while data := await loop.sock_recv(self.peer, 1 << 20):
+                self.checker.feed(data)
+
+    async def finish(self) -> None:
+        """Write once more, close, and wait for the end."""
+        with contextlib.suppress(RuntimeError):  # after write_eof
+            self.transport.write(self.new(1000))
+        self.transport.close()
+        with anyio.move_on_after(PATIENCE):
+            await until(lambda: self.protocol.is_lost)
+        if not self.protocol.is_lost:
+            self.complaints.append("connection_lost was not called")
+            self.transport.abort()
+        with contextlib.suppress(OSError):
+            await self.transport.drained()
+        for buffer in self.buffers:
+            poison(buffer)
+        await turns()
+
+    # -- the calls ----------------------------------------------------------------
+
+    async def write(self, size: int) -> None:
+        self.transport.write(self.new(size))
+        await self.transport.drained()
+        for buffer in self.buffers:
+            poison(buffer)
+
+    async def write_two(self) -> None:
+        self.transport.write(self.new(BIG))
+        await self.write(BIG)
+
+    async def write_bytes(self) -> None:
+        self.transport.write(bytes(self.new(BIG)))
+        await self.transport.drained()
+
+    async def writelines(self, size: int) -> None:
+        data = self.new(size)
+        self.views += data[: HEADER.size], data[HEADER.size :]
+        self.transport.writelines(self.views[-2:])
+        await self.transport.drained()
+
+    async def write_and_close(self) -> None:
+        self.transport.write(self.new(BIG))
+        self.transport.close()
+        await self.transport.drained()
+
+    async def write_and_eof(self) -> None:
+        self.transport.write(self.new(BIG))
+        self.transport.write_eof()
+        await self.transport.drained()
+
+    async def write_and_abort(self) -> None:
+        self.transport.write(self.new(BIG))
+        await asyncio.sleep(0)
+        self.transport.abort()
+        await self.transport.drained()
+
+    async def pause_and_resume(self) -> None:
+        self.transport.pause_reading()
+        await asyncio.sleep(0)
+        self.transport.resume_reading()
+
+
+async def turns() -> None:
+    """Let the loop call what it has been asked to."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def is_exported(buffer: bytearray) -> bool:
+    try:
+        buffer.append(0)
+    except BufferError:
+        return True
+    return False
+
+
+class Receiving(Scene):
+    """The peer sends; what the protocol gets has no gaps."""
+
+    async def receive(self) -> None:
+        sent = bytes(message(99, 0, 200_000))
+        loop = asyncio.get_running_loop()
+        sending = asyncio.ensure_future(loop.sock_sendall(self.peer, sent))
+        protocol = self.protocol
+        with contextlib.suppress(ConnectionError), anyio.move_on_after(PATIENCE) as end:
+            await until(lambda: len(protocol.data) == len(sent) or protocol.is_lost)
+        if end.cancelled_caught:
+            self.complaints.append("neither received nor lost")
+        sending.cancel()
+        await asyncio.wait({sending})
+        if not sent.startswith(protocol.data):
+            self.complaints.append("there is a gap in what came")
+
+    async def receive_to_the_end(self) -> None:
+        await self.receive()
+        self.peer.shutdown(socket.SHUT_WR)
+        with anyio.move_on_after(PATIENCE):
+            await until(lambda: self.protocol.is_lost)
+
+
+class Filling(Receiving):
+    protocol_kind = Filled
+
+
+class Connecting(Scene):
+    """A server and a client are made, and closed."""
+
+    async def play(self, call: Callable[[Any], Awaitable[object]]) -> None:
+        asyncio.get_running_loop().set_exception_handler(self.in_the_loop)
+        self.servers: list[azt.Server] = []
+        self.told: list[Told] = []
+        self.transports: list[Any] = []
+        with self.lines:
+            task = asyncio.ensure_future(self.judged(call))
+            await asyncio.wait({task}, timeout=PATIENCE)
+        if not task.done():
+            self.complaints.append("the call hangs")
+            task.cancel()
+        self.raised.clear()
+        for server in self.servers:
+            server.close()
+            server.abort_clients()
+        for transport in self.transports:
+            transport.abort()
+        await turns()
+        if any(told.is_made and not told.is_lost for told in self.told):
+            self.complaints.append("connection_lost was not called")
+
+    def protocol_of_server(self) -> Told:
+        self.told.append(Told())
+        return self.told[-1]
+
+    async def connect(self) -> None:
+        server = await azt.create_server(self.protocol_of_server, "127.0.0.1", 0)
+        self.servers.append(server)
+        address = server.sockets[0].getsockname()
+        transport, protocol = await azt.create_connection(Told, *address)
+        self.transports.append(transport)
+        self.told.append(protocol)
+        with anyio.move_on_after(0.02):
+            await until(lambda: len(self.told) == 2)
+        transport.close()
+        server.close()
+        with anyio.move_on_after(0.02):
+            await server.wait_closed()
+
+
+SCENES: dict[str, tuple[type[Scene], Callable[[Any], Awaitable[object]]]] = {
+    "write": (Scene, partial(Scene.write, size=BIG)),
+    "write of little": (Scene, partial(Scene.write, size=2000)),
+    "write of what is pinned": (Scene, partial(Scene.write, size=10_000)),
+    "write of bytes": (Scene, Scene.write_bytes),
+    "two writes": (Scene, Scene.write_two),
+    "writelines": (Scene, partial(Scene.writelines, size=BIG)),
+    "writelines of little": (Scene, partial(Scene.writelines, size=1000)),
+    "close": (Scene, Scene.write_and_close),
+    "write_eof": (Scene, Scene.write_and_eof),
+    "abort": (Scene, Scene.write_and_abort),
+    "pause and resume": (Scene, Scene.pause_and_resume),
+    "receive": (Receiving, Receiving.receive),
+    "receive to the end": (Receiving, Receiving.receive_to_the_end),
+    "receive into": (Filling, Receiving.receive_to_the_end),
+    "connect": (Connecting, Connecting.connect),
+}
+
+
+def open_fds() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+async def be_hit(name: str, at: Place | None = None) -> tuple[list[str], list[Place]]:
+    before = open_fds()
+    kind, call = SCENES[name]
+    lines = Lines(at, ROOMS)
+    scene = kind(lines)
+    await scene.play(call)
+
+    def are_gone() -> bool:
+        gc.collect()
+        return open_fds() <= before
+
+    with anyio.move_on_after(PATIENCE):
+        await until(are_gone)
+    if not are_gone():
+        scene.complaints.append("fds are left")
+    return scene.complaints, lines.seen
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.filterwarnings("ignore:unclosed")
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("name", SCENES)
+def test_one_line_after_the_other(
+    name: str, loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each loop hits every other line; both hit all."""
+    if loop == "uvloop":
+        pytest.importorskip("uvloop")
+    found: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+
+    async def main() -> None:
+        complaints, places = await be_hit(name)
+        assert not complaints
+        assert places
+        places = [place for place in places if place[2] <= (name != "connect") + 1]
+        for place in places[list(LOOPS).index(loop) :: 2]:
+            complaints, _ = await be_hit(name, place)
+            found.extend(f"{shown(place)}: {complaint}" for complaint in complaints)
+            if len(found) > 2:
+                break
+
+    anyio.run(main, backend_options=LOOPS[loop])
+    assert not found, "\n".join(found)
