@@ -74,9 +74,22 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         faulthandler.cancel_dump_traceback_later()
 
 
-@pytest.fixture(params=LOOPS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test marked ``anyio`` on asyncio, and on every loop if it asks for that."""
+    named = str([it.args[0] for it in metafunc.definition.iter_markers("parametrize")])
+    if (
+        "anyio_backend" in metafunc.fixturenames
+        and "anyio_backend" not in named
+        and not hasattr(metafunc.module, "anyio_backend")  # its own choice of loops
+    ):
+        every = metafunc.definition.get_closest_marker("every_loop")
+        loops = LOOPS if every else ["asyncio"]
+        metafunc.parametrize("anyio_backend", list(loops), indirect=True)
+
+
+@pytest.fixture
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    """Each test marked ``anyio`` runs on asyncio (debug mode), uvloop and trio."""
+    """The loop of a test: asyncio in debug mode, uvloop or trio."""
     backend: tuple[str, dict[str, Any]] = LOOPS[request.param]
     if request.param == "uvloop":
         pytest.importorskip("uvloop")

@@ -28,7 +28,7 @@ from aiozerocopy._core import sending
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 
 async def test_aclose_sends_what_was_accepted(some: Link) -> None:

@@ -9,7 +9,7 @@ import pytest
 from links import BIG, Link, reading, stuck
 from oracle import CANARY, Checker, assert_same, message, poison
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 
 async def test_buffer_is_overwritten_the_instant_send_returns(

@@ -16,7 +16,7 @@ from oracle import Checker, assert_prefix, message, poison
 
 from aiozerocopy import SendStream, StreamClosed
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 
 async def test_fifty_tasks_and_four_threads(link: Link, ours: bool) -> None:

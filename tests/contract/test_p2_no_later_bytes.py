@@ -13,7 +13,7 @@ from oracle import assert_prefix, assert_same, message
 
 from aiozerocopy import StreamClosed
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 
 async def test_after_a_cancel_the_message_is_as_it_was(clogged: Link) -> None:

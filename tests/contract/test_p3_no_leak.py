@@ -16,7 +16,7 @@ from oracle import CANARY, assert_prefix, message
 
 from aiozerocopy import SendStream, StreamClosed
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 
 SIZE = 100_000  # malloc gives such a block to the next who asks

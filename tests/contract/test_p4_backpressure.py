@@ -26,7 +26,7 @@ from aiozerocopy import Ticket
 if TYPE_CHECKING:
     from aiozerocopy import SendStream
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 
 async def test_put_waits_for_room(clogged: Link) -> None:

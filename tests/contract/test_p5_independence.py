@@ -13,7 +13,7 @@ from oracle import Checker, message
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 
 async def test_forty_nine_others_go_on(clogged: Link, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from oracle import message
 
 from aiozerocopy import SendStream, StreamBroken, Ticket
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 
 async def test_bytes_sent_is_exact(clogged: Link) -> None:

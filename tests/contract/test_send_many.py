@@ -16,7 +16,7 @@ from aiozerocopy._core import channel
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 
 @pytest.mark.parametrize("size", [10, 3_000, 40_000])

@@ -10,7 +10,7 @@ from oracle import Checker, message
 
 from aiozerocopy import StreamClosed
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 
 async def test_locks_the_buffer_and_sends_it(some: Link) -> None:

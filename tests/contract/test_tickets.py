@@ -9,7 +9,7 @@ from oracle import Checker, message
 
 from aiozerocopy import StreamBroken
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 
 async def test_awaited_twice_and_by_many(some: Link) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy import ReceiveStream, SendStream
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 SIZE = 400_000
 SMALL = Conversion("rgb24", "yuv420p", (64, 48))

@@ -13,7 +13,7 @@ from links import others_wait
 from aiozerocopy._core import change
 from aiozerocopy._core.change import Change, RemoteChange
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from aiozerocopy.client import Backoff, FrameClient
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 
 class Local:

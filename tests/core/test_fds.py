@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 np = pytest.importorskip("numpy")  # (it starts threads)
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 ReceiveFds = Callable[[int, int], Awaitable[tuple[bytes, list[int]]]]
 

@@ -24,7 +24,7 @@ from aiozerocopy._core.borrows import Port
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 at_once = pytest.mark.skipif(PORTABLE, reason="there the pump writes to every pipe")
 

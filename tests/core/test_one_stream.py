@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy import ReceiveStream, SendStream
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])

@@ -23,7 +23,7 @@ from aiozerocopy._core.sending import _Failures
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 MUCH = 2 * SIZE  # more than the pipe holds
 

@@ -17,7 +17,7 @@ from links import is_trio, until
 
 import aiozerocopy as azc
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 
 def waiting(pool: azc.FramePool, n: int) -> bool:

@@ -27,7 +27,7 @@ from aiozerocopy._process.last_words import Tail
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 MEBIBYTE = 1 << 20
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 np = pytest.importorskip("numpy")
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 RECORD = np.dtype([("number", ">u4"), ("place", "<f8", (2,))])
 DTYPES = [

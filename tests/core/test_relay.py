@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy import ReceiveStream, Relay, SendStream, Stream
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 DATA = bytes(payload(1, 4 << 20))
 SPLICES = pytest.mark.skipif(PORTABLE, reason="the portable build copies")

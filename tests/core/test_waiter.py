@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy._core.waiter import Loop
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 
 class Busy:

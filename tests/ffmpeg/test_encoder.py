@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from aiozerocopy.ffmpeg import Subscription
     from aiozerocopy.ffmpeg.pieces import Cutter, Piece
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 CUTTERS: dict[str, Callable[[], Cutter]] = {
     "mp4": MP4Fragments,

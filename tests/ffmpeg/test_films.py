@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.uint8]
 
 __all__ = ["each_ffmpeg", "pretend", "quick_ffmpeg"]
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 SD, HD = (640, 360), (1280, 720)
 only_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 SIZE = WIDTH, HEIGHT = 64, 48
 LARGE = (640, 480)  # too large to be received in the loop's thread

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from aiozerocopy.broadcast import Client
 
 np = pytest.importorskip("numpy")
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 WATCHERS = str(Path(__file__).parents[1] / "support" / "watchers.py")
 M_MMAP_THRESHOLD = -3  # of malloc.h

@@ -28,7 +28,7 @@ from aiozerocopy.pool import FramePool
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 np = pytest.importorskip("numpy")
 
 AT_ONCE = Backoff(first=0, longest=0)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import ssl
     from pathlib import Path
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 
 @pytest.fixture(scope="module", autouse=True)

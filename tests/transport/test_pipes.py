@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["anyio_backend"]
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 
 def pipe() -> tuple[Any, Any]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["anyio_backend"]
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 # ---- the order of things ------------------------------------------------------------
 

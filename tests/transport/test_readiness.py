@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["anyio_backend"]
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 MUCH = 1 << 20
 

@@ -18,7 +18,7 @@ from aiozerocopy import transport as azt
 
 __all__ = ["anyio_backend"]
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 CAT = (
     sys.executable,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 HEADER = struct.Struct("<BBBBIIIQq")
 SAYS_WHY: dict[str, Any] = {"extensions": {"websocket.http.response": {}}}

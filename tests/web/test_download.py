@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import ByteReceiveStream
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 DATA = random.Random(9).randbytes(3_000_000)
 

@@ -23,7 +23,7 @@ from aiozerocopy.web import http, jpeg, talk
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 FLOODER = Path(__file__).parents[1] / "support" / "flooder.py"
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
 HEIGHT, WIDTH = 48, 64
 HEADER = struct.Struct("<BBBBIIIQq")
