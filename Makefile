@@ -1,17 +1,26 @@
 # Two commands for users:
 #
 #   make demo     shows on this machine what the package does
-#   make test     lint, types and tests, after installing what they need
+#   make test     lint, types and the tests that a change is likely to break: 5 minutes
 #
-# Both work in a virtual environment of their own and are quick when nothing has
+# and two more for whoever changes something:
+#
+#   make quick ROOM=ffmpeg    the tests of one room, from the source tree
+#   make test-all             every test
+#
+# They work in a virtual environment of their own and are quick when nothing has
 # changed. Can be set: PYTHON=python3.12  VENV=.venv-3.12  AZC_PORTABLE=1  LINT=0
-# PYTEST_ARGS="-k pipe"  BENCH_ARGS="sockets"  FROM=results.json  SLICES="races rings"
+# WORKERS=4  PYTEST_ARGS="-k pipe"  BENCH_ARGS="sockets"  FROM=results.json  SLICES="races rings"
 # HOURS=8
 # For the other targets see CONTRIBUTING.md.
 
 PYTHON ?=
 VENV ?= .venv$(if $(AZC_PORTABLE),-portable)$(if $(AZC_SABOTAGE),-sabotage)
 LINT ?= 1
+ROOM ?= core
+# Tests run in processes beside each other; what is marked "quiet" has the machine
+# for itself.
+WORKERS ?= 2
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 FROM ?= docs/pages/benchmarks.json
@@ -26,6 +35,8 @@ override VENV := $(abspath $(VENV))
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 PYTEST_FOLDERS = -o cache_dir=$(VENV)/pytest-cache
+PYTEST = cd tests && $(BIN)/pytest -q $(PYTEST_FOLDERS)
+BESIDE = -n $(WORKERS) --dist worksteal
 COVERAGE := COVERAGE_FILE=$(VENV)/coverage/data $(BIN)/coverage
 
 # Our own CI takes every warning for an error; a user's build must not break over
@@ -39,14 +50,24 @@ SOURCES := setup.py pyproject.toml $(wildcard README.md) $(wildcard csrc/* csrc/
     $(shell find aiozerocopy -name __pycache__ -prune -o ! -name '*.so' -print)
 C_SOURCES := $(wildcard csrc/*.[ch] csrc/colour/*.[ch] tests/sim/*.[ch] tests/fuzz/*.c aiozerocopy/bench/*.c examples/*.c)
 
-.PHONY: demo test coverage portable-test proof soak bench bench-table check lint types \
+.PHONY: demo test test-all quick coverage portable-test proof soak bench bench-table check lint types \
     docs venv clean
 
 demo: $(STAMPS)/packages-demo $(STAMPS)/demo
 	@cd $(VENV) && bin/python -m aiozerocopy demo -o $(CURDIR)/demo.mp4
 
 test: $(STAMPS)/packages-test $(STAMPS)/test $(if $(filter-out 0,$(LINT)),check)
-	cd tests && $(BIN)/pytest $(PYTEST_FOLDERS) $(PYTEST_ARGS)
+	$(PYTEST) $(BESIDE) -m "not slow" $(PYTEST_ARGS)
+
+# What `make test` has shown comes first, so that a red line is known in minutes.
+test-all: test
+	$(PYTEST) $(BESIDE) -m "slow and not quiet" $(PYTEST_ARGS)
+	$(PYTEST) -m quiet $(PYTEST_ARGS)
+
+# Nothing is installed after an edit: Python finds the source tree first.
+quick: $(STAMPS)/quick
+	$(if $(wildcard tests/$(ROOM)),,$(error there is no tests/$(ROOM)))
+	export PYTHONPATH=$(CURDIR); $(PYTEST) $(BESIDE) -m "not slow" $(ROOM) $(PYTEST_ARGS)
 
 # Lines of the installed package that ran in the tests' own process.
 coverage: $(STAMPS)/packages-test $(STAMPS)/test
@@ -87,8 +108,10 @@ lint: $(STAMPS)/test
 types: $(STAMPS)/test
 	$(BIN)/mypy
 
+# (The source archive has no pictures, and a missing one is an error then.)
+docs: STRICT = $(if $(wildcard docs/pages/*.png),--strict)
 docs: $(STAMPS)/docs
-	@cd $(VENV) && NO_MKDOCS_2_WARNING=1 bin/python -m mkdocs build --strict --quiet \
+	@cd $(VENV) && NO_MKDOCS_2_WARNING=1 bin/python -m mkdocs build --quiet $(STRICT) \
 	    -f $(CURDIR)/docs/mkdocs.yml -d $(VENV)/site
 	@echo $(VENV)/site/index.html
 
@@ -97,6 +120,13 @@ venv: $(STAMPS)/packages-test $(STAMPS)/test
 clean:
 	rm -rf .venv* build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# The C part, built into the source tree.  What is installed need not be up to date, for
+# only what tests import is needed of it.
+$(STAMPS)/quick: setup.py $(wildcard csrc/* csrc/colour/*) | $(STAMPS)/packages-test \
+    $(if $(wildcard $(STAMPS)/test),,$(STAMPS)/test)
+	$(BIN)/python setup.py -q build_ext --inplace
+	@touch $@
 
 $(STAMPS)/venv:
 	@.make/prepare $(VENV) "$(PYTHON)"

@@ -21,7 +21,8 @@ aiozerocopy has a part in C, and {missing}.
 
 Then run the same command again."""
 
-# In the words of a MANIFEST.in.
+# In the words of a MANIFEST.in.  Pictures and the figures of the proof stay out: they are
+# larger than all the code.
 WHOLE_REPOSITORY = """\
 graft .ci
 graft .make
@@ -31,6 +32,7 @@ graft examples
 graft tests
 include .clang-format CHANGELOG.md CONTRIBUTING.md Makefile
 global-exclude *.py[cod] *.so *.o
+exclude docs/pages/*.png docs/pages/proof.json
 prune **/__pycache__
 prune **/.hypothesis
 prune **/.pytest_cache
@@ -64,7 +66,7 @@ class BuildExt(build_ext):
 
 
 class SourceArchive(sdist):
-    """The whole repository, less what belongs to the place where it is kept.
+    """The whole repository, less the docs' pictures and what its place needs.
 
     So `make demo`, `make test` and `make docs` work in it.
     """

@@ -38,6 +38,8 @@ FDS = Path("/proc/self/fd")
 STACKS = pytest.StashKey[int]()
 # Raised numbers take longer: by how much the time that each test has is multiplied.
 MORE_TIME = float(os.environ.get("AZC_PATIENCE", "1"))
+SLOW = Path(__file__).parent / "slow"
+IMPLY_SLOW = ("builds", "quiet")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,23 +52,30 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
+    """Everything in slow/ is slow, and so is what builds or needs a quiet machine."""
+    if SLOW in item.path.parents or any(map(item.get_closest_marker, IMPLY_SLOW)):
+        item.add_marker(pytest.mark.slow)
+
+
+def seconds_for(item: pytest.Item) -> float:
+    """The time that a test has: more on a machine with more to do than processors."""
     mark = item.get_closest_marker("timeout")
     seconds = float(mark.args[0] if mark else item.config.getini("timeout"))
-    item.add_marker(pytest.mark.timeout(MORE_TIME * seconds), append=False)
+    return seconds * MORE_TIME * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-timeout asks
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """End the run, with every thread's stack, if a test has outlived its time by far.
+    """End the process, with every thread's stack, if a test outlives its time by far.
 
     At the end of its time a test is interrupted by an exception; but what cleans up
-    after it may then wait for ever.
+    after it may then wait for ever.  The process is a worker (`-n`): the test has
+    failed, and another worker goes on with the next.
     """
-    mark = item.get_closest_marker("timeout")
-    assert mark is not None
-    seconds = float(mark.args[0])
-    patience = 2 * seconds + 30 * MORE_TIME
+    seconds = seconds_for(item)
+    item.add_marker(pytest.mark.timeout(seconds), append=False)
     stacks = item.config.stash[STACKS]
+    patience = 2 * seconds + 30 * MORE_TIME
     faulthandler.dump_traceback_later(patience, exit=True, file=stacks)
     try:
         return (yield)

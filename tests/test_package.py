@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import os
 import re
 import shutil
@@ -25,7 +26,7 @@ BUILT = {"aiozerocopy.egg-info", "build", "__pycache__"}
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the source, to build in."""
     folder = tmp_path_factory.mktemp("tree")
-    for name in INPUTS:
+    for name in (*INPUTS, "docs"):
         source = ROOT / name
         if source.is_dir():
             ignore = shutil.ignore_patterns("__pycache__", "*.so")
@@ -86,7 +87,10 @@ def wheel(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_source_archive_is_complete(tree: Path, archive: Path) -> None:
     with tarfile.open(archive) as tar:
         packed = {name.partition("/")[2] for name in tar.getnames()}
-    assert files(tree) <= packed
+    left_out = {name for name in files(tree) if name.endswith((".png", "proof.json"))}
+    assert len(left_out) > 5
+    assert files(tree) - left_out <= packed
+    assert not left_out & packed
 
 
 @pytest.mark.slow
@@ -109,6 +113,18 @@ def test_wheel_holds_the_package_and_nothing_else(tree: Path, wheel: Path) -> No
     assert binaries.pop().startswith("aiozerocopy/_azc.")
     others = {name for name in names if not name.endswith(".so")}
     assert others == {name for name in files(tree) if name.startswith("aiozerocopy/")}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_wheel_is_small(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(tmp_path)
+    compileall.compile_dir(tmp_path, quiet=1)
+    sizes = [path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()]
+    assert sum(sizes) <= 3 << 20, "bytes, with what Python compiles at the installation"
+    (built,) = (tmp_path / "aiozerocopy").glob("_azc*.so")
+    assert built.stat().st_size <= 256 << 10, "is it stripped?"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A test that hangs ends the run, even in what cleans up after it."""
+"""A test that hangs, even in what cleans up after it, fails; the run goes on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = """
@@ -27,43 +27,50 @@ def afterwards():
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
         threading.Event().wait()
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(5)
 def test_it(afterwards):
     assert {passes}
+
+def test_next():
+    pass
 """
 
 
-def run(folder: Path, **settings: bool) -> subprocess.CompletedProcess[str]:
-    """One test, with our own settings and time limits of a tenth."""
+def run(
+    folder: Path, *options: str, **settings: bool
+) -> subprocess.CompletedProcess[str]:
+    """Two tests, with our own settings and time limits of a tenth."""
     (folder / "test_it.py").write_text(PROGRAM.format(**settings))
+    paths = [str(ROOT / "tests" / "support"), str(ROOT / "tests")]
     command = [sys.executable, "-m", "pytest", "-p", "conftest"]
-    options = ["-c", str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider"]
+    given = ["-c", str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider"]
     return subprocess.run(
-        [*command, *options, "."],
+        [*command, *given, *options, "."],
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=110,
         cwd=folder,
         env={
             **os.environ,
             "AZC_PATIENCE": "0.1",
-            "PYTHONPATH": os.pathsep.join(
-                map(str, (ROOT / "tests" / "support", ROOT / "tests"))
-            ),
+            "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]),
         },
     )
 
 
 @pytest.mark.parametrize("passes", [True, False])
-def test_teardown_that_hangs_ends_the_run(tmp_path: Path, passes: bool) -> None:
-    done = run(tmp_path, hangs=True, passes=passes)
-    assert done.returncode == 1
+def test_teardown_that_hangs_ends_one_test(tmp_path: Path, passes: bool) -> None:
+    done = run(tmp_path, "-n1", hangs=True, passes=passes)
     assert "Timeout (" in done.stderr
     assert "in afterwards" in done.stderr
+    assert "crashed while running 'test_it.py::test_it'" in done.stdout
+    # What had passed before the teardown counts, and so does what comes after it.
+    verdict = "1 failed, 2 passed in" if passes else "2 failed, 1 passed in"
+    assert verdict in done.stdout
 
 
 def test_failed_test_leaves_no_thread_behind(tmp_path: Path) -> None:
     """The watchdog is a thread, and was once started anew after a failure."""
     done = run(tmp_path, hangs=False, passes=False)
-    assert "1 failed in" in done.stdout
+    assert "1 failed, 1 passed in" in done.stdout
