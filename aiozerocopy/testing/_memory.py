@@ -59,7 +59,7 @@ class _Message:
         self._pins: list[Any] = []
         try:
             for buffer in buffers:
-                self._pins.append(pin(buffer))  # noqa: PERF401 - the first to be freed
+                self._pins.append(pin(buffer))
         except BaseException:
             unpin(self._pins)
             raise
@@ -316,7 +316,9 @@ class MemoryStream(MessageStream, ByteStream):
                     unsent = sum(each.total - each.sent for each in self._out.queue)
                     raise StreamBroken(
                         f"the peer took too long: {unsent:,} bytes were not sent "
-                        f"within {linger:g} s", 0, unsent
+                        f"within {linger:g} s",
+                        0,
+                        unsent,
                     ) from TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
         finally:
             self.abort()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,8 +18,7 @@ from aiozerocopy.testing import check_stream, memory_pair
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator, Callable
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     Contexts = tuple[ssl.SSLContext, ssl.SSLContext]
