@@ -71,7 +71,7 @@ async def check_stream(
                 with anyio.fail_after(PATIENCE):
                     await clause(ends)
             except Exception as error:
-                name = clause.__name__.replace("_", " ")  # type: ignore[attr-defined]
+                name = clause.__name__.replace("_", " ")
                 text = f"{name[0].upper()}{name[1:]}: {_said(error)}"
                 raise AssertionError(text) from error
             finally:
@@ -149,7 +149,7 @@ class _Ends:
             await self.sender.aclose()
 
 
-def _same(got: bytes, sent: bytes, *, shorter: bool = False) -> None:
+def _same(got: bytes | bytearray, sent: bytes, *, shorter: bool = False) -> None:
     """Did all of it arrive, or, of what may be shorter, its first part?"""
     if got[: len(sent)] != sent[: len(got)]:
         at = next(i for i, byte in enumerate(got) if byte != sent[i])
@@ -400,7 +400,7 @@ async def half_a_close(ends: _Ends) -> None:
 
 
 CLAUSES: tuple[Clause, ...] = (
-    *(p1_integrity, empty_messages, p0_done_means_yours),
+    *(p1_integrity, p0_done_means_yours, empty_messages),
     *map(_cancelled, (None, *range(TURNS))),
     *(p4_backpressure, p6_exact_failure, closing, closing_twice_at_once),
     *(closed_while_it_receives, closed_while_it_sends, the_end, receive_sizes),
