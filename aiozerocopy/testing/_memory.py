@@ -14,9 +14,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-import os
+import math
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 import anyio.lowlevel
@@ -29,7 +29,7 @@ from aiozerocopy._core.errors import (
     StreamClosed,
     error_of,
 )
-from aiozerocopy._core.pins import content, fill, pin, pin_writable, unpin
+from aiozerocopy._core.pins import Pins, content, fill, pin, pin_writable, unpin
 from aiozerocopy._core.receiving import RECEIVE_SIZE
 from aiozerocopy._core.sending import LINGER, QUEUE_LIMIT
 from aiozerocopy._net.foreign_streams import MessageStream
@@ -38,8 +38,6 @@ from aiozerocopy.streams import Ticket
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from types import TracebackType
-    from typing import Any
 
     from typing_extensions import Buffer
 
@@ -56,19 +54,13 @@ class _Message:
     """One message, which borrows its buffers until it is done."""
 
     def __init__(self, buffers: Sequence[Buffer]) -> None:
-        self._pins: list[Any] = []
-        try:
-            for buffer in buffers:
-                self._pins.append(pin(buffer))
-        except BaseException:
-            unpin(self._pins)
-            raise
+        self._pins = Pins(map(pin, buffers))
+        self._copied_from = 0
         self.total = sum(map(len, self._pins))
         self.sent = 0
         self.done = False
         self.status = 0
         self.is_told = False  # somebody has got its failure
-        self._copied_from = 0
 
     def next(self, n: int) -> bytes:
         """Its next n bytes, or as many as are left."""
@@ -81,15 +73,14 @@ class _Message:
 
     def rescue(self) -> None:
         """Copy what is left of it, and give its buffers back."""
-        rest = pin(self.next(self.total - self.sent))
-        unpin(self._pins)
-        self._pins, self._copied_from = [rest], self.sent
+        rest = self.next(self.total - self.sent)
+        self._pins.release()
+        self._pins, self._copied_from = Pins([pin(rest)]), self.sent
 
     def end(self, status: int = 0) -> None:
         """Its buffers are the caller's again."""
         self.done, self.status = True, status
-        unpin(self._pins)
-        self._pins = []
+        self._pins.release()
 
     def failure(self) -> Exception:
         self.is_told = True
@@ -107,7 +98,7 @@ class _Line:
         self.changed = Change()
         self.refused = 0  # why there will be no more messages
         self.ended: int | None = None  # and why no more bytes, after those that are out
-        self.lasts: int | None = None  # bytes until it breaks
+        self.lasts = math.inf  # bytes until it breaks
         self._capacity = capacity
         self._pieces = pieces
 
@@ -122,18 +113,17 @@ class _Line:
 
     def move(self) -> None:
         """Let messages go out while there is room."""
-        while self.queue and self.lasts != 0:
+        while self.queue and self.lasts > 0:
             message = self.queue[0]
             room = max(self._capacity - len(self.out), 0)
-            piece = message.next(room if self.lasts is None else min(room, self.lasts))
+            piece = message.next(int(min(room, self.lasts)))
             self.out += piece
             message.sent += len(piece)
-            if self.lasts is not None:
-                self.lasts -= len(piece)
+            self.lasts -= len(piece)
             if message.sent < message.total:
                 break
             self.queue.popleft().end()
-        if self.lasts == 0:
+        if self.lasts <= 0:
             for line in (self, self.other):
                 line.end(_RESET, _RESET)
         self.changed.happen()
@@ -232,12 +222,22 @@ class MemoryStream(MessageStream, ByteStream):
         await anyio.lowlevel.checkpoint()
         await self._send((item, *more))
 
-    async def _send(self, buffers: Sequence[Buffer]) -> None:
-        message = self._out.submit(buffers)
+    async def send_many(self, messages: Iterable[Buffer]) -> None:
+        await anyio.lowlevel.checkpoint()
+        await self._send(*((each,) for each in messages), ())
+
+    async def flush(self) -> None:
+        await self.send()
+
+    async def _send(self, *messages: Sequence[Buffer]) -> None:
+        submitted: list[_Message] = []
         try:
-            await self._out.over(message)
+            submitted.extend(map(self._out.submit, messages))
+            for each in submitted:
+                await self._out.over(each)
         finally:
-            self._out.withdraw(message)
+            for each in reversed(submitted):
+                self._out.withdraw(each)
 
     async def put(self, *buffers: Buffer) -> Ticket:
         await anyio.lowlevel.checkpoint()
@@ -253,14 +253,6 @@ class MemoryStream(MessageStream, ByteStream):
         self._put = [each for each in self._put if each.status or not each.done]
         self._put.append(message)
         return _MemoryTicket(self._out, message)
-
-    async def send_many(self, messages: Iterable[Buffer]) -> None:
-        await self.flush()
-        for each in messages:
-            await self.send(each)
-
-    async def flush(self) -> None:
-        await self.send()
 
     async def send_eof(self) -> None:
         await anyio.lowlevel.checkpoint()
@@ -314,12 +306,9 @@ class MemoryStream(MessageStream, ByteStream):
                     await self._drain()
                 if scope.cancelled_caught:
                     unsent = sum(each.total - each.sent for each in self._out.queue)
-                    raise StreamBroken(
-                        f"the peer took too long: {unsent:,} bytes were not sent "
-                        f"within {linger:g} s",
-                        0,
-                        unsent,
-                    ) from TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+                    late = f"{unsent:,} bytes were not sent within {linger:g} s"
+                    error = StreamBroken(f"the peer took too long: {late}", 0, unsent)
+                    raise error from TimeoutError(errno.ETIMEDOUT, late)
         finally:
             self.abort()
         await anyio.lowlevel.checkpoint()
@@ -335,13 +324,8 @@ class MemoryStream(MessageStream, ByteStream):
         self._out.end(_CLOSED, _OVER)
         self._in.end(_LEFT, _CLOSED)
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        if exc_val is None:
+    async def __aexit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if error is None:
             await self.aclose()
             return
         with anyio.CancelScope(shield=True):  # and do not hide the block's exception
