@@ -16,7 +16,7 @@ import errno
 import itertools
 import math
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import anyio
 import anyio.lowlevel
@@ -82,10 +82,6 @@ class _Message:
         self.done, self.status = True, status
         self._pins.release()
 
-    def failure(self) -> Exception:
-        self.is_told = True
-        return error_of(self.status, self.sent, self.total)
-
 
 class _Line:
     """One direction."""
@@ -104,10 +100,9 @@ class _Line:
 
     def submit(self, buffers: Sequence[Buffer]) -> _Message:
         message = _Message(buffers)
-        if self.refused:
-            message.end(self.refused)
-            raise message.failure()
         self.queue.append(message)
+        if self.refused:
+            self.queue.pop().end(self.refused)
         self.move()
         return message
 
@@ -149,12 +144,10 @@ class _Line:
         queued = sum(each.total - each.sent for each in before)
         return message.done or not queued or queued + message.total <= limit
 
-    async def over(self, message: _Message) -> None:
-        """Return when the message is out."""
+    async def wait(self, message: _Message) -> None:
+        """Return when the message is done."""
         while not message.done:
             await self.changed.next()
-        if message.status:
-            raise message.failure()
 
     def withdraw(self, message: _Message) -> None:
         """A cancel: a message that has not begun is dropped, another completes."""
@@ -177,20 +170,6 @@ class _Line:
         del self.out[: len(piece)]
         self.move()
         return piece
-
-
-class _MemoryTicket(Ticket):
-    __slots__ = ("_line", "_message")
-
-    def __init__(self, line: _Line, message: _Message) -> None:
-        self._line = line
-        self._message = message
-
-    def done(self) -> bool:
-        return self._message.done
-
-    async def _wait(self) -> None:
-        await self._line.over(self._message)
 
 
 class MemoryStream(MessageStream, ByteStream):
@@ -234,7 +213,9 @@ class MemoryStream(MessageStream, ByteStream):
         try:
             submitted.extend(map(self._out.submit, messages))
             for each in submitted:
-                await self._out.over(each)
+                await self._out.wait(each)
+                if each.status:
+                    await self._raise(each)
         finally:
             for each in reversed(submitted):
                 self._out.withdraw(each)
@@ -249,10 +230,15 @@ class MemoryStream(MessageStream, ByteStream):
             self._out.withdraw(message)
             raise
         if message.status:
-            raise message.failure()
+            await self._raise(message)
         self._put = [each for each in self._put if each.status or not each.done]
         self._put.append(message)
-        return _MemoryTicket(self._out, message)
+        ours: Any = (self, self._out, message)  # (what a Ticket calls, they all have)
+        return Ticket(*ours)
+
+    async def _raise(self, message: _Message) -> NoReturn:
+        message.is_told = True
+        raise error_of(message.status, message.sent, message.total)
 
     async def send_eof(self) -> None:
         await anyio.lowlevel.checkpoint()
@@ -318,7 +304,7 @@ class MemoryStream(MessageStream, ByteStream):
             await self._send(())
         for each in self._put:
             if each.status and not each.is_told:
-                raise each.failure()
+                await self._raise(each)
 
     def abort(self) -> None:
         self._out.end(_CLOSED, _OVER)

@@ -110,7 +110,7 @@ class DropsTheTail(MemoryStream):
     async def send(self, *buffers: Any) -> None:
         message = self._out.submit(buffers)
         try:
-            await self._out.over(message)
+            await self._out.wait(message)
         finally:
             if not message.done:
                 self._out.queue.remove(message)
@@ -120,7 +120,7 @@ class DropsTheTail(MemoryStream):
 @breaks("P2 no later bytes: the buffer was still held")
 class HoldsWhenCancelled(MemoryStream):
     async def send(self, *buffers: Any) -> None:
-        await self._out.over(self._out.submit(buffers))
+        await self._out.wait(self._out.submit(buffers))
 
 
 @breaks("P2 no later bytes: byte 8,388,608 of 8,389,608 was never sent so")
