@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -255,22 +256,39 @@ class ClosesBothWays(MemoryStream):
         await self.aclose()
 
 
+@asynccontextmanager
+async def faulty(*faults: type[MemoryStream]) -> AsyncIterator[MemoryEnds]:
+    """A pair whose ends have these faults."""
+    ends = memory_pair()
+    for each, fault in zip(ends, faults, strict=True):
+        each.__class__ = fault
+    try:
+        yield ends
+    finally:
+        for each in ends:
+            each.abort()
+
+
 @pytest.mark.parametrize("said", FAULTS)
 async def test_fault_is_named(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    @asynccontextmanager
-    async def make() -> AsyncIterator[MemoryEnds]:
-        ends = memory_pair()
-        for each in ends:
-            each.__class__ = FAULTS[said]
-        try:
-            yield ends
-        finally:
-            for each in ends:
-                each.abort()
-
     if "not over" in said:
         monkeypatch.setattr(_check, "PATIENCE", 2.0)
     with pytest.raises(AssertionError) as caught:
-        await check_stream(make)
+        await check_stream(partial(faulty, FAULTS[said], FAULTS[said]))
     assert str(caught.value).startswith(said)
     assert caught.value.__cause__ is not None
+
+
+async def test_both_directions_are_tried() -> None:
+    for faults in ((Holds, MemoryStream), (MemoryStream, Holds)):
+        with pytest.raises(AssertionError, match="still held"):
+            await check_stream(partial(faulty, *faults))
+
+
+async def test_what_keeps_bytes_breaks_nothing() -> None:
+    await check_stream(partial(faulty, Holds, Holds), only_bytes=True)
+
+
+async def test_what_is_not_promised_is_not_asked_for() -> None:
+    await check_stream(partial(faulty, Mixes, EndsInSilence), exact=False)
+    await check_stream(partial(faulty, EndsInSilence, Mixes), exact=False)
