@@ -217,7 +217,7 @@ class MemoryStream(MessageStream, ByteStream):
                 if each.status:
                     await self._raise(each)
         finally:
-            for each in reversed(submitted):
+            for each in submitted:
                 self._out.withdraw(each)
 
     async def put(self, *buffers: Buffer) -> Ticket:
