@@ -285,8 +285,14 @@ async def test_both_directions_are_tried() -> None:
             await check_stream(partial(faulty, *faults))
 
 
+class TakesBytes(Holds):
+    async def send(self, *buffers: Any) -> None:
+        assert all(type(each) is bytes for each in buffers)
+        await super().send(*buffers)
+
+
 async def test_what_keeps_bytes_breaks_nothing() -> None:
-    await check_stream(partial(faulty, Holds, Holds), only_bytes=True)
+    await check_stream(partial(faulty, TakesBytes, TakesBytes), only_bytes=True)
 
 
 async def test_what_is_not_promised_is_not_asked_for() -> None:
