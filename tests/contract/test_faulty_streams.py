@@ -298,3 +298,26 @@ async def test_what_keeps_bytes_breaks_nothing() -> None:
 async def test_what_is_not_promised_is_not_asked_for() -> None:
     await check_stream(partial(faulty, Mixes, EndsInSilence), exact=False)
     await check_stream(partial(faulty, EndsInSilence, Mixes), exact=False)
+
+
+class Crosses(MemoryStream):
+    """What it receives while it sends is wrong."""
+
+    async def receive(self, max_bytes: int = 65_536) -> bytes:
+        piece = await super().receive(max_bytes)
+        return bytes(len(piece)) if self._out.queue else piece
+
+
+async def test_each_of_both_ways_is_compared() -> None:
+    for faults in ((Crosses, MemoryStream), (MemoryStream, Crosses)):
+        with pytest.raises(AssertionError, match=r"Both ways at once: byte 0 of 1,00"):
+            await check_stream(partial(faulty, *faults))
+
+
+def test_of_a_groups_errors_the_checks_own_is_told() -> None:
+    inner, outer = OSError(), OSError()
+    inner.exceptions = (ValueError("a consequence"), AssertionError("why"))  # type: ignore[attr-defined]
+    outer.exceptions = (inner,)  # type: ignore[attr-defined]
+    assert _check._said(outer) == "why"
+    inner.exceptions = (ValueError("why"),)  # type: ignore[attr-defined]
+    assert _check._said(outer) == "ValueError was not expected here: why"
