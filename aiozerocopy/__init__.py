@@ -53,12 +53,16 @@ if TYPE_CHECKING:
     from aiozerocopy import frames as frames
     from aiozerocopy import gl as gl
     from aiozerocopy import shm as shm
+    from aiozerocopy import testing as testing
     from aiozerocopy import transport as transport
     from aiozerocopy import web as web
     from aiozerocopy.transport import install as install
     from aiozerocopy.transport import new_event_loop as new_event_loop
     from aiozerocopy.trio_streams import as_trio as as_trio
 else:
+    _ROOMS = (
+        *("capture", "ffmpeg", "frames", "gl", "shm", "testing", "transport", "web"),
+    )
     _MEMBERS = {
         "as_trio": "trio_streams",
         "install": "transport",
@@ -67,7 +71,7 @@ else:
 
     def __getattr__(name: str) -> Any:
         """Packages that not everybody needs are imported when they are first used."""
-        if name in ("capture", "ffmpeg", "frames", "gl", "shm", "transport", "web"):
+        if name in _ROOMS:
             return importlib.import_module(f"aiozerocopy.{name}")
         if name in _MEMBERS:
             module = importlib.import_module(f"aiozerocopy.{_MEMBERS[name]}")

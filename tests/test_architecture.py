@@ -26,7 +26,7 @@ ROOMS = (
     *("_core", "frames", "pool", "streams", "opening", "relays", "_net", "_process"),
     *("trio_streams", "publishing", "splitter", "framing", "client", "process"),
     *("transport", "capture", "gl"),
-    *("broadcast", "ffmpeg", "web", "shm", "dask", "compat"),
+    *("broadcast", "ffmpeg", "web", "shm", "dask", "compat", "testing"),
     *("", "bench", "commands", "__main__"),
 )
 

@@ -78,10 +78,11 @@ class SecureStream:
         Raises: as `Stream.send`; ssl.SSLError.
         """
         for buffer in (item, *more):
-            view = memoryview(buffer)
-            for start in range(0, len(view), PIECE):
-                self._session.encrypt(view[start : start + PIECE])
-                await self._pass_on()
+            with memoryview(buffer) as view:  # (a traceback may keep this frame)
+                for start in range(0, len(view), PIECE):
+                    with view[start : start + PIECE] as piece:
+                        self._session.encrypt(piece)
+                    await self._pass_on()
 
     async def receive_exactly(self, buffer: Buffer) -> None:
         """Fill the whole buffer.
@@ -127,9 +128,11 @@ class SecureStream:
         Raises: as `Stream.aclose`.
         """
         self._session.say_goodbye()
-        with contextlib.suppress(anyio.BrokenResourceError):
-            await self._pass_on()  # (nobody waits for an answer)
-        await self._stream.aclose()
+        try:
+            with contextlib.suppress(anyio.BrokenResourceError):
+                await self._pass_on()  # (nobody waits for an answer)
+        finally:
+            await self._stream.aclose()
 
     def abort(self) -> None:
         """Close at once, without a goodbye."""

@@ -32,9 +32,11 @@ class RingSendStream(ByteSendStream):
 
         Raises: as `Ring.send`.
         """
-        view = memoryview(item).cast("B")
-        for start in range(0, len(view), self._most):
-            await self._send(view[start : start + self._most])
+        with memoryview(item) as memory, memory.cast("B") as view:  # (an exception's
+            # traceback may keep this frame, but not the buffer)
+            for start in range(0, len(view), self._most):
+                with view[start : start + self._most] as record:
+                    await self._send(record)
 
     async def aclose(self) -> None:
         await self._aclose()

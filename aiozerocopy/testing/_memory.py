@@ -1,0 +1,351 @@
+"""MemoryStream: one end of two connected streams in memory.
+
+A `_Line` is one direction.  It has a queue of messages and, as a pipe or a socket has
+in the kernel, up to ``capacity`` bytes that are out and were not received.  Bytes move
+from the queue when a message is submitted and when something is received, never in
+between, so a test sees the same each time.
+
+The states of a message are those of our other streams (see `_core.sending`): queued,
+started (a cancel copies its rest), done.  Its buffers are borrowed until it is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import math
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import ByteStream
+
+from aiozerocopy._core.change import Change
+from aiozerocopy._core.errors import (
+    IncompleteReceive,
+    StreamBroken,
+    StreamClosed,
+    error_of,
+)
+from aiozerocopy._core.pins import Pins, content, fill, pin, pin_writable, unpin
+from aiozerocopy._core.receiving import RECEIVE_SIZE
+from aiozerocopy._core.sending import LINGER, QUEUE_LIMIT
+from aiozerocopy._net.foreign_streams import MessageStream
+from aiozerocopy.opening import _Ends
+from aiozerocopy.streams import Ticket
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from typing_extensions import Buffer
+
+CAPACITY = 64 << 10  # bytes, as a pipe has them
+
+# Why a line takes no more messages, or gives no more bytes.
+_OVER = 0  # the sender has closed
+_CLOSED = -errno.ESHUTDOWN  # on this side
+_LEFT = -errno.EPIPE  # the receiver has closed
+_RESET = -errno.ECONNRESET  # see `MemoryStream.break_after`
+
+
+class _Message:
+    """One message, which borrows its buffers until it is done."""
+
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        self._pins = Pins(map(pin, buffers))
+        self._copied_from = 0
+        self.total = sum(map(len, self._pins))
+        self.sent = 0
+        self.done = False
+        self.status = 0
+        self.is_told = False  # somebody has got its failure
+
+    def next(self, n: int) -> bytes:
+        """Its next n bytes, or as many as are left."""
+        piece, at = b"", self.sent - self._copied_from
+        for each in self._pins:
+            skipped = min(at, len(each))
+            at -= skipped
+            piece += content(each + skipped, min(n - len(piece), len(each) - skipped))
+        return piece
+
+    def rescue(self) -> None:
+        """Copy what is left of it, and give its buffers back."""
+        rest = self.next(self.total - self.sent)
+        self._pins.release()
+        self._pins, self._copied_from = Pins([pin(rest)]), self.sent
+
+    def end(self, status: int = 0) -> None:
+        """Its buffers are the caller's again."""
+        self.done, self.status = True, status
+        self._pins.release()
+
+
+class _Line:
+    """One direction."""
+
+    other: _Line  # the opposite direction, which breaks with this one
+
+    def __init__(self, capacity: int, pieces: int | None) -> None:
+        self.queue: deque[_Message] = deque()
+        self.out = bytearray()
+        self.changed = Change()
+        self.refused = 0  # why there will be no more messages
+        self.ended: int | None = None  # and why no more bytes, after those that are out
+        self.lasts = math.inf  # bytes until it breaks
+        self._capacity = capacity
+        self._pieces = pieces
+
+    def submit(self, buffers: Sequence[Buffer]) -> _Message:
+        message = _Message(buffers)
+        self.queue.append(message)
+        if self.refused:
+            self.queue.pop().end(self.refused)
+        self.move()
+        return message
+
+    def move(self) -> None:
+        """Let messages go out while there is room."""
+        while self.queue and self.lasts > 0:
+            message = self.queue[0]
+            room = max(self._capacity - len(self.out), 0)
+            piece = message.next(int(min(room, self.lasts)))
+            self.out += piece
+            message.sent += len(piece)
+            self.lasts -= len(piece)
+            if message.sent < message.total:
+                break
+            self.queue.popleft().end()
+        if self.lasts <= 0:
+            for line in (self, self.other):
+                line.end(_RESET, _RESET)
+        self.changed.happen()
+
+    def end(self, refused: int, ended: int) -> None:
+        """Refuse messages, and tell the receiver once it has what is out.
+
+        That a side was closed there outweighs what happened before.
+        """
+        if refused == _CLOSED or not self.refused:
+            self.refused = refused
+        if ended == _CLOSED or self.ended is None:
+            self.ended = ended
+        if ended == _CLOSED:
+            self.out.clear()
+        while self.queue:
+            self.queue.popleft().end(self.refused)
+        self.changed.happen()
+
+    def has_room(self, message: _Message, limit: int) -> bool:
+        """May a put of this message return?"""
+        before = itertools.takewhile(lambda each: each is not message, self.queue)
+        queued = sum(each.total - each.sent for each in before)
+        return message.done or not queued or queued + message.total <= limit
+
+    async def wait(self, message: _Message) -> None:
+        """Return when the message is done."""
+        while not message.done:
+            await self.changed.next()
+
+    def withdraw(self, message: _Message) -> None:
+        """A cancel: a message that has not begun is dropped, another completes."""
+        if message.done:
+            return
+        if message.sent:
+            message.rescue()
+        else:
+            self.queue.remove(message)
+            message.end()
+        self.move()
+
+    async def take(self, most: int) -> bytes:
+        """The next 1 to ``most`` bytes that are out."""
+        while not self.out:
+            if self.ended is not None:
+                raise error_of(self.ended) if self.ended else anyio.EndOfStream
+            await self.changed.next()
+        piece = bytes(self.out[: min(most, self._pieces or most)])
+        del self.out[: len(piece)]
+        self.move()
+        return piece
+
+
+class MemoryStream(MessageStream, ByteStream):
+    """One end of `memory_pair`: both directions, with the promises of a `Stream`.
+
+    It has what a program uses of one (`Stream` documents each): `send`, `put`,
+    `send_many`, `flush`, `send_eof`, `receive`, `receive_into`, `receive_exactly`,
+    `aclose` and `abort`; no fd, so nothing that needs one.  Every call is a checkpoint.
+    """
+
+    def __init__(self, out: _Line, into: _Line, queue_limit: int) -> None:
+        self._out = out
+        self._in = into
+        self._queue_limit = queue_limit
+        self._put: list[_Message] = []  # which may have failed, and nobody knows
+        self._receiving = anyio.ResourceGuard("reading from")
+
+    def break_after(self, nbytes: int) -> None:
+        """Break the stream, both ways, once so many more bytes are out from this end.
+
+        With 0 that is now.  The peer receives them, then gets StreamBroken.
+        """
+        self._out.lasts = nbytes
+        self._out.move()
+
+    # -- sending ----------------------------------------------------------------------
+
+    async def send(self, item: Buffer = b"", *more: Buffer) -> None:
+        await anyio.lowlevel.checkpoint()
+        await self._send((item, *more))
+
+    async def send_many(self, messages: Iterable[Buffer]) -> None:
+        await anyio.lowlevel.checkpoint()
+        await self._send(*((each,) for each in messages), ())
+
+    async def flush(self) -> None:
+        await self.send()
+
+    async def _send(self, *messages: Sequence[Buffer]) -> None:
+        submitted: list[_Message] = []
+        try:
+            submitted.extend(map(self._out.submit, messages))
+            for each in submitted:
+                await self._out.wait(each)
+                if each.status:
+                    await self._raise(each)
+        finally:
+            for each in submitted:
+                self._out.withdraw(each)
+
+    async def put(self, *buffers: Buffer) -> Ticket:
+        await anyio.lowlevel.checkpoint()
+        message = self._out.submit(buffers)
+        try:
+            while not self._out.has_room(message, self._queue_limit):
+                await self._out.changed.next()
+        except BaseException:
+            self._out.withdraw(message)
+            raise
+        if message.status:
+            await self._raise(message)
+        self._put = [each for each in self._put if each.status or not each.done]
+        self._put.append(message)
+        ours: Any = (self, self._out, message)  # (what a Ticket calls, they all have)
+        return Ticket(*ours)
+
+    async def _raise(self, message: _Message) -> NoReturn:
+        message.is_told = True
+        raise error_of(message.status, message.sent, message.total)
+
+    async def send_eof(self) -> None:
+        await anyio.lowlevel.checkpoint()
+        if self._out.ended is None:
+            await self._send(())
+            self._out.end(_CLOSED, _OVER)
+
+    # -- receiving --------------------------------------------------------------------
+
+    async def receive(self, max_bytes: int = RECEIVE_SIZE) -> bytes:
+        if max_bytes < 1:
+            raise ValueError(f"max_bytes must be a positive integer, not {max_bytes}")
+        with self._receiving:
+            await anyio.lowlevel.checkpoint()
+            return await self._in.take(max_bytes)
+
+    async def receive_into(self, buffer: Buffer) -> int:
+        return await self._fill(buffer, 1)
+
+    async def receive_exactly(self, buffer: Buffer) -> None:
+        await self._fill(buffer, None)
+
+    async def _fill(self, buffer: Buffer, need: int | None) -> int:
+        with self._receiving:
+            await anyio.lowlevel.checkpoint()
+            memory, n = pin_writable(buffer), 0
+            try:
+                while n < min(len(memory), need or len(memory)):
+                    piece = await self._in.take(len(memory) - n)
+                    fill(memory + n, memoryview(piece))
+                    n += len(piece)
+            except anyio.EndOfStream:
+                if n:
+                    raise IncompleteReceive(n, len(memory)) from None
+                raise
+            except BaseException:
+                self._in.out[:0] = content(memory, n)  # for the next receive
+                raise
+            finally:
+                unpin([memory])
+            return n
+
+    # -- the end ----------------------------------------------------------------------
+
+    async def aclose(self, *, linger: float | None = None) -> None:
+        if linger is not None and not linger >= 0:
+            raise ValueError(f"linger is a number of seconds, not {linger!r}")
+        try:
+            if self._in.ended != _CLOSED and linger != 0:
+                with anyio.move_on_after(linger) as scope:
+                    await self._drain()
+                if scope.cancelled_caught:
+                    unsent = sum(each.total - each.sent for each in self._out.queue)
+                    late = f"{unsent:,} bytes were not sent within {linger:g} s"
+                    error = StreamBroken(f"the peer took too long: {late}", 0, unsent)
+                    raise error from TimeoutError(errno.ETIMEDOUT, late)
+        finally:
+            self.abort()
+        await anyio.lowlevel.checkpoint()
+
+    async def _drain(self) -> None:
+        if self._out.queue:
+            await self._send(())
+        for each in self._put:
+            if each.status and not each.is_told:
+                await self._raise(each)
+
+    def abort(self) -> None:
+        self._out.end(_CLOSED, _OVER)
+        self._in.end(_LEFT, _CLOSED)
+
+    async def __aexit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if error is None:
+            await self.aclose()
+            return
+        with anyio.CancelScope(shield=True):  # and do not hide the block's exception
+            with contextlib.suppress(StreamBroken, StreamClosed):
+                await self.aclose(linger=LINGER)
+
+
+class MemoryEnds(
+    _Ends, NamedTuple("MemoryEnds", [("one", MemoryStream), ("other", MemoryStream)])
+):
+    """What `memory_pair` returns."""
+
+    __slots__ = ()
+
+
+def memory_pair(
+    capacity: int = CAPACITY,
+    *,
+    pieces: int | None = None,
+    queue_limit: int = QUEUE_LIMIT,
+) -> MemoryEnds:
+    """Two streams in memory that are connected to each other, as `socketpair` has them.
+
+    Each direction holds ``capacity`` bytes that were not received, then `send` waits.
+    With ``pieces`` a receive gets so many bytes at most.  ``queue_limit`` is that of
+    `SendStream.put`.
+
+    Raises:
+        ValueError: a capacity or a piece without a byte.
+    """
+    if capacity < 1 or (pieces is not None and pieces < 1):
+        raise ValueError(f"at least a byte, not capacity={capacity}, pieces={pieces}")
+    there, back = _Line(capacity, pieces), _Line(capacity, pieces)
+    there.other, back.other = back, there
+    return MemoryEnds(
+        MemoryStream(there, back, queue_limit), MemoryStream(back, there, queue_limit)
+    )

@@ -1,0 +1,148 @@
+"""check_stream passes streams that keep the contract, and names what others break."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream
+from anyio.streams.tls import TLSStream
+
+import aiozerocopy as azc
+from aiozerocopy._core.binding import PORTABLE
+from aiozerocopy.dask.secure import SecureStream
+from aiozerocopy.testing import check_stream, memory_pair
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    Contexts = tuple[ssl.SSLContext, ssl.SSLContext]
+
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop, pytest.mark.timeout(60)]
+
+
+# ---- streams that keep it ----------------------------------------------------------
+
+
+async def test_pipe() -> None:
+    await check_stream(azc.pipe)
+
+
+async def test_socketpair() -> None:
+    await check_stream(azc.socketpair)
+
+
+@pytest.mark.parametrize("capacity", [1 << 14, 1 << 20])
+async def test_memory_pair(capacity: int) -> None:
+    await check_stream(partial(memory_pair, capacity))
+
+
+async def test_tcp() -> None:
+    @asynccontextmanager
+    async def make() -> AsyncIterator[tuple[ByteStream, ByteStream]]:
+        async with served() as (server, accepted):
+            async with azc.connect_tcp("127.0.0.1", server.port) as ours:
+                yield ours, await accepted()
+
+    await check_stream(make)
+
+
+async def test_tls(tls: Contexts) -> None:
+    """Without a goodbye, after which anyio's streams raise errors of ssl's own."""
+
+    @asynccontextmanager
+    async def make() -> AsyncIterator[tuple[Any, Any]]:
+        async with served(ssl_context=tls[0]) as (server, accepted):
+            tcp = await azc.connect_tcp("127.0.0.1", server.port)
+            ours = await TLSStream.wrap(tcp, hostname="localhost", ssl_context=tls[1])
+            theirs = await accepted()
+            await theirs.send(b"x")  # and TLS's tickets, whose loss would be a reset
+            await ours.receive()
+            ours.standard_compatible = theirs.standard_compatible = False
+            yield ours, theirs
+
+    await check_stream(make)
+
+
+@pytest.mark.skipif(PORTABLE, reason="the portable build has no rings")
+async def test_ring(tmp_path: Path) -> None:
+    from rings import ring_pair
+
+    @asynccontextmanager
+    async def make() -> AsyncIterator[tuple[ByteSendStream, ByteReceiveStream]]:
+        async with ring_pair(tmp_path) as (producer, consumer):
+            yield producer.send_stream(), consumer.receive_stream()
+
+    await check_stream(make)
+
+
+class SecureEnd(ByteStream):
+    """One of Dask's streams, which receives into memory, as one of anyio's."""
+
+    def __init__(self, stream: SecureStream) -> None:
+        self._stream = stream
+
+    async def send(self, item: bytes) -> None:
+        await self._stream.send(item)
+
+    async def send_eof(self) -> None:
+        raise NotImplementedError
+
+    async def receive(self, max_bytes: int = 65_536) -> bytes:
+        memory = memoryview(bytearray(max_bytes))
+        if not (n := await self._stream._read(memory)):
+            raise anyio.EndOfStream
+        return bytes(memory[:n])
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+async def test_tls_of_dask(tls: Contexts) -> None:
+    @asynccontextmanager
+    async def make() -> AsyncIterator[tuple[ByteStream, ByteStream]]:
+        async with azc.socketpair() as (one, other):
+            ours = SecureStream(one, tls[0], server_side=True)
+            theirs = SecureStream(
+                other, tls[1], server_side=False, server_hostname="localhost"
+            )
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ours.handshake)
+                tasks.start_soon(theirs.handshake)
+            yield SecureEnd(ours), SecureEnd(theirs)
+
+    await check_stream(make)
+
+
+async def test_a_stream_of_anyio() -> None:
+    """Against ours, since on asyncio one that it accepts has no backpressure."""
+
+    @asynccontextmanager
+    async def make() -> AsyncIterator[tuple[ByteStream, ByteStream]]:
+        async with served() as (server, accepted):
+            async with await anyio.connect_tcp("127.0.0.1", server.port) as theirs:
+                yield theirs, await accepted()
+
+    await check_stream(make, only_bytes=True)
+
+
+@asynccontextmanager
+async def served(**options: Any) -> AsyncIterator[Any]:
+    """A server, and what waits for the stream of its next client."""
+    send, receive = anyio.create_memory_object_stream[Any](1)
+    over = anyio.Event()
+
+    async def handle(stream: Any) -> None:
+        await send.send(stream)
+        await over.wait()
+
+    async with send, receive, azc.serve_tcp(handle, **options) as server:
+        try:
+            yield server, receive.receive
+        finally:
+            over.set()

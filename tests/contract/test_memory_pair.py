@@ -1,0 +1,408 @@
+"""The streams in memory do what ours do, and what a test tells them to.
+
+That they keep the contract: test_check_stream.py.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import numpy as np
+import pytest
+from anyio.abc import ByteStream
+from links import attempt, others_wait
+from oracle import message
+
+import aiozerocopy as azc
+from aiozerocopy import IncompleteReceive, StreamBroken, StreamClosed
+from aiozerocopy.testing import MemoryStream, memory_pair
+
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+
+
+async def receive(stream: MemoryStream, n: int) -> bytes:
+    memory = bytearray(n)
+    await stream.receive_exactly(memory)
+    return bytes(memory)
+
+
+# ---- sending ------------------------------------------------------------------------
+
+
+async def test_what_is_queued_is_borrowed() -> None:
+    one, other = memory_pair(100)
+    data = bytearray(b"a" * 150)
+    ticket = await one.put(data, b"b" * 50)
+    assert not ticket.done()
+    with pytest.raises(BufferError):
+        data.clear()
+    data[120] = ord("!")  # which is too early, and seen
+    assert await receive(other, 199) == b"a" * 120 + b"!" + b"a" * 29 + b"b" * 49
+    assert ticket.done()
+    await ticket
+    data.clear()
+
+
+async def test_messages_go_in_the_order_of_the_calls() -> None:
+    one, other = memory_pair(10)
+    tickets = [await one.put(b"1" * 11), await one.put(), await one.put(b"2")]
+    async with anyio.create_task_group() as tasks:
+        sending = attempt(tasks, one.send, b"3")
+        await others_wait()
+        flushing = attempt(tasks, one.flush)
+        await others_wait()
+        assert [ticket.done() for ticket in tickets] == [False] * 3
+        assert not sending.done
+        assert await receive(other, 1) == b"1"
+        assert [ticket.done() for ticket in tickets] == [True, True, False]
+        assert await receive(other, 12) == b"1" * 10 + b"23"
+        await others_wait()
+        assert sending.done
+        assert flushing.done
+
+
+async def test_put_waits_for_room() -> None:
+    one, other = memory_pair(10, queue_limit=100)
+    await one.put(b"1" * 1_000)  # alone, so it fits
+    async with anyio.create_task_group() as tasks:
+        second = attempt(tasks, one.put, b"2" * 60)
+        await others_wait()
+        assert not second.done
+        await receive(other, 950)  # 40 bytes are queued
+        await others_wait()
+        assert second.done
+        third = attempt(tasks, one.put, b"3")
+        await others_wait()
+        assert not third.done
+        await receive(other, 1)
+        await others_wait()
+        assert third.done
+        assert await receive(other, 110) == b"1" * 49 + b"2" * 60 + b"3"
+
+
+async def test_cancelled_put_in_line_leaves_no_trace() -> None:
+    one, other = memory_pair(10, queue_limit=100)
+    await one.put(b"1" * 110)
+    data = bytearray(b"2" * 60)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.put, data)
+        await others_wait()
+        tasks.cancel_scope.cancel()
+    data.clear()
+    await one.put()
+    assert await receive(other, 110) == b"1" * 110
+    await one.send(b"3")
+    assert await receive(other, 1) == b"3"
+
+
+@pytest.mark.parametrize("sent", [0, 3])
+async def test_cancelled_send(sent: int) -> None:
+    one, other = memory_pair(10)
+    await one.put(b"1" * (10 - sent))
+    data = bytearray(b"abcdef")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.send, data[:2], data[2:])
+        await others_wait()
+        tasks.cancel_scope.cancel()
+    data[:] = b"poison"
+    expected = b"1" * (10 - sent) + (b"abcdef" if sent else b"")
+    await one.put(b"z")
+    assert await receive(other, len(expected) + 1) == expected + b"z"
+
+
+async def test_send_many() -> None:
+    one, other = memory_pair(10)
+    data = [bytearray(b"1" * 8), bytearray(b"2" * 8), bytearray(b"3" * 8)]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.send_many, data)
+        await others_wait()
+        await one.put(b"later")
+        tasks.cancel_scope.cancel()
+    for each in data:
+        each.clear()
+    assert await receive(other, 21) == b"1" * 8 + b"2" * 8 + b"later"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.send_many, iter([b"4" * 8, b"5" * 8]))
+        assert await receive(other, 16) == b"4" * 8 + b"5" * 8
+    wrong: Any = [b"6", "text"]
+    with pytest.raises(TypeError):
+        await one.send_many(wrong)
+
+
+async def test_not_a_buffer() -> None:
+    one, other = memory_pair()
+    data = bytearray(b"x")
+    wrong: Any = "text"
+    for call in (one.send, one.put):
+        with pytest.raises(TypeError, match="bytes-like"):
+            await call(data, wrong)
+        data += b"x"  # it is not held
+    with pytest.raises(BufferError):
+        await one.send(np.zeros((3, 3))[:, 1])
+    await one.send(np.arange(3, dtype="u1"))
+    assert await other.receive() == bytes(range(3))
+
+
+# ---- receiving ----------------------------------------------------------------------
+
+
+async def test_receive_into_memory() -> None:
+    one, other = memory_pair(10)
+    memory = bytearray(b"-" * 6)
+    await one.send(b"abcd")
+    assert await other.receive_into(memory) == 4
+    assert memory == b"abcd--"
+    assert await other.receive_into(bytearray()) == 0
+    async with anyio.create_task_group() as tasks:
+        receiving = attempt(tasks, other.receive_exactly, memory)
+        await one.send(b"12")
+        await others_wait()
+        with pytest.raises(BufferError):
+            memory.clear()
+        for call in (other.receive, partial(other.receive_into, bytearray(1))):
+            with pytest.raises(anyio.BusyResourceError):
+                await call()
+        assert not receiving.done
+        await one.send(b"3456789")
+    assert memory == b"123456"
+    assert await other.receive(2) == b"78"
+    with pytest.raises(BufferError):
+        await other.receive_into(b"read only")
+    with pytest.raises(ValueError, match="positive"):
+        await other.receive(0)
+
+
+async def test_cancelled_receive_exactly_loses_nothing() -> None:
+    one, other = memory_pair(3)
+    memory = bytearray(10)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(other.receive_exactly, memory)
+        await one.send(b"abcde")
+        await others_wait()
+        tasks.cancel_scope.cancel()
+    memory.clear()
+    await one.put(b"fghij")
+    assert await receive(other, 10) == b"abcdefghij"
+
+
+async def test_incomplete() -> None:
+    one, other = memory_pair()
+    await one.send(b"abc")
+    await one.aclose()
+    memory = bytearray(5)
+    with pytest.raises(IncompleteReceive) as caught:
+        await other.receive_exactly(memory)
+    assert (caught.value.received, caught.value.total) == (3, 5)
+    assert memory == b"abc\0\0"
+    with pytest.raises(anyio.EndOfStream):
+        await other.receive_exactly(memory)
+
+
+async def test_pieces() -> None:
+    one, other = memory_pair(pieces=3)
+    await one.send(b"abcdefgh")
+    assert [await other.receive() for _ in range(3)] == [b"abc", b"def", b"gh"]
+    await other.send(b"12345")
+    assert await receive(one, 5) == b"12345"
+    for wrong in (partial(memory_pair, 0), partial(memory_pair, pieces=0)):
+        with pytest.raises(ValueError, match="at least a byte"):
+            wrong()
+
+
+# ---- its end ------------------------------------------------------------------------
+
+
+async def test_break_after_some_bytes() -> None:
+    one, other = memory_pair(10)
+    await one.send(b"123")
+    one.break_after(20)
+    data = bytearray(b"x" * 30)
+    async with anyio.create_task_group() as tasks:
+        sending = attempt(tasks, one.send, data)
+        await others_wait()
+        waiting = attempt(tasks, one.send, b"next")
+        reading = attempt(tasks, one.receive)
+        received = b""
+        with pytest.raises(StreamBroken, match="the peer reset the connection"):
+            while True:
+                received += await other.receive()
+    assert received == b"123" + b"x" * 20
+    data.clear()
+    assert isinstance(sending.error, StreamBroken)
+    assert (sending.error.bytes_sent, sending.error.total) == (20, 30)
+    assert "20 of 30 bytes" in str(sending.error)
+    assert isinstance(sending.error.__cause__, ConnectionResetError)
+    assert isinstance(waiting.error, StreamBroken)
+    assert (waiting.error.bytes_sent, waiting.error.total) == (0, 4)
+    assert isinstance(reading.error, StreamBroken)
+    for stream in (one, other):
+        for call in (partial(stream.send, b"x"), stream.receive, stream.flush):
+            with pytest.raises(StreamBroken):
+                await call()
+        await stream.aclose()
+        with pytest.raises(StreamClosed):
+            await stream.send(b"x")
+
+
+async def test_break_at_once_after_what_is_out() -> None:
+    one, other = memory_pair(10)
+    await one.send(b"123")
+    one.break_after(0)
+    assert await other.receive() == b"123"
+    with pytest.raises(StreamBroken):
+        await other.receive()
+
+
+async def test_message_that_fits_exactly_is_sent_before_it_breaks() -> None:
+    one, _ = memory_pair(10)
+    one.break_after(5)
+    await one.send(b"12345")
+    with pytest.raises(StreamBroken) as caught:
+        await one.send(b"6")
+    assert caught.value.bytes_sent == 0
+
+
+async def test_receiver_leaves() -> None:
+    one, other = memory_pair(10)
+    async with anyio.create_task_group() as tasks:
+        sending = attempt(tasks, one.send, b"x" * 30)
+        await others_wait()
+        assert len(await other.receive(5)) == 5
+        other.abort()
+    assert isinstance(sending.error, StreamBroken)
+    assert (sending.error.bytes_sent, sending.error.total) == (15, 30)
+    assert isinstance(sending.error.__cause__, BrokenPipeError)
+    with pytest.raises(anyio.EndOfStream):
+        await one.receive()
+
+
+async def test_aclose_sends_what_was_accepted() -> None:
+    one, other = memory_pair(10)
+    ticket = await one.put(b"x" * 30)
+    async with anyio.create_task_group() as tasks:
+        closing = attempt(tasks, one.aclose)
+        await others_wait()
+        assert not closing.done
+        assert await receive(other, 30) == b"x" * 30
+    assert ticket.done()
+    with pytest.raises(anyio.EndOfStream):
+        await other.receive()
+
+
+@pytest.mark.parametrize("linger", [0, 0.01])
+async def test_linger(linger: float) -> None:
+    one, other = memory_pair(10)
+    ticket = await one.put(b"x" * 30)
+    if linger:
+        with pytest.raises(StreamBroken, match="20 bytes were not sent within"):
+            await one.aclose(linger=linger)
+    else:
+        await one.aclose(linger=0)
+    with pytest.raises(StreamClosed):
+        await ticket
+    assert await other.receive() == b"x" * 10
+    with pytest.raises(ValueError, match="linger"):
+        await one.aclose(linger=-1)
+
+
+async def test_cancelled_aclose_closes() -> None:
+    one, other = memory_pair(10)
+    ticket = await one.put(b"x" * 30)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await one.aclose()
+    assert ticket.done()
+    assert await receive(other, 10) == b"x" * 10
+    with pytest.raises(anyio.EndOfStream):
+        await other.receive()
+
+
+async def test_aclose_tells_of_a_put_that_failed() -> None:
+    one, other = memory_pair(10)
+    tickets = [await one.put(b"x" * 30), await one.put(b"y")]
+    other.abort()
+    with pytest.raises(StreamBroken):
+        await tickets[1]
+    with pytest.raises(StreamBroken) as caught:
+        await one.aclose()
+    assert caught.value.total == 30
+    await one.aclose()
+
+
+async def test_aclose_is_silent_about_what_was_told() -> None:
+    one, other = memory_pair(10)
+    ticket = await one.put(b"x" * 30)
+    other.abort()
+    with pytest.raises(StreamBroken):
+        await ticket
+    await one.aclose()
+
+
+async def test_exception_in_the_block_is_not_hidden(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("aiozerocopy.testing._memory.LINGER", 0.01)
+    with pytest.raises(ZeroDivisionError):
+        async with memory_pair(10) as (one, other):
+            await other.put(b"x" * 30)
+            async with one:
+                await one.put(b"x" * 30)
+                raise ZeroDivisionError
+    with pytest.raises(StreamClosed):
+        await one.receive()
+
+
+async def test_send_eof() -> None:
+    one, other = memory_pair(10)
+    ticket = await one.put(b"x" * 20)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.send_eof)
+        assert await receive(other, 20) == b"x" * 20
+        with pytest.raises(anyio.EndOfStream):
+            await other.receive()
+    await ticket
+    await one.send_eof()
+    for call in (one.send, one.put, one.flush, partial(one.send_many, [])):
+        with pytest.raises(StreamClosed):
+            await call()
+    await other.send(b"answer")
+    assert await one.receive() == b"answer"
+    await one.aclose()
+
+
+# ---- programs over it ---------------------------------------------------------------
+
+
+async def test_frames() -> None:
+    frame = np.arange(30_000, dtype="u2").reshape(100, 300)
+    async with memory_pair(1_000, pieces=700) as (one, other):
+        sender, receiver = azc.FrameSender(one), azc.FrameReceiver(other)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sender.send, frame)
+            received = await receiver.receive()
+        assert np.array_equal(received.array, frame)
+        received.release()
+
+
+async def test_relay() -> None:
+    data = bytes(message(1, 0, 100_000))
+
+    async def move(source: ByteStream, sink: ByteStream) -> int:
+        return await azc.relay(source, sink)
+
+    async with memory_pair(1_000) as (one, other), memory_pair(700) as (far, near):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(one.send, data)
+            moving = attempt(tasks, move, other, far)
+            assert await receive(near, len(data)) == data
+            await one.aclose()
+        assert moving.result == len(data)
+
+
+def test_it_is_a_byte_stream() -> None:
+    one, _ = memory_pair()
+    assert isinstance(one, ByteStream)
+    assert isinstance(one, azc.testing.MemoryStream)
