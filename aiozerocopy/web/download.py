@@ -21,8 +21,8 @@ import anyio
 import anyio.to_thread
 
 from aiozerocopy.relays import relay
+from aiozerocopy.web.exchange import first_to_end
 from aiozerocopy.web.request import Refused
-from aiozerocopy.web.waiting import first_to_end
 
 if TYPE_CHECKING:
     from aiozerocopy.relays import Relay

@@ -11,26 +11,35 @@ each piece of one.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+import ssl
+from typing import TYPE_CHECKING, TypeAlias, cast
 from urllib.parse import urlsplit
 
 import anyio
 import anyio.lowlevel
 import h11
+from anyio.streams.tls import TLSStream
 
+from aiozerocopy._core.errors import StreamBroken
+from aiozerocopy._net.foreign_streams import WholeSender
 from aiozerocopy.web.request import (
     COMMON_HEADERS,
     SEND_SECONDS,
     Refused,
     Request,
     fields_of,
+    joined,
     refuse_body,
 )
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Mapping
 
-    from aiozerocopy.web.secure import Connection
+    from anyio.abc import ByteStream
+    from typing_extensions import Buffer
+
+    from aiozerocopy.streams import Stream
 
 MAX_HEADER = 16 << 10  # bytes of a request's line and headers
 MAX_LINES = 100  # of these; each takes its time
@@ -73,10 +82,10 @@ def parse_request(event: h11.Request) -> Request:
     """Raises: Refused, for another version, or a target that is no address."""
     if not event.http_version.startswith(b"1."):
         raise Refused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
-    headers: dict[str, str] = {}
-    for raw_name, raw_value in event.headers:
-        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    headers = joined(
+        (name.decode("latin-1"), value.decode("latin-1"))
+        for name, value in event.headers
+    )
     authority = headers.get("host", "")
     try:
         target = event.target.decode("ascii")
@@ -102,7 +111,7 @@ def parse_request(event: h11.Request) -> Request:
 class HttpConnection:
     """The server's side of one connection; ``on_answer`` hears of every status."""
 
-    def __init__(self, stream: Connection, on_answer: Callable[[int], object]) -> None:
+    def __init__(self, stream: HttpStream, on_answer: Callable[[int], object]) -> None:
         self.stream = stream
         self._unread = bytearray()
         self._is_answered = False  # (who says nothing may be refused, too)
@@ -262,3 +271,56 @@ def _check_head(head: bytes | bytearray) -> None:
         raise Refused(431, "the request's headers are too long")
     if _CONTROL.search(head):
         raise Refused(400, "not HTTP: a control character is in it")
+
+
+class SecureStream(WholeSender):
+    """TLS over a stream of ours, with what the web server needs of both.
+
+    Not without a copy: every byte is encrypted from user memory into other user memory,
+    for each viewer again.
+    """
+
+    def __init__(self, tls: TLSStream) -> None:
+        super().__init__(tls)
+        self._tls = tls
+        self._plain = cast("Stream", tls.transport_stream)
+
+    @property
+    def _raw_socket(self) -> socket.socket:
+        return self._plain._raw_socket
+
+    async def send(self, item: Buffer = b"", *more: Buffer) -> None:
+        try:
+            await super().send(item, *more)
+        except ssl.SSLError as error:
+            raise StreamBroken(f"TLS: {error}") from error
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        """As `Stream.receive`.
+
+        Raises:
+            EndOfStream, StreamBroken, StreamClosed: as there.
+        """
+        try:
+            return await self._tls.receive(max_bytes)
+        except ssl.SSLError as error:
+            raise StreamBroken(f"TLS: {error}") from error
+
+    async def send_eof(self) -> None:
+        """Nothing to do: half of a TLS connection cannot be closed."""
+
+    def abort(self) -> None:
+        """Close at once, without a goodbye."""
+        self._plain.abort()
+
+
+HttpStream: TypeAlias = "Stream | SecureStream"
+
+
+def http_stream(stream: ByteStream) -> HttpStream:
+    """What `serving` admitted, plain or TLS."""
+    return (
+        SecureStream(stream)
+        if isinstance(stream, TLSStream)
+        else cast("Stream", stream)
+    )

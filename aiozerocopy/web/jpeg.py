@@ -13,13 +13,13 @@ import anyio
 import anyio.to_thread
 
 from aiozerocopy.frames import to_rgb24
-from aiozerocopy.web.pictures import FORMATS, UnknownPicture, picture_format
+from aiozerocopy.web.pixels import FORMATS, UnknownPicture, picture_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiozerocopy.broadcast import Published
-    from aiozerocopy.web.pictures import PictureFormat, PixelFormat
+    from aiozerocopy.web.pixels import PictureFormat, PixelFormat
 
     Compress = Callable[[Any, PixelFormat, int], bytes]
     Part = tuple[bytes, ...]

@@ -1,32 +1,29 @@
-"""The ways to watch: which are offered, who uses them, and what those got."""
+"""The ways to watch: which are offered, who uses them, and what those got.
+
+A viewer that stops reading is disconnected after a while.  Until then the hub or the
+H.264 encoder keeps a bounded number of frames for it.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
 import anyio
 
+from aiozerocopy.broadcast.encoding import is_slow
 from aiozerocopy.web import jpeg
-from aiozerocopy.web.exchange import CANNOT, GOING_AWAY
+from aiozerocopy.web.exchange import CANNOT, GOING_AWAY, as_it_is, first_to_end
 from aiozerocopy.web.h264 import H264Encoder, ffmpeg_if_any
-from aiozerocopy.web.metrics import Metric
-from aiozerocopy.web.pictures import raw
+from aiozerocopy.web.pixels import raw
 from aiozerocopy.web.request import Refused
-from aiozerocopy.web.viewers import (
-    Counts,
-    Feed,
-    HubFeed,
-    PacketFeed,
-    wrapped,
-)
-from aiozerocopy.web.waiting import first_to_end
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from aiozerocopy.broadcast import Broadcast, Encode
+    from aiozerocopy.broadcast import Broadcast, Encode, Published
     from aiozerocopy.web.exchange import Exchange, Viewer, Wrap
     from aiozerocopy.web.request import Request
 
@@ -156,35 +153,108 @@ class Modes:
 
     # -- statistics ---------------------------------------------------------------
 
-    def metrics(self) -> Iterator[Metric]:
-        """Counters for each mode."""
+    def counts(self) -> dict[str, tuple[int, Counts]]:
+        """By mode: how many watch now, and what they and those before them got."""
         counts = dict(self._past)
         watching = dict.fromkeys(self.modes, 0)
         for feed, mode in self._feeds.items():
             counts[mode] += feed.counts
             watching[mode] += 1
+        return {mode: (watching[mode], counts[mode]) for mode in self.modes}
 
-        def each(value: Callable[[str], float]) -> list[tuple[dict[str, str], float]]:
-            return [({"mode": mode}, value(mode)) for mode in self.modes]
 
-        yield Metric(
-            "web_viewers", "gauge", "Who watches.", each(lambda m: watching[m])
+# ---- feeds: they send frames to one viewer, from the hub or the H.264 encoder -------
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What viewers got."""
+
+    sent: int = 0
+    dropped: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.sent + other.sent,
+            self.dropped + other.dropped,
+            self.bytes + other.bytes,
         )
-        yield Metric(
-            "web_frames_sent_total",
-            "counter",
-            "Frames that viewers were sent.",
-            each(lambda mode: counts[mode].sent),
+
+
+class Feed(Protocol):
+    """Sends frames to one viewer."""
+
+    async def run(self) -> None:
+        """Until the viewer left, or was too slow."""
+
+    def close(self) -> None:
+        """Send no more."""
+
+    @property
+    def counts(self) -> Counts: ...
+
+
+class HubFeed:
+    """Frames from the hub: always the newest, whole ones."""
+
+    def __init__(
+        self, hub: Broadcast, viewer: Viewer, encode: Encode, patience: float
+    ) -> None:
+        self._client = hub.attach(
+            viewer.stream,
+            policy="latest",
+            encode=encode,
+            deadline=patience,
         )
-        yield Metric(
-            "web_frames_dropped_total",
-            "counter",
-            "Frames that were skipped for slow viewers.",
-            each(lambda mode: counts[mode].dropped),
-        )
-        yield Metric(
-            "web_sent_bytes_total",
-            "counter",
-            "Bytes of those frames.",
-            each(lambda mode: counts[mode].bytes),
-        )
+
+    async def run(self) -> None:
+        await self._client.wait_closed()
+
+    def close(self) -> None:
+        self._client.detach()
+
+    @property
+    def counts(self) -> Counts:
+        stats = self._client.stats
+        return Counts(stats.sent, stats.dropped, stats.bytes)
+
+
+class PacketFeed:
+    """H.264 from the encoder, which all its viewers share."""
+
+    def __init__(self, encoder: H264Encoder, viewer: Viewer, patience: float) -> None:
+        self._encoder = encoder
+        self._viewer = viewer
+        self._patience = patience
+        self._counts = Counts()
+        self._queue = encoder.subscribe()
+
+    async def run(self) -> None:
+        while (packet := await self._queue.next()) is not None:
+            buffers = self._viewer.wrap(packet.buffers)
+            with anyio.fail_after(self._patience):
+                await self._viewer.stream.send(*buffers)
+            self._counts += Counts(packet.is_picture, 0, packet.nbytes)
+
+    def close(self) -> None:
+        self._encoder.unsubscribe(self._queue)
+
+    @property
+    def counts(self) -> Counts:
+        return self._counts + Counts(dropped=self._queue.dropped)
+
+
+def wrapped(encode: Encode, wrap: Wrap) -> Encode:
+    """What makes messages that are ready to be sent."""
+    make: Any = encode
+    if wrap is as_it_is:
+        return encode
+
+    def at_once(frame: Published) -> Any:
+        return wrap(make(frame))
+
+    async def slowly(frame: Published) -> Any:
+        return wrap(await make(frame))
+
+    return slowly if is_slow(encode) else at_once

@@ -10,30 +10,31 @@ import anyio
 
 from aiozerocopy._net.block import Service
 from aiozerocopy._net.serving import GRACE, Server, serve_tcp
-from aiozerocopy.web.direct import DirectExchange
 from aiozerocopy.web.download import PATH, Download
+from aiozerocopy.web.exchange import CLOSE_SECONDS, MAX_WORDS, PEER_LEFT, as_it_is
 from aiozerocopy.web.guard import Guard
-from aiozerocopy.web.http import HttpConnection
-from aiozerocopy.web.metrics import Metric
+from aiozerocopy.web.http import READ_SIZE, HttpConnection, http_stream
 from aiozerocopy.web.modes import Modes
 from aiozerocopy.web.request import Refused
-from aiozerocopy.web.secure import connection_over
-from aiozerocopy.web.site import MODES, PATIENCE, VIEWERS, Site
-from aiozerocopy.web.waiting import PEER_LEFT
+from aiozerocopy.web.site import MODES, PATIENCE, VIEWERS, Metric, Site
+from aiozerocopy.web.websocket import WebSocket
 
 if TYPE_CHECKING:
     import contextlib
     import os
     import ssl
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from anyio.abc import ByteStream
+    from typing_extensions import Buffer
 
     from aiozerocopy.broadcast import Broadcast
+    from aiozerocopy.web.exchange import Viewer
+    from aiozerocopy.web.http import HttpStream
     from aiozerocopy.web.request import Request
-    from aiozerocopy.web.secure import Connection
 
 UNSENT = 256 << 10  # bytes the kernel takes ahead for a viewer: more would be latency
+_LAST_CHUNK = b"0\r\n\r\n"
 
 
 def serve(
@@ -179,7 +180,7 @@ class WebServer(Service):
     # -- one connection -----------------------------------------------------------
 
     async def _serve_client(self, client: ByteStream) -> None:
-        stream = connection_over(client)
+        stream = http_stream(client)
         http = HttpConnection(stream, self._site.count)
         try:
             if self._open >= self._limit:
@@ -227,7 +228,7 @@ class WebServer(Service):
         )
 
 
-def _set_options(stream: Connection) -> None:
+def _set_options(stream: HttpStream) -> None:
     """Let the kernel buffer little for a viewer, and notice when it is gone."""
     sock = stream._raw_socket
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -239,3 +240,46 @@ def _set_options(stream: Connection) -> None:
     ):
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+class DirectExchange:
+    """One request of a connection of ours: what is sent goes out without a copy."""
+
+    def __init__(self, http: HttpConnection) -> None:
+        self._http = http
+
+    async def respond(
+        self, status: int, body: bytes, headers: Mapping[str, str]
+    ) -> None:
+        await self._http.respond(status, body, headers)
+
+    async def start(self, headers: Mapping[str, str]) -> Viewer:
+        is_chunked = await self._http.start(headers)
+        return _Answer(self._http.stream, is_chunked=is_chunked)
+
+    async def accept(self, request: Request) -> Viewer:
+        return await WebSocket.accept(self._http, request)
+
+
+class _Answer:
+    """An answer that has no end, to somebody who watches it."""
+
+    def __init__(self, stream: HttpStream, *, is_chunked: bool) -> None:
+        self.stream = stream
+        self.wrap = in_a_chunk if is_chunked else as_it_is
+
+    async def wait_left(self) -> None:
+        """Forget what comes, until the viewer closes its half or has said too much."""
+        for _ in range(MAX_WORDS):
+            await self.stream.receive(READ_SIZE)
+
+    async def close(self, code: int, reason: str) -> None:
+        if self.wrap is in_a_chunk:
+            with anyio.move_on_after(CLOSE_SECONDS):
+                await self.stream.send(_LAST_CHUNK)
+
+
+def in_a_chunk(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+    """As a chunk of an HTTP/1.1 answer."""
+    length = sum(memoryview(buffer).nbytes for buffer in buffers)
+    return (b"%x\r\n" % length, *buffers, b"\r\n")
