@@ -12,12 +12,14 @@ import math
 import time
 import traceback
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import anyio
 
 from aiozerocopy._core.change import Change
 from aiozerocopy._core.errors import StreamBroken
+from aiozerocopy._net.foreign_streams import drop_stream, whole_sender
 from aiozerocopy.broadcast.frame_queue import FrameQueue
 
 if TYPE_CHECKING:
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 
     from anyio.abc import ByteSendStream
 
+    from aiozerocopy._net.foreign_streams import MessageStream
     from aiozerocopy.broadcast.published import Encode, Message
+    from aiozerocopy.streams import SendStream
 
 Policy: TypeAlias = Literal["latest", "drop_oldest", "block", "disconnect"]
 Event: TypeAlias = Literal["sent", "dropped", "closed"]
@@ -139,7 +143,7 @@ class Client:
 
     @property
     def _is_full(self) -> bool:
-        """Must whoever publishes wait for it?"""
+        """Must `publish` wait for it?"""
         return self.policy == "block" and len(self._pending) >= self._limit
 
     def _offer(self, message: Message) -> None:
@@ -161,7 +165,7 @@ class Client:
         return False
 
     async def _offer_in_time(self, message: Message, started: float) -> None:
-        """The same, when there is room; after the deadline it is disconnected."""
+        """`_offer` it when there is room; disconnect it after the deadline."""
         deadline = math.inf if self._deadline is None else started + self._deadline
         with anyio.CancelScope(deadline=deadline):
             while self._is_full and not self._closed:
@@ -198,15 +202,15 @@ class Client:
         self._tell("dropped", sequence)
 
     def _send(self, message: Message) -> None:
-        """Give it to the stream; `_done` is called at once or later."""
+        """Give it to the stream; `_note_sent` is called at once or later."""
         raise NotImplementedError
 
     def _stop_borrowing(self) -> None:
         """Borrow nothing any more for the frame in flight."""
         raise NotImplementedError
 
-    def _done(self, message: Message, now: int) -> None:
-        """It is out, as a whole, by the clock of `time.monotonic_ns`."""
+    def _note_sent(self, message: Message, now: int) -> None:
+        """It was sent as a whole, by the clock of `time.monotonic_ns`."""
         self._count(message.nbytes, now - message.published_ns)
         self._tell("sent", message.sequence)
 
@@ -239,7 +243,7 @@ class Client:
         """Close the stream at once."""
 
     def _end(self) -> None:
-        """Until it is closed a signal's exception may come: then this is done again."""
+        """Safe to repeat: a signal may interrupt it before ``_closed`` is set."""
         self._forget(self)
         self._change.happen()
         self._closed = True
@@ -260,3 +264,58 @@ class Client:
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.policy
         return f"<Client {state} {self._stream!r}>"
+
+
+class FedClient(Client):
+    """Over a stream that is not ours, such as TLS: `wait_closed` sends copies to it."""
+
+    _scope: anyio.CancelScope | None = None
+
+    @cached_property
+    def _sender(self) -> SendStream | MessageStream:
+        return whole_sender(self._stream)
+
+    def _offer(self, message: Message) -> None:
+        super()._offer(message)
+        self._change.happen()
+
+    def _send(self, message: Message) -> None:
+        message.keep()
+        self._current, self._since = message, time.monotonic()
+
+    async def wait_closed(self) -> None:
+        while not self._closed:
+            if self._current is None:
+                await self._change.next()
+            else:
+                await self._feed(self._current)
+
+    async def _feed(self, message: Message) -> None:
+        is_out = False
+        try:
+            with anyio.CancelScope() as self._scope:
+                await self._sender.send(*message.buffers)
+                is_out = True
+        except Exception as error:
+            self._fail(error)
+        except BaseException:
+            self._fail(
+                StreamBroken("a frame was cut off: whoever fed it was cancelled")
+            )
+            raise
+        finally:
+            self._current = None
+            if is_out:
+                self._note_sent(message, time.monotonic_ns())
+            else:
+                self._drop(message)
+        if isinstance(self.error, ClientTooSlow):
+            await drop_stream(self._stream)
+        self._advance()
+
+    def _stop_borrowing(self) -> None:
+        """Nothing is borrowed: `_send` has copied it."""
+
+    def _abort(self) -> None:
+        if self._scope is not None:
+            self._scope.cancel()

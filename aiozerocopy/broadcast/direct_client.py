@@ -83,7 +83,7 @@ class DirectClient(Client):
         self._operation = self._current = None
         self._since = 0.0
         if operation.status == 0 or operation.was_rescued:  # its rest will go out
-            self._done(message, time.monotonic_ns())
+            self._note_sent(message, time.monotonic_ns())
         elif operation.was_dropped:
             self._drop(message)
         else:

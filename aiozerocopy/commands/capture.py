@@ -21,7 +21,8 @@ from aiozerocopy.commands.options import (
     rate,
     seconds,
 )
-from aiozerocopy.ffmpeg.encoders import QUALITIES, container_of, has_presets
+from aiozerocopy.ffmpeg.codecs import QUALITIES, has_presets
+from aiozerocopy.ffmpeg.destination import container_of
 
 if TYPE_CHECKING:
     import argparse

@@ -21,7 +21,7 @@ from aiozerocopy.commands import scenes
 from aiozerocopy.commands.film import Rendered, render
 from aiozerocopy.commands.options import Parser, Size, check_place, count, film
 from aiozerocopy.commands.progress import frames_bar
-from aiozerocopy.ffmpeg.running import failure
+from aiozerocopy.ffmpeg.run import failure
 
 if TYPE_CHECKING:
     import argparse

@@ -12,7 +12,8 @@ import anyio
 from aiozerocopy import ffmpeg
 from aiozerocopy.commands import ending
 from aiozerocopy.commands.scenes import ShaderScene
-from aiozerocopy.ffmpeg.encoders import container_of, has_presets
+from aiozerocopy.ffmpeg.codecs import has_presets
+from aiozerocopy.ffmpeg.destination import container_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -26,7 +26,7 @@ import anyio
 
 from aiozerocopy._core import extras
 from aiozerocopy._core.pipe_size import F_GETPIPE_SZ, F_SETPIPE_SZ
-from aiozerocopy.ffmpeg.available import hardware_of
+from aiozerocopy.ffmpeg.codecs import hardware_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from aiozerocopy.commands.options import (
     seconds,
 )
 from aiozerocopy.commands.progress import frames_bar
-from aiozerocopy.ffmpeg.encoders import PRESETS, QUALITIES
+from aiozerocopy.ffmpeg.codecs import PRESETS, QUALITIES
 
 if TYPE_CHECKING:
     import argparse

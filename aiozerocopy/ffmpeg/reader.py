@@ -21,11 +21,12 @@ from aiozerocopy.ffmpeg.arguments import (
     part_arguments,
     words,
 )
-from aiozerocopy.ffmpeg.converting import ReceivingConverter
-from aiozerocopy.ffmpeg.decoding import Request, conversion_of
-from aiozerocopy.ffmpeg.finding import environment, find_ffmpeg
-from aiozerocopy.ffmpeg.probing import Facts, facts_in, frame_layout
-from aiozerocopy.ffmpeg.running import QUIETLY, FFmpegError, failure
+from aiozerocopy.ffmpeg.binary import QUIETLY, environment, find_ffmpeg
+from aiozerocopy.ffmpeg.colours import Request, conversion_of
+from aiozerocopy.ffmpeg.converters import ReceivingConverter
+from aiozerocopy.ffmpeg.facts import Facts, facts_in
+from aiozerocopy.ffmpeg.layouts import frame_layout
+from aiozerocopy.ffmpeg.run import FFmpegError, failure
 from aiozerocopy.pool import Frame, FramePool
 from aiozerocopy.process import LAST_WORDS, Process, open_process
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self, TypeVar
 
-    from aiozerocopy.ffmpeg.formats import Layout
+    from aiozerocopy.ffmpeg.layouts import Layout
     from aiozerocopy.streams import ReceiveStream
 
     Seconds = float | Fraction | str
@@ -122,7 +123,7 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
         convert: Literal["auto", "ffmpeg"] = "auto",
         ffmpeg: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Look at the arguments; FFmpeg is started later.
+        """Check the arguments.  FFmpeg starts when the Reader is opened.
 
         Raises:
             ValueError, TypeError: arguments that mean nothing.

@@ -39,6 +39,6 @@ from aiozerocopy._core import extras
 with extras.optional("aiozerocopy.gl", "gl"):
     from aiozerocopy.gl._functions import ContextLost as ContextLost
     from aiozerocopy.gl._functions import GLError as GLError
-    from aiozerocopy.gl._measuring import measure as measure
     from aiozerocopy.gl._picture import Picture as Picture
     from aiozerocopy.gl._readback import Readback as Readback
+    from aiozerocopy.gl._transfer import measure as measure

@@ -27,7 +27,7 @@ from aiozerocopy._core.change import Change
 from aiozerocopy._core.errors import IncompleteReceive, StreamBroken
 from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
 from aiozerocopy.broadcast.frame_queue import FrameQueue
-from aiozerocopy.ffmpeg import finding
+from aiozerocopy.ffmpeg import binary
 from aiozerocopy.opening import open_writer
 from aiozerocopy.process import open_process
 from aiozerocopy.web.exchange import first_to_end
@@ -73,7 +73,7 @@ _AVC_PREFIX = 5  # frame type and codec, packet type, composition time
 def ffmpeg_if_any() -> str | None:
     """The FFmpeg to use, if there is one."""
     with contextlib.suppress(FileNotFoundError):
-        return finding.find_ffmpeg()
+        return binary.find_ffmpeg()
     return None
 
 
@@ -337,7 +337,7 @@ class H264Encoder:
                 raise StreamBroken(f"no frame: {client.error}")
             argv = ffmpeg_command(self._ffmpeg, run.picture)
             async with open_process(
-                argv, stdin=read_fd, stdout=True, env=finding.environment()
+                argv, stdin=read_fd, stdout=True, env=binary.environment()
             ) as ffmpeg:
                 try:
                     distribute = partial(self._distribute, run, ffmpeg)

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import anyio
 
-from aiozerocopy.broadcast.encoding import is_slow
+from aiozerocopy.broadcast.encodings import is_slow
 from aiozerocopy.web import jpeg
 from aiozerocopy.web.exchange import CANNOT, GOING_AWAY, as_it_is, first_to_end
 from aiozerocopy.web.h264 import H264Encoder, ffmpeg_if_any

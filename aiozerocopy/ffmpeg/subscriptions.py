@@ -20,13 +20,13 @@ from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._net.block import Block
 from aiozerocopy.broadcast.clients import ClientTooSlow
 from aiozerocopy.broadcast.frame_queue import FrameQueue
-from aiozerocopy.ffmpeg.pieces import unmarked
+from aiozerocopy.ffmpeg.cutter import unmarked
 
 if TYPE_CHECKING:
     import contextlib
     from collections.abc import AsyncIterator, Callable
 
-    from aiozerocopy.ffmpeg.pieces import Cutter, Piece
+    from aiozerocopy.ffmpeg.cutter import Cutter, Piece
 
 LIMIT = 8 << 20  # bytes that may wait for one client
 

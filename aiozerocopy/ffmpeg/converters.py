@@ -21,7 +21,7 @@ from anyio import to_thread
 from aiozerocopy._core.ahead import Ahead
 from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.leases import memory_of
-from aiozerocopy.ffmpeg.running import failure
+from aiozerocopy.ffmpeg.run import failure
 from aiozerocopy.pool import Frame, FramePool
 
 if TYPE_CHECKING:

@@ -1,14 +1,18 @@
-"""A running FFmpeg: its input pipes, its errors and its end."""
+"""One run of FFmpeg: its input pipes, its errors, its end, and a watchdog for it."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
+import os
 import re
 import signal
 import termios
+import threading
+import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
@@ -16,8 +20,8 @@ import anyio
 from aiozerocopy._core import fork_and_exit
 from aiozerocopy._core.errors import StreamBroken
 from aiozerocopy._process.pipes import ChildPipes
-from aiozerocopy.ffmpeg.finding import environment
-from aiozerocopy.ffmpeg.progress import REPORT_BYTES, Status, Watchdog, parse
+from aiozerocopy.ffmpeg.binary import environment
+from aiozerocopy.ffmpeg.status import REPORT_BYTES, Status, parse
 from aiozerocopy.process import LAST_WORDS, Process, open_process
 from aiozerocopy.streams import ReceiveStream, SendStream
 
@@ -27,7 +31,6 @@ if TYPE_CHECKING:
     from aiozerocopy._process.last_words import Tail
 
 LAST_LINES = 20
-QUIETLY = ["-nostdin", "-hide_banner", "-nostats"]
 
 
 class FFmpegError(StreamBroken):
@@ -63,6 +66,65 @@ _UNFINISHED = re.compile(
     r"|.*already exists\. Exiting.*)$",
     re.MULTILINE,
 )
+
+
+class Watchdog:
+    """Kills a child that has done nothing for ``timeout`` seconds while we waited.
+
+    A thread, so it works even if the event loop is blocked, and costs a send nothing.
+    ``is_awaited`` tells whether anything waits for the child; what ``signs`` returns
+    changes while the child works.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        timeout: float,
+        is_awaited: Callable[[], bool],
+        signs: Callable[[], object],
+    ) -> None:
+        self.barked: bool = False
+        self._process = process
+        self.timeout = timeout
+        self._is_awaited = is_awaited
+        self._signs = signs
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name="aiozerocopy watchdog", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self) -> None:
+        looked, silent = time.monotonic(), 0.0
+        before, busy = self._signs(), self._cpu_seconds()
+        while not self._stop.wait(self.timeout / 8):
+            now, signs, cpu = time.monotonic(), self._signs(), self._cpu_seconds()
+            # If this thread did not run for long, the child may not have run either.
+            silent += min(now - looked, self.timeout / 4)
+            looked = now
+            # A child that waits for input still uses a little CPU time, by polling;
+            # one that takes minutes to encode a frame uses much.
+            works = signs != before or cpu - busy > self.timeout / 100
+            if works or not self._is_awaited():
+                silent, before, busy = 0.0, signs, cpu
+            elif silent >= self.timeout:
+                self.barked = True
+                self._process.kill()
+                return
+
+    def _cpu_seconds(self) -> float:
+        """The child's CPU time so far; 0 where that is not known."""
+        try:
+            stat = Path(f"/proc/{self._process.pid}/stat").read_text()
+            fields = stat.rpartition(")")[2].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        except (OSError, ValueError, IndexError):
+            return 0.0
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        self._thread.join()
 
 
 class Child:
@@ -172,7 +234,7 @@ class Input(SendStream):
 
 
 @dataclass
-class Running:
+class Run:
     """FFmpeg with pipes into it."""
 
     child: Child
@@ -247,10 +309,9 @@ async def start(
     command: Callable[[str, str], list[str]],
     *,
     has_audio: bool,
-    peer: str,
     patience: float | None,
     gives_output: bool = False,
-) -> Running:
+) -> Run:
     """Start FFmpeg, which reads video from its stdin.
 
     ``command`` gets the names that FFmpeg knows its pipes by: where it reports, and
@@ -260,8 +321,8 @@ async def start(
     which closes the pipes, and then FFmpeg writes its file to the end.
     """
     with ChildPipes() as pipes:
-        video_fd, video = pipes.into(Input, peer)
-        audio_fd, audio = pipes.into(Input, peer) if has_audio else (None, None)
+        video_fd, video = pipes.into(Input, "reads")
+        audio_fd, audio = pipes.into(Input, "reads") if has_audio else (None, None)
         progress_fd, progress = pipes.tail(REPORT_BYTES)
         process = await open_process(
             command(f"pipe:{progress_fd}", f"pipe:{audio_fd}"),
@@ -273,9 +334,9 @@ async def start(
         )
         pipes.keep()
     child = Child(process, progress)
-    running = Running(child, video, audio)
-    for stream in running.inputs:
+    run = Run(child, video, audio)
+    for stream in run.inputs:
         stream.child = child
     if patience is not None:
-        child.watch(running.inputs, patience)
-    return running
+        child.watch(run.inputs, patience)
+    return run
