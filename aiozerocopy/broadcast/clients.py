@@ -56,7 +56,7 @@ class ClientStats:
     sent: int  # frames that are out
     dropped: int
     queued: int  # frames that wait, the one in flight included
-    bytes: int
+    bytes_sent: int
     age_ns: int  # of the last frame that was sent, when it was out
     waiting_ns: int  # how long the frame in flight has been on its way
 
@@ -114,7 +114,7 @@ class Client:
             sent=sent,
             dropped=self._dropped,
             queued=len(self._pending) + busy,
-            bytes=nbytes,
+            bytes_sent=nbytes,
             age_ns=age_ns,
             waiting_ns=int((time.monotonic() - self._since) * 1e9) if busy else 0,
         )

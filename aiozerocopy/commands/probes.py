@@ -402,8 +402,8 @@ def _size(count: int) -> str:
     return f"{count} GiB"
 
 
-def _limit(value: int, show: Callable[[int], str] = str) -> str:
-    return "unlimited" if value == resource.RLIM_INFINITY else show(value)
+def _limit(value: int) -> str:
+    return "unlimited" if value == resource.RLIM_INFINITY else str(value)
 
 
 def _at_least(value: int, enough: int) -> bool:

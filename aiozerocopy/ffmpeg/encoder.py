@@ -189,9 +189,9 @@ class Encoder(Writer, ByteReceiveStream):
 
     async def _look_at_end(self, running: Run) -> None:
         await running.process.wait()
-        self.frames_written: int = running.child.status().frames
-        if running.child.has_failed:
-            raise running.child.failure()
+        self.frames_written: int = running.status().frames
+        if running.has_failed:
+            raise running.failure()
         if running.video.stats.bytes_sent == 0:
             raise FFmpegError("no frame was sent, so there is no film")
 

@@ -11,7 +11,6 @@ import signal
 import termios
 import threading
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ from aiozerocopy.process import LAST_WORDS, Process, open_process
 from aiozerocopy.streams import ReceiveStream, SendStream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from aiozerocopy._process.last_words import Tail
 
@@ -127,33 +126,66 @@ class Watchdog:
         self._thread.join()
 
 
-class Child:
-    """The FFmpeg process, as its input streams know it."""
+class Input(SendStream):
+    """A stream into FFmpeg, whose end it reports as an `FFmpegError`."""
 
-    def __init__(self, process: Process, progress: Tail) -> None:
+    run: Run | None = None
+
+    async def _explain(self, error: StreamBroken) -> None:
+        if self.run is not None and error.errno == errno.EPIPE:
+            with anyio.move_on_after(LAST_WORDS):
+                await self.run.process.wait()
+            raise self._translated(self.run, error) from error.__cause__
+
+    def _explain_in_thread(self, error: StreamBroken) -> None:
+        if self.run is not None and error.errno == errno.EPIPE:
+            with contextlib.suppress(TimeoutError):
+                self.run.process.wait_from_thread(LAST_WORDS)
+            raise self._translated(self.run, error) from error.__cause__
+
+    def _translated(self, run: Run, error: StreamBroken) -> FFmpegError:
+        told = run.failure()
+        told.errno = error.errno
+        told.bytes_sent, told.total = error.bytes_sent, error.total
+        return told
+
+
+class Run:
+    """FFmpeg with pipes into it."""
+
+    def __init__(
+        self, process: Process, progress: Tail, video: Input, audio: Input | None
+    ) -> None:
         self.process = process
+        self.video = video
+        self.audio = audio
+        self.inputs: list[Input] = [video] if audio is None else [video, audio]
+        for stream in self.inputs:
+            stream.run = self
         self._progress = progress
         self._watchdog: Watchdog | None = None
-        self._hint = ""
-        self.is_closing = False  # its inputs were closed, and its end is awaited
+        self._is_closing = False  # its inputs were closed, and its end is awaited
+        self._generation = fork_and_exit.generation
 
-    def watch(self, inputs: Sequence[Input], timeout: float) -> None:
+    @property
+    def is_inherited(self) -> bool:
+        """In a forked child: it is the parent's."""
+        return self._generation != fork_and_exit.generation
+
+    def watch(self, timeout: float) -> None:
         """End it if it does nothing for so long while something waits for it."""
-
         output = self.process.stdout
 
         def is_awaited() -> bool:
             if output is not None and (self._has_ended or _has_bytes(output)):
                 return False  # it is FFmpeg that waits: for those who take them
-            return self.is_closing or any(_counters(stream)[1] for stream in inputs)
+            return self._is_closing or any(_counters(one)[1] for one in self.inputs)
 
         def signs() -> object:
             status = self.status()
-            sent = [_counters(stream)[0] for stream in inputs]
+            sent = [_counters(stream)[0] for stream in self.inputs]
             return sent, status.frames, status.size
 
-        if len(inputs) > 1:
-            self._hint = " (are picture and sound sent from two tasks?)"
         self._watchdog = Watchdog(self.process, timeout, is_awaited, signs)
 
     def status(self) -> Status:
@@ -163,10 +195,14 @@ class Child:
     def log(self) -> str:
         return self.process.stderr_tail
 
+    # -- its end ------------------------------------------------------------------
+
     def failure(self) -> FFmpegError:
         if self._watchdog is not None and self._watchdog.barked:
             seconds = self._watchdog.timeout
-            reason = f"FFmpeg did nothing for {seconds:g} s and was ended{self._hint}"
+            reason = f"FFmpeg did nothing for {seconds:g} s and was ended"
+            if self.audio is not None:
+                reason += " (are picture and sound sent from two tasks?)"
         elif unfinished := _UNFINISHED.search(self.log):
             reason = f"FFmpeg failed: {unfinished['what']}"
         else:
@@ -185,80 +221,10 @@ class Child:
             return False
         return code != 0 or bool(_UNFINISHED.search(self.log))
 
-    def end(self) -> None:
-        """Kill it if it still runs, and end our threads."""
-        self.process.abort()
-        self._progress.stop()
-        if self._watchdog is not None:
-            self._watchdog.stop()
-
-
-def _counters(stream: Input) -> tuple[int, int]:
-    """Bytes that were sent, and messages still queued.  From any thread."""
-    stats = stream.stats
-    return stats.bytes_sent, stats.messages_queued
-
-
-def _has_bytes(output: ReceiveStream) -> bool:
-    """Are there some to be received?  From any thread."""
-    count = bytearray(4)
-    try:
-        fcntl.ioctl(output.fileno(), termios.FIONREAD, count)
-    except (OSError, ValueError):  # it is closed
-        return True
-    return any(count)
-
-
-class Input(SendStream):
-    """A stream into FFmpeg, whose end it reports as an `FFmpegError`."""
-
-    child: Child | None = None
-
-    async def _explain(self, error: StreamBroken) -> None:
-        if self.child is not None and error.errno == errno.EPIPE:
-            with anyio.move_on_after(LAST_WORDS):
-                await self.child.process.wait()
-            raise self._translated(self.child, error) from error.__cause__
-
-    def _explain_in_thread(self, error: StreamBroken) -> None:
-        if self.child is not None and error.errno == errno.EPIPE:
-            with contextlib.suppress(TimeoutError):
-                self.child.process.wait_from_thread(LAST_WORDS)
-            raise self._translated(self.child, error) from error.__cause__
-
-    def _translated(self, child: Child, error: StreamBroken) -> FFmpegError:
-        told = child.failure()
-        told.errno = error.errno
-        told.bytes_sent, told.total = error.bytes_sent, error.total
-        return told
-
-
-@dataclass
-class Run:
-    """FFmpeg with pipes into it."""
-
-    child: Child
-    video: Input
-    audio: Input | None
-    _generation: int = field(default_factory=lambda: fork_and_exit.generation)
-
-    @property
-    def process(self) -> Process:
-        return self.child.process
-
-    @property
-    def is_inherited(self) -> bool:
-        """In a forked child: it is the parent's."""
-        return self._generation != fork_and_exit.generation
-
-    @property
-    def inputs(self) -> list[Input]:
-        return [self.video] if self.audio is None else [self.video, self.audio]
-
     async def close_inputs(self) -> None:
         """Send what they accepted and close them, both at once: FFmpeg may want the
         end of one before it goes on with the other."""
-        self.child.is_closing = True
+        self._is_closing = True
         errors: list[StreamBroken] = []
 
         async def close(stream: Input) -> None:
@@ -284,15 +250,15 @@ class Run:
         """
         await self.close_inputs()
         await self.process.wait()
-        if self.child.has_failed:
-            raise self.child.failure()
+        if self.has_failed:
+            raise self.failure()
 
     def abort(self) -> None:
         """Kill it at once."""
         self.process.abort()  # first, or it would finish a file from part of the video
         for stream in self.inputs:
             stream.abort()
-        self.child.end()
+        self._end_threads()
 
     async def end(self) -> None:
         """End it, even if we are cancelled.  If it still runs, it has two seconds to
@@ -302,7 +268,30 @@ class Run:
                 stream.abort()
             await self.process.aclose(grace=0)
         finally:
-            self.child.end()
+            self._end_threads()
+
+    def _end_threads(self) -> None:
+        """Kill it if it still runs, and end the threads that read and watch it."""
+        self.process.abort()
+        self._progress.stop()
+        if self._watchdog is not None:
+            self._watchdog.stop()
+
+
+def _counters(stream: Input) -> tuple[int, int]:
+    """Bytes that were sent, and messages still queued.  From any thread."""
+    stats = stream.stats
+    return stats.bytes_sent, stats.messages_queued
+
+
+def _has_bytes(output: ReceiveStream) -> bool:
+    """Are there some to be received?  From any thread."""
+    count = bytearray(4)
+    try:
+        fcntl.ioctl(output.fileno(), termios.FIONREAD, count)
+    except (OSError, ValueError):  # it is closed
+        return True
+    return any(count)
 
 
 async def start(
@@ -333,10 +322,7 @@ async def start(
             start_new_group=True,
         )
         pipes.keep()
-    child = Child(process, progress)
-    run = Run(child, video, audio)
-    for stream in run.inputs:
-        stream.child = child
+    run = Run(process, progress, video, audio)
     if patience is not None:
-        child.watch(run.inputs, patience)
+        run.watch(patience)
     return run

@@ -40,7 +40,6 @@ from aiozerocopy.process import GRACE
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
     from fractions import Fraction
-    from types import TracebackType
 
     from typing_extensions import Buffer, Self
 
@@ -325,12 +324,12 @@ class Writer:
     @property
     def status(self) -> Status:
         """What FFmpeg has reported last: frames, fps, bitrate and more."""
-        return Status() if self._running is None else self._running.child.status()
+        return Status() if self._running is None else self._running.status()
 
     @property
     def log(self) -> str:
         """What FFmpeg has said last: warnings and errors."""
-        return "" if self._running is None else self._running.child.log
+        return "" if self._running is None else self._running.log
 
     @property
     def returncode(self) -> int | None:
@@ -383,7 +382,7 @@ class Writer:
 
     async def _keep(self, running: Run) -> None:
         """FFmpeg has written all: the film takes its place."""
-        self.frames_written = running.child.status().frames
+        self.frames_written = running.status().frames
         if self._destination is None:
             return
         if running.video.stats.bytes_sent == 0:
@@ -418,12 +417,9 @@ class Writer:
             self._discard()
 
     async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
+        self, _kind: object, error: BaseException | None, _traceback: object
     ) -> None:
-        if exc_val is None:
+        if error is None:
             await self.aclose()
             return
         # Finish the file if FFmpeg is quick enough, but let none of its errors hide the
@@ -434,7 +430,7 @@ class Writer:
             contextlib.suppress(StreamBroken),
         ):
             await self.aclose()
-        self._tell_what_is_left(exc_val)
+        self._tell_what_is_left(error)
 
     def __del__(self) -> None:
         running = getattr(self, "_running", None)

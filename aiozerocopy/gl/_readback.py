@@ -21,7 +21,6 @@ from aiozerocopy.gl._transfer import Transfer, fastest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -317,23 +316,13 @@ class Readback:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     def __del__(self) -> None:

@@ -192,9 +192,7 @@ class HttpConnection:
         """
         if body or not self._is_head:
             headers = {**headers, "Content-Length": str(len(body))}
-        head = self._head(status, headers)
-        with anyio.fail_after(SEND_SECONDS):
-            await self.stream.send(head if self._is_head else head + body)
+        await self._send(status, headers, b"" if self._is_head else body)
 
     async def refuse(self, refusal: Refused) -> None:
         """Send an error, in such a way that the client can read it."""
@@ -209,9 +207,7 @@ class HttpConnection:
 
         None may follow where the method is HEAD.
         """
-        head = self._head(status, {**headers, "Content-Length": str(length)})
-        with anyio.fail_after(SEND_SECONDS):
-            await self.stream.send(head)
+        await self._send(status, {**headers, "Content-Length": str(length)})
 
     async def start(self, headers: Mapping[str, str]) -> bool:
         """Begin an answer that has no end, of which the caller sends the rest itself.
@@ -222,9 +218,7 @@ class HttpConnection:
         is_chunked = self._version != "1.0"
         if is_chunked:
             headers = {**headers, "Transfer-Encoding": "chunked"}
-        head = self._head(200, headers)
-        with anyio.fail_after(SEND_SECONDS):
-            await self.stream.send(head)
+        await self._send(200, headers)
         return is_chunked
 
     async def switch(self, headers: Mapping[str, str]) -> bytes:
@@ -233,12 +227,12 @@ class HttpConnection:
         What came after the request is returned.
         """
         self._is_last = True
-        head = self._head(101, {**headers, "Connection": "Upgrade"})
-        with anyio.fail_after(SEND_SECONDS):
-            await self.stream.send(head)
+        await self._send(101, {**headers, "Connection": "Upgrade"})
         return bytes(self._unread)
 
-    def _head(self, status: int, headers: Mapping[str, str]) -> bytes:
+    async def _send(
+        self, status: int, headers: Mapping[str, str], body: bytes = b""
+    ) -> None:
         self._is_answered = True
         self._on_answer(status)
         fields = {**COMMON_HEADERS}
@@ -249,7 +243,9 @@ class HttpConnection:
         fields.update(headers)
         lines = [f"{name}: {value}" for name, value in fields.items()]
         first = f"HTTP/1.1 {status} {REASONS[status]}"
-        return "\r\n".join([first, *lines, "", ""]).encode("latin-1")
+        head = "\r\n".join([first, *lines, "", ""]).encode("latin-1")
+        with anyio.fail_after(SEND_SECONDS):
+            await self.stream.send(head + body)
 
     async def _say_goodbye(self) -> None:
         """Close our half, and read until theirs is closed.

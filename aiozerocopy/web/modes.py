@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import anyio
@@ -56,7 +56,7 @@ class Modes:
         self._limit = limit
         # Weak: what a signal's exception keeps from being taken out goes with its task.
         self._admitted: WeakSet[Exchange] = WeakSet()
-        self._feeds: WeakKeyDictionary[Feed, str] = WeakKeyDictionary()
+        self._feeds: WeakKeyDictionary[HubFeed | PacketFeed, str] = WeakKeyDictionary()
         self._closing = anyio.Event()
         ffmpeg = ffmpeg_if_any() if "h264" in modes else None
         self._h264 = H264Encoder(hub, ffmpeg) if ffmpeg else None
@@ -141,7 +141,7 @@ class Modes:
             self._encoders[key] = wrapped(*key)
         return self._encoders[key]
 
-    async def _show(self, viewer: Viewer, feed: Feed, mode: str) -> int:
+    async def _show(self, viewer: Viewer, feed: HubFeed | PacketFeed, mode: str) -> int:
         """Until one of these ends: the feed, the server, or the viewer's stay."""
         try:
             self._feeds[feed] = mode
@@ -172,31 +172,18 @@ class Counts:
 
     sent: int = 0
     dropped: int = 0
-    bytes: int = 0
+    bytes_sent: int = 0
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
             self.sent + other.sent,
             self.dropped + other.dropped,
-            self.bytes + other.bytes,
+            self.bytes_sent + other.bytes_sent,
         )
 
 
-class Feed(Protocol):
-    """Sends frames to one viewer."""
-
-    async def run(self) -> None:
-        """Until the viewer left, or was too slow."""
-
-    def close(self) -> None:
-        """Send no more."""
-
-    @property
-    def counts(self) -> Counts: ...
-
-
 class HubFeed:
-    """Frames from the hub: always the newest, whole ones."""
+    """Frames from the hub for one viewer: always the newest, whole ones."""
 
     def __init__(
         self, hub: Broadcast, viewer: Viewer, encode: Encode, patience: float
@@ -209,6 +196,7 @@ class HubFeed:
         )
 
     async def run(self) -> None:
+        """Until the viewer left, or was too slow."""
         await self._client.wait_closed()
 
     def close(self) -> None:
@@ -217,11 +205,11 @@ class HubFeed:
     @property
     def counts(self) -> Counts:
         stats = self._client.stats
-        return Counts(stats.sent, stats.dropped, stats.bytes)
+        return Counts(stats.sent, stats.dropped, stats.bytes_sent)
 
 
 class PacketFeed:
-    """H.264 from the encoder, which all its viewers share."""
+    """H.264 for one viewer, from the encoder that all share."""
 
     def __init__(self, encoder: H264Encoder, viewer: Viewer, patience: float) -> None:
         self._encoder = encoder

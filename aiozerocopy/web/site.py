@@ -173,7 +173,7 @@ class Site:
             "web_sent_bytes_total",
             "counter",
             "Bytes of those frames.",
-            lambda _, got: got.bytes,
+            lambda _, got: got.bytes_sent,
         )
         yield from self._server_metrics()
         yield Metric(

@@ -124,7 +124,7 @@ async def test_all_get_all(studio: Studio) -> None:
     for viewer in viewers:
         stats = viewer.client.stats
         assert (stats.sent, stats.dropped, stats.queued) == (20, 0, 0)
-        assert stats.bytes == viewer.near.stats.bytes_sent == 20 * 1128
+        assert stats.bytes_sent == viewer.near.stats.bytes_sent == 20 * 1128
         assert stats.age_ns > 0
         assert stats.waiting_ns == 0
         assert viewer.near.stats.sent_at_once == 20
@@ -879,7 +879,7 @@ async def test_client_that_is_detached_as_another_fails(studio: Studio) -> None:
     failing.near.abort()
     await studio.publish(1, size=10)
     assert isinstance(failing.client.error, azc.StreamClosed)
-    assert twin.client.stats.sent == twin.client.stats.bytes == 0
+    assert twin.client.stats.sent == twin.client.stats.bytes_sent == 0
 
 
 async def test_client_that_leaves_inside_of_a_frame(studio: Studio) -> None:
@@ -1194,7 +1194,7 @@ async def test_one_stuck_one_slow_eight_fast(
         assert (seen["wrong"], seen["cut"]) == (0, 0)
         numbers, stats = seen["sequences"], premiere.clients[seen["name"]].stats
         assert (stats.sent, stats.sent + stats.dropped) == (len(numbers), total)
-        assert stats.bytes == stats.sent * (128 + premiere.size)
+        assert stats.bytes_sent == stats.sent * (128 + premiere.size)
     for seen in fast:
         assert seen["sequences"] == list(range(total))
     numbers = slow["sequences"]
