@@ -225,7 +225,7 @@ class Client:
         return self._sent, self._bytes, self._age_ns
 
     def _advance(self) -> None:
-        """Nothing is in flight: send what waits, and wake those who wait for that."""
+        """Nothing is in flight: send what waits, and wake the tasks that wait."""
         while self._pending and self._current is None and not self._closed:
             self._send(self._pending.pop())
         self._change.happen()

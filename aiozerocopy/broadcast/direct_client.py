@@ -130,8 +130,8 @@ class Lineup:
     """Clients with nothing in flight: one call into C sends a frame to all of them.
 
     They get every frame, so nothing of the clients is touched for it: C looks whether
-    the stream still has the same operation ready, and counts what was sent.  Whoever
-    could not be sent a frame is in step no more.
+    the stream still has the same operation ready, and counts what was sent.  A client
+    that could not be sent a frame is in step no more.
     """
 
     def __init__(self, clients: Sequence[DirectClient], waiter: Waiter) -> None:
@@ -150,7 +150,7 @@ class Lineup:
         return self.is_whole and self._waiter() is current_waiter()
 
     def send(self, part: range, message: Message) -> list[DirectClient]:
-        """Send to some of them; returns those who have to be made ready first."""
+        """Send to some of them; return the clients that must be made ready first."""
         waiter = self._waiter()
         if waiter is None:  # all of the streams are closed
             return [self._clients[at] for at in part]

@@ -1,4 +1,4 @@
-"""Encodings: what clients want of a frame, made once for all who want the same.
+"""Encodings: what clients want of a frame, made once for all clients that use it.
 
 `Encoding` calls a plain function, while the frame is being published.  `SlowEncoding`
 runs an async function beside that, in a task of its own: the publisher and all other
@@ -69,7 +69,7 @@ class Audience:
     A client over a stream of ours is kept.  One that is fed by its own `wait_closed` is
     not: it goes with the last task that could call that, so whatever has ended that
     task, a signal's exception at the worst of moments or a loop that was closed, nobody
-    is left whom frames are kept for.
+    is left that frames are kept for.
 
     Clients over streams of ours are sorted: a frame costs little for all who are in
     step, and nothing has to be sorted as long as they stay so.
@@ -95,7 +95,7 @@ class Audience:
             self._fed.pop(client, None)
 
     def sort(self, offered: int) -> tuple[Lineup | None, tuple[Client, ...]]:
-        """Those who are in step, if they can be, and all others.
+        """The clients in step, if there are any, and all others.
 
         ``offered`` is the newest frame that all were offered.
         """
@@ -115,11 +115,11 @@ class Audience:
         return Lineup(in_step, waiter), tuple(apart)
 
     def sort_again(self) -> None:
-        """Somebody came, left, or may be in step now."""
+        """A client came, left, or may be in step now."""
         self._sorted = None
 
     def __iter__(self) -> Iterator[Client]:
-        """Those who are there now; they may leave meanwhile."""
+        """The clients there are now; they may leave meanwhile."""
         return iter((*self._kept, *self._fed))
 
     def __len__(self) -> int:
@@ -127,7 +127,7 @@ class Audience:
 
 
 class Encoding:
-    """An encoder that returns at once, and those who want what it makes."""
+    """An encoder that returns at once, and the clients that use it."""
 
     def __init__(self, encode: Encode, burst: Burst) -> None:
         self.encode = encode
@@ -156,7 +156,7 @@ class Encoding:
             self._last.keep()
 
     async def publish(self, published: Published, started: float) -> None:
-        """Offer it to everybody; wait for those who must not miss it."""
+        """Offer it to all clients; wait for those that must not miss it."""
         message = self._encoded(published)
         if message is not None:
             await self._offer_to_all(message, started)
@@ -206,7 +206,7 @@ class Encoding:
             await client._offer_in_time(message, started)
 
     async def _send_to(self, lineup: Lineup, message: Message) -> list[DirectClient]:
-        """Returns those who have to be made ready first."""
+        """Return the clients that have to be made ready first."""
         apart: list[DirectClient] = []
         share = self._burst.share(message.nbytes)
         for first in range(0, len(lineup), share):
@@ -218,10 +218,10 @@ class Encoding:
     def _sorted_out(
         self, clients: Iterable[Client], message: Message, full: list[Client]
     ) -> list[DirectClient]:
-        """Those who can be sent the message at once.
+        """The clients that can be sent the message at once.
 
-        It is queued for the others, who let go of older frames; the full have to be
-        waited for.
+        It is queued for the others, which let go of older frames; the full ones have to
+        be waited for, and are added to ``full``.
         """
         idle: list[DirectClient] = []
         behind: list[DirectClient] = []
@@ -244,7 +244,7 @@ class Encoding:
 
     @property
     def is_over(self) -> bool:
-        """Is nobody left, and this may be removed?"""
+        """Has it no client left, so that it may be removed?"""
         return not self.clients
 
     async def wait_idle(self) -> None:

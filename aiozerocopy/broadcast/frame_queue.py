@@ -1,4 +1,4 @@
-"""The queue of frames that wait for whoever is slow."""
+"""The queue of frames that wait for a slow client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ F = TypeVar("F", bound=HasKey)
 class FrameQueue(Generic[F]):
     """Frames in order.  The oldest are dropped, and then all up to the next key frame.
 
-    What drops frames returns them: it is for the caller to count them.
+    Methods that drop frames return them, so that the caller can count them.
     """
 
     def __init__(self) -> None:

@@ -69,7 +69,7 @@ class Broadcast(Block):
 
     @property
     def clients(self) -> tuple[Client, ...]:
-        """Who watches now."""
+        """The clients that are attached now."""
         return tuple(
             client
             for encoding in self._encodings.values()

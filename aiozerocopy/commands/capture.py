@@ -47,7 +47,7 @@ class Recorder:
         self.due: int = 0  # frames that the film should have by now
 
     async def run(self, frames: float, begun: str, *, damage: bool) -> None:
-        """Record so many frames; print that it has begun once one is on its way.
+        """Record ``frames`` frames; print ``begun`` once the first is on its way.
 
         Raises:
             ScreenError: the screen is lost, or another one.

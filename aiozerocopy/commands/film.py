@@ -54,7 +54,7 @@ async def render(
     check: bool = False,
     **settings: Any,
 ) -> Rendered:
-    """Render so many frames into ``output``; with check, note the hash of each.
+    """Render ``frames`` frames into ``output``; with check, note the hash of each.
 
     Raises:
         FFmpegError: FFmpeg is missing, refused or died.

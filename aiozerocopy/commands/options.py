@@ -13,13 +13,7 @@ import re
 import shlex
 import sys
 import tempfile
-from argparse import (
-    SUPPRESS,
-    Action,
-    ArgumentParser,
-    ArgumentTypeError,
-    HelpFormatter,
-)
+from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, HelpFormatter
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn

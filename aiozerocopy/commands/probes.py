@@ -42,7 +42,7 @@ RWF_NOSIGNAL = 0x100
 
 @dataclass(frozen=True)
 class Finding:
-    """One row of the report; cost and remedy say more where something lacks."""
+    """One row of the report; cost and remedy say more where something is missing."""
 
     name: str
     value: str

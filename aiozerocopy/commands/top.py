@@ -1,6 +1,6 @@
 """The streams and rings of running programs that call azc.publish_stats(), live.
 
-Looking on neither disturbs them nor shows their data: each tells its counters.
+It reads counters only: streams are not slowed, and no data is shown.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def rates(
 
 class Column(NamedTuple):
     title: str
-    rank: int  # where there is no room, those of the highest rank are left out first
+    rank: int  # in a narrow terminal the columns of the highest rank are left out
     is_number: bool = False
 
 
@@ -161,7 +161,7 @@ class Table:
 
 
 def table(found: Sequence[Snapshot], width: int) -> Table:
-    """All streams; in so many columns of a terminal, or (0) in as many as it takes."""
+    """All streams, fitted to a terminal of ``width`` columns; 0 is for any width."""
     rows = [
         cells(program, one, NAMES if 0 < width < WIDE else 2 * NAMES)
         for program in found

@@ -115,7 +115,7 @@ class Viewer:
         self._process: azc.Process | None = None
 
     async def run(self) -> None:
-        """Receive until the server ends, or so many frames have come."""
+        """Receive until the server ends, or --frames have come."""
         # (in tasks, since a cancelled one does not wait for the program at the end)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._explain_silence)

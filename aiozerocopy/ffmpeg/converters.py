@@ -122,10 +122,11 @@ class ReceivingConverter(Generic[T]):
     async def receive(
         self, room: Callable[[], Awaitable[T]], spare: Callable[[], T | None]
     ) -> T:
-        """The next picture, in memory that one of the two has got; `spare` has none
-        for a picture ahead, where it would have to wait.
+        """The next picture.
 
-        Raises: as `Ahead.take`, and what the two raise; FFmpegError: it is no picture.
+        ``room`` waits for memory; ``spare``, for a picture ahead, returns None instead.
+
+        Raises: as `Ahead.take`, ``room`` and ``spare``; FFmpegError: not a picture.
         """
         with self._alone:
             if not self._coming:

@@ -20,7 +20,7 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is told of a video before its first frame comes.
+    """What FFmpeg says of a video before its first frame comes.
 
     ``frames`` are those that come, turned and filtered and all, and ``film`` is the
     stream that they are made of, if they are made of one.

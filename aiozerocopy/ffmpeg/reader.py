@@ -181,7 +181,7 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
         return self
 
     async def _ask(self, binary: str) -> Facts | None:
-        """Start FFmpeg, and again as long as it is to be asked otherwise."""
+        """Start FFmpeg, and start it again while there is a better request."""
         request = self._request
         if not self._is_file():
             return await self._start(binary, request)

@@ -178,7 +178,7 @@ class Run:
 
         def is_awaited() -> bool:
             if output is not None and (self._has_ended or _has_bytes(output)):
-                return False  # it is FFmpeg that waits: for those who take them
+                return False  # FFmpeg waits for its output to be taken
             return self._is_closing or any(_counters(one)[1] for one in self.inputs)
 
         def signs() -> object:

@@ -100,7 +100,7 @@ class Subscription(ObjectReceiveStream[bytes]):
         await anyio.lowlevel.checkpoint()
 
     def _begin_with(self, pieces: FrameQueue[Piece]) -> None:
-        """These may wait besides what is allowed to: it cannot have taken them yet."""
+        """Let these wait beyond the limit: the client cannot have taken them yet."""
         for piece in pieces:
             self._add(piece)
         self._limit += self._waiting

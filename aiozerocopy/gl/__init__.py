@@ -13,7 +13,7 @@ leased     a `Picture`, or a view or array made of it, is alive     all are gone
 Only an idle buffer is submitted to.  ``picture.release()`` invalidates
 ``picture.view``; what cannot be invalidated (an array, a slice, a send in progress)
 keeps the buffer leased until it is gone too.  So a picture that is being sent is
-never overwritten, whoever released it, and a forgotten one is collected.
+never overwritten, even if it was released, and a forgotten one is collected.
 
 **Closed while a picture lives**: idle and reading buffers are deleted; a leased one
 stays mapped and readable, and is deleted when its last view is gone (in the thread of

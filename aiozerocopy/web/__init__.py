@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """Who does not use aiohttp does not need it."""
+        """Import aiohttp only where it is used: it is optional."""
         if name != "aiohttp_app":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         with extras.optional("aiozerocopy.web.aiohttp_app", "aiohttp"):

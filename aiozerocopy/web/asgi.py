@@ -111,7 +111,8 @@ class WebApp:
     def close(self) -> None:
         """End what every viewer gets, for good.
 
-        The end of its own lifespan does that; but who mounts it has the lifespan.
+        The end of its lifespan does that.  A mounted application has no lifespan: call
+        this at the end of the outer one.
         """
         self._modes.close()
 

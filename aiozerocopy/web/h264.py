@@ -167,7 +167,7 @@ class _Run:
         self.begun = anyio.Event()  # the picture is known
         self.changed = anyio.Event()  # it is another one now
         self.failure = ""
-        self._tell = tell  # sends a packet to those who watch
+        self._tell = tell  # sends a packet to all viewers
         self._configuration: list[Packet] = []
         self._reason: list[Packet] = []  # why the newest frame cannot be shown
         # The last key frame, and all that followed.
@@ -250,12 +250,13 @@ def _packet(
 
 
 class H264Encoder:
-    """The encoder, and the queues of those who watch."""
+    """The encoder, and the queues of its viewers."""
 
     def __init__(self, hub: Broadcast, ffmpeg: str) -> None:
         self._hub = hub
         self._ffmpeg = ffmpeg
-        # Weak: what a signal's exception keeps from being taken out goes with its task.
+        # Weak: if a signal's exception keeps one from being taken out, it goes with its
+        # task.
         self._queues: WeakSet[PacketQueue] = WeakSet()
         self._running = False
         self._scope: anyio.CancelScope | None = None

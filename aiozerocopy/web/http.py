@@ -1,7 +1,7 @@
 """One client's HTTP: requests read under limits, answers with every header they need.
 
 h11 reads a request's line and headers, once they are complete and known to be small.
-Bodies are not read, and whoever is refused hears why.  Answers are written here: h11
+Bodies are not read, and a refused client is told why.  Answers are written here: h11
 keeps no HTTP/1.0 connection open.
 
 No client holds up the others: the event loop has a turn after each request, and after
@@ -114,7 +114,7 @@ class HttpConnection:
     def __init__(self, stream: HttpStream, on_answer: Callable[[int], object]) -> None:
         self.stream = stream
         self._unread = bytearray()
-        self._is_answered = False  # (who says nothing may be refused, too)
+        self._is_answered = False  # (also for a silent client, which may be refused)
         self._is_last = False  # the connection ends after this answer
         self._is_head = False
         self._version = "1.1"
@@ -203,9 +203,9 @@ class HttpConnection:
         await self._say_goodbye()
 
     async def begin(self, status: int, headers: Mapping[str, str], length: int) -> None:
-        """Begin an answer of so many bytes, which the caller sends itself.
+        """Begin an answer of ``length`` bytes, which the caller sends itself.
 
-        None may follow where the method is HEAD.
+        For HEAD the caller sends none.
         """
         await self._send(status, {**headers, "Content-Length": str(length)})
 

@@ -1,4 +1,4 @@
-"""JPEG, encoded once a frame in a worker thread, for all who watch it so.
+"""JPEG, encoded once a frame in a worker thread, for all viewers of that kind.
 
 simplejpeg does it where it is installed (1080p in about 5 ms), else Pillow.
 """

@@ -36,7 +36,7 @@ _FEED_ENDED, _VIEWER_LEFT = 0, 2  # what `Modes._show` returns
 
 
 class Modes:
-    """What can be watched here, and those who do: ``limit`` at a time."""
+    """The ways to watch, and their viewers: ``limit`` at a time."""
 
     def __init__(
         self,
@@ -54,7 +54,8 @@ class Modes:
         self._hub = hub
         self._patience = patience
         self._limit = limit
-        # Weak: what a signal's exception keeps from being taken out goes with its task.
+        # Weak: if a signal's exception keeps one from being taken out, it goes with its
+        # task.
         self._admitted: WeakSet[Exchange] = WeakSet()
         self._feeds: WeakKeyDictionary[HubFeed | PacketFeed, str] = WeakKeyDictionary()
         self._closing = anyio.Event()
@@ -189,10 +190,7 @@ class HubFeed:
         self, hub: Broadcast, viewer: Viewer, encode: Encode, patience: float
     ) -> None:
         self._client = hub.attach(
-            viewer.stream,
-            policy="latest",
-            encode=encode,
-            deadline=patience,
+            viewer.stream, policy="latest", encode=encode, deadline=patience
         )
 
     async def run(self) -> None:

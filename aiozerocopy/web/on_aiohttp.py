@@ -23,13 +23,7 @@ from aiozerocopy.web.exchange import (
 )
 from aiozerocopy.web.guard import Guard
 from aiozerocopy.web.modes import Modes
-from aiozerocopy.web.request import (
-    COMMON_HEADERS,
-    Refused,
-    Request,
-    fields_of,
-    joined,
-)
+from aiozerocopy.web.request import COMMON_HEADERS, Refused, Request, fields_of, joined
 from aiozerocopy.web.site import MODES, PATIENCE, VIEWERS, Site
 
 if TYPE_CHECKING:
@@ -54,7 +48,7 @@ def aiohttp_app(
     max_viewers: int = VIEWERS,
     patience: float = PATIENCE,
 ) -> web.Application:
-    """The same as `app` for aiohttp: an application to add to another, or to run alone.
+    """`app` for aiohttp: an application to add to another, or to run alone.
 
         application.add_subapp("/viewer", azc.web.aiohttp_app(hub))
 
@@ -84,7 +78,7 @@ def aiohttp_app(
 
 
 async def _add_slash(request: web.Request) -> web.StreamResponse:
-    """What the page names would be sought beside it, and not below."""
+    """Without it a browser looks for the page's parts beside it, and not below."""
     place = f"./{request.rel_url.raw_name}/"
     query = request.rel_url.raw_query_string
     raise web.HTTPTemporaryRedirect(f"{place}?{query}" if query else place)
@@ -173,7 +167,7 @@ class _Answer(ForeignViewer):
 
 
 class _WebSocket(ForeignViewer):
-    """A WebSocket, to somebody who watches it."""
+    """A WebSocket and its viewer."""
 
     def __init__(self, request: web.Request, socket: web.WebSocketResponse) -> None:
         super().__init__(lambda: _drop(request))

@@ -119,7 +119,7 @@ class WebServer(Service):
         self._token = token
         self._limit = connections
         self._scheme = "https" if ssl_context else "http"
-        # Twice as many are accepted: those beyond the limit are told of it.
+        # Twice as many are accepted, so that clients beyond the limit are told of it.
         self._server: Server = serve_tcp(
             self._serve_client,
             *address,
@@ -262,7 +262,7 @@ class DirectExchange:
 
 
 class _Answer:
-    """An answer that has no end, to somebody who watches it."""
+    """An answer that has no end, and its viewer."""
 
     def __init__(self, stream: HttpStream, *, is_chunked: bool) -> None:
         self.stream = stream
