@@ -100,8 +100,6 @@ class _Job:
 
 _MARK = b"FRAME\n"  # before each picture
 _NO_MARK = "FFmpeg has sent something else than a frame: try convert='ffmpeg'"
-
-
 _AHEAD = 2  # pictures at a time: the one that is asked for, and the next
 
 
@@ -135,7 +133,7 @@ class ReceivingConverter(Generic[T]):
                 self._begin(pixels)
             marked, pixels = await self._coming.take()
             if marked[: len(_MARK)] != _MARK:
-                _let_go(pixels)
+                let_go(pixels)
                 raise failure(None, "", _NO_MARK)
             return pixels
 
@@ -146,15 +144,16 @@ class ReceivingConverter(Generic[T]):
             then = self._conversion.then_rgb(marked[len(_MARK) :], pixels)
             self._coming.begin(marked, then, (marked, pixels))
         except BaseException:
-            _let_go(pixels)
+            let_go(pixels)
             raise
 
     def close(self) -> None:
         """Let go of the memory of those that came ahead."""
         for _, pixels in self._coming.clear():
-            _let_go(pixels)
+            let_go(pixels)
 
 
-def _let_go(memory: object) -> None:
+def let_go(memory: object) -> None:
+    """Release what was meant for a frame that does not come."""
     if isinstance(memory, Frame):
         memory.release()

@@ -23,7 +23,7 @@ from aiozerocopy.ffmpeg.arguments import (
 )
 from aiozerocopy.ffmpeg.binary import QUIETLY, environment, find_ffmpeg
 from aiozerocopy.ffmpeg.colours import Request, conversion_of
-from aiozerocopy.ffmpeg.converters import ReceivingConverter
+from aiozerocopy.ffmpeg.converters import ReceivingConverter, let_go
 from aiozerocopy.ffmpeg.facts import Facts, facts_in
 from aiozerocopy.ffmpeg.layouts import frame_layout
 from aiozerocopy.ffmpeg.run import FFmpegError, failure
@@ -279,20 +279,14 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
     async def _next(
         self, stream: ReceiveStream, layout: Layout
     ) -> Frame | npt.NDArray[Any]:
-        if self._converter is None:
-            return await self._as_it_is(stream, layout)
-        room, spare = partial(self._room, layout), partial(self._spare, layout)
-        return await self._converter.receive(room, spare)
-
-    async def _as_it_is(
-        self, stream: ReceiveStream, layout: Layout
-    ) -> Frame | npt.NDArray[Any]:
+        if self._converter is not None:
+            room, spare = partial(self._room, layout), partial(self._spare, layout)
+            return await self._converter.receive(room, spare)
         frame = await self._room(layout)
         try:
             await stream.receive_exactly(frame)
         except BaseException:
-            if isinstance(frame, Frame):
-                frame.release()
+            let_go(frame)
             raise
         return frame
 
