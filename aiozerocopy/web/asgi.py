@@ -83,30 +83,25 @@ def app(
     Raises:
         ValueError: an unknown mode, or none that can be offered here; no viewers.
     """
-    return WebApp(
-        hub,
-        Modes(hub, modes, quality, patience, max_viewers),
-        Guard(None, token, hosts, origins),
-        title,
-    )
+    ways = Modes(hub, modes, quality, patience, max_viewers)
+    return WebApp(Site(hub, ways, Guard(None, token, hosts, origins), title))
 
 
 class WebApp:
     """What `app` returns: call it as ASGI says."""
 
-    def __init__(self, hub: Broadcast, modes: Modes, guard: Guard, title: str) -> None:
-        self._modes = modes
-        self._site = Site(hub, modes, guard, title)
+    def __init__(self, site: Site) -> None:
+        self._site = site
 
     @property
     def viewers(self) -> int:
         """How many watch now."""
-        return self._modes.viewers
+        return self._site.modes.viewers
 
     @property
     def modes(self) -> tuple[str, ...]:
         """The ways to watch that are offered, the best first."""
-        return self._modes.modes
+        return self._site.modes.modes
 
     def close(self) -> None:
         """End what every viewer gets, for good.
@@ -114,7 +109,7 @@ class WebApp:
         The end of its lifespan does that.  A mounted application has no lifespan: call
         this at the end of the outer one.
         """
-        self._modes.close()
+        self._site.modes.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or live through a lifespan.

@@ -16,14 +16,14 @@ from aiozerocopy.web.guard import Guard
 from aiozerocopy.web.http import READ_SIZE, HttpConnection, http_stream
 from aiozerocopy.web.modes import Modes
 from aiozerocopy.web.request import Refused
-from aiozerocopy.web.site import MODES, PATIENCE, VIEWERS, Metric, Site
+from aiozerocopy.web.site import MODES, PATIENCE, VIEWERS, Site
 from aiozerocopy.web.websocket import WebSocket
 
 if TYPE_CHECKING:
     import contextlib
     import os
     import ssl
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from anyio.abc import ByteStream
     from typing_extensions import Buffer
@@ -79,14 +79,12 @@ def serve(
         FileNotFoundError, PermissionError: of the ``file``.
         OSError: when it is entered, as `serve_tcp`.
     """
+    ways = Modes(hub, modes, quality, patience, connections)
     return WebServer(
-        Modes(hub, modes, quality, patience, connections),
-        Guard(host, token, hosts, origins),
+        Site(hub, ways, Guard(host, token, hosts, origins), title),
         (host, port),
         None if file is None else Download(file, patience),
-        hub=hub,
         token=token,
-        title=title,
         connections=connections,
         ssl_context=ssl_context,
     )
@@ -103,18 +101,15 @@ class WebServer(Service):
 
     def __init__(
         self,
-        modes: Modes,
-        guard: Guard,
+        site: Site,
         address: tuple[str | None, int],
-        download: Download | None = None,
+        download: Download | None,
         *,
-        hub: Broadcast,
         token: str | None,
-        title: str,
         connections: int,
         ssl_context: ssl.SSLContext | None,
     ) -> None:
-        self._modes = modes
+        self._site = site
         self._host = address[0]
         self._token = token
         self._limit = connections
@@ -129,8 +124,8 @@ class WebServer(Service):
         self._closing = False
         self._idle: set[anyio.CancelScope] = set()  # connections without a request now
         self._download = download
-        self._site = Site(hub, modes, guard, title, self._metrics)
         self._open = 0  # connections that are served
+        site.connections = lambda: self._open
 
     # -- its life -----------------------------------------------------------------
 
@@ -159,12 +154,12 @@ class WebServer(Service):
     @property
     def viewers(self) -> int:
         """How many watch now."""
-        return self._modes.viewers
+        return self._site.modes.viewers
 
     @property
     def modes(self) -> tuple[str, ...]:
         """The ways to watch that are offered, the best first."""
-        return self._modes.modes
+        return self._site.modes.modes
 
     async def _begin(self, undo: contextlib.AsyncExitStack) -> None:
         await undo.enter_async_context(self._server)
@@ -172,7 +167,7 @@ class WebServer(Service):
     async def aclose(self, grace: float | None = GRACE) -> None:
         """Stop accepting, tell the viewers, and end all after ``grace`` seconds."""
         self._closing = True
-        self._modes.close()
+        self._site.modes.close()
         for scope in self._idle:
             scope.cancel()
         await self._server.aclose(grace)
@@ -221,11 +216,6 @@ class WebServer(Service):
             await self._download.send(http, request)
         else:
             await self._site.answer(DirectExchange(http), request)
-
-    def _metrics(self) -> Iterator[Metric]:
-        yield Metric(
-            "web_connections", "gauge", "Connections that are open.", [({}, self._open)]
-        )
 
 
 def _set_options(stream: HttpStream) -> None:

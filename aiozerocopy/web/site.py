@@ -48,24 +48,14 @@ class Metric:
 
 
 class Site:
-    """The page, the ways to watch, health, status and metrics, for who may see them.
+    """The page, the ways to watch, health, status and metrics, for who may see them."""
 
-    ``server_metrics`` gives those of the server itself.
-    """
-
-    def __init__(
-        self,
-        hub: Broadcast,
-        modes: Modes,
-        guard: Guard,
-        title: str,
-        server_metrics: Callable[[], Iterable[Metric]] = tuple,
-    ) -> None:
+    def __init__(self, hub: Broadcast, modes: Modes, guard: Guard, title: str) -> None:
+        self.modes = modes
+        self.connections: Callable[[], int] | None = None  # that our server has open
         self._hub = hub
-        self._modes = modes
         self._guard = guard
         self._title = title
-        self._server_metrics = server_metrics
         self._routes: dict[str, Route] = {
             **modes.routes,
             "/": self._send_page,
@@ -126,10 +116,10 @@ class Site:
     async def _send_status(self, exchange: Exchange, _request: Request) -> None:
         status = {
             "title": self._title,
-            "modes": self._modes.modes,
+            "modes": self.modes.modes,
             "sequence": self._hub.sequence,
-            "viewers": self._modes.viewers,
-            "full": self._modes.is_full,
+            "viewers": self.modes.viewers,
+            "full": self.modes.is_full,
             "now_us": time.time_ns() // 1000,
         }
         body = json.dumps(status).encode()
@@ -140,7 +130,7 @@ class Site:
         await exchange.respond(200, page.encode(), {"Content-Type": METRICS_TYPE})
 
     def _metrics(self) -> Iterator[Metric]:
-        counts = self._modes.counts()
+        counts = self.modes.counts()
 
         def by_mode(
             name: str, kind: str, text: str, value: Callable[[int, Counts], float]
@@ -175,7 +165,9 @@ class Site:
             "Bytes of those frames.",
             lambda _, got: got.bytes_sent,
         )
-        yield from self._server_metrics()
+        if self.connections is not None:
+            text = "Connections that are open."
+            yield Metric("web_connections", "gauge", text, [({}, self.connections())])
         yield Metric(
             "web_responses_total",
             "counter",
