@@ -19,6 +19,7 @@ import anyio
 
 from aiozerocopy._core.change import Change
 from aiozerocopy._core.errors import StreamBroken
+from aiozerocopy._core.to_all import Seat
 from aiozerocopy._net.foreign_streams import drop_stream, whole_sender
 from aiozerocopy.broadcast.frame_queue import FrameQueue
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from anyio.abc import ByteSendStream
 
     from aiozerocopy._net.foreign_streams import MessageStream
-    from aiozerocopy.broadcast.published import Encode, Message
+    from aiozerocopy.broadcast.published import Encode, Message, Published
     from aiozerocopy.streams import SendStream
 
 Policy: TypeAlias = Literal["latest", "drop_oldest", "block", "disconnect"]
@@ -95,7 +96,8 @@ class Client:
         self._last_offered = -1  # its sequence
         self._closed = False
         self._change = Change()  # a frame has left, a frame came, or it was closed
-        self._sent = self._dropped = self._bytes = self._age_ns = 0
+        self._dropped = 0
+        self._seat = Seat()  # which counts what was sent
 
     @property
     def stream(self) -> ByteSendStream:
@@ -109,13 +111,13 @@ class Client:
     def stats(self) -> ClientStats:
         """Counters, as of now."""
         busy = self._current is not None
-        sent, nbytes, age_ns = self._counted
+        tally = self._seat.tally
         return ClientStats(
-            sent=sent,
+            sent=tally.messages,
             dropped=self._dropped,
             queued=len(self._pending) + busy,
-            bytes_sent=nbytes,
-            age_ns=age_ns,
+            bytes_sent=tally.bytes,
+            age_ns=tally.age_ns,
             waiting_ns=int((time.monotonic() - self._since) * 1e9) if busy else 0,
         )
 
@@ -189,17 +191,14 @@ class Client:
             if waiting.sequence < message.sequence - 1:
                 waiting.keep()
 
-    def _drop(self, message: Message) -> None:
-        self._miss(message.sequence)
+    def _drop(self, frame: Message | Published) -> None:
+        """It does not get this frame."""
+        self._dropped += 1
+        self._tell("dropped", frame.sequence)
 
     def _drop_all(self, messages: Iterable[Message]) -> None:
         for message in messages:
             self._drop(message)
-
-    def _miss(self, sequence: int) -> None:
-        """It does not get this frame."""
-        self._dropped += 1
-        self._tell("dropped", sequence)
 
     def _send(self, message: Message) -> None:
         """Give it to the stream; `_note_sent` is called at once or later."""
@@ -211,18 +210,8 @@ class Client:
 
     def _note_sent(self, message: Message, now: int) -> None:
         """It was sent as a whole, by the clock of `time.monotonic_ns`."""
-        self._count(message.nbytes, now - message.published_ns)
+        self._seat.count(message.nbytes, now - message.published_ns)
         self._tell("sent", message.sequence)
-
-    def _count(self, nbytes: int, age_ns: int) -> None:
-        self._sent += 1
-        self._bytes += nbytes
-        self._age_ns = age_ns
-
-    @property
-    def _counted(self) -> tuple[int, int, int]:
-        """Frames, bytes, and the age of the last frame, when it was out."""
-        return self._sent, self._bytes, self._age_ns
 
     def _advance(self) -> None:
         """Nothing is in flight: send what waits, and wake the tasks that wait."""
@@ -244,6 +233,7 @@ class Client:
 
     def _end(self) -> None:
         """Safe to repeat: a signal may interrupt it before ``_closed`` is set."""
+        self._seat.leave()
         self._forget(self)
         self._change.happen()
         self._closed = True

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 import weakref
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from aiozerocopy._core.errors import StreamClosed
-from aiozerocopy._core.to_all import Row, Seat, move_to_copy
+from aiozerocopy._core.to_all import Row, move_to_copy
 from aiozerocopy._core.waiter import current_waiter
 from aiozerocopy.broadcast.clients import Client
 
@@ -32,10 +31,6 @@ class DirectClient(Client):
     _operation: Operation | None = None  # of the message in flight
     _holds_slot = False  # it may still read the memory that was published
     _instead: Message | None = None  # what the operation may become in `_go_on`
-
-    @cached_property
-    def _seat(self) -> Seat:
-        return Seat()
 
     def _send(self, message: Message) -> None:
         send([self], message)
@@ -109,18 +104,6 @@ class DirectClient(Client):
         waiter, operation = self._stream._waiter, self._operation
         if waiter is not None and operation is not None:
             self._stream._out.take_back(waiter.port, operation, operation.total)
-
-    def _count(self, nbytes: int, age_ns: int) -> None:
-        self._seat.count(nbytes, age_ns)
-
-    @property
-    def _counted(self) -> tuple[int, int, int]:
-        tally = self._seat.tally
-        return tally.messages, tally.bytes, tally.age_ns
-
-    def _end(self) -> None:
-        self._seat.leave()
-        super()._end()
 
     def _abort(self) -> None:
         self._stream.abort()

@@ -46,7 +46,7 @@ _CHEAP = 4  # clients who get nothing now count as one
 
 
 class Burst:
-    """How much was done since other tasks could run."""
+    """How much work there was since other tasks could run."""
 
     def __init__(self) -> None:
         self.spent: int = 0
@@ -286,18 +286,18 @@ class SlowEncoding(Encoding):
 
     def _take(self, published: Published) -> None:
         if not self._waiting.accepts(published):
-            self._miss(published)
+            self._drop(published)
             return
         self._waiting.append(published)
         for dropped in self._waiting.drop_to(1):
-            self._miss(dropped)
+            self._drop(dropped)
         if self._waiting:
             self._is_idle = False
             self._change.happen()
 
-    def _miss(self, published: Published) -> None:
+    def _drop(self, published: Published) -> None:
         for client in self.clients:
-            client._miss(published.sequence)
+            client._drop(published)
 
     async def run(self) -> None:
         """Encode while there are clients."""

@@ -374,7 +374,7 @@ def _vmsplice_page(fd: int, address: int) -> None:
 
 def _output(command: list[str]) -> str:
     """Run a command and return what it printed; its last words if it failed."""
-    done = subprocess.run(
+    ended = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -383,10 +383,10 @@ def _output(command: list[str]) -> str:
         timeout=20,
         check=False,
     )
-    if done.returncode:
-        words = done.stderr.strip().rpartition("\n")[2]
-        raise RuntimeError(words or f"exit status {done.returncode}")
-    return done.stdout.strip()
+    if ended.returncode:
+        words = ended.stderr.strip().rpartition("\n")[2]
+        raise RuntimeError(words or f"exit status {ended.returncode}")
+    return ended.stdout.strip()
 
 
 def _run_python(code: str) -> str:

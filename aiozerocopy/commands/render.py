@@ -75,7 +75,7 @@ async def run(options: argparse.Namespace, scene: scenes.Scene) -> str:
     frames = max(1, round(options.duration * options.fps))
     width, height = options.size
     with frames_bar(options.output, frames, width * height * 3) as tick:
-        done = await render(
+        made = await render(
             scene,
             options.output,
             size=options.size,
@@ -90,9 +90,9 @@ async def run(options: argparse.Namespace, scene: scenes.Scene) -> str:
             tick=tick,
         )
     return (
-        f"{done.output}: {done.frames} frames in {done.seconds:.2f} s "
-        f"({done.frames / done.seconds:,.0f} fps, {done.nbytes / 1e6:,.0f} MB of "
-        f"{scene.pix_fmt} by {done.lane}), drawn by {scene.name}"
+        f"{made.output}: {made.frames} frames in {made.seconds:.2f} s "
+        f"({made.frames / made.seconds:,.0f} fps, {made.nbytes / 1e6:,.0f} MB of "
+        f"{scene.pix_fmt} by {made.lane}), drawn by {scene.name}"
     )
 
 
