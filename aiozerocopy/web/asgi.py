@@ -92,16 +92,17 @@ class WebApp:
 
     def __init__(self, site: Site) -> None:
         self._site = site
+        self._modes = site.modes
 
     @property
     def viewers(self) -> int:
         """How many watch now."""
-        return self._site.modes.viewers
+        return self._modes.viewers
 
     @property
     def modes(self) -> tuple[str, ...]:
         """The ways to watch that are offered, the best first."""
-        return self._site.modes.modes
+        return self._modes.modes
 
     def close(self) -> None:
         """End what every viewer gets, for good.
@@ -109,7 +110,7 @@ class WebApp:
         The end of its lifespan does that.  A mounted application has no lifespan: call
         this at the end of the outer one.
         """
-        self._site.modes.close()
+        self._modes.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or live through a lifespan.
