@@ -51,17 +51,14 @@ class FrameQueue(Generic[F]):
         return self._frames.popleft()
 
     def drop_to(self, limit: int) -> list[F]:
-        """Drop the oldest until no more than ``limit`` wait."""
+        """Drop the oldest until no more than ``limit`` wait.
+
+        Those that cannot be decoded without a dropped one are dropped, too.
+        """
         dropped = []
         while len(self._frames) > limit:
             dropped.append(self._frames.popleft())
-            dropped += self.skip_to_key()
-        return dropped
-
-    def skip_to_key(self) -> list[F]:
-        """Drop those that cannot be decoded, as the frame before them was dropped."""
-        dropped = []
-        while self._frames and not self._frames[0].key:
-            dropped.append(self._frames.popleft())
-        self.needs_key = not self._frames
+            while self._frames and not self._frames[0].key:
+                dropped.append(self._frames.popleft())
+            self.needs_key = not self._frames
         return dropped
