@@ -279,9 +279,14 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
     async def _next(
         self, stream: ReceiveStream, layout: Layout
     ) -> Frame | npt.NDArray[Any]:
-        if self._converter is not None:
-            room, spare = partial(self._room, layout), partial(self._spare, layout)
-            return await self._converter.receive(room, spare)
+        if self._converter is None:  # (as deep as the other: for the line of a warning)
+            return await self._as_it_is(stream, layout)
+        room, spare = partial(self._room, layout), partial(self._spare, layout)
+        return await self._converter.receive(room, spare)
+
+    async def _as_it_is(
+        self, stream: ReceiveStream, layout: Layout
+    ) -> Frame | npt.NDArray[Any]:
         frame = await self._room(layout)
         try:
             await stream.receive_exactly(frame)
