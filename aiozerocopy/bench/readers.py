@@ -105,7 +105,7 @@ def reader(job: Job, watch: Watch) -> None:
 
 def readinto(job: Job, watch: Watch) -> None:
     """FFmpeg's rgb24, by a pipe of the same size and with the same settings."""
-    from aiozerocopy.ffmpeg.finding import environment
+    from aiozerocopy.ffmpeg.binary import environment
 
     words = ["-nostdin", "-v", "error", "-i", job.film]
     words += ["-f", "rawvideo", "-pix_fmt", "rgb24", "-"]

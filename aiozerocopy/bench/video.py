@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from aiozerocopy.bench.feeding import TRACED_BYTES, Crew
 from aiozerocopy.bench.racing import Lacking, Options, Run, Work, WrongBytes
-from aiozerocopy.ffmpeg.finding import ROOMY as ROOMY
-from aiozerocopy.ffmpeg.finding import find_ffmpeg
+from aiozerocopy.ffmpeg.binary import ROOMY as ROOMY
+from aiozerocopy.ffmpeg.binary import find_ffmpeg
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

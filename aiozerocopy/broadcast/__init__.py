@@ -8,7 +8,7 @@ How a frame travels
     as its policy says, and goes on when its stream has room.
 
     An encoder that takes its time is an async function, and runs beside all that: one
-    frame at a time, the newest that there is.  See `encoding`.
+    frame at a time, the newest that there is.  See `encodings`.
 
 What a slow client holds
     Only the newest two frames are ever borrowed.  When a frame is published, the unsent

@@ -12,12 +12,15 @@ import math
 import time
 import traceback
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import anyio
 
 from aiozerocopy._core.change import Change
 from aiozerocopy._core.errors import StreamBroken
+from aiozerocopy._core.to_all import Seat
+from aiozerocopy._net.foreign_streams import drop_stream, whole_sender
 from aiozerocopy.broadcast.frame_queue import FrameQueue
 
 if TYPE_CHECKING:
@@ -25,7 +28,9 @@ if TYPE_CHECKING:
 
     from anyio.abc import ByteSendStream
 
-    from aiozerocopy.broadcast.published import Encode, Message
+    from aiozerocopy._net.foreign_streams import MessageStream
+    from aiozerocopy.broadcast.published import Encode, Message, Published
+    from aiozerocopy.streams import SendStream
 
 Policy: TypeAlias = Literal["latest", "drop_oldest", "block", "disconnect"]
 Event: TypeAlias = Literal["sent", "dropped", "closed"]
@@ -52,7 +57,7 @@ class ClientStats:
     sent: int  # frames that are out
     dropped: int
     queued: int  # frames that wait, the one in flight included
-    bytes: int
+    bytes_sent: int
     age_ns: int  # of the last frame that was sent, when it was out
     waiting_ns: int  # how long the frame in flight has been on its way
 
@@ -91,7 +96,8 @@ class Client:
         self._last_offered = -1  # its sequence
         self._closed = False
         self._change = Change()  # a frame has left, a frame came, or it was closed
-        self._sent = self._dropped = self._bytes = self._age_ns = 0
+        self._dropped = 0
+        self._seat = Seat()  # which counts what was sent
 
     @property
     def stream(self) -> ByteSendStream:
@@ -105,13 +111,13 @@ class Client:
     def stats(self) -> ClientStats:
         """Counters, as of now."""
         busy = self._current is not None
-        sent, nbytes, age_ns = self._counted
+        tally = self._seat.tally
         return ClientStats(
-            sent=sent,
+            sent=tally.messages,
             dropped=self._dropped,
             queued=len(self._pending) + busy,
-            bytes=nbytes,
-            age_ns=age_ns,
+            bytes_sent=tally.bytes,
+            age_ns=tally.age_ns,
             waiting_ns=int((time.monotonic() - self._since) * 1e9) if busy else 0,
         )
 
@@ -139,7 +145,7 @@ class Client:
 
     @property
     def _is_full(self) -> bool:
-        """Must whoever publishes wait for it?"""
+        """Must `publish` wait for it?"""
         return self.policy == "block" and len(self._pending) >= self._limit
 
     def _offer(self, message: Message) -> None:
@@ -161,7 +167,7 @@ class Client:
         return False
 
     async def _offer_in_time(self, message: Message, started: float) -> None:
-        """The same, when there is room; after the deadline it is disconnected."""
+        """`_offer` it when there is room; disconnect it after the deadline."""
         deadline = math.inf if self._deadline is None else started + self._deadline
         with anyio.CancelScope(deadline=deadline):
             while self._is_full and not self._closed:
@@ -185,43 +191,30 @@ class Client:
             if waiting.sequence < message.sequence - 1:
                 waiting.keep()
 
-    def _drop(self, message: Message) -> None:
-        self._miss(message.sequence)
+    def _drop(self, frame: Message | Published) -> None:
+        """It does not get this frame."""
+        self._dropped += 1
+        self._tell("dropped", frame.sequence)
 
     def _drop_all(self, messages: Iterable[Message]) -> None:
         for message in messages:
             self._drop(message)
 
-    def _miss(self, sequence: int) -> None:
-        """It does not get this frame."""
-        self._dropped += 1
-        self._tell("dropped", sequence)
-
     def _send(self, message: Message) -> None:
-        """Give it to the stream; `_done` is called at once or later."""
+        """Give it to the stream; `_note_sent` is called at once or later."""
         raise NotImplementedError
 
     def _stop_borrowing(self) -> None:
         """Borrow nothing any more for the frame in flight."""
         raise NotImplementedError
 
-    def _done(self, message: Message, now: int) -> None:
-        """It is out, as a whole, by the clock of `time.monotonic_ns`."""
-        self._count(message.nbytes, now - message.published_ns)
+    def _note_sent(self, message: Message, now: int) -> None:
+        """It was sent as a whole, by the clock of `time.monotonic_ns`."""
+        self._seat.count(message.nbytes, now - message.published_ns)
         self._tell("sent", message.sequence)
 
-    def _count(self, nbytes: int, age_ns: int) -> None:
-        self._sent += 1
-        self._bytes += nbytes
-        self._age_ns = age_ns
-
-    @property
-    def _counted(self) -> tuple[int, int, int]:
-        """Frames, bytes, and the age of the last frame, when it was out."""
-        return self._sent, self._bytes, self._age_ns
-
     def _advance(self) -> None:
-        """Nothing is in flight: send what waits, and wake those who wait for that."""
+        """Nothing is in flight: send what waits, and wake the tasks that wait."""
         while self._pending and self._current is None and not self._closed:
             self._send(self._pending.pop())
         self._change.happen()
@@ -239,7 +232,8 @@ class Client:
         """Close the stream at once."""
 
     def _end(self) -> None:
-        """Until it is closed a signal's exception may come: then this is done again."""
+        """Safe to repeat: a signal may interrupt it before ``_closed`` is set."""
+        self._seat.leave()
         self._forget(self)
         self._change.happen()
         self._closed = True
@@ -260,3 +254,58 @@ class Client:
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.policy
         return f"<Client {state} {self._stream!r}>"
+
+
+class FedClient(Client):
+    """Over a stream that is not ours, such as TLS: `wait_closed` sends copies to it."""
+
+    _scope: anyio.CancelScope | None = None
+
+    @cached_property
+    def _sender(self) -> SendStream | MessageStream:
+        return whole_sender(self._stream)
+
+    def _offer(self, message: Message) -> None:
+        super()._offer(message)
+        self._change.happen()
+
+    def _send(self, message: Message) -> None:
+        message.keep()
+        self._current, self._since = message, time.monotonic()
+
+    async def wait_closed(self) -> None:
+        while not self._closed:
+            if self._current is None:
+                await self._change.next()
+            else:
+                await self._feed(self._current)
+
+    async def _feed(self, message: Message) -> None:
+        is_out = False
+        try:
+            with anyio.CancelScope() as self._scope:
+                await self._sender.send(*message.buffers)
+                is_out = True
+        except Exception as error:
+            self._fail(error)
+        except BaseException:
+            self._fail(
+                StreamBroken("a frame was cut off: whoever fed it was cancelled")
+            )
+            raise
+        finally:
+            self._current = None
+            if is_out:
+                self._note_sent(message, time.monotonic_ns())
+            else:
+                self._drop(message)
+        if isinstance(self.error, ClientTooSlow):
+            await drop_stream(self._stream)
+        self._advance()
+
+    def _stop_borrowing(self) -> None:
+        """Nothing is borrowed: `_send` has copied it."""
+
+    def _abort(self) -> None:
+        if self._scope is not None:
+            self._scope.cancel()

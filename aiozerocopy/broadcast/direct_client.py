@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 import weakref
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from aiozerocopy._core.errors import StreamClosed
-from aiozerocopy._core.to_all import Row, Seat, move_to_copy
+from aiozerocopy._core.to_all import Row, move_to_copy
 from aiozerocopy._core.waiter import current_waiter
 from aiozerocopy.broadcast.clients import Client
 
@@ -32,10 +31,6 @@ class DirectClient(Client):
     _operation: Operation | None = None  # of the message in flight
     _holds_slot = False  # it may still read the memory that was published
     _instead: Message | None = None  # what the operation may become in `_go_on`
-
-    @cached_property
-    def _seat(self) -> Seat:
-        return Seat()
 
     def _send(self, message: Message) -> None:
         send([self], message)
@@ -83,7 +78,7 @@ class DirectClient(Client):
         self._operation = self._current = None
         self._since = 0.0
         if operation.status == 0 or operation.was_rescued:  # its rest will go out
-            self._done(message, time.monotonic_ns())
+            self._note_sent(message, time.monotonic_ns())
         elif operation.was_dropped:
             self._drop(message)
         else:
@@ -110,18 +105,6 @@ class DirectClient(Client):
         if waiter is not None and operation is not None:
             self._stream._out.take_back(waiter.port, operation, operation.total)
 
-    def _count(self, nbytes: int, age_ns: int) -> None:
-        self._seat.count(nbytes, age_ns)
-
-    @property
-    def _counted(self) -> tuple[int, int, int]:
-        tally = self._seat.tally
-        return tally.messages, tally.bytes, tally.age_ns
-
-    def _end(self) -> None:
-        self._seat.leave()
-        super()._end()
-
     def _abort(self) -> None:
         self._stream.abort()
 
@@ -130,8 +113,8 @@ class Lineup:
     """Clients with nothing in flight: one call into C sends a frame to all of them.
 
     They get every frame, so nothing of the clients is touched for it: C looks whether
-    the stream still has the same operation ready, and counts what was sent.  Whoever
-    could not be sent a frame is in step no more.
+    the stream still has the same operation ready, and counts what was sent.  A client
+    that could not be sent a frame is in step no more.
     """
 
     def __init__(self, clients: Sequence[DirectClient], waiter: Waiter) -> None:
@@ -150,7 +133,7 @@ class Lineup:
         return self.is_whole and self._waiter() is current_waiter()
 
     def send(self, part: range, message: Message) -> list[DirectClient]:
-        """Send to some of them; returns those who have to be made ready first."""
+        """Send to some of them; return the clients that must be made ready first."""
         waiter = self._waiter()
         if waiter is None:  # all of the streams are closed
             return [self._clients[at] for at in part]

@@ -1,4 +1,4 @@
-"""The queue of frames that wait for whoever is slow."""
+"""The queue of frames that wait for a slow client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ F = TypeVar("F", bound=HasKey)
 class FrameQueue(Generic[F]):
     """Frames in order.  The oldest are dropped, and then all up to the next key frame.
 
-    What drops frames returns them: it is for the caller to count them.
+    Methods that drop frames return them, so that the caller can count them.
     """
 
     def __init__(self) -> None:
@@ -51,17 +51,14 @@ class FrameQueue(Generic[F]):
         return self._frames.popleft()
 
     def drop_to(self, limit: int) -> list[F]:
-        """Drop the oldest until no more than ``limit`` wait."""
+        """Drop the oldest until no more than ``limit`` wait.
+
+        Those that cannot be decoded without a dropped one are dropped, too.
+        """
         dropped = []
         while len(self._frames) > limit:
             dropped.append(self._frames.popleft())
-            dropped += self.skip_to_key()
-        return dropped
-
-    def skip_to_key(self) -> list[F]:
-        """Drop those that cannot be decoded, as the frame before them was dropped."""
-        dropped = []
-        while self._frames and not self._frames[0].key:
-            dropped.append(self._frames.popleft())
-        self.needs_key = not self._frames
+            while self._frames and not self._frames[0].key:
+                dropped.append(self._frames.popleft())
+            self.needs_key = not self._frames
         return dropped

@@ -11,9 +11,9 @@ import anyio.lowlevel
 from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.pins import copy_into
 from aiozerocopy._net.block import Block
+from aiozerocopy.broadcast.clients import FedClient
 from aiozerocopy.broadcast.direct_client import DirectClient
-from aiozerocopy.broadcast.encoding import Burst, Encoding, SlowEncoding, is_slow
-from aiozerocopy.broadcast.fed_client import FedClient
+from aiozerocopy.broadcast.encodings import Burst, Encoding, SlowEncoding, is_slow
 from aiozerocopy.broadcast.published import Published
 from aiozerocopy.framing import FrameHeader, fresh
 from aiozerocopy.pool import Frame, FramePool
@@ -49,17 +49,16 @@ class Broadcast(Block):
     clients do, and one more for each encoder that takes its time.
 
     The last frame that is a key is kept, one slot of its pool, for clients that come
-    later; with ``keep_last=False`` they wait for the next.
+    later.
 
     Use it with ``async with``, in which the encoders run that take their time.
     """
 
-    def __init__(self, slots: int = SLOTS, *, keep_last: bool = True) -> None:
+    def __init__(self, slots: int = SLOTS) -> None:
         if slots < 1:
             raise ValueError(f"a broadcast needs a slot at least, not {slots}")
         self.sequence: int = 0  # of the next frame
         self._slots = slots
-        self._keeps_last = keep_last
         self._pool: FramePool | None = None
         self._encodings: dict[Encode, Encoding] = {}  # those in use
         self._last: Published | None = None
@@ -70,7 +69,7 @@ class Broadcast(Block):
 
     @property
     def clients(self) -> tuple[Client, ...]:
-        """Who watches now."""
+        """The clients that are attached now."""
         return tuple(
             client
             for encoding in self._encodings.values()
@@ -138,7 +137,7 @@ class Broadcast(Block):
         if found is not None:
             return found
         kind = SlowEncoding if is_slow(encode) else Encoding
-        made = kind(encode, self._burst, keeps_last=self._keeps_last)
+        made = kind(encode, self._burst)
         if isinstance(made, SlowEncoding):
             self._start_soon(partial(self._run, made), "an async encoder")
         self._encodings[encode] = made
@@ -218,7 +217,7 @@ class Broadcast(Block):
     def _remember(self, published: Published) -> None:
         """Keep the last key frame for newcomers, borrowed while it is the newest."""
         if published.key:
-            self._last = published if self._keeps_last else None
+            self._last = published
         elif self._last is not None:
             self._last.keep()
         for encoding in self._encodings.values():
@@ -269,7 +268,7 @@ class Broadcast(Block):
     async def aclose(self, grace: float = GRACE) -> None:
         """Detach all clients, once what they have queued is out or the grace is over.
 
-        The streams stay open: they are whose they were.
+        The streams stay open: the caller still owns them.
         """
         self._closed = True
         try:

@@ -1,4 +1,4 @@
-"""A published frame, and what is made of it: one message for all who want it so."""
+"""A published frame, and what is made of it: one message for each encoding."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ Encode: TypeAlias = Callable[[Published], Sequence[Any] | Awaitable[Sequence[Any
 
 
 class Message:
-    """One frame in one encoding, for all clients that use it."""
+    """One frame in one encoding, shared by all clients that use it."""
 
     __slots__ = (
         *("_is_borrowed", "_shared", "buffers", "key", "nbytes"),
@@ -77,13 +77,13 @@ class Message:
         self._shared: Shared | None = None
 
     def shared(self) -> Shared:
-        """Its memory, pinned for all who send it."""
+        """Its memory, pinned once for all clients that send it."""
         if self._shared is None:
             self._shared = Shared(self.buffers)
         return self._shared
 
     def without_memory(self) -> Message:
-        """The same to be counted, without the memory."""
+        """A copy without the memory, to be counted."""
         message = copy.copy(self)
         message.buffers, message._shared = (), None
         return message

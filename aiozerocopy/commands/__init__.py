@@ -4,5 +4,4 @@ doctor, demo, render, serve, view, bench    the commands
 scenes      shaders to be rendered          film        a scene into a video
 probes      what doctor asks                progress    a bar on long work
 options     what the command line can say   ending      how a command ends
-answers     who is there, if no frames come
 """

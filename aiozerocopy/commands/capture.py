@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
@@ -15,13 +14,14 @@ from aiozerocopy.commands import ending
 from aiozerocopy.commands.film import QUICK
 from aiozerocopy.commands.options import (
     Parser,
+    add_film,
     add_screen,
-    check_place,
-    output,
+    film_written,
     rate,
     seconds,
 )
-from aiozerocopy.ffmpeg.encoders import QUALITIES, container_of, has_presets
+from aiozerocopy.ffmpeg.codecs import QUALITIES, has_presets
+from aiozerocopy.ffmpeg.destination import container_of
 
 if TYPE_CHECKING:
     import argparse
@@ -47,7 +47,7 @@ class Recorder:
         self.due: int = 0  # frames that the film should have by now
 
     async def run(self, frames: float, begun: str, *, damage: bool) -> None:
-        """Record so many frames; print that it has begun once one is on its way.
+        """Record ``frames`` frames; print ``begun`` once the first is on its way.
 
         Raises:
             ScreenError: the screen is lost, or another one.
@@ -94,9 +94,7 @@ def _parser() -> Parser:
         description="Record an X11 screen into a film. Ctrl-C ends it, and leaves a "
         "complete film.",
     )
-    parser.add_argument(
-        "-o", "--output", type=output, required=True, help="a file or URL"
-    )
+    add_film(parser)
     add_screen(parser)
     parser.add_argument(
         "--rate", type=rate, default=30, help="frames a second, such as 29.97"
@@ -110,16 +108,7 @@ def _parser() -> Parser:
         help="copy only what the X server says has changed",
     )
     parser.add_argument(
-        "--codec",
-        metavar="NAME",
-        help="an encoder of FFmpeg's, or auto: hardware if that works here "
-        "(default: by the film's name)",
-    )
-    parser.add_argument(
         "--quality", choices=QUALITIES, help="(default: the encoder's own)"
-    )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace a file that is there"
     )
     return parser
 
@@ -167,12 +156,7 @@ def _told(options: argparse.Namespace, film: ffmpeg.Writer, recorder: Recorder) 
 def main(argv: Sequence[str]) -> int:
     """Record; 0, or an exception."""
     options = _parser().parse_args(argv)
-    if "://" not in options.output:
-        check_place(Path(options.output))
     warnings.filterwarnings("ignore", "4:2:0 has even sizes")
-    try:
+    with film_written(options.output):
         print(anyio.run(run, options))
-    except FileExistsError as error:
-        what = "it is there already: --overwrite replaces it"
-        raise FileExistsError(error.errno, what, options.output) from error
     return 0

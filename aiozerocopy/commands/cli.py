@@ -41,7 +41,7 @@ def _run(name: str, words: Sequence[str]) -> int:
         parser.print_help()
         return 0
     try:
-        # Only the wanted module, so that doctor works where demo's extras lack.
+        # Only the wanted module, so that doctor works where demo's extras are missing.
         module = importlib.import_module(f"aiozerocopy.commands.{arguments.command}")
         return int(module.main(arguments.arguments))
     except ModuleNotFoundError as error:

@@ -21,7 +21,7 @@ from aiozerocopy.commands import scenes
 from aiozerocopy.commands.film import Rendered, render
 from aiozerocopy.commands.options import Parser, Size, check_place, count, film
 from aiozerocopy.commands.progress import frames_bar
-from aiozerocopy.ffmpeg.running import failure
+from aiozerocopy.ffmpeg.run import failure
 
 if TYPE_CHECKING:
     import argparse
@@ -74,10 +74,10 @@ async def check_lossless(scene: Scene, frames: int) -> tuple[Rendered, bool]:
         options = ["-pix_fmt", "bgra" if scene.pix_fmt == "rgba" else "gbrp"]
         if scene.pix_fmt not in ("rgba", "rgb24"):
             options = []
-        done = await render_to_file(
+        made = await render_to_file(
             scene, path, frames, codec="ffv1", options=options, check=True
         )
-        return done, await decoded_digests(path, scene.pix_fmt) == done.digests
+        return made, await decoded_digests(path, scene.pix_fmt) == made.digests
 
 
 async def contact_sheet(video: Path, frames: int, picture: Path) -> None:
@@ -92,12 +92,12 @@ async def contact_sheet(video: Path, frames: int, picture: Path) -> None:
             raise failure(status, process.stderr_tail)
 
 
-def summary(done: Rendered) -> str:
+def summary(made: Rendered) -> str:
     return (
-        f"{done.frames} frames, {done.nbytes / 1e6:,.0f} MB in {done.seconds:.2f} s: "
-        f"{done.frames / done.seconds:,.0f} fps, "
-        f"{done.nbytes / done.seconds / 1e9:.2f} GB/s by {done.lane}, "
-        f"{done.calls / done.frames:.0f} system calls a frame"
+        f"{made.frames} frames, {made.nbytes / 1e6:,.0f} MB in {made.seconds:.2f} s: "
+        f"{made.frames / made.seconds:,.0f} fps, "
+        f"{made.nbytes / made.seconds / 1e9:.2f} GB/s by {made.lane}, "
+        f"{made.calls / made.frames:.0f} system calls a frame"
     )
 
 
@@ -110,16 +110,16 @@ async def run(options: argparse.Namespace) -> bool:
             f"{scene.name}\nand encoded by {ffmpeg.find_ffmpeg()}\n"
         )
         output: Path = options.output
-        done = await render_to_file(scene, output, options.frames)
+        made = await render_to_file(scene, output, options.frames)
         counted = await count_frames(output)
         checked, same = await check_lossless(scene, options.checked_frames)
     finally:
         scene.close()
     sheet = output.with_suffix(".png")
-    await contact_sheet(output, done.frames, sheet)
-    whole = counted == done.frames
+    await contact_sheet(output, made.frames, sheet)
+    whole = counted == made.frames
     print(
-        f"\n  {output.name}: {summary(done)}\n"
+        f"\n  {output.name}: {summary(made)}\n"
         f"    FFmpeg decodes {counted} frames of it: {'all' if whole else 'NOT ALL'}\n"
         f"  lossless: {summary(checked)}\n"
         "    every decoded frame has the hash of the rendered one: "

@@ -45,7 +45,7 @@ _NO_SUCH_HOST = "check the name of the host"
 
 _NOT_WRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF)
 
-# Of FFmpeg's messages: who says it, and what is there in any case.
+# Parts of FFmpeg's messages that say nothing: its speaker, and what always follows.
 _SPEAKER = re.compile(r"^(?:\[[^\]]* @ 0x[0-9a-f]+\] )+")
 _OPENING = re.compile(
     r"^Error opening input: (.*)\nError opening input file (.*)\.$", re.M

@@ -12,7 +12,8 @@ import anyio
 from aiozerocopy import ffmpeg
 from aiozerocopy.commands import ending
 from aiozerocopy.commands.scenes import ShaderScene
-from aiozerocopy.ffmpeg.encoders import container_of, has_presets
+from aiozerocopy.ffmpeg.codecs import has_presets
+from aiozerocopy.ffmpeg.destination import container_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -53,7 +54,7 @@ async def render(
     check: bool = False,
     **settings: Any,
 ) -> Rendered:
-    """Render so many frames into ``output``; with check, note the hash of each.
+    """Render ``frames`` frames into ``output``; with check, note the hash of each.
 
     Raises:
         FFmpegError: FFmpeg is missing, refused or died.

@@ -6,19 +6,14 @@ instead.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import ipaddress
 import re
 import shlex
 import sys
 import tempfile
-from argparse import (
-    SUPPRESS,
-    Action,
-    ArgumentParser,
-    ArgumentTypeError,
-    HelpFormatter,
-)
+from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, HelpFormatter
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -29,6 +24,7 @@ from aiozerocopy.client import parse_address
 if TYPE_CHECKING:
     import ssl
     from argparse import Namespace
+    from collections.abc import Iterator
 
     from aiozerocopy.bench.outcome import Outcome
 
@@ -380,6 +376,38 @@ def add_picture(parser: ArgumentParser, default: Size, fps: int) -> None:
         metavar="RATE",
         help="frames a second, such as 29.97 or 30000/1001",
     )
+
+
+def add_film(parser: ArgumentParser) -> None:
+    """Add ``--output``, ``--codec`` and ``--overwrite``: see `film_written`."""
+    parser.add_argument(
+        "-o", "--output", type=output, required=True, help="a file or URL"
+    )
+    parser.add_argument(
+        "--codec",
+        metavar="NAME",
+        help="an encoder of FFmpeg's, or auto: hardware if that works here "
+        "(default: by the film's name)",
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace a file that is there"
+    )
+
+
+@contextlib.contextmanager
+def film_written(place: str) -> Iterator[None]:
+    """A block that writes a film there, if that can be.
+
+    Raises:
+        OSError: it cannot; or a film is there, and the text says what to do.
+    """
+    if "://" not in place:
+        check_place(Path(place))
+    try:
+        yield
+    except FileExistsError as error:
+        what = "it is there already: --overwrite replaces it"
+        raise FileExistsError(error.errno, what, place) from error
 
 
 def add_screen(parser: ArgumentParser) -> None:

@@ -26,7 +26,7 @@ import anyio
 
 from aiozerocopy._core import extras
 from aiozerocopy._core.pipe_size import F_GETPIPE_SZ, F_SETPIPE_SZ
-from aiozerocopy.ffmpeg.available import hardware_of
+from aiozerocopy.ffmpeg.codecs import hardware_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ RWF_NOSIGNAL = 0x100
 
 @dataclass(frozen=True)
 class Finding:
-    """One row of the report; cost and remedy say more where something lacks."""
+    """One row of the report; cost and remedy say more where something is missing."""
 
     name: str
     value: str
@@ -374,7 +374,7 @@ def _vmsplice_page(fd: int, address: int) -> None:
 
 def _output(command: list[str]) -> str:
     """Run a command and return what it printed; its last words if it failed."""
-    done = subprocess.run(
+    ended = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -383,10 +383,10 @@ def _output(command: list[str]) -> str:
         timeout=20,
         check=False,
     )
-    if done.returncode:
-        words = done.stderr.strip().rpartition("\n")[2]
-        raise RuntimeError(words or f"exit status {done.returncode}")
-    return done.stdout.strip()
+    if ended.returncode:
+        words = ended.stderr.strip().rpartition("\n")[2]
+        raise RuntimeError(words or f"exit status {ended.returncode}")
+    return ended.stdout.strip()
 
 
 def _run_python(code: str) -> str:
@@ -402,8 +402,8 @@ def _size(count: int) -> str:
     return f"{count} GiB"
 
 
-def _limit(value: int, show: Callable[[int], str] = str) -> str:
-    return "unlimited" if value == resource.RLIM_INFINITY else show(value)
+def _limit(value: int) -> str:
+    return "unlimited" if value == resource.RLIM_INFINITY else str(value)
 
 
 def _at_least(value: int, enough: int) -> bool:

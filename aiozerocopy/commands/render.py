@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import contextlib
 from typing import TYPE_CHECKING
 
 import anyio
@@ -12,19 +12,20 @@ from aiozerocopy.commands.film import QUICK, render
 from aiozerocopy.commands.options import (
     Parser,
     Size,
+    add_film,
     add_picture,
-    check_place,
     ffmpeg_option,
     file,
-    output,
+    film_written,
     seconds,
 )
 from aiozerocopy.commands.progress import frames_bar
-from aiozerocopy.ffmpeg.encoders import PRESETS, QUALITIES
+from aiozerocopy.ffmpeg.codecs import PRESETS, QUALITIES
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+    from pathlib import Path
 
 
 def _parser() -> Parser:
@@ -34,18 +35,10 @@ def _parser() -> Parser:
         "may use iResolution, iTime, iTimeDelta, iFrame, iFrameRate, iMouse and iDate.",
     )
     parser.add_argument("shader", type=file, help="a GLSL file")
-    parser.add_argument(
-        "-o", "--output", type=output, required=True, help="a file or URL"
-    )
+    add_film(parser)
     add_picture(parser, Size(1920, 1080), 60)
     parser.add_argument(
         "--duration", type=seconds, default=5.0, metavar="SECONDS", help="of the film"
-    )
-    parser.add_argument(
-        "--codec",
-        metavar="NAME",
-        help="an encoder of FFmpeg's, or auto: hardware if that works here "
-        "(default: by the film's name)",
     )
     rate = parser.add_mutually_exclusive_group()
     rate.add_argument(
@@ -69,9 +62,6 @@ def _parser() -> Parser:
         help="for FFmpeg's output, such as tune=animation; may be said again",
     )
     parser.add_argument(
-        "--overwrite", action="store_true", help="replace a file that is there"
-    )
-    parser.add_argument(
         "--pix-fmt",
         default="auto",
         metavar="NAME",
@@ -85,7 +75,7 @@ async def run(options: argparse.Namespace, scene: scenes.Scene) -> str:
     frames = max(1, round(options.duration * options.fps))
     width, height = options.size
     with frames_bar(options.output, frames, width * height * 3) as tick:
-        done = await render(
+        made = await render(
             scene,
             options.output,
             size=options.size,
@@ -100,25 +90,17 @@ async def run(options: argparse.Namespace, scene: scenes.Scene) -> str:
             tick=tick,
         )
     return (
-        f"{done.output}: {done.frames} frames in {done.seconds:.2f} s "
-        f"({done.frames / done.seconds:,.0f} fps, {done.nbytes / 1e6:,.0f} MB of "
-        f"{scene.pix_fmt} by {done.lane}), drawn by {scene.name}"
+        f"{made.output}: {made.frames} frames in {made.seconds:.2f} s "
+        f"({made.frames / made.seconds:,.0f} fps, {made.nbytes / 1e6:,.0f} MB of "
+        f"{scene.pix_fmt} by {made.lane}), drawn by {scene.name}"
     )
 
 
 def main(argv: Sequence[str]) -> int:
     """Render; 0, or an exception."""
     options = _parser().parse_args(argv)
-    if "://" not in options.output:
-        check_place(Path(options.output))
-    scene = _scene(options)
-    try:
+    with film_written(options.output), contextlib.closing(_scene(options)) as scene:
         print(anyio.run(run, options, scene))
-    except FileExistsError as error:
-        what = "it is there already: --overwrite replaces it"
-        raise FileExistsError(error.errno, what, options.output) from error
-    finally:
-        scene.close()
     return 0
 
 

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from aiozerocopy.pool import FramePool
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from aiozerocopy.gl import Picture
-    from aiozerocopy.pool import Frame, FramePool
+    from aiozerocopy.pool import Frame
 
 DEMO = Path(__file__).with_name("shaders") / "demo.glsl"
 
@@ -131,8 +133,6 @@ class ShaderScene:
 
     def new_pool(self, slots: int) -> FramePool:
         """A pool whose frames have the shape of the pictures."""
-        from aiozerocopy.pool import FramePool
-
         return FramePool(self._readback.shape, slots=slots)
 
     async def frames(self, pool: FramePool, count: int) -> AsyncIterator[Frame]:
@@ -186,8 +186,6 @@ class NumpyScene:
 
     def new_pool(self, slots: int) -> FramePool:
         """A pool of rgb24 frames."""
-        from aiozerocopy.pool import FramePool
-
         return FramePool(self._shape, slots=slots)
 
     async def frames(self, pool: FramePool, count: int) -> AsyncIterator[Frame]:

@@ -189,7 +189,7 @@ def _name_for(host: str, encryption: ssl.SSLContext | None, certificate: Path) -
 
 
 def _names_in(certificate: Path, server: ssl.SSLContext) -> list[str]:
-    """Whom a certificate is for; Python tells that only of one that it was shown."""
+    """The names in a certificate; Python reads them only where a server shows it."""
     import ssl
 
     try:

@@ -1,6 +1,6 @@
 """The streams and rings of running programs that call azc.publish_stats(), live.
 
-Looking on neither disturbs them nor shows their data: each tells its counters.
+It reads counters only: streams are not slowed, and no data is shown.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import shutil
 import sys
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiozerocopy.commands import ending
@@ -133,7 +132,7 @@ def rates(
 
 class Column(NamedTuple):
     title: str
-    rank: int  # where there is no room, those of the highest rank are left out first
+    rank: int  # in a narrow terminal the columns of the highest rank are left out
     is_number: bool = False
 
 
@@ -152,23 +151,36 @@ COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
-class Table:
-    """Cells as text, fitted to a terminal."""
-
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[str]]
+Table = list[tuple[Column, list[str]]]  # the columns that are shown, and their cells
 
 
 def table(found: Sequence[Snapshot], width: int) -> Table:
-    """All streams; in so many columns of a terminal, or (0) in as many as it takes."""
+    """All streams, without empty columns.
+
+    In a terminal of ``width`` columns those that matter least are left out; 0 is for
+    any width.
+    """
     rows = [
         cells(program, one, NAMES if 0 < width < WIDE else 2 * NAMES)
         for program in found
         for _, one in every(program)
         if not is_unused(program, one)
     ]
-    return fitted(COLUMNS, rows, width)
+    made = [
+        (column, [row[at] for row in rows])
+        for at, column in enumerate(COLUMNS)
+        if any(row[at] for row in rows)
+    ]
+    while (
+        width and len(made) > 1 and sum(map(wide, made)) + GAP * len(made) - GAP > width
+    ):
+        made.remove(max(made, key=lambda each: each[0].rank))
+    return made
+
+
+def wide(column: tuple[Column, list[str]]) -> int:
+    """How many characters it needs."""
+    return max(map(len, (column[0].title, *column[1])))
 
 
 def is_unused(program: Snapshot, one: dict[str, Any]) -> bool:
@@ -216,25 +228,6 @@ def size(n: int) -> str:
     return f"{n} B" if n else ""
 
 
-def fitted(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
-) -> Table:
-    """Without what is empty, and in a narrow terminal without what matters least."""
-    kept = [at for at in range(len(columns)) if any(row[at] for row in rows)]
-    while width and len(kept) > 1 and natural(columns, rows, kept) > width:
-        kept.remove(max(kept, key=lambda at: columns[at].rank))
-    short = [[row[at] for at in kept] for row in rows]
-    return Table([columns[at] for at in kept], short)
-
-
-def natural(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], kept: Sequence[int]
-) -> int:
-    """How wide these columns are."""
-    texts = [[columns[at].title, *(row[at] for row in rows)] for at in kept]
-    return sum(max(map(len, column)) + GAP for column in texts) - GAP
-
-
 def notes(found: Sequence[Snapshot]) -> list[str]:
     """What no row tells."""
     if not found:
@@ -252,17 +245,14 @@ def notes(found: Sequence[Snapshot]) -> list[str]:
 def text(found: Sequence[Snapshot], width: int) -> list[str]:
     """The table and the notes as plain lines."""
     made = table(found, width)
-    rows = [[column.title for column in made.columns], *made.rows] if made.rows else []
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        (" " * GAP)
-        .join(
-            cell.rjust(wide) if column.is_number else cell.ljust(wide)
-            for column, cell, wide in zip(made.columns, row, widths, strict=True)
-        )
-        .rstrip()
-        for row in rows
+    columns = [
+        [
+            cell.rjust(wide(each)) if each[0].is_number else cell.ljust(wide(each))
+            for cell in (each[0].title, *each[1])
+        ]
+        for each in made
     ]
+    lines = [(" " * GAP).join(row).rstrip() for row in zip(*columns, strict=True)]
     return [*lines, *notes(found)]
 
 
@@ -278,10 +268,10 @@ def show_live(watch: Watch, pause: float) -> None:
     def drawn(found: Sequence[Snapshot]) -> RenderableType:
         made = table(found, console.width)
         grid = Drawn(box=None, padding=(0, GAP, 0, 0), pad_edge=False)
-        for column in made.columns:
+        for column, _ in made:
             side: Any = "right" if column.is_number else "left"
             grid.add_column(column.title, justify=side, no_wrap=True)
-        for row in made.rows:
+        for row in zip(*(shown for _, shown in made), strict=True):
             grid.add_row(*map(Text, row))  # Text: rich has brackets for its markup
         return Group(grid, *(Text(note, style="dim") for note in notes(found)))
 

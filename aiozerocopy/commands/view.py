@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import ssl
 import time
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING
 import anyio
 
 import aiozerocopy as azc
-from aiozerocopy.client import TokenRefused, connect_frames
+from aiozerocopy._net.foreign_streams import drop_stream
+from aiozerocopy._net.frame_header import MAGIC
+from aiozerocopy.client import TokenRefused, connect_frames, open_stream
 from aiozerocopy.commands import ending
-from aiozerocopy.commands.answers import obstacle
 from aiozerocopy.commands.options import (
     Parser,
     add_client_tls,
@@ -27,12 +29,26 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from aiozerocopy.commands.options import Address
     from aiozerocopy.framing import ReceivedFrame
 
 FFPLAY = "ffplay -v error -f rawvideo -pixel_format {pix_fmt} -video_size {size} -"
 OTHER_NAME = (62, 64)  # what OpenSSL says of a certificate for another host or IP
 EVERY = 1.0  # seconds from line to line
 SILENCE = 0.4  # seconds without a first frame, until it is said why
+PATIENCE = 0.4  # seconds for an answer to a greeting
+
+# How an answer begins, and what that means for a viewer.
+_WEB = "is for browsers: view needs the port of serve --tcp"
+_ENCRYPTED = "speaks TLS: say --tls, or --tls-ca FILE"
+_NO_TOKEN = "wants a token: say --token"
+_FOREIGN = "is another program's: view needs the port of serve --tcp"
+_MEANINGS = {
+    b"HTTP/": _WEB,
+    b"\x16\x03": _ENCRYPTED,  # a handshake
+    b"\x15\x03": _ENCRYPTED,  # an alert
+    b"\x15": _NO_TOKEN,  # what `admission` says to a wrong token
+}
 
 
 class Meter:
@@ -99,7 +115,7 @@ class Viewer:
         self._process: azc.Process | None = None
 
     async def run(self) -> None:
-        """Receive until the server ends, or so many frames have come."""
+        """Receive until the server ends, or --frames have come."""
         # (in tasks, since a cancelled one does not wait for the program at the end)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._explain_silence)
@@ -193,6 +209,49 @@ class Viewer:
             f"its certificate is not one that {trusted} vouches for "
             f"({error.verify_message}): --tls-ca FILE says whom to trust"
         )
+
+
+# ---- who answers at an address, if no frames come from there -------------------------
+
+
+async def obstacle(
+    address: Address, ssl_context: ssl.SSLContext | None, *, has_token: bool
+) -> str | None:
+    """What keeps a viewer from getting frames there; None if nothing is known.
+
+    A server that waits for something else says nothing.  So a second connection greets
+    it as TLS does, at which each of our servers shows what it is.
+
+    Raises:
+        OSError: nobody answers at all.
+    """
+    answer = b""
+    with anyio.move_on_after(PATIENCE):
+        stream = await open_stream(*address, ssl_context=ssl_context)
+        try:
+            with contextlib.suppress(
+                anyio.EndOfStream, anyio.BrokenResourceError, ssl.SSLError
+            ):
+                await stream.send(_greeting())
+                answer = await stream.receive(16)
+        finally:
+            await drop_stream(stream)
+    if not answer or answer.startswith(MAGIC):
+        return None
+    for beginning, meaning in _MEANINGS.items():
+        if answer.startswith(beginning):
+            return None if meaning is _NO_TOKEN and has_token else meaning
+    return _FOREIGN
+
+
+def _greeting() -> bytes:
+    """What a TLS client says first."""
+    said = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(
+            ssl.MemoryBIO(), said, server_hostname="localhost"
+        ).do_handshake()
+    return said.read()
 
 
 def _parser() -> Parser:

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozerocopy.ffmpeg.formats import Audio
-
 # FFmpeg need not probe a raw input.  (It would read seconds of it before the next one.)
 AT_ONCE = ["-probesize", "32"]
 _STANDARD_OUTPUT = ("-", "pipe:", "pipe:1")
@@ -178,12 +176,3 @@ def input_arguments(source: str | os.PathLike[str] | Sequence[str]) -> list[str]
     if "-i" not in arguments[-2:-1]:
         raise ValueError(f"input arguments end with '-i' and a name, not {arguments}")
     return arguments
-
-
-def audio_arguments(audio: Audio | None, pipe: str) -> list[str]:
-    """FFmpeg's arguments for samples that the program sends."""
-    if audio is None:
-        return []
-    rate, channels = str(audio.rate), str(audio.channels)
-    raw = ["-f", audio.format, "-ar", rate, "-ac", channels]
-    return [*AT_ONCE, *raw, "-i", pipe]

@@ -1,29 +1,170 @@
-"""What FFmpeg is told of colours: how to make them, and what a film says of them."""
+"""The colours of a film: who converts them, what FFmpeg is told, and what a film says.
+
+A film that is written
+    `plan` decides which YUV is made of RGB, by us or by FFmpeg, and how it is told.
+
+A film that is read
+    Films are YUV 4:2:0 as a rule, and programs want RGB, which has twice as many bytes.
+    So FFmpeg is first asked for frames as they are, if it can be asked again: what it
+    says of them decides whether we convert them.  Where we cannot, it is started once
+    more: see `Request`.
+
+    As they are they come as YUV4MPEG: a line about the film, and one before each frame.
+    FFmpeg writes that from the decoder's memory, but copies each frame for rawvideo.
+"""
 
 from __future__ import annotations
 
+import itertools
+import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from aiozerocopy.ffmpeg.codecs import RGB, named_in
+from aiozerocopy.frames import PIXELS, PLANES, Colour, Conversion
+
 if TYPE_CHECKING:
-    from aiozerocopy.frames import Colour
+    from collections.abc import Sequence
+
+    from aiozerocopy.ffmpeg.codecs import Choice
+    from aiozerocopy.ffmpeg.facts import Facts
+    from aiozerocopy.frames import Matrix
+    from aiozerocopy.streams import ReceiveStream
+
+_FILTERING = ("-vf", "-filter", "-filter:v", "-filter:v:0", "-filter_complex", "-lavfi")
+_GREY = ("gray", "mono", "ya", "xyz")
+# FFmpeg's formats that take frames in whatever pixel format.
+_RAW = ("null", "rawvideo", "framecrc", "framehash", "framemd5")
+# Encoders without odd widths and heights, where the picture is 4:2:0.
+_PAD = "pad=ceil(iw/2)*2:ceil(ih/2)*2"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How frames become a film."""
+
+    pix_fmt: str  # of the frames that FFmpeg gets
+    before: list[str]  # of its inputs
+    of_input: list[str]
+    of_output: list[str]
+    conversion: Conversion | None = None  # what we do ourselves
+    is_padded: bool = False
+
+
+def plan(
+    pix_fmt: str,
+    size: tuple[int, int],
+    choice: Choice,
+    options: Sequence[str],
+    colour: Colour,
+    *,
+    ours: bool,
+    ends_as_yuv: bool = False,
+) -> Plan:
+    """How frames of this format become what the encoder wants.
+
+    ``options`` are the user's own, which win.  Frames that end as 4:2:0 are converted
+    by us, unless ``ours`` is false or the user has filters, which may want all of them.
+    ``ends_as_yuv`` tells of an encoder whose format FFmpeg chooses.
+    """
+    target = _last(options, "-pix_fmt") or choice.pix_fmt
+    is_raw = target is None and _last(options, "-f") in _RAW
+    if is_raw or named_in(options) == "copy":  # frames stay as they are
+        return Plan(pix_fmt, [], [], list(options))
+    filtered = any(word in _FILTERING for word in options)
+    if target is not None and target.startswith("yuvj"):  # JPEG has but one meaning
+        colour = replace(colour, matrix="bt601", full_range=True)
+    if pix_fmt.startswith("yuvj"):  # older FFmpegs believe the name, and no tag
+        pix_fmt = pix_fmt.replace("yuvj", "yuv")
+        colour = replace(colour, full_range=True)
+    is_rgb = pix_fmt.startswith(RGB)
+    is_grey = pix_fmt.startswith(_GREY)
+    if is_grey and choice.is_lossless:  # fewer levels would be a loss
+        colour = replace(colour, full_range=True)
+    conversion = None
+    if ours and pix_fmt in PIXELS and target in PLANES and not filtered:
+        conversion = Conversion(pix_fmt, target, size, colour)
+        pix_fmt = target
+    for_yuv = ends_as_yuv if target is None else _is_yuv(target)
+    is_padded = choice.codec is not None and not filtered and _needs_even(target, size)
+    filters: list[str] = []
+    if is_rgb and conversion is None and not (target or "").startswith(RGB):
+        filters += _filters(colour, for_yuv=for_yuv)
+    elif is_grey and for_yuv:
+        filters += _filters(colour, for_yuv=True, of_grey=True)
+    if is_padded:
+        filters.append(_PAD)
+    if choice.filters:
+        filters.append(choice.filters)
+    of_output = _encoder(choice, [] if filtered else filters)
+    of_input: list[str] = []
+    if _is_yuv(pix_fmt):
+        of_input = _tags(colour)
+    elif is_rgb:  # newer FFmpegs write what the frames say, and not the options
+        of_input = _meaning(colour)
+    if for_yuv:
+        of_output += _tags(colour)
+    elif is_rgb:
+        of_output += _meaning(colour)
+    return Plan(
+        pix_fmt,
+        list(choice.before),
+        of_input,
+        [*of_output, *options],
+        conversion,
+        is_padded,
+    )
+
+
+def _encoder(choice: Choice, filters: Sequence[str]) -> list[str]:
+    arguments: list[str] = []
+    if filters:
+        arguments += ["-vf", ",".join(filters)]
+    if choice.codec is not None:
+        arguments += ["-c:v", choice.codec, *choice.arguments]
+    if choice.pix_fmt is not None and not choice.filters:
+        arguments += ["-pix_fmt", choice.pix_fmt]
+    return arguments
+
+
+def _needs_even(pix_fmt: str | None, size: tuple[int, int]) -> bool:
+    """Is it 4:2:0 of an odd size?"""
+    subsampled = pix_fmt is not None and ("420" in pix_fmt or pix_fmt == "nv12")
+    return subsampled and any(side % 2 for side in size)
+
+
+def _is_yuv(pix_fmt: str) -> bool:
+    return not pix_fmt.startswith((*RGB, *_GREY))
+
+
+def _last(options: Sequence[str], name: str) -> str | None:
+    """The value of an option; of two, the last wins."""
+    found = None
+    for option, value in itertools.pairwise(options):
+        if option == name:
+            found = value
+    return found
+
+
+# ---- what FFmpeg is told --------------------------------------------------------
 
 _MATRIX_TAG = {"bt709": "bt709", "bt601": "smpte170m", "bt2020": "bt2020nc"}
 
 
-def meaning(colour: Colour) -> list[str]:
+def _meaning(colour: Colour) -> list[str]:
     """What red, green and blue are: for an input of RGB, and any output."""
     primaries, transfer = colour.primaries, colour.transfer
     return ["-color_primaries", primaries, "-color_trc", transfer]
 
 
-def tags(colour: Colour) -> list[str]:
+def _tags(colour: Colour) -> list[str]:
     """For an input of YUV frames, and an output of them."""
     levels = "pc" if colour.full_range else "tv"
     matrix = _MATRIX_TAG[colour.matrix]
-    return [*meaning(colour), "-colorspace", matrix, "-color_range", levels]
+    return [*_meaning(colour), "-colorspace", matrix, "-color_range", levels]
 
 
-def filters(colour: Colour, *, for_yuv: bool, of_grey: bool = False) -> list[str]:
+def _filters(colour: Colour, *, for_yuv: bool, of_grey: bool = False) -> list[str]:
     """By these FFmpeg makes YUV of RGB or grey, if that is what its encoder wants.
 
     Some encoders write what the frames say of themselves, so they are told too.  Grey
@@ -38,3 +179,113 @@ def filters(colour: Colour, *, for_yuv: bool, of_grey: bool = False) -> list[str
         f"scale=out_color_matrix={colour.matrix}:out_range={levels}{how}",
         f"setparams={told}",
     ]
+
+
+# ---- a film that is read ---------------------------------------------------------
+
+# By FFmpeg's names.
+_OUR_PLANES = ("yuv420p", "yuvj420p")
+_MATRICES: dict[str, Matrix] = {"bt709": "bt709", "bt2020nc": "bt2020"}
+_MATRICES |= {"smpte170m": "bt601", "bt470bg": "bt601"}
+
+_RGB = re.compile(r"rgb|bgr|gbr")
+_YUV = re.compile(r"yuv|nv\d|p[024]1\d|uyvy|vuy")
+_FORMAT_OPTION = re.compile(r"-pix_fmt(:.*)?|-vcodec|-c(odec)?(:v.*)?|-s(:v.*)?")
+_FILTER = re.compile(r"-vf|-/?filter|-lavfi")
+
+
+def guessed_matrix(size: tuple[int, int]) -> Matrix:
+    """What players take for the matrix of a film that does not say."""
+    width, height = size
+    return "bt709" if width >= 1280 or height >= 720 else "bt601"
+
+
+def conversion_of(facts: Facts, pix_fmt: str) -> Conversion | None:
+    """Ours from FFmpeg's frames to the format that is wanted, if that is as good.
+
+    It is not where frames were scaled: from the film's own, FFmpeg gets more colour.
+    """
+    frames, film = facts.frames, facts.film
+    if pix_fmt not in PIXELS or frames.pix_fmt not in _OUR_PLANES or film is None:
+        return None
+    if frames.interlaced or film.size not in (frames.size, frames.size[::-1]):
+        return None
+    matrix: Matrix | None = guessed_matrix(film.size)
+    if frames.matrix is not None:
+        matrix = _MATRICES.get(frames.matrix)
+    if matrix is None or max(frames.size) > 1 << 15:
+        return None
+    full_range = frames.full_range or frames.pix_fmt == "yuvj420p"
+    colour = Colour(matrix, full_range)
+    return Conversion(pix_fmt, "yuv420p", frames.size, colour)
+
+
+@dataclass(frozen=True)
+class Request:
+    """How FFmpeg is asked for frames.
+
+    ``as_they_are`` asks for YUV4MPEG, in the format that the frames have.  FFmpeg takes
+    a film that does not tell its matrix for BT.601; ``is_bt709`` tells it otherwise.
+    """
+
+    pix_fmt: str
+    options: list[str]
+    as_they_are: bool = False
+    is_bt709: bool = False
+
+    def arguments(self) -> list[str]:
+        """For the output."""
+        if self.as_they_are:
+            return [*self.options, "-f", "yuv4mpegpipe"]
+        options = _telling_bt709(self.options) if self.is_bt709 else self.options
+        return [*options, "-pix_fmt", self.pix_fmt, "-f", "rawvideo"]
+
+    async def first_bytes(self, stream: ReceiveStream) -> bytes:
+        """Some of the first frame.  FFmpeg has logged what there is to know by then.
+
+        Raises: as `ReceiveStream.receive`.
+        """
+        begun = await stream.receive(1)
+        if not self.as_they_are:
+            return begun
+        while not (frames := begun.partition(b"\n")[2]):
+            begun += await stream.receive(4096)
+        return frames
+
+    def may_be_as_they_are(self) -> bool:
+        """Could a conversion of ours be as good?"""
+        fixed = any(map(_FORMAT_OPTION.fullmatch, self.options))
+        return self.pix_fmt in PIXELS and not fixed
+
+    def better(self, facts: Facts | None) -> Request:
+        """How it should have been asked: these frames came, or none (facts is None)."""
+        if facts is None:
+            return replace(self, as_they_are=False)
+        if self.as_they_are and conversion_of(facts, self.pix_fmt):
+            return self
+        is_bt709 = self._must_tell_bt709(facts)
+        return replace(self, as_they_are=False, is_bt709=is_bt709)
+
+    def _must_tell_bt709(self, facts: Facts) -> bool:
+        film = facts.film
+        return (
+            film is not None
+            and film.matrix is None
+            and _YUV.match(film.pix_fmt) is not None
+            and _RGB.search(self.pix_fmt) is not None
+            and guessed_matrix(film.size) == "bt709"
+            and _telling_bt709(self.options) != self.options
+        )
+
+
+def _telling_bt709(options: list[str]) -> list[str]:
+    """The options with one more filter before the others, where we know how."""
+    tell = "setparams=colorspace=bt709"
+    filters = [at for at, option in enumerate(options) if _FILTER.match(option)]
+    if not filters:
+        return [*options, "-vf", tell]
+    *_, last = filters
+    graph = "".join(options[last + 1 : last + 2])
+    if options[last] not in ("-vf", "-filter:v") or graph.startswith("["):
+        return options
+    return [*options[: last + 1], f"{tell},{graph}", *options[last + 2 :]]

@@ -20,7 +20,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aiozerocopy.ffmpeg.asking import ask
+from aiozerocopy.ffmpeg.binary import ask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _FRAGMENTED = ("mp4", "m4v", "mov")
 _SINGLE = (*_FRAGMENTED, "mkv", "webm", "ts", "m2ts", "flv", "avi", "gif", "apng")
 FRAGMENTS = "+frag_keyframe+delay_moov+default_base_moof"  # for -movflags
+# By the scheme of a URL: the container that goes there.
+_SCHEMES = {"rtmp": "flv", "rtmps": "flv", "srt": "mpegts", "udp": "mpegts"}
+_SCHEMES |= {"tcp": "mpegts", "rtsp": "rtsp"}
 _FRAMES = re.compile(r"^frame=(\d+)", re.MULTILINE)
 
 
@@ -93,7 +96,7 @@ class Destination:
     async def _put_index_in_front(self, ffmpeg: str) -> None:
         usual = self._beside("indexed")
         try:
-            status, _ = await ask(
+            status, _, _ = await ask(
                 *(ffmpeg, "-loglevel", "error", "-y", "-i", f"file:{self.unfinished}"),
                 *("-map", "0", "-c", "copy", "-movflags", "+faststart"),
                 f"file:{usual}",
@@ -105,7 +108,7 @@ class Destination:
 
     async def _frames(self, ffmpeg: str) -> int:
         """How many can be read of what there is."""
-        _, said = await ask(
+        _, said, _ = await ask(
             *(ffmpeg, "-loglevel", "quiet", "-fflags", "+discardcorrupt"),
             *("-i", f"file:{self.unfinished}"),
             *("-map", "0:v:0", "-c", "copy", "-progress", "pipe:1", "-f", "null", "-"),
@@ -139,3 +142,23 @@ def destination_of(output: object, *, overwrite: bool) -> Destination | None:
     if os.path.exists(path) and not os.path.isfile(path):
         return None
     return Destination(path, overwrite=overwrite)
+
+
+# ---- what a film is, by its name -----------------------------------------------------
+
+
+def container_of(output: str | os.PathLike[str]) -> str:
+    """ "flv" or "mpegts" for the URLs that are known, else the end of the name."""
+    name = os.fspath(output)
+    scheme, found, _ = name.partition("://")
+    if found and scheme in _SCHEMES:
+        return _SCHEMES[scheme]
+    return os.path.splitext(name)[1][1:].lower()
+
+
+def muxer_of(place: str, arguments: Sequence[str]) -> list[str]:
+    """What a URL does not say by its end."""
+    scheme, found, _ = place.partition("://")
+    if not found or scheme not in _SCHEMES or "-f" in arguments:
+        return []
+    return ["-f", _SCHEMES[scheme]]

@@ -11,11 +11,11 @@ from anyio.abc import ByteReceiveStream
 
 from aiozerocopy._core.receiving import RECEIVE_SIZE
 from aiozerocopy.ffmpeg.arguments import checked_rate, words
-from aiozerocopy.ffmpeg.clients import LIMIT, Clients
 from aiozerocopy.ffmpeg.destination import FRAGMENTS
 from aiozerocopy.ffmpeg.mkv_clusters import MKVClusters
 from aiozerocopy.ffmpeg.mp4_fragments import MP4Fragments
-from aiozerocopy.ffmpeg.running import FFmpegError
+from aiozerocopy.ffmpeg.run import FFmpegError
+from aiozerocopy.ffmpeg.subscriptions import LIMIT, Clients
 from aiozerocopy.ffmpeg.ts_packets import TSPackets
 from aiozerocopy.ffmpeg.writer import TIMEOUT, Writer
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from fractions import Fraction
 
-    from aiozerocopy.ffmpeg.encoders import Quality
-    from aiozerocopy.ffmpeg.formats import Audio
-    from aiozerocopy.ffmpeg.pieces import Cutter
-    from aiozerocopy.ffmpeg.running import Running
+    from aiozerocopy.ffmpeg.codecs import Quality
+    from aiozerocopy.ffmpeg.cutter import Cutter
+    from aiozerocopy.ffmpeg.layouts import Audio
+    from aiozerocopy.ffmpeg.run import Run
     from aiozerocopy.frames import Colour
     from aiozerocopy.streams import ReceiveStream
 
@@ -106,9 +106,8 @@ class Encoder(Writer, ByteReceiveStream):
         low_delay: bool = False,
         group: int | None = None,
         timeout: float | None = TIMEOUT,
-        peer: str = "reads",
     ) -> None:
-        """Look at the arguments; FFmpeg is started later.
+        """Check the arguments.  FFmpeg starts when the Encoder is opened.
 
         Raises:
             ValueError, TypeError: arguments that mean nothing.
@@ -138,7 +137,6 @@ class Encoder(Writer, ByteReceiveStream):
             colour=colour,
             convert=convert,
             timeout=timeout,
-            peer=peer,
         )
         self._choose = partial(self._choose, low_delay=low_delay)
         self._finished = False
@@ -189,11 +187,11 @@ class Encoder(Writer, ByteReceiveStream):
         """
         await self._look_at_end(self._open_running())
 
-    async def _look_at_end(self, running: Running) -> None:
+    async def _look_at_end(self, running: Run) -> None:
         await running.process.wait()
-        self.frames_written: int = running.child.status().frames
-        if running.child.has_failed:
-            raise running.child.failure()
+        self.frames_written: int = running.status().frames
+        if running.has_failed:
+            raise running.failure()
         if running.video.stats.bytes_sent == 0:
             raise FFmpegError("no frame was sent, so there is no film")
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozerocopy.ffmpeg.pieces import Piece, unmarked
+from aiozerocopy.ffmpeg.cutter import Cutter, Piece
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     Data = memoryview | bytearray
 
@@ -21,11 +21,10 @@ _VIDEO = 1
 _SIMPLE_BLOCK, _GROUP, _BLOCK, _REFERENCE = 0xA3, 0xA0, 0xA1, 0xFB
 
 
-class MKVClusters:
-    """A `Cutter` of Matroska and WebM, with clusters that say how long they are."""
+class MKVClusters(Cutter):
+    """Cuts Matroska and WebM, with clusters that say how long they are."""
 
     def __init__(self) -> None:
-        self.header: bytes = b""
         self._data = bytearray()  # that are not a whole element yet
         self._video = 0  # the number of the video track
         self._has_begun = False  # a cluster has come
@@ -53,12 +52,6 @@ class MKVClusters:
             if name == _TRACKS:
                 self._look_at_tracks(memoryview(element)[start:])
         return pieces
-
-    def rest(self) -> list[Piece]:
-        return []  # a cluster says how long it is
-
-    def gap(self) -> Callable[[bytes], bytes]:
-        return unmarked
 
     def _look_at_tracks(self, tracks: memoryview) -> None:
         for _, track in _children(tracks, _TRACK):

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozerocopy.ffmpeg.pieces import Piece, unmarked
+from aiozerocopy.ffmpeg.cutter import Cutter, Piece
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 _HEAD = 8  # of a box: its size, and its kind
 _LONG_HEAD = 16  # the size is 1, and the real one follows
 _NO_SYNC = 0x10000  # in a sample's flags: it needs others to be decoded
 
 
-class MP4Fragments:
-    """A `Cutter` of fragmented MP4 and MOV."""
+class MP4Fragments(Cutter):
+    """Cuts fragmented MP4 and MOV."""
 
     def __init__(self) -> None:
-        self.header: bytes = b""
         self._data = bytearray()  # that are not a whole box yet
         self._boxes: list[bytes] = []  # of the piece that has begun
         self._key: bool | None = None  # of that piece, once its ``moof`` is there
@@ -36,12 +35,6 @@ class MP4Fragments:
             if (piece := self._take(box)) is not None:
                 pieces.append(piece)
         return pieces
-
-    def rest(self) -> list[Piece]:
-        return []  # a fragment says how long it is
-
-    def gap(self) -> Callable[[bytes], bytes]:
-        return unmarked
 
     def _next_box(self) -> bytes | None:
         if len(self._data) < _HEAD:

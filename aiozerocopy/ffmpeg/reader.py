@@ -21,11 +21,12 @@ from aiozerocopy.ffmpeg.arguments import (
     part_arguments,
     words,
 )
-from aiozerocopy.ffmpeg.converting import ReceivingConverter
-from aiozerocopy.ffmpeg.decoding import Request, conversion_of
-from aiozerocopy.ffmpeg.finding import environment, find_ffmpeg
-from aiozerocopy.ffmpeg.probing import Facts, facts_in, frame_layout
-from aiozerocopy.ffmpeg.running import QUIETLY, FFmpegError, failure
+from aiozerocopy.ffmpeg.binary import QUIETLY, environment, find_ffmpeg
+from aiozerocopy.ffmpeg.colours import Request, conversion_of
+from aiozerocopy.ffmpeg.converters import ReceivingConverter, let_go
+from aiozerocopy.ffmpeg.facts import Facts, facts_in
+from aiozerocopy.ffmpeg.layouts import frame_layout
+from aiozerocopy.ffmpeg.run import FFmpegError, failure
 from aiozerocopy.pool import Frame, FramePool
 from aiozerocopy.process import LAST_WORDS, Process, open_process
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self, TypeVar
 
-    from aiozerocopy.ffmpeg.formats import Layout
+    from aiozerocopy.ffmpeg.layouts import Layout
     from aiozerocopy.streams import ReceiveStream
 
     Seconds = float | Fraction | str
@@ -122,7 +123,7 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
         convert: Literal["auto", "ffmpeg"] = "auto",
         ffmpeg: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Look at the arguments; FFmpeg is started later.
+        """Check the arguments.  FFmpeg starts when the Reader is opened.
 
         Raises:
             ValueError, TypeError: arguments that mean nothing.
@@ -180,7 +181,7 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
         return self
 
     async def _ask(self, binary: str) -> Facts | None:
-        """Start FFmpeg, and again as long as it is to be asked otherwise."""
+        """Start FFmpeg, and start it again while there is a better request."""
         request = self._request
         if not self._is_file():
             return await self._start(binary, request)
@@ -278,7 +279,7 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
     async def _next(
         self, stream: ReceiveStream, layout: Layout
     ) -> Frame | npt.NDArray[Any]:
-        if self._converter is None:
+        if self._converter is None:  # (as deep as the other: for the line of a warning)
             return await self._as_it_is(stream, layout)
         room, spare = partial(self._room, layout), partial(self._spare, layout)
         return await self._converter.receive(room, spare)
@@ -290,8 +291,7 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
         try:
             await stream.receive_exactly(frame)
         except BaseException:
-            if isinstance(frame, Frame):
-                frame.release()
+            let_go(frame)
             raise
         return frame
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozerocopy.ffmpeg.pieces import Piece
+from aiozerocopy.ffmpeg.cutter import Cutter, Piece
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,8 +22,8 @@ _SYNC = 0x47
 _VIDEO = {0x01, 0x02, 0x10, 0x1B, 0x24, 0x33}
 
 
-class TSPackets:
-    """A `Cutter` of MPEG-TS with one programme, whose tables are one packet each."""
+class TSPackets(Cutter):
+    """Cuts MPEG-TS with one programme, whose tables are one packet each."""
 
     def __init__(self) -> None:
         self._data = bytearray()  # that are not a whole packet yet
@@ -32,10 +32,6 @@ class TSPackets:
         self._pat = self._pmt = b""
         self._pmt_pid = -1
         self._streams: dict[int, int] = {}  # what kind each is
-
-    @property
-    def header(self) -> bytes:
-        return self._pat + self._pmt
 
     def feed(self, data: bytes) -> list[Piece]:
         self._data += data
@@ -63,9 +59,11 @@ class TSPackets:
             pid = (packet[1] & 0x1F) << 8 | packet[2]
             if pid == 0:
                 self._pat = packet
+                self.header = self._pat + self._pmt
                 self._pmt_pid = _pmt_pid(_section(packet))
             elif pid == self._pmt_pid:
                 self._pmt = packet
+                self.header = self._pat + self._pmt
                 self._streams = _streams(_section(packet))
             elif pid in self._streams:
                 pieces = self.rest()

@@ -12,10 +12,9 @@ import anyio
 
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.lifetime import Stats
-from aiozerocopy.ffmpeg import available, encoders
+from aiozerocopy.ffmpeg import codecs
 from aiozerocopy.ffmpeg.arguments import (
     AT_ONCE,
-    audio_arguments,
     checked_format,
     checked_rate,
     checked_size,
@@ -23,21 +22,24 @@ from aiozerocopy.ffmpeg.arguments import (
     output_arguments,
     words,
 )
-from aiozerocopy.ffmpeg.converting import SendingConverter
-from aiozerocopy.ffmpeg.destination import Destination, destination_of
-from aiozerocopy.ffmpeg.finding import find_ffmpeg
-from aiozerocopy.ffmpeg.formats import Audio, Layout
-from aiozerocopy.ffmpeg.plan import Plan, plan
-from aiozerocopy.ffmpeg.probing import frame_layout
-from aiozerocopy.ffmpeg.progress import Status
-from aiozerocopy.ffmpeg.running import QUIETLY, FFmpegError, Running, start
+from aiozerocopy.ffmpeg.binary import QUIETLY, find_ffmpeg
+from aiozerocopy.ffmpeg.colours import Plan, plan
+from aiozerocopy.ffmpeg.converters import SendingConverter
+from aiozerocopy.ffmpeg.destination import (
+    Destination,
+    container_of,
+    destination_of,
+    muxer_of,
+)
+from aiozerocopy.ffmpeg.layouts import Audio, Layout, frame_layout, layout_of
+from aiozerocopy.ffmpeg.run import FFmpegError, Run, start
+from aiozerocopy.ffmpeg.status import Status
 from aiozerocopy.frames import Colour
 from aiozerocopy.process import GRACE
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
     from fractions import Fraction
-    from types import TracebackType
 
     from typing_extensions import Buffer, Self
 
@@ -69,9 +71,8 @@ class Writer:
     the samples come by `send_audio`.  Send pictures and sound from two tasks: FFmpeg
     lets neither get far ahead of the other, so both must be able to wait.
 
-    ``ffmpeg`` names the binary.  ``peer`` is how it reads, see `open_writer`.  An
-    FFmpeg that has done nothing for ``timeout`` seconds (None: for ever), while it had
-    something to do, is killed.
+    ``ffmpeg`` names the binary.  An FFmpeg that has done nothing for ``timeout``
+    seconds (None: for ever), while it had something to do, is killed.
 
     The end of the block finishes the film.  If an exception ends the block, the film
     has the frames sent before it.  `abort` leaves nothing of it.
@@ -90,16 +91,15 @@ class Writer:
         audio: Audio | Path | Sequence[str] | None = None,
         ffmpeg: Path | None = None,
         *,
-        quality: encoders.Quality | None = None,
+        quality: codecs.Quality | None = None,
         preset: str | None = None,
         bitrate: str | float | None = None,
         colour: Colour | None = None,
         convert: Literal["auto", "ffmpeg"] = "auto",
         overwrite: bool = True,
         timeout: float | None = TIMEOUT,
-        peer: str = "reads",
     ) -> None:
-        """Look at the arguments; FFmpeg is started later.
+        """Check the arguments.  FFmpeg starts when the Writer is opened.
 
         Raises:
             ValueError, TypeError: arguments that mean nothing.
@@ -115,7 +115,7 @@ class Writer:
         elif audio is not None:
             self._sound = input_arguments(audio)
         self._layout: Layout | None = None
-        self._running: Running | None = None
+        self._running: Run | None = None
         self._converter: SendingConverter | None = None
         self._destination: Destination | None = None
         self._closed = False
@@ -124,15 +124,14 @@ class Writer:
         if convert not in ("auto", "ffmpeg"):
             raise ValueError(f"convert is 'auto' or 'ffmpeg', not {convert!r}")
         self._binary = "" if ffmpeg is None else os.fspath(ffmpeg)
-        self._peer = peer
         self._timeout = timeout
         self._codec = codec
         self._choose = partial(
-            encoders.chosen,
+            codecs.chosen,
             quality=quality,
             preset=preset,
             bitrate=bitrate,
-            is_rgb=encoders.is_rgb_of_8_bits(self.pix_fmt),
+            is_rgb=_is_rgb_of_8_bits(self.pix_fmt),
         )
         self._colour = colour or Colour()
         self._convert = convert
@@ -164,7 +163,6 @@ class Writer:
             self._running = await start(
                 lambda progress, audio: self._command(made, progress, audio),
                 has_audio=self.audio is not None,
-                peer=self._peer,
                 patience=self._timeout,
                 gives_output=self._gives_output,
             )
@@ -177,17 +175,17 @@ class Writer:
 
     async def _plan(self) -> Plan:
         options = [*self._options, *self._before_output]
-        codec = encoders.named_in(options)
+        codec = codecs.named_in(options)
         ours = None
         if codec is None:
             container = self._container(options)
-            ours = await available.encoder_for(container, self._codec, self._binary)
+            ours = await codecs.encoder_for(container, self._codec, self._binary)
             codec = ours
         choice = self._choose(ours)
         is_told = choice.pix_fmt is not None or "-pix_fmt" in options
         may_be_rgb = is_told or codec is None
         if not may_be_rgb and codec is not None:
-            may_be_rgb = await available.takes_rgb(codec, self._binary)
+            may_be_rgb = await codecs.takes_rgb(codec, self._binary)
         made = plan(
             self.pix_fmt,
             self.size,
@@ -207,12 +205,12 @@ class Writer:
 
     def _container(self, options: Sequence[str]) -> str:
         """What kind of film it is, by which its encoder is chosen."""
-        return "" if "-f" in options else encoders.container_of(self._place)
+        return "" if "-f" in options else container_of(self._place)
 
     def _command(self, made: Plan, progress: str, audio: str) -> list[str]:
         width, height = self.size
         arguments = made.of_output
-        place = [*encoders.muxer_of(self._place, arguments), self._place]
+        place = [*muxer_of(self._place, arguments), self._place]
         overwrite = self._overwrite
         if self._destination is not None:
             place, overwrite = self._destination.arguments(arguments), True
@@ -222,7 +220,8 @@ class Writer:
             *(*AT_ONCE, *made.of_input, "-f", "rawvideo", "-pix_fmt", made.pix_fmt),
             *("-video_size", f"{width}x{height}", "-framerate", str(self.fps)),
             *("-i", "pipe:0"),
-            *(*audio_arguments(self.audio, audio), *self._sound),
+            *([] if self.audio is None else _raw_audio(self.audio, audio)),
+            *self._sound,
             *(*arguments, *place),
         ]
 
@@ -287,12 +286,12 @@ class Writer:
         if running.audio is not None:
             await running.audio.aclose()
 
-    def _open_for_frames(self, planes: Sequence[Buffer]) -> Running:
+    def _open_for_frames(self, planes: Sequence[Buffer]) -> Run:
         running = self._open_running()
         self.layout.check(planes)
         return running
 
-    def _open_running(self) -> Running:
+    def _open_running(self) -> Run:
         if self._running is None:
             raise self._not_open()
         if self._closed:
@@ -325,12 +324,12 @@ class Writer:
     @property
     def status(self) -> Status:
         """What FFmpeg has reported last: frames, fps, bitrate and more."""
-        return Status() if self._running is None else self._running.child.status()
+        return Status() if self._running is None else self._running.status()
 
     @property
     def log(self) -> str:
         """What FFmpeg has said last: warnings and errors."""
-        return "" if self._running is None else self._running.child.log
+        return "" if self._running is None else self._running.log
 
     @property
     def returncode(self) -> int | None:
@@ -381,9 +380,9 @@ class Writer:
                 self._converter.close()
         await self._keep(running)
 
-    async def _keep(self, running: Running) -> None:
+    async def _keep(self, running: Run) -> None:
         """FFmpeg has written all: the film takes its place."""
-        self.frames_written = running.child.status().frames
+        self.frames_written = running.status().frames
         if self._destination is None:
             return
         if running.video.stats.bytes_sent == 0:
@@ -418,12 +417,9 @@ class Writer:
             self._discard()
 
     async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
+        self, _kind: object, error: BaseException | None, _traceback: object
     ) -> None:
-        if exc_val is None:
+        if error is None:
             await self.aclose()
             return
         # Finish the file if FFmpeg is quick enough, but let none of its errors hide the
@@ -434,7 +430,7 @@ class Writer:
             contextlib.suppress(StreamBroken),
         ):
             await self.aclose()
-        self._tell_what_is_left(exc_val)
+        self._tell_what_is_left(error)
 
     def __del__(self) -> None:
         running = getattr(self, "_running", None)
@@ -454,3 +450,18 @@ class Writer:
             state = f"ended with code {code}"
         width, height = self.size
         return f"<{type(self).__name__} {width}x{height} {self.pix_fmt}, {state}>"
+
+
+def _is_rgb_of_8_bits(pix_fmt: str) -> bool:
+    """Is each byte red, green or blue, or alpha?"""
+    layout = layout_of(pix_fmt, (1, 1))
+    return (
+        layout is not None and layout.itemsize == 1 and pix_fmt.startswith(codecs.RGB)
+    )
+
+
+def _raw_audio(audio: Audio, pipe: str) -> list[str]:
+    """FFmpeg's arguments for samples that the program sends."""
+    rate, channels = str(audio.rate), str(audio.channels)
+    raw = ["-f", audio.format, "-ar", rate, "-ac", channels]
+    return [*AT_ONCE, *raw, "-i", pipe]

@@ -13,7 +13,7 @@ leased     a `Picture`, or a view or array made of it, is alive     all are gone
 Only an idle buffer is submitted to.  ``picture.release()`` invalidates
 ``picture.view``; what cannot be invalidated (an array, a slice, a send in progress)
 keeps the buffer leased until it is gone too.  So a picture that is being sent is
-never overwritten, whoever released it, and a forgotten one is collected.
+never overwritten, even if it was released, and a forgotten one is collected.
 
 **Closed while a picture lives**: idle and reading buffers are deleted; a leased one
 stays mapped and readable, and is deleted when its last view is gone (in the thread of
@@ -39,6 +39,6 @@ from aiozerocopy._core import extras
 with extras.optional("aiozerocopy.gl", "gl"):
     from aiozerocopy.gl._functions import ContextLost as ContextLost
     from aiozerocopy.gl._functions import GLError as GLError
-    from aiozerocopy.gl._measuring import measure as measure
     from aiozerocopy.gl._picture import Picture as Picture
     from aiozerocopy.gl._readback import Readback as Readback
+    from aiozerocopy.gl._transfer import measure as measure

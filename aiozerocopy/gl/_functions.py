@@ -6,7 +6,7 @@ import ctypes
 from ctypes import c_char_p, c_int, c_ssize_t, c_ubyte, c_uint, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy.gl._current import ContextSwitch, is_released
+from aiozerocopy.gl._context import ContextSwitch, is_released
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -1,4 +1,4 @@
-"""A pixel-pack buffer, and the picture that lends its memory."""
+"""A picture, and the pixel-pack buffer whose memory it lends, with its fence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import anyio.lowlevel
 
 from aiozerocopy._core.leases import Lease
 from aiozerocopy.gl import _functions as gl
-from aiozerocopy.gl._fence import Fence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +40,7 @@ class Picture(Lease):
         self.dtype = "uint8"
 
     def release(self) -> None:
-        """Let go of it; again is no error.  `view` cannot be used afterwards."""
+        """Let go of it.  Idempotent.  `view` cannot be used afterwards."""
         view = self._view
         super().release()
         if view is not None:
@@ -51,6 +50,40 @@ class Picture(Lease):
     def __repr__(self) -> str:
         state = "released" if self._view is None else f"{self.nbytes:,} bytes"
         return f"<Picture {self.pix_fmt} {self.shape}, {state}>"
+
+
+class Fence:
+    """A fence among OpenGL's commands: passed once all that was queued before is done.
+
+    It is polled, never waited for.  The context is current in all calls.
+    """
+
+    def __init__(self, functions: Functions) -> None:
+        self._gl = functions
+        self._sync: int | None = functions.FenceSync(gl.SYNC_GPU_COMMANDS_COMPLETE, 0)
+        if not self._sync:
+            functions.check("a fence was made")
+            raise gl.GLError("no fence could be made")
+        functions.Flush()  # or a fence polled without flushing might never pass
+
+    def poll(self) -> bool:
+        """Has it been passed?"""
+        if self._sync is None:
+            return True
+        state = self._gl.ClientWaitSync(self._sync, 0, 0)
+        if state == gl.TIMEOUT_EXPIRED:
+            return False
+        if state not in (gl.ALREADY_SIGNALED, gl.CONDITION_SATISFIED):
+            self._gl.check("a fence was polled")
+            raise gl.GLError(f"a fence cannot be waited for: {state:#x}")
+        self.drop()
+        return True
+
+    def drop(self) -> None:
+        """Give it back.  Idempotent."""
+        if self._sync is not None:
+            self._gl.DeleteSync(self._sync)
+            self._sync = None
 
 
 class Slot:

@@ -13,17 +13,14 @@ import anyio.lowlevel
 import moderngl
 
 from aiozerocopy._core.change import RemoteChange
-from aiozerocopy.gl._current import is_released
-from aiozerocopy.gl._drawing import Drawing
-from aiozerocopy.gl._fence import Fence
+from aiozerocopy.gl._context import is_released
 from aiozerocopy.gl._functions import ContextLost, Functions, GLError
-from aiozerocopy.gl._measuring import fastest
-from aiozerocopy.gl._picture import Picture, Slot
+from aiozerocopy.gl._picture import Fence, Picture, Slot
 from aiozerocopy.gl._planes import Format
+from aiozerocopy.gl._transfer import Transfer, fastest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -86,9 +83,8 @@ class Readback:
         self._persistent = mapping != "copy" and self._gl.has_storage
         self._submitted: deque[Slot] = deque()
         self._reading = anyio.Lock()
-        self._change = (
-            RemoteChange()
-        )  # a frame was submitted, a slot is free, or closed
+        # A frame was submitted, a slot is free, or this was closed.
+        self._change = RemoteChange()
         self._slots: list[Slot] = []
         with self._gl.current():
             self._open(depth)
@@ -96,7 +92,7 @@ class Readback:
 
     def _open(self, depth: int) -> None:
         nbytes = self._format.nbytes
-        self._drawing = Drawing(self._gl, self._format)
+        self._transfer = Transfer(self._gl, self._format)
         self._gl.forget_errors()
         try:
             for _ in range(depth):
@@ -220,7 +216,7 @@ class Readback:
         if slot is None:
             raise anyio.WouldBlock
         with self._gl.current():
-            slot.begin(lambda: self._drawing.read(framebuffer))
+            slot.begin(lambda: self._transfer.read(framebuffer))
         return slot
 
     async def _picture(self, slot: Slot) -> Picture:
@@ -292,7 +288,7 @@ class Readback:
     def close(self) -> None:
         """Delete the buffers; those of living pictures once they are gone.
 
-        Whoever waits gets anyio.ClosedResourceError.  Again is no error.
+        Tasks that wait get anyio.ClosedResourceError.  Idempotent.
         """
         if self._closed:
             return
@@ -307,7 +303,7 @@ class Readback:
         for slot in self._slots:
             if not slot.is_leased:
                 slot.delete()
-        self._drawing.release()
+        self._transfer.release()
 
     def _on_return(self, slot: Slot) -> None:
         """A slot's memory came back, in any thread, maybe in a garbage collection."""
@@ -320,23 +316,13 @@ class Readback:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     def __del__(self) -> None:

@@ -8,6 +8,14 @@ WebSocket (FFmpeg encodes it once for all), JPEG in a multipart stream (encoded 
 frame), or the pixels themselves over a WebSocket (sent as they are, without a copy).
 
 `app` is the same page as an ASGI application, `aiohttp_app` as one of aiohttp.
+
+server     our own server                 asgi, on_aiohttp  in servers of others
+site       what is offered                guard      which requests are refused, and why
+modes      the ways to watch, and feeds   assets     the files of the page
+h264       one FFmpeg for all viewers     jpeg       one picture for all viewers
+pixels     what can be shown, messages    download   a film's file
+exchange   the seam: requests, viewers    request    a request, a refusal
+http       requests on our connections    websocket  viewers on them
 """
 
 from typing import TYPE_CHECKING, Any
@@ -25,7 +33,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """Who does not use aiohttp does not need it."""
+        """Import aiohttp only where it is used: it is optional."""
         if name != "aiohttp_app":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         with extras.optional("aiozerocopy.web.aiohttp_app", "aiohttp"):

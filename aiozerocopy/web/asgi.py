@@ -20,13 +20,14 @@ import anyio
 
 from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy.web.exchange import (
-    CLOSE_SECONDS,
+    MAX_MESSAGE,
+    MAX_WORDS,
     POLICY_VIOLATION,
     TOO_BIG,
     UPGRADE,
-    Outlet,
+    ForeignViewer,
+    Talk,
     breaking,
-    in_one_piece,
 )
 from aiozerocopy.web.guard import Guard
 from aiozerocopy.web.modes import Modes
@@ -36,10 +37,9 @@ from aiozerocopy.web.request import (
     Refused,
     Request,
     fields_of,
+    joined,
 )
 from aiozerocopy.web.site import MODES, PATIENCE, VIEWERS, Site
-from aiozerocopy.web.talk import MAX_MESSAGE, Talk
-from aiozerocopy.web.waiting import MAX_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
@@ -83,20 +83,16 @@ def app(
     Raises:
         ValueError: an unknown mode, or none that can be offered here; no viewers.
     """
-    return WebApp(
-        hub,
-        Modes(hub, modes, quality, patience, max_viewers),
-        Guard(None, token, hosts, origins),
-        title,
-    )
+    ways = Modes(hub, modes, quality, patience, max_viewers)
+    return WebApp(Site(hub, ways, Guard(None, token, hosts, origins), title))
 
 
 class WebApp:
     """What `app` returns: call it as ASGI says."""
 
-    def __init__(self, hub: Broadcast, modes: Modes, guard: Guard, title: str) -> None:
-        self._modes = modes
-        self._site = Site(hub, modes, guard, title)
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._modes = site.modes
 
     @property
     def viewers(self) -> int:
@@ -111,7 +107,8 @@ class WebApp:
     def close(self) -> None:
         """End what every viewer gets, for good.
 
-        The end of its own lifespan does that; but who mounts it has the lifespan.
+        The end of its lifespan does that.  A mounted application has no lifespan: call
+        this at the end of the outer one.
         """
         self._modes.close()
 
@@ -142,10 +139,10 @@ class WebApp:
 
 def request_of(scope: Scope) -> Request:
     """Raises: Refused, for an address that makes no sense, or without its end."""
-    headers: dict[str, str] = {}
-    for raw_name, raw_value in scope["headers"]:
-        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    headers = joined(
+        (name.decode("latin-1"), value.decode("latin-1"))
+        for name, value in scope["headers"]
+    )
     query = scope["query_string"].decode("latin-1")
     return Request(
         method=scope.get("method", "GET"),
@@ -239,13 +236,11 @@ class _Http:
         raise Refused(426, "this is for WebSockets only", UPGRADE)
 
 
-class _Answer:
-    """An answer that has no end, to somebody who watches it."""
-
-    wrap = staticmethod(in_one_piece)
+class _Answer(ForeignViewer):
+    """An answer that has no end."""
 
     def __init__(self, server: _Server) -> None:
-        self.stream = Outlet(self._deliver)
+        super().__init__()
         self._server = server
 
     async def _deliver(self, data: bytes) -> None:
@@ -256,20 +251,15 @@ class _Answer:
             if (await self._server.receive())["type"] == "http.disconnect":
                 break
 
-    async def close(self, code: int, reason: str) -> None:
-        if self.stream.is_open:
-            self.stream.is_open = False
-            with anyio.move_on_after(CLOSE_SECONDS):
-                await self._server.say("http.response.body", body=b"")
+    async def _say_goodbye(self, code: int, reason: str) -> None:
+        await self._server.say("http.response.body", body=b"")
 
 
-class _WebSocket:
+class _WebSocket(ForeignViewer):
     """A WebSocket: first what it asks for, then, if that was accepted, who watches."""
 
-    wrap = staticmethod(in_one_piece)
-
     def __init__(self, scope: Scope, server: _Server) -> None:
-        self.stream = Outlet(self._deliver)
+        super().__init__()
         self._can_say_why = "websocket.http.response" in (scope.get("extensions") or {})
         self._server = server
 
@@ -321,11 +311,8 @@ class _WebSocket:
                 return
         self.stream.is_open = False
 
-    async def close(self, code: int, reason: str) -> None:
-        if self.stream.is_open:
-            self.stream.is_open = False
-            with anyio.move_on_after(CLOSE_SECONDS):
-                await self._server.say("websocket.close", code=code, reason=reason)
+    async def _say_goodbye(self, code: int, reason: str) -> None:
+        await self._server.say("websocket.close", code=code, reason=reason)
 
 
 _EXCHANGES: dict[str, Callable[[Scope, _Server], ForeignExchange]] = {

@@ -21,8 +21,8 @@ import anyio
 import anyio.to_thread
 
 from aiozerocopy.relays import relay
+from aiozerocopy.web.exchange import first_to_end
 from aiozerocopy.web.request import Refused
-from aiozerocopy.web.waiting import first_to_end
 
 if TYPE_CHECKING:
     from aiozerocopy.relays import Relay
@@ -95,8 +95,8 @@ class Download:
 
 
 def _open(path: Path) -> FileIO:
-    """Raises: OSError, also for what is no file."""
-    # (a FIFO, put there meanwhile, must not hold us up)
+    """Raises: OSError, also if it is not a file."""
+    # O_NONBLOCK: a FIFO that was put there meanwhile must not hold us up.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return FileIO(fd)
@@ -105,7 +105,7 @@ def _open(path: Path) -> FileIO:
 
 
 def _named(name: str) -> str:
-    """Its name for those who know only plain ones, and for the others."""
+    """The file's name: in ASCII for old clients, and in UTF-8."""
     plain = re.sub(r"[^ -~]|[\"\\%]", "_", name)
     return f"filename=\"{plain}\"; filename*=UTF-8''{quote(name)}"
 
@@ -125,7 +125,7 @@ def wanted(request: Request, headers: dict[str, str], size: int) -> range:
     elif last is None or last >= first:
         part = range(first, size if last is None else min(last + 1, size))
     else:
-        part = None  # a mistake, and not to be minded
+        part = None  # an invalid range, which a server ignores
     if part is None:
         return range(size)
     if not part:

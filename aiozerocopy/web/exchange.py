@@ -17,6 +17,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+import anyio
+
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._net.foreign_streams import MessageStream
 
@@ -35,6 +37,19 @@ if TYPE_CHECKING:
 GOING_AWAY, POLICY_VIOLATION, TOO_BIG, CANNOT = 1001, 1008, 1009, 4406
 UPGRADE = {"Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
 CLOSE_SECONDS = 1.0  # that a goodbye may take
+
+# A viewer has only to watch, so it may say next to nothing.
+MAX_MESSAGE = 4 << 10  # bytes
+MAX_EVENTS = 100  # fragments, pings and pongs at once
+EVENTS_A_SECOND = 50  # in the long run
+MAX_WORDS = 64  # pieces of a body, where it is not a WebSocket
+
+PEER_LEFT = (
+    anyio.BrokenResourceError,
+    anyio.ClosedResourceError,
+    anyio.EndOfStream,
+    TimeoutError,
+)
 
 
 class Viewer(Protocol):
@@ -57,7 +72,7 @@ class Viewer(Protocol):
 class Exchange(Protocol):
     """A request's answer, as a server takes it.
 
-    All of it raises what `waiting.PEER_LEFT` has, once the client is gone.
+    All of it raises what `PEER_LEFT` has, once the client is gone.
     """
 
     async def respond(
@@ -80,10 +95,39 @@ class Exchange(Protocol):
 
 
 class ForeignExchange(Exchange, Protocol):
-    """The same of a server that is not ours, which is also told of refusals."""
+    """An `Exchange` of a server that is not ours, which is also told of refusals."""
 
     async def refuse(self, refusal: Refused) -> None:
         """Send an error, as nothing has been sent."""
+
+
+async def first_to_end(*waits: Callable[[], Awaitable[object]]) -> int:
+    """Run them side by side until one returns, or finds that the peer left; which?"""
+    ended: list[int] = []
+
+    async def run(number: int, wait: Callable[[], Awaitable[object]]) -> None:
+        with contextlib.suppress(*PEER_LEFT):
+            await wait()
+        ended.append(number)
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for number, wait in enumerate(waits):
+            tasks.start_soon(run, number, wait)
+    return ended[0]
+
+
+class Talk:
+    """Counts what one viewer says, to limit its rate."""
+
+    def __init__(self) -> None:
+        self._allowed_at = 0.0  # when the next event would be, at the rate allowed
+
+    def is_too_fast(self) -> bool:
+        """Count an event."""
+        now, each = anyio.current_time(), 1 / EVENTS_A_SECOND
+        self._allowed_at = max(self._allowed_at, now - MAX_EVENTS * each) + each
+        return self._allowed_at > now
 
 
 def as_it_is(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
@@ -141,3 +185,25 @@ class Outlet(MessageStream):
         self.is_open = False
         if self._drop is not None:
             self._drop()
+
+
+class ForeignViewer:
+    """Somebody who watches through a server that is not ours."""
+
+    wrap = staticmethod(in_one_piece)
+
+    def __init__(self, drop: Callable[[], object] | None = None) -> None:
+        self.stream: Outlet = Outlet(self._deliver, drop)
+
+    async def close(self, code: int, reason: str) -> None:
+        if self.stream.is_open:
+            self.stream.is_open = False
+            with anyio.move_on_after(CLOSE_SECONDS):
+                await self._say_goodbye(code, reason)
+
+    async def _deliver(self, data: bytes) -> None:
+        """Send one message."""
+        raise NotImplementedError
+
+    async def _say_goodbye(self, code: int, reason: str) -> None:
+        """Nothing to do where the server ends the answer by itself."""

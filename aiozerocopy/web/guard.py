@@ -9,7 +9,7 @@ import socket
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from aiozerocopy.web import assets, missing_token
+from aiozerocopy.web import assets
 from aiozerocopy.web.request import Refused
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Guard:
         given = _token_of(request)
         is_right = secrets.compare_digest(given.encode(), self._token.encode())
         if not (given and is_right):
-            raise missing_token.refusal(request, is_wrong=bool(given))
+            raise _without_token(request, is_wrong=bool(given))
 
     def _is_known(self, name: str) -> bool:
         if name in self._names or "*" in self._names or is_loopback(name):
@@ -82,6 +82,24 @@ def _token_of(request: Request) -> str:
         if kind.lower() != "bearer":
             return ""
     return given.strip()
+
+
+def _without_token(request: Request, *, is_wrong: bool) -> Refused:
+    """A page that asks a browser for the token; a line of text for programs."""
+    challenge = {"WWW-Authenticate": "Bearer"}
+    if "text/html" not in request.headers.get("accept", ""):
+        text = "this token is wrong" if is_wrong else "a token is needed: /?token=..."
+        return Refused(401, text, challenge)
+    page = assets.filled(
+        assets.TOKEN_PAGE,
+        headline="This token is wrong" if is_wrong else "A token is needed",
+        explanation=(
+            "Links change when a stream is started anew. Ask for the link again."
+            if is_wrong
+            else "Only who has the whole link may watch. Open it, or enter its token."
+        ),
+    )
+    return Refused(401, page, {**challenge, **assets.headers(assets.TOKEN_PAGE)})
 
 
 def is_loopback(name: str) -> bool:

@@ -16,20 +16,22 @@ import contextlib
 import logging
 import math
 import os
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 import anyio
 
+from aiozerocopy._core.change import Change
 from aiozerocopy._core.errors import IncompleteReceive, StreamBroken
 from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
 from aiozerocopy.broadcast.frame_queue import FrameQueue
-from aiozerocopy.ffmpeg import finding
+from aiozerocopy.ffmpeg import binary
 from aiozerocopy.opening import open_writer
 from aiozerocopy.process import open_process
-from aiozerocopy.web.packets import Packet, PacketQueue
-from aiozerocopy.web.pictures import (
+from aiozerocopy.web.exchange import first_to_end
+from aiozerocopy.web.pixels import (
     H264,
     H264_CONFIGURATION,
     REASON,
@@ -38,7 +40,6 @@ from aiozerocopy.web.pictures import (
     reason_message,
     websocket_message,
 )
-from aiozerocopy.web.waiting import first_to_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from aiozerocopy.broadcast import Broadcast, Client, Event, Published
     from aiozerocopy.process import Process
     from aiozerocopy.streams import ReceiveStream
-    from aiozerocopy.web.pictures import PictureFormat
+    from aiozerocopy.web.pixels import PictureFormat
 
 GROUP = 60  # frames from one key frame to the next
 FPS = 30  # which FFmpeg is told; bits a frame follow from it, and few would be blocks
@@ -72,7 +73,7 @@ _AVC_PREFIX = 5  # frame type and codec, packet type, composition time
 def ffmpeg_if_any() -> str | None:
     """The FFmpeg to use, if there is one."""
     with contextlib.suppress(FileNotFoundError):
-        return finding.find_ffmpeg()
+        return binary.find_ffmpeg()
     return None
 
 
@@ -101,6 +102,63 @@ def ffmpeg_command(ffmpeg: str, picture: PictureFormat) -> list[str]:
     ]
 
 
+@dataclass(frozen=True)
+class Packet:
+    """One message for the viewers, shared by all."""
+
+    buffers: Sequence[Buffer]
+    kind: int  # of its payload: see `pixels`
+    key: bool
+
+    @property
+    def nbytes(self) -> int:
+        return sum(len(memoryview(buffer)) for buffer in self.buffers)
+
+    @property
+    def is_picture(self) -> bool:
+        return self.kind == H264
+
+
+class PacketQueue:
+    """Packets that wait for one viewer; too many, and it goes on at a key frame."""
+
+    def __init__(self, limit: int) -> None:
+        self.dropped: int = 0  # pictures
+        self._limit = limit
+        self._packets: FrameQueue[Packet] = FrameQueue()
+        self._ended = False
+        self._change = Change()
+
+    def push(self, packet: Packet) -> None:
+        if not packet.is_picture or self._packets.accepts(packet):
+            self._packets.append(packet)
+        else:
+            self.dropped += 1
+        if len(self._packets) > self._limit:
+            self._drop_all()
+        self._change.happen()
+
+    def _drop_all(self) -> None:
+        """The newest configuration stays: the next key frame needs it."""
+        dropped = self._packets.drop_to(0)
+        self.dropped += sum(packet.is_picture for packet in dropped)
+        needed = [packet for packet in dropped if packet.kind == H264_CONFIGURATION]
+        for configuration in needed[-1:]:
+            self._packets.append(configuration)
+
+    def end(self) -> None:
+        self._ended = True
+        self._change.happen()
+
+    async def next(self) -> Packet | None:
+        """The next packet; None at the end."""
+        while not self._packets:
+            if self._ended:
+                return None
+            await self._change.next()
+        return self._packets.pop()
+
+
 class _Run:
     """One FFmpeg: the picture it was started for, and which frames are inside of it."""
 
@@ -109,7 +167,7 @@ class _Run:
         self.begun = anyio.Event()  # the picture is known
         self.changed = anyio.Event()  # it is another one now
         self.failure = ""
-        self._tell = tell  # sends a packet to those who watch
+        self._tell = tell  # sends a packet to all viewers
         self._configuration: list[Packet] = []
         self._reason: list[Packet] = []  # why the newest frame cannot be shown
         # The last key frame, and all that followed.
@@ -139,7 +197,7 @@ class _Run:
         return (frame.view,)
 
     def _explain(self, frame: Published, reason: UnknownPicture) -> None:
-        packet = _packet_of(reason_message(frame, reason), REASON, key=False)
+        packet = Packet(reason_message(frame, reason), REASON, key=False)
         self._reason = [packet]
         self._tell(packet)
 
@@ -157,16 +215,15 @@ class _Run:
         picture, prefix, payload = self.picture, tag[:_AVC_PREFIX], tag[_AVC_PREFIX:]
         assert picture is not None
         if prefix[1] == 0:
-            self._configuration = [
-                _packet(payload, H264_CONFIGURATION, picture, True, 0, 0)
-            ]
+            packet = _packet(payload, H264_CONFIGURATION, picture, 0, 0, key=True)
+            self._configuration = [packet]
             return self._configuration
         if prefix[1] == 1:
             self._encoded.append((prefix[0] >> 4 == 1, payload))
         ready = []
         while self._encoded and self._sent:
             key, payload = self._encoded.popleft()
-            packet = _packet(payload, H264, picture, key, *self._sent.popleft())
+            packet = _packet(payload, H264, picture, *self._sent.popleft(), key=key)
             if self._latest.accepts(packet):
                 self._latest.append(packet)
             if key:
@@ -183,33 +240,23 @@ def _packet(
     payload: memoryview,
     kind: int,
     picture: PictureFormat,
-    key: bool,
     sequence: int,
     timestamp_ns: int,
+    *,
+    key: bool,
 ) -> Packet:
-    buffers = websocket_message(
-        payload,
-        kind,
-        picture,
-        key=key,
-        sequence=sequence,
-        timestamp_ns=timestamp_ns,
-    )
-    return _packet_of(buffers, kind, key=key)
-
-
-def _packet_of(buffers: Sequence[Buffer], kind: int, *, key: bool) -> Packet:
-    nbytes = sum(len(memoryview(buffer)) for buffer in buffers)
-    return Packet(buffers, nbytes, kind, key)
+    buffers = websocket_message(payload, kind, picture, sequence, timestamp_ns, key=key)
+    return Packet(buffers, kind, key)
 
 
 class H264Encoder:
-    """The encoder, and the queues of those who watch."""
+    """The encoder, and the queues of its viewers."""
 
     def __init__(self, hub: Broadcast, ffmpeg: str) -> None:
         self._hub = hub
         self._ffmpeg = ffmpeg
-        # Weak: what a signal's exception keeps from being taken out goes with its task.
+        # Weak: if a signal's exception keeps one from being taken out, it goes with its
+        # task.
         self._queues: WeakSet[PacketQueue] = WeakSet()
         self._running = False
         self._scope: anyio.CancelScope | None = None
@@ -291,7 +338,7 @@ class H264Encoder:
                 raise StreamBroken(f"no frame: {client.error}")
             argv = ffmpeg_command(self._ffmpeg, run.picture)
             async with open_process(
-                argv, stdin=read_fd, stdout=True, env=finding.environment()
+                argv, stdin=read_fd, stdout=True, env=binary.environment()
             ) as ffmpeg:
                 try:
                     distribute = partial(self._distribute, run, ffmpeg)

@@ -1,7 +1,7 @@
 """One client's HTTP: requests read under limits, answers with every header they need.
 
 h11 reads a request's line and headers, once they are complete and known to be small.
-Bodies are not read, and whoever is refused hears why.  Answers are written here: h11
+Bodies are not read, and a refused client is told why.  Answers are written here: h11
 keeps no HTTP/1.0 connection open.
 
 No client holds up the others: the event loop has a turn after each request, and after
@@ -11,26 +11,35 @@ each piece of one.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+import ssl
+from typing import TYPE_CHECKING, TypeAlias, cast
 from urllib.parse import urlsplit
 
 import anyio
 import anyio.lowlevel
 import h11
+from anyio.streams.tls import TLSStream
 
+from aiozerocopy._core.errors import StreamBroken
+from aiozerocopy._net.foreign_streams import WholeSender
 from aiozerocopy.web.request import (
     COMMON_HEADERS,
     SEND_SECONDS,
     Refused,
     Request,
     fields_of,
+    joined,
     refuse_body,
 )
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Mapping
 
-    from aiozerocopy.web.secure import Connection
+    from anyio.abc import ByteStream
+    from typing_extensions import Buffer
+
+    from aiozerocopy.streams import Stream
 
 MAX_HEADER = 16 << 10  # bytes of a request's line and headers
 MAX_LINES = 100  # of these; each takes its time
@@ -73,10 +82,10 @@ def parse_request(event: h11.Request) -> Request:
     """Raises: Refused, for another version, or a target that is no address."""
     if not event.http_version.startswith(b"1."):
         raise Refused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
-    headers: dict[str, str] = {}
-    for raw_name, raw_value in event.headers:
-        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    headers = joined(
+        (name.decode("latin-1"), value.decode("latin-1"))
+        for name, value in event.headers
+    )
     authority = headers.get("host", "")
     try:
         target = event.target.decode("ascii")
@@ -102,10 +111,10 @@ def parse_request(event: h11.Request) -> Request:
 class HttpConnection:
     """The server's side of one connection; ``on_answer`` hears of every status."""
 
-    def __init__(self, stream: Connection, on_answer: Callable[[int], object]) -> None:
+    def __init__(self, stream: HttpStream, on_answer: Callable[[int], object]) -> None:
         self.stream = stream
         self._unread = bytearray()
-        self._is_answered = False  # (who says nothing may be refused, too)
+        self._is_answered = False  # (also for a silent client, which may be refused)
         self._is_last = False  # the connection ends after this answer
         self._is_head = False
         self._version = "1.1"
@@ -183,9 +192,7 @@ class HttpConnection:
         """
         if body or not self._is_head:
             headers = {**headers, "Content-Length": str(len(body))}
-        head = self._head(status, headers)
-        with anyio.fail_after(SEND_SECONDS):
-            await self.stream.send(head if self._is_head else head + body)
+        await self._send(status, headers, b"" if self._is_head else body)
 
     async def refuse(self, refusal: Refused) -> None:
         """Send an error, in such a way that the client can read it."""
@@ -196,13 +203,11 @@ class HttpConnection:
         await self._say_goodbye()
 
     async def begin(self, status: int, headers: Mapping[str, str], length: int) -> None:
-        """Begin an answer of so many bytes, which the caller sends itself.
+        """Begin an answer of ``length`` bytes, which the caller sends itself.
 
-        None may follow where the method is HEAD.
+        For HEAD the caller sends none.
         """
-        head = self._head(status, {**headers, "Content-Length": str(length)})
-        with anyio.fail_after(SEND_SECONDS):
-            await self.stream.send(head)
+        await self._send(status, {**headers, "Content-Length": str(length)})
 
     async def start(self, headers: Mapping[str, str]) -> bool:
         """Begin an answer that has no end, of which the caller sends the rest itself.
@@ -213,9 +218,7 @@ class HttpConnection:
         is_chunked = self._version != "1.0"
         if is_chunked:
             headers = {**headers, "Transfer-Encoding": "chunked"}
-        head = self._head(200, headers)
-        with anyio.fail_after(SEND_SECONDS):
-            await self.stream.send(head)
+        await self._send(200, headers)
         return is_chunked
 
     async def switch(self, headers: Mapping[str, str]) -> bytes:
@@ -224,12 +227,12 @@ class HttpConnection:
         What came after the request is returned.
         """
         self._is_last = True
-        head = self._head(101, {**headers, "Connection": "Upgrade"})
-        with anyio.fail_after(SEND_SECONDS):
-            await self.stream.send(head)
+        await self._send(101, {**headers, "Connection": "Upgrade"})
         return bytes(self._unread)
 
-    def _head(self, status: int, headers: Mapping[str, str]) -> bytes:
+    async def _send(
+        self, status: int, headers: Mapping[str, str], body: bytes = b""
+    ) -> None:
         self._is_answered = True
         self._on_answer(status)
         fields = {**COMMON_HEADERS}
@@ -240,7 +243,9 @@ class HttpConnection:
         fields.update(headers)
         lines = [f"{name}: {value}" for name, value in fields.items()]
         first = f"HTTP/1.1 {status} {REASONS[status]}"
-        return "\r\n".join([first, *lines, "", ""]).encode("latin-1")
+        head = "\r\n".join([first, *lines, "", ""]).encode("latin-1")
+        with anyio.fail_after(SEND_SECONDS):
+            await self.stream.send(head + body)
 
     async def _say_goodbye(self) -> None:
         """Close our half, and read until theirs is closed.
@@ -262,3 +267,56 @@ def _check_head(head: bytes | bytearray) -> None:
         raise Refused(431, "the request's headers are too long")
     if _CONTROL.search(head):
         raise Refused(400, "not HTTP: a control character is in it")
+
+
+class SecureStream(WholeSender):
+    """TLS over a stream of ours, with what the web server needs of both.
+
+    Not without a copy: every byte is encrypted from user memory into other user memory,
+    for each viewer again.
+    """
+
+    def __init__(self, tls: TLSStream) -> None:
+        super().__init__(tls)
+        self._tls = tls
+        self._plain = cast("Stream", tls.transport_stream)
+
+    @property
+    def _raw_socket(self) -> socket.socket:
+        return self._plain._raw_socket
+
+    async def send(self, item: Buffer = b"", *more: Buffer) -> None:
+        try:
+            await super().send(item, *more)
+        except ssl.SSLError as error:
+            raise StreamBroken(f"TLS: {error}") from error
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        """As `Stream.receive`.
+
+        Raises:
+            EndOfStream, StreamBroken, StreamClosed: as there.
+        """
+        try:
+            return await self._tls.receive(max_bytes)
+        except ssl.SSLError as error:
+            raise StreamBroken(f"TLS: {error}") from error
+
+    async def send_eof(self) -> None:
+        """Nothing to do: half of a TLS connection cannot be closed."""
+
+    def abort(self) -> None:
+        """Close at once, without a goodbye."""
+        self._plain.abort()
+
+
+HttpStream: TypeAlias = "Stream | SecureStream"
+
+
+def http_stream(stream: ByteStream) -> HttpStream:
+    """What `serving` admitted, plain or TLS."""
+    return (
+        SecureStream(stream)
+        if isinstance(stream, TLSStream)
+        else cast("Stream", stream)
+    )

@@ -1,4 +1,4 @@
-"""JPEG, encoded once a frame in a worker thread, for all who watch it so.
+"""JPEG, encoded once a frame in a worker thread, for all viewers of that kind.
 
 simplejpeg does it where it is installed (1080p in about 5 ms), else Pillow.
 """
@@ -13,13 +13,13 @@ import anyio
 import anyio.to_thread
 
 from aiozerocopy.frames import to_rgb24
-from aiozerocopy.web.pictures import FORMATS, UnknownPicture, picture_format
+from aiozerocopy.web.pixels import FORMATS, UnknownPicture, picture_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiozerocopy.broadcast import Published
-    from aiozerocopy.web.pictures import PictureFormat, PixelFormat
+    from aiozerocopy.web.pixels import PictureFormat, PixelFormat
 
     Compress = Callable[[Any, PixelFormat, int], bytes]
     Part = tuple[bytes, ...]

@@ -1,32 +1,29 @@
-"""The ways to watch: which are offered, who uses them, and what those got."""
+"""The ways to watch: which are offered, who uses them, and what those got.
+
+A viewer that stops reading is disconnected after a while.  Until then the hub or the
+H.264 encoder keeps a bounded number of frames for it.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import anyio
 
+from aiozerocopy.broadcast.encodings import is_slow
 from aiozerocopy.web import jpeg
-from aiozerocopy.web.exchange import CANNOT, GOING_AWAY
+from aiozerocopy.web.exchange import CANNOT, GOING_AWAY, as_it_is, first_to_end
 from aiozerocopy.web.h264 import H264Encoder, ffmpeg_if_any
-from aiozerocopy.web.metrics import Metric
-from aiozerocopy.web.pictures import raw
+from aiozerocopy.web.pixels import raw
 from aiozerocopy.web.request import Refused
-from aiozerocopy.web.viewers import (
-    Counts,
-    Feed,
-    HubFeed,
-    PacketFeed,
-    wrapped,
-)
-from aiozerocopy.web.waiting import first_to_end
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from aiozerocopy.broadcast import Broadcast, Encode
+    from aiozerocopy.broadcast import Broadcast, Encode, Published
     from aiozerocopy.web.exchange import Exchange, Viewer, Wrap
     from aiozerocopy.web.request import Request
 
@@ -39,7 +36,7 @@ _FEED_ENDED, _VIEWER_LEFT = 0, 2  # what `Modes._show` returns
 
 
 class Modes:
-    """What can be watched here, and those who do: ``limit`` at a time."""
+    """The ways to watch, and their viewers: ``limit`` at a time."""
 
     def __init__(
         self,
@@ -57,9 +54,10 @@ class Modes:
         self._hub = hub
         self._patience = patience
         self._limit = limit
-        # Weak: what a signal's exception keeps from being taken out goes with its task.
+        # Weak: if a signal's exception keeps one from being taken out, it goes with its
+        # task.
         self._admitted: WeakSet[Exchange] = WeakSet()
-        self._feeds: WeakKeyDictionary[Feed, str] = WeakKeyDictionary()
+        self._feeds: WeakKeyDictionary[HubFeed | PacketFeed, str] = WeakKeyDictionary()
         self._closing = anyio.Event()
         ffmpeg = ffmpeg_if_any() if "h264" in modes else None
         self._h264 = H264Encoder(hub, ffmpeg) if ffmpeg else None
@@ -144,7 +142,7 @@ class Modes:
             self._encoders[key] = wrapped(*key)
         return self._encoders[key]
 
-    async def _show(self, viewer: Viewer, feed: Feed, mode: str) -> int:
+    async def _show(self, viewer: Viewer, feed: HubFeed | PacketFeed, mode: str) -> int:
         """Until one of these ends: the feed, the server, or the viewer's stay."""
         try:
             self._feeds[feed] = mode
@@ -156,35 +154,93 @@ class Modes:
 
     # -- statistics ---------------------------------------------------------------
 
-    def metrics(self) -> Iterator[Metric]:
-        """Counters for each mode."""
+    def counts(self) -> dict[str, tuple[int, Counts]]:
+        """By mode: how many watch now, and what they and those before them got."""
         counts = dict(self._past)
         watching = dict.fromkeys(self.modes, 0)
         for feed, mode in self._feeds.items():
             counts[mode] += feed.counts
             watching[mode] += 1
+        return {mode: (watching[mode], counts[mode]) for mode in self.modes}
 
-        def each(value: Callable[[str], float]) -> list[tuple[dict[str, str], float]]:
-            return [({"mode": mode}, value(mode)) for mode in self.modes]
 
-        yield Metric(
-            "web_viewers", "gauge", "Who watches.", each(lambda m: watching[m])
+# ---- feeds: they send frames to one viewer, from the hub or the H.264 encoder -------
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What viewers got."""
+
+    sent: int = 0
+    dropped: int = 0
+    bytes_sent: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.sent + other.sent,
+            self.dropped + other.dropped,
+            self.bytes_sent + other.bytes_sent,
         )
-        yield Metric(
-            "web_frames_sent_total",
-            "counter",
-            "Frames that viewers were sent.",
-            each(lambda mode: counts[mode].sent),
+
+
+class HubFeed:
+    """Frames from the hub for one viewer: always the newest, whole ones."""
+
+    def __init__(
+        self, hub: Broadcast, viewer: Viewer, encode: Encode, patience: float
+    ) -> None:
+        self._client = hub.attach(
+            viewer.stream, policy="latest", encode=encode, deadline=patience
         )
-        yield Metric(
-            "web_frames_dropped_total",
-            "counter",
-            "Frames that were skipped for slow viewers.",
-            each(lambda mode: counts[mode].dropped),
-        )
-        yield Metric(
-            "web_sent_bytes_total",
-            "counter",
-            "Bytes of those frames.",
-            each(lambda mode: counts[mode].bytes),
-        )
+
+    async def run(self) -> None:
+        """Until the viewer left, or was too slow."""
+        await self._client.wait_closed()
+
+    def close(self) -> None:
+        self._client.detach()
+
+    @property
+    def counts(self) -> Counts:
+        stats = self._client.stats
+        return Counts(stats.sent, stats.dropped, stats.bytes_sent)
+
+
+class PacketFeed:
+    """H.264 for one viewer, from the encoder that all share."""
+
+    def __init__(self, encoder: H264Encoder, viewer: Viewer, patience: float) -> None:
+        self._encoder = encoder
+        self._viewer = viewer
+        self._patience = patience
+        self._counts = Counts()
+        self._queue = encoder.subscribe()
+
+    async def run(self) -> None:
+        while (packet := await self._queue.next()) is not None:
+            buffers = self._viewer.wrap(packet.buffers)
+            with anyio.fail_after(self._patience):
+                await self._viewer.stream.send(*buffers)
+            self._counts += Counts(packet.is_picture, 0, packet.nbytes)
+
+    def close(self) -> None:
+        self._encoder.unsubscribe(self._queue)
+
+    @property
+    def counts(self) -> Counts:
+        return self._counts + Counts(dropped=self._queue.dropped)
+
+
+def wrapped(encode: Encode, wrap: Wrap) -> Encode:
+    """What makes messages that are ready to be sent."""
+    make: Any = encode
+    if wrap is as_it_is:
+        return encode
+
+    def at_once(frame: Published) -> Any:
+        return wrap(make(frame))
+
+    async def slowly(frame: Published) -> Any:
+        return wrap(await make(frame))
+
+    return slowly if is_slow(encode) else at_once

@@ -14,17 +14,17 @@ from aiohttp import WSMsgType, web
 
 from aiozerocopy.web.exchange import (
     CLOSE_SECONDS,
+    MAX_MESSAGE,
     POLICY_VIOLATION,
     UPGRADE,
-    Outlet,
+    ForeignViewer,
+    Talk,
     breaking,
-    in_one_piece,
 )
 from aiozerocopy.web.guard import Guard
 from aiozerocopy.web.modes import Modes
-from aiozerocopy.web.request import COMMON_HEADERS, Refused, Request, fields_of
+from aiozerocopy.web.request import COMMON_HEADERS, Refused, Request, fields_of, joined
 from aiozerocopy.web.site import MODES, PATIENCE, VIEWERS, Site
-from aiozerocopy.web.talk import MAX_MESSAGE, Talk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +48,7 @@ def aiohttp_app(
     max_viewers: int = VIEWERS,
     patience: float = PATIENCE,
 ) -> web.Application:
-    """The same as `app` for aiohttp: an application to add to another, or to run alone.
+    """`app` for aiohttp: an application to add to another, or to run alone.
 
         application.add_subapp("/viewer", azc.web.aiohttp_app(hub))
 
@@ -78,7 +78,7 @@ def aiohttp_app(
 
 
 async def _add_slash(request: web.Request) -> web.StreamResponse:
-    """What the page names would be sought beside it, and not below."""
+    """Without it a browser looks for the page's parts beside it, and not below."""
     place = f"./{request.rel_url.raw_name}/"
     query = request.rel_url.raw_query_string
     raise web.HTTPTemporaryRedirect(f"{place}?{query}" if query else place)
@@ -86,10 +86,7 @@ async def _add_slash(request: web.Request) -> web.StreamResponse:
 
 def request_of(request: web.Request) -> Request:
     """Raises: Refused, for an address that makes no sense."""
-    headers: dict[str, str] = {}
-    for raw_name, value in request.headers.items():
-        name = raw_name.lower()
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    headers = joined(request.headers.items())
     return Request(
         method=request.method,
         authority=headers.get("host", ""),
@@ -151,13 +148,11 @@ def _drop(request: web.Request) -> None:
         request.transport.abort()
 
 
-class _Answer:
-    """An answer that has no end, to somebody who watches it."""
-
-    wrap = staticmethod(in_one_piece)
+class _Answer(ForeignViewer):
+    """An answer that has no end; aiohttp ends it when the handler returns."""
 
     def __init__(self, request: web.Request, response: web.StreamResponse) -> None:
-        self.stream = Outlet(self._deliver, lambda: _drop(request))
+        super().__init__(lambda: _drop(request))
         self._request = request
         self._response = response
 
@@ -170,17 +165,12 @@ class _Answer:
         while transport is not None and not transport.is_closing():  # noqa: ASYNC110
             await anyio.sleep(LOOK_SECONDS)
 
-    async def close(self, code: int, reason: str) -> None:
-        """Nothing to do: aiohttp ends the answer when the handler returns."""
 
-
-class _WebSocket:
-    """A WebSocket, to somebody who watches it."""
-
-    wrap = staticmethod(in_one_piece)
+class _WebSocket(ForeignViewer):
+    """A WebSocket and its viewer."""
 
     def __init__(self, request: web.Request, socket: web.WebSocketResponse) -> None:
-        self.stream = Outlet(self._deliver, lambda: _drop(request))
+        super().__init__(lambda: _drop(request))
         self._socket = socket
 
     async def _deliver(self, data: bytes) -> None:
@@ -196,8 +186,5 @@ class _WebSocket:
                 await self.close(POLICY_VIOLATION, "too many messages")
         self.stream.is_open = False
 
-    async def close(self, code: int, reason: str) -> None:
-        if self.stream.is_open:
-            self.stream.is_open = False
-            with anyio.move_on_after(CLOSE_SECONDS):
-                await self._socket.close(code=code, message=reason.encode())
+    async def _say_goodbye(self, code: int, reason: str) -> None:
+        await self._socket.close(code=code, message=reason.encode())

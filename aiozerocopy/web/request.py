@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-# What every answer says: take it for what it is, and tell nobody the address, which
-# may hold the token.
+# What every answer says: no guessing of its type, and no Referer with the address,
+# which may hold the token.
 COMMON_HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -46,7 +46,7 @@ class Request:
     authority: str  # host and port that the client asked for
     path: str
     query: Mapping[str, str]
-    headers: Mapping[str, str]  # one that came more than once is joined by commas
+    headers: Mapping[str, str]  # as `joined` makes them
     version: str = "1.1"
     wants_websocket: bool = False
 
@@ -71,6 +71,15 @@ class Request:
         if self.version == "1.0":
             return "keep-alive" not in self.connection
         return "close" in self.connection
+
+
+def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Headers by their names in lower case; one that came twice, joined by a comma."""
+    found: dict[str, str] = {}
+    for raw_name, value in headers:
+        name = raw_name.lower()
+        found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
 
 
 def fields_of(query: str) -> dict[str, str]:

@@ -10,30 +10,31 @@ import anyio
 
 from aiozerocopy._net.block import Service
 from aiozerocopy._net.serving import GRACE, Server, serve_tcp
-from aiozerocopy.web.direct import DirectExchange
 from aiozerocopy.web.download import PATH, Download
+from aiozerocopy.web.exchange import CLOSE_SECONDS, MAX_WORDS, PEER_LEFT, as_it_is
 from aiozerocopy.web.guard import Guard
-from aiozerocopy.web.http import HttpConnection
-from aiozerocopy.web.metrics import Metric
+from aiozerocopy.web.http import READ_SIZE, HttpConnection, http_stream
 from aiozerocopy.web.modes import Modes
 from aiozerocopy.web.request import Refused
-from aiozerocopy.web.secure import connection_over
 from aiozerocopy.web.site import MODES, PATIENCE, VIEWERS, Site
-from aiozerocopy.web.waiting import PEER_LEFT
+from aiozerocopy.web.websocket import WebSocket
 
 if TYPE_CHECKING:
     import contextlib
     import os
     import ssl
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping, Sequence
 
     from anyio.abc import ByteStream
+    from typing_extensions import Buffer
 
     from aiozerocopy.broadcast import Broadcast
+    from aiozerocopy.web.exchange import Viewer
+    from aiozerocopy.web.http import HttpStream
     from aiozerocopy.web.request import Request
-    from aiozerocopy.web.secure import Connection
 
 UNSENT = 256 << 10  # bytes the kernel takes ahead for a viewer: more would be latency
+_LAST_CHUNK = b"0\r\n\r\n"
 
 
 def serve(
@@ -78,14 +79,12 @@ def serve(
         FileNotFoundError, PermissionError: of the ``file``.
         OSError: when it is entered, as `serve_tcp`.
     """
+    ways = Modes(hub, modes, quality, patience, connections)
     return WebServer(
-        Modes(hub, modes, quality, patience, connections),
-        Guard(host, token, hosts, origins),
+        Site(hub, ways, Guard(host, token, hosts, origins), title),
         (host, port),
         None if file is None else Download(file, patience),
-        hub=hub,
         token=token,
-        title=title,
         connections=connections,
         ssl_context=ssl_context,
     )
@@ -102,23 +101,20 @@ class WebServer(Service):
 
     def __init__(
         self,
-        modes: Modes,
-        guard: Guard,
+        site: Site,
         address: tuple[str | None, int],
-        download: Download | None = None,
+        download: Download | None,
         *,
-        hub: Broadcast,
         token: str | None,
-        title: str,
         connections: int,
         ssl_context: ssl.SSLContext | None,
     ) -> None:
-        self._modes = modes
+        self._site = site
         self._host = address[0]
         self._token = token
         self._limit = connections
         self._scheme = "https" if ssl_context else "http"
-        # Twice as many are accepted: those beyond the limit are told of it.
+        # Twice as many are accepted, so that clients beyond the limit are told of it.
         self._server: Server = serve_tcp(
             self._serve_client,
             *address,
@@ -128,8 +124,8 @@ class WebServer(Service):
         self._closing = False
         self._idle: set[anyio.CancelScope] = set()  # connections without a request now
         self._download = download
-        self._site = Site(hub, modes, guard, title, self._metrics)
         self._open = 0  # connections that are served
+        site.connections = lambda: self._open
 
     # -- its life -----------------------------------------------------------------
 
@@ -158,12 +154,12 @@ class WebServer(Service):
     @property
     def viewers(self) -> int:
         """How many watch now."""
-        return self._modes.viewers
+        return self._site.modes.viewers
 
     @property
     def modes(self) -> tuple[str, ...]:
         """The ways to watch that are offered, the best first."""
-        return self._modes.modes
+        return self._site.modes.modes
 
     async def _begin(self, undo: contextlib.AsyncExitStack) -> None:
         await undo.enter_async_context(self._server)
@@ -171,7 +167,7 @@ class WebServer(Service):
     async def aclose(self, grace: float | None = GRACE) -> None:
         """Stop accepting, tell the viewers, and end all after ``grace`` seconds."""
         self._closing = True
-        self._modes.close()
+        self._site.modes.close()
         for scope in self._idle:
             scope.cancel()
         await self._server.aclose(grace)
@@ -179,7 +175,7 @@ class WebServer(Service):
     # -- one connection -----------------------------------------------------------
 
     async def _serve_client(self, client: ByteStream) -> None:
-        stream = connection_over(client)
+        stream = http_stream(client)
         http = HttpConnection(stream, self._site.count)
         try:
             if self._open >= self._limit:
@@ -221,13 +217,8 @@ class WebServer(Service):
         else:
             await self._site.answer(DirectExchange(http), request)
 
-    def _metrics(self) -> Iterator[Metric]:
-        yield Metric(
-            "web_connections", "gauge", "Connections that are open.", [({}, self._open)]
-        )
 
-
-def _set_options(stream: Connection) -> None:
+def _set_options(stream: HttpStream) -> None:
     """Let the kernel buffer little for a viewer, and notice when it is gone."""
     sock = stream._raw_socket
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -239,3 +230,46 @@ def _set_options(stream: Connection) -> None:
     ):
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+class DirectExchange:
+    """One request of a connection of ours: what is sent goes out without a copy."""
+
+    def __init__(self, http: HttpConnection) -> None:
+        self._http = http
+
+    async def respond(
+        self, status: int, body: bytes, headers: Mapping[str, str]
+    ) -> None:
+        await self._http.respond(status, body, headers)
+
+    async def start(self, headers: Mapping[str, str]) -> Viewer:
+        is_chunked = await self._http.start(headers)
+        return _Answer(self._http.stream, is_chunked=is_chunked)
+
+    async def accept(self, request: Request) -> Viewer:
+        return await WebSocket.accept(self._http, request)
+
+
+class _Answer:
+    """An answer that has no end, and its viewer."""
+
+    def __init__(self, stream: HttpStream, *, is_chunked: bool) -> None:
+        self.stream = stream
+        self.wrap = in_a_chunk if is_chunked else as_it_is
+
+    async def wait_left(self) -> None:
+        """Forget what comes, until the viewer closes its half or has said too much."""
+        for _ in range(MAX_WORDS):
+            await self.stream.receive(READ_SIZE)
+
+    async def close(self, code: int, reason: str) -> None:
+        if self.wrap is in_a_chunk:
+            with anyio.move_on_after(CLOSE_SECONDS):
+                await self.stream.send(_LAST_CHUNK)
+
+
+def in_a_chunk(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+    """As a chunk of an HTTP/1.1 answer."""
+    length = sum(memoryview(buffer).nbytes for buffer in buffers)
+    return (b"%x\r\n" % length, *buffers, b"\r\n")

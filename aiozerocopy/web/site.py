@@ -1,46 +1,68 @@
-"""What is offered to whom: the same behind our own server, ASGI and aiohttp."""
+"""The site: what is offered to whom, behind our own server, ASGI and aiohttp alike."""
 
 from __future__ import annotations
 
 import collections
+import json
+import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aiozerocopy.web.metrics import Metric
-from aiozerocopy.web.modes import PATHS, Modes
-from aiozerocopy.web.pages import Pages
+from aiozerocopy.web import assets
+from aiozerocopy.web.exchange import PEER_LEFT
+from aiozerocopy.web.modes import PATHS, Counts, Modes
 from aiozerocopy.web.request import Refused, refuse_body
-from aiozerocopy.web.waiting import PEER_LEFT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from aiozerocopy.broadcast import Broadcast
     from aiozerocopy.web.exchange import Exchange, ForeignExchange
     from aiozerocopy.web.guard import Guard
+    from aiozerocopy.web.modes import Route
     from aiozerocopy.web.request import Request
 
 MODES = tuple(PATHS)
 PATIENCE = 15.0  # seconds that one frame may take to a viewer
 VIEWERS = 256
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric: its name without the prefix, and a value for each set of labels."""
+
+    name: str
+    kind: str  # "counter" or "gauge"
+    text: str
+    values: Iterable[tuple[Mapping[str, str], float]]
+
+    def lines(self) -> Iterable[str]:
+        """In the text format that Prometheus scrapes."""
+        name = f"aiozerocopy_{self.name}"
+        yield f"# HELP {name} {self.text}\n"
+        yield f"# TYPE {name} {self.kind}\n"
+        for labels, value in self.values:
+            pairs = ",".join(f'{key}="{label}"' for key, label in labels.items())
+            yield f"{name}{{{pairs}}} {value!r}\n" if pairs else f"{name} {value!r}\n"
 
 
 class Site:
     """The page, the ways to watch, health, status and metrics, for who may see them."""
 
-    def __init__(
-        self,
-        hub: Broadcast,
-        modes: Modes,
-        guard: Guard,
-        title: str,
-        server_metrics: Callable[[], Iterable[Metric]] = tuple,
-    ) -> None:
-        self._modes = modes
+    def __init__(self, hub: Broadcast, modes: Modes, guard: Guard, title: str) -> None:
+        self.modes = modes
+        self.connections: Callable[[], int] | None = None  # that our server has open
+        self._hub = hub
         self._guard = guard
-        self._server_metrics = server_metrics
-        self._routes = {
+        self._title = title
+        self._routes: dict[str, Route] = {
             **modes.routes,
-            **Pages(hub, modes, self._metrics, title).routes,
+            "/": self._send_page,
+            **dict.fromkeys(assets.PARTS, self._send_part),
+            "/healthz": self._send_health,
+            "/metrics": self._send_metrics,
+            "/status": self._send_status,
         }
         self._answers: collections.Counter[int] = collections.Counter()
 
@@ -78,8 +100,74 @@ class Site:
         """An answer has begun."""
         self._answers[status] += 1
 
+    # -- the pages, besides the ways to watch -----------------------------------------
+
+    async def _send_page(self, exchange: Exchange, _request: Request) -> None:
+        page = assets.filled(assets.PAGE, title=self._title).encode()
+        await exchange.respond(200, page, assets.headers(assets.PAGE))
+
+    async def _send_part(self, exchange: Exchange, request: Request) -> None:
+        name = assets.PARTS[request.path]
+        await exchange.respond(200, assets.content(name), assets.headers(name))
+
+    async def _send_health(self, exchange: Exchange, _request: Request) -> None:
+        await exchange.respond(200, b"ok\n", {"Content-Type": "text/plain"})
+
+    async def _send_status(self, exchange: Exchange, _request: Request) -> None:
+        status = {
+            "title": self._title,
+            "modes": self.modes.modes,
+            "sequence": self._hub.sequence,
+            "viewers": self.modes.viewers,
+            "full": self.modes.is_full,
+            "now_us": time.time_ns() // 1000,
+        }
+        body = json.dumps(status).encode()
+        await exchange.respond(200, body, {"Content-Type": "application/json"})
+
+    async def _send_metrics(self, exchange: Exchange, _request: Request) -> None:
+        page = "".join(line for metric in self._metrics() for line in metric.lines())
+        await exchange.respond(200, page.encode(), {"Content-Type": METRICS_TYPE})
+
     def _metrics(self) -> Iterator[Metric]:
-        yield from self._server_metrics()
+        counts = self.modes.counts()
+
+        def by_mode(
+            name: str, kind: str, text: str, value: Callable[[int, Counts], float]
+        ) -> Metric:
+            values = [({"mode": mode}, value(*each)) for mode, each in counts.items()]
+            return Metric(name, kind, text, values)
+
+        yield Metric(
+            "frames_published_total",
+            "counter",
+            "Frames that were published to the hub.",
+            [({}, self._hub.sequence)],
+        )
+        yield by_mode(
+            "web_viewers", "gauge", "Who watches.", lambda viewers, _: viewers
+        )
+        yield by_mode(
+            "web_frames_sent_total",
+            "counter",
+            "Frames that viewers were sent.",
+            lambda _, got: got.sent,
+        )
+        yield by_mode(
+            "web_frames_dropped_total",
+            "counter",
+            "Frames that were skipped for slow viewers.",
+            lambda _, got: got.dropped,
+        )
+        yield by_mode(
+            "web_sent_bytes_total",
+            "counter",
+            "Bytes of those frames.",
+            lambda _, got: got.bytes_sent,
+        )
+        if self.connections is not None:
+            text = "Connections that are open."
+            yield Metric("web_connections", "gauge", text, [({}, self.connections())])
         yield Metric(
             "web_responses_total",
             "counter",

@@ -19,11 +19,15 @@ from wsproto.extensions import Extension
 from wsproto.frame_protocol import CloseReason, ParseFailed, RsvBits
 from wsproto.utilities import LocalProtocolError, generate_accept_token
 
-from aiozerocopy.web.exchange import CLOSE_SECONDS, UPGRADE
+from aiozerocopy.web.exchange import (
+    CLOSE_SECONDS,
+    MAX_MESSAGE,
+    UPGRADE,
+    Talk,
+    first_to_end,
+)
 from aiozerocopy.web.http import READ_SIZE, HttpConnection
 from aiozerocopy.web.request import Refused
-from aiozerocopy.web.talk import MAX_MESSAGE, Talk
-from aiozerocopy.web.waiting import first_to_end
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,8 +37,8 @@ if TYPE_CHECKING:
     from wsproto.frame_protocol import FrameDecoder, FrameProtocol, Opcode
 
     from aiozerocopy.web.exchange import Wrap
+    from aiozerocopy.web.http import HttpStream
     from aiozerocopy.web.request import Request
-    from aiozerocopy.web.secure import Connection as HttpStream
 
 PING_SECONDS = 20.0
 

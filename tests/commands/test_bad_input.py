@@ -20,7 +20,7 @@ import pytest
 
 import aiozerocopy as azc
 from aiozerocopy.bench import feeding
-from aiozerocopy.commands import answers, cli, ending, scenes, view
+from aiozerocopy.commands import cli, ending, scenes, view
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -356,7 +356,7 @@ def test_one_line_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(answers, "PATIENCE", LATER)
+    monkeypatch.setattr(view, "PATIENCE", LATER)
     if not says.startswith(EXPLAINED):
         monkeypatch.setattr(view, "SILENCE", LATER)
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)

@@ -35,8 +35,8 @@ SMALL = ["--size", "64x36", "--fps", "60"]
 
 PATIENT = """
 import sys
-from aiozerocopy.commands import answers, cli
-answers.PATIENCE = 15  # for who answers late, being busy
+from aiozerocopy.commands import cli, view
+view.PATIENCE = 15  # for who answers late, being busy
 sys.exit(cli.main(sys.argv[1:]))
 """
 

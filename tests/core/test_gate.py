@@ -24,6 +24,7 @@ from links import (
     submitted,
     until,
 )
+from live import Live
 from oracle import Checker, message
 
 import aiozerocopy as azc
@@ -268,7 +269,7 @@ BEFORE, AFTER = b"put before" * 100, b"published after" * 100
 async def test_broadcast_does_not_overtake_a_put() -> None:
     received = bytearray()
     with far_end() as (stream, far):
-        hub = azc.Broadcast(keep_last=False)
+        hub = Live()
         client = hub.attach(stream)
         async with stuck(stream, bytes(BIG)) as tasks:
             tasks.start_soon(stream.put, BEFORE)

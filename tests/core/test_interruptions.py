@@ -33,16 +33,18 @@ from links import (
     others_wait,
     until,
 )
+from live import Live
 from oracle import CANARY, HEADER, Checker, message, payload, poison
 
 import aiozerocopy as azc
 from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy._core.ahead import Ahead
-from aiozerocopy.broadcast import Broadcast, Published
 from aiozerocopy.frames import Conversion
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from aiozerocopy.broadcast import Broadcast, Published
 
 pytestmark = linux_only  # it looks into /proc
 
@@ -336,7 +338,7 @@ class Sending(Scene):
 
     async def publish(self, count: int) -> None:
         """Frames that get stuck, in memory that the broadcast uses again and again."""
-        self.hub = Broadcast(keep_last=False)
+        self.hub = Live()
         self.hub.attach(self.stream, encode=bare)
         for number in range(count):
             self.buffers.append(message(10 + number, 0, BIG))

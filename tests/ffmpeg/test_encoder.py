@@ -26,7 +26,7 @@ from links import until
 import aiozerocopy as azc
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy.broadcast import ClientTooSlow
-from aiozerocopy.ffmpeg import Audio, Encoder, FFmpegError, available, encoders
+from aiozerocopy.ffmpeg import Audio, Encoder, FFmpegError, codecs
 from aiozerocopy.ffmpeg.mkv_clusters import MKVClusters
 from aiozerocopy.ffmpeg.mp4_fragments import MP4Fragments
 from aiozerocopy.ffmpeg.ts_packets import TSPackets
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from aiozerocopy.ffmpeg import Subscription
-    from aiozerocopy.ffmpeg.pieces import Cutter, Piece
+    from aiozerocopy.ffmpeg.cutter import Cutter, Piece
 
 pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
@@ -527,7 +527,7 @@ async def test_gap_is_told(each_ffmpeg: str) -> None:
 @only_asyncio
 async def test_av1_gives_frames_at_once(each_ffmpeg: str) -> None:
     """Otherwise SVT-AV1 holds dozens back."""
-    if "libsvtav1" not in await available.encoders_of(each_ffmpeg):
+    if "libsvtav1" not in await codecs.encoders_of(each_ffmpeg):
         pytest.skip("this FFmpeg has no SVT-AV1")
     size = 128, 96
     encoder = Encoder(
@@ -549,7 +549,7 @@ async def test_av1_gives_frames_at_once(each_ffmpeg: str) -> None:
             await encoder.finish()
 
 
-@pytest.mark.parametrize("codec", sorted(encoders.KNOWN))
+@pytest.mark.parametrize("codec", sorted(codecs.KNOWN))
 def test_options_for_low_delay_are_ffmpegs(codec: str, each_ffmpeg: str) -> None:
     """As far as it has the encoder."""
     command = [each_ffmpeg, "-hide_banner", "-h"]
@@ -558,7 +558,7 @@ def test_options_for_low_delay_are_ffmpegs(codec: str, each_ffmpeg: str) -> None
     ).stdout
     if "Encoder" not in told:
         pytest.skip(f"this FFmpeg has no {codec}")
-    names = {name for name in encoders.KNOWN[codec].low_delay if name.startswith("-")}
+    names = {name for name in codecs.KNOWN[codec].low_delay if name.startswith("-")}
     for name in names - {"-bf"}:
         assert re.search(rf"^ *{name} ", told, re.MULTILINE), name
 

@@ -20,8 +20,8 @@ from ffmpegs import each_ffmpeg, frames_of, pretend, quick_ffmpeg
 from flat_pictures import DRAWN, drawn
 
 from aiozerocopy import FramePool
-from aiozerocopy.ffmpeg import FFmpegError, Writer, available, encoders
-from aiozerocopy.ffmpeg.plan import plan
+from aiozerocopy.ffmpeg import FFmpegError, Writer, codecs, destination
+from aiozerocopy.ffmpeg.colours import plan
 from aiozerocopy.frames import Colour, to_yuv420p
 
 if TYPE_CHECKING:
@@ -318,14 +318,14 @@ async def test_words_that_mean_nothing_touch_nothing(
     assert path.read_text() == "mine"
 
 
-@pytest.mark.parametrize("codec", sorted(encoders.KNOWN))
+@pytest.mark.parametrize("codec", sorted(codecs.KNOWN))
 def test_words_of_every_encoder(codec: str) -> None:
-    known = encoders.KNOWN[codec]
+    known = codecs.KNOWN[codec]
     for quality in known.quality:
-        assert encoders.chosen(codec, quality=quality).arguments
+        assert codecs.chosen(codec, quality=quality).arguments
     for preset in known.preset:
-        assert preset in encoders.PRESETS
-        assert encoders.chosen(codec, preset=preset).arguments
+        assert preset in codecs.PRESETS
+        assert codecs.chosen(codec, preset=preset).arguments
 
 
 @only_asyncio
@@ -340,10 +340,10 @@ async def test_hardware_that_works_is_taken(
         *-encoders*) {real} -hide_banner -encoders; echo " V..... h264_nvenc x";;
         esac"""
     )
-    assert await available.hardware_of(fake) == ("h264_nvenc",)
-    assert await available.encoder_for("mp4", "auto", fake) == "h264_nvenc"
-    assert await available.encoder_for("webm", "auto", fake) == "libvpx-vp9"
-    assert await available.encoder_for("mp4", "auto", real) == "libx264"
+    assert await codecs.hardware_of(fake) == ("h264_nvenc",)
+    assert await codecs.encoder_for("mp4", "auto", fake) == "h264_nvenc"
+    assert await codecs.encoder_for("webm", "auto", fake) == "libvpx-vp9"
+    assert await codecs.encoder_for("mp4", "auto", real) == "libx264"
 
 
 @pytest.mark.parametrize(
@@ -357,12 +357,12 @@ async def test_hardware_that_works_is_taken(
     ],
 )
 def test_urls_have_their_container(url: str, muxer: str | None) -> None:
-    assert encoders.muxer_of(url, []) == ([] if muxer is None else ["-f", muxer])
-    assert encoders.muxer_of(url, ["-f", "x"]) == []
+    assert destination.muxer_of(url, []) == ([] if muxer is None else ["-f", muxer])
+    assert destination.muxer_of(url, ["-f", "x"]) == []
 
 
 def test_what_is_converted_here() -> None:
-    x264 = encoders.chosen("libx264")
+    x264 = codecs.chosen("libx264")
 
     def made(pix_fmt: str, *options: str, ours: bool = True) -> str:
         return plan(pix_fmt, (64, 48), x264, options, Colour(), ours=ours).pix_fmt
@@ -379,7 +379,7 @@ def test_what_is_converted_here() -> None:
     "options", [["-f", "null"], ["-f", "rawvideo"], ["-c:v", "copy"]]
 )
 def test_frames_that_stay_as_they_are_cost_nothing(options: list[str]) -> None:
-    made = plan("rgb24", (64, 48), encoders.chosen(None), options, Colour(), ours=True)
+    made = plan("rgb24", (64, 48), codecs.chosen(None), options, Colour(), ours=True)
     assert (made.pix_fmt, made.of_input, made.of_output) == ("rgb24", [], options)
 
 

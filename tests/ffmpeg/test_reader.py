@@ -22,10 +22,11 @@ from gates import Gate
 from links import until
 
 import aiozerocopy as azc
-from aiozerocopy.ffmpeg import FFmpegError, Reader, decoding, find_ffmpeg, reader
+from aiozerocopy.ffmpeg import FFmpegError, Reader, find_ffmpeg, reader
+from aiozerocopy.ffmpeg import colours as decoding
 from aiozerocopy.ffmpeg.arguments import part_arguments
-from aiozerocopy.ffmpeg.decoding import Request, conversion_of
-from aiozerocopy.ffmpeg.probing import Facts, Pictures, facts_in
+from aiozerocopy.ffmpeg.colours import Request, conversion_of
+from aiozerocopy.ffmpeg.facts import Facts, Pictures, facts_in
 from aiozerocopy.frames import Conversion
 
 if TYPE_CHECKING:

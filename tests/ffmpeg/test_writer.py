@@ -41,8 +41,12 @@ from aiozerocopy.ffmpeg import (
     Status,
     Writer,
     find_ffmpeg,
-    probing,
-    progress,
+)
+from aiozerocopy.ffmpeg import (
+    facts as probing,
+)
+from aiozerocopy.ffmpeg import (
+    status as progress,
 )
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from links import attempt, cancelled_at, others_wait, until
 
 import aiozerocopy as azc
 from aiozerocopy import gl
-from aiozerocopy.gl import _measuring, _picture, _readback
-from aiozerocopy.gl._drawing import Drawing
+from aiozerocopy.gl import _picture, _readback, _transfer
 from aiozerocopy.gl._planes import VERTEX_SHADER, Format
+from aiozerocopy.gl._transfer import Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,7 +61,7 @@ def read_now(
 @pytest.fixture(params=["turned by the driver", "drawn"])
 def any_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "drawn":
-        monkeypatch.setattr(Drawing, "_is_direct", lambda *_: False)
+        monkeypatch.setattr(Transfer, "_is_direct", lambda *_: False)
 
 
 # ---- pixels -------------------------------------------------------------------------
@@ -880,7 +880,7 @@ def test_auto_measures(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         assert readback.pix_fmt == "rgba"
     for yuv, chosen in ((0.005, "rgba"), (0.0011, "yuv420p")):  # rgba: 0.001
         answer = {"rgba": 0.001, "yuv420p": yuv}
-        monkeypatch.setattr(_measuring, "measure", lambda *_, told=answer: {**told})
+        monkeypatch.setattr(_transfer, "measure", lambda *_, told=answer: {**told})
         with gl.Readback(context, (640, 480), "auto") as readback:
             assert readback.pix_fmt == chosen
 

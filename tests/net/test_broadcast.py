@@ -28,11 +28,12 @@ import anyio
 import pytest
 from anyio import EndOfStream
 from links import attempt, others_wait, until
+from live import Live
 
 import aiozerocopy as azc
 from aiozerocopy._core import to_all
 from aiozerocopy.broadcast import Broadcast, ClientTooSlow, Published
-from aiozerocopy.broadcast.encoding import BURST
+from aiozerocopy.broadcast.encodings import BURST
 from aiozerocopy.framing import FrameReceiver
 from aiozerocopy.pool import FramePool
 
@@ -102,7 +103,7 @@ class Studio:
 
 @pytest.fixture
 async def studio(anyio_backend: object) -> AsyncIterator[Studio]:
-    studio = Studio(Broadcast(keep_last=False))
+    studio = Studio(Live())
     yield studio
     await studio.hub.aclose(0)
     for viewer in studio.viewers:
@@ -123,7 +124,7 @@ async def test_all_get_all(studio: Studio) -> None:
     for viewer in viewers:
         stats = viewer.client.stats
         assert (stats.sent, stats.dropped, stats.queued) == (20, 0, 0)
-        assert stats.bytes == viewer.near.stats.bytes_sent == 20 * 1128
+        assert stats.bytes_sent == viewer.near.stats.bytes_sent == 20 * 1128
         assert stats.age_ns > 0
         assert stats.waiting_ns == 0
         assert viewer.near.stats.sent_at_once == 20
@@ -221,7 +222,7 @@ async def test_client_that_leaves_while_others_are_sent_to(studio: Studio) -> No
 
 def test_client_of_a_loop_that_has_ended() -> None:
     """What its stream has ready would be told to nobody."""
-    studio = Studio(Broadcast(keep_last=False))
+    studio = Studio(Live())
 
     async def publish(number: int) -> Viewer:
         viewer = studio.viewer()
@@ -487,7 +488,7 @@ async def test_encoder_that_fails_costs_only_its_own_clients(
         await anyio.lowlevel.checkpoint()
         return fail(published)
 
-    async with on_air(keep_last=False) as studio:
+    async with on_air(Live()) as studio:
         bad = studio.viewer(encode=fail_later if slow else fail)
         good = studio.viewer()
         with FramePool(10, slots=1) as pool:
@@ -505,9 +506,9 @@ async def test_encoder_that_fails_costs_only_its_own_clients(
 
 
 @contextlib.asynccontextmanager
-async def on_air(**options: Any) -> AsyncIterator[Studio]:
+async def on_air(broadcast: Broadcast | None = None) -> AsyncIterator[Studio]:
     """A studio whose hub is entered, so that slow encoders can run."""
-    async with Broadcast(**options) as hub:
+    async with broadcast or Broadcast() as hub:
         studio = Studio(hub)
         try:
             yield studio
@@ -661,7 +662,7 @@ async def test_slow_encoder_and_newcomers(anyio_backend: object) -> None:
 async def test_slow_encoder_whose_clients_leave(anyio_backend: object) -> None:
     """It ends; but who comes before that keeps it, and there is never a second."""
     encode = SlowEncoder()
-    async with on_air(keep_last=False) as studio:
+    async with on_air(Live()) as studio:
         gone = studio.viewer(encode=encode)
         await studio.publish(1, size=10)
         await until(lambda: encode.begun == [0])
@@ -746,11 +747,11 @@ async def test_pool_frame_is_leased_until_the_last_client_has_it(
 
 
 @pytest.mark.parametrize("policy", ["latest", "drop_oldest", "disconnect"])
-@pytest.mark.parametrize("keep_last", [False, True])
+@pytest.mark.parametrize("broadcast", [Live, Broadcast])
 async def test_stuck_clients_hold_no_slots(
-    anyio_backend: object, policy: Any, keep_last: bool
+    anyio_backend: object, policy: Any, broadcast: type[Broadcast]
 ) -> None:
-    studio = Studio(Broadcast(keep_last=keep_last))
+    studio = Studio(broadcast())
     stuck = []
     with FramePool(BIG, slots=3) as pool:
         for number in range(12):  # one more gets stuck at every frame
@@ -808,7 +809,7 @@ def many_fds(count: int) -> Iterator[None]:
 async def test_copied_frames_go_to_the_heap_when_slots_are_out(
     anyio_backend: object,
 ) -> None:
-    studio = Studio(Broadcast(slots=1, keep_last=False))
+    studio = Studio(Live(slots=1))
     viewer = studio.viewer(policy="drop_oldest", limit=20)
     await studio.publish(*range(12))
     assert [(await viewer.receive())[1] for _ in range(12)] == list(range(12))
@@ -878,7 +879,7 @@ async def test_client_that_is_detached_as_another_fails(studio: Studio) -> None:
     failing.near.abort()
     await studio.publish(1, size=10)
     assert isinstance(failing.client.error, azc.StreamClosed)
-    assert twin.client.stats.sent == twin.client.stats.bytes == 0
+    assert twin.client.stats.sent == twin.client.stats.bytes_sent == 0
 
 
 async def test_client_that_leaves_inside_of_a_frame(studio: Studio) -> None:
@@ -1193,7 +1194,7 @@ async def test_one_stuck_one_slow_eight_fast(
         assert (seen["wrong"], seen["cut"]) == (0, 0)
         numbers, stats = seen["sequences"], premiere.clients[seen["name"]].stats
         assert (stats.sent, stats.sent + stats.dropped) == (len(numbers), total)
-        assert stats.bytes == stats.sent * (128 + premiere.size)
+        assert stats.bytes_sent == stats.sent * (128 + premiere.size)
     for seen in fast:
         assert seen["sequences"] == list(range(total))
     numbers = slow["sequences"]

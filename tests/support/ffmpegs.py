@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from aiozerocopy.ffmpeg import Reader, finding
+from aiozerocopy.ffmpeg import Reader, binary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +31,7 @@ LOSSLESS: dict[str, Any] = {"codec": "ffv1", "options": ["-pix_fmt", "bgr0"]}
 
 # ---- which one ---------------------------------------------------------------------
 
-FOUND = {"path": shutil.which("ffmpeg"), "packaged": finding._packaged()}
+FOUND = {"path": shutil.which("ffmpeg"), "packaged": binary._packaged()}
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -140,7 +140,7 @@ class SlowGL:
         self.dropped.append(fence)
 
     def read(self, _framebuffer: Any) -> None:
-        """What `Drawing` would do."""
+        """What `Transfer` would do."""
         self.check("a frame was read back")
         assert not self.reading & {self.bound, SCREEN}, "this read would wait"
         self.frames += 1
@@ -178,7 +178,7 @@ def install(monkeypatch: Any, module: Any) -> Callable[[], SlowGL]:
         return made[-1]
 
     monkeypatch.setattr(module, "Functions", functions)
-    monkeypatch.setattr(module, "Drawing", lambda functions, _format: functions)
+    monkeypatch.setattr(module, "Transfer", lambda functions, _format: functions)
     return lambda: made[-1]
 
 

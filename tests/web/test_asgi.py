@@ -21,7 +21,8 @@ from links import others_wait, until
 
 from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
-from aiozerocopy.web import h264, jpeg, pictures, request
+from aiozerocopy.web import h264, jpeg, request
+from aiozerocopy.web import pixels as pictures
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

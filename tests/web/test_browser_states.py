@@ -19,7 +19,7 @@ import browser as chromium
 
 from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
-from aiozerocopy.web import pages, websocket
+from aiozerocopy.web import site, websocket
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -108,13 +108,13 @@ async def publishing(hub: Broadcast, picture: Any = PICTURE) -> AsyncIterator[No
 
 
 async def test_connecting(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    go, send_status = anyio.Event(), pages.Pages._send_status
+    go, send_status = anyio.Event(), site.Site._send_status
 
     async def late(*args: Any) -> None:
         await go.wait()
         await send_status(*args)
 
-    monkeypatch.setattr(pages.Pages, "_send_status", late)
+    monkeypatch.setattr(site.Site, "_send_status", late)
     async with Broadcast() as hub, serving(hub) as server, publishing(hub):
         await page.open(server.url)
         assert await page.says("connecting") == "Connecting to the server"

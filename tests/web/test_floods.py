@@ -18,7 +18,8 @@ pytest.importorskip("wsproto")
 
 import aiozerocopy as azc
 from aiozerocopy import web
-from aiozerocopy.web import http, jpeg, talk
+from aiozerocopy.web import exchange as talk
+from aiozerocopy.web import http, jpeg
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

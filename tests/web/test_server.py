@@ -34,9 +34,9 @@ from aiozerocopy.web import (  # noqa: E402
     http,
     jpeg,
     modes,
-    pictures,
     websocket,
 )
+from aiozerocopy.web import pixels as pictures  # noqa: E402
 from aiozerocopy.web.request import Refused, Request  # noqa: E402
 
 if TYPE_CHECKING:

@@ -1,70 +1,10 @@
-"""What FFmpeg tells of a video: its size, its rate, and how a frame lies in memory."""
+"""The facts of a film: what FFmpeg's log says of its size, rate and colours."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-
-from aiozerocopy.ffmpeg.arguments import AT_ONCE
-from aiozerocopy.ffmpeg.finding import environment
-from aiozerocopy.ffmpeg.formats import Layout, layout_of
-from aiozerocopy.ffmpeg.running import QUIETLY
-from aiozerocopy.process import open_process
-
-# The bytes of a frame, by the FFmpeg that was asked, the format, and width and height.
-_asked: dict[tuple[str, str, tuple[int, int]], int] = {}
-
-
-async def frame_layout(pix_fmt: str, size: tuple[int, int], ffmpeg: str) -> Layout:
-    """How a frame lies in memory; FFmpeg is asked for the rarer formats.
-
-    Raises:
-        ValueError: FFmpeg does not know the format, or takes no such frames.
-    """
-    known = layout_of(pix_fmt, size)
-    if known is not None:
-        return known
-    question = ffmpeg, pix_fmt, size
-    if question not in _asked:
-        _asked[question] = await _frame_bytes(*question)
-    return Layout(pix_fmt, size, (_asked[question],), opaque=True)
-
-
-# A line of the framecrc format: stream, dts, pts, duration, size, checksum.
-_PACKET = re.compile(r"^0,(?: *-?\d+,){3} *(?P<nbytes>\d+),", re.MULTILINE)
-
-
-async def _frame_bytes(ffmpeg: str, pix_fmt: str, size: tuple[int, int]) -> int:
-    """How many bytes FFmpeg reads for one frame; it need not convert it."""
-    width, height = size
-    raw = ["-f", "rawvideo", "-pix_fmt", pix_fmt, "-video_size", f"{width}x{height}"]
-    zeros = [*AT_ONCE, *raw, "-i", "/dev/zero", "-frames:v", "1"]
-    told, error = await _ask(ffmpeg, *zeros, "-c", "copy", "-f", "framecrc", "pipe:1")
-    if packet := _PACKET.search(told):
-        return int(packet["nbytes"])
-    formats, _ = await _ask(ffmpeg, "-pix_fmts")
-    listed = re.search(rf"^(\S+) {re.escape(pix_fmt)} ", formats, re.MULTILINE)
-    if listed is None:
-        raise ValueError(f"FFmpeg has no pixel format {pix_fmt!r}")
-    if "H" in listed[1]:
-        raise ValueError(
-            f"{pix_fmt!r} is a hardware format, whose frames are not in memory: "
-            "send them as 'nv12', for example, and let FFmpeg upload them"
-        )
-    raise ValueError(f"FFmpeg takes no frames of {width}x{height} {pix_fmt}: {error}")
-
-
-async def _ask(ffmpeg: str, *arguments: str) -> tuple[str, str]:
-    """What FFmpeg says on its standard output, and its last words beside that."""
-    command = [ffmpeg, *QUIETLY, "-loglevel", "error", *arguments]
-    async with open_process(
-        command, stdin=False, stdout=True, env=environment(), start_new_group=True
-    ) as asked:
-        assert asked.stdout is not None
-        told = b"".join([data async for data in asked.stdout])
-        await asked.wait()
-    return told.decode(errors="replace"), asked.stderr_tail
 
 
 @dataclass(frozen=True)
@@ -80,7 +20,7 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is told of a video before its first frame comes.
+    """What FFmpeg says of a video before its first frame comes.
 
     ``frames`` are those that come, turned and filtered and all, and ``film`` is the
     stream that they are made of, if they are made of one.

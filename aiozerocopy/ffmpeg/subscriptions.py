@@ -20,13 +20,13 @@ from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._net.block import Block
 from aiozerocopy.broadcast.clients import ClientTooSlow
 from aiozerocopy.broadcast.frame_queue import FrameQueue
-from aiozerocopy.ffmpeg.pieces import unmarked
+from aiozerocopy.ffmpeg.cutter import unmarked
 
 if TYPE_CHECKING:
     import contextlib
     from collections.abc import AsyncIterator, Callable
 
-    from aiozerocopy.ffmpeg.pieces import Cutter, Piece
+    from aiozerocopy.ffmpeg.cutter import Cutter, Piece
 
 LIMIT = 8 << 20  # bytes that may wait for one client
 
@@ -100,7 +100,7 @@ class Subscription(ObjectReceiveStream[bytes]):
         await anyio.lowlevel.checkpoint()
 
     def _begin_with(self, pieces: FrameQueue[Piece]) -> None:
-        """These may wait besides what is allowed to: it cannot have taken them yet."""
+        """Let these wait beyond the limit: the client cannot have taken them yet."""
         for piece in pieces:
             self._add(piece)
         self._limit += self._waiting

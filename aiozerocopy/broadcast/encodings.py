@@ -1,4 +1,4 @@
-"""Encodings: what clients want of a frame, made once for all who want the same.
+"""Encodings: what clients want of a frame, made once for all clients that use it.
 
 `Encoding` calls a plain function, while the frame is being published.  `SlowEncoding`
 runs an async function beside that, in a task of its own: the publisher and all other
@@ -16,12 +16,13 @@ from __future__ import annotations
 import inspect
 import logging
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import anyio
 import anyio.lowlevel
 
 from aiozerocopy._core.change import Change
-from aiozerocopy.broadcast.audience import Audience
+from aiozerocopy._core.waiter import current_waiter
 from aiozerocopy.broadcast.direct_client import (
     DirectClient,
     Lineup,
@@ -32,7 +33,7 @@ from aiozerocopy.broadcast.frame_queue import FrameQueue
 from aiozerocopy.broadcast.published import Message, Published
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from aiozerocopy.broadcast.clients import Client
     from aiozerocopy.broadcast.published import Encode
@@ -45,7 +46,7 @@ _CHEAP = 4  # clients who get nothing now count as one
 
 
 class Burst:
-    """How much was done since other tasks could run."""
+    """How much work there was since other tasks could run."""
 
     def __init__(self) -> None:
         self.spent: int = 0
@@ -62,16 +63,78 @@ class Burst:
             await anyio.lowlevel.checkpoint()
 
 
-class Encoding:
-    """An encoder that returns at once, and those who want what it makes."""
+class Audience:
+    """A set of clients, in the order in which they came.
 
-    def __init__(self, encode: Encode, burst: Burst, *, keeps_last: bool) -> None:
+    A client over a stream of ours is kept.  One that is fed by its own `wait_closed` is
+    not: it goes with the last task that could call that, so whatever has ended that
+    task, a signal's exception at the worst of moments or a loop that was closed, nobody
+    is left that frames are kept for.
+
+    Clients over streams of ours are sorted: a frame costs little for all who are in
+    step, and nothing has to be sorted as long as they stay so.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[DirectClient, None] = {}
+        self._fed: WeakKeyDictionary[Client, None] = WeakKeyDictionary()
+        self._sorted: tuple[Lineup, tuple[DirectClient, ...]] | None = None
+
+    def add(self, client: Client) -> None:
+        if isinstance(client, DirectClient):
+            self.sort_again()
+            self._kept[client] = None
+        else:
+            self._fed[client] = None
+
+    def discard(self, client: Client) -> None:
+        if isinstance(client, DirectClient):
+            self._kept.pop(client, None)
+            self.sort_again()
+        else:
+            self._fed.pop(client, None)
+
+    def sort(self, offered: int) -> tuple[Lineup | None, tuple[Client, ...]]:
+        """The clients in step, if there are any, and all others.
+
+        ``offered`` is the newest frame that all were offered.
+        """
+        if not self._kept:
+            return None, tuple(self._fed)
+        if self._sorted is None or not self._sorted[0].is_here():
+            self._sorted = self._sort(offered)
+        lineup, apart = self._sorted
+        return lineup, (*apart, *self._fed)
+
+    def _sort(self, offered: int) -> tuple[Lineup, tuple[DirectClient, ...]]:
+        waiter = current_waiter()
+        in_step: list[DirectClient] = []
+        apart: list[DirectClient] = []
+        for client in self._kept:
+            (in_step if client._is_in_step(waiter, offered) else apart).append(client)
+        return Lineup(in_step, waiter), tuple(apart)
+
+    def sort_again(self) -> None:
+        """A client came, left, or may be in step now."""
+        self._sorted = None
+
+    def __iter__(self) -> Iterator[Client]:
+        """The clients there are now; they may leave meanwhile."""
+        return iter((*self._kept, *self._fed))
+
+    def __len__(self) -> int:
+        return len(self._kept) + len(self._fed)
+
+
+class Encoding:
+    """An encoder that returns at once, and the clients that use it."""
+
+    def __init__(self, encode: Encode, burst: Burst) -> None:
         self.encode = encode
         self.clients: Audience = Audience()
         self._last: Message | None = None  # the last key frame, for newcomers
         self._offered = -1  # the newest frame that was offered to all
         self._burst = burst
-        self._keeps_last = keeps_last
 
     def welcome(self, client: Client, last: Published | None, upcoming: int) -> None:
         """Add a newcomer, who gets the last key frame.
@@ -93,7 +156,7 @@ class Encoding:
             self._last.keep()
 
     async def publish(self, published: Published, started: float) -> None:
-        """Offer it to everybody; wait for those who must not miss it."""
+        """Offer it to all clients; wait for those that must not miss it."""
         message = self._encoded(published)
         if message is not None:
             await self._offer_to_all(message, started)
@@ -104,13 +167,14 @@ class Encoding:
             return self._last
         try:
             buffers: Any = self.encode(published)
-            return self._made(Message(published, buffers))
+            return self._keep(Message(published, buffers))
         except Exception as error:
             self._fail(error)
             return None
 
-    def _made(self, message: Message) -> Message:
-        if message.key and self._keeps_last:
+    def _keep(self, message: Message) -> Message:
+        """Keep the last key frame for newcomers."""
+        if message.key:
             self._last = message
         return message
 
@@ -142,7 +206,7 @@ class Encoding:
             await client._offer_in_time(message, started)
 
     async def _send_to(self, lineup: Lineup, message: Message) -> list[DirectClient]:
-        """Returns those who have to be made ready first."""
+        """Return the clients that have to be made ready first."""
         apart: list[DirectClient] = []
         share = self._burst.share(message.nbytes)
         for first in range(0, len(lineup), share):
@@ -154,10 +218,10 @@ class Encoding:
     def _sorted_out(
         self, clients: Iterable[Client], message: Message, full: list[Client]
     ) -> list[DirectClient]:
-        """Those who can be sent the message at once.
+        """The clients that can be sent the message at once.
 
-        It is queued for the others, who let go of older frames; the full have to be
-        waited for.
+        It is queued for the others, which let go of older frames; the full ones have to
+        be waited for, and are added to ``full``.
         """
         idle: list[DirectClient] = []
         behind: list[DirectClient] = []
@@ -180,7 +244,7 @@ class Encoding:
 
     @property
     def is_over(self) -> bool:
-        """Is nobody left, and this may be removed?"""
+        """Has it no client left, so that it may be removed?"""
         return not self.clients
 
     async def wait_idle(self) -> None:
@@ -193,8 +257,8 @@ class Encoding:
 class SlowEncoding(Encoding):
     """An encoder that takes its time; `run` is its task."""
 
-    def __init__(self, encode: Encode, burst: Burst, *, keeps_last: bool) -> None:
-        super().__init__(encode, burst, keeps_last=keeps_last)
+    def __init__(self, encode: Encode, burst: Burst) -> None:
+        super().__init__(encode, burst)
         self._waiting: FrameQueue[Published] = FrameQueue()  # one at most
         self._scope = anyio.CancelScope()
         self._is_idle = True
@@ -222,18 +286,18 @@ class SlowEncoding(Encoding):
 
     def _take(self, published: Published) -> None:
         if not self._waiting.accepts(published):
-            self._miss(published)
+            self._drop(published)
             return
         self._waiting.append(published)
         for dropped in self._waiting.drop_to(1):
-            self._miss(dropped)
+            self._drop(dropped)
         if self._waiting:
             self._is_idle = False
             self._change.happen()
 
-    def _miss(self, published: Published) -> None:
+    def _drop(self, published: Published) -> None:
         for client in self.clients:
-            client._miss(published.sequence)
+            client._drop(published)
 
     async def run(self) -> None:
         """Encode while there are clients."""
@@ -253,7 +317,7 @@ class SlowEncoding(Encoding):
         published = self._waiting.pop()
         try:
             encode: Any = self.encode
-            message = self._made(Message(published, await encode(published)))
+            message = self._keep(Message(published, await encode(published)))
         except Exception as error:
             self._fail(error)
             return
@@ -279,7 +343,7 @@ class SlowEncoding(Encoding):
 
     @property
     def is_over(self) -> bool:
-        """No: that is for whoever has called `run`."""
+        """Always False: `run` removes itself."""
         return False
 
 

@@ -1,13 +1,21 @@
-"""Encoders: the usual one of each container, and what our words are in its own."""
+"""Codecs: the usual one of each container, and what our words are in its own.
+
+Which of them this FFmpeg has, it is asked once; a binary that was changed since is
+another one.
+"""
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import os
+import re
+import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from aiozerocopy.ffmpeg.formats import layout_of
+from aiozerocopy.ffmpeg.binary import ask
+from aiozerocopy.ffmpeg.run import failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,9 +39,6 @@ CONTAINERS: dict[str, tuple[str, ...]] = {
     "gif": ("gif",),
     "apng": ("apng",),
 }
-# By the scheme of a URL: the container that goes there.
-_SCHEMES = {"rtmp": "flv", "rtmps": "flv", "srt": "mpegts", "udp": "mpegts"}
-_SCHEMES |= {"tcp": "mpegts", "rtsp": "rtsp"}
 
 
 @dataclass(frozen=True)
@@ -157,12 +162,6 @@ ALIASES |= {"x265": "libx265", "vp9": "libvpx-vp9", "av1": "libsvtav1"}
 ALIASES |= {"prores": "prores_ks"}
 
 
-def is_rgb_of_8_bits(pix_fmt: str) -> bool:
-    """Is each byte red, green or blue, or alpha?"""
-    layout = layout_of(pix_fmt, (1, 1))
-    return layout is not None and layout.itemsize == 1 and pix_fmt.startswith(RGB)
-
-
 @dataclass(frozen=True)
 class Choice:
     """An encoder by its name in FFmpeg, its arguments, and the format that it gets."""
@@ -240,18 +239,6 @@ def _looked_up(
     return table[word]
 
 
-# ---- what a film is, by its name -----------------------------------------------------
-
-
-def container_of(output: str | os.PathLike[str]) -> str:
-    """ "flv" or "mpegts" for the URLs that are known, else the end of the name."""
-    name = os.fspath(output)
-    scheme, found, _ = name.partition("://")
-    if found and scheme in _SCHEMES:
-        return _SCHEMES[scheme]
-    return os.path.splitext(name)[1][1:].lower()
-
-
 def named_in(options: Sequence[str]) -> str | None:
     """The encoder that a user's own arguments name."""
     names = ("-c:v", "-vcodec", "-codec:v", "-c:v:0", "-c")
@@ -266,9 +253,97 @@ def has_presets(codec: str | None, container: str) -> bool:
     return known is not None and bool(known.preset)
 
 
-def muxer_of(place: str, arguments: Sequence[str]) -> list[str]:
-    """What a URL does not say by its end."""
-    scheme, found, _ = place.partition("://")
-    if not found or scheme not in _SCHEMES or "-f" in arguments:
-        return []
-    return ["-f", _SCHEMES[scheme]]
+# ---- those that this FFmpeg has, and those in hardware that work here --------------
+
+_HARDWARE = ("h264_nvenc", "h264_qsv", "h264_videotoolbox", "h264_vaapi")
+
+# By the binary and when it was changed.
+_encoders: dict[tuple[str, int], frozenset[str]] = {}
+_hardware: dict[tuple[str, int], tuple[str, ...]] = {}
+_formats: dict[tuple[str, int, str], tuple[str, ...]] = {}
+
+
+async def encoder_for(container: str, codec: str | None, ffmpeg: str) -> str | None:
+    """The encoder that was asked for, or the usual one; None leaves it to FFmpeg.
+
+    Raises:
+        ValueError: this FFmpeg has no such encoder.
+        FFmpegError: it cannot even list them.
+    """
+    if codec == "auto":
+        return await _quickest(container, ffmpeg)
+    if codec is None:
+        wanted = CONTAINERS.get(container, ())
+        if not wanted:
+            return None
+        available = await encoders_of(ffmpeg)
+        return next((name for name in wanted if name in available), None)
+    if codec == "copy":
+        raise ValueError("codec='copy' is for films: raw frames must be encoded")
+    available = await encoders_of(ffmpeg)
+    name = ALIASES.get(codec, codec)
+    if name not in available:
+        name = codec
+    if name not in available:
+        close = difflib.get_close_matches(codec, available, n=3)
+        hint = f": did you mean {' or '.join(close)}?" if close else ""
+        raise ValueError(f"{ffmpeg} has no encoder {codec!r}{hint}")
+    return name
+
+
+async def _quickest(container: str, ffmpeg: str) -> str | None:
+    if CONTAINERS.get(container, H264) is H264:
+        for name in await hardware_of(ffmpeg):
+            return name
+    return await encoder_for(container, None, ffmpeg)
+
+
+def _key(ffmpeg: str) -> tuple[str, int]:
+    path = shutil.which(ffmpeg) or ffmpeg
+    return path, os.stat(path).st_mtime_ns
+
+
+async def takes_rgb(codec: str, ffmpeg: str) -> bool:
+    """May RGB stay what it is in this encoder?"""
+    key = (*_key(ffmpeg), codec)
+    if key not in _formats:
+        _, told, _ = await ask(ffmpeg, "-h", f"encoder={codec}")
+        found = re.search(r"Supported pixel formats: (.*)", told)
+        _formats[key] = () if found is None else tuple(found[1].split())
+    formats = _formats[key]
+    return not formats or any(name.startswith(RGB) for name in formats)
+
+
+async def encoders_of(ffmpeg: str) -> frozenset[str]:
+    """The names of all that it has."""
+    key = _key(ffmpeg)
+    if key not in _encoders:
+        status, told, _ = await ask(ffmpeg, "-encoders")
+        lines = (line.split() for line in told.partition("------")[2].splitlines())
+        names = frozenset(words[1] for words in lines if len(words) > 1)
+        if status or not names:
+            raise failure(status, told, f"{ffmpeg} does not work: it lists no encoders")
+        _encoders[key] = names
+    return _encoders[key]
+
+
+async def hardware_of(ffmpeg: str) -> tuple[str, ...]:
+    """The encoders in hardware that have just encoded a few frames."""
+    key = _key(ffmpeg)
+    if key not in _hardware:
+        available = await encoders_of(ffmpeg)
+        names = [name for name in _HARDWARE if name in available]
+        _hardware[key] = tuple([name for name in names if await _works(name, ffmpeg)])
+    return _hardware[key]
+
+
+async def _works(codec: str, ffmpeg: str) -> bool:
+    encoder = KNOWN[codec]
+    filters = encoder.filters or f"format={encoder.pix_fmt}"
+    status, _, _ = await ask(
+        ffmpeg,
+        *("-loglevel", "quiet", *encoder.before, "-f", "lavfi"),
+        *("-i", "color=size=256x256", "-frames:v", "5", "-vf", filters),
+        *("-c:v", codec, "-f", "null", "-"),
+    )
+    return status == 0

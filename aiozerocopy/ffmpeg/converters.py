@@ -21,7 +21,7 @@ from anyio import to_thread
 from aiozerocopy._core.ahead import Ahead
 from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.leases import memory_of
-from aiozerocopy.ffmpeg.running import failure
+from aiozerocopy.ffmpeg.run import failure
 from aiozerocopy.pool import Frame, FramePool
 
 if TYPE_CHECKING:
@@ -100,8 +100,6 @@ class _Job:
 
 _MARK = b"FRAME\n"  # before each picture
 _NO_MARK = "FFmpeg has sent something else than a frame: try convert='ffmpeg'"
-
-
 _AHEAD = 2  # pictures at a time: the one that is asked for, and the next
 
 
@@ -122,10 +120,11 @@ class ReceivingConverter(Generic[T]):
     async def receive(
         self, room: Callable[[], Awaitable[T]], spare: Callable[[], T | None]
     ) -> T:
-        """The next picture, in memory that one of the two has got; `spare` has none
-        for a picture ahead, where it would have to wait.
+        """The next picture.
 
-        Raises: as `Ahead.take`, and what the two raise; FFmpegError: it is no picture.
+        ``room`` waits for memory; ``spare``, for a picture ahead, returns None instead.
+
+        Raises: as `Ahead.take`, ``room`` and ``spare``; FFmpegError: not a picture.
         """
         with self._alone:
             if not self._coming:
@@ -134,7 +133,7 @@ class ReceivingConverter(Generic[T]):
                 self._begin(pixels)
             marked, pixels = await self._coming.take()
             if marked[: len(_MARK)] != _MARK:
-                _let_go(pixels)
+                let_go(pixels)
                 raise failure(None, "", _NO_MARK)
             return pixels
 
@@ -145,15 +144,16 @@ class ReceivingConverter(Generic[T]):
             then = self._conversion.then_rgb(marked[len(_MARK) :], pixels)
             self._coming.begin(marked, then, (marked, pixels))
         except BaseException:
-            _let_go(pixels)
+            let_go(pixels)
             raise
 
     def close(self) -> None:
         """Let go of the memory of those that came ahead."""
         for _, pixels in self._coming.clear():
-            _let_go(pixels)
+            let_go(pixels)
 
 
-def _let_go(memory: object) -> None:
+def let_go(memory: object) -> None:
+    """Release what was meant for a frame that does not come."""
     if isinstance(memory, Frame):
         memory.release()

@@ -1,8 +1,8 @@
-"""A stream of encoded bytes, in pieces that a client may begin with, or miss."""
+"""A cutter makes pieces of encoded bytes, which a client may begin with, or miss."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,12 +15,11 @@ class Piece(NamedTuple):
     key: bool  # it begins with a picture that can be decoded without those before it
 
 
-class Cutter(Protocol):
+class Cutter:
     """Cuts one kind of container; what it is fed may end anywhere."""
 
-    @property
-    def header(self) -> bytes:
-        """What a client needs before its first piece; known once there is a piece."""
+    # What a client needs before its first piece; known once there is a piece.
+    header: bytes = b""
 
     def feed(self, data: bytes) -> list[Piece]:
         """The pieces that are whole with these bytes.
@@ -28,12 +27,18 @@ class Cutter(Protocol):
         Raises:
             ValueError: this is no such container.
         """
+        raise NotImplementedError
 
     def rest(self) -> list[Piece]:
-        """The last piece, once there are no more bytes."""
+        """The last piece, once there are no more bytes.
+
+        None, where each piece says how long it is.
+        """
+        return []
 
     def gap(self) -> Callable[[bytes], bytes]:
         """What all pieces go through after some that a client has missed."""
+        return unmarked
 
 
 def unmarked(data: bytes) -> bytes:

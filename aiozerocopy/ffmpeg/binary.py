@@ -1,4 +1,4 @@
-"""Which FFmpeg to start, and the environment it gets."""
+"""The FFmpeg binary: where it is, the environment it gets, and what it answers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 import shutil
 
 from aiozerocopy._core import extras
+from aiozerocopy.process import open_process
+
+QUIETLY = ["-nostdin", "-hide_banner", "-nostats"]
 
 # Newer FFmpegs map and unmap the memory of every frame, unless malloc keeps it.  With
 # these settings FFmpeg 9 takes 1080p twice as fast.  The user's own settings win.
@@ -43,3 +46,18 @@ def _packaged() -> str | None:
 def environment() -> dict[str, str]:
     """Our environment, and what makes FFmpeg faster and its messages plain."""
     return {**ROOMY, "AV_LOG_FORCE_NOCOLOR": "1", **os.environ}
+
+
+async def ask(ffmpeg: str, *arguments: str) -> tuple[int, str, str]:
+    """Its exit code, what it said on its standard output, and its last errors."""
+    async with open_process(
+        [ffmpeg, *QUIETLY, *arguments],
+        stdin=False,
+        stdout=True,
+        env=environment(),
+        start_new_group=True,
+    ) as process:
+        assert process.stdout is not None
+        said = b"".join([piece async for piece in process.stdout])
+        code = await process.wait()
+    return code, said.decode(errors="replace"), process.stderr_tail

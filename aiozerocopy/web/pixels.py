@@ -1,4 +1,4 @@
-"""Pictures for viewers: which frames can be shown, and the header of each message.
+"""Pixels for viewers: which frames can be shown, and the header of each message.
 
 Over a WebSocket each message is a header of 32 bytes, all little-endian, and a payload:
 
@@ -127,37 +127,24 @@ def websocket_message(
     payload: Buffer,
     kind: int,
     picture: PictureFormat,
-    *,
-    key: bool,
     sequence: int,
     timestamp_ns: int,
+    *,
+    key: bool,
 ) -> Sequence[Buffer]:
     """Header and payload, as the buffers that are sent together."""
+    code, flags = picture.form.code, KEY if key else 0
+    size = picture.width, picture.height
     header = _HEADER.pack(
-        1,
-        kind,
-        picture.form.code,
-        KEY if key else 0,
-        picture.width,
-        picture.height,
-        0,
-        sequence,
-        timestamp_ns // 1000,
+        1, kind, code, flags, *size, 0, sequence, timestamp_ns // 1000
     )
     return (header, payload)
 
 
 def reason_message(frame: Published, reason: UnknownPicture) -> Sequence[Buffer]:
     """Why this frame cannot be shown."""
-    text = str(reason).encode()
-    return websocket_message(
-        text,
-        REASON,
-        _NO_PICTURE,
-        key=False,
-        sequence=frame.sequence,
-        timestamp_ns=frame.timestamp_ns,
-    )
+    text, when = str(reason).encode(), (frame.sequence, frame.timestamp_ns)
+    return websocket_message(text, REASON, _NO_PICTURE, *when, key=False)
 
 
 def raw(frame: Published) -> Sequence[Buffer]:
@@ -166,11 +153,5 @@ def raw(frame: Published) -> Sequence[Buffer]:
         picture = picture_format(frame)
     except UnknownPicture as reason:
         return reason_message(frame, reason)
-    return websocket_message(
-        frame.view,
-        PIXELS,
-        picture,
-        key=True,
-        sequence=frame.sequence,
-        timestamp_ns=frame.timestamp_ns,
-    )
+    when = frame.sequence, frame.timestamp_ns
+    return websocket_message(frame.view, PIXELS, picture, *when, key=True)

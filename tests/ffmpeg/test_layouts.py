@@ -16,7 +16,7 @@ from ffmpegs import each_ffmpeg as each_ffmpeg
 from ffmpegs import ffmpeg as ffmpeg
 
 from aiozerocopy.ffmpeg import Writer
-from aiozerocopy.ffmpeg.probing import frame_layout
+from aiozerocopy.ffmpeg.layouts import frame_layout
 
 if TYPE_CHECKING:
     from pathlib import Path

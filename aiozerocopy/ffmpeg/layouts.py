@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.leases import Lease
 from aiozerocopy._core.pins import nbytes
+from aiozerocopy.ffmpeg.arguments import AT_ONCE
+from aiozerocopy.ffmpeg.binary import ask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -175,6 +177,52 @@ def _ordered(dtype: str, order: str) -> str:
     if order == sys.byteorder or dtype == "uint8":
         return dtype
     return (">" if order == "big" else "<") + ("u2" if dtype == "uint16" else "f4")
+
+
+# ---- the formats that only FFmpeg knows ------------------------------------------
+
+# The bytes of a frame, by the FFmpeg that was asked, the format, and width and height.
+_asked: dict[tuple[str, str, tuple[int, int]], int] = {}
+
+
+async def frame_layout(pix_fmt: str, size: tuple[int, int], ffmpeg: str) -> Layout:
+    """How a frame lies in memory; FFmpeg is asked for the rarer formats.
+
+    Raises:
+        ValueError: FFmpeg does not know the format, or takes no such frames.
+    """
+    known = layout_of(pix_fmt, size)
+    if known is not None:
+        return known
+    question = ffmpeg, pix_fmt, size
+    if question not in _asked:
+        _asked[question] = await _frame_bytes(*question)
+    return Layout(pix_fmt, size, (_asked[question],), opaque=True)
+
+
+# A line of the framecrc format: stream, dts, pts, duration, size, checksum.
+_PACKET = re.compile(r"^0,(?: *-?\d+,){3} *(?P<nbytes>\d+),", re.MULTILINE)
+
+
+async def _frame_bytes(ffmpeg: str, pix_fmt: str, size: tuple[int, int]) -> int:
+    """How many bytes FFmpeg reads for one frame; it need not convert it."""
+    width, height = size
+    raw = ["-f", "rawvideo", "-pix_fmt", pix_fmt, "-video_size", f"{width}x{height}"]
+    zeros = [*AT_ONCE, *raw, "-i", "/dev/zero", "-frames:v", "1"]
+    copied = [*zeros, "-c", "copy", "-f", "framecrc", "pipe:1"]
+    _, told, error = await ask(ffmpeg, "-loglevel", "error", *copied)
+    if packet := _PACKET.search(told):
+        return int(packet["nbytes"])
+    _, formats, _ = await ask(ffmpeg, "-loglevel", "error", "-pix_fmts")
+    listed = re.search(rf"^(\S+) {re.escape(pix_fmt)} ", formats, re.MULTILINE)
+    if listed is None:
+        raise ValueError(f"FFmpeg has no pixel format {pix_fmt!r}")
+    if "H" in listed[1]:
+        raise ValueError(
+            f"{pix_fmt!r} is a hardware format, whose frames are not in memory: "
+            "send them as 'nv12', for example, and let FFmpeg upload them"
+        )
+    raise ValueError(f"FFmpeg takes no frames of {width}x{height} {pix_fmt}: {error}")
 
 
 # ---- audio -----------------------------------------------------------------------

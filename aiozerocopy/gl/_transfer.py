@@ -1,20 +1,24 @@
-"""From a framebuffer into a pixel-pack buffer: the draws and reads of one format."""
+"""The transfer of a framebuffer into a pixel-pack buffer: draws, reads, their speed."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import time
 from typing import TYPE_CHECKING, Any
 
 import moderngl
 
 from aiozerocopy.gl import _functions as gl
+from aiozerocopy.gl._functions import Functions
+from aiozerocopy.gl._picture import Slot
 from aiozerocopy.gl._planes import VERTEX_SHADER, Format, Pass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aiozerocopy.gl._functions import Functions
+# To bring a byte to another process, in seconds.
+PIPE_SECONDS_PER_BYTE = 0.5e-9
 
 READ = {1: gl.RED, 2: gl.RG, 3: gl.RGB, 4: gl.RGBA}
 
@@ -50,7 +54,7 @@ def _make_sampler(functions: Functions) -> ctypes.c_uint:
     return sampler
 
 
-class Drawing:
+class Transfer:
     """Brings a framebuffer's pixels, top down, into the bound pack buffer.
 
     On Mesa RGB is read as it is, and the driver flips it; all else is drawn once more
@@ -190,3 +194,62 @@ class Drawing:
         self._gl.BindFramebuffer(target, framebuffer.glo)
         if framebuffer.glo:  # a window's own has no attachments
             self._gl.ReadBuffer(gl.COLOR_ATTACHMENT0)
+
+
+# ---- which pixel format reaches a pipe's reader first: it is measured ----------------
+
+
+def measure(
+    context: Any,
+    size: tuple[int, int],
+    pix_fmts: tuple[str, ...] = ("rgba", "yuv420p"),
+    rounds: int = 3,
+) -> dict[str, float]:
+    """Seconds from submission to picture for each format, the least of some rounds.
+
+    Blocks for all of it, some tens of milliseconds: for a program's start.
+
+    Raises:
+        ValueError: a size or format that cannot be.
+        GLError: OpenGL refused.
+    """
+    formats = {pix_fmt: Format(size, pix_fmt) for pix_fmt in pix_fmts}
+    texture = context.texture(size, 4)
+    blank = context.framebuffer([texture])
+    try:
+        return {
+            pix_fmt: min(_rounds(context, blank, layout, rounds))
+            for pix_fmt, layout in formats.items()
+        }
+    finally:
+        blank.release()
+        texture.release()
+
+
+def _rounds(context: Any, blank: Any, layout: Format, rounds: int) -> Iterator[float]:
+    functions = Functions(context)
+    with functions.current():
+        transfer = Transfer(functions, layout)
+        functions.forget_errors()
+        slot = Slot(functions, layout.nbytes, functions.has_storage, lambda _: None)
+        try:
+            functions.check("a pixel-pack buffer was made")
+            for _ in range(rounds + 1):  # the first one compiles
+                context.finish()
+                start = time.perf_counter()
+                slot.begin(lambda: transfer.read(blank))
+                while not slot.poll():
+                    pass
+                yield time.perf_counter() - start
+                slot.abandon()
+        finally:
+            slot.delete()
+            transfer.release()
+
+
+def fastest(context: Any, size: tuple[int, int]) -> str:
+    """yuv420p, unless converting takes longer than sending the bytes that it saves."""
+    seconds = measure(context, size)
+    for pix_fmt in seconds:
+        seconds[pix_fmt] += Format(size, pix_fmt).nbytes * PIPE_SECONDS_PER_BYTE
+    return min(seconds, key=seconds.__getitem__)
