@@ -1,0 +1,214 @@
+"""The screen of an X server as pictures in memory, beside python-mss.
+
+All contenders take pictures of the same Xvfb, one after the other, as fast as they can;
+none does anything with them.  Before each picture a window moves, so that there is
+something new on the screen; that is the same work for all, and the X server has done it
+before the picture is asked for.  The X server's CPU time counts, too, since it is the
+server that copies: in the table it is the receiver's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.feeding import needs_of
+from bench.processes import SUPPORT, worker
+from bench.race import Contender, Lacking, Race, Run, Work, WrongBytes, duels, need
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xvfb import Server
+
+    from bench.processes import Lab
+    from bench.worker import Job
+
+SIZES = {"1080p": (1920, 1080), "2160p": (3840, 2160)}
+BYTES = 3_000_000_000  # in one round
+WARM = 8  # pictures: every slot was written to once
+CHECKED = 10  # pictures, in the round that checks
+BACKGROUND, WINDOW = 0x204060, 0xFAC80A
+
+
+def races(lab: Lab, quick: bool) -> Iterator[Race]:
+    need("numpy")
+    for name, size in SIZES.items():
+        nbytes = size[0] * size[1] * 4
+        screen = XServer(lab, size)
+        work = f"pictures of a {name} screen"
+        more: Any = {"unit": "pictures", "both": True}
+        yield Race(
+            "capture",
+            f"{name} screen, a window moves",
+            Work(nbytes, CHECKED if quick else BYTES // nbytes, WARM, buffers=1),
+            [
+                Contender(called, partial(take_pictures, lab, screen, way, loop), needs)
+                for called, (way, loop, needs) in GIVEN.items()
+            ],
+            [
+                *duels("X11Screen", {"mss": "python-mss"}, work, **more),
+                *duels(
+                    "X11Screen, damage",
+                    {"mss": "python-mss"},
+                    f"{work}, by damage",
+                    **more,
+                ),
+            ],
+            brief=120 if name == "1080p" else 0,
+        )
+
+
+class XServer:
+    """Xvfb, from its first use to the end of the lab."""
+
+    def __init__(self, lab: Lab, size: tuple[int, int]) -> None:
+        self._lab = lab
+        self.size = size
+        self._running: Server | None = None
+
+    def running(self) -> Server:
+        if self._running is None:
+            sys.path.append(SUPPORT)
+            from xvfb import x_server
+
+            stack = contextlib.ExitStack()
+            try:
+                self._running = stack.enter_context(x_server(size=self.size))
+            except FileNotFoundError as error:
+                raise Lacking(str(error)) from None
+            self._lab.at_end(stack.close)
+        return self._running
+
+
+def take_pictures(
+    lab: Lab,
+    screen: XServer,
+    way: Callable[..., Any],
+    loop: str,
+    work: Work,
+    check: bool,
+) -> Run:
+    server = screen.running()
+    if check:
+        work = replace(work, messages=min(work.messages, CHECKED))
+    told = {"display": server.name, "server": server.process.pid, "check": check}
+    command = worker(way, loop=loop, picture=screen.size, **told, **work.told)
+    sender = lab.reports(command)["sender"]
+    return Run(sender["seconds"], sender["cpu"], sender["server_cpu"])
+
+
+# ---- what the contenders do ----------------------------------------------------------
+
+
+class Desk:
+    """What is on the screen: a window that moves."""
+
+    def __init__(self, job: Job) -> None:
+        from xvfb import Painter
+
+        self._job = job
+        self._painter = Painter(job.display)
+        width, height = self.size = job.picture
+        self._painter.window(BACKGROUND, 0, 0, width, height)
+        self._window_size = width // 4, height // 4
+        self._window = self._painter.window(WINDOW, 0, 0, *self._window_size)
+        self._at = 0, 0
+        self._server_cpu = 0.0
+
+    def draw(self) -> Iterator[None]:
+        """Move the window once for each picture, and measure after the warm-up."""
+        (width, height), (wide, high) = self.size, self._window_size
+        for numbers in self._job.numbers():
+            self._server_cpu = cpu_of(self._job.server)
+            for number in numbers:
+                self._at = 8 * number % (width - wide), 4 * number % (height - high)
+                self._painter.move(self._window, *self._at)
+                yield
+        self._job.end()
+        self._server_cpu = cpu_of(self._job.server) - self._server_cpu
+        self._painter.close()
+
+    def look(self, picture: Any) -> None:
+        """Compare every pixel, in the round that checks."""
+        if not self._job.check:
+            return
+        import numpy as np
+
+        (x, y), (wide, high) = self._at, self._window_size
+        expected = np.full(self.size[::-1], BACKGROUND, "u4")
+        expected[y : y + high, x : x + wide] = WINDOW
+        given = np.frombuffer(picture, "u4").reshape(expected.shape) & 0xFFFFFF
+        if not (given == expected).all():
+            raise WrongBytes(f"{(given != expected).sum():,} pixels are others")
+
+    def told(self) -> dict[str, Any]:
+        return {"server_cpu": self._server_cpu}
+
+
+def cpu_of(process: int) -> float:
+    """CPU seconds so far of another process, whose one thread does all the work."""
+    return int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) / 1e9
+
+
+async def grab(job: Job) -> dict[str, Any]:
+    from aiozerocopy.capture import X11Screen
+
+    desk = Desk(job)
+    async with X11Screen(job.display) as screen:
+        for _ in desk.draw():
+            with await screen.grab() as picture:
+                desk.look(picture.view)
+    return desk.told()
+
+
+async def damage(job: Job) -> dict[str, Any]:
+    from aiozerocopy.capture import X11Screen
+
+    desk = Desk(job)
+    async with X11Screen(job.display) as screen:
+        pictures = screen.frames(damage=True)
+        for _ in desk.draw():
+            with await anext(pictures) as picture:
+                desk.look(picture.view)
+    return desk.told()
+
+
+async def mss(job: Job) -> dict[str, Any]:
+    """As its documentation has it; ``raw`` is what it has read."""
+    from mss import mss as open_mss
+
+    desk = Desk(job)
+    with open_mss(display=job.display) as screen:
+        everything = screen.monitors[0]
+        for _ in desk.draw():
+            desk.look(screen.grab(everything).raw)
+    return desk.told()
+
+
+async def mss_in_thread(job: Job) -> dict[str, Any]:
+    """As an asyncio program has to use it, so that its loop goes on."""
+    from mss import mss as open_mss
+
+    desk = Desk(job)
+    loop = asyncio.get_running_loop()
+    with open_mss(display=job.display) as screen:
+        everything = screen.monitors[0]
+        for _ in desk.draw():
+            shot = await loop.run_in_executor(None, screen.grab, everything)
+            desk.look(shot.raw)
+    return desk.told()
+
+
+GIVEN: dict[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
+    "X11Screen": (grab, "asyncio", ()),
+    "X11Screen, uvloop": (grab, "uvloop", needs_of("uvloop")),
+    "X11Screen, damage": (damage, "asyncio", ()),
+    "mss": (mss, "asyncio", ("mss",)),
+    "mss in a thread": (mss_in_thread, "asyncio", ("mss",)),
+}

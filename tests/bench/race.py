@@ -1,0 +1,187 @@
+"""Races: contenders that do the same fixed work in turn, round by round."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Work:
+    """Fixed work: a number of messages, after some to warm up."""
+
+    size: int  # bytes of a message
+    messages: int
+    warm: int
+    buffers: int  # that the sender sends one after the other, again and again
+
+    @property
+    def total(self) -> int:
+        """All bytes, the warm-up included."""
+        return self.size * (self.warm + self.messages)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """For a process that does the work."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What it cost one contender to do the work once."""
+
+    seconds: float
+    cpu: float  # CPU seconds of the sender
+    sink_cpu: float  # and of the receiver
+    more: dict[str, float] = field(default_factory=dict)  # by the name of its column
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to do the work."""
+
+    name: str
+    run: Callable[[Work, bool], Run]  # with True, raise WrongBytes if a byte is wrong
+    needs: Sequence[str] = ()  # modules that must be installed
+
+    @property
+    def missing(self) -> str | None:
+        return next((name for name in self.needs if find_spec(name) is None), None)
+
+
+@dataclass(frozen=True)
+class Duel:
+    """A row of the table: one of ours beside a rival."""
+
+    ours: str
+    rival: str  # "" for the best of the candidates
+    work: str
+    against: str = ""  # what the table calls the rival, if not by its name
+    unit: str = "GB"  # of our rate; any other word counts messages
+    both: bool = False  # count the receiver's CPU time, too: they share the work
+    front: bool = False  # one of the few rows that the README shows
+
+
+@dataclass(frozen=True)
+class Race:
+    bench: str
+    title: str
+    work: Work
+    contenders: Sequence[Contender]
+    duels: Sequence[Duel]
+    brief: int = 0  # messages in the run of all benches; 0: the race is not in it
+    candidates: Sequence[Contender] = ()  # only the fastest of them races
+    rounds: int = 1  # times the number of rounds that was asked for
+
+    def in_brief(self) -> Race:
+        """Only what makes the rows of the table."""
+        names = {name for duel in self.duels for name in (duel.ours, duel.rival)}
+        return replace(
+            self,
+            work=replace(self.work, messages=min(self.work.messages, self.brief)),
+            contenders=[one for one in self.contenders if one.name in names],
+            rounds=1,
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out of a race."""
+
+    bench: str
+    title: str
+    size: int
+    messages: int
+    duels: Sequence[Duel]
+    runs: dict[str, list[Run]]  # by the contender's name, round by round
+
+
+class WrongBytes(Exception):
+    """The receiver did not get what was sent."""
+
+
+class Lacking(Exception):
+    """This machine lacks what a race needs; the text says how to get it."""
+
+
+def need(*modules: str) -> None:
+    """Raises: Lacking: one of them is not installed."""
+    for name in modules:
+        if find_spec(name) is None:
+            raise Lacking(not_installed(name))
+
+
+def not_installed(name: str) -> str:
+    return f"{name} is not installed: make bench installs it"
+
+
+def duels(
+    ours: str, rivals: dict[str, str], work: str, front: str = "", **more: Any
+) -> list[Duel]:
+    """One of ours beside these: what the table calls each, by its name."""
+    return [
+        Duel(ours, rival, work, called, front=rival == front, **more)
+        for rival, called in rivals.items()
+    ]
+
+
+# ---- running -------------------------------------------------------------------------
+
+Tell = Callable[[str], None]
+
+
+def run_race(race: Race, rounds: int, tell: Tell, until: float = math.inf) -> Result:
+    """Check, then race: `rounds` times (0: only check), or as often as fit in time."""
+    present = [one for one in race.contenders if not one.missing]
+    best = ""
+    if race.candidates:
+        fastest = champion(race, rounds, tell)
+        present.append(fastest)
+        best = fastest.name
+    runs = in_turn(present, race.work, 1, tell, check=True)
+    if rounds:
+        runs = in_turn(present, race.work, rounds * race.rounds, tell, until=until)
+    duels = [
+        replace(duel, rival=duel.rival or best)
+        for duel in race.duels
+        if {duel.ours, duel.rival or best} <= {*runs}
+    ]
+    work = race.work
+    return Result(race.bench, race.title, work.size, work.messages, duels, runs)
+
+
+def champion(race: Race, rounds: int, tell: Tell) -> Contender:
+    runs = in_turn(race.candidates, race.work, 3 if rounds else 1, tell)
+    seconds = {
+        name: statistics.median(run.seconds for run in some)
+        for name, some in runs.items()
+    }
+    return min(race.candidates, key=lambda one: seconds[one.name])
+
+
+def in_turn(
+    contenders: Sequence[Contender],
+    work: Work,
+    rounds: int,
+    tell: Tell,
+    *,
+    check: bool = False,
+    until: float = math.inf,
+) -> dict[str, list[Run]]:
+    """The runs of all rounds, or of as many as end in time, but of one at least."""
+    runs: dict[str, list[Run]] = {one.name: [] for one in contenders}
+    for number in range(rounds):
+        began = time.monotonic()
+        for one in contenders:
+            what = "checking" if check else f"round {number + 1} of {rounds}"
+            tell(f"{what}, {one.name}")
+            runs[one.name].append(one.run(work, check))
+        now = time.monotonic()
+        if now + (now - began) > until:
+            break
+    return runs

@@ -1,0 +1,156 @@
+"""Bytes that are only passed on: a file to TCP, and pipe to pipe.
+
+The source is the relay's standard input: a file, or a pipe that another process fills
+with as many bytes as are to be moved.  The CPU time is that of the relay alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import stat
+import subprocess
+from contextlib import asynccontextmanager, closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aiozerocopy as azc
+from bench.feeding import fed, in_c, in_python, pipe_link, tcp_link
+from bench.race import Race, Work, duels
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from bench.feeding import Link, Source
+    from bench.processes import Crew, Lab
+    from bench.worker import Job
+
+MIB = 1 << 20
+CHUNK = 256 << 10  # bytes that are received, and sent, at a time
+IN = 0
+RECEIVE = "receive and send, asyncio"
+
+
+def races(lab: Lab, quick: bool) -> Iterator[Race]:
+    yield race(lab, quick, "file to TCP", 1024, partial(opened_file, lab), tcp_link)
+    yield race(lab, quick, "pipe to pipe", 2048, partial(filled_pipe, lab), pipe_link)
+
+
+def race(
+    lab: Lab, quick: bool, title: str, messages: int, source: Source, link: Link
+) -> Race:
+    is_file = title == "file to TCP"
+    in_loops: dict[str, tuple[Any, str]] = {
+        "relay, asyncio": (relay, "asyncio"),
+        "relay, uvloop": (relay, "uvloop"),
+        "loop.sendfile": (sendfile, "asyncio"),
+        "shutil.copyfileobj": (copyfileobj, "asyncio"),
+        RECEIVE: (receive_and_send, "asyncio"),
+    }
+    if not is_file:
+        del in_loops["loop.sendfile"]
+    make = partial(fed, lab, link=link, source=source)
+    rivals = {"C splice loop": f"C loop of {'sendfile' if is_file else 'splice'}"}
+    rivals |= {"loop.sendfile": ""} if is_file else {}
+    rivals |= {RECEIVE: "receive and send"}
+    return Race(
+        "relay",
+        title,
+        Work(MIB, messages // (64 if quick else 1), warm=4, buffers=4),
+        [
+            *(
+                make(name, sender=in_python(lab, way, loop), loop=loop)
+                for name, (way, loop) in in_loops.items()
+            ),
+            make("C splice loop", sender=partial(splice, lab)),
+        ],
+        duels("relay, asyncio", rivals, f"{title}: relay", front="loop.sendfile"),
+        brief=512,
+    )
+
+
+def splice(lab: Lab, work: Work, fd: int, sink: list[str]) -> list[str]:
+    """A loop in C that calls sendfile or splice."""
+    return [lab.program("splice"), str(fd), str(work.total)]
+
+
+# ---- where the bytes come from: an fd to read from -----------------------------------
+
+
+def opened_file(lab: Lab, crew: Crew, work: Work) -> int:
+    return os.open(source_file(lab, work), os.O_RDONLY)
+
+
+def source_file(lab: Lab, work: Work) -> Path:
+    """The pattern, over and over, and no byte more: some copy a whole file."""
+    path = lab.path / f"source-{work.total}"
+    if not path.exists():
+        data = Path(lab.pattern(work)).read_bytes()
+        path.write_bytes(data * (work.total // len(data)))
+    return path
+
+
+def filled_pipe(lab: Lab, crew: Crew, work: Work) -> int:
+    writer, reader = pipe_link()
+    feed = in_c(lab)(work, writer, [])
+    try:
+        crew.start(feed, pass_fds=(writer,), stdout=subprocess.DEVNULL)
+    finally:
+        os.close(writer)
+    return reader
+
+
+# ---- aiozerocopy ---------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def ends(job: Job) -> AsyncIterator[tuple[azc.ReceiveStream, azc.SendStream]]:
+    """Both, as streams of ours."""
+    os.set_blocking(job.fd, False)  # as all are that this package has made
+    async with azc.open_reader(IN) as source, azc.open_writer(job.fd) as sink:
+        job.begin()
+        yield source, sink
+
+
+async def relay(job: Job) -> None:
+    if not stat.S_ISREG(os.fstat(IN).st_mode):
+        async with ends(job) as (source, sink):
+            await azc.relay(source, sink, job.total)
+        return
+    os.set_blocking(job.fd, False)
+    async with azc.open_writer(job.fd) as sink:
+        job.begin()
+        await azc.relay(IN, sink, job.total)
+
+
+async def receive_and_send(job: Job) -> None:
+    """The loop that anybody would write."""
+    async with ends(job) as (source, sink):
+        left = job.total
+        while left:
+            data = await source.receive(min(CHUNK, left))
+            left -= len(data)
+            await sink.send(data)
+
+
+# ---- others --------------------------------------------------------------------------
+
+
+async def copyfileobj(job: Job) -> None:
+    """In a thread, as an asyncio program has to."""
+    with (
+        os.fdopen(IN, "rb", buffering=0) as source,
+        os.fdopen(job.fd, "wb", buffering=0) as sink,
+    ):
+        job.begin()
+        await asyncio.to_thread(shutil.copyfileobj, source, sink, CHUNK)
+
+
+async def sendfile(job: Job) -> None:
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_connection(asyncio.Protocol, sock=job.socket())
+    with closing(transport), os.fdopen(IN, "rb", buffering=0) as source:
+        job.begin()
+        await loop.sendfile(transport, source, 0, job.total, fallback=False)

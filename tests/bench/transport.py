@@ -1,0 +1,208 @@
+"""asyncio's transports, ours and others': messages one way, and there and back.
+
+One way sink.c takes them.  There and back a plain socket asks, the same for all, and
+the contender answers with what it got; its CPU time is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from bench.feeding import LOOPS, fed, in_python, needs_of, tcp_link
+from bench.processes import Crew, worker
+from bench.race import Contender, Duel, Race, Run, Work, WrongBytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bench.processes import Lab
+    from bench.worker import Job
+
+SIZES = {"1 KiB": 1 << 10, "64 KiB": 64 << 10, "6 MB": 6_000_000}
+BYTES = {1 << 10: 150_000_000, 64 << 10: 2_000_000_000, 6_000_000: 3_000_000_000}
+CONTENDERS = {
+    f"{'ours, ' if is_ours else ''}{loop}": (loop, is_ours)
+    for is_ours in (True, False)
+    for loop in LOOPS
+}
+
+
+def races(lab: Lab, quick: bool) -> Iterator[Race]:
+    for way in (one_way, echo):
+        for name, size in SIZES.items():
+            yield way(lab, quick, name, size)
+
+
+def work_of(size: int, most: int, quick: bool) -> Work:
+    messages = min(BYTES[size] // size, most)
+    messages = max(8, messages // (200 if quick else 1))
+    messages -= messages % 4
+    return Work(size, messages, warm=max(4, messages // 40 * 4), buffers=4)
+
+
+def one_way(lab: Lab, quick: bool, name: str, size: int) -> Race:
+    return Race(
+        "transport",
+        f"{name}, Protocol, one way",
+        work_of(size, 200_000, quick),
+        [
+            fed(lab, who, tcp_link, in_python(lab, write, loop, is_ours=is_ours), loop)
+            for who, (loop, is_ours) in CONTENDERS.items()
+        ],
+        pairs(f"{name} messages"),
+        brief={"1 KiB": 40_000, "64 KiB": 4_000}.get(name, 0),
+    )
+
+
+def echo(lab: Lab, quick: bool, name: str, size: int) -> Race:
+    return Race(
+        "transport",
+        f"{name}, Protocol, echo",
+        work_of(size, 40_000, quick),
+        [
+            Contender(who, partial(echoed, lab, who, loop, is_ours), needs_of(loop))
+            for who, (loop, is_ours) in CONTENDERS.items()
+        ],
+        pairs(f"{name} messages there and back"),
+        brief=8_000 if name == "1 KiB" else 0,
+    )
+
+
+def pairs(what: str) -> list[Duel]:
+    return [
+        Duel(
+            f"ours, {loop}",
+            loop,
+            f"{what}: azc.transport",
+            against=f"{loop}'s transport",
+            unit="messages",
+        )
+        for loop in LOOPS
+    ]
+
+
+def echoed(
+    lab: Lab, name: str, loop: str, is_ours: bool, work: Work, check: bool
+) -> Run:
+    ours, theirs = tcp_link()
+    told = {**work.told, "pattern": lab.pattern(work), "check": check}
+    with Crew(lab) as crew:
+        try:
+            answers = worker(answer, loop=loop, is_ours=is_ours, fd=ours, **told)
+            crew.start(answers, pass_fds=(ours,))
+            crew.start(worker(ask, fd=theirs, **told), pass_fds=(theirs,))
+        finally:
+            os.close(ours)
+            os.close(theirs)
+        reports = crew.finish()
+    asked = reports["sink"]
+    if asked["wrong"] >= 0:
+        raise WrongBytes(f"{name}: answer {asked['wrong']} is another")
+    return Run(asked["seconds"], reports["sender"]["cpu"], asked["cpu"])
+
+
+# ---- one way -------------------------------------------------------------------------
+
+
+class Gate(asyncio.Protocol):
+    """Open while the transport takes more."""
+
+    def __init__(self) -> None:
+        self.is_open: asyncio.Event = asyncio.Event()
+        self.is_open.set()
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def pause_writing(self) -> None:
+        self.is_open.clear()
+
+    def resume_writing(self) -> None:
+        self.is_open.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.set_result(None)
+
+
+async def write(job: Job) -> None:
+    transport, gate = await connected(job, Gate)
+    for messages in job.messages_in_turn():
+        for message in messages:
+            transport.write(message)
+            if not gate.is_open.is_set():
+                await gate.is_open.wait()
+    transport.close()
+    await gate.lost
+
+
+async def connected(job: Job, factory: Any) -> tuple[Any, Any]:
+    create: Any = asyncio.get_running_loop().create_connection
+    if job.is_ours:
+        from aiozerocopy.transport import create_connection as create
+    pair: tuple[Any, Any] = await create(factory, sock=job.socket())
+    job.begin()
+    return pair
+
+
+# ---- there and back ------------------------------------------------------------------
+
+
+def ask(job: Job) -> dict[str, Any]:
+    """Send a message and take the answer at the same time, then the next."""
+    messages = [memoryview(piece) for piece in job.pieces()]
+    answer = memoryview(bytearray(job.size))
+    wrong = -1
+    with job.socket() as sock:
+        ready = select.poll()
+        ready.register(sock, select.POLLIN)
+        for numbers in job.numbers():
+            for number in numbers:
+                message = messages[number % len(messages)]
+                exchange(sock, ready, message, answer)
+                if job.check and wrong < 0 and answer != message:
+                    wrong = number
+    return {"who": "sink", "wrong": wrong}
+
+
+def exchange(
+    sock: Any, ready: select.poll, message: memoryview, answer: memoryview
+) -> None:
+    sent = got = 0
+    while got < len(message):
+        try:
+            if sent < len(message):
+                sent += sock.send(message[sent:])
+        except BlockingIOError:
+            pass
+        ready.modify(sock, select.POLLIN | select.POLLOUT * (sent < len(message)))
+        ready.poll()
+        try:
+            n = sock.recv_into(answer[got:])
+        except BlockingIOError:
+            continue
+        if not n:
+            raise ConnectionError("who answers has left")
+        got += n
+
+
+class Echo(asyncio.Protocol):
+    """Without flow control: one message is on its way."""
+
+    def __init__(self) -> None:
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.set_result(None)
+
+
+async def answer(job: Job) -> None:
+    _, protocol = await connected(job, Echo)
+    await protocol.lost
