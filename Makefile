@@ -37,7 +37,7 @@ endif
 # Folders count too: they change when a file in them goes.
 SOURCES := setup.py pyproject.toml $(wildcard README.md) $(wildcard csrc/* csrc/colour/*) \
     $(shell find aiozerocopy -name __pycache__ -prune -o ! -name '*.so' -print)
-C_SOURCES := $(wildcard csrc/*.[ch] csrc/colour/*.[ch] tests/sim/*.[ch] tests/fuzz/*.c tests/bench/*.c examples/*.c)
+C_SOURCES := $(wildcard csrc/*.[ch] csrc/colour/*.[ch] tests/sim/*.[ch] tests/fuzz/*.c tests/bench/*.[ch] examples/*.c)
 
 .PHONY: demo test coverage portable-test proof soak bench bench-table check lint types \
     docs venv clean

@@ -56,8 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     slower = False
     if arguments.compare:
         print(f"\n{results.compared(arguments.compare, outcome)}")
-        found = results.changes(arguments.compare, outcome)
-        slower = arguments.fail_if_slower and any(one.is_slower for one in found)
+        said = [cells[-1] for cells in results.changes(arguments.compare, outcome)]
+        slower = arguments.fail_if_slower and any("slower" in one for one in said)
     return status or int(bool(outcome.failed) or slower)
 
 
@@ -71,10 +71,10 @@ def run(outcome: Outcome, arguments: argparse.Namespace) -> None:
     end = time.monotonic() + seconds
     with Lab() as lab:
         planned = [
-            one.in_brief() if in_brief else one
+            one.in_table() if in_brief else one
             for name in names
             for one in plan(name, lab, quick, outcome)
-            if arguments.only in one.title and (one.brief or not in_brief)
+            if arguments.only in one.title and not (one.extra and in_brief)
         ]
         if not planned and arguments.only:
             parser().error(f"--only: no title has {arguments.only!r} in it")

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from bench.processes import Lab
     from bench.worker import Job
 
-SIZES = {"1080p": (1920, 1080), "2160p": (3840, 2160)}
-BYTES = 3_000_000_000  # in one round
+SIZE = (1920, 1080)
 WARM = 8  # pictures: every slot was written to once
 CHECKED = 10  # pictures, in the round that checks
 BACKGROUND, WINDOW = 0x204060, 0xFAC80A
@@ -38,38 +37,27 @@ BACKGROUND, WINDOW = 0x204060, 0xFAC80A
 
 def races(lab: Lab, quick: bool) -> Iterator[Race]:
     need("numpy")
-    for name, size in SIZES.items():
-        nbytes = size[0] * size[1] * 4
-        screen = XServer(lab, size)
-        work = f"pictures of a {name} screen"
-        more: Any = {"unit": "pictures", "both": True}
-        yield Race(
-            "capture",
-            f"{name} screen, a window moves",
-            Work(nbytes, CHECKED if quick else BYTES // nbytes, WARM, buffers=1),
-            [
-                Contender(called, partial(take_pictures, lab, screen, way, loop), needs)
-                for called, (way, loop, needs) in GIVEN.items()
-            ],
-            [
-                *duels("X11Screen", {"mss": "python-mss"}, work, **more),
-                *duels(
-                    "X11Screen, damage",
-                    {"mss": "python-mss"},
-                    f"{work}, by damage",
-                    **more,
-                ),
-            ],
-            brief=120 if name == "1080p" else 0,
-        )
+    screen = XServer(lab)
+    more: Any = {"unit": "pictures", "both": True}
+    mss, what = {"mss": "python-mss"}, "pictures of a 1080p screen"
+    yield Race(
+        "capture",
+        "1080p screen, a window moves",
+        Work(SIZE[0] * SIZE[1] * 4, CHECKED if quick else 120, WARM, buffers=1),
+        [
+            Contender(name, partial(take_pictures, lab, screen, way, loop), needs)
+            for name, (way, loop, needs) in GIVEN.items()
+        ],
+        duels("X11Screen", mss, what, **more)
+        + duels("X11Screen, damage", mss, f"{what}, by damage", **more),
+    )
 
 
 class XServer:
     """Xvfb, from its first use to the end of the lab."""
 
-    def __init__(self, lab: Lab, size: tuple[int, int]) -> None:
+    def __init__(self, lab: Lab) -> None:
         self._lab = lab
-        self.size = size
         self._running: Server | None = None
 
     def running(self) -> Server:
@@ -79,7 +67,7 @@ class XServer:
 
             stack = contextlib.ExitStack()
             try:
-                self._running = stack.enter_context(x_server(size=self.size))
+                self._running = stack.enter_context(x_server(size=SIZE))
             except FileNotFoundError as error:
                 raise Lacking(str(error)) from None
             self._lab.at_end(stack.close)
@@ -98,7 +86,7 @@ def take_pictures(
     if check:
         work = replace(work, messages=min(work.messages, CHECKED))
     told = {"display": server.name, "server": server.process.pid, "check": check}
-    command = worker(way, loop=loop, picture=screen.size, **told, **work.told)
+    command = worker(way, loop=loop, picture=SIZE, **told, **work.told)
     sender = lab.reports(command)["sender"]
     return Run(sender["seconds"], sender["cpu"], sender["server_cpu"])
 

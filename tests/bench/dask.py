@@ -36,7 +36,7 @@ def races(lab: Lab, quick: bool) -> Iterator[Race]:
     yield Race(
         "dask",
         f"{arrays} two workers",
-        Work(size, 10 if quick else 100, warm=4, buffers=2),
+        Work(size, 4 if quick else 16, warm=4, buffers=2),
         [Contender(name, partial(move_arrays, lab, name), needs) for name in names],
         [
             one
@@ -48,7 +48,6 @@ def races(lab: Lab, quick: bool) -> Iterator[Race]:
                 both=True,
             )
         ],
-        brief=16,
     )
 
 

@@ -14,9 +14,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from bench import video
 from bench.processes import worker
 from bench.race import Contender, Race, Run, Work, WrongBytes, duels, need
-from bench.video import CHECKED, FPS, cases, frames_work, raw_video, waves
+from bench.video import CHECKED, FPS, raw_video, waves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from bench.processes import Lab
     from bench.worker import Job
 
-SIZES = {"1080p": (1920, 1080), "2160p": (3840, 2160)}
 BUFFERS = 8
 SLOTS = 3
 PIPE_SIZE = 1 << 20
@@ -40,21 +40,19 @@ RIVALS = {
 
 def races(lab: Lab, quick: bool) -> Iterator[Race]:
     need("numpy")
-    for version, ffmpeg, name, size, is_first in cases(SIZES, quick):
-        work = f"{name} film to RGB frames: ffmpeg.Reader"
-        yield Race(
-            "decode",
-            f"a film of {size[0]}x{size[1]}, FFmpeg {version}",
-            frames_work(size, 2_000_000_000, BUFFERS, quick=quick),
-            [
-                Contender(
-                    called, partial(read, lab, called, ffmpeg, size, way, told), needs
-                )
-                for called, (way, told, needs) in GIVEN.items()
-            ],
-            duels("Reader", RIVALS, work, unit="frames", both=True),
-            brief=120 if is_first and name == "1080p" else 0,
-        )
+    ffmpeg, version = video.ffmpeg_here()
+    size = video.small_if(quick, (1920, 1080))
+    work = "1080p film to RGB frames: ffmpeg.Reader"
+    yield Race(
+        "decode",
+        f"a film of 1920x1080, FFmpeg {version}",
+        video.frames_work(size, 120, BUFFERS, quick),
+        [
+            Contender(name, partial(read, lab, name, ffmpeg, size, way, told), needs)
+            for name, (way, told, needs) in GIVEN.items()
+        ],
+        duels("Reader", RIVALS, work, unit="frames", both=True),
+    )
 
 
 def read(

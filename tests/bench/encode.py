@@ -9,22 +9,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from bench import video
 from bench.race import Race, Work, WrongBytes, duels, need
-from bench.video import (
-    FPS,
-    NOWHERE,
-    Feeder,
-    InProcess,
-    cases,
-    contenders,
-    frames_work,
-    raw_video,
-    tell_frames,
-    their_child,
-    waves,
-)
+from bench.video import FPS, NOWHERE, Feeder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,40 +23,25 @@ if TYPE_CHECKING:
     from bench.processes import Lab
     from bench.worker import Job
 
-SIZES = {"1920x1080": (1920, 1080), "3840x2160": (3840, 2160)}
-PRESETS = ("ultrafast", "veryfast")
 BUFFERS = 8
 NEAR = 2.0  # of 255: how much a frame of the film may differ on average
-RIVALS = {
-    "TurboPipe": "",
-    "imageio-ffmpeg": "",
-    "PyAV in this process": "PyAV",
-}
+RIVALS = {"TurboPipe": "", "imageio-ffmpeg": "", "PyAV in this process": "PyAV"}
 
 
 def races(lab: Lab, quick: bool) -> Iterator[Race]:
     need("numpy")
-    in_table = True
-    for version, ffmpeg, name, size, _ in cases(SIZES, quick):
-        for preset in PRESETS:
-            how = f"NumPy frames, {name}, x264 {preset}"
-            work, front = f"{how}: ffmpeg.Writer", "imageio-ffmpeg" * in_table
-            yield Race(
-                "encode",
-                f"{how}, FFmpeg {version}",
-                frames_work(size, 2_000_000_000, BUFFERS, quick=quick),
-                contenders(
-                    lab,
-                    GIVEN,
-                    Encoder,
-                    ffmpeg=ffmpeg,
-                    size=size,
-                    output=output(preset),
-                ),
-                duels("Writer", RIVALS, work, front, unit="frames", both=True),
-                brief=60 * in_table,
-            )
-            in_table = False
+    ffmpeg, version = video.ffmpeg_here()
+    size = video.small_if(quick, (1920, 1080))
+    how = {"ffmpeg": ffmpeg, "picture": size, "output": output("ultrafast")}
+    what, front = "NumPy frames, 1920x1080, x264 ultrafast", "imageio-ffmpeg"
+    rows = {"unit": "frames", "both": True}
+    yield Race(
+        "encode",
+        f"{what}, FFmpeg {version}",
+        video.frames_work(size, 60, BUFFERS, quick),
+        video.contenders(lab, GIVEN, Encoder, **how),
+        duels("Writer", RIVALS, f"{what}: ffmpeg.Writer", front, **rows),
+    )
 
 
 def output(preset: str, place: str = NOWHERE) -> list[str]:
@@ -80,10 +55,10 @@ class Encoder(Feeder):
     """A sender process that makes a film."""
 
     def pattern(self, work: Work) -> str:
-        return str(waves(self.lab, self.size, work.buffers))
+        return str(video.waves(self.lab, self.how["picture"], work.buffers))
 
     def to_check(self, checked: Path) -> list[str]:
-        return output(self.output[3], str(checked))
+        return output(self.how["output"][3], str(checked))
 
     def compare(self, work: Work, checked: Path) -> None:
         import numpy
@@ -91,8 +66,8 @@ class Encoder(Feeder):
         drawn = numpy.fromfile(self.pattern(work), "u1").astype("i2")
         pictures = drawn.reshape(work.buffers, work.size)
         left = work.warm + work.messages
-        command = [self.ffmpeg, "-v", "error", "-i", str(checked)]
-        command += [*raw_video(self.size)[:4], "-"]
+        command = [self.how["ffmpeg"], "-v", "error", "-i", str(checked)]
+        command += [*video.raw_video(self.how["picture"])[:4], "-"]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as decoder:
             assert decoder.stdout is not None
             while frame := decoder.stdout.read(work.size):
@@ -131,13 +106,13 @@ async def writer(job: Job) -> None:
             for frame in frames:
                 ticket = await film.put(frame)
             await ticket
-    tell_frames(job, film.frames_written)
+    video.tell_frames(job, film.frames_written)
 
 
 async def turbopipe(job: Job) -> None:
     import turbopipe as theirs
 
-    with their_child(job) as child:
+    with video.their_child(job) as child:
         for frames in drawn(job, flat=True):
             given = {}
             for frame in frames:
@@ -146,14 +121,6 @@ async def turbopipe(job: Job) -> None:
                 given[id(frame)] = frame
             for frame in given.values():
                 theirs.sync(frame)
-
-
-async def popen(job: Job) -> None:
-    """``subprocess.Popen(...).stdin.write(frame)``"""
-    with their_child(job) as child:
-        for frames in drawn(job):
-            for frame in frames:
-                child.stdin.write(frame)
 
 
 async def imageio_ffmpeg(job: Job) -> None:
@@ -179,24 +146,32 @@ async def imageio_ffmpeg(job: Job) -> None:
 
 
 async def pyav(job: Job) -> None:
+    """x264 in this process, without any pipe."""
     import av
 
     *words, place = job.output
     given = dict(zip(words[::2], words[1::2], strict=True))
+    count = 0
     with av.open(place, "w", format=given["-f"]) as out:
-        film = InProcess(job, out, "libx264", "yuv420p")
-        film.set(preset=given["-preset"], crf=given["-crf"])
+        stream: Any = out.add_stream("libx264", rate=FPS)
+        stream.width, stream.height = job.picture
+        stream.pix_fmt = "yuv420p"
+        options = {"preset": given["-preset"], "crf": given["-crf"]}
+        stream.codec_context.options = options
         for frames in drawn(job):
             for picture in frames:
-                film.write(picture)
-        film.finish()
+                frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+                frame.pts, frame.time_base = count, Fraction(1, FPS)
+                out.mux(stream.encode(frame))
+                count += 1
+        out.mux(stream.encode(None))
+    video.tell_frames(job, count)
 
 
 GIVEN: dict[str, dict[str, Any]] = {
     "Writer": {"way": writer, "convert": "auto"},
     "Writer, convert='ffmpeg'": {"way": writer, "convert": "ffmpeg"},
     "TurboPipe": {"way": turbopipe, "needs": ["turbopipe"]},
-    "stdin.write(frame)": {"way": popen},
     "imageio-ffmpeg": {"way": imageio_ffmpeg, "needs": ["imageio_ffmpeg"]},
     "PyAV in this process": {"way": pyav, "needs": ["av"]},
 }

@@ -20,10 +20,9 @@ import select
 import socket
 import time
 from array import array
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench.feeding import LOOPS, needs_of
 from bench.processes import ENVIRONMENT, worker
@@ -31,14 +30,12 @@ from bench.race import Contender, Race, Run, Work, WrongBytes, duels
 from bench.worker import percentile
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator
 
     from bench.processes import Lab
     from bench.worker import Job
 
 FRAME = 100_000
-BIG_FRAME = 1920 * 1080 * 3
-DELIVERED = 1_000_000_000  # bytes in one round
 # Bytes of the header before each frame (of a frame of more than 64 KiB).
 PREFIX = {"wire": 128, "websocket": 10}
 HANDSHAKE = (
@@ -48,88 +45,69 @@ HANDSHAKE = (
 )
 
 
-@dataclass(frozen=True)
-class Crowd:
+class Crowd(NamedTuple):
     """Who is served, how, and how often."""
 
     clients: int
     link: str = "TCP"  # or "UNIX"
-    fps: float = 0  # frames a second; 0: as fast as possible
-    size: int = FRAME  # bytes of a frame
+    fps: int = 0  # frames a second; 0: as fast as possible
 
     @property
     def title(self) -> str:
-        title = f"{self.size // 1000:,} KB to {self.clients:,} client"
-        title += "s" if self.clients > 1 else ""
+        title = f"{FRAME // 1000} KB to {self.clients:,} clients"
         title += " over UNIX sockets" if self.link == "UNIX" else ""
         return title + (f", {self.fps} times a second" if self.fps else "")
 
 
-CROWDS = (
-    *map(Crowd, (1, 10, 100, 1000)),
-    *(Crowd(clients, "UNIX") for clients in (100, 1000)),
-    *(  # 300 MB/s
-        Crowd(clients, link, fps)
-        for link in ("TCP", "UNIX")
-        for clients, fps in ((100, 30), (1000, 3))
-    ),
-    Crowd(1, fps=60, size=BIG_FRAME),  # 1080p60
-)
+USUAL = Crowd(100)
+PACED = ((100, 30), (1000, 3))  # clients, and frames a second: 300 MB/s
+CROWDS = [Crowd(clients, link) for link in ("TCP", "UNIX") for clients in (100, 1000)]
+CROWDS += [Crowd(n, link, fps) for link in ("TCP", "UNIX") for n, fps in PACED]
+RIVALS = {
+    "websockets, uvloop": "websockets on uvloop",
+    "aiohttp, uvloop": "aiohttp on uvloop",
+    "C loop": "a C loop of send",
+}
 
 
 def races(lab: Lab, quick: bool) -> Iterator[Race]:
-    for crowd in CROWDS[2:3] if quick else CROWDS:
-        n = crowd.clients
-        frames = 2 if quick else max(2, DELIVERED // crowd.size // n)
-        rivals = {
-            "websockets, uvloop": "websockets on uvloop",
-            "aiohttp, uvloop": "aiohttp on uvloop",
-            "C loop": "a C loop of send",
+    for crowd in [USUAL] if quick else CROWDS:
+        frames = 2 if quick else max(2, 4000 // crowd.clients)
+        servers = {
+            f"{way.__name__}, {loop}": (way, loop, needs_of(loop, *needs))
+            for way, needs in SERVERS.items()
+            for loop in LOOPS
         }
-        work = f"a frame of {crowd.title}: Broadcast"
+        servers["C loop"] = (c_loop, "asyncio", ())
         yield Race(
             "fanout",
             crowd.title,
-            Work(crowd.size, n * frames, warm=2 * n, buffers=1),
+            Work(FRAME, crowd.clients * frames, warm=2 * crowd.clients, buffers=1),
             [
-                *(
-                    Contender(
-                        f"{name}, {loop}",
-                        partial(fan, lab, f"{name}, {loop}", crowd, way, loop),
-                        needs_of(loop, *needs),
-                    )
-                    for name, (way, needs) in SERVERS.items()
-                    for loop in LOOPS
-                ),
-                Contender(
-                    "C loop", partial(fan, lab, "C loop", crowd, c_loop, "asyncio")
-                ),
+                Contender(name, partial(fan, lab, name, crowd, way, loop), needs)
+                for name, (way, loop, needs) in servers.items()
             ],
-            duels("Broadcast, uvloop", rivals, work, front="websockets, uvloop"),
-            brief=40 * n if crowd == Crowd(100) else 0,
+            duels(
+                "Broadcast, uvloop",
+                RIVALS,
+                f"a frame of {crowd.title}: Broadcast",
+                front="websockets, uvloop",
+            ),
+            extra=crowd != USUAL,
         )
 
 
 def fan(
-    lab: Lab,
-    name: str,
-    crowd: Crowd,
-    way: Callable[..., Any],
-    loop: str,
-    work: Work,
-    check: bool,
+    lab: Lab, name: str, crowd: Crowd, way: Any, loop: str, work: Work, check: bool
 ) -> Run:
     folder = lab.folder()
-    framing = "wire" if way in (broadcast, c_loop) else "websocket"
-    told = {
-        **{"size": work.size, "pattern": lab.pattern(work), "check": check},
-        "warm": work.warm // crowd.clients,  # frames, and not messages
-        "messages": work.messages // crowd.clients,
-        **{"clients": crowd.clients, "fps": crowd.fps, "framing": framing},
-        "path": str(folder / "socket") if crowd.link == "UNIX" else "",
-        "folder": str(folder),
-        "library": lab.library("fan") if way is c_loop else "",
-    }
+    framing = "wire" if way in (Broadcast, c_loop) else "websocket"
+    told = {"size": work.size, "pattern": lab.pattern(work), "check": check}
+    warm, frames = (n // crowd.clients for n in (work.warm, work.messages))
+    told |= {"warm": warm, "messages": frames}
+    told |= {**crowd._asdict(), "framing": framing, "folder": str(folder)}
+    told |= {"path": str(folder / "socket") if crowd.link == "UNIX" else ""}
+    told |= {"library": lab.library("fan") if way is c_loop else ""}
     reports = lab.reports(worker(way, loop=loop, **told))
     sink, sender = reports["sink"], reports["sender"]
     expected = (work.size + PREFIX[framing]) * (work.warm + work.messages)
@@ -138,11 +116,8 @@ def fan(
             f"{name}: {sink['bytes']:,} bytes came and not {expected:,}; "
             f"{sink['wrong']} clients got wrong ones"
         )
-    late = percentile(ages(folder, work.warm // crowd.clients), 0.99)
-    more = {
-        "ms old (99 of 100)": late * 1e3,
-        "KB a client": sender["memory"] / crowd.clients / 1e3,
-    }
+    late = percentile(ages(folder, warm), 0.99)
+    more = {"ms old (99 of 100)": late * 1e3}
     return Run(sender["seconds"], sender["cpu"], sink["cpu"], more)
 
 
@@ -182,25 +157,23 @@ class Publisher:
         address: Any,
         send: Callable[[], Awaitable[object]],
         left: Callable[[Any], int] | None = None,
-    ) -> dict[str, Any]:
+    ) -> None:
         """``send`` returns when the next frame may follow; ``left`` returns how much of
         a client's is not sent yet."""
-        small = peak_memory()
         command = worker(view, **{**vars(self.job), "address": address})
         sink = await asyncio.create_subprocess_exec(*command, env=ENVIRONMENT)
         await self.everybody.wait()
         await self._publish(self.job.warm, send)
         self.job.begin()
         await self._publish(self.job.messages, send)
-        if left is not None:
-            await drained(left, self.clients)
+        for client in self.clients if left else ():
+            while left and left(client):  # noqa: ASYNC110 - there is no event for it
+                await asyncio.sleep(0.0005)
         self.job.end()
-        told = {"memory": peak_memory() - small}
         with open(Path(self.job.folder, "published"), "wb") as file:  # noqa: ASYNC230
             self.published.tofile(file)
         await sink.wait()
         self.over.set()
-        return told
 
     async def _publish(self, frames: int, send: Callable[[], Awaitable[Any]]) -> None:
         started = time.perf_counter()
@@ -212,22 +185,9 @@ class Publisher:
             await send()
 
 
-async def drained(left: Callable[[Any], int], clients: Sequence[Any]) -> None:
-    """Wait until every client was sent all, with little work of our own."""
-    for client in clients:
-        while left(client):  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.0005)
-
-
-def peak_memory() -> int:
-    """The most memory that this process has had so far, in bytes."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
-
-
-async def broadcast(job: Job) -> dict[str, Any]:
+async def Broadcast(job: Job) -> None:
     import aiozerocopy
-    from aiozerocopy.broadcast import Broadcast
+    from aiozerocopy import broadcast
 
     publisher = Publisher(job)
 
@@ -242,17 +202,16 @@ async def broadcast(job: Job) -> dict[str, Any]:
         else aiozerocopy.serve_tcp(watch)
     )
     frame = bytearray(publisher.frame)  # (unlike bytes, it must be copied)
-    async with Broadcast() as hub, serving as server:
-        told = await publisher.run(
+    async with broadcast.Broadcast() as hub, serving as server:
+        await publisher.run(
             server.addresses[0],
             lambda: hub.publish(frame),
             lambda client: client.stats.queued,
         )
         await hub.aclose(0)
-    return told
 
 
-async def websockets(job: Job) -> dict[str, Any]:
+async def websockets(job: Job) -> None:
     from websockets.asyncio import server
 
     publisher = Publisher(job)
@@ -285,10 +244,10 @@ async def websockets(job: Job) -> dict[str, Any]:
         else server.serve(watch, "127.0.0.1", 0, **options)
     ) as serving:
         address = next(iter(serving.sockets)).getsockname()
-        return await publisher.run(address, send, left)
+        await publisher.run(address, send, left)
 
 
-async def aiohttp(job: Job) -> dict[str, Any]:
+async def aiohttp(job: Job) -> None:
     from aiohttp import web
 
     publisher = Publisher(job)
@@ -314,12 +273,11 @@ async def aiohttp(job: Job) -> dict[str, Any]:
         else web.TCPSite(runner, "127.0.0.1", 0, backlog=2048)
     )
     await site.start()
-    told = await publisher.run(runner.addresses[0], send)
+    await publisher.run(runner.addresses[0], send)
     await runner.cleanup()
-    return told
 
 
-async def c_loop(job: Job) -> dict[str, Any]:
+async def c_loop(job: Job) -> None:
     """No server, only the system calls: a frame goes to all, and then the next."""
     publisher = Publisher(job)
     library = ctypes.CDLL(job.library)
@@ -344,18 +302,13 @@ async def c_loop(job: Job) -> dict[str, Any]:
         listener.listen(2048)
         listener.setblocking(False)
         accepting = asyncio.create_task(accept(listener))
-        told = await publisher.run(listener.getsockname(), send)
+        await publisher.run(listener.getsockname(), send)
         await accepting
     for client in publisher.clients:
         client.close()
-    return told
 
 
-SERVERS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
-    "Broadcast": (broadcast, ()),
-    "websockets": (websockets, ("websockets",)),
-    "aiohttp": (aiohttp, ("aiohttp",)),
-}
+SERVERS = {Broadcast: (), websockets: ("websockets",), aiohttp: ("aiohttp",)}
 
 
 # ---- the clients, all in one process -------------------------------------------------
@@ -372,7 +325,9 @@ class Client:
         self.received: int = 0
         self.arrived: array[int] = array("q")
         self.is_wrong: bool = False
-        self.socket: socket.socket = connected(job.address)
+        family = socket.AF_UNIX if job.path else socket.AF_INET
+        self.socket: socket.socket = socket.socket(family)
+        self.socket.connect(job.address if job.path else tuple(job.address))
         if job.framing == "websocket":
             self.socket.sendall(HANDSHAKE)
             answer = b""
@@ -405,14 +360,6 @@ class Client:
                     return False
             view, start = view[size:], start + size
         return True
-
-
-def connected(address: Any) -> socket.socket:
-    if not isinstance(address, str):
-        return socket.create_connection(address)
-    sock = socket.socket(socket.AF_UNIX)
-    sock.connect(address)
-    return sock
 
 
 def view(job: Job) -> dict[str, Any]:

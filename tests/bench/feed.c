@@ -9,19 +9,13 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-long long feed(int fd, int is_socket, const char *data, size_t n, size_t chunk);
+#include "bench.h"
 
-static double cpu(void) {
-    struct rusage use;
-    getrusage(RUSAGE_SELF, &use);
-    return (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
-           (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec) * 1e-6;
-}
+long long feed(int fd, int is_socket, const char *data, size_t n, size_t chunk);
 
 /* Returns how many calls it took, or -1. */
 long long feed(int fd, int is_socket, const char *data, size_t n,
@@ -55,7 +49,7 @@ int main(int argc, char **argv) {
     double before = 0;
     long long buffers = (long long)(period / size), calls = 0;
     for (long long i = 0; i < warm + count; i++) {
-        if (i == warm) before = cpu(), calls = 0;
+        if (i == warm) before = cpu(RUSAGE_SELF), calls = 0;
         const char *message = data + (size_t)(i % buffers) * size;
         long long r = feed(fd, is_socket, message, size, chunk);
         if (r < 0) {
@@ -65,6 +59,6 @@ int main(int argc, char **argv) {
         calls += r;
     }
     printf("{\"who\": \"sender\", \"cpu\": %.6f, \"calls\": %lld}\n",
-           cpu() - before, calls);
+           cpu(RUSAGE_SELF) - before, calls);
     return 0;
 }

@@ -94,13 +94,17 @@ def feed(
                 for fd in fds:
                     os.close(fd)
         told = crew.finish()
-    got = told["sink"]
-    if got["bytes"] != work.total or got["wrong"] >= 0:
-        raise WrongBytes(
-            f"{name}: {got['bytes']:,} bytes came and not {work.total:,}, "
-            f"the first wrong one is number {got['wrong']}"
-        )
+    expect_right(name, got := told["sink"], work)
     return Run(got["seconds"], told["sender"]["cpu"], got["cpu"])
+
+
+def expect_right(name: str, sink: dict[str, Any], work: Work) -> None:
+    """Raises: WrongBytes, if the sink says that they were others or not so many."""
+    if sink["bytes"] != work.total or sink["wrong"] >= 0:
+        raise WrongBytes(
+            f"{name}: {sink['bytes']:,} bytes came and not {work.total:,}, "
+            f"the first wrong one is number {sink['wrong']}"
+        )
 
 
 def in_c(lab: Lab, chunk: int = 0) -> Sender:

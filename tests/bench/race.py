@@ -6,9 +6,9 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,13 @@ class Work:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """What it cost one contender to do the work once."""
 
     seconds: float
     cpu: float  # CPU seconds of the sender
     sink_cpu: float  # and of the receiver
-    more: dict[str, float] = field(default_factory=dict)  # by the name of its column
+    more: dict[str, float] | None = None  # by the name of its column
 
 
 @dataclass(frozen=True)
@@ -74,19 +73,14 @@ class Race:
     work: Work
     contenders: Sequence[Contender]
     duels: Sequence[Duel]
-    brief: int = 0  # messages in the run of all benches; 0: the race is not in it
+    extra: bool = False  # not in the table: only run if its bench is named
     candidates: Sequence[Contender] = ()  # only the fastest of them races
-    rounds: int = 1  # times the number of rounds that was asked for
 
-    def in_brief(self) -> Race:
-        """Only what makes the rows of the table."""
+    def in_table(self) -> Race:
+        """With those alone who are in the table."""
         names = {name for duel in self.duels for name in (duel.ours, duel.rival)}
-        return replace(
-            self,
-            work=replace(self.work, messages=min(self.work.messages, self.brief)),
-            contenders=[one for one in self.contenders if one.name in names],
-            rounds=1,
-        )
+        found = [one for one in self.contenders if one.name in names]
+        return replace(self, contenders=found)
 
 
 @dataclass(frozen=True)
@@ -145,7 +139,7 @@ def run_race(race: Race, rounds: int, tell: Tell, until: float = math.inf) -> Re
         best = fastest.name
     runs = in_turn(present, race.work, 1, tell, check=True)
     if rounds:
-        runs = in_turn(present, race.work, rounds * race.rounds, tell, until=until)
+        runs = in_turn(present, race.work, rounds, tell, until=until)
     duels = [
         replace(duel, rival=duel.rival or best)
         for duel in race.duels

@@ -34,13 +34,11 @@ RECEIVE = "receive and send, asyncio"
 
 
 def races(lab: Lab, quick: bool) -> Iterator[Race]:
-    yield race(lab, quick, "file to TCP", 1024, partial(opened_file, lab), tcp_link)
-    yield race(lab, quick, "pipe to pipe", 2048, partial(filled_pipe, lab), pipe_link)
+    yield race(lab, quick, "file to TCP", partial(opened_file, lab), tcp_link)
+    yield race(lab, quick, "pipe to pipe", partial(filled_pipe, lab), pipe_link)
 
 
-def race(
-    lab: Lab, quick: bool, title: str, messages: int, source: Source, link: Link
-) -> Race:
+def race(lab: Lab, quick: bool, title: str, source: Source, link: Link) -> Race:
     is_file = title == "file to TCP"
     in_loops: dict[str, tuple[Any, str]] = {
         "relay, asyncio": (relay, "asyncio"),
@@ -58,7 +56,7 @@ def race(
     return Race(
         "relay",
         title,
-        Work(MIB, messages // (64 if quick else 1), warm=4, buffers=4),
+        Work(MIB, 16 if quick else 512, warm=4, buffers=4),
         [
             *(
                 make(name, sender=in_python(lab, way, loop), loop=loop)
@@ -67,7 +65,6 @@ def race(
             make("C splice loop", sender=partial(splice, lab)),
         ],
         duels("relay, asyncio", rivals, f"{title}: relay", front="loop.sendfile"),
-        brief=512,
     )
 
 

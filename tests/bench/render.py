@@ -2,7 +2,7 @@
 
 Every contender draws the same frames with OpenGL and gets them to x264 in its own way.
 When bytes are checked, FFmpeg returns what it got as rgb24, and that is compared with
-the scene: exactly, or by the mean difference where the frames went as YUV.
+the scene.
 """
 
 from __future__ import annotations
@@ -14,23 +14,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._core.pipe_size import PIPE_SIZE
+from bench import video
 from bench.race import Lacking, Race, Work, WrongBytes, duels, need
-from bench.video import (
-    FPS,
-    NOWHERE,
-    ROOMY,
-    Feeder,
-    InProcess,
-    cases,
-    contenders,
-    counted,
-    frames_work,
-    our_child,
-    raw_video,
-    tell_frames,
-    their_child,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,34 +23,25 @@ if TYPE_CHECKING:
     from bench.processes import Lab
     from bench.worker import Job
 
-SIZES = {"1080p": (1920, 1080)}
-PRESET = "ultrafast"
-ENCODE = ("-c:v", "libx264", "-preset", PRESET, "-pix_fmt", "yuv420p")
-NEAR = 4.0  # of 255: how much YUV may differ on average
-INPUT, FLIP = "@input", "@flip"  # in FFmpeg's arguments, for the sender to replace
-OURS = "Readback, Writer"
-RIVALS = {"TurboPipe": "", "stdin.write(fbo.read())": "", "PyAV in this process": ""}
+ENCODE = ("-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p")
+OUTPUT = (*ENCODE, "-f", "matroska", video.NOWHERE)
+FLIP = ("-vf", "vflip")  # OpenGL gives the bottom row first
 
 
 def races(lab: Lab, quick: bool) -> Iterator[Race]:
     need("moderngl", "numpy")
     need_opengl()
-    for version, ffmpeg, name, size, is_first in cases(SIZES, quick):
-        for buffers in (4,) if quick else (1, 4):
-            in_table = is_first and buffers == 4
-            rivals = {"TurboPipe": ""} if in_table else RIVALS
-            work = f"{name} OpenGL scene to x264: gl.Readback, ffmpeg.Writer"
-            output = (FLIP, *ENCODE, "-f", "matroska", NOWHERE)
-            yield Race(
-                "render",
-                f"{name} scene to x264, {counted(buffers)}, FFmpeg {version}",
-                frames_work(size, 1_500_000_000, buffers, quick=quick),
-                contenders(
-                    lab, GIVEN, SceneFeeder, ffmpeg=ffmpeg, size=size, output=output
-                ),
-                duels(OURS, rivals, work, unit="frames"),
-                brief=40 * in_table,
-            )
+    ffmpeg, version = video.ffmpeg_here()
+    size = video.small_if(quick, (1920, 1080))
+    how = {"ffmpeg": ffmpeg, "picture": size, "output": OUTPUT}
+    work = "1080p OpenGL scene to x264: gl.Readback, ffmpeg.Writer"
+    yield Race(
+        "render",
+        f"1080p scene to x264, 4 buffers, FFmpeg {version}",
+        video.frames_work(size, 40, 4, quick),
+        video.contenders(lab, GIVEN, SceneFeeder, **how),
+        duels("Readback, Writer", {"TurboPipe": ""}, work, unit="frames"),
+    )
 
 
 def need_opengl() -> None:
@@ -81,16 +57,11 @@ def need_opengl() -> None:
         raise Lacking(f"OpenGL cannot draw here: on Debian, apt install {packages}")
 
 
-class SceneFeeder(Feeder):
+class SceneFeeder(video.Feeder):
     """A sender process that renders, and gets its frames to x264."""
 
-    @property
-    def input(self) -> list[str]:
-        """Only the sender knows FFmpeg's input arguments, so it fills them in."""
-        return [INPUT]
-
     def to_check(self, checked: Path) -> list[str]:
-        return [FLIP, "-f", "rawvideo", "-pix_fmt", "rgb24", str(checked)]
+        return ["-f", "rawvideo", "-pix_fmt", "rgb24", str(checked)]
 
     def compare(self, work: Work, checked: Path) -> None:
         import numpy
@@ -100,12 +71,9 @@ class SceneFeeder(Feeder):
         if got.size != expected.size:
             sizes = f"{got.size:,} bytes and not {expected.size:,}"
             raise WrongBytes(f"{self.name}: {sizes}")
-        near = NEAR if self.told.get("is_yuv") else 0
-        for number in range(work.warm + work.messages):
-            frame = slice(number * work.size, (number + 1) * work.size)
-            off = abs(got[frame].astype("i2") - expected[frame]).mean()
-            if off > near:
-                raise WrongBytes(f"{self.name}: frame {number} is off by {off:.2f}")
+        if (wrong := got != expected).any():
+            number = wrong.argmax() // work.size
+            raise WrongBytes(f"{self.name}: frame {number} is another")
 
 
 # ---- what the senders do -------------------------------------------------------------
@@ -144,7 +112,7 @@ class Scene:
         self._triangle = self.context.vertex_array(self._program, [])
 
     def draw(self, number: int) -> None:
-        self._program["time"] = number / FPS
+        self._program["time"] = number / video.FPS
         self._triangle.render(vertices=3)
 
     def phases(self) -> Iterator[Iterator[None]]:
@@ -169,61 +137,32 @@ class Scene:
                 at = reversed(range(0, len(pixels), row))
                 file.writelines(pixels[start : start + row] for start in at)
 
-    def fill(self, given: list[str], flip: list[str]) -> None:
-        """Complete FFmpeg's command."""
-        parts = {INPUT: given, FLIP: flip}
-        filled = (parts.get(word, [word]) for word in self._job.command)
-        self._job.command = [*itertools.chain(*filled)]
-
-    def fill_bottom_up(self) -> None:
-        self.fill(raw_video(self.size), ["-vf", "vflip"])
-
-
-async def readback(job: Job) -> None:
-    """Ours: as many pictures on their way as the job has buffers."""
-    from aiozerocopy.gl import Readback
-
-    scene = Scene(job)
-    reading = Readback(scene.context, scene.size, job.pix_fmt, depth=job.buffers)
-    scene.fill([*reading.ffmpeg_options], [])
-    with reading:
-        async with our_child(job) as stream:
-            await draw_and_send(job, scene, reading, stream)
-    scene.tell()
-
 
 async def writer(job: Job) -> None:
-    """Ours as a program has it: `Writer` converts what was read, and sends it."""
+    """Ours: as many pictures on their way as the job has buffers."""
+    import anyio
+
     from aiozerocopy import ffmpeg
     from aiozerocopy.gl import Readback
 
     scene = Scene(job)
-    output = [word for word in job.output if word != FLIP]
     with Readback(scene.context, scene.size, depth=job.buffers) as reading:
-        film = ffmpeg.Writer(
-            output, scene.size, FPS, reading.pix_fmt, ffmpeg=job.ffmpeg
-        )
-        async with film:
-            await draw_and_send(job, scene, reading, film)
-    tell_frames(job, film.frames_written)
+        how = (job.output, scene.size, video.FPS, reading.pix_fmt)
+        async with ffmpeg.Writer(*how, ffmpeg=job.ffmpeg) as film:
+            for frames, n in zip(scene.phases(), (job.warm, job.messages), strict=True):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(send_pictures, reading, film, n)
+                    for _ in frames:
+                        await reading.put(scene.framebuffer)
+    video.tell_frames(job, film.frames_written)
     scene.tell()
 
 
-async def draw_and_send(job: Job, scene: Scene, reading: Any, sink: Any) -> None:
-    import anyio
-
-    for frames, n in zip(scene.phases(), (job.warm, job.messages), strict=True):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(send_pictures, reading, sink, n)
-            for _ in frames:
-                await reading.put(scene.framebuffer)
-
-
-async def send_pictures(reading: Any, sink: Any, n: int) -> None:
+async def send_pictures(reading: Any, film: Any, n: int) -> None:
     """Return when the last of them is out."""
     for _ in range(n):
         picture = await reading.next()
-        ticket = await sink.put(picture)
+        ticket = await film.put(picture)
         picture.release()
     await ticket
 
@@ -234,8 +173,7 @@ async def read_into(job: Job) -> None:
     scene = Scene(job)
     buffers = [scene.context.buffer(reserve=job.size) for _ in range(job.buffers)]
     turn = itertools.cycle(buffers)
-    scene.fill_bottom_up()
-    with their_child(job, getattr(job, "pipe_size", -1)) as child:
+    with video.their_child(job) as child:
         for frames in scene.phases():
             for _ in frames:
                 buffer = next(turn)
@@ -250,54 +188,18 @@ async def read_into(job: Job) -> None:
 async def read_and_write(job: Job) -> None:
     """``stdin.write(fbo.read())``"""
     scene = Scene(job)
-    scene.fill_bottom_up()
-    with their_child(job) as child:
+    with video.their_child(job) as child:
         for frames in scene.phases():
             for _ in frames:
                 child.stdin.write(scene.read())
     scene.tell()
 
 
-async def pyav(job: Job) -> None:
-    import av
-    import numpy
-
-    scene = Scene(job)
-    width, height = scene.size
-    kind = ("rawvideo", "rawvideo", "rgb24")
-    muxer, codec, pix_fmt = kind if job.check else ("matroska", "libx264", "yuv420p")
-    with av.open(job.output[-1], "w", format=muxer) as out:
-        film = InProcess(job, out, codec, pix_fmt)
-        if not job.check:
-            film.set(preset=PRESET)
-        for frames in scene.phases():
-            for _ in frames:
-                picture = numpy.frombuffer(scene.read(), "u1")
-                film.write(picture.reshape(height, width, 3)[::-1])
-        film.finish()
-    scene.tell()
-
-
-def ours(pix_fmt: str, *, is_yuv: bool, **more: Any) -> dict[str, Any]:
-    how = {"way": readback, "environment": ROOMY}
-    return {**how, "pix_fmt": pix_fmt, "is_yuv": is_yuv, **more}
-
-
-THEIRS = {"way": read_into, "module": "turbopipe", "needs": ["turbopipe"]}
-COMPATIBLE = {"way": read_into, "module": "aiozerocopy.compat.turbopipe"}
 GIVEN: dict[str, dict[str, Any]] = {
-    OURS: {"way": writer},
-    "Readback auto, put": ours("auto", is_yuv=True),
-    "Readback auto, put, uvloop": ours("auto", is_yuv=True, loop="uvloop"),
-    "Readback rgba, put": ours("rgba", is_yuv=False),
-    "Readback yuv420p, put": ours("yuv420p", is_yuv=True),
-    "compat.turbopipe": {**COMPATIBLE, "environment": ROOMY},
-    "TurboPipe": THEIRS,
-    "TurboPipe, our pipe and environment": {
-        **THEIRS,
-        "environment": ROOMY,
-        "pipe_size": PIPE_SIZE,
-    },
-    "stdin.write(fbo.read())": {"way": read_and_write},
-    "PyAV in this process": {"way": pyav, "needs": ["av"]},
+    "Readback, Writer": {"way": writer},
+    "compat.turbopipe": {"way": read_into, "module": "aiozerocopy.compat.turbopipe"}
+    | {"flip": FLIP, "environment": video.ROOMY},
+    "TurboPipe": {"way": read_into, "module": "turbopipe", "needs": ["turbopipe"]}
+    | {"flip": FLIP},
+    "stdin.write(fbo.read())": {"way": read_and_write, "flip": FLIP},
 }

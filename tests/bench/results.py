@@ -6,10 +6,11 @@ import itertools
 import json
 import os
 import platform
+import re
 import statistics
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,11 +53,7 @@ class Row:
     @property
     def key(self) -> tuple[str, str, str, str]:
         """The same in every run."""
-        return self.result.title, self.duel.ours, self.duel.work, self.against
-
-    @property
-    def against(self) -> str:
-        return self.duel.against or self.duel.rival
+        return self.result.title, self.duel.ours, self.duel.work, self.duel.against
 
     @property
     def ratios(self) -> list[float]:
@@ -73,7 +70,7 @@ class Row:
         span = f"{number(min(ratios))} to {number(max(ratios))}"
         return (
             self.duel.work,
-            self.against,
+            self.duel.against or self.duel.rival,
             number(statistics.median(ratios)),
             span if len(ratios) > 1 else "",
             number(statistics.median(cpu)) if cpu else "",
@@ -136,23 +133,21 @@ def _without_repeats(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
 
 def rates(result: Result) -> str:
     """All contenders of a race, compared or not."""
-    columns = list(dict.fromkeys(n for r in result.runs.values() for n in r[0].more))
-    header = ("", "GB/s", "messages/s", "CPU s/GB", "receiver s/GB", *columns)
     gb = result.size * result.messages / 1e9
+    header = ["", "GB/s", "messages/s", "CPU s/GB", "receiver s/GB"]
+    header += next(iter(result.runs.values()))[0].more or {}  # of all, or of none
     rows = []
     for name, runs in result.runs.items():
-        seconds, cpu, sink_cpu = (
-            statistics.median(getattr(run, what) for run in runs)
-            for what in ("seconds", "cpu", "sink_cpu")
-        )
+        columns = zip(*(run[:3] for run in runs), strict=True)
+        seconds, cpu, sink_cpu = map(statistics.median, columns)
         row = [name, f"{gb / seconds:.2f}", f"{result.messages / seconds:,.0f}"]
         row += [f"{cpu / gb:.3f}", f"{sink_cpu / gb:.3f}"]
-        for column in columns:
-            found = [run.more[column] for run in runs if column in run.more]
-            row.append(f"{statistics.median(found):,.2f}" if found else "")
+        for more in header[5:]:
+            row.append(
+                f"{statistics.median((run.more or {})[more] for run in runs):,.2f}"
+            )
         rows.append(row)
-    count = len(next(iter(result.runs.values())))
-    rounds = f"medians of {count} rounds" if count > 1 else "one round"
+    rounds = f"medians of {len(runs)} rounds" if len(runs) > 1 else "one round"
     work = f"{result.messages:,} messages of {result.size:,} bytes"
     return f"{result.title}: {work}, {rounds}\n{in_text(header, rows, 1)}"
 
@@ -213,48 +208,25 @@ class Outcome:
 
     def to_json(self) -> str:
         """A line for each race."""
-        head = json.dumps(self.machine, indent=1)
-        races = ",\n".join(json.dumps(_told(result)) for result in self.results)
-        left_out, failed = (
-            json.dumps([asdict(one) for one in some], indent=1)
-            for some in (self.left_out, self.failed)
-        )
-        return (
-            f'{{"machine": {head},\n"races": [\n{races}\n],\n'
-            f'"left_out": {left_out},\n"failed": {failed}}}\n'
-        )
-
-
-def _told(result: Result) -> dict[str, Any]:
-    runs = {
-        name: [[run.seconds, run.cpu, run.sink_cpu, run.more] for run in some]
-        for name, some in result.runs.items()
-    }
-    return {**asdict(result), "runs": runs}
+        told = {**vars(self), "results": []}
+        races = ",\n".join(json.dumps(asdict(one)) for one in self.results)
+        text = json.dumps(told, indent=1, default=asdict)
+        return text.replace('"results": []', f'"results": [\n{races}\n]') + "\n"
 
 
 def from_json(text: str) -> Outcome:
     """Raises: ValueError: it is something else."""
     try:
         told = json.loads(text)
-        outcome = Outcome(
-            told["machine"],
-            [
-                Result(
-                    **{
-                        **race,
-                        "duels": [Duel(**duel) for duel in race["duels"]],
-                        "runs": {
-                            name: [Run(*run) for run in runs]
-                            for name, runs in race["runs"].items()
-                        },
-                    }
-                )
-                for race in told["races"]
-            ],
-            [Missed(**one) for one in told["left_out"]],
-            [Missed(**one) for one in told["failed"]],
+        for race in told["results"]:
+            race["duels"] = [Duel(**duel) for duel in race["duels"]]
+            for name, runs in race["runs"].items():
+                race["runs"][name] = [Run(*run) for run in runs]
+        results = [Result(**race) for race in told["results"]]
+        missed = (
+            [Missed(**one) for one in told[what]] for what in ("left_out", "failed")
         )
+        outcome = Outcome(told["machine"], results, *missed)
         outcome.markdown()  # fails if anything that it needs is missing
         return outcome
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
@@ -266,7 +238,8 @@ def from_json(text: str) -> Outcome:
 
 def machine() -> dict[str, Any]:
     """What its figures depend on, to be asked before the races."""
-    versions = {name: _version(name) for name in ("aiozerocopy", *RIVALS)}
+    installed = {one.metadata["Name"]: one.version for one in distributions()}
+    versions = {name: installed.get(name) for name in ("aiozerocopy", *RIVALS)}
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "python": platform.python_version(),
@@ -278,19 +251,13 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:  # not installed, or run without installing
-        return None
-
-
 def _cpu_model() -> str:
     """As the kernel calls it; on Arm it often does not."""
     info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = (line.partition(":")[2] for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine()).strip()
+    names = re.findall(
+        r"model name\s*:\s*(.*)", info.read_text() if info.exists() else ""
+    )
+    return str(names[0]) if names else platform.machine()
 
 
 def _busy(machine: dict[str, Any]) -> str:
@@ -318,39 +285,27 @@ def where_and_when(machine: dict[str, Any]) -> str:
 # ---- then and now --------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Change:
-    """One row, then and now, and what is said of it."""
-
-    then: Row
-    now: Row
-
-    @property
-    def said(self) -> str:
-        then, now = self.then, self.now
-        if then.result.messages != now.result.messages:
-            return "other work"
-        if then.duel.rival != now.duel.rival:
-            return "other rival"
-        if min(len(then.ratios), len(now.ratios)) < 5:
-            return "too few rounds"
-        rate = ("", "faster", "slower")[direction(then.ratios, now.ratios)]
-        cpu = ("", "more CPU", "less CPU")[direction(then.cpu_ratios, now.cpu_ratios)]
-        return ", ".join(filter(None, (rate, cpu))) or "the same"
-
-    @property
-    def is_slower(self) -> bool:
-        return "slower" in self.said
-
-    def cells(self) -> tuple[str, ...]:
-        (_, _, ratio, _, cpu, _), now = self.then.cells(), self.now.cells()
-        return (now[0], now[1], ratio, now[2], cpu, now[4], self.said)
-
-
-def changes(then: Outcome, now: Outcome) -> list[Change]:
-    """Of all rows that are in both."""
+def changes(then: Outcome, now: Outcome) -> list[tuple[str, ...]]:
+    """Of all rows that are in both, as cells: what is said of each is the last."""
     before = {row.key: row for row in then.rows}
-    return [Change(before[row.key], row) for row in now.rows if row.key in before]
+    return [
+        (*new[:2], ratio, new[2], cpu, new[4], verdict(before[row.key], row))
+        for row in now.rows
+        if row.key in before
+        for new, (_, _, ratio, _, cpu, _) in [(row.cells(), before[row.key].cells())]
+    ]
+
+
+def verdict(then: Row, now: Row) -> str:
+    if then.result.messages != now.result.messages:
+        return "other work"
+    if then.duel.rival != now.duel.rival:
+        return "other rival"
+    if min(len(then.ratios), len(now.ratios)) < 5:
+        return "too few rounds"
+    rate = ("", "faster", "slower")[direction(then.ratios, now.ratios)]
+    cpu = ("", "more CPU", "less CPU")[direction(then.cpu_ratios, now.cpu_ratios)]
+    return ", ".join(filter(None, (rate, cpu))) or "the same"
 
 
 def direction(then: Sequence[float], now: Sequence[float]) -> int:
@@ -373,7 +328,7 @@ def compared(then: Outcome, now: Outcome) -> str:
     pairs += [(k, old.get(k), new.get(k)) for k in sorted({*old, *new})]
     lines += [f"{title}: {a} then, {b} now" for title, a, b in pairs if a != b]
     if found := changes(then, now):
-        lines += [in_text(CHANGES, [one.cells() for one in found], 2), CHANGES_LEGEND]
+        lines += [in_text(CHANGES, found, 2), CHANGES_LEGEND]
     else:
         lines.append("nothing can be compared: no race is in both")
     return "\n".join(lines)

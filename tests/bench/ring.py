@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from bench.processes import Lab
     from bench.worker import Job
 
-VECTOR = 1024  # bytes: 256 floats
-SIZES = {
-    **{"32 B": 32, "1 KiB": 1 << 10, "32 KiB": 32 << 10},
-    **{"1 MiB": 1 << 20, "8 MiB": 8 << 20},
+SIZES = {"32 B": 32, "1 KiB": 1 << 10, "32 KiB": 32 << 10, "1 MiB": 1 << 20}
+WAYS = {"ring": "ring", "pipe, batches": "pipe", "UNIX, batches": "unix"}
+TRIPS = {
+    "ring, asyncio": ("ring", "asyncio", 0),
+    "ring, uvloop": ("ring", "uvloop", 0),
+    "ring, asyncio, spin 50 us": ("ring", "asyncio", 50),
+    "pyzmq ipc, asyncio": ("zmq", "asyncio", 0),
 }
-TRIP = 64  # bytes
-SPIN_US = 50
 BATCH = 256  # messages that are taken at once, at most
 BATCH_BYTES = 4 << 20  # and bytes
 LEAST_RING = 4 << 20
-WAYS = {"ring": "ring", "pipe, batches": "pipe", "UNIX, batches": "unix"}
 
 
 def races(lab: Lab, quick: bool) -> Iterator[Race]:
@@ -47,69 +47,45 @@ def races(lab: Lab, quick: bool) -> Iterator[Race]:
     if PORTABLE:
         raise Lacking("rings need Linux, and this is the portable build")
     need("numpy")
-    yield vectors(lab, quick)
-    for name, size in SIZES.items():
-        yield one_way(lab, quick, name, size)
-    yield trips(lab, quick)
-
-
-def vectors(lab: Lab, quick: bool) -> Race:
-    messages = 5_000 if quick else 500_000
-    return Race(
+    yield Race(
         "ring",
         "float32[256] from C, means in NumPy",
-        Work(VECTOR, messages, warm=512 if quick else 20_000, buffers=256),
-        producers(lab, means=True),
+        Work(1024, 5_000 if quick else 200_000, warm=10_000, buffers=256),
+        one_way(lab, means=True),
         duels(
             "ring",
             {"pipe, batches": "a pipe, in batches"},
             "vectors of 1 KiB from C, their means in NumPy: a ring",
             unit="vectors",
         ),
-        brief=200_000,
     )
-
-
-def one_way(lab: Lab, quick: bool, name: str, size: int) -> Race:
-    total = 5_000_000 if quick else 4_000_000_000
-    messages = max(20, min(total // size, 2_000_000))
-    buffers = max(2, (256 << 10) // size)
-    return Race(
-        "ring",
-        f"{name} from C, one way",
-        Work(size, messages, warm=messages // 10, buffers=buffers),
-        producers(lab, means=False),
-        duels(
+    for name, size in SIZES.items():
+        messages = max(20, min((5_000_000 if quick else 2 << 30) // size, 400_000))
+        buffers = max(2, (256 << 10) // size)
+        yield Race(
             "ring",
-            {"UNIX, batches": "a UNIX socket, in batches"},
-            f"records of {name} from C: a ring",
-            unit="records",
-        ),
-        brief=400_000 if size < 32 << 10 else 0,
-    )
-
-
-def trips(lab: Lab, quick: bool) -> Race:
-    given = {
-        "ring, asyncio": ("ring", "asyncio", 0),
-        "pyzmq ipc, asyncio": ("zmq", "asyncio", 0),
-        "ring, uvloop": ("ring", "uvloop", 0),
-        f"ring, asyncio, spin {SPIN_US} us": ("ring", "asyncio", SPIN_US),
-        "pipe, asyncio": ("pipe", "asyncio", 0),
-        "UNIX, asyncio": ("unix", "asyncio", 0),
-    }
-    messages = 500 if quick else 20_000
-    return Race(
+            f"{name} from C, one way",
+            Work(size, messages, warm=messages // 10, buffers=buffers),
+            one_way(lab, means=False),
+            duels(
+                "ring",
+                {"UNIX, batches": "a UNIX socket, in batches"},
+                f"records of {name} from C: a ring",
+                unit="records",
+            ),
+            extra=size >= 32 << 10,
+        )
+    yield Race(
         "ring",
         "round trips of 64 B",
-        Work(TRIP, messages, warm=messages // 10, buffers=1),
+        Work(64, 500 if quick else 3_000, warm=300, buffers=1),
         [
             Contender(
                 name,
                 partial(trip, lab, way, loop, spin),
-                needs_of(loop, *(["zmq"] if way == "zmq" else [])),
+                needs_of(loop, *["zmq"] * (way == "zmq")),
             )
-            for name, (way, loop, spin) in given.items()
+            for name, (way, loop, spin) in TRIPS.items()
         ],
         duels(
             "ring, asyncio",
@@ -117,19 +93,14 @@ def trips(lab: Lab, quick: bool) -> Race:
             "64 B there and back, in asyncio: two rings",
             unit="turns",
         ),
-        brief=3_000,
     )
 
 
-def told(lab: Lab, way: str, work: Work) -> dict[str, Any]:
+def told(lab: Lab, work: Work) -> dict[str, Any]:
     """What both processes need to know."""
     folder = lab.folder()
-    there, back = folder / "there", folder / "back"
-    if way == "pipe":
-        os.mkfifo(there)
-        os.mkfifo(back)
-    paths = {"there": str(there), "back": str(back), "pattern": pattern(lab, work)}
-    return {**work.told, **paths, "way": way}
+    paths = {"there": str(folder / "there"), "back": str(folder / "back")}
+    return {**work.told, **paths, "pattern": pattern(lab, work)}
 
 
 def pattern(lab: Lab, work: Work) -> str:
@@ -149,7 +120,7 @@ def capacity(size: int) -> int:
 # ---- one way -------------------------------------------------------------------------
 
 
-def producers(lab: Lab, *, means: bool) -> list[Contender]:
+def one_way(lab: Lab, *, means: bool) -> list[Contender]:
     return [
         Contender(name, partial(pass_on, lab, name, way, means))
         for name, way in WAYS.items()
@@ -157,10 +128,12 @@ def producers(lab: Lab, *, means: bool) -> list[Contender]:
 
 
 def pass_on(lab: Lab, name: str, way: str, means: bool, work: Work, check: bool) -> Run:
-    about = {**told(lab, way, work), "means": means, "check": check}
+    about = {**told(lab, work), "way": way, "means": means, "check": check}
+    if way == "pipe":
+        os.mkfifo(about["there"])
+    library = lab.library("ring_peer")
     reports = lab.reports(
-        worker(consume, **about),
-        worker(produce, library=lab.library("ring_peer"), **about),
+        worker(consume, **about), worker(produce, library=library, **about)
     )
     sink, total = reports["sink"], work.warm + work.messages
     if sink["wrong"] >= 0 or sink["count"] != total:
@@ -182,32 +155,21 @@ def produce(job: Job) -> None:
         while (error := library.produce_ring(path, data, *numbers)) in (-2, -111):
             time.sleep(0.001)
     else:
-        fd = (
-            connected(job.there).detach()
-            if job.way == "unix"
-            else os.open(job.there, os.O_WRONLY)
-        )
+        is_pipe = job.way == "pipe"
+        fd = os.open(job.there, os.O_WRONLY) if is_pipe else connected(job.there)
         error = library.produce_fd(fd, data, *numbers)
         os.close(fd)
     if error < 0:
         raise OSError(-error, os.strerror(-error))
 
 
-def connected(path: str) -> socket.socket:
+def connected(path: str) -> int:
+    made = socket.socket(socket.AF_UNIX)
     while True:
-        made = socket.socket(socket.AF_UNIX)
         with suppress(ConnectionRefusedError, FileNotFoundError):
             made.connect(path)
-            return made
-        made.close()
+            return made.detach()
         time.sleep(0.001)
-
-
-def accepted(path: str) -> socket.socket:
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(path)
-        server.listen()
-        return server.accept()[0]
 
 
 class Tally:
@@ -220,18 +182,14 @@ class Tally:
         self._job = job
         self._pattern = numpy.frombuffer(job.data(), "f4").reshape(job.buffers, -1)
         self._began: tuple[float, float, int] | None = None
+        self._total = 0.0
         self.count: int = 0
         self.wrong: int = -1  # the number of the first message that is
-        self.total: float = 0.0
-
-    @property
-    def is_full(self) -> bool:
-        return bool(self.count >= self._job.warm + self._job.messages)
 
     def take(self, batch: Any) -> None:
         """Rows of floats, a message each."""
         if self._job.means:
-            self.total += float(batch.mean(axis=1).sum())
+            self._total += float(batch.mean(axis=1).sum())
         if self._job.check and self.wrong < 0:
             numbers = self._numpy.arange(self.count, self.count + len(batch))
             right = (batch == self._pattern[numbers % self._job.buffers]).all(axis=1)
@@ -260,13 +218,16 @@ async def consume(job: Job) -> dict[str, Any]:
         from aiozerocopy import shm
 
         async with shm.listen_ring(job.there, capacity(job.size)) as ring:
-            while not tally.is_full:
+            while tally.count < job.warm + job.messages:
                 with await ring.receive_batch(BATCH) as batch:
                     tally.take(batch.array("f4"))
         return tally.told()
     stream: azc.ReceiveStream
     if job.way == "unix":
-        stream = azc.wrap_socket(accepted(job.there))
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(job.there)
+            server.listen()
+            stream = azc.wrap_socket(server.accept()[0])
     else:
         fd = os.open(job.there, os.O_RDONLY)
         enlarge_pipe(fd, PIPE_SIZE)
@@ -283,10 +244,10 @@ async def consume(job: Job) -> dict[str, Any]:
 
 def trip(lab: Lab, way: str, loop: str, spin: int, work: Work, check: bool) -> Run:
     """One process asks, the other echoes: every answer is compared, in every round."""
-    about = {**told(lab, way, work), "loop": loop, "spin": spin}
+    about = {**told(lab, work), "way": way, "loop": loop, "spin": spin}
     reports = lab.reports(worker(ask, **about), worker(echo, **about))
     sink = reports["sink"]
-    more = {f"us ({part} of 100)": sink["us"][at] for at, part in enumerate((50, 99))}
+    more = {"us (99 of 100)": sink["us"]}
     return Run(sink["seconds"], reports["sender"]["cpu"], sink["cpu"], more)
 
 
@@ -304,8 +265,8 @@ async def ask(job: Job) -> dict[str, Any]:
                 if answer != data:
                     raise WrongBytes("another message has come back")
         job.end()
-    us = [percentile(times, part) / 1e3 for part in (0.5, 0.99)]
-    return {"who": "sink", "us": us, "seconds": sum(times) / 1e9}
+    late = percentile(times, 0.99) / 1e3
+    return {"who": "sink", "us": late, "seconds": sum(times) / 1e9}
 
 
 async def echo(job: Job) -> None:
@@ -339,30 +300,10 @@ async def exchange(
                 return bytes(record)
 
         return out.send, receive_record
-    if job.way == "zmq":
-        import zmq.asyncio
+    import zmq.asyncio
 
-        context = stack.enter_context(zmq.asyncio.Context())
-        pair = stack.enter_context(context.socket(zmq.PAIR))
-        address = f"ipc://{job.there}"
-        _ = pair.bind(address) if asks else pair.connect(address)
-        return pair.send, pair.recv
-    if job.way == "unix":
-        sock = (accepted if asks else connected)(job.there)
-        reader: Any = await stack.enter_async_context(azc.wrap_socket(sock))
-        writer: Any = reader
-    else:
-        # (each opens the one pipe before the other, or both would wait for ever)
-        first, second = (job.there, job.back) if asks else (job.back, job.there)
-        modes = {job.there: os.O_WRONLY if asks else os.O_RDONLY}
-        modes[job.back] = os.O_RDONLY if asks else os.O_WRONLY
-        fds = {path: os.open(path, modes[path]) for path in (job.there, job.back)}
-        reader = await stack.enter_async_context(azc.open_reader(fds[second]))
-        writer = await stack.enter_async_context(azc.open_writer(fds[first]))
-    memory = bytearray(job.size)
-
-    async def receive() -> bytearray:
-        await reader.receive_exactly(memory)
-        return memory
-
-    return writer.send, receive
+    context = stack.enter_context(zmq.asyncio.Context())
+    pair = stack.enter_context(context.socket(zmq.PAIR))
+    address = f"ipc://{job.there}"
+    _ = pair.bind(address) if asks else pair.connect(address)
+    return pair.send, pair.recv

@@ -9,22 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static double cpu(void) {
-    struct rusage use;
-    getrusage(RUSAGE_SELF, &use);
-    return (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
-           (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec) * 1e-6;
-}
+#include "bench.h"
 
 static char *load(const char *path, size_t *size) {
     FILE *file = fopen(path, "rb");
@@ -63,16 +50,16 @@ int main(int argc, char **argv) {
     memset(data, 0, size);
 
     long long bytes = 0, reads = 0, wrong = -1;
-    double start = seconds(), end = start, cpu_start = cpu(),
+    double start = seconds(), end = start, cpu_start = cpu(RUSAGE_SELF),
            cpu_end = cpu_start;
     ssize_t n;
     while ((n = read(0, data, size)) > 0) {
         if (pattern && wrong < 0)
             wrong = first_wrong(data, (size_t)n, bytes, pattern, period);
         if (bytes < warm && bytes + n >= warm)
-            start = seconds(), cpu_start = cpu();
+            start = seconds(), cpu_start = cpu(RUSAGE_SELF);
         if (bytes < total && bytes + n >= total)
-            end = seconds(), cpu_end = cpu();
+            end = seconds(), cpu_end = cpu(RUSAGE_SELF);
         bytes += n;
         reads++;
     }

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bench.worker import Job
 
 BATCH = 64
+KINDS = ("bytes", "memoryview")
 DRAIN = "uvloop write + drain"
 
 
@@ -42,7 +43,7 @@ def big_messages(
         *((f"put 3 in flight, {loop}", put, loop, {"in_flight": 3}) for loop in LOOPS),
         *((f"{loop} write+drain", write_and_drain, loop, {}) for loop in LOOPS),
     ]
-    messages = 4 if quick else 1_500_000_000 // size // 4 * 4
+    messages = 4 if quick else 600_000_000 // size // 4 * 4
     work = f"{name} messages, {where}"
     written = {"uvloop write+drain": DRAIN}
     front = next(iter(written)) if (name, where) == ("6 MB", "UNIX") else ""
@@ -66,30 +67,24 @@ def big_messages(
             ),
             *duels("put 3 in flight, uvloop", written, f"{work}: put, 3 in flight"),
         ],
-        brief=100 if name == "6 MB" else 0,
+        extra=name != "6 MB",
     )
 
 
 def small_messages(lab: Lab, quick: bool) -> Race:
-    ways = [
-        (way, loop, kind)
-        for loop in LOOPS
-        for kind in ("bytes", "memoryview")
-        for way in (send, sock_sendall)
-    ]
+    kinds = [(way, kind) for kind in KINDS for way in (send, sock_sendall)]
     return Race(
         "sockets",
         "1 KiB, UNIX, one await each",
-        small(quick, 200_000),
+        small(quick, 600),
         [
             fed(
                 lab,
-                f"{way.__name__}, {loop}, {kind}",
+                f"{way.__name__}, asyncio, {kind}",
                 unix_link,
-                in_python(lab, way, loop, kind=kind),
-                loop,
+                in_python(lab, way, kind=kind),
             )
-            for way, loop, kind in ways
+            for way, kind in kinds
         ],
         [
             Duel(
@@ -99,9 +94,8 @@ def small_messages(lab: Lab, quick: bool) -> Race:
                 against="loop.sock_sendall, asyncio",
                 unit="messages",
             )
-            for kind in ("bytes", "memoryview")
+            for kind in KINDS
         ],
-        brief=600 * BATCH,
     )
 
 
@@ -112,7 +106,7 @@ def small_batches(lab: Lab, quick: bool) -> Race:
     return Race(
         "sockets",
         f"1 KiB, UNIX, {BATCH} at a time",
-        small(quick, 1_000_000),
+        small(quick, 5000),
         [
             *(
                 make(f"{name}", sender=in_python(lab, way, loop), loop=loop)
@@ -145,14 +139,12 @@ def small_batches(lab: Lab, quick: bool) -> Race:
                 unit="messages",
             ),
         ],
-        brief=5000 * BATCH,
     )
 
 
-def small(quick: bool, messages: int) -> Work:
+def small(quick: bool, batches: int) -> Work:
     """Messages of 1 KiB, in whole batches."""
-    messages //= 100 if quick else 1
-    return Work(1024, messages - messages % BATCH, warm=BATCH * 100, buffers=BATCH)
+    return Work(1024, (10 if quick else batches) * BATCH, 100 * BATCH, buffers=BATCH)
 
 
 # ---- aiozerocopy ---------------------------------------------------------------------

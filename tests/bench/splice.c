@@ -9,19 +9,13 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MOST = 1 << 20 }; /* bytes a call */
+#include "bench.h"
 
-static double cpu(void) {
-    struct rusage use;
-    getrusage(RUSAGE_SELF, &use);
-    return (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
-           (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec) * 1e-6;
-}
+enum { MOST = 1 << 20 }; /* bytes a call */
 
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
@@ -42,7 +36,7 @@ int main(int argc, char **argv) {
         left -= r;
         calls++;
     }
-    printf("{\"who\": \"sender\", \"cpu\": %.6f, \"calls\": %lld}\n", cpu(),
-           calls);
+    printf("{\"who\": \"sender\", \"cpu\": %.6f, \"calls\": %lld}\n",
+           cpu(RUSAGE_SELF), calls);
     return 0;
 }

@@ -51,7 +51,7 @@ def races(name: str, lab: Lab) -> list[Race]:
     """All that the table shows."""
     try:
         found = importlib.import_module(f"bench.{name}").races(lab, True)
-        return [race.in_brief() for race in found if race.brief]
+        return [race.in_table() for race in found if not race.extra]
     except Lacking as lack:
         pytest.skip(str(lack))
 
@@ -153,7 +153,7 @@ def test_wrong_byte_at_a_client_is_found(sent: bytes, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(address)
         server.listen()
-        told = {"size": 7, "warm": 0, "messages": 2, "framing": "wire"}
+        told = {"size": 7, "warm": 0, "messages": 2, "framing": "wire", "path": address}
         client = fanout.Client(job(**told, address=address), bytearray(b"picture"))
         peer, _ = server.accept()
     with peer, client.socket:
@@ -166,7 +166,7 @@ def test_wrong_byte_at_a_client_is_found(sent: bytes, tmp_path: Path) -> None:
 def test_wrong_answer_is_found(lab: Lab) -> None:
     work = Work(1000, 8, warm=4, buffers=2)
     ours, theirs = feeding.unix_link()
-    told = {**work.told, "pattern": lab.pattern(work), "fd": ours, "render": 0.0}
+    told = {**work.told, "pattern": lab.pattern(work), "fd": ours}
     with socket.socket(fileno=theirs) as peer:
         data = Path(told["pattern"]).read_bytes()
         wrong = bytearray(data)
@@ -198,11 +198,9 @@ def test_wrong_frame_of_a_film_is_found(lab: Lab) -> None:
     assert watch.told()["off"] > decode.NEAR
 
 
-@pytest.mark.parametrize("is_yuv", [False, True])
-def test_wrong_frame_of_a_scene_is_found(lab: Lab, is_yuv: bool) -> None:
+def test_wrong_frame_of_a_scene_is_found(lab: Lab) -> None:
     work = Work(12, 2, warm=1, buffers=1)
-    told = {"is_yuv": is_yuv}
-    feeder = render.SceneFeeder(lab, "ours", "", (2, 2), render.writer, told=told)
+    feeder = render.SceneFeeder(lab, "ours", {})
     (lab.path / "reference").write_bytes(bytes(36))
     checked = lab.path / "checked"
     checked.write_bytes(bytes(36))
@@ -215,7 +213,7 @@ def test_wrong_frame_of_a_scene_is_found(lab: Lab, is_yuv: bool) -> None:
 
 @pytest.mark.slow
 def test_wrong_film_is_found(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    contender, work = contender_of(encode.races(lab, True), "stdin.write(frame)")
+    contender, work = contender_of(encode.races(lab, True), "imageio-ffmpeg")
     pattern = one_other_byte(encode.Encoder.pattern)
 
     def noise(feeder: Any, work: Work) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bench.worker import Job
 
 SIZES = {"1 KiB": 1 << 10, "64 KiB": 64 << 10, "6 MB": 6_000_000}
-BYTES = {1 << 10: 150_000_000, 64 << 10: 2_000_000_000, 6_000_000: 3_000_000_000}
+MESSAGES = {"1 KiB": 40_000, "64 KiB": 4_000, "6 MB": 500}
 CONTENDERS = {
     f"{'ours, ' if is_ours else ''}{loop}": (loop, is_ours)
     for is_ours in (True, False)
@@ -33,42 +33,40 @@ CONTENDERS = {
 
 def races(lab: Lab, quick: bool) -> Iterator[Race]:
     for way in (one_way, echo):
-        for name, size in SIZES.items():
-            yield way(lab, quick, name, size)
+        for name in SIZES:
+            yield way(lab, quick, name)
 
 
-def work_of(size: int, most: int, quick: bool) -> Work:
-    messages = min(BYTES[size] // size, most)
-    messages = max(8, messages // (200 if quick else 1))
-    messages -= messages % 4
-    return Work(size, messages, warm=max(4, messages // 40 * 4), buffers=4)
+def work_of(quick: bool, name: str, most: int) -> Work:
+    messages = 8 if quick else min(MESSAGES[name], most)
+    return Work(SIZES[name], messages, warm=max(4, messages // 40 * 4), buffers=4)
 
 
-def one_way(lab: Lab, quick: bool, name: str, size: int) -> Race:
+def one_way(lab: Lab, quick: bool, name: str) -> Race:
     return Race(
         "transport",
         f"{name}, Protocol, one way",
-        work_of(size, 200_000, quick),
+        work_of(quick, name, 40_000),
         [
             fed(lab, who, tcp_link, in_python(lab, write, loop, is_ours=is_ours), loop)
             for who, (loop, is_ours) in CONTENDERS.items()
         ],
         pairs(f"{name} messages"),
-        brief={"1 KiB": 40_000, "64 KiB": 4_000}.get(name, 0),
+        extra=name == "6 MB",
     )
 
 
-def echo(lab: Lab, quick: bool, name: str, size: int) -> Race:
+def echo(lab: Lab, quick: bool, name: str) -> Race:
     return Race(
         "transport",
         f"{name}, Protocol, echo",
-        work_of(size, 40_000, quick),
+        work_of(quick, name, 8_000),
         [
             Contender(who, partial(echoed, lab, who, loop, is_ours), needs_of(loop))
             for who, (loop, is_ours) in CONTENDERS.items()
         ],
         pairs(f"{name} messages there and back"),
-        brief=8_000 if name == "1 KiB" else 0,
+        extra=name != "1 KiB",
     )
 
 

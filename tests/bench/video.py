@@ -12,8 +12,7 @@ import itertools
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,53 +22,33 @@ from bench.processes import Lab, worker
 from bench.race import Contender, Lacking, Run, Work, WrongBytes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from bench.worker import Job
+
+    Given = Mapping[str, Mapping[str, Any]]  # a contender's options, by its name
 
 CHECKED = 24  # frames, when bytes are checked
 FPS = 60
 NOWHERE = "/dev/null"
 
 
-def ffmpegs() -> dict[str, str]:
-    """Each FFmpeg of this machine, by its version."""
-    found = [shutil.which("ffmpeg")]
-    if find_spec("imageio_ffmpeg") is not None:
-        import imageio_ffmpeg
-
-        found.append(imageio_ffmpeg.get_ffmpeg_exe())
-    paths = [path for path in found if path is not None]
-    if not paths:
-        try:
-            find_ffmpeg()  # says how to get one
-        except FileNotFoundError as error:
-            raise Lacking(str(error)) from None
-    return {version_of(path): path for path in paths}
-
-
-def version_of(ffmpeg: str) -> str:
-    told = subprocess.run([ffmpeg, "-version"], capture_output=True, text=True)
+def ffmpeg_here() -> tuple[str, str]:
+    """The path of this machine's FFmpeg, and its version."""
+    try:
+        path = shutil.which("ffmpeg") or find_ffmpeg()
+    except FileNotFoundError as error:  # it says how to get one
+        raise Lacking(str(error)) from None
+    told = subprocess.run([path, "-version"], capture_output=True, text=True)
     words = told.stdout.split()
     if words[:2] != ["ffmpeg", "version"]:
-        raise ChildProcessError(f"{ffmpeg} does not work: install another FFmpeg")
-    return words[2].partition("-")[0]
+        raise ChildProcessError(f"{path} does not work: install another FFmpeg")
+    return path, words[2].partition("-")[0]
 
 
-def cases(
-    sizes: Mapping[str, tuple[int, int]], quick: bool
-) -> Iterator[tuple[str, str, str, tuple[int, int], bool]]:
-    """Every FFmpeg's version and path, with each size and its name.
-
-    The last item says whether it is in the table, which makes do with the first FFmpeg;
-    for a quick look, its frames are small.
-    """
-    for at, (version, ffmpeg) in enumerate(ffmpegs().items()):
-        if quick and at:
-            return
-        for name, (width, height) in sizes.items():
-            size = (width // 12, height // 12) if quick else (width, height)
-            yield version, ffmpeg, name, size, not at
+def small_if(quick: bool, size: tuple[int, int]) -> tuple[int, int]:
+    """For a quick look, frames are small."""
+    return (size[0] // 12, size[1] // 12) if quick else size
 
 
 def raw_video(size: tuple[int, int]) -> list[str]:
@@ -78,12 +57,9 @@ def raw_video(size: tuple[int, int]) -> list[str]:
     return ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}"]
 
 
-def frames_work(
-    size: tuple[int, int], nbytes: int, buffers: int, *, quick: bool
-) -> Work:
-    frame = size[0] * size[1] * 3
-    frames = 12 if quick else nbytes // frame
-    return Work(frame, frames, warm=8 if quick else min(40, frames), buffers=buffers)
+def frames_work(size: tuple[int, int], frames: int, buffers: int, quick: bool) -> Work:
+    frames, warm = (12, 8) if quick else (frames, 40)
+    return Work(size[0] * size[1] * 3, frames, warm, buffers)
 
 
 def counted(buffers: int) -> str:
@@ -113,21 +89,16 @@ def waves(lab: Lab, size: tuple[int, int], n: int) -> Path:
 
 @dataclass(frozen=True)
 class Feeder:
-    """A sender process that starts FFmpeg and feeds it; each bench has a kind of it."""
+    """A sender process that starts FFmpeg and feeds it; some benches have a kind of it.
+
+    `how` has FFmpeg's path, the size of a frame, and the way: a function for a worker,
+    or the name of a program in C.  It may have FFmpeg's output arguments, and what is
+    added to its environment; all of it is told to the worker.
+    """
 
     lab: Lab
     name: str
-    ffmpeg: str
-    size: tuple[int, int]
-    way: Callable[..., Any] | str  # a function for a worker, or a program in C
-    output: Sequence[str] = ("-f", "null", "-")
-    environment: Mapping[str, str] = field(default_factory=dict)  # of FFmpeg
-    told: Mapping[str, Any] = field(default_factory=dict)  # more of its job
-    feeds: bool = True  # or FFmpeg is not even started
-
-    @property
-    def input(self) -> list[str]:
-        return raw_video(self.size)
+    how: Mapping[str, Any]
 
     def to_check(self, checked: Path) -> list[str]:
         """FFmpeg's output arguments for the file that `compare` reads."""
@@ -135,11 +106,11 @@ class Feeder:
 
     def compare(self, work: Work, checked: Path) -> None:
         """Raises: WrongBytes: FFmpeg has got others."""
-        data = Path(self.lab.pattern(work)).read_bytes()
+        data = memoryview(Path(self.lab.pattern(work)).read_bytes())
         expected = hashlib.md5(usedforsecurity=False)
         for number in range(work.warm + work.messages):
             at = number % work.buffers * work.size
-            expected.update(memoryview(data)[at : at + work.size])
+            expected.update(data[at : at + work.size])
         if checked.read_text().strip().lower() != f"md5={expected.hexdigest()}":
             raise WrongBytes(f"{self.name}: FFmpeg has got other bytes")
 
@@ -153,88 +124,55 @@ class Feeder:
         if check:
             n, warm = min(work.messages, CHECKED), min(work.warm, 2 * work.buffers)
             work = replace(work, messages=n, warm=warm)
-        output = self.to_check(checked) if check else [*self.output]
-        quiet = ["-hide_banner", "-loglevel", "error", "-nostats", "-y"]
-        command = [self.ffmpeg, *quiet, "-progress", str(progress), *self.input]
-        command += ["-r", str(FPS), "-i", "-"]
-        told = self.lab.reports(self._sender(work, [*command, *output], output, check))
-        sender = told["sender"]
+        usual = self.how.get("output", ["-f", "null", "-"])
+        told = {"check": check, "progress": str(progress)} | work.told
+        told |= {"reference": str(self.lab.path / "reference")}
+        told |= {"output": self.to_check(checked) if check else [*usual]}
+        sender = self.lab.reports(self._sender(work, {**self.how, **told}))["sender"]
         lines = progress.read_text().split()
         seen = [line for line in lines if line.startswith("frame=")][-1][6:]
-        if self.feeds:
-            sent = work.warm + work.messages
-            if int(seen) != sent:
-                raise WrongBytes(f"{self.name}: FFmpeg saw {seen} frames, not {sent}")
-            if check:
-                self.compare(work, checked)
-        more = {"ms held up": sender["gap"] * 1e3} if sender.get("gap") else {}
-        seconds = sender["seconds"]
-        return Run(seconds, sender["cpu"], sender["children_cpu"], more)
+        if int(seen) != (sent := work.warm + work.messages):
+            raise WrongBytes(f"{self.name}: FFmpeg saw {seen} frames, not {sent}")
+        if check:
+            self.compare(work, checked)
+        return Run(sender["seconds"], sender["cpu"], sender["children_cpu"])
 
-    def _sender(
-        self, work: Work, command: list[str], output: list[str], check: bool
-    ) -> list[str]:
-        pattern = self.pattern(work)
-        if isinstance(self.way, str):
+    def _sender(self, work: Work, how: dict[str, Any]) -> list[str]:
+        way, pattern = how.pop("way"), self.pattern(work)
+        quiet = ["-hide_banner", "-loglevel", "error", "-nostats", "-y"]
+        command = [how["ffmpeg"], *quiet, "-progress", how["progress"]]
+        command += [*raw_video(how["picture"]), "-r", str(FPS), "-i", "-"]
+        command += [*how.get("flip", ()), *how["output"]]
+        if isinstance(way, str):
+            settings = [f"{name}={value}" for name, value in how["environment"].items()]
             numbers = (work.size, work.buffers, work.warm, work.messages)
-            settings = [f"{name}={value}" for name, value in self.environment.items()]
-            program = [self.lab.program(self.way), *map(str, numbers), pattern]
+            program = [self.lab.program(way), *map(str, numbers), pattern]
             return ["env", *settings, *program, *command]
-        job = {**work.told, "pattern": pattern, "check": check, "command": command}
-        job |= {"ffmpeg": self.ffmpeg, "picture": self.size, "output": output}
-        job |= {"progress": str(self.lab.path / "progress")}
-        job |= {"reference": str(self.lab.path / "reference")}
-        job |= {"environment": dict(self.environment), **self.told}
-        return worker(self.way, **job)
+        return worker(way, **{**how, "pattern": pattern, "command": command})
 
 
 def contenders(
-    lab: Lab,
-    given: Mapping[str, Mapping[str, Any]],
-    kind: type[Feeder] = Feeder,
-    **common: Any,
+    lab: Lab, given: Given, kind: type[Feeder] = Feeder, **common: Any
 ) -> list[Contender]:
-    """By their names: the fields of each, what it needs, and what its job has."""
-    names = {"way", "output", "environment", "feeds", *kind.__annotations__}
+    """One of each; what it needs is the modules of its `needs`, and its loop."""
     made = []
     for name, options in given.items():
-        every = {**common, **options}
-        needs = [*every.pop("needs", ())]
-        needs += ["uvloop"] * (every.get("loop") == "uvloop")
-        where = {one: every.pop(one) for one in ("ffmpeg", "size")}
-        fields = {one: every.pop(one) for one in {*every} & names}
-        feeder = kind(lab, name, **where, **fields, told=every)
-        made.append(Contender(name, feeder.run, needs))
+        how = {"environment": {}, **common, **options}
+        needs = [*how.pop("needs", ()), *["uvloop"] * (how.get("loop") == "uvloop")]
+        made.append(Contender(name, kind(lab, name, how).run, needs))
     return made
 
 
 # ---- in the sender's process ---------------------------------------------------------
 
 
-@contextlib.asynccontextmanager
-async def our_child(job: Job, peer: Any = "reads") -> AsyncIterator[Any]:
-    """The stream to FFmpeg's stdin.  The block ends when FFmpeg has, with success.
-
-    FFmpeg reads and does nothing else, so pages may be lent to it.
-    """
-    from aiozerocopy import open_process
-
-    env = {**os.environ, **job.environment}
-    async with open_process(job.command, stderr=None, env=env, peer=peer) as process:
-        assert process.stdin is not None
-        yield process.stdin
-        await process.stdin.aclose()
-        expect_success(await process.wait())
-
-
 @contextlib.contextmanager
-def their_child(job: Job, pipe_size: int = -1) -> Iterator[Any]:
+def their_child(job: Job) -> Iterator[Any]:
     child = subprocess.Popen(
         job.command,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         env={**os.environ, **job.environment},
-        pipesize=pipe_size,
     )
     yield child
     assert child.stdin is not None
@@ -250,32 +188,3 @@ def expect_success(code: int) -> None:
 def tell_frames(job: Job, n: int) -> None:
     """As FFmpeg does."""
     Path(job.progress).write_text(f"frame={n}\n")
-
-
-class InProcess:
-    """PyAV: x264 in the sender's process, without any pipe."""
-
-    def __init__(self, job: Job, out: Any, codec: str, pix_fmt: str) -> None:
-        self._job = job
-        self._out = out
-        self._count = 0
-        self._stream: Any = out.add_stream(codec, rate=FPS)
-        self._stream.width, self._stream.height = job.picture
-        self._stream.pix_fmt = pix_fmt
-
-    def set(self, **options: str) -> None:
-        self._stream.codec_context.options = options
-
-    def write(self, picture: Any) -> None:
-        from fractions import Fraction
-
-        import av
-
-        frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
-        frame.pts, frame.time_base = self._count, Fraction(1, FPS)
-        self._count += 1
-        self._out.mux(self._stream.encode(frame))
-
-    def finish(self) -> None:
-        self._out.mux(self._stream.encode(None))
-        tell_frames(self._job, self._count)

@@ -23,12 +23,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator, Sequence
 
-TICK = 0.001  # seconds between two beats of a loop
 DEFAULTS = {
     "loop": "asyncio",
     "kind": "memoryview",  # of the buffers, or "bytes"
     "is_ours": False,  # the transport
-    "render": 0.0,  # seconds that the program is busy for each message
 }
 
 
@@ -41,7 +39,6 @@ class Job(SimpleNamespace):
     def begin(self) -> None:
         """The warm-up is over."""
         self.ended: tuple[float, float] | None = None
-        self.gaps: list[float] = []
         self.began = time.perf_counter(), cpu()
 
     def end(self) -> None:
@@ -54,7 +51,6 @@ class Job(SimpleNamespace):
             "seconds": end[0] - self.began[0],
             "cpu": end[1] - self.began[1],
             "children_cpu": cpu(resource.RUSAGE_CHILDREN),
-            "gap": percentile(self.gaps, 0.99) if self.gaps else None,
             **(returned or {}),
         }
         tell(told)
@@ -89,17 +85,9 @@ class Job(SimpleNamespace):
 
     def numbers(self) -> Iterator[Iterator[int]]:
         """The numbers of the messages of the warm-up, then of those that count."""
-        yield self._rendered(0, self.warm)
+        yield iter(range(self.warm))
         self.begin()
-        yield self._rendered(self.warm, self.warm + self.messages)
-
-    def _rendered(self, start: int, stop: int) -> Iterator[int]:
-        for number in range(start, stop):
-            # Block the thread, as an OpenGL call does that waits for the GPU.
-            until = time.perf_counter() + self.render
-            while self.render and time.perf_counter() < until:
-                pass
-            yield number
+        yield iter(range(self.warm, self.warm + self.messages))
 
     def socket(self) -> socket.socket:
         """The one with the number `fd`."""
@@ -123,21 +111,8 @@ def tell(report: dict[str, Any]) -> None:
     os.write(1, json.dumps(report).encode() + b"\n")
 
 
-async def beat(job: Job) -> None:
-    """Note how long a task has to wait until the loop runs it again."""
-    last = time.perf_counter()
-    while True:
-        await asyncio.sleep(TICK)
-        now = time.perf_counter()
-        job.gaps.append(now - last)
-        last = now
-
-
 async def run(job: Job, work: Coroutine[Any, Any, Any]) -> None:
-    heart = asyncio.ensure_future(beat(job)) if job.render else None
     job.report(await work)  # before the interpreter ends, which is not part of the work
-    if heart is not None:
-        heart.cancel()
 
 
 def main(name: str, told: str) -> None:
