@@ -9,7 +9,6 @@ server that copies: in the table it is the receiver's.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sys
 from dataclasses import replace
@@ -17,12 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.feeding import needs_of
 from bench.processes import SUPPORT, worker
 from bench.race import Contender, Lacking, Race, Run, Work, WrongBytes, duels, need
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from xvfb import Server
 
@@ -45,8 +43,9 @@ def races(lab: Lab, quick: bool) -> Iterator[Race]:
         "1080p screen, a window moves",
         Work(SIZE[0] * SIZE[1] * 4, CHECKED if quick else 120, WARM, buffers=1),
         [
-            Contender(name, partial(take_pictures, lab, screen, way, loop), needs)
-            for name, (way, loop, needs) in GIVEN.items()
+            Contender(name, partial(take_pictures, lab, screen, way), needs)
+            for name, way in GIVEN.items()
+            for needs in [["mss"] if name == "mss" else []]
         ],
         duels("X11Screen", mss, what, **more)
         + duels("X11Screen, damage", mss, f"{what}, by damage", **more),
@@ -74,20 +73,12 @@ class XServer:
         return self._running
 
 
-def take_pictures(
-    lab: Lab,
-    screen: XServer,
-    way: Callable[..., Any],
-    loop: str,
-    work: Work,
-    check: bool,
-) -> Run:
+def take_pictures(lab: Lab, screen: XServer, way: Any, work: Work, check: bool) -> Run:
     server = screen.running()
     if check:
         work = replace(work, messages=min(work.messages, CHECKED))
     told = {"display": server.name, "server": server.process.pid, "check": check}
-    command = worker(way, loop=loop, picture=SIZE, **told, **work.told)
-    sender = lab.reports(command)["sender"]
+    sender = lab.reports(worker(way, **told, **work.told))["sender"]
     return Run(sender["seconds"], sender["cpu"], sender["server_cpu"])
 
 
@@ -102,7 +93,7 @@ class Desk:
 
         self._job = job
         self._painter = Painter(job.display)
-        width, height = self.size = job.picture
+        width, height = SIZE
         self._painter.window(BACKGROUND, 0, 0, width, height)
         self._window_size = width // 4, height // 4
         self._window = self._painter.window(WINDOW, 0, 0, *self._window_size)
@@ -111,7 +102,7 @@ class Desk:
 
     def draw(self) -> Iterator[None]:
         """Move the window once for each picture, and measure after the warm-up."""
-        (width, height), (wide, high) = self.size, self._window_size
+        (width, height), (wide, high) = SIZE, self._window_size
         for numbers in self._job.numbers():
             self._server_cpu = cpu_of(self._job.server)
             for number in numbers:
@@ -129,7 +120,7 @@ class Desk:
         import numpy as np
 
         (x, y), (wide, high) = self._at, self._window_size
-        expected = np.full(self.size[::-1], BACKGROUND, "u4")
+        expected = np.full(SIZE[::-1], BACKGROUND, "u4")
         expected[y : y + high, x : x + wide] = WINDOW
         given = np.frombuffer(picture, "u4").reshape(expected.shape) & 0xFFFFFF
         if not (given == expected).all():
@@ -179,24 +170,4 @@ async def mss(job: Job) -> dict[str, Any]:
     return desk.told()
 
 
-async def mss_in_thread(job: Job) -> dict[str, Any]:
-    """As an asyncio program has to use it, so that its loop goes on."""
-    from mss import mss as open_mss
-
-    desk = Desk(job)
-    loop = asyncio.get_running_loop()
-    with open_mss(display=job.display) as screen:
-        everything = screen.monitors[0]
-        for _ in desk.draw():
-            shot = await loop.run_in_executor(None, screen.grab, everything)
-            desk.look(shot.raw)
-    return desk.told()
-
-
-GIVEN: dict[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
-    "X11Screen": (grab, "asyncio", ()),
-    "X11Screen, uvloop": (grab, "uvloop", needs_of("uvloop")),
-    "X11Screen, damage": (damage, "asyncio", ()),
-    "mss": (mss, "asyncio", ("mss",)),
-    "mss in a thread": (mss_in_thread, "asyncio", ("mss",)),
-}
+GIVEN = {"X11Screen": grab, "X11Screen, damage": damage, "mss": mss}

@@ -31,22 +31,20 @@ UNDER_WAY = 4  # arrays
 def races(lab: Lab, quick: bool) -> Iterator[Race]:
     size = 8_000_000 if quick else 64_000_000
     arrays = f"arrays of {size // 1_000_000} MB between"
-    names = ("azc://", "azc+unix://", "tcp://")
+    ours, theirs = ("azc://", "azc+unix://"), {"tcp://": "Dask's tcp://"}
     needs = ("distributed", "numpy")
     yield Race(
         "dask",
         f"{arrays} two workers",
         Work(size, 4 if quick else 16, warm=4, buffers=2),
-        [Contender(name, partial(move_arrays, lab, name), needs) for name in names],
         [
-            one
-            for ours in names[:2]
-            for one in duels(
-                ours,
-                {"tcp://": "Dask's tcp://"},
-                f"{arrays} Dask workers: {ours}",
-                both=True,
-            )
+            Contender(name, partial(move_arrays, lab, name), needs)
+            for name in (*ours, *theirs)
+        ],
+        [
+            duel
+            for name in ours
+            for duel in duels(name, theirs, f"{arrays} Dask workers: {name}", both=True)
         ],
     )
 

@@ -48,8 +48,8 @@ def races(lab: Lab, quick: bool) -> Iterator[Race]:
         f"a film of 1920x1080, FFmpeg {version}",
         video.frames_work(size, 120, BUFFERS, quick),
         [
-            Contender(name, partial(read, lab, name, ffmpeg, size, way, told), needs)
-            for name, (way, told, needs) in GIVEN.items()
+            Contender(name, partial(read, lab, name, ffmpeg, size, way), needs)
+            for name, (way, needs) in GIVEN.items()
         ],
         duels("Reader", RIVALS, work, unit="frames", both=True),
     )
@@ -61,7 +61,6 @@ def read(
     ffmpeg: str,
     size: tuple[int, int],
     way: Callable[..., Any],
-    told: dict[str, Any],
     work: Work,
     check: bool,
 ) -> Run:
@@ -69,7 +68,7 @@ def read(
     pictures = str(waves(lab, size, work.buffers)) if check else ""
     if check:
         work = replace(work, messages=min(work.messages, CHECKED))
-    about = {"film": str(film), "ffmpeg": ffmpeg, "pictures": pictures, **told}
+    about = {"film": str(film), "ffmpeg": ffmpeg, "pictures": pictures}
     reader = lab.reports(worker(way, **work.told, **about))["sender"]
     if reader["received"] != work.warm + work.messages:
         raise WrongBytes(f"{name}: {reader['received']} frames came")
@@ -138,7 +137,7 @@ async def reader(job: Job) -> dict[str, Any]:
     from aiozerocopy import ffmpeg
 
     watch = Watch(job)
-    film = ffmpeg.Reader(job.film, ffmpeg=job.ffmpeg, convert=job.convert, slots=SLOTS)
+    film = ffmpeg.Reader(job.film, ffmpeg=job.ffmpeg, slots=SLOTS)
     async with film as video:
         async for frame in video:
             with frame:
@@ -201,10 +200,9 @@ def pyav(job: Job) -> dict[str, Any]:
     return watch.told()
 
 
-GIVEN: dict[str, tuple[Callable[..., Any], dict[str, Any], list[str]]] = {
-    "Reader": (reader, {"convert": "auto"}, []),
-    "Reader, convert='ffmpeg'": (reader, {"convert": "ffmpeg"}, []),
-    "a readinto loop": (readinto, {}, []),
-    "imageio-ffmpeg": (imageio_ffmpeg, {}, ["imageio_ffmpeg"]),
-    "PyAV in this process": (pyav, {}, ["av"]),
+GIVEN: dict[str, tuple[Callable[..., Any], list[str]]] = {
+    "Reader": (reader, []),
+    "a readinto loop": (readinto, []),
+    "imageio-ffmpeg": (imageio_ffmpeg, ["imageio_ffmpeg"]),
+    "PyAV in this process": (pyav, ["av"]),
 }

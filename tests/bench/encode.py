@@ -98,10 +98,7 @@ async def writer(job: Job) -> None:
     """Ours, with several frames on their way."""
     from aiozerocopy import ffmpeg
 
-    film = ffmpeg.Writer(
-        job.output, job.picture, FPS, ffmpeg=job.ffmpeg, convert=job.convert
-    )
-    async with film:
+    async with ffmpeg.Writer(job.output, job.picture, FPS, ffmpeg=job.ffmpeg) as film:
         for frames in drawn(job):
             for frame in frames:
                 ticket = await film.put(frame)
@@ -169,8 +166,7 @@ async def pyav(job: Job) -> None:
 
 
 GIVEN: dict[str, dict[str, Any]] = {
-    "Writer": {"way": writer, "convert": "auto"},
-    "Writer, convert='ffmpeg'": {"way": writer, "convert": "ffmpeg"},
+    "Writer": {"way": writer},
     "TurboPipe": {"way": turbopipe, "needs": ["turbopipe"]},
     "imageio-ffmpeg": {"way": imageio_ffmpeg, "needs": ["imageio_ffmpeg"]},
     "PyAV in this process": {"way": pyav, "needs": ["av"]},

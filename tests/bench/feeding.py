@@ -60,6 +60,17 @@ def fed(
     return Contender(name, run, needs_of(loop))
 
 
+def in_loops(
+    lab: Lab, link: Link | None, ways: dict[str, Callable[..., Any]], **more: Any
+) -> list[Contender]:
+    """These in Python, in asyncio and in uvloop, whose name goes into theirs."""
+    return [
+        fed(lab, name.format(loop), link, in_python(lab, way, loop), loop, **more)
+        for name, way in ways.items()
+        for loop in LOOPS
+    ]
+
+
 def needs_of(loop: str, *modules: str) -> tuple[str, ...]:
     return (*(() if loop == "asyncio" else (loop,)), *modules)
 

@@ -26,7 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy import open_process
-from bench.feeding import LOOPS, expect_right, fed, in_python, needs_of
+from bench.feeding import LOOPS, expect_right, in_loops, needs_of
 from bench.processes import ENVIRONMENT, PATIENCE, worker
 from bench.race import Contender, Duel, Race, Run, Work
 from bench.sockets import put_each, send, send_each, write_and_drain
@@ -49,27 +49,17 @@ SEND = "open_process, send"
 
 def races(lab: Lab, quick: bool) -> Iterator[Race]:
     work = Work(FRAME, 4 if quick else 60, warm=4, buffers=4)
+    ways = {f"{SEND}, {{}}": send, "{} child stdin, write+drain": write_and_drain}
+    what = "1080p frames to a child's stdin: await send"
     yield Race(
         "pipes",
         TITLE,
         work,
+        in_loops(lab, None, ways, read_size=READ_SIZE),
         [
-            fed(lab, name, None, in_python(lab, way, loop), loop, read_size=READ_SIZE)
+            Duel(f"{SEND}, {loop}", rival, what, f"{loop} write + drain", "frames")
             for loop in LOOPS
-            for name, way in (
-                (f"{SEND}, {loop}", send),
-                (f"{loop} child stdin, write+drain", write_and_drain),
-            )
-        ],
-        [
-            Duel(
-                f"{SEND}, {loop}",
-                f"{loop} child stdin, write+drain",
-                "1080p frames to a child's stdin: await send",
-                against=f"{loop} write + drain",
-                unit="frames",
-            )
-            for loop in LOOPS
+            for rival in [f"{loop} child stdin, write+drain"]
         ],
     )
     for loop in LOOPS:
@@ -194,7 +184,7 @@ async def take_turns(job: Job) -> None:
                 if turn["way"] == "send":
                     await send_each(stream, in_turn)
                 elif turn["way"] == "put":
-                    await put_each(stream, in_turn, 3)
+                    await put_each(stream, in_turn)
                 else:
                     for buffer in in_turn:
                         at = ctypes.byref(ctypes.c_char.from_buffer(buffer))

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import stat
 import subprocess
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import aiozerocopy as azc
 from bench.feeding import fed, in_c, in_python, pipe_link, tcp_link
@@ -27,10 +26,8 @@ if TYPE_CHECKING:
     from bench.processes import Crew, Lab
     from bench.worker import Job
 
-MIB = 1 << 20
 CHUNK = 256 << 10  # bytes that are received, and sent, at a time
 IN = 0
-RECEIVE = "receive and send, asyncio"
 
 
 def races(lab: Lab, quick: bool) -> Iterator[Race]:
@@ -39,32 +36,24 @@ def races(lab: Lab, quick: bool) -> Iterator[Race]:
 
 
 def race(lab: Lab, quick: bool, title: str, source: Source, link: Link) -> Race:
-    is_file = title == "file to TCP"
-    in_loops: dict[str, tuple[Any, str]] = {
-        "relay, asyncio": (relay, "asyncio"),
-        "relay, uvloop": (relay, "uvloop"),
-        "loop.sendfile": (sendfile, "asyncio"),
-        "shutil.copyfileobj": (copyfileobj, "asyncio"),
-        RECEIVE: (receive_and_send, "asyncio"),
-    }
-    if not is_file:
-        del in_loops["loop.sendfile"]
     make = partial(fed, lab, link=link, source=source)
-    rivals = {"C splice loop": f"C loop of {'sendfile' if is_file else 'splice'}"}
-    rivals |= {"loop.sendfile": ""} if is_file else {}
-    rivals |= {RECEIVE: "receive and send"}
+    ours, others = "relay, asyncio", "receive and send, asyncio"
+    ways = {ours: relay, others: receive_and_send}
+    rivals = {"C splice loop": "C loop of splice", others: "receive and send"}
+    if title == "file to TCP":
+        ways["loop.sendfile"] = sendfile
+        rivals = {"C splice loop": "C loop of sendfile", "loop.sendfile": ""} | {
+            others: "receive and send"
+        }
     return Race(
         "relay",
         title,
-        Work(MIB, 16 if quick else 512, warm=4, buffers=4),
+        Work(1 << 20, 16 if quick else 512, warm=4, buffers=4),
         [
-            *(
-                make(name, sender=in_python(lab, way, loop), loop=loop)
-                for name, (way, loop) in in_loops.items()
-            ),
             make("C splice loop", sender=partial(splice, lab)),
+            *(make(name, sender=in_python(lab, way)) for name, way in ways.items()),
         ],
-        duels("relay, asyncio", rivals, f"{title}: relay", front="loop.sendfile"),
+        duels(ours, rivals, f"{title}: relay", front="loop.sendfile"),
     )
 
 
@@ -133,16 +122,6 @@ async def receive_and_send(job: Job) -> None:
 
 
 # ---- others --------------------------------------------------------------------------
-
-
-async def copyfileobj(job: Job) -> None:
-    """In a thread, as an asyncio program has to."""
-    with (
-        os.fdopen(IN, "rb", buffering=0) as source,
-        os.fdopen(job.fd, "wb", buffering=0) as sink,
-    ):
-        job.begin()
-        await asyncio.to_thread(shutil.copyfileobj, source, sink, CHUNK)
 
 
 async def sendfile(job: Job) -> None:

@@ -6,11 +6,10 @@ import asyncio
 import collections
 import socket
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy import open_process, wrap_socket
-from bench.feeding import LOOPS, fed, in_c, in_python, tcp_link, unix_link
+from bench.feeding import fed, in_c, in_loops, in_python, tcp_link, unix_link
 from bench.race import Duel, Race, Work, duels
 
 if TYPE_CHECKING:
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     from bench.processes import Lab
     from bench.worker import Job
 
+SIZES = {"6 MB": 6_000_000, "1 MiB": 1 << 20}
+IN_FLIGHT = 3
 BATCH = 64
 KINDS = ("bytes", "memoryview")
 DRAIN = "uvloop write + drain"
@@ -28,117 +29,65 @@ DRAIN = "uvloop write + drain"
 
 def races(lab: Lab, quick: bool) -> Iterator[Race]:
     links: dict[str, Link] = {"UNIX": unix_link, "TCP": tcp_link}
-    for name, link in links.items():
-        yield big_messages(lab, quick, name, link, "6 MB", 6_000_000)
-        yield big_messages(lab, quick, name, link, "1 MiB", 1 << 20)
-    yield small_messages(lab, quick)
-    yield small_batches(lab, quick)
+    for where, link in links.items():
+        for name, size in SIZES.items():
+            yield big_messages(lab, quick, where, link, name, size)
+    yield Race(
+        "sockets",
+        "1 KiB, UNIX, one await each",
+        small(quick, 600),
+        [
+            fed(lab, f"{way.__name__}, asyncio, {kind}", unix_link, sender)
+            for kind in KINDS
+            for way in (send, sock_sendall)
+            for sender in [in_python(lab, way, kind=kind)]
+        ],
+        [
+            Duel(f"send, {how}", f"sock_sendall, {how}", what, against, "messages")
+            for kind in KINDS
+            for how in [f"asyncio, {kind}"]
+            for what in [f"1 KiB messages, UNIX ({kind}): await send"]
+            for against in ["loop.sock_sendall, asyncio"]
+        ],
+    )
+    ways = {"send_many of 64, {}": send_many, "{} write+drain": write_and_drain}
+    ways["{} writelines of 64+drain"] = writelines_and_drain
+    what, lines = "1 KiB messages, UNIX: send_many of 64", "writelines of 64+drain"
+    yield Race(
+        "sockets",
+        "1 KiB, UNIX, 64 at a time",
+        small(quick, 5000),
+        in_loops(lab, unix_link, ways),
+        [
+            Duel(f"send_many of 64, {loop}", rival, what, against, "messages")
+            for loop, rival, against in (
+                ("uvloop", "uvloop write+drain", DRAIN),
+                ("uvloop", f"uvloop {lines}", "uvloop writelines + drain"),
+                ("asyncio", f"asyncio {lines}", "asyncio writelines + drain"),
+            )
+        ],
+    )
 
 
 def big_messages(
     lab: Lab, quick: bool, where: str, link: Link, name: str, size: int
 ) -> Race:
-    ways = [
-        *((f"send, {loop}", send, loop, {}) for loop in LOOPS),
-        *((f"put 3 in flight, {loop}", put, loop, {"in_flight": 3}) for loop in LOOPS),
-        *((f"{loop} write+drain", write_and_drain, loop, {}) for loop in LOOPS),
-    ]
+    ways = {"send, {}": send, "put 3 in flight, {}": put}
+    ways["{} write+drain"] = write_and_drain
+    what, theirs = f"{name} messages, {where}", "uvloop write+drain"
+    rivals = {theirs: DRAIN, "C send loop": "C loop of send"}
+    front = theirs if (name, where) == ("6 MB", "UNIX") else ""
     messages = 4 if quick else 600_000_000 // size // 4 * 4
-    work = f"{name} messages, {where}"
-    written = {"uvloop write+drain": DRAIN}
-    front = next(iter(written)) if (name, where) == ("6 MB", "UNIX") else ""
     return Race(
         "sockets",
         f"{name}, {where}",
         Work(size, messages, warm=4 if quick else 40, buffers=4),
-        [
-            *(
-                fed(lab, title, link, in_python(lab, way, loop, **told), loop)
-                for title, way, loop, told in ways
-            ),
-            fed(lab, "C send loop", link, in_c(lab)),
-        ],
-        [
-            *duels(
-                "send, uvloop",
-                {**written, "C send loop": "C loop of send"},
-                f"{work}: await send",
-                front,
-            ),
-            *duels("put 3 in flight, uvloop", written, f"{work}: put, 3 in flight"),
-        ],
+        [*in_loops(lab, link, ways), fed(lab, "C send loop", link, in_c(lab))],
+        duels("send, uvloop", rivals, f"{what}: await send", front)
+        + duels(
+            "put 3 in flight, uvloop", {theirs: DRAIN}, f"{what}: put, 3 in flight"
+        ),
         extra=name != "6 MB",
-    )
-
-
-def small_messages(lab: Lab, quick: bool) -> Race:
-    kinds = [(way, kind) for kind in KINDS for way in (send, sock_sendall)]
-    return Race(
-        "sockets",
-        "1 KiB, UNIX, one await each",
-        small(quick, 600),
-        [
-            fed(
-                lab,
-                f"{way.__name__}, asyncio, {kind}",
-                unix_link,
-                in_python(lab, way, kind=kind),
-            )
-            for way, kind in kinds
-        ],
-        [
-            Duel(
-                f"send, asyncio, {kind}",
-                f"sock_sendall, asyncio, {kind}",
-                f"1 KiB messages, UNIX ({kind}): await send",
-                against="loop.sock_sendall, asyncio",
-                unit="messages",
-            )
-            for kind in KINDS
-        ],
-    )
-
-
-def small_batches(lab: Lab, quick: bool) -> Race:
-    make = partial(fed, lab, link=unix_link)
-    work = f"1 KiB messages, UNIX: send_many of {BATCH}"
-    lines = f"writelines of {BATCH}+drain"
-    return Race(
-        "sockets",
-        f"1 KiB, UNIX, {BATCH} at a time",
-        small(quick, 5000),
-        [
-            *(
-                make(f"{name}", sender=in_python(lab, way, loop), loop=loop)
-                for loop in LOOPS
-                for name, way in (
-                    (f"send_many of {BATCH}, {loop}", send_many),
-                    (f"{loop} {lines}", writelines_and_drain),
-                )
-            ),
-            make(
-                "uvloop write+drain",
-                sender=in_python(lab, write_and_drain, "uvloop"),
-                loop="uvloop",
-            ),
-        ],
-        [
-            *duels(
-                f"send_many of {BATCH}, uvloop",
-                {
-                    "uvloop write+drain": DRAIN,
-                    f"uvloop {lines}": "uvloop writelines + drain",
-                },
-                work,
-                unit="messages",
-            ),
-            *duels(
-                f"send_many of {BATCH}, asyncio",
-                {f"asyncio {lines}": "asyncio writelines + drain"},
-                work,
-                unit="messages",
-            ),
-        ],
     )
 
 
@@ -159,7 +108,7 @@ async def send(job: Job) -> None:
 async def put(job: Job) -> None:
     async with opened(job) as stream:
         for messages in job.messages_in_turn():
-            await put_each(stream, messages, job.in_flight)
+            await put_each(stream, messages)
 
 
 async def send_many(job: Job) -> None:
@@ -174,10 +123,10 @@ async def send_each(stream: SendStream, messages: Iterable[Any]) -> None:
         await stream.send(message)
 
 
-async def put_each(stream: SendStream, messages: Iterable[Any], in_flight: int) -> None:
+async def put_each(stream: SendStream, messages: Iterable[Any]) -> None:
     flying: collections.deque[Ticket] = collections.deque()
     for message in messages:
-        if len(flying) == in_flight:
+        if len(flying) == IN_FLIGHT:
             await flying.popleft()
         flying.append(await stream.put(message))
     for ticket in flying:

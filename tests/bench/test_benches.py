@@ -175,9 +175,10 @@ def test_wrong_answer_is_found(lab: Lab) -> None:
         assert transport.ask(job(**told))["wrong"] == 4
 
 
-def test_wrong_pixel_of_the_screen_is_found() -> None:
+def test_wrong_pixel_of_the_screen_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = capture.Desk.__new__(capture.Desk)
-    desk._job, desk.size = job(), (8, 4)
+    desk._job = job()
+    monkeypatch.setattr(capture, "SIZE", (8, 4))
     desk._at, desk._window_size = (2, 1), (2, 1)
     picture = np.full((4, 8), capture.BACKGROUND, "u4")
     picture[1, 2:4] = capture.WINDOW

@@ -32,55 +32,30 @@ CONTENDERS = {
 
 
 def races(lab: Lab, quick: bool) -> Iterator[Race]:
-    for way in (one_way, echo):
-        for name in SIZES:
-            yield way(lab, quick, name)
+    for name, size in SIZES.items():
+        for way, make in (("one way", one_way), ("echo", echo)):
+            messages = 8 if quick else MESSAGES[name] // (5 if way == "echo" else 1)
+            what = f"{name} messages" + " there and back" * (way == "echo")
+            yield Race(
+                "transport",
+                f"{name}, Protocol, {way}",
+                Work(size, messages, warm=max(4, messages // 40 * 4), buffers=4),
+                [make(lab, who, *how) for who, how in CONTENDERS.items()],
+                [
+                    Duel(f"ours, {loop}", loop, ours, f"{loop}'s transport", "messages")
+                    for loop in LOOPS
+                    for ours in [f"{what}: azc.transport"]
+                ],
+                extra=name == "6 MB" or (name, way) == ("64 KiB", "echo"),
+            )
 
 
-def work_of(quick: bool, name: str, most: int) -> Work:
-    messages = 8 if quick else min(MESSAGES[name], most)
-    return Work(SIZES[name], messages, warm=max(4, messages // 40 * 4), buffers=4)
+def one_way(lab: Lab, name: str, loop: str, is_ours: bool) -> Contender:
+    return fed(lab, name, tcp_link, in_python(lab, write, loop, is_ours=is_ours), loop)
 
 
-def one_way(lab: Lab, quick: bool, name: str) -> Race:
-    return Race(
-        "transport",
-        f"{name}, Protocol, one way",
-        work_of(quick, name, 40_000),
-        [
-            fed(lab, who, tcp_link, in_python(lab, write, loop, is_ours=is_ours), loop)
-            for who, (loop, is_ours) in CONTENDERS.items()
-        ],
-        pairs(f"{name} messages"),
-        extra=name == "6 MB",
-    )
-
-
-def echo(lab: Lab, quick: bool, name: str) -> Race:
-    return Race(
-        "transport",
-        f"{name}, Protocol, echo",
-        work_of(quick, name, 8_000),
-        [
-            Contender(who, partial(echoed, lab, who, loop, is_ours), needs_of(loop))
-            for who, (loop, is_ours) in CONTENDERS.items()
-        ],
-        pairs(f"{name} messages there and back"),
-        extra=name != "1 KiB",
-    )
-
-
-def pairs(what: str) -> list[Duel]:
-    return [
-        Duel(
-            f"ours, {loop}",
-            loop,
-            f"{what}: azc.transport",
-            against=f"{loop}'s transport",
-            unit="messages",
-        )
-        for loop in LOOPS
-    ]
+def echo(lab: Lab, name: str, loop: str, is_ours: bool) -> Contender:
+    return Contender(name, partial(echoed, lab, name, loop, is_ours), needs_of(loop))
 
 
 def echoed(
