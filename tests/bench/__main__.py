@@ -35,7 +35,6 @@ BENCHES = {
     "relay": "a file to TCP, a pipe to a pipe; and a C loop, sendfile, copyfileobj",
 }
 SECONDS = 570.0  # ten minutes, less what the last race takes too long
-LATE = "there was no time left for it"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,35 +52,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.json:
             arguments.json.write_text(outcome.to_json(), encoding="utf-8")
     print(outcome.text())
-    slower = False
+    said = []
     if arguments.compare:
         print(f"\n{results.compared(arguments.compare, outcome)}")
         said = [cells[-1] for cells in results.changes(arguments.compare, outcome)]
-        slower = arguments.fail_if_slower and any("slower" in one for one in said)
+    slower = arguments.fail_if_slower and any("slower" in one for one in said)
     return status or int(bool(outcome.failed) or slower)
 
 
 def run(outcome: Outcome, arguments: argparse.Namespace) -> None:
-    """All benches in brief, or one in full; what has been measured is in `outcome`."""
-    in_brief = arguments.bench is None
-    quick, rounds = arguments.quick, arguments.rounds
-    names = [*BENCHES] if in_brief else [arguments.bench]
-    seconds = SECONDS if in_brief and not rounds else math.inf
-    rounds = 0 if quick else rounds or (9 if in_brief else 5)
-    end = time.monotonic() + seconds
+    """All that is in the table, or one bench; what was measured is in `outcome`."""
+    everything, quick = arguments.bench is None, arguments.quick
+    began = time.monotonic()
+    end = began + SECONDS if everything and not arguments.rounds else math.inf
+    rounds = 0 if quick else arguments.rounds or (9 if everything else 5)
     with Lab() as lab:
         planned = [
-            one.in_table() if in_brief else one
-            for name in names
+            one.in_table() if everything else one
+            for name in ([*BENCHES] if everything else [arguments.bench])
             for one in plan(name, lab, quick, outcome)
-            if arguments.only in one.title and not (one.extra and in_brief)
+            if arguments.only in one.title and not (one.extra and everything)
         ]
         if not planned and arguments.only:
             parser().error(f"--only: no title has {arguments.only!r} in it")
         for number, one in enumerate(planned):
             now = time.monotonic()
             until = now + (end - now) / (len(planned) - number)
-            run_one(outcome, one, rounds, until, show=not in_brief)
+            run_one(outcome, one, rounds, until, show=not everything)
 
 
 def run_one(
@@ -92,20 +89,19 @@ def run_one(
         if contender.missing:
             why = race.not_installed(contender.missing)
             outcome.leave_out(Missed(one.bench, contender.name, why))
-    if time.monotonic() >= until:
-        outcome.leave_out(Missed(one.bench, one.title, LATE))
-        return
     try:
+        if time.monotonic() >= until:
+            raise Lacking("there was no time left for it")
         tell = partial(progress, f"{one.bench}: {one.title}")
         result = race.run_race(one, rounds, tell, until)
     except Exception as error:
         note(outcome, one.bench, one.title, error)
-        return
+    else:
+        outcome.results.append(result)
+        if show:
+            print(f"{results.rates(result)}\n", flush=True)
     finally:
         progress("", "")
-    outcome.results.append(result)
-    if show:
-        print(f"{results.rates(result)}\n", flush=True)
 
 
 def plan(name: str, lab: Lab, quick: bool, outcome: Outcome) -> Iterator[Race]:

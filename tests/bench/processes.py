@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,16 +47,13 @@ class Lab:
     def at_end(self, close: Callable[[], object]) -> None:
         self._ends.callback(close)
 
-    def program(self, name: str) -> str:
-        """The path of the C program of that name, compiled."""
-        return self._compiled(name, name)
-
     def library(self, name: str) -> str:
-        """The same as a shared library."""
-        return self._compiled(f"{name}.so", name, "-shared", "-fPIC")
+        """As `program`, but a shared library."""
+        return self.program(name, ".so", "-shared", "-fPIC")
 
-    def _compiled(self, what: str, name: str, *options: str) -> str:
-        path, source = self.path / what, HERE / f"{name}.c"
+    def program(self, name: str, suffix: str = "", *options: str) -> str:
+        """The path of the C program of that name, compiled."""
+        path, source = self.path / f"{name}{suffix}", HERE / f"{name}.c"
         if not path.exists():
             if shutil.which(COMPILER) is None:
                 raise Lacking(f"{COMPILER}: no C compiler: on Debian, apt install gcc")
@@ -77,11 +74,11 @@ class Lab:
         """A new one, for what one run makes."""
         return Path(tempfile.mkdtemp(dir=self.path))
 
-    def reports(self, *commands: Sequence[str], **options: Any) -> dict[str, Any]:
+    def reports(self, *commands: Sequence[str]) -> dict[str, Any]:
         """Run these to their ends, and return what they report."""
         with Crew(self) as crew:
             for command in commands:
-                crew.start(command, **options)
+                crew.start(command)
             return crew.finish()
 
 
@@ -102,27 +99,20 @@ class Crew:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self._processes:
-            self._kill(process)
-            process.wait()
+        self._kill()
         self._reports.close()
         self._stdout.close()
 
-    def start(
-        self, argv: Sequence[str], *, stdout: int | None = None, **options: Any
-    ) -> None:
+    def start(self, argv: Sequence[str], **options: Any) -> None:
         """Start a process, which reports unless it has a stdout of its own."""
+        given: dict[str, Any] = {
+            "stdout": self._stdout,
+            "cwd": self._lab.path,
+            "env": ENVIRONMENT,
+        }
         with self._lab.log.open("ab") as log:
-            process = subprocess.Popen(
-                argv,
-                stdout=self._stdout if stdout is None else stdout,
-                stderr=log,
-                cwd=self._lab.path,
-                env=ENVIRONMENT,
-                start_new_session=True,
-                **options,
-            )
-        self._processes.append(process)
+            given |= {"stderr": log, "start_new_session": True} | options
+            self._processes.append(subprocess.Popen(argv, **given))
 
     def finish(self) -> dict[str, Any]:
         """The reports of all, by the word "who" in them, once they have ended.
@@ -130,37 +120,24 @@ class Crew:
         Raises: ChildProcessError: one has failed; then the others are killed.
         """
         self._stdout.close()
-        watchdog = threading.Timer(PATIENCE, self._kill_all)
-        watchers = [
-            threading.Thread(target=self._watch, args=[process])
-            for process in self._processes
-        ]
-        try:
-            for thread in (watchdog, *watchers):
-                thread.start()
-            told = {one["who"]: one for one in map(json.loads, self._reports)}
-            for watcher in watchers:
-                watcher.join()
-        finally:
-            watchdog.cancel()
-            self._kill_all()
-        failed = [process.args for process in self._processes if process.returncode]
-        if failed or not told:
-            raise ChildProcessError(f"{failed} failed:\n{self._lab.log.read_text()}")
+        end = time.monotonic() + PATIENCE
+        while None in [process.poll() for process in self._processes]:
+            failed = any(process.returncode for process in self._processes)
+            if failed or time.monotonic() > end:
+                self._kill()
+            time.sleep(0.005)
+        told = {one["who"]: one for one in map(json.loads, self._reports)}
+        failures = [one.args for one in self._processes if one.returncode]
+        if failures or not told:
+            raise ChildProcessError(f"{failures} failed:\n{self._lab.log.read_text()}")
         return told
 
-    def _watch(self, process: subprocess.Popen[bytes]) -> None:
-        if process.wait():
-            self._kill_all()
-
-    def _kill_all(self) -> None:
+    def _kill(self) -> None:
         for process in self._processes:
-            self._kill(process)
-
-    def _kill(self, process: subprocess.Popen[bytes]) -> None:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
 def worker(function: Callable[..., Any], **told: Any) -> list[str]:

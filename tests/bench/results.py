@@ -143,9 +143,8 @@ def rates(result: Result) -> str:
         row = [name, f"{gb / seconds:.2f}", f"{result.messages / seconds:,.0f}"]
         row += [f"{cpu / gb:.3f}", f"{sink_cpu / gb:.3f}"]
         for more in header[5:]:
-            row.append(
-                f"{statistics.median((run.more or {})[more] for run in runs):,.2f}"
-            )
+            found = ((run.more or {})[more] for run in runs)
+            row.append(f"{statistics.median(found):,.2f}")
         rows.append(row)
     rounds = f"medians of {len(runs)} rounds" if len(runs) > 1 else "one round"
     work = f"{result.messages:,} messages of {result.size:,} bytes"
@@ -254,10 +253,9 @@ def machine() -> dict[str, Any]:
 def _cpu_model() -> str:
     """As the kernel calls it; on Arm it often does not."""
     info = Path("/proc/cpuinfo")
-    names = re.findall(
-        r"model name\s*:\s*(.*)", info.read_text() if info.exists() else ""
-    )
-    return str(names[0]) if names else platform.machine()
+    text = info.read_text() if info.exists() else ""
+    found = re.search(r"model name\s*:\s*(.*)", text)
+    return found[1] if found else platform.machine()
 
 
 def _busy(machine: dict[str, Any]) -> str:
@@ -322,11 +320,10 @@ def direction(then: Sequence[float], now: Sequence[float]) -> int:
 def compared(then: Outcome, now: Outcome) -> str:
     """The table of changes, and what else differs between the two runs."""
     lines = [f"Since {then.machine['date'][:10]}:"]
-    names = {"cpu": "CPU", "cpus": "cores", "system": "system", "python": "Python"}
-    pairs = [(title, then.machine[k], now.machine[k]) for k, title in names.items()]
-    old, new = then.machine["versions"], now.machine["versions"]
-    pairs += [(k, old.get(k), new.get(k)) for k in sorted({*old, *new})]
-    lines += [f"{title}: {a} then, {b} now" for title, a, b in pairs if a != b]
+    before, after = ({**one.machine["versions"], **one.machine} for one in (then, now))
+    names = sorted({*before, *after} - {"versions", "date", "load"})
+    pairs = [(name, before.get(name), after.get(name)) for name in names]
+    lines += [f"{name}: {a} then, {b} now" for name, a, b in pairs if a != b]
     if found := changes(then, now):
         lines += [in_text(CHANGES, found, 2), CHANGES_LEGEND]
     else:

@@ -28,7 +28,7 @@ from bench import (
 )
 from bench.__main__ import BENCHES
 from bench.processes import Lab
-from bench.race import Contender, Lacking, Race, Work, WrongBytes
+from bench.race import Lacking, Race, Work, WrongBytes
 from bench.video import waves
 from bench.worker import Job
 
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 np = pytest.importorskip("numpy")  # whose threads begin when it is imported
-pytestmark = [pytest.mark.timeout(120)]
-
-TABLE = Path(__file__).parents[2] / "docs" / "pages" / "benchmarks.json"
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
@@ -47,36 +45,20 @@ def lab() -> Iterator[Lab]:
         yield made
 
 
-def races(name: str, lab: Lab) -> list[Race]:
-    """All that the table shows."""
-    try:
-        found = importlib.import_module(f"bench.{name}").races(lab, True)
-        return [race.in_table() for race in found if not race.extra]
-    except Lacking as lack:
-        pytest.skip(str(lack))
-
-
-def check(contender: Contender, work: Work) -> None:
-    try:
-        run = contender.run(work, True)
-    except Lacking as lack:
-        pytest.skip(str(lack))
-    assert run.seconds > 0
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) for name in BENCHES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BENCHES)
 def test_all_that_the_table_shows_runs(name: str, lab: Lab) -> None:
-    found = races(name, lab)
-    assert found
-    for race in found:
-        names = {one.name for one in race.contenders}
-        for duel in race.duels:
-            assert {duel.ours, duel.rival} <= names | {""}
-        for contender in (*race.contenders, *race.candidates[:1]):
-            if not contender.missing:
-                check(contender, race.work)
+    try:
+        races = [*importlib.import_module(f"bench.{name}").races(lab, True)]
+        for race in [race.in_table() for race in races if not race.extra]:
+            names = {one.name for one in race.contenders}
+            for duel in race.duels:
+                assert {duel.ours, duel.rival} <= names | {""}
+            for contender in (*race.contenders, *race.candidates[:1]):
+                if not contender.missing:
+                    assert contender.run(race.work, True).seconds > 0
+    except Lacking as lack:
+        pytest.skip(str(lack))
 
 
 def contender_of(races: Iterator[Race], name: str, at: int = 0) -> tuple[Any, Work]:
