@@ -185,6 +185,14 @@ class Publisher:
             await send()
 
 
+def listening(job: Job) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX if job.path else socket.AF_INET)
+    sock.bind(job.path or ("127.0.0.1", 0))
+    sock.listen(2048)
+    sock.setblocking(False)
+    return sock
+
+
 async def Broadcast(job: Job) -> None:
     import aiozerocopy
     from aiozerocopy import broadcast
@@ -196,18 +204,12 @@ async def Broadcast(job: Job) -> None:
         publisher.add(client)
         await client.wait_closed()
 
-    serving = (
-        aiozerocopy.serve_unix(watch, job.path)
-        if job.path
-        else aiozerocopy.serve_tcp(watch)
-    )
+    serve: Any = aiozerocopy.serve_unix if job.path else aiozerocopy.serve_tcp
+    where = [job.path] if job.path else []
     frame = bytearray(publisher.frame)  # (unlike bytes, it must be copied)
-    async with broadcast.Broadcast() as hub, serving as server:
-        await publisher.run(
-            server.addresses[0],
-            lambda: hub.publish(frame),
-            lambda client: client.stats.queued,
-        )
+    async with broadcast.Broadcast() as hub, serve(watch, *where) as server:
+        address, left = server.addresses[0], lambda client: client.stats.queued
+        await publisher.run(address, lambda: hub.publish(frame), left)
         await hub.aclose(0)
 
 
@@ -232,19 +234,10 @@ async def websockets(job: Job) -> None:
                 await connection.drain()
 
     # Without compression and pings: as fast as it can be.
-    options: dict[str, Any] = {
-        "compression": None,
-        "ping_interval": None,
-        "write_limit": (job.size, job.size),
-        "backlog": 2048,
-    }
-    async with (
-        server.unix_serve(watch, job.path, **options)
-        if job.path
-        else server.serve(watch, "127.0.0.1", 0, **options)
-    ) as serving:
-        address = next(iter(serving.sockets)).getsockname()
-        await publisher.run(address, send, left)
+    options: dict[str, Any] = {"compression": None, "ping_interval": None}
+    options |= {"write_limit": (job.size, job.size), "sock": listening(job)}
+    async with server.serve(watch, **options):
+        await publisher.run(options["sock"].getsockname(), send, left)
 
 
 async def aiohttp(job: Job) -> None:
@@ -267,13 +260,9 @@ async def aiohttp(job: Job) -> None:
     application.router.add_get("/", watch)
     runner = web.AppRunner(application)
     await runner.setup()
-    site = (
-        web.UnixSite(runner, job.path, backlog=2048)
-        if job.path
-        else web.TCPSite(runner, "127.0.0.1", 0, backlog=2048)
-    )
-    await site.start()
-    await publisher.run(runner.addresses[0], send)
+    listener = listening(job)
+    await web.SockSite(runner, listener).start()
+    await publisher.run(listener.getsockname(), send)
     await runner.cleanup()
 
 
@@ -296,11 +285,7 @@ async def c_loop(job: Job) -> None:
         if library.send_to_all(fds, len(fds), frame, ctypes.c_size_t(len(frame))):
             raise ConnectionError("a client of the C loop has left")
 
-    family = socket.AF_UNIX if job.path else socket.AF_INET
-    with socket.socket(family) as listener:
-        listener.bind(job.path or ("127.0.0.1", 0))
-        listener.listen(2048)
-        listener.setblocking(False)
+    with listening(job) as listener:
         accepting = asyncio.create_task(accept(listener))
         await publisher.run(listener.getsockname(), send)
         await accepting

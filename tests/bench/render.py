@@ -7,7 +7,6 @@ the scene.
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import subprocess
 import sys
@@ -120,11 +119,6 @@ class Scene:
         for numbers in self._job.numbers():
             yield map(self.draw, numbers)
 
-    def read(self) -> bytes:
-        """What was drawn as rgb24, the bottom row first."""
-        pixels: bytes = self.framebuffer.read(components=3, alignment=1)
-        return pixels
-
     def tell(self) -> None:
         """When bytes are checked: all frames as they should be, the top row first."""
         if not self._job.check:
@@ -133,7 +127,7 @@ class Scene:
         with Path(self._job.reference).open("wb") as file:
             for number in range(self._job.warm + self._job.messages):
                 self.draw(number)
-                pixels = self.read()
+                pixels = self.framebuffer.read(components=3, alignment=1)
                 at = reversed(range(0, len(pixels), row))
                 file.writelines(pixels[start : start + row] for start in at)
 
@@ -167,9 +161,9 @@ async def send_pictures(reading: Any, film: Any, n: int) -> None:
     await ticket
 
 
-async def read_into(job: Job) -> None:
-    """TurboPipe's own way, with its module or a compatible one."""
-    theirs = importlib.import_module(job.module)
+async def turbopipe(job: Job) -> None:
+    import turbopipe as theirs
+
     scene = Scene(job)
     buffers = [scene.context.buffer(reserve=job.size) for _ in range(job.buffers)]
     turn = itertools.cycle(buffers)
@@ -185,21 +179,7 @@ async def read_into(job: Job) -> None:
     scene.tell()
 
 
-async def read_and_write(job: Job) -> None:
-    """``stdin.write(fbo.read())``"""
-    scene = Scene(job)
-    with video.their_child(job) as child:
-        for frames in scene.phases():
-            for _ in frames:
-                child.stdin.write(scene.read())
-    scene.tell()
-
-
-GIVEN: dict[str, dict[str, Any]] = {
+GIVEN: video.Given = {
     "Readback, Writer": {"way": writer},
-    "compat.turbopipe": {"way": read_into, "module": "aiozerocopy.compat.turbopipe"}
-    | {"flip": FLIP, "environment": video.ROOMY},
-    "TurboPipe": {"way": read_into, "module": "turbopipe", "needs": ["turbopipe"]}
-    | {"flip": FLIP},
-    "stdin.write(fbo.read())": {"way": read_and_write, "flip": FLIP},
+    "TurboPipe": {"way": turbopipe, "flip": FLIP, "needs": ["turbopipe"]},
 }
