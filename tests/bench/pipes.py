@@ -22,6 +22,7 @@ import sys
 import termios
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,7 @@ def races(lab: Lab, quick: bool) -> Iterator[Race]:
     yield Race(
         "pipes",
         TITLE,
-        work,
+        replace(work, warm=20),
         in_loops(lab, None, ways, read_size=READ_SIZE),
         [
             Duel(f"{SEND}, {loop}", rival, what, f"{loop} write + drain", "frames")

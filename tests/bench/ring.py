@@ -50,7 +50,7 @@ def races(lab: Lab, quick: bool) -> Iterator[Race]:
     yield Race(
         "ring",
         "float32[256] from C, means in NumPy",
-        Work(1024, 5_000 if quick else 200_000, warm=10_000, buffers=256),
+        Work(1024, 5_000 if quick else 200_000, warm=20_000, buffers=256),
         one_way(lab, means=True),
         duels(
             "ring",
@@ -78,7 +78,7 @@ def races(lab: Lab, quick: bool) -> Iterator[Race]:
     yield Race(
         "ring",
         "round trips of 64 B",
-        Work(64, 500 if quick else 3_000, warm=300, buffers=1),
+        Work(64, 500 if quick else 3_000, warm=2_000, buffers=1),
         [
             Contender(
                 name,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import re
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +24,7 @@ from bench import (
     pipes,
     relay,
     render,
+    results,
     ring,
     sockets,
     transport,
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 np = pytest.importorskip("numpy")  # whose threads begin when it is imported
+TABLE = Path(__file__).parents[2] / "docs" / "pages" / "benchmarks.json"
 pytestmark = pytest.mark.timeout(120)
 
 
@@ -59,6 +63,23 @@ def test_all_that_the_table_shows_runs(name: str, lab: Lab) -> None:
                     assert contender.run(race.work, True).seconds > 0
     except Lacking as lack:
         pytest.skip(str(lack))
+
+
+def test_benches_make_the_rows_of_the_table(lab: Lab) -> None:
+    """With as many messages, so that a run can be compared with what is there."""
+    made = set()
+    for name in BENCHES:
+        with contextlib.suppress(Lacking):
+            for race in importlib.import_module(f"bench.{name}").races(lab, False):
+                made.add((name, without_version(race.title), race.work.messages))
+    names = {name for name, *_ in made}
+    for one in results.from_json(TABLE.read_text()).results:
+        row = (one.bench, without_version(one.title), one.messages)
+        assert row in made or one.bench not in names
+
+
+def without_version(title: str) -> str:
+    return re.sub(r"FFmpeg [\d.]+", "FFmpeg", title)
 
 
 def contender_of(races: Iterator[Race], name: str, at: int = 0) -> tuple[Any, Work]:

@@ -72,16 +72,18 @@ class Job(SimpleNamespace):
         are out is not at a disadvantage.
         """
         pieces = self.pieces()
-        rotating = pieces if are_bytes else [memoryview(bytearray(p)) for p in pieces]
-        for numbers in self.numbers():
-            yield (rotating[number % len(rotating)] for number in numbers)
+        yield from self.in_turn(pieces if are_bytes else changeable(pieces), 1)
 
     def batches(self) -> Iterator[Iterable[list[memoryview]]]:
         """The same in batches of all buffers."""
-        buffers = [memoryview(bytearray(piece)) for piece in self.pieces()]
-        yield itertools.repeat(buffers, self.warm // len(buffers))
+        buffers = changeable(self.pieces())
+        yield from self.in_turn([buffers], len(buffers))
+
+    def in_turn(self, things: list[Any], size: int) -> Iterator[Iterable[Any]]:
+        """As many as make the messages, each of which has so many."""
+        yield itertools.islice(itertools.cycle(things), self.warm // size)
         self.begin()
-        yield itertools.repeat(buffers, self.messages // len(buffers))
+        yield itertools.islice(itertools.cycle(things), self.messages // size)
 
     def numbers(self) -> Iterator[Iterator[int]]:
         """The numbers of the messages of the warm-up, then of those that count."""
@@ -94,6 +96,10 @@ class Job(SimpleNamespace):
         sock = socket.socket(fileno=self.fd)
         sock.setblocking(False)
         return sock
+
+
+def changeable(pieces: list[bytes]) -> list[memoryview]:
+    return [memoryview(bytearray(piece)) for piece in pieces]
 
 
 def cpu(who: int = resource.RUSAGE_SELF) -> float:
