@@ -1,8 +1,8 @@
 """`make bench`: how fast it is here, beside others who do the same work.
 
-``python -m bench`` (in tests/) runs all benches in brief and prints one table;
-``python -m bench sockets`` runs one of them in full.  `make bench-table` puts the table
-into the README and the documentation.
+``python -m bench`` (in tests/) runs all that is in the table, and prints it;
+``python -m bench sockets`` runs one bench, with more contenders and races.  `make
+bench-table` puts the table into the README and the documentation.
 
 A bench is a module with ``races(lab, quick)``.  It yields races: fixed work, and the
 contenders that do it, each in processes of its own.  A race goes through these states:

@@ -149,7 +149,7 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         prog="python -m bench",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Run all benches in brief (ten minutes, one table) or one in full.",
+        description="Run all that is in the table (ten minutes), or one bench.",
         epilog="\n".join(f"  {name:<10}{text}" for name, text in BENCHES.items()),
     )
     add = result.add_argument

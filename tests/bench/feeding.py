@@ -118,14 +118,10 @@ def expect_right(name: str, sink: dict[str, Any], work: Work) -> None:
         )
 
 
-def in_c(lab: Lab, chunk: int = 0) -> Sender:
-    """A loop of writes or sends, of at most `chunk` bytes (0: the whole message)."""
-
-    def command(work: Work, fd: int, sink: list[str]) -> list[str]:
-        numbers = (fd, work.size, work.warm, work.messages, chunk)
-        return [lab.program("feed"), *map(str, numbers), lab.pattern(work)]
-
-    return command
+def in_c(lab: Lab, work: Work, fd: int, sink: list[str]) -> list[str]:
+    """A loop of writes or sends."""
+    numbers = (fd, work.size, work.warm, work.messages)
+    return [lab.program("feed"), *map(str, numbers), lab.pattern(work)]
 
 
 def in_python(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -58,7 +57,7 @@ class Duel:
     """A row of the table: one of ours beside a rival."""
 
     ours: str
-    rival: str  # "" for the best of the candidates
+    rival: str
     work: str
     against: str = ""  # what the table calls the rival, if not by its name
     unit: str = "GB"  # of our rate; any other word counts messages
@@ -74,7 +73,6 @@ class Race:
     contenders: Sequence[Contender]
     duels: Sequence[Duel]
     extra: bool = False  # not in the table: only run if its bench is named
-    candidates: Sequence[Contender] = ()  # only the fastest of them races
 
     def in_table(self) -> Race:
         """With those alone who are in the table."""
@@ -132,30 +130,12 @@ Tell = Callable[[str], None]
 def run_race(race: Race, rounds: int, tell: Tell, until: float = math.inf) -> Result:
     """Check, then race: `rounds` times (0: only check), or as often as fit in time."""
     present = [one for one in race.contenders if not one.missing]
-    best = ""
-    if race.candidates:
-        fastest = champion(race, rounds, tell)
-        present.append(fastest)
-        best = fastest.name
     runs = in_turn(present, race.work, 1, tell, check=True)
     if rounds:
         runs = in_turn(present, race.work, rounds, tell, until=until)
-    duels = [
-        replace(duel, rival=duel.rival or best)
-        for duel in race.duels
-        if {duel.ours, duel.rival or best} <= {*runs}
-    ]
+    duels = [one for one in race.duels if {one.ours, one.rival} <= {*runs}]
     work = race.work
     return Result(race.bench, race.title, work.size, work.messages, duels, runs)
-
-
-def champion(race: Race, rounds: int, tell: Tell) -> Contender:
-    runs = in_turn(race.candidates, race.work, 3 if rounds else 1, tell)
-    seconds = {
-        name: statistics.median(run.seconds for run in some)
-        for name, some in runs.items()
-    }
-    return min(race.candidates, key=lambda one: seconds[one.name])
 
 
 def in_turn(

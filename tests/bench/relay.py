@@ -80,7 +80,7 @@ def source_file(lab: Lab, work: Work) -> Path:
 
 def filled_pipe(lab: Lab, crew: Crew, work: Work) -> int:
     writer, reader = pipe_link()
-    feed = in_c(lab)(work, writer, [])
+    feed = in_c(lab, work, writer, [])
     try:
         crew.start(feed, pass_fds=(writer,), stdout=subprocess.DEVNULL)
     finally:

@@ -6,6 +6,7 @@ import asyncio
 import collections
 import socket
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy import open_process, wrap_socket
@@ -82,7 +83,7 @@ def big_messages(
         "sockets",
         f"{name}, {where}",
         Work(size, messages, warm=4 if quick else 40, buffers=4),
-        [*in_loops(lab, link, ways), fed(lab, "C send loop", link, in_c(lab))],
+        [*in_loops(lab, link, ways), fed(lab, "C send loop", link, partial(in_c, lab))],
         duels("send, uvloop", rivals, f"{what}: await send", front)
         + duels(
             "put 3 in flight, uvloop", {theirs: DRAIN}, f"{what}: put, 3 in flight"

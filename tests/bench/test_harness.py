@@ -64,20 +64,6 @@ def test_what_is_missing_does_not_race() -> None:
     assert result.duels == []
 
 
-def test_best_of_the_candidates_races() -> None:
-    ways = [contender("slow", 3.0, 3.0), contender("fast", 1.0, 1.0, 9.0, 4.0)]
-    rounds = two((2.0,), ())
-    rounds = replace(
-        rounds,
-        contenders=rounds.contenders[:1],
-        candidates=ways,
-        duels=[replace(rounds.duels[0], rival="")],
-    )
-    result = race.run_race(rounds, 1, lambda what: None)
-    assert result.duels[0].rival == "fast"
-    assert results.Row(result, result.duels[0]).ratios == [2.0]
-
-
 def test_row_has_the_median_and_the_range_of_the_rounds() -> None:
     [row] = outcome(1.0, 2.0, 4.0).rows
     assert row.cells() == (
