@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from bench import race, results
 from bench.processes import Lab
 from bench.race import Lacking, Race
-from bench.results import Missed, Outcome
+from bench.results import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -88,14 +88,14 @@ def run_one(
     for contender in one.contenders:
         if contender.missing:
             why = race.not_installed(contender.missing)
-            outcome.leave_out(Missed(one.bench, contender.name, why))
+            outcome.left_out.append(f"{one.bench}, {contender.name}: {why}")
     try:
         if time.monotonic() >= until:
             raise Lacking("there was no time left for it")
         tell = partial(progress, f"{one.bench}: {one.title}")
         result = race.run_race(one, rounds, tell, until)
     except Exception as error:
-        note(outcome, one.bench, one.title, error)
+        note(outcome, f"{one.bench}, {one.title}", error)
     else:
         outcome.results.append(result)
         if show:
@@ -109,18 +109,17 @@ def plan(name: str, lab: Lab, quick: bool, outcome: Outcome) -> Iterator[Race]:
     try:
         yield from importlib.import_module(f"bench.{name}").races(lab, quick)
     except Exception as error:
-        note(outcome, name, "", error)
+        note(outcome, name, error)
 
 
-def note(outcome: Outcome, bench: str, title: str, error: Exception) -> None:
+def note(outcome: Outcome, what: str, error: Exception) -> None:
     """A race, or a whole bench, that is not to be."""
     if isinstance(error, Lacking):
-        outcome.leave_out(Missed(bench, title, str(error)))
-        return
-    # (of a process that failed, the last line of its stderr)
-    *_, last = str(error).strip().splitlines() or [""]
-    why = f"{type(error).__name__}: {last.strip()}"
-    outcome.failed.append(Missed(bench, title, why))
+        outcome.left_out.append(f"{what}: {error}")
+    else:
+        # (of a process that failed, the last line of its stderr)
+        *_, last = str(error).strip().splitlines() or [""]
+        outcome.failed.append(f"{what}: {type(error).__name__}: {last.strip()}")
 
 
 def progress(title: str, what: str) -> None:
@@ -139,12 +138,6 @@ def earlier(path: str) -> Outcome:
         raise argparse.ArgumentTypeError(f"{path}: {error}") from None
 
 
-def count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
-
-
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         prog="python -m bench",
@@ -154,7 +147,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add = result.add_argument
     add("bench", nargs="?", choices=BENCHES, metavar="BENCH", help="one of those below")
-    add("--rounds", type=count, metavar="N", help="of each race (5; all benches: 9)")
+    add("--rounds", type=int, metavar="N", help="of each race (5; all benches: 9)")
     add("--quick", action="store_true", help="only check every byte, with little work")
     add("--only", default="", metavar="TEXT", help="races whose title contains it")
     add("--json", type=Path, metavar="FILE", help="write every round to a file")

@@ -154,39 +154,23 @@ def rates(result: Result) -> str:
 # ---- all that came out of a run ------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Missed:
-    """What is not in the results, and why."""
-
-    bench: str
-    what: str
-    why: str
-
-    def __str__(self) -> str:
-        return f"{', '.join(filter(None, (self.bench, self.what)))}: {self.why}"
-
-
 @dataclass
 class Outcome:
     """What the JSON has."""
 
     machine: dict[str, Any]
     results: list[Result] = field(default_factory=list)
-    left_out: list[Missed] = field(default_factory=list)
-    failed: list[Missed] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
 
     @property
     def rows(self) -> list[Row]:
         return [Row(result, duel) for result in self.results for duel in result.duels]
 
-    def leave_out(self, missed: Missed) -> None:
-        if missed not in self.left_out:
-            self.left_out.append(missed)
-
     def remarks(self) -> list[str]:
-        """What is not in the table."""
+        """What is not in the table: of what, and why."""
         said = [f"failed: {one}" for one in self.failed]
-        return said + [f"left out: {one}" for one in self.left_out]
+        return said + [f"left out: {one}" for one in dict.fromkeys(self.left_out)]
 
     def text(self) -> str:
         """For a terminal."""
@@ -207,9 +191,8 @@ class Outcome:
 
     def to_json(self) -> str:
         """A line for each race."""
-        told = {**vars(self), "results": []}
         races = ",\n".join(json.dumps(asdict(one)) for one in self.results)
-        text = json.dumps(told, indent=1, default=asdict)
+        text = json.dumps({**vars(self), "results": []}, indent=1)
         return text.replace('"results": []', f'"results": [\n{races}\n]') + "\n"
 
 
@@ -217,15 +200,12 @@ def from_json(text: str) -> Outcome:
     """Raises: ValueError: it is something else."""
     try:
         told = json.loads(text)
+        outcome = Outcome(**{**told, "results": []})
         for race in told["results"]:
-            race["duels"] = [Duel(**duel) for duel in race["duels"]]
-            for name, runs in race["runs"].items():
-                race["runs"][name] = [Run(*run) for run in runs]
-        results = [Result(**race) for race in told["results"]]
-        missed = (
-            [Missed(**one) for one in told[what]] for what in ("left_out", "failed")
-        )
-        outcome = Outcome(told["machine"], results, *missed)
+            duels = [Duel(**duel) for duel in race.pop("duels")]
+            runs = race.pop("runs").items()
+            each = {name: [Run(*run) for run in some] for name, some in runs}
+            outcome.results.append(Result(**race, duels=duels, runs=each))
         outcome.markdown()  # fails if anything that it needs is missing
         return outcome
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):

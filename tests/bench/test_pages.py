@@ -36,10 +36,3 @@ def test_tables_are_those_of_the_results(copy: Path) -> None:
         assert (copy / name).read_text() == (ROOT / name).read_text(), (
             f"{name}: run make bench-table"
         )
-
-
-def test_page_without_a_place_for_the_table_is_named(copy: Path) -> None:
-    (copy / PAGE).write_text("nothing\n")
-    done = write_tables(copy)
-    assert done.returncode == 1
-    assert "benchmarks.md: where is the table to be?" in done.stderr
