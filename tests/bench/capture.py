@@ -9,7 +9,6 @@ server that copies: in the table it is the receiver's.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from dataclasses import replace
 from functools import partial
@@ -20,9 +19,7 @@ from bench.processes import SUPPORT, worker
 from bench.race import Contender, Lacking, Race, Run, Work, WrongBytes, duels, need
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from xvfb import Server
+    from collections.abc import Callable, Iterator
 
     from bench.processes import Lab
     from bench.worker import Job
@@ -35,7 +32,6 @@ BACKGROUND, WINDOW = 0x204060, 0xFAC80A
 
 def races(lab: Lab, quick: bool) -> Iterator[Race]:
     need("numpy")
-    screen = XServer(lab)
     more: Any = {"unit": "pictures", "both": True}
     mss, what = {"mss": "python-mss"}, "pictures of a 1080p screen"
     yield Race(
@@ -43,7 +39,7 @@ def races(lab: Lab, quick: bool) -> Iterator[Race]:
         "1080p screen, a window moves",
         Work(SIZE[0] * SIZE[1] * 4, CHECKED if quick else 120, WARM, buffers=1),
         [
-            Contender(name, partial(take_pictures, lab, screen, way), needs)
+            Contender(name, partial(take_pictures, lab, way), needs)
             for name, way in GIVEN.items()
             for needs in [["mss"] if name == "mss" else []]
         ],
@@ -52,29 +48,15 @@ def races(lab: Lab, quick: bool) -> Iterator[Race]:
     )
 
 
-class XServer:
-    """Xvfb, from its first use to the end of the lab."""
+def take_pictures(lab: Lab, way: Callable[..., Any], work: Work, check: bool) -> Run:
+    if SUPPORT not in sys.path:
+        sys.path.append(SUPPORT)
+    from xvfb import x_server
 
-    def __init__(self, lab: Lab) -> None:
-        self._lab = lab
-        self._running: Server | None = None
-
-    def running(self) -> Server:
-        if self._running is None:
-            sys.path.append(SUPPORT)
-            from xvfb import x_server
-
-            stack = contextlib.ExitStack()
-            try:
-                self._running = stack.enter_context(x_server(size=SIZE))
-            except FileNotFoundError as error:
-                raise Lacking(str(error)) from None
-            self._lab.at_end(stack.close)
-        return self._running
-
-
-def take_pictures(lab: Lab, screen: XServer, way: Any, work: Work, check: bool) -> Run:
-    server = screen.running()
+    try:
+        server = lab.once(x_server, size=SIZE)
+    except FileNotFoundError as error:
+        raise Lacking(str(error)) from None
     if check:
         work = replace(work, messages=min(work.messages, CHECKED))
     told = {"display": server.name, "server": server.process.pid, "check": check}

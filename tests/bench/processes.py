@@ -34,6 +34,7 @@ class Lab:
 
     def __init__(self) -> None:
         self._ends = contextlib.ExitStack()
+        self._made: dict[Any, Any] = {}
         folder = tempfile.TemporaryDirectory(prefix="bench-")
         self.path: Path = Path(self._ends.enter_context(folder))
         self.log: Path = self.path / "stderr"
@@ -46,6 +47,12 @@ class Lab:
 
     def at_end(self, close: Callable[[], object]) -> None:
         self._ends.callback(close)
+
+    def once(self, manager: Callable[..., Any], **how: Any) -> Any:
+        """What a context manager makes, which all runs share; it ends with the lab."""
+        if manager not in self._made:
+            self._made[manager] = self._ends.enter_context(manager(**how))
+        return self._made[manager]
 
     def library(self, name: str) -> str:
         """As `program`, but a shared library."""

@@ -160,20 +160,14 @@ def exchange(
         got += n
 
 
-class Echo(asyncio.Protocol):
-    """Without flow control: one message is on its way."""
-
-    def __init__(self) -> None:
-        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+class Echo(Gate):
+    """It never waits: one message is on its way."""
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
         self.transport.write(data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.lost.set_result(None)
 
 
 async def answer(job: Job) -> None:
