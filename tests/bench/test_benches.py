@@ -121,7 +121,7 @@ def test_wrong_byte_is_found(
 ) -> None:
     contender, work = contender_of(bench.races(lab, True), name, at)
     monkeypatch.setattr(Lab, "pattern", one_other_byte(Lab.pattern))
-    with pytest.raises(WrongBytes, match=name.split(",")[0]):
+    with pytest.raises(WrongBytes, match=r"the first wrong one is|other bytes"):
         contender.run(work, True)
 
 
