@@ -48,7 +48,7 @@ endif
 # Folders count too: they change when a file in them goes.
 SOURCES := setup.py pyproject.toml $(wildcard README.md) $(wildcard csrc/* csrc/colour/*) \
     $(shell find aiozerocopy -name __pycache__ -prune -o ! -name '*.so' -print)
-C_SOURCES := $(wildcard csrc/*.[ch] csrc/colour/*.[ch] tests/sim/*.[ch] tests/fuzz/*.c aiozerocopy/bench/*.c examples/*.c)
+C_SOURCES := $(wildcard csrc/*.[ch] csrc/colour/*.[ch] tests/sim/*.[ch] tests/fuzz/*.c tests/bench/*.[ch] examples/*.c)
 
 .PHONY: demo test test-all quick coverage portable-test proof soak bench bench-table check lint types \
     docs venv clean
@@ -91,12 +91,13 @@ proof: $(STAMPS)/packages-test $(STAMPS)/test
 soak: $(STAMPS)/packages-test $(STAMPS)/test
 	@cd tests && $(BIN)/python -m soak --hours $(HOURS)
 
+# How fast it is, beside others.
 bench: $(STAMPS)/bench
-	cd $(VENV) && bin/python -m aiozerocopy bench $(BENCH_ARGS)
+	@cd tests && $(BIN)/python -m bench $(BENCH_ARGS)
 
-# The tables of the README and the documentation, from what `bench --json` has written.
-bench-table: $(STAMPS)/bench
-	cd $(VENV) && bin/python $(CURDIR)/.make/bench_table.py $(abspath $(FROM)) $(CURDIR)
+# The tables of the README and the documentation, from what `--json` has written.
+bench-table: $(STAMPS)/venv
+	$(BIN)/python .make/bench_table.py $(FROM) .
 
 check: lint types
 
@@ -144,9 +145,15 @@ $(STAMPS)/packages-test: $(STAMPS)/venv
 # several Pythons and both builds of the C part, and so that the tests see what a
 # user gets. (Whatever starts Python does so from a folder without an aiozerocopy/
 # in it, or the source tree would win.) The stamp's name is the extra.
-$(STAMPS)/demo $(STAMPS)/test $(STAMPS)/bench $(STAMPS)/docs: $(STAMPS)/venv $(SOURCES)
+$(STAMPS)/demo $(STAMPS)/test $(STAMPS)/docs: $(STAMPS)/venv $(SOURCES)
 	@# Files that are gone from the source must not come from an old build.
 	@find $(VENV)/build -path '*/lib*' -type f ! -name '*.so' -delete
 	DIST_EXTRA_CONFIG=$(VENV)/build.cfg $(BIN)/python -m pip install -q \
 	    --disable-pip-version-check --no-build-isolation '.[$(@F)]'
+	@touch $@
+
+# The rivals that no test needs.
+$(STAMPS)/bench: $(STAMPS)/test tests/bench/requirements.txt
+	$(BIN)/python -m pip install -q --disable-pip-version-check \
+	    -r tests/bench/requirements.txt
 	@touch $@

@@ -21,7 +21,7 @@ aiozerocopy has a part in C, and {missing}.
 
 Then run the same command again."""
 
-# In the words of a MANIFEST.in.  Pictures and the figures of the proof stay out: they are
+# In the words of a MANIFEST.in.  Pictures and the proof's figures stay out: they are
 # larger than all the code.
 WHOLE_REPOSITORY = """\
 graft .ci

@@ -27,7 +27,7 @@ ROOMS = (
     *("trio_streams", "publishing", "splitter", "framing", "client", "process"),
     *("transport", "capture", "gl"),
     *("broadcast", "ffmpeg", "web", "shm", "dask", "compat", "testing"),
-    *("", "bench", "commands", "__main__"),
+    *("", "commands", "__main__"),
 )
 
 # The same inside the core.
@@ -56,7 +56,6 @@ OPTIONAL = {
     "rich",
     "sniffio",
     "starlette",
-    "tachyon",
     "trio",
     "turbopipe",
     "uvloop",
@@ -72,11 +71,11 @@ MAY_IMPORT = {
     "web": {"h11", "wsproto"},
     "web.on_aiohttp": {"aiohttp"},
 }
-ABOUT_OTHERS = {"bench", "compat", "commands.demo"}
+ABOUT_OTHERS = {"compat", "commands.demo"}
 
 
 def module_name(path: Path) -> str:
-    """The dotted name below the package: "streams", "bench.sockets", "" for it."""
+    """The dotted name below the package: "streams", "commands.demo", "" for it."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(part for part in parts if part != "__init__")
 

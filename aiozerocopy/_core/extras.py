@@ -60,13 +60,6 @@ def command(extra: str, package: str = "") -> str:
     return shlex.join(["pip", "install", *(wanted or every)])
 
 
-def command_for_one(extra: str, package: str) -> str:
-    """The command that installs one package, whatever else of the extra is missing."""
-    project = _PROJECTS.get(package, package)
-    asked = (one for one in requirements(extra) if _normal(one) == _normal(project))
-    return shlex.join(["pip", "install", next(asked, project)])
-
-
 def requirements(extra: str) -> list[str]:
     """What an extra asks for, and the extras that it is made of."""
     from importlib import metadata  # takes its time, and is rarely needed

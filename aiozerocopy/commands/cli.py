@@ -23,7 +23,6 @@ COMMANDS = {
     "serve": "shows a scene or a video to browsers and programs",
     "view": "receives frames, shows how they come, or pipes them on",
     "top": "the streams and rings of running programs, as they go",
-    "bench": "how fast it is here, beside others: all in ten minutes, or one (sockets)",
 }
 
 

@@ -187,7 +187,7 @@ def _of_stdout(error: BaseException) -> OSError | None:
 
 
 def complain(name: str, line: str) -> None:
-    """One line on stderr, in place of what a bench says of its progress."""
+    """One line on stderr, in place of what a command says of its progress."""
     if sys.stderr is None:  # closed; print would take standard output
         return
     wiped = "\r\x1b[K" if sys.stderr.isatty() else ""

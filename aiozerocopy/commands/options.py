@@ -26,13 +26,11 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterator
 
-    from aiozerocopy.bench.outcome import Outcome
 
 LAST_PORT = 65535
 LARGEST = 16384  # pixels: more no encoder of video takes
 FASTEST = 1_000_000  # frames a second
 LONGEST = 1_000_000_000  # seconds
-PICTURES = (".png", ".svg", ".pdf")
 FILMS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".ts", ".m2ts", ".flv", ".avi")
 
 
@@ -215,34 +213,6 @@ def film(text: str) -> Path:
             f"{text!r} is no film: write a name such as demo.mp4 or demo.mkv"
         )
     return Path(text)
-
-
-def picture(text: str) -> Path:
-    """The path of a chart."""
-    if Path(text).suffix.lower() not in PICTURES:
-        raise ArgumentTypeError(
-            f"{text!r} is no picture: write a name such as chart.png, .svg or .pdf"
-        )
-    return Path(text)
-
-
-def results(text: str) -> Path:
-    """The path of a bench's results; ``-`` is standard output."""
-    if text != "-" and Path(text).suffix.lower() != ".json":
-        raise ArgumentTypeError(
-            f"{text!r} is no place for results: write a name such as results.json"
-        )
-    return Path(text)
-
-
-def earlier(text: str) -> Outcome:
-    """The results of an earlier bench, read from their file."""
-    from aiozerocopy.bench.outcome import parse
-
-    try:
-        return parse(file(text).read_text(encoding="utf-8", errors="replace"))
-    except ValueError as error:
-        raise ArgumentTypeError(f"{text}: {error}") from None
 
 
 def output(text: str) -> str:

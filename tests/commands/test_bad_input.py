@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozerocopy as azc
-from aiozerocopy.bench import feeding
 from aiozerocopy.commands import cli, ending, scenes, view
 
 if TYPE_CHECKING:
@@ -33,11 +32,6 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)
 PROGRAM = [sys.executable, "-m", "aiozerocopy"]
 SHADER = "void mainImage(out vec4 color, in vec2 at) { color = vec4(1.0); }"
 CAPTURE = "capture -o out.mp4"
-RESULTS = (
-    '{"machine": {"date": "2026-11-23", "python": "", "system": "", "cpu": "", '
-    '"cpus": 2, "load": 0, "versions": {}}, '
-    '"races": [], "left_out": [], "failed": []}'
-)
 SHORT = "shader.glsl --size 64x36 --duration 0.1 -o"
 
 SOON = 15.0  # seconds: one is meant, on a machine that does nothing else
@@ -238,36 +232,6 @@ CASES: list[tuple[str, int, str]] = [
     *((f"top --interval {text}", 2, "write seconds") for text in NUMBERS),
     *((f"top --interval {text}", 2, "too long") for text in HUGE),
     ("top --interval 0.01", 2, "write 0.1 seconds or more"),
-    # -- bench
-    ("bench nonsense", 2, "choose from"),
-    *((f"bench sockets --rounds {text}", 2, "a whole number") for text in COUNTS),
-    *((f"bench encode --frames {text}", 2, "a whole number") for text in COUNTS),
-    *((f"bench encode --size {text}", 2, "write") for text in SIZES),
-    ("bench sockets --frames 5", 2, "are for encode"),
-    ("bench sockets --size 64x36", 2, "are for encode"),
-    ("bench sockets --quick --only nonsense", 2, "there are '1 MiB, UNIX'"),
-    ("bench fanout --quick --only nonsense", 2, "there are '100 KB to"),
-    ("bench sockets --chart missing/chart.png", 1, "missing: there is no such folder"),
-    ("bench sockets --chart /proc/chart.png", 1, "/proc: no file can be made"),
-    ("bench sockets --chart .", 2, "such as chart.png"),
-    ("bench sockets --chart chart.xyz", 2, "such as chart.png"),
-    ("bench sockets --markdown missing/table.md", 1, "no such folder"),
-    ("bench sockets --markdown .", 1, "it is a folder"),
-    ("bench sockets --markdown ''", 2, "write its path"),
-    ("bench --frames 5", 2, "are for encode"),
-    ("bench --json sockets", 2, "write a name such as results.json"),
-    ("bench --json missing/results.json", 1, "no such folder"),
-    ("bench --compare missing.json", 1, "missing.json: No such file"),
-    ("bench --compare .", 1, "Is a directory"),
-    ("bench --compare ''", 2, "write its path"),
-    ("bench --from text.txt", 2, "not what aiozerocopy bench --json writes"),
-    ("bench --from empty.json", 2, "empty.json: it is not what"),
-    ("bench --compare foreign.json", 2, "foreign.json: it is not what"),
-    ("bench --compare binary.json", 2, "binary.json: it is not what"),
-    ("bench sockets --from results.json", 2, "leave out sockets"),
-    ("bench --from results.json --chart chart.png", 1, "nothing to draw"),
-    ("bench --fail-if-slower", 2, "--compare FILE says it"),
-    ("bench --compare results.json --json", 2, "give --json the name of a file"),
 ]
 
 
@@ -280,16 +244,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         "bad.glsl": SHADER.replace("vec4(1.0)", "nonsense"),
         "empty.glsl": "",
         "text.txt": "hello",
-        "empty.json": "",
-        "foreign.json": '{"races": [1], "machine": {}}',
-        "results.json": RESULTS,
         "there.mp4": "mine",
         "broken.pem": "-----BEGIN CERTIFICATE-----\nhello\n-----END CERTIFICATE-----\n",
     }
     for name, text in texts.items():
         (folder / name).write_text(text)
-    for name in ("picture.glsl", "binary.json"):
-        (folder / name).write_bytes(bytes(range(256)))
+    (folder / "picture.glsl").write_bytes(bytes(range(256)))
     (folder / "folder.mp4").mkdir()
     authority, other = trustme.CA(), trustme.CA()
     authority.cert_pem.write_to_path(folder / "ca.pem")
@@ -374,43 +334,6 @@ def test_one_line_says_what_to_do(
 # ---- what is wrong with the machine -------------------------------------------------
 
 
-@pytest.mark.parametrize("compiler", ["no-compiler", "false"])
-def test_compiler_that_is_none(
-    compiler: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(feeding, "COMPILER", compiler)
-    assert cli.main(["bench", "sockets", "--quick", "--only", "MiB"]) == 1
-    said = capsys.readouterr().err
-    assert re.fullmatch(f"aiozerocopy bench: {compiler}.*\n", said)
-
-
-def test_bench_without_an_x_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert cli.main(["bench", "capture", "--quick"]) == 1
-    said = capsys.readouterr().err
-    assert said == (
-        "aiozerocopy bench: Xvfb: it is not installed: on Debian, apt install xvfb\n"
-    )
-
-
-@pytest.mark.parametrize("bench", ["ffmpeg", "encode", "render"])
-def test_ffmpeg_that_does_not_work(
-    bench: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    program = tmp_path / "ffmpeg"
-    program.write_text("#!/bin/sh\nexit 3\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert cli.main(["bench", bench, "--quick"]) == 1
-    said = capsys.readouterr().err
-    assert re.fullmatch("aiozerocopy bench: .*/ffmpeg does not work.*\n", said)
-
-
 @pytest.mark.parametrize("command", ["demo", "serve there.mp4 --tcp 0"])
 def test_no_ffmpeg_at_all(
     command: str,
@@ -450,7 +373,7 @@ def _buffering(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(ENVIRONMENT, "PYTHONUNBUFFERED", request.param)
 
 
-@pytest.mark.parametrize("arguments", ["doctor", "--help", "bench --help", "serve"])
+@pytest.mark.parametrize("arguments", ["doctor", "--help", "demo --help", "serve"])
 def test_standard_output_that_is_closed(arguments: str) -> None:
     status, said = run(arguments, shell="$A >&-")
     assert status == 1

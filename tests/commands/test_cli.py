@@ -58,7 +58,6 @@ def test_help_is_plain_text(command: str, capsys: pytest.CaptureFixture[str]) ->
         ("render", ["1920x1080", "60", "5.0", "ultrafast", "auto"]),
         ("serve", ["demo", "1280x720", "30", "127.0.0.1", "1000"]),
         ("view", ["ffplay"]),
-        ("bench", ["5; eight times that if it is short"]),
     ],
 )
 def test_help_shows_defaults(
@@ -75,7 +74,7 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out.startswith("usage: aiozerocopy ")
 
 
-@pytest.mark.parametrize("command", ["doctor", "demo", "bench"])
+@pytest.mark.parametrize("command", ["doctor", "demo", "top"])
 def test_command_gets_the_rest_and_gives_the_exit_status(
     command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,10 +118,10 @@ def test_missing_package_is_named_with_its_extra(
     def main(argv: list[str]) -> int:
         raise ModuleNotFoundError("No module named 'numpy'", name="numpy.core")
 
-    fake_command(monkeypatch, "bench", main)
-    assert cli.main(["bench"]) == 1
+    fake_command(monkeypatch, "demo", main)
+    assert cli.main(["demo"]) == 1
     said = capsys.readouterr().err
-    assert said.startswith("aiozerocopy bench needs numpy: pip install 'numpy>=")
+    assert said.startswith("aiozerocopy demo needs numpy: pip install 'numpy>=")
     assert said.count("\n") == 1
 
 

@@ -14,15 +14,12 @@ import struct
 import subprocess
 import sys
 import termios
-import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from aiozerocopy.bench.feeding import Crew
-from aiozerocopy.bench.groups import Group
 from aiozerocopy.commands.ending import ended
 
 if TYPE_CHECKING:
@@ -45,13 +42,6 @@ MOMENTS = [
     ("serve --web 0 --tcp 0", "in a browser", ""),
     ("serve --web 0 --tcp 0", "by a program", ""),
     ("view 127.0.0.1:1 --reconnect", "no frames yet", ""),
-    ("bench sockets --only MB", "checking 1 of 1", ""),
-    ("bench sockets --only each", "checking 1 of 1", ""),
-    ("bench pipes --only one", "round 1 of", ""),
-    ("bench ffmpeg --only 720p", "checking 1 of 1", ""),
-    ("bench fanout --only 1,000", "checking 1 of 1", ""),
-    ("bench", "what can run here", ""),
-    ("bench --only MB", "checking 1 of 1", ": 0 of [0-9] races"),
 ]
 
 
@@ -158,15 +148,15 @@ def test_ctrl_c_that_python_drops(capsys: pytest.CaptureFixture[str]) -> None:
         return 0
 
     before = sys.unraisablehook
-    assert ended("aiozerocopy bench", run) == 130
-    assert capsys.readouterr().err == "aiozerocopy bench: interrupted\n"
+    assert ended("aiozerocopy demo", run) == 130
+    assert capsys.readouterr().err == "aiozerocopy demo: interrupted\n"
     assert sys.unraisablehook is before
 
 
 @pytest.mark.parametrize(
     ("line", "moment", "more"), MOMENTS, ids=[" ".join(one) for one in MOMENTS]
 )
-@pytest.mark.timeout(90)  # some wait for a compiler, and for the first round of a race
+@pytest.mark.timeout(90)
 def test_one_line_and_the_end(line: str, moment: str, more: str, folder: Path) -> None:
     words = shlex.split(line)
     terminal = Terminal([*PROGRAM, *words], folder)
@@ -211,52 +201,6 @@ def test_doctor_that_waits_for_a_program(folder: Path) -> None:
     assert terminal.process.returncode == 130
 
 
-def test_bench_that_waits_for_the_compiler(folder: Path) -> None:
-    """What the compiler has started ends with it: see the fixture."""
-    compiler = folder / "cc"
-    compiler.write_text(f"#!/bin/sh\ntail -f {folder}/cc &\necho compiling\nwait\n")
-    compiler.chmod(0o755)
-    words = [*PROGRAM, "bench", "sockets", "--only", "each"]
-    terminal = Terminal(words, folder, CC=str(compiler))
-    try:
-        terminal.read_until("compiling")
-        assert interrupt(terminal) < AT_ONCE
-    finally:
-        terminal.close()
-    assert lines_of(terminal.said)[-1] == "aiozerocopy bench: interrupted"
-
-
-def test_ctrl_c_while_a_process_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs already, and Popen has not returned: then nobody knows its number."""
-
-    class Interrupted(subprocess.Popen[bytes]):
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options)
-            signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(subprocess, "Popen", Interrupted)
-    group = Group()
-    with pytest.raises(KeyboardInterrupt), group:
-        group.start(["sleep", "100"])
-    assert [process.returncode for process in group.processes] == [-signal.SIGKILL]
-
-
-def test_ctrl_c_while_the_watchers_begin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The watchdog, which has begun, holds nobody up: conftest looks for its thread."""
-    start = threading.Thread.start
-
-    def interrupted(thread: threading.Thread) -> None:
-        start(thread)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), Crew(tmp_path / "log") as crew:
-        crew.start(["sleep", "100"])
-        monkeypatch.setattr(threading.Thread, "start", interrupted)
-        crew.finish()
-
-
 def test_viewer_with_a_program_that_goes_on(folder: Path) -> None:
     server = Terminal([*PROGRAM, "serve", "--unix", "s", "--size=64x36"], folder)
     try:
@@ -289,21 +233,3 @@ def test_bar_fits_and_stays_one(folder: Path) -> None:
     assert bars[0].startswith("…ng-name.mkv ")
     assert len(bars[0].rstrip()) <= NARROW
     assert closing.startswith("aiozerocopy render: interrupted: a-film")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(90)  # it waits for the first round of a race
-def test_bar_of_all_benches_fits(folder: Path) -> None:
-    pytest.importorskip("rich")
-    terminal = Terminal([*PROGRAM, "bench", "--only", "MB"], folder, NARROW)
-    try:
-        terminal.read_until("sockets ")
-        terminal.read_until(" left")
-        interrupt(terminal)
-    finally:
-        terminal.close()
-    pieces = re.split(r"[\r\n]|\x1b\[[0-9]*[AK]", terminal.said)
-    plain = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", piece) for piece in pieces]
-    bars = [piece.rstrip() for piece in plain if piece.endswith("left")]
-    assert re.fullmatch(r"sockets .* 1/\d+ \d+ (min|s) left", bars[-1])
-    assert max(map(len, bars)) <= NARROW

@@ -78,7 +78,6 @@ BAD: list[tuple[Callable[[str], Any], str, str]] = [
     (options.address, "http://localhost:8000/", "write HOST:PORT"),
     *((options.host, text, "without a port") for text in ("", "a:80", "a b", "a/b")),
     *((options.film, text, "write a name such as") for text in ("", "-", "film.png")),
-    *((options.picture, text, "write a name such as") for text in ("", "-", "a.mp4")),
     *((options.output, text, "write a path or URL") for text in ("", "-")),
     *((options.source, text, "write a file, a URL or demo") for text in ("", "-")),
     (options.file, "", "write its path"),

@@ -27,7 +27,7 @@ def test_an_extra_is_made_of_packages_of_others(extra: str) -> None:
 
 
 def test_all_is_what_any_use_needs() -> None:
-    for_work_on_the_package = {"bench", "docs", "test"}
+    for_work_on_the_package = {"docs", "test"}
     every = extras.requirements("all")
     for extra in set(EXTRAS) - for_work_on_the_package:
         assert {*extras.requirements(extra)} <= {*every}, extra
@@ -62,25 +62,6 @@ def test_all_of_an_extra_that_is_missing_comes_with_it(
     monkeypatch.setattr(extras, "_is_installed", lambda requirement: False)
     words = shlex.split(extras.command("web", "h11"))
     assert words[2:] == extras.requirements("web")
-
-
-@pytest.mark.parametrize(
-    ("package", "wanted"),
-    [("websockets", "websockets"), ("unheard_of", "unheard_of")],
-)
-def test_the_command_for_one_package(
-    package: str, wanted: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever else is missing."""
-    monkeypatch.setattr(extras, "_is_installed", lambda requirement: False)
-    pip, install, *words = shlex.split(extras.command_for_one("bench", package))
-    assert (pip, install, len(words)) == ("pip", "install", 1)
-    assert words[0].startswith(wanted)
-
-
-def test_another_name_of_a_package() -> None:
-    assert extras.command_for_one("web", "PIL").startswith("pip install 'pillow>=")
-    assert extras.command_for_one("web", "zmq") == "pip install pyzmq"
 
 
 def test_what_is_installed_is_not_asked_for() -> None:

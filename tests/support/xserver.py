@@ -7,14 +7,13 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-
-from aiozerocopy.bench import xvfb
-from aiozerocopy.bench.xvfb import Painter as Painter
+import xvfb
+from xvfb import Painter as Painter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from aiozerocopy.bench.xvfb import Server as Server
+    from xvfb import Server as Server
 
 SIZE = WIDTH, HEIGHT = 160, 120
 COLOURS = (0xFF0000, 0x00FF00, 0x0000FF, 0xFFFFFF, 0x7840C8, 0xFAC80A)

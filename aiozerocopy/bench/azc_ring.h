@@ -1,1 +1,0 @@
-../../csrc/azc_ring.h

@@ -1,0 +1,163 @@
+"""``python -m bench [BENCH]``: run the races, and show what came out."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import math
+import shutil
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench import race, results
+from bench.processes import Lab
+from bench.race import Lacking, Race
+from bench.results import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+BENCHES = {
+    "sockets": "big and small messages over sockets; and asyncio, uvloop, C",
+    "pipes": "raw video frames into a child's stdin; and asyncio, uvloop, C",
+    "ffmpeg": "raw frames to FFmpeg; and TurboPipe, asyncio, uvloop, C",
+    "encode": "NumPy frames to x264; and TurboPipe, imageio-ffmpeg, PyAV",
+    "decode": "a film to NumPy frames; and FFmpeg's pipe, imageio-ffmpeg, PyAV",
+    "render": "an OpenGL scene to x264; and TurboPipe, PyAV",
+    "capture": "the screen of an X server; and python-mss",
+    "ring": "small messages by a ring; and pipes, UNIX sockets, pyzmq",
+    "dask": "arrays between two workers of a cluster: azc://; and tcp://",
+    "fanout": "one frame to many clients; and websockets, aiohttp, C",
+    "transport": "asyncio's transports, one way and back; and asyncio, uvloop",
+    "relay": "a file to TCP, a pipe to a pipe; and a C loop, sendfile, copyfileobj",
+}
+SECONDS = 570.0  # ten minutes, less what the last race takes too long
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit status: 1 if a race failed, or is slower and that was asked for."""
+    arguments = parser().parse_args(argv)
+    if arguments.fail_if_slower and not arguments.compare:
+        parser().error("--fail-if-slower: slower than what? --compare FILE says it")
+    outcome = arguments.of or Outcome(results.machine())
+    status = 0
+    if not arguments.of:
+        try:
+            run(outcome, arguments)
+        except KeyboardInterrupt:
+            status = 130
+        if arguments.json:
+            arguments.json.write_text(outcome.to_json(), encoding="utf-8")
+    print(outcome.text())
+    said = []
+    if arguments.compare:
+        print(f"\n{results.compared(arguments.compare, outcome)}")
+        said = [cells[-1] for cells in results.changes(arguments.compare, outcome)]
+    slower = arguments.fail_if_slower and any("slower" in one for one in said)
+    return status or int(bool(outcome.failed) or slower)
+
+
+def run(outcome: Outcome, arguments: argparse.Namespace) -> None:
+    """All that is in the table, or one bench; what was measured is in `outcome`."""
+    everything, quick = arguments.bench is None, arguments.quick
+    began = time.monotonic()
+    end = began + SECONDS if everything and not arguments.rounds else math.inf
+    rounds = 0 if quick else arguments.rounds or (9 if everything else 5)
+    with Lab() as lab:
+        planned = [
+            one.in_table() if everything else one
+            for name in ([*BENCHES] if everything else [arguments.bench])
+            for one in plan(name, lab, quick, outcome)
+            if arguments.only in one.title and not (one.extra and everything)
+        ]
+        if not planned and arguments.only:
+            parser().error(f"--only: no title has {arguments.only!r} in it")
+        for number, one in enumerate(planned):
+            now = time.monotonic()
+            until = now + (end - now) / (len(planned) - number)
+            run_one(outcome, one, rounds, until, show=not everything)
+
+
+def run_one(
+    outcome: Outcome, one: Race, rounds: int, until: float, *, show: bool
+) -> None:
+    """What is missing or fails does not end the rest."""
+    for contender in one.contenders:
+        if contender.missing:
+            why = race.not_installed(contender.missing)
+            outcome.left_out.append(f"{one.bench}, {contender.name}: {why}")
+    try:
+        if time.monotonic() >= until:
+            raise Lacking("there was no time left for it")
+        tell = partial(progress, f"{one.bench}: {one.title}")
+        result = race.run_race(one, rounds, tell, until)
+    except Exception as error:
+        note(outcome, f"{one.bench}, {one.title}", error)
+    else:
+        outcome.results.append(result)
+        if show:
+            print(f"{results.rates(result)}\n", flush=True)
+    finally:
+        progress("", "")
+
+
+def plan(name: str, lab: Lab, quick: bool, outcome: Outcome) -> Iterator[Race]:
+    """The races of a bench, until it says that no more can run here."""
+    try:
+        yield from importlib.import_module(f"bench.{name}").races(lab, quick)
+    except Exception as error:
+        note(outcome, name, error)
+
+
+def note(outcome: Outcome, what: str, error: Exception) -> None:
+    """A race, or a whole bench, that is not to be."""
+    if isinstance(error, Lacking):
+        outcome.left_out.append(f"{what}: {error}")
+    else:
+        # (of a process that failed, the last line of its stderr)
+        *_, last = str(error).strip().splitlines() or [""]
+        outcome.failed.append(f"{what}: {type(error).__name__}: {last.strip()}")
+
+
+def progress(title: str, what: str) -> None:
+    """Shown on a terminal; an empty line wipes it."""
+    if sys.stderr.isatty():
+        room = shutil.get_terminal_size().columns - 1
+        line = f"{title}, {what}"[:room] if title else ""
+        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+
+
+def earlier(path: str) -> Outcome:
+    """The results of an earlier run."""
+    try:
+        return results.from_json(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{path}: {error}") from None
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(
+        prog="python -m bench",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Run all that is in the table (ten minutes), or one bench.",
+        epilog="\n".join(f"  {name:<10}{text}" for name, text in BENCHES.items()),
+    )
+    add = result.add_argument
+    add("bench", nargs="?", choices=BENCHES, metavar="BENCH", help="one of those below")
+    add("--rounds", type=int, metavar="N", help="of each race (5; all benches: 9)")
+    add("--quick", action="store_true", help="only check every byte, with little work")
+    add("--only", default="", metavar="TEXT", help="races whose title contains it")
+    add("--json", type=Path, metavar="FILE", help="write every round to a file")
+    add("--compare", type=earlier, metavar="FILE", help="say what has changed since")
+    add("--fail-if-slower", action="store_true", help="then the exit status is 1")
+    add(
+        "--from", dest="of", type=earlier, metavar="FILE", help="run nothing: show that"
+    )
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""Contenders that feed sink.c: over a link, or as the parent of it.
+
+The sink's clock runs from the first byte after the warm-up to the last; the sender
+tells the CPU seconds that it used from there on.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
+from bench.processes import Crew, Lab, worker
+from bench.race import Contender, Run, Work, WrongBytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Link = Callable[[], tuple[int, int]]
+    # What it is told: the work, the fd of the link (-1: start the sink), the sink.
+    Sender = Callable[[Work, int, list[str]], list[str]]
+    Source = Callable[[Crew, Work], int]
+
+READ_SIZE = 1 << 20
+LOOPS = ("asyncio", "uvloop")
+
+
+def unix_link() -> tuple[int, int]:
+    """The sender's fd, and the sink's, for the caller to close."""
+    a, b = socket.socketpair()
+    return a.detach(), b.detach()
+
+
+def tcp_link() -> tuple[int, int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        a = socket.create_connection(server.getsockname())
+        b, _ = server.accept()
+    # asyncio and uvloop set it anyway, so set it for all.
+    a.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return a.detach(), b.detach()
+
+
+def pipe_link(size: int = PIPE_SIZE) -> tuple[int, int]:
+    reader, writer = os.pipe()
+    enlarge_pipe(writer, size)
+    return writer, reader
+
+
+def fed(
+    lab: Lab,
+    name: str,
+    link: Link | None,
+    sender: Sender,
+    loop: str = "asyncio",
+    **more: Any,
+) -> Contender:
+    run = partial(feed, lab, name, link, sender, **more)
+    return Contender(name, run, needs_of(loop))
+
+
+def in_loops(
+    lab: Lab, link: Link | None, ways: dict[str, Callable[..., Any]], **more: Any
+) -> list[Contender]:
+    """These in Python, in asyncio and in uvloop, whose name goes into theirs."""
+    return [
+        fed(lab, name.format(loop), link, in_python(lab, way, loop), loop, **more)
+        for name, way in ways.items()
+        for loop in LOOPS
+    ]
+
+
+def needs_of(loop: str, *modules: str) -> tuple[str, ...]:
+    return (*(() if loop == "asyncio" else (loop,)), *modules)
+
+
+def feed(
+    lab: Lab,
+    name: str,
+    link: Link | None,
+    sender: Sender,
+    work: Work,
+    check: bool,
+    read_size: int = READ_SIZE,
+    source: Source | None = None,
+) -> Run:
+    """Do the work once: start the sink, the source if there is one, and the sender."""
+    warm = work.size * work.warm
+    sink = [lab.program("sink"), str(warm), str(work.total), str(read_size)]
+    sink += [lab.pattern(work)] if check else []
+    with Crew(lab) as crew:
+        if link is None:
+            crew.start(sender(work, -1, sink))
+        else:
+            fds = [*link()]
+            try:
+                crew.start(sink, stdin=fds[1])
+                if source is not None:
+                    fds.append(source(crew, work))
+                stdin = None if source is None else fds[2]
+                command = sender(work, fds[0], sink)
+                crew.start(command, stdin=stdin, pass_fds=fds[:1])
+            finally:
+                for fd in fds:
+                    os.close(fd)
+        told = crew.finish()
+    expect_right(name, got := told["sink"], work)
+    return Run(got["seconds"], told["sender"]["cpu"], got["cpu"])
+
+
+def expect_right(name: str, sink: dict[str, Any], work: Work) -> None:
+    """Raises: WrongBytes, if the sink says that they were others or not so many."""
+    if sink["bytes"] != work.total or sink["wrong"] >= 0:
+        raise WrongBytes(
+            f"{name}: {sink['bytes']:,} bytes came and not {work.total:,}, "
+            f"the first wrong one is number {sink['wrong']}"
+        )
+
+
+def in_c(lab: Lab, work: Work, fd: int, sink: list[str]) -> list[str]:
+    """A loop of writes or sends."""
+    numbers = (fd, work.size, work.warm, work.messages)
+    return [lab.program("feed"), *map(str, numbers), lab.pattern(work)]
+
+
+def in_python(
+    lab: Lab, way: Callable[..., Any], loop: str = "asyncio", **told: Any
+) -> Sender:
+    def command(work: Work, fd: int, sink: list[str]) -> list[str]:
+        pattern = lab.pattern(work)
+        about = {**work.told, "total": work.total, "pattern": pattern, **told}
+        return worker(way, loop=loop, fd=fd, sink=sink, **about)
+
+    return command

@@ -1,0 +1,153 @@
+"""The temporary folder of a run, programs in C, and processes that report."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.race import Lacking, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+HERE = Path(__file__).parent
+PATIENCE = 120.0  # seconds for one run, before it is killed
+COMPILER = os.environ.get("CC", "cc")
+# The workers run in a folder of their own, and find this package all the same.
+SUPPORT = str(HERE.parent / "support")  # what the tests and the benches share
+PATHS = [str(HERE.parent), SUPPORT, os.environ.get("PYTHONPATH")]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, PATHS))}
+
+
+class Lab:
+    """A temporary folder for compiled programs and for what is sent."""
+
+    def __init__(self) -> None:
+        self._ends = contextlib.ExitStack()
+        self._made: dict[Any, Any] = {}
+        folder = tempfile.TemporaryDirectory(prefix="bench-")
+        self.path: Path = Path(self._ends.enter_context(folder))
+        self.log: Path = self.path / "stderr"
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.close()
+
+    def at_end(self, close: Callable[[], object]) -> None:
+        self._ends.callback(close)
+
+    def once(self, manager: Callable[..., Any], **how: Any) -> Any:
+        """What a context manager makes, which all runs share; it ends with the lab."""
+        if manager not in self._made:
+            self._made[manager] = self._ends.enter_context(manager(**how))
+        return self._made[manager]
+
+    def library(self, name: str) -> str:
+        """As `program`, but a shared library."""
+        return self.program(name, ".so", "-shared", "-fPIC")
+
+    def program(self, name: str, suffix: str = "", *options: str) -> str:
+        """The path of the C program of that name, compiled."""
+        path, source = self.path / f"{name}{suffix}", HERE / f"{name}.c"
+        if not path.exists():
+            if shutil.which(COMPILER) is None:
+                raise Lacking(f"{COMPILER}: no C compiler: on Debian, apt install gcc")
+            command = [COMPILER, "-O2", f"-I{HERE.parents[1] / 'csrc'}", *options]
+            command += ["-o", str(path), str(source)]
+            subprocess.run(command, check=True)
+        return str(path)
+
+    def pattern(self, work: Work) -> str:
+        """The path of a file with the contents of all buffers."""
+        n = work.size * work.buffers
+        path = self.path / f"pattern-{n}"
+        if not path.exists():
+            path.write_bytes(random.Random(n).randbytes(n))
+        return str(path)
+
+    def folder(self) -> Path:
+        """A new one, for what one run makes."""
+        return Path(tempfile.mkdtemp(dir=self.path))
+
+    def reports(self, *commands: Sequence[str]) -> dict[str, Any]:
+        """Run these to their ends, and return what they report."""
+        with Crew(self) as crew:
+            for command in commands:
+                crew.start(command)
+            return crew.finish()
+
+
+class Crew:
+    """Processes that share a stdout, and report there in lines of JSON.
+
+    Each has a session of its own: neither it nor what it starts outlives the block.
+    """
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._processes: list[subprocess.Popen[bytes]] = []
+        reports, stdout = os.pipe()
+        self._reports = os.fdopen(reports, encoding="ascii")
+        self._stdout = os.fdopen(stdout, "wb", buffering=0)
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill()
+        self._reports.close()
+        self._stdout.close()
+
+    def start(self, argv: Sequence[str], **options: Any) -> None:
+        """Start a process, which reports unless it has a stdout of its own."""
+        given: dict[str, Any] = {
+            "stdout": self._stdout,
+            "cwd": self._lab.path,
+            "env": ENVIRONMENT,
+        }
+        with self._lab.log.open("ab") as log:
+            given |= {"stderr": log, "start_new_session": True} | options
+            self._processes.append(subprocess.Popen(argv, **given))
+
+    def finish(self) -> dict[str, Any]:
+        """The reports of all, by the word "who" in them, once they have ended.
+
+        Raises: ChildProcessError: one has failed; then the others are killed.
+        """
+        self._stdout.close()
+        end = time.monotonic() + PATIENCE
+        while None in [process.poll() for process in self._processes]:
+            failed = any(process.returncode for process in self._processes)
+            if failed or time.monotonic() > end:
+                self._kill()
+            time.sleep(0.005)
+        told = {one["who"]: one for one in map(json.loads, self._reports)}
+        failures = [one.args for one in self._processes if one.returncode]
+        if failures or not told:
+            raise ChildProcessError(f"{failures} failed:\n{self._lab.log.read_text()}")
+        return told
+
+    def _kill(self) -> None:
+        for process in self._processes:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def worker(function: Callable[..., Any], **told: Any) -> list[str]:
+    """The command that calls a function of a bench with a `worker.Job`."""
+    name = f"{function.__module__}:{function.__qualname__}"
+    return [sys.executable, "-m", "bench.worker", name, json.dumps(told)]

@@ -1,0 +1,161 @@
+"""Races: contenders that do the same fixed work in turn, round by round."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+
+@dataclass(frozen=True)
+class Work:
+    """Fixed work: a number of messages, after some to warm up."""
+
+    size: int  # bytes of a message
+    messages: int
+    warm: int
+    buffers: int  # that the sender sends one after the other, again and again
+
+    @property
+    def total(self) -> int:
+        """All bytes, the warm-up included."""
+        return self.size * (self.warm + self.messages)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """For a process that does the work."""
+        return asdict(self)
+
+
+class Run(NamedTuple):
+    """What it cost one contender to do the work once."""
+
+    seconds: float
+    cpu: float  # CPU seconds of the sender
+    sink_cpu: float  # and of the receiver
+    more: dict[str, float] | None = None  # by the name of its column
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to do the work."""
+
+    name: str
+    run: Callable[[Work, bool], Run]  # with True, raise WrongBytes if a byte is wrong
+    needs: Sequence[str] = ()  # modules that must be installed
+
+    @property
+    def missing(self) -> str | None:
+        return next((name for name in self.needs if find_spec(name) is None), None)
+
+
+@dataclass(frozen=True)
+class Duel:
+    """A row of the table: one of ours beside a rival."""
+
+    ours: str
+    rival: str
+    work: str
+    against: str = ""  # what the table calls the rival, if not by its name
+    unit: str = "GB"  # of our rate; any other word counts messages
+    both: bool = False  # count the receiver's CPU time, too: they share the work
+    front: bool = False  # one of the few rows that the README shows
+
+
+@dataclass(frozen=True)
+class Race:
+    bench: str
+    title: str
+    work: Work
+    contenders: Sequence[Contender]
+    duels: Sequence[Duel]
+    extra: bool = False  # not in the table: only run if its bench is named
+
+    def in_table(self) -> Race:
+        """With those alone who are in the table."""
+        names = {name for duel in self.duels for name in (duel.ours, duel.rival)}
+        found = [one for one in self.contenders if one.name in names]
+        return replace(self, contenders=found)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out of a race."""
+
+    bench: str
+    title: str
+    size: int
+    messages: int
+    duels: Sequence[Duel]
+    runs: dict[str, list[Run]]  # by the contender's name, round by round
+
+
+class WrongBytes(Exception):
+    """The receiver did not get what was sent."""
+
+
+class Lacking(Exception):
+    """This machine lacks what a race needs; the text says how to get it."""
+
+
+def need(*modules: str) -> None:
+    """Raises: Lacking: one of them is not installed."""
+    for name in modules:
+        if find_spec(name) is None:
+            raise Lacking(not_installed(name))
+
+
+def not_installed(name: str) -> str:
+    return f"{name} is not installed: make bench installs it"
+
+
+def duels(
+    ours: str, rivals: dict[str, str], work: str, front: str = "", **more: Any
+) -> list[Duel]:
+    """One of ours beside these: what the table calls each, by its name."""
+    return [
+        Duel(ours, rival, work, called, front=rival == front, **more)
+        for rival, called in rivals.items()
+    ]
+
+
+# ---- running -------------------------------------------------------------------------
+
+Tell = Callable[[str], None]
+
+
+def run_race(race: Race, rounds: int, tell: Tell, until: float = math.inf) -> Result:
+    """Check, then race: `rounds` times (0: only check), or as often as fit in time."""
+    present = [one for one in race.contenders if not one.missing]
+    runs = in_turn(present, race.work, 1, tell, check=True)
+    if rounds:
+        runs = in_turn(present, race.work, rounds, tell, until=until)
+    duels = [one for one in race.duels if {one.ours, one.rival} <= {*runs}]
+    work = race.work
+    return Result(race.bench, race.title, work.size, work.messages, duels, runs)
+
+
+def in_turn(
+    contenders: Sequence[Contender],
+    work: Work,
+    rounds: int,
+    tell: Tell,
+    *,
+    check: bool = False,
+    until: float = math.inf,
+) -> dict[str, list[Run]]:
+    """The runs of all rounds, or of as many as end in time, but of one at least."""
+    runs: dict[str, list[Run]] = {one.name: [] for one in contenders}
+    for number in range(rounds):
+        began = time.monotonic()
+        for one in contenders:
+            what = "checking" if check else f"round {number + 1} of {rounds}"
+            tell(f"{what}, {one.name}")
+            runs[one.name].append(one.run(work, check))
+        now = time.monotonic()
+        if now + (now - began) > until:
+            break
+    return runs

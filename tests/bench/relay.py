@@ -1,0 +1,132 @@
+"""Bytes that are only passed on: a file to TCP, and pipe to pipe.
+
+The source is the relay's standard input: a file, or a pipe that another process fills
+with as many bytes as are to be moved.  The CPU time is that of the relay alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import subprocess
+from contextlib import asynccontextmanager, closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import aiozerocopy as azc
+from bench.feeding import fed, in_c, in_python, pipe_link, tcp_link
+from bench.race import Race, Work, duels
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from bench.feeding import Link, Source
+    from bench.processes import Crew, Lab
+    from bench.worker import Job
+
+CHUNK = 256 << 10  # bytes that are received, and sent, at a time
+IN = 0
+
+
+def races(lab: Lab, quick: bool) -> Iterator[Race]:
+    yield race(lab, quick, "file to TCP", partial(opened_file, lab), tcp_link)
+    yield race(lab, quick, "pipe to pipe", partial(filled_pipe, lab), pipe_link)
+
+
+def race(lab: Lab, quick: bool, title: str, source: Source, link: Link) -> Race:
+    make = partial(fed, lab, link=link, source=source)
+    ours, others = "relay, asyncio", "receive and send, asyncio"
+    ways = {ours: relay, others: receive_and_send}
+    rivals = {"C splice loop": "C loop of splice", others: "receive and send"}
+    if title == "file to TCP":
+        ways["loop.sendfile"] = sendfile
+        rivals = {"C splice loop": "C loop of sendfile", "loop.sendfile": ""} | {
+            others: "receive and send"
+        }
+    return Race(
+        "relay",
+        title,
+        Work(1 << 20, 16 if quick else 512, warm=4, buffers=4),
+        [
+            make("C splice loop", sender=partial(splice, lab)),
+            *(make(name, sender=in_python(lab, way)) for name, way in ways.items()),
+        ],
+        duels(ours, rivals, f"{title}: relay", front="loop.sendfile"),
+    )
+
+
+def splice(lab: Lab, work: Work, fd: int, sink: list[str]) -> list[str]:
+    """A loop in C that calls sendfile or splice."""
+    return [lab.program("splice"), str(fd), str(work.total)]
+
+
+# ---- where the bytes come from: an fd to read from -----------------------------------
+
+
+def opened_file(lab: Lab, crew: Crew, work: Work) -> int:
+    return os.open(source_file(lab, work), os.O_RDONLY)
+
+
+def source_file(lab: Lab, work: Work) -> Path:
+    """The pattern, over and over, and no byte more: some copy a whole file."""
+    path = lab.path / f"source-{work.total}"
+    if not path.exists():
+        data = Path(lab.pattern(work)).read_bytes()
+        path.write_bytes(data * (work.total // len(data)))
+    return path
+
+
+def filled_pipe(lab: Lab, crew: Crew, work: Work) -> int:
+    writer, reader = pipe_link()
+    feed = in_c(lab, work, writer, [])
+    try:
+        crew.start(feed, pass_fds=(writer,), stdout=subprocess.DEVNULL)
+    finally:
+        os.close(writer)
+    return reader
+
+
+# ---- aiozerocopy ---------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def ends(job: Job) -> AsyncIterator[tuple[azc.ReceiveStream, azc.SendStream]]:
+    """Both, as streams of ours."""
+    os.set_blocking(job.fd, False)  # as all are that this package has made
+    async with azc.open_reader(IN) as source, azc.open_writer(job.fd) as sink:
+        job.begin()
+        yield source, sink
+
+
+async def relay(job: Job) -> None:
+    if not stat.S_ISREG(os.fstat(IN).st_mode):
+        async with ends(job) as (source, sink):
+            await azc.relay(source, sink, job.total)
+        return
+    os.set_blocking(job.fd, False)
+    async with azc.open_writer(job.fd) as sink:
+        job.begin()
+        await azc.relay(IN, sink, job.total)
+
+
+async def receive_and_send(job: Job) -> None:
+    """The loop that anybody would write."""
+    async with ends(job) as (source, sink):
+        left = job.total
+        while left:
+            data = await source.receive(min(CHUNK, left))
+            left -= len(data)
+            await sink.send(data)
+
+
+# ---- others --------------------------------------------------------------------------
+
+
+async def sendfile(job: Job) -> None:
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_connection(asyncio.Protocol, sock=job.socket())
+    with closing(transport), os.fdopen(IN, "rb", buffering=0) as source:
+        job.begin()
+        await loop.sendfile(transport, source, 0, job.total, fallback=False)

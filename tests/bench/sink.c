@@ -1,0 +1,69 @@
+/* sink.c - the receiving end of every contender: reads stdin to its end, always into
+ * the same memory, and prints one line of JSON.
+ *
+ *   sink WARM TOTAL READ [PATTERN]
+ *
+ * The clock runs from the arrival of byte WARM to that of byte TOTAL.  With the file
+ * PATTERN every byte is compared: the stream must be that file, over and over.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench.h"
+
+static char *load(const char *path, size_t *size) {
+    FILE *file = fopen(path, "rb");
+    if (!file || fseek(file, 0, SEEK_END)) return NULL;
+    *size = (size_t)ftell(file);
+    rewind(file);
+    char *data = malloc(*size);
+    if (data && fread(data, 1, *size, file) != *size) return NULL;
+    fclose(file);
+    return data;
+}
+
+/* The offset of the first byte that differs from the pattern, or -1. */
+static long long first_wrong(const char *data, size_t n, long long at,
+                             const char *pattern, size_t period) {
+    size_t done = 0;
+    while (done < n) {
+        size_t from = (size_t)((at + (long long)done) % (long long)period);
+        size_t len = period - from < n - done ? period - from : n - done;
+        if (memcmp(data + done, pattern + from, len)) {
+            while (data[done] == pattern[from++]) done++;
+            return at + (long long)done;
+        }
+        done += len;
+    }
+    return -1;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 4) return 2;
+    long long warm = atoll(argv[1]), total = atoll(argv[2]);
+    size_t size = (size_t)atoll(argv[3]), period = 0;
+    char *data = malloc(size), *pattern = NULL;
+    if (argc > 4 && !(pattern = load(argv[4], &period))) return 2;
+    if (!data) return 2;
+    memset(data, 0, size);
+
+    long long bytes = 0, wrong = -1;
+    double start = seconds(), end = start, cpu_start = cpu(RUSAGE_SELF),
+           cpu_end = cpu_start;
+    ssize_t n;
+    while ((n = read(0, data, size)) > 0) {
+        if (pattern && wrong < 0)
+            wrong = first_wrong(data, (size_t)n, bytes, pattern, period);
+        if (bytes < warm && bytes + n >= warm)
+            start = seconds(), cpu_start = cpu(RUSAGE_SELF);
+        if (bytes < total && bytes + n >= total)
+            end = seconds(), cpu_end = cpu(RUSAGE_SELF);
+        bytes += n;
+    }
+    printf("{\"who\": \"sink\", \"seconds\": %.9f, \"cpu\": %.6f, "
+           "\"bytes\": %lld, \"wrong\": %lld}\n",
+           end - start, cpu_end - cpu_start, bytes, wrong);
+    return n < 0;
+}

@@ -1,0 +1,224 @@
+"""Races, their results as JSON and as a table, and what has changed since."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bench import __main__ as program
+from bench import race, results
+from bench.processes import Lab
+from bench.race import Contender, Duel, Race, Run, Work, WrongBytes
+from bench.results import Outcome
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WORK = Work(1_000_000, 10, warm=2, buffers=2)
+MACHINE: dict[str, Any] = {
+    **{"date": "2026-11-24T19:43:46+00:00", "python": "3.13.0", "cpu": "a CPU"},
+    **{"system": "Linux 6.18.1 x86_64", "cpus": 2, "load": 0.1, "versions": {}},
+}
+
+
+def contender(name: str, *seconds: float, needs: tuple[str, ...] = ()) -> Contender:
+    """Takes so long in each of its rounds, after the one that checks."""
+    left = iter((9.0, *seconds))
+    return Contender(name, lambda work, check: Run(next(left), 0.5, 0.5), needs)
+
+
+def two(ours: tuple[float, ...], theirs: tuple[float, ...], **more: Any) -> Race:
+    field = [contender("ours", *ours), contender("theirs", *theirs)]
+    duels = [Duel("ours", "theirs", "a megabyte: send", "C", **more)]
+    return Race("fakes", "1 MB", WORK, field, duels)
+
+
+def outcome(*seconds: float, theirs: float = 2.0, **more: Any) -> Outcome:
+    rounds = two(seconds, (theirs,) * len(seconds), **more)
+    return Outcome(MACHINE, [race.run_race(rounds, len(seconds), lambda what: None)])
+
+
+def test_contenders_run_in_turn_and_the_check_does_not_count() -> None:
+    told: list[str] = []
+    result = race.run_race(two((1.0, 2.0), (3.0, 4.0)), 2, told.append)
+    runs = {name: [run.seconds for run in some] for name, some in result.runs.items()}
+    assert runs == {"ours": [1.0, 2.0], "theirs": [3.0, 4.0]}
+    phases = ("checking", "round 1 of 2", "round 2 of 2")
+    names = ("ours", "theirs")
+    assert told == [f"{phase}, {name}" for phase in phases for name in names]
+
+
+def test_rounds_end_when_time_is_over_but_one_is_run() -> None:
+    result = race.run_race(two((1.0,), (2.0,)), 9, lambda what: None, until=0.0)
+    assert [len(runs) for runs in result.runs.values()] == [1, 1]
+
+
+def test_what_is_missing_does_not_race() -> None:
+    rounds = two((1.0,), (2.0,))
+    field = [rounds.contenders[0], contender("theirs", needs=("no_such_module",))]
+    result = race.run_race(replace(rounds, contenders=field), 1, lambda what: None)
+    assert [*result.runs] == ["ours"]
+    assert result.duels == []
+
+
+def test_row_has_the_median_and_the_range_of_the_rounds() -> None:
+    [row] = outcome(1.0, 2.0, 4.0).rows
+    assert row.cells() == (
+        *("a megabyte: send", "C", "1.00", "0.50 to 2.00", "1.00", "0.01 GB/s"),
+    )
+
+
+def test_rate_is_in_its_unit() -> None:
+    made = (outcome(0.001), outcome(5e-6, unit="messages"), outcome(0.1, unit="frames"))
+    rates = [one.rows[0].cells()[-1] for one in made]
+    assert rates == ["10.0 GB/s", "2.00 M messages/s", "100 frames/s"]
+
+
+def test_json_and_back() -> None:
+    before = outcome(1.0, 2.0, front=True, both=True)
+    before.results[0].runs["ours"].append(Run(1.0, 2.0, 3.0, {"ms": 3.0}))
+    before.results[0].runs["theirs"].append(Run(2.0, 2.0, 3.0))
+    before.left_out.append("fakes, others: they are not here")
+    before.failed.append("fakes: OSError: no")
+    after = results.from_json(before.to_json())
+    assert (after.results, after.left_out) == (before.results, before.left_out)
+    assert after.markdown() == before.markdown()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"results": [1], "machine": {}}'])
+def test_other_json_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not what `make bench` writes"):
+        results.from_json(text)
+
+
+def test_tables() -> None:
+    both = outcome(1.0, 2.0, front=True)
+    both.results.append(replace(both.results[0], title="another"))
+    both.left_out.append("fakes, others: they are not here")
+    row = "| a megabyte: send | C | 1.50 | 1.00 to 2.00 | 1.00 | 0.01 GB/s |"
+    lines = both.markdown().splitlines()
+    assert lines[0].startswith("2026-11-24: 2 CPUs (a CPU), Linux 6.18.1 x86_64, Pyth")
+    assert row in lines
+    assert row.replace("a megabyte: send ", "") in lines
+    assert "- left out: fakes, others: they are not here" in lines
+    assert both.front().count("\n") == 3
+    assert "GB/s" not in both.front()
+    assert "  1.50  1.00 to 2.00  1.00  0.01 GB/s" in both.text()
+    assert "0.01  " in results.rates(both.results[0])
+    assert results.where_and_when(MACHINE) == (
+        "2 cores, Linux 6.18, Python 3.13, November 2026"
+    )
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "said"),
+    [
+        ((1.0, 1.1, 1.0, 1.1, 1.0), (2.0, 2.1, 2.0, 2.1, 2.0), "slower"),
+        ((2.0, 2.1, 2.0, 2.1, 2.0), (1.0, 1.1, 1.0, 1.1, 1.0), "faster"),
+        ((1.0, 1.01, 1.0, 1.01, 1.0), (1.02, 1.03, 1.02, 1.03, 1.02), "the same"),
+        ((1.0, 2.0, 1.0, 2.0, 1.0), (1.1, 2.1, 1.1, 2.1, 2.1), "the same"),
+        ((1.0, 1.0), (2.0, 2.0), "too few rounds"),
+    ],
+)
+def test_changes(then: tuple[float, ...], now: tuple[float, ...], said: str) -> None:
+    [change] = results.changes(outcome(*then), outcome(*now))
+    assert change[-1] == said
+
+
+def test_changes_are_of_the_same_work_and_rival() -> None:
+    then, now = outcome(*[1.0] * 5), outcome(*[2.0] * 5)
+    now.results[0] = replace(now.results[0], messages=11)
+    assert [cells[-1] for cells in results.changes(then, now)] == ["other work"]
+    now.machine = {**MACHINE, "cpu": "another CPU"}
+    told = results.compared(then, now)
+    assert "cpu: a CPU then, another CPU now" in told
+    assert "other work" in told
+    now.results[0] = replace(now.results[0], title="another")
+    assert "nothing can be compared" in results.compared(then, now)
+
+
+# ---- the command line ----------------------------------------------------------------
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> list[Race]:
+    """The races of the bench `fakes`, which is the only one."""
+    found = [two((1.0,) * 9, (2.0,) * 9)]
+    module: Any = type(sys)("bench.fakes")
+    module.races = lambda lab, quick: iter(found)
+    monkeypatch.setitem(sys.modules, "bench.fakes", module)
+    monkeypatch.setattr(program, "BENCHES", {"fakes": "what they do"})
+    return found
+
+
+def test_all_benches_in_brief_then_the_comparison(
+    fakes: list[Race], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    then, now = tmp_path / "then.json", tmp_path / "now.json"
+    then.write_text(outcome(*[0.5] * 9).to_json())
+    words = ["--json", str(now), "--compare", str(then), "--fail-if-slower"]
+    assert program.main(words) == 1
+    said = capsys.readouterr().out
+    assert "a megabyte: send  C" in said
+    assert "slower" in said
+    assert len(results.from_json(now.read_text()).rows[0].ratios) == 9
+    assert program.main(["--from", str(now)]) == 0
+    assert capsys.readouterr().out in said + "\n"
+
+
+def test_one_bench_shows_all_contenders(
+    fakes: list[Race], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert program.main(["fakes", "--rounds", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "1 MB: 10 messages of 1,000,000 bytes, medians of 2 rounds" in said
+
+
+def test_race_that_fails_or_lacks_something_does_not_end_the_rest(
+    fakes: list[Race], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, error in enumerate((race.Lacking("no X"), WrongBytes("all\nwrong"))):
+        good = two((1.0,), (2.0,))
+
+        def fail(*_: object, error: Exception = error) -> Run:
+            raise error
+
+        field = [Contender(one.name, fail) for one in good.contenders]
+        fakes.insert(0, replace(good, title=f"bad {number}", contenders=field))
+    assert program.main(["fakes", "--rounds", "1"]) == 1
+    said = capsys.readouterr().out
+    assert "left out: fakes, bad 0: no X" in said
+    assert "failed: fakes, bad 1: WrongBytes: wrong" in said
+    assert "a megabyte: send" in said
+
+
+def test_ctrl_c_shows_what_there_is(
+    fakes: list[Race], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(work: Work, check: bool) -> Run:
+        raise KeyboardInterrupt
+
+    fakes.append(replace(fakes[0], contenders=[Contender("ours", interrupted)]))
+    assert program.main([]) == 130
+    assert "a megabyte: send" in capsys.readouterr().out
+
+
+def test_what_is_typed_wrong(
+    fakes: list[Race], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for line in ("nonsense", "--rounds x", "--compare missing.json", "fakes --only x"):
+        with pytest.raises(SystemExit) as exit_:
+            program.main(line.split())
+        assert exit_.value.code == 2
+        assert line.split()[-1] in capsys.readouterr().err
+
+
+# ---- processes -----------------------------------------------------------------------
+
+
+def test_process_that_fails_ends_the_others_and_is_told() -> None:
+    with Lab() as lab, pytest.raises(ChildProcessError, match="it is broken"):
+        lab.reports(["sleep", "100"], ["sh", "-c", "echo it is broken >&2; exit 3"])

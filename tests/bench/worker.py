@@ -1,0 +1,140 @@
+"""What runs in a Python process of a bench: ``python -m bench.worker MODULE:FUNCTION``.
+
+The function gets a `Job` and does all of the work.  What it returns is added to the
+report, which goes to stdout in one line of JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import itertools
+import json
+import os
+import resource
+import socket
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable, Iterator, Sequence
+
+DEFAULTS = {
+    "loop": "asyncio",
+    "kind": "memoryview",  # of the buffers, or "bytes"
+    "is_ours": False,  # the transport
+}
+
+
+class Job(SimpleNamespace):
+    """What the process was told (`race.Work` and more), and its clock.
+
+    The clock runs from `begin` to `end`, or to the end of the function.
+    """
+
+    def begin(self) -> None:
+        """The warm-up is over."""
+        self.ended: tuple[float, float] | None = None
+        self.began = time.perf_counter(), cpu()
+
+    def end(self) -> None:
+        self.ended = time.perf_counter(), cpu()
+
+    def report(self, returned: dict[str, Any] | None) -> None:
+        end = self.ended or (time.perf_counter(), cpu())
+        told = {
+            "who": "sender",
+            "seconds": end[0] - self.began[0],
+            "cpu": end[1] - self.began[1],
+            "children_cpu": cpu(resource.RUSAGE_CHILDREN),
+            **(returned or {}),
+        }
+        tell(told)
+
+    # -- what is sent
+
+    def data(self) -> bytes:
+        return Path(self.pattern).read_bytes()
+
+    def pieces(self) -> list[bytes]:
+        """The contents of each buffer."""
+        data = self.data()
+        return [data[at : at + self.size] for at in range(0, len(data), self.size)]
+
+    def messages_in_turn(self, *, are_bytes: bool = False) -> Iterator[Iterable[Any]]:
+        """The messages of the warm-up, then those that count.
+
+        The buffers rotate and never change, so a library that returns before the bytes
+        are out is not at a disadvantage.
+        """
+        pieces = self.pieces()
+        yield from self.in_turn(pieces if are_bytes else changeable(pieces), 1)
+
+    def batches(self) -> Iterator[Iterable[list[memoryview]]]:
+        """The same in batches of all buffers."""
+        buffers = changeable(self.pieces())
+        yield from self.in_turn([buffers], len(buffers))
+
+    def in_turn(self, things: list[Any], size: int) -> Iterator[Iterable[Any]]:
+        """As many as make the messages, each of which has so many."""
+        yield itertools.islice(itertools.cycle(things), self.warm // size)
+        self.begin()
+        yield itertools.islice(itertools.cycle(things), self.messages // size)
+
+    def numbers(self) -> Iterator[Iterator[int]]:
+        """The numbers of the messages of the warm-up, then of those that count."""
+        yield iter(range(self.warm))
+        self.begin()
+        yield iter(range(self.warm, self.warm + self.messages))
+
+    def socket(self) -> socket.socket:
+        """The one with the number `fd`."""
+        sock = socket.socket(fileno=self.fd)
+        sock.setblocking(False)
+        return sock
+
+
+def changeable(pieces: list[bytes]) -> list[memoryview]:
+    return [memoryview(bytearray(piece)) for piece in pieces]
+
+
+def cpu(who: int = resource.RUSAGE_SELF) -> float:
+    """CPU seconds so far, of all threads."""
+    use = resource.getrusage(who)
+    return use.ru_utime + use.ru_stime
+
+
+def percentile(values: Sequence[float], part: float) -> float:
+    return sorted(values)[int((len(values) - 1) * part)]
+
+
+def tell(report: dict[str, Any]) -> None:
+    # (in one write, since other processes write to the same pipe)
+    os.write(1, json.dumps(report).encode() + b"\n")
+
+
+async def run(job: Job, work: Coroutine[Any, Any, Any]) -> None:
+    job.report(await work)  # before the interpreter ends, which is not part of the work
+
+
+def main(name: str, told: str) -> None:
+    module, _, function = name.partition(":")
+    call = getattr(importlib.import_module(module), function)
+    job = Job(**{**DEFAULTS, **json.loads(told)})
+    job.begin()
+    if not inspect.iscoroutinefunction(call):
+        job.report(call(job))
+    elif job.loop == "uvloop":
+        import uvloop
+
+        uvloop.run(run(job, call(job)))
+    else:
+        asyncio.run(run(job, call(job)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
