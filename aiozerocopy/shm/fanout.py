@@ -13,7 +13,6 @@ import anyio
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.pins import nbytes
 from aiozerocopy._core.ring_end import too_large
-from aiozerocopy.shm.nowait import send_now
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
@@ -101,7 +100,7 @@ class FanOut:
     ) -> bool:
         """Send it, if there is room; true if it is to be sent when there is."""
         try:
-            if send_now(consumer.ring, buffers, type_id):
+            if consumer.ring._sender().try_send(buffers, type_id):
                 consumer.sent += 1
                 return False
         except (StreamBroken, StreamClosed) as error:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
+from anyio.abc import ByteReceiveStream, ByteSendStream
 
 from aiozerocopy._core.ring_end import PRODUCER, RingEnd, too_large
-from aiozerocopy.shm.byte_stream import RingReceiveStream, RingSendStream
 from aiozerocopy.shm.receiver import Receiver
-from aiozerocopy.shm.records import Batch, Record, only_record
+from aiozerocopy.shm.record import Batch, Record, only_record
 from aiozerocopy.shm.routes import Route, Routes
 from aiozerocopy.shm.sender import Sender
 from aiozerocopy.shm.slot import Slot
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
 
 BATCH = 256  # records
+RECEIVE_SIZE = 64 << 10  # bytes
+_NOTHING = memoryview(b"")
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,7 @@ class Ring:
         It is closed with the ring, and closes it.
         """
         self._sender()
-        most = min(self.largest, self.capacity // 4)
-        return RingSendStream(self.send, self.aclose, most)
+        return RingSendStream(self)
 
     def _sender(self) -> Sender:
         if isinstance(self._side, Sender):
@@ -175,7 +176,7 @@ class Ring:
         It is closed with the ring, and closes it.
         """
         self._receiver()
-        return RingReceiveStream(self.receive, self.aclose)
+        return RingReceiveStream(self)
 
     # -- its end ----------------------------------------------------------------------
 
@@ -243,3 +244,47 @@ class Ring:
 def _check_type(type_id: int) -> None:
     if not 0 <= type_id < 1 << 32:
         raise ValueError(f"a type_id is a number of 32 bits, not {type_id}")
+
+
+class RingSendStream(ByteSendStream):
+    """A ring as a byte stream: what is big goes as several records."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+
+    async def send(self, item: bytes) -> None:
+        """Send bytes; if it is cancelled, some of them may have been sent.
+
+        Raises: as `Ring.send`.
+        """
+        view = memoryview(item).cast("B")
+        most = min(self._ring.largest, self._ring.capacity // 4)
+        for start in range(0, len(view), most):
+            await self._ring.send(view[start : start + most])
+
+    async def aclose(self) -> None:
+        await self._ring.aclose()
+
+
+class RingReceiveStream(ByteReceiveStream):
+    """A ring as a byte stream: the bytes of one record after the other."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        self._unread = _NOTHING  # of the record that came last
+
+    async def receive(self, max_bytes: int = RECEIVE_SIZE) -> bytes:
+        """Return the next 1 to ``max_bytes`` bytes.
+
+        Raises: as `Ring.receive`.
+        """
+        if max_bytes < 1:
+            raise ValueError(f"max_bytes must be a positive integer, not {max_bytes}")
+        while not self._unread:  # (a record may be empty; keep none while we wait)
+            self._unread = (await self._ring.receive()).view or _NOTHING
+        piece = bytes(self._unread[:max_bytes])
+        self._unread = self._unread[max_bytes:] or _NOTHING
+        return piece
+
+    async def aclose(self) -> None:
+        await self._ring.aclose()
