@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from aiozerocopy._core.errors import StreamBroken
-from aiozerocopy.dask.hangup import has_hung_up
+from aiozerocopy.dask.comm import has_hung_up
 from aiozerocopy.dask.loan import Loan
 from aiozerocopy.dask.messages import (
     NUMBER,
