@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from aiozerocopy.capture import messages
+from aiozerocopy.capture import x11
 from aiozerocopy.capture.errors import ScreenError, ScreenLost
-from aiozerocopy.capture.messages import HEAD
+from aiozerocopy.capture.x11 import HEAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from aiozerocopy.capture.display import Display
 
 PATIENCE = 10.0  # seconds for a server to let us in
+NEEDED = {"RANDR": (1, 5), "XFIXES": (2, 0), "DAMAGE": (1, 1)}  # versions
 _MOST = 16 << 20  # bytes of a reply that is no picture
 
 
@@ -123,7 +124,7 @@ class Connection:
         return connection
 
     async def _greet(self, display: Display) -> None:
-        self._write(messages.hello(*display.cookie(self._socket)), None)
+        self._write(x11.hello(*display.cookie(self._socket)), None)
         head = bytearray(8)
         self._missing = memoryview(head)
         await self._fill()
@@ -131,12 +132,28 @@ class Connection:
         self._missing = memoryview(rest)
         await self._fill()
         self._missing = memoryview(self._head)
-        if why := messages.refusal(bytes(head), bytes(rest)):
+        if why := x11.refusal(bytes(head), bytes(rest)):
             raise ScreenError(f"the X server of {self.name} does not let us in: {why}")
         try:
-            self.setup: messages.Setup = messages.setup(bytes(rest), display.screen)
+            self.setup: x11.Setup = x11.setup(bytes(rest), display.screen)
         except ScreenError as error:
             raise ScreenError(f"{self.name}: {error}") from None
+
+    async def extensions(self) -> dict[str, tuple[int, int]]:
+        """Those that we need and the server has: the numbers of requests and events."""
+        queries = {name: self.ask(x11.query_extension(name)) for name in x11.EXTENSIONS}
+        found = {}
+        for name, query in queries.items():
+            numbers = x11.extension(await self.answer(query))
+            if numbers is not None:
+                found[name] = numbers
+                self.majors[numbers[0]] = name
+        for name, needed in NEEDED.items():
+            if name in found:
+                asked = self.ask(x11.version(found[name][0], *needed))
+                if x11.version_of(await self.answer(asked)) < needed:
+                    del found[name]
+        return found
 
     def close(self) -> None:
         """Close the socket; whoever waits gets ClosedResourceError."""
@@ -232,10 +249,10 @@ class Connection:
     def _room_for(self, head: bytearray) -> memoryview:
         """Where the rest of a message goes."""
         kind, length = struct.unpack_from("=B3xI", head)
-        if kind not in (messages.REPLY, messages.GENERIC_EVENT) or not length:
+        if kind not in (x11.REPLY, x11.GENERIC_EVENT) or not length:
             return memoryview(b"")
         nbytes = 4 * length
-        if kind == messages.REPLY and (into := self._answer_to(head).into) is not None:
+        if kind == x11.REPLY and (into := self._answer_to(head).into) is not None:
             if into.nbytes == nbytes:
                 return into
             nbytes = _MOST + 1
@@ -245,13 +262,13 @@ class Connection:
 
     def _take(self, head: bytes, body: memoryview) -> None:
         kind = head[0]
-        if kind == messages.REPLY:
+        if kind == x11.REPLY:
             answer = self._answer_to(head)
             data = head if answer.into is not None else head + body
             self._expected.popleft()
             answer.end(data)
-        elif kind == messages.ERROR:
-            said = messages.request_that_failed(head, self.majors)
+        elif kind == x11.ERROR:
+            said = x11.request_that_failed(head, self.majors)
             error = ScreenError(f"the X server of {self.name} refused: {said}")
             answer = self._answer_to(head)
             self._expected.popleft()
@@ -273,8 +290,8 @@ class Connection:
                 raise self._fail(f"the X server of {self.name} leaves a reply out")
             self._expected.popleft()
             first.end()
-        if head[0] == messages.ERROR:  # of a request without a reply
-            said = messages.request_that_failed(bytes(head), self.majors)
+        if head[0] == x11.ERROR:  # of a request without a reply
+            said = x11.request_that_failed(bytes(head), self.majors)
             raise self._fail(f"the X server of {self.name} refused: {said}")
         raise self._fail(f"the X server of {self.name} answers what nobody has asked")
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozerocopy.capture import messages
+from aiozerocopy.capture import x11
 from aiozerocopy.capture.errors import ScreenError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiozerocopy.capture.connection import Connection
-    from aiozerocopy.capture.messages import Rectangle
+    from aiozerocopy.capture.x11 import Rectangle
 
 CLOSE = 16  # rows that cost less to copy than a request costs
 Rows = list[tuple[int, int]]  # from, and up to but without
@@ -48,8 +48,8 @@ class Damage:
         self._connection = connection
         self._account, self._taken = connection.new_id(), connection.new_id()
         root = connection.setup.root
-        connection.tell(messages.create_damage(self._damage, self._account, root))
-        connection.tell(messages.create_region(self._xfixes, self._taken))
+        connection.tell(x11.create_damage(self._damage, self._account, root))
+        connection.tell(x11.create_region(self._xfixes, self._taken))
         connection.listeners.append(self._hear)
         self._region = region
         self._stale: list[Rows] = [self._all] * slots
@@ -71,12 +71,10 @@ class Damage:
     async def take(self) -> None:
         """Note what was drawn since the last time."""
         self.has_news = False
-        self._connection.tell(
-            messages.take_damage(self._damage, self._account, self._taken)
-        )
-        asked = self._connection.ask(messages.fetch_region(self._xfixes, self._taken))
+        self._connection.tell(x11.take_damage(self._damage, self._account, self._taken))
+        asked = self._connection.ask(x11.fetch_region(self._xfixes, self._taken))
         try:
-            found = messages.rectangles(await self._connection.answer(asked))
+            found = x11.rectangles(await self._connection.answer(asked))
         except BaseException:  # it is lost, so all may have changed
             self._stale = [self._all for _ in self._stale]
             self.forget()

@@ -21,27 +21,25 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from aiozerocopy.capture import cursor as pointer
-from aiozerocopy.capture import messages
+from aiozerocopy.capture import x11
 from aiozerocopy.capture.connection import Connection
 from aiozerocopy.capture.damage import Damage
 from aiozerocopy.capture.display import Display
 from aiozerocopy.capture.errors import ScreenChanged, ScreenError
-from aiozerocopy.capture.extensions import extensions_of
-from aiozerocopy.capture.messages import Rectangle
 from aiozerocopy.capture.monitors import list_monitors
 from aiozerocopy.capture.pace import Pace
 from aiozerocopy.capture.slots import HAS_FILES, ScreenPool, Screenshot
+from aiozerocopy.capture.x11 import Rectangle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Sequence
     from fractions import Fraction
-    from types import TracebackType
 
     from typing_extensions import Self
 
     from aiozerocopy.capture.connection import Answer
     from aiozerocopy.capture.damage import Rows
-    from aiozerocopy.capture.messages import Cursor
+    from aiozerocopy.capture.x11 import Cursor
     from aiozerocopy.pool import Frame
 
 _SHM_WITH_FDS = (1, 2)
@@ -120,11 +118,11 @@ class X11Screen:
         self._setup = setup = connection.setup
         self.pix_fmt: str = setup.pix_fmt
         self.lane: str = "socket"
-        self._extensions = await extensions_of(connection)
+        self._extensions = await connection.extensions()
         connection.listeners.append(self._hear)
-        connection.tell(messages.watch_size(setup.root))
-        geometry = connection.ask(messages.get_geometry(setup.root))
-        self._whole = messages.geometry(await connection.answer(geometry))
+        connection.tell(x11.watch_size(setup.root))
+        geometry = connection.ask(x11.get_geometry(setup.root))
+        self._whole = x11.geometry(await connection.answer(geometry))
         self._changed_to: Rectangle | None = None
         self.region: Rectangle = await self._region(connection)
         self.size: tuple[int, int] = self.region[2:]
@@ -196,12 +194,12 @@ class X11Screen:
         """Give the server the pool's file.  Between us may be somebody who passes no
         fds on."""
         shm, _ = self._extensions["MIT-SHM"]
-        version = await connection.answer(connection.ask(messages.shm_version(shm)))
-        if messages.shm_version_of(version) < _SHM_WITH_FDS:
+        version = await connection.answer(connection.ask(x11.shm_version(shm)))
+        if x11.shm_version_of(version) < _SHM_WITH_FDS:
             return False
         segment = connection.new_id()
-        attached = connection.check(messages.shm_attach_fd(shm, segment), fd)
-        await connection.answer(connection.ask(messages.get_input_focus()))
+        attached = connection.check(x11.shm_attach_fd(shm, segment), fd)
+        await connection.answer(connection.ask(x11.get_input_focus()))
         self._segment = segment
         return attached.error is None
 
@@ -231,7 +229,7 @@ class X11Screen:
             cursor = self._ask_cursor(connection)
             await self._fetch(connection, frame, [(0, self.size[1])])
             if cursor is not None:
-                self._draw(messages.cursor(await connection.answer(cursor)), frame)
+                self._draw(x11.cursor(await connection.answer(cursor)), frame)
             return self._screenshot(frame.view, frame, None, number)
 
     def frames(
@@ -306,18 +304,18 @@ class X11Screen:
         part = Rectangle(x, y + top, width, bottom - top)
         first, last = top * self._row_bytes, bottom * self._row_bytes
         if self.lane == "socket":
-            request = messages.get_image(root, part)
+            request = x11.get_image(root, part)
             return connection.ask(request, into=frame.view[first:last])
         shm, _ = self._extensions["MIT-SHM"]
         offset = self.pool.offset_of(self.pool.number_of(frame.view)) + first
-        request = messages.shm_get_image(shm, root, part, self._segment, offset)
+        request = x11.shm_get_image(shm, root, part, self._segment, offset)
         return connection.ask(request, keeps=frame.view)
 
     async def _explain(self, connection: Connection) -> None:
         """A refusal may be the first that we hear of a new size."""
         if connection.lost is None:
-            geometry = connection.ask(messages.get_geometry(self._setup.root))
-            self._resize(messages.geometry(await connection.answer(geometry)))
+            geometry = connection.ask(x11.get_geometry(self._setup.root))
+            self._resize(x11.geometry(await connection.answer(geometry)))
             self._usable()
 
     def _screenshot(
@@ -339,7 +337,7 @@ class X11Screen:
         if not self._cursor:
             return None
         xfixes, _ = self._extensions["XFIXES"]
-        return connection.ask(messages.get_cursor(xfixes))
+        return connection.ask(x11.get_cursor(xfixes))
 
     def _draw(self, cursor: Cursor, frame: Frame) -> Rectangle | None:
         return pointer.draw(cursor, frame.array, self.region, self.pix_fmt)
@@ -384,7 +382,7 @@ class X11Screen:
         asked = self._ask_cursor(connection)
         if asked is None:
             return None
-        before, cursor = self._seen, messages.cursor(await connection.answer(asked))
+        before, cursor = self._seen, x11.cursor(await connection.answer(asked))
         self._seen = cursor
         if before is None or before[:2] != cursor[:2]:
             damage.note([one.place for one in (before, cursor) if one is not None])
@@ -394,8 +392,8 @@ class X11Screen:
 
     def _hear(self, event: bytes) -> None:
         """An event of the server."""
-        if event[0] & 0x7F == messages.CONFIGURE_NOTIFY:
-            window, size = messages.new_size(event)
+        if event[0] & 0x7F == x11.CONFIGURE_NOTIFY:
+            window, size = x11.new_size(event)
             if window == self._setup.root:
                 self._resize(size)
 
@@ -425,12 +423,7 @@ class X11Screen:
             self.pool.close()
             self._connection.close()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def __del__(self) -> None:

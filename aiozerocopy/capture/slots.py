@@ -13,7 +13,7 @@ from aiozerocopy.pool import Frame, FramePool
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozerocopy.capture.messages import Rectangle
+    from aiozerocopy.capture.x11 import Rectangle
 
 HAS_FILES = hasattr(os, "memfd_create")
 

@@ -37,8 +37,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy.compat._fd_queue import FdQueue
-from aiozerocopy.compat._source import Source
+from aiozerocopy.compat._fd_queue import FdQueue, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
