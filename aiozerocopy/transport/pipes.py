@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from aiozerocopy._core.channel import IN, OUT, Channel
 from aiozerocopy._core.receiving import ReceiveStream
-from aiozerocopy.transport.connecting import made
+from aiozerocopy.transport.connections import made
 from aiozerocopy.transport.lifetime import aborted_if_it_fails
 from aiozerocopy.transport.reading import Reading
 from aiozerocopy.transport.writing import Out, Writing

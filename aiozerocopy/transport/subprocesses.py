@@ -19,10 +19,10 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from aiozerocopy._core.channel import IN, OUT, OWN, Channel
 from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
+from aiozerocopy.transport.asyncio_streams import LIMIT
 from aiozerocopy.transport.lifetime import aborted_if_it_fails
 from aiozerocopy.transport.pipes import In, ReadPipeTransport, WritePipeTransport
 from aiozerocopy.transport.readiness import readiness_in
-from aiozerocopy.transport.streams import LIMIT
 from aiozerocopy.transport.writing import Out
 
 if TYPE_CHECKING:

@@ -24,9 +24,7 @@ import enum
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._net.tls_session import Session
-from aiozerocopy.transport.tls_inbox import Inbox
-from aiozerocopy.transport.tls_outbox import Outbox
-from aiozerocopy.transport.tls_upper import Upper
+from aiozerocopy.transport.tls_parts import Inbox, Outbox, Upper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -351,7 +349,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._wire.close()
 
     def _fail(self, error: BaseException) -> None:
-        """Be it what it is, the connection ends by it."""
+        """Close the connection because of this error."""
         if self._state is not State.CLOSED:
             self._state = State.CLOSED
             self._error = error

@@ -1,19 +1,21 @@
-"""create_connection and create_unix_connection, as the loop has them."""
+"""create_connection, create_unix_connection, connect_accepted_socket and start_tls, as
+the loop has them."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import itertools
 import socket
 import sys
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiozerocopy._net.connecting import connected_unix, located
 from aiozerocopy._net.happy_eyeballs import connect_first
 from aiozerocopy.transport.sockets import transport_over
 from aiozerocopy.transport.tls import TLSTransport
-from aiozerocopy.transport.tls_options import for_client, for_server
+from aiozerocopy.transport.tls_options import TLSOptions, for_client, for_server
 
 if TYPE_CHECKING:
     import os
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from aiozerocopy._net.happy_eyeballs import Candidate
     from aiozerocopy.transport.lifetime import Lifetime
     from aiozerocopy.transport.sockets import SocketTransport
-    from aiozerocopy.transport.tls_options import TLSOptions
 
     Connected = SocketTransport | TLSTransport
 
@@ -129,6 +130,50 @@ async def connect_accepted_socket(
     return await begun(protocol_factory, sock, options, is_given=True)
 
 
+async def start_tls(
+    transport: asyncio.BaseTransport,
+    protocol: asyncio.BaseProtocol,
+    sslcontext: tls.SSLContext,
+    *,
+    server_side: bool = False,
+    server_hostname: str | None = None,
+    ssl_handshake_timeout: float | None = None,
+    ssl_shutdown_timeout: float | None = None,
+) -> TLSTransport:
+    """Go on under TLS where a connection has begun without.
+
+    The arguments are those of `asyncio.loop.start_tls`.  Returns the transport that the
+    protocol has from now on; it must not use the old one any more.  That may be any
+    `asyncio.Transport` which belongs to a loop for Unix.
+
+    Raises:
+        ssl.SSLError, ConnectionError: the handshake failed; the connection is lost.
+        TypeError: ``sslcontext`` is no context.
+        ValueError: a timeout is not positive.
+    """
+    options = TLSOptions(
+        sslcontext,
+        server_side,
+        server_hostname,
+        ssl_handshake_timeout,
+        ssl_shutdown_timeout,
+    )
+    ready = asyncio.get_running_loop().create_future()
+    wire: Any = transport
+    upper = TLSTransport(protocol, options, ready, is_made=True)
+    if wire.is_closing():
+        raise ConnectionResetError("the connection was closed before the handshake")
+    try:
+        wire.set_protocol(upper)
+        upper.connection_made(wire)
+        wire.resume_reading()
+        await ready
+    except BaseException:
+        upper.abort()
+        raise
+    return upper
+
+
 def check_stream(sock: socket.socket) -> None:
     if sock.type != socket.SOCK_STREAM:
         raise ValueError(f"A Stream Socket was expected, got {sock!r}")
@@ -215,9 +260,11 @@ async def _look_up(
     host: str | None, port: int | str | None, family: int, proto: int, flags: int
 ) -> list[Candidate]:
     if host and isinstance(port, int) and not flags:
-        kind = _family_of(host)
-        if kind is not None and family in (0, kind):
-            return [(kind, (host, port))]
+        with contextlib.suppress(ValueError):  # of a name
+            is_v6 = ipaddress.ip_address(host).version == 6
+            kind = socket.AF_INET6 if is_v6 else socket.AF_INET
+            if family in (0, kind):
+                return [(kind, (host, port))]
     found = await asyncio.get_running_loop().getaddrinfo(
         host or None,
         port,
@@ -230,15 +277,6 @@ async def _look_up(
     if not candidates:
         raise OSError("getaddrinfo() returned empty list")
     return list(candidates)  # type: ignore[arg-type]
-
-
-def _family_of(host: str) -> socket.AddressFamily | None:
-    """That of an IP address; None for a name."""
-    try:
-        version = ipaddress.ip_address(host).version
-    except ValueError:
-        return None
-    return socket.AF_INET6 if version == 6 else socket.AF_INET
 
 
 def _interleaved(candidates: Sequence[Candidate], first: int) -> list[Candidate]:

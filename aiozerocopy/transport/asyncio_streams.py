@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy.transport.connecting import create_connection, create_unix_connection
-from aiozerocopy.transport.serving import create_server, create_unix_server
+from aiozerocopy.transport.connections import create_connection, create_unix_connection
+from aiozerocopy.transport.server import create_server, create_unix_server
 
 if TYPE_CHECKING:
     import os
