@@ -96,7 +96,7 @@ class TrioSendStream(trio.abc.SendStream):
     def fileno(self) -> int:
         """The stream's own fd; -1 if closed.
 
-        Whoever waits for it in trio is told before it closes.
+        A task that waits for it in trio is told before it closes.
         """
         return self._sender.fileno()
 

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import warnings
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.borrows import Operation, Port
@@ -54,15 +55,13 @@ class Source:
             return False  # a memoryview that the program has released since
 
 
+@dataclass(eq=False)
 class Transfer:
     """A source on its way, and the memory that is sent."""
 
-    def __init__(
-        self, source: Source, copy: mmap.mmap | None, operation: Operation
-    ) -> None:
-        self.source = source
-        self.copy = copy
-        self.operation = operation
+    source: Source
+    copy: mmap.mmap | None
+    operation: Operation
 
 
 class FdQueue:
@@ -198,7 +197,7 @@ class FdQueue:
             self._wait(left)
 
     def _wait(self, seconds: float | None = None) -> None:
-        """Wait for the next news, as the one who listens or as one of the others."""
+        """Wait for news: listen to C, unless another thread does that."""
         if self._is_heard:
             self._changed.wait(seconds)
             return
@@ -215,8 +214,8 @@ class FdQueue:
             self._changed.notify_all()
 
     def _collect(self) -> None:
-        """What has ended gives its memory back.  Left to the one who listens: news
-        that another took would never wake him."""
+        """Take what has ended out of the queue.  Only the thread that listens may: news
+        that another thread took would never wake it."""
         if self._is_heard:
             return
         self._port.drain()

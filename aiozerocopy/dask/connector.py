@@ -25,7 +25,7 @@ class StreamConnector(Connector):
         Raises:
             OSError: nobody answered.
             FatalCommClosedError: TLS failed, and would fail again.
-            ValueError: the address is none.
+            ValueError: not an address.
             RuntimeError: this protocol has no TLS, and Dask is told to encrypt.
         """
         if not self.encrypted:

@@ -57,7 +57,7 @@ class StreamListener(BaseListener):
         of the machine; ``connection_args`` are those of Dask's `Security`.
 
         Raises:
-            ValueError: the address is none.
+            ValueError: not an address.
             RuntimeError: this protocol has no TLS, and Dask is told to encrypt.
         """
         super().__init__()

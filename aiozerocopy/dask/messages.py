@@ -18,6 +18,7 @@ large buffer is gone, its memory waits here for the next buffer of about that si
 
 from __future__ import annotations
 
+import itertools
 import struct
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -36,10 +37,10 @@ if TYPE_CHECKING:
     Frame = bytes | bytearray | memoryview
 
 NUMBER = 8  # bytes
-# Neighbours up to this size are sent as one buffer: to borrow one costs more than to
-# copy so much.
+# Neighbours up to this size are sent as one buffer: copying these bytes costs less than
+# borrowing one more buffer.
 SMALL = 8 << 10
-# What an array may keep alive with it: so many bytes, or this part of its own size.
+# An array may keep LITTLE bytes alive with it, or a PARTth of its own size.
 LITTLE, PART = 2048, 20
 
 LARGE = 1 << 20  # bytes of memory that waits; malloc keeps what is smaller anyway
@@ -70,8 +71,8 @@ def pack(frames: Sequence[Frame]) -> tuple[list[Frame], int]:
 def _in_first_block(frames: Sequence[Frame], sizes: Sequence[int]) -> int:
     """How many frames go into the first block.
 
-    Bytes do: what was pickled or compressed.  So does the first other buffer, if there
-    is but little before it, and with it what else is of the same object.
+    Bytes do: what was pickled or compressed.  So does the first other buffer, if only a
+    little is before it, and with it whatever is of the same object.
     """
     kept: object = None
     before = 0
@@ -89,17 +90,9 @@ def _in_first_block(frames: Sequence[Frame], sizes: Sequence[int]) -> int:
 def _joined(buffers: Iterable[Frame]) -> list[Frame]:
     """The same bytes in fewer buffers: small neighbours become one."""
     pieces: list[Frame] = []
-    small: list[Frame] = []
-    for buffer in buffers:
-        if len(buffer) <= SMALL:
-            small.append(buffer)
-            continue
-        if small:
-            pieces.append(b"".join(small))
-            small.clear()
-        pieces.append(buffer)
-    if small:
-        pieces.append(b"".join(small))
+    for are_small, group in itertools.groupby(buffers, lambda one: len(one) <= SMALL):
+        run = list(group)
+        pieces += [b"".join(run)] if are_small else run
     return pieces
 
 
@@ -137,7 +130,7 @@ async def receive_rest(source: Source, first: int) -> list[memoryview]:
 
 
 async def _receive(source: Source, nbytes: int) -> memoryview:
-    """So many bytes, in memory of their own."""
+    """The next ``nbytes`` bytes, in memory of their own."""
     if nbytes > MEMORY_LIMIT:
         raise NotAMessage(
             f"{nbytes:,} bytes are announced, more than there is memory: either this "
@@ -187,7 +180,7 @@ def memory_for(nbytes: int) -> memoryview:
 
 
 def _popped(nbytes: int) -> memoryview | None:
-    """Some that is large enough, but not much larger; None if there is none."""
+    """Memory that is large enough, but not much larger; None if none waits."""
     for key, memory in tuple(_waiting.items()):
         fits = nbytes <= len(memory) <= nbytes + nbytes // 8
         if fits and _waiting.pop(key, None) is not None:

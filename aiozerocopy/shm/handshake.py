@@ -8,7 +8,6 @@ listens) is turned away and does not disturb the listener.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import os
@@ -33,7 +32,7 @@ Path = str | bytes | os.PathLike[str]
 
 log: logging.Logger = logging.getLogger("aiozerocopy")
 
-PACKETS = socket.SOCK_SEQPACKET
+RING_SOCKET = socket.AF_UNIX, socket.SOCK_SEQPACKET
 BACKLOG = 8
 NOBODY_YET = 0.01  # seconds between attempts to connect
 MOST = 1 << 39  # capacity
@@ -92,7 +91,9 @@ def listen_ring(
             raise located(
                 error, f"no memory for a ring of {capacity:,} bytes"
             ) from error
-        listener = listen_unix(where, 0o666 if any_user else 0o600, BACKLOG, PACKETS)
+        listener = listen_unix(
+            where, 0o666 if any_user else 0o600, BACKLOG, RING_SOCKET[1]
+        )
         try:
             with anyio.fail_after(timeout):
                 while not await _is_taken(end, listener, any_user):
@@ -107,7 +108,7 @@ def listen_ring(
 
 
 async def _is_taken(end: RingEnd, listener: Listener, any_user: bool) -> bool:
-    """Offer the ring to who comes next."""
+    """Offer the ring to the next process that connects; did it take it?"""
     await anyio.wait_readable(listener.sock)
     try:
         sock, _ = listener.sock.accept()
@@ -152,38 +153,30 @@ def connect_ring(
         await anyio.lowlevel.checkpoint()
         is_there = False
         try:
-            with anyio.fail_after(timeout):
-                with await _connected(where, timeout is not None) as sock:
-                    is_there = True
-                    return Ring(await _ask(sock, role, any_user), spin)
+            with anyio.fail_after(timeout), socket.socket(*RING_SOCKET) as sock:
+                await _connect(sock, where, timeout is not None)
+                is_there = True
+                return Ring(await _ask(sock, role, any_user), spin)
         except OSError as error:
             raise located(_worded(error, is_there), f"no ring at {where!r}") from error
 
     return Opening(connect())
 
 
-async def _connected(path: str | bytes, is_patient: bool) -> socket.socket:
-    with contextlib.ExitStack() as undo:
-        sock = undo.enter_context(socket.socket(socket.AF_UNIX, PACKETS))
-        sock.setblocking(False)
-        # No fd tells when it is worth another try.
-        while not _connect(sock, path, is_patient):  # noqa: ASYNC110
-            await anyio.sleep(NOBODY_YET)
-        undo.pop_all()
-        return sock
-
-
-def _connect(sock: socket.socket, path: str | bytes, is_patient: bool) -> bool:
-    """Not if the listener's backlog is full, or nobody listens yet."""
-    try:
-        sock.connect(path)
-    except BlockingIOError:
-        return False
-    except (FileNotFoundError, ConnectionRefusedError):
-        if is_patient:
-            return False
-        raise
-    return True
+async def _connect(sock: socket.socket, path: str | bytes, is_patient: bool) -> None:
+    """Connect as soon as the listener's backlog has room, and somebody listens if we
+    are patient.  No fd tells when it is worth another try."""
+    sock.setblocking(False)
+    while True:
+        try:
+            sock.connect(path)
+            return
+        except BlockingIOError:
+            pass  # the backlog is full
+        except (FileNotFoundError, ConnectionRefusedError):
+            if not is_patient:
+                raise
+        await anyio.sleep(NOBODY_YET)
 
 
 def _worded(error: OSError, is_there: bool) -> OSError:
@@ -258,7 +251,7 @@ async def _ask(sock: socket.socket, role: int, any_user: bool) -> RingEnd:
         if not any_user:
             _checked(ring_end.check_user(number))
         asked = ring_end.ask(number, role)
-        if asked != -errno.EPIPE:  # (who has refused us at once has said why)
+        if asked != -errno.EPIPE:  # (a peer that hung up at once has said why)
             _checked(asked)
         _checked(await _when_ready(sock, lambda: end.hear_offer(number)), role)
     return end

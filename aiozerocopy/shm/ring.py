@@ -20,8 +20,6 @@ from aiozerocopy.shm.sender import Sender
 from aiozerocopy.shm.slot import Slot
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Buffer, Self
 
 BATCH = 256  # records
@@ -88,7 +86,7 @@ class Ring:
         await self._sender().send(buffers, type_id)
 
     def reserve(self, nbytes: int, type_id: int = 0) -> Slot:
-        """Room for a record of up to so many bytes, to be filled in place::
+        """Room for a record of up to ``nbytes`` bytes, to be filled in place::
 
             async with ring.reserve(nbytes) as slot:
                 slot.array("float32")[:] = 1
@@ -125,7 +123,7 @@ class Ring:
 
         Raises:
             EndOfStream: the producer has closed the ring, and all was received.
-            StreamBroken: the same, but it died, or it broke the ring's rules.
+            StreamBroken: the producer died, or broke the ring's rules.
             StreamClosed: this side is closed.
             BusyResourceError: another task is receiving.
         """
@@ -134,7 +132,7 @@ class Ring:
         return await self._receiver().receive(1, only_record)
 
     async def receive_batch(self, most: int = BATCH) -> Batch:
-        """The records that are there, at least one and at most so many.
+        """The records that are there: at least one, and ``most`` at most.
 
         Raises: as `receive`.
         """
@@ -149,7 +147,8 @@ class Ring:
         ``await ring.route(7).receive()``, in any number of tasks.
 
         From then on `receive` gives the others only, and `receive_batch` is refused.
-        Records wait in the ring for whoever takes their type: if nobody does, it fills.
+        A record waits in the ring until its type is received: if no task does that, the
+        ring fills.
         """
         _check_type(type_id)
         if self._routes is None:
@@ -216,12 +215,7 @@ class Ring:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def __del__(self) -> None:

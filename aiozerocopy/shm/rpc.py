@@ -5,7 +5,7 @@ The states of a call, on the side that calls
     asked       the other side has it, or will have it
     answered    by a result, an error, or the end of a ring
     forgotten   its caller was cancelled, or its time is up: a record says so as soon
-                as there is room for it; an answer that comes all the same is dropped
+                as there is room for it; an answer that comes later is dropped
 
 Nobody runs in the background.  Of the tasks that wait for an answer one reads the ring,
 hands the answers out, and when it has its own lets another one read.
@@ -87,7 +87,7 @@ class Request(Record):
 
 
 class _Call:
-    """One that is on its way."""
+    """A call that waits for its answer."""
 
     def __init__(self) -> None:
         self.answer: Record | Exception | None = None
@@ -106,7 +106,7 @@ class _Call:
             self._event.set()
 
     async def wait(self) -> None:
-        """Return when it was answered, or may read."""
+        """Return when it was answered, or may read the ring."""
         self._event = anyio.Event()
         try:
             await self._event.wait()
@@ -199,14 +199,14 @@ class Rpc:
         except (anyio.EndOfStream, StreamBroken, StreamClosed) as error:
             self._fail(error)
         finally:
-            # (also one that was cancelled just when it was to read)
+            # (also after a call that was cancelled just when it was to read)
             if self._reader is call:
                 self._reader = None
             if self._reader is None:
                 self._appoint()
 
     def _appoint(self) -> None:
-        """Wake one that waits, to read."""
+        """Wake one of the waiting calls, to read the ring."""
         for call in self._calls.values():
             if call.waits:
                 call.wake()
@@ -230,7 +230,7 @@ class Rpc:
         record.release()
 
     def _fail(self, error: Exception) -> None:
-        """No answer will come any more."""
+        """End all calls: no answer will come any more."""
         if isinstance(error, anyio.EndOfStream):
             error = StreamBroken("the other side has closed the Rpc")
         self._failure = error
@@ -259,8 +259,8 @@ class Rpc:
         time is up, is cancelled.  What the handler raises is told to the caller, who
         gets it as `RemoteError`.
 
-        A request is in the ring's own memory until nothing refers to it: who keeps
-        many of them lets the ring run full.
+        A request is in the ring's own memory until nothing refers to it: keep many, and
+        the ring runs full.
 
         Raises:
             StreamBroken: the other side has died, or has sent what is no call.

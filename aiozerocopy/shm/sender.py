@@ -161,7 +161,7 @@ class Sender(Side):
         is_first = True
         while True:
             self.enter()
-            self.end.rollback()  # (the same)
+            self.end.rollback()  # (as in _send_now)
             reserved = self.end.reserve(nbytes)
             if isinstance(reserved, memoryview):
                 return reserved

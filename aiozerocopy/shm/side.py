@@ -46,7 +46,7 @@ class Bell:
                 self._loop.watch(fd, self._hear)
                 self._watched.add(fd)
         except BaseException:
-            self._close()  # the peer must hear that nobody comes
+            self._close()  # so that the peer hears that we do not come
             raise
 
     def is_current(self) -> bool:
@@ -54,7 +54,7 @@ class Bell:
         return runs_here(self._loop)
 
     async def wait(self) -> None:
-        """Return when something has changed, or without that."""
+        """Return when something may have changed."""
         await self._loop.park(self)
 
     def listen(self, listener: Callable[[], object]) -> None:
@@ -102,7 +102,7 @@ class Side:
         self._spent = 0  # of the loop's budget, by calls that finished at once
 
     def enter(self) -> None:
-        """Refuse what cannot be done here, or no more."""
+        """Refuse a call in a child or another loop, and after the end."""
         if self.end.inherited:
             raise StreamClosed(
                 "the ring belongs to the parent process, and this is a forked child: "
@@ -121,7 +121,7 @@ class Side:
             await self.bell.yield_to_loop()
 
     def leave(self, clean: bool) -> None:
-        """Close: the peer is told so, or sees what it sees if we die."""
+        """Close.  The peer is told so if ``clean``; else it is as if we had died."""
         if not self.end.inherited and not self.closed:
             self.end.leave(clean)
             self.bell.close()

@@ -76,7 +76,7 @@ class Slot(Lent):
         """Give the record to the consumer, or its first ``nbytes`` bytes.
 
         Raises:
-            ValueError: the slot is over, or has not so many bytes.
+            ValueError: the slot is over, or has fewer bytes.
             StreamBroken, StreamClosed: as for `Ring.send`.
         """
         n = self.nbytes if nbytes is None else nbytes
