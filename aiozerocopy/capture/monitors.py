@@ -34,9 +34,8 @@ async def monitors(display: str | None = None) -> list[Monitor]:
     connection = await Connection.open(Display.named(display))
     try:
         randr = (await connection.extensions()).get("RANDR", (0, 0))[0]
-        asked = connection.ask(x11.get_geometry(connection.setup.root))
-        whole = x11.geometry(await connection.answer(asked))
-        return await list_monitors(connection, randr, whole)
+        geometry = await connection.query(x11.get_geometry(connection.setup.root))
+        return await list_monitors(connection, randr, x11.geometry(geometry))
     finally:
         connection.close()
 
@@ -44,17 +43,15 @@ async def monitors(display: str | None = None) -> list[Monitor]:
 async def list_monitors(
     connection: Connection, randr: int, whole: Rectangle
 ) -> list[Monitor]:
-    """The same; ``randr`` is the extension's number, 0 without it."""
+    """The monitors; ``randr`` is the extension's number, 0 without it."""
     if not randr:
         return [Monitor("screen", whole, is_primary=True)]
-    asked = connection.ask(x11.get_monitors(randr, connection.setup.root))
-    entries = x11.monitors(await connection.answer(asked))
+    reply = await connection.query(x11.get_monitors(randr, connection.setup.root))
+    entries = x11.monitors(reply)
     names = [connection.ask(x11.get_atom_name(entry.atom)) for entry in entries]
     found = [
         Monitor(
-            x11.atom_name(await connection.answer(name)),
-            entry.place,
-            entry.is_primary,
+            x11.atom_name(await connection.answer(name)), entry.place, entry.is_primary
         )
         for entry, name in zip(entries, names, strict=True)
     ]

@@ -55,8 +55,8 @@ class X11Screen:
     that name; it stays as it was when the screen was opened.  ``cursor`` draws the
     mouse's pointer over it, for which NumPy is needed.
 
-    The pictures lie in ``slots`` slots and never more: who wants the next one waits
-    until one of them is free.  A slot is free when its frame is released and all views,
+    The pictures lie in ``slots`` slots and never more: the next one waits until one of
+    them is free.  A slot is free when its frame is released and all views,
     arrays and sends of it are gone.  After `aclose`, and when the server has gone,
     frames that are out stay valid.
 
@@ -121,8 +121,8 @@ class X11Screen:
         self._extensions = await connection.extensions()
         connection.listeners.append(self._hear)
         connection.tell(x11.watch_size(setup.root))
-        geometry = connection.ask(x11.get_geometry(setup.root))
-        self._whole = x11.geometry(await connection.answer(geometry))
+        geometry = await connection.query(x11.get_geometry(setup.root))
+        self._whole = x11.geometry(geometry)
         self._changed_to: Rectangle | None = None
         self.region: Rectangle = await self._region(connection)
         self.size: tuple[int, int] = self.region[2:]
@@ -191,15 +191,15 @@ class X11Screen:
         return ScreenPool(shape, dtype, self._slots, in_file=False)
 
     async def _attach(self, connection: Connection, fd: int) -> bool:
-        """Give the server the pool's file.  Between us may be somebody who passes no
-        fds on."""
+        """Give the server the pool's file; False if it cannot have it, as when a proxy
+        between us passes no fds on."""
         shm, _ = self._extensions["MIT-SHM"]
-        version = await connection.answer(connection.ask(x11.shm_version(shm)))
+        version = await connection.query(x11.shm_version(shm))
         if x11.shm_version_of(version) < _SHM_WITH_FDS:
             return False
         segment = connection.new_id()
         attached = connection.check(x11.shm_attach_fd(shm, segment), fd)
-        await connection.answer(connection.ask(x11.get_input_focus()))
+        await connection.query(x11.get_input_focus())
         self._segment = segment
         return attached.error is None
 
@@ -247,7 +247,7 @@ class X11Screen:
         pictures.
 
         Raises: as `grab`, there or when a picture is asked for; ValueError for a rate
-            that is none, ScreenError if the server does not tell of damage.
+            that is not positive, ScreenError if the server does not tell of damage.
         """
         if rate is not None and not 0 < rate < math.inf:
             raise ValueError(f"a rate is a positive number, not {rate}")
@@ -314,8 +314,8 @@ class X11Screen:
     async def _explain(self, connection: Connection) -> None:
         """A refusal may be the first that we hear of a new size."""
         if connection.lost is None:
-            geometry = connection.ask(x11.get_geometry(self._setup.root))
-            self._resize(x11.geometry(await connection.answer(geometry)))
+            geometry = await connection.query(x11.get_geometry(self._setup.root))
+            self._resize(x11.geometry(geometry))
             self._usable()
 
     def _screenshot(
@@ -398,7 +398,7 @@ class X11Screen:
                 self._resize(size)
 
     def _resize(self, size: Rectangle) -> None:
-        """A region that is still on the screen goes on."""
+        """Note a new size; a region that is still on the screen goes on."""
         if size == self._whole:
             return
         if self._wanted is not None and self._wanted.within(size) == self._wanted:
@@ -417,8 +417,8 @@ class X11Screen:
         return self._connection
 
     async def aclose(self) -> None:
-        """Let go of the server.  Frames that are out stay valid; who waits for one gets
-        ClosedResourceError."""
+        """Let go of the server.  Frames that are out stay valid; a task that waits for
+        one gets ClosedResourceError."""
         if self._connection is not None:
             self.pool.close()
             self._connection.close()

@@ -77,10 +77,7 @@ class FdQueue:
     """
 
     def __init__(
-        self,
-        number: int,
-        identity: os.stat_result,
-        on_end: Callable[[FdQueue], None],
+        self, number: int, identity: os.stat_result, on_end: Callable[[FdQueue], None]
     ) -> None:
         self.number = number
         self.device, self.inode = identity.st_dev, identity.st_ino

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiozerocopy._net.connecting import connected_unix, located
 from aiozerocopy._net.happy_eyeballs import connect_first
-from aiozerocopy.transport.sockets import transport_over
+from aiozerocopy.transport.socket_transport import transport_over
 from aiozerocopy.transport.tls import TLSTransport
 from aiozerocopy.transport.tls_options import TLSOptions, for_client, for_server
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy._net.happy_eyeballs import Candidate
     from aiozerocopy.transport.lifetime import Lifetime
-    from aiozerocopy.transport.sockets import SocketTransport
+    from aiozerocopy.transport.socket_transport import SocketTransport
 
     Connected = SocketTransport | TLSTransport
 
@@ -62,18 +62,30 @@ async def create_connection(
     options = for_client(
         ssl, host, server_hostname, ssl_handshake_timeout, ssl_shutdown_timeout
     )
-    if sock is None:
-        if host is None and port is None:
-            raise ValueError("host and port was not specified and no sock specified")
-        sock = await _connected(
-            *(host, port, family, proto, flags, local_addr),
-            *(happy_eyeballs_delay, interleave, all_errors),
-        )
-        return await begun(protocol_factory, sock, options)
-    if host is not None or port is not None:
-        raise ValueError("host/port and sock can not be specified at the same time")
-    check_stream(sock)
-    return await begun(protocol_factory, sock, options, is_given=True)
+    if sock is not None:
+        if host is not None or port is not None:
+            raise ValueError("host/port and sock can not be specified at the same time")
+        check_stream(sock)
+        return await begun(protocol_factory, sock, options, is_given=True)
+    if host is None and port is None:
+        raise ValueError("host and port was not specified and no sock specified")
+    if interleave is None:
+        interleave = 0 if happy_eyeballs_delay is None else 1
+    place = f"cannot connect to {host}:{port}"
+    if local_addr is not None:
+        place += f" from {local_addr}"
+    try:
+        candidates = await _look_up(host, port, family, proto, flags)
+        if interleave:
+            candidates = _interleaved(candidates, interleave)
+        sock = await connect_first(candidates, local_addr, happy_eyeballs_delay)
+    except OSError as error:
+        cause = error.__cause__
+        if all_errors and cause is not None and sys.version_info >= (3, 11):
+            errors = getattr(cause, "exceptions", [cause])
+            raise ExceptionGroup(place, errors) from None  # noqa: F821
+        raise located(error, place) from cause or error
+    return await begun(protocol_factory, sock, options)
 
 
 async def create_unix_connection(
@@ -220,47 +232,18 @@ async def made(transport: Lifetime) -> None:
     Raises: what it has raised.
     """
     try:
-        await asyncio.sleep(0)  # as the loop's own let others run
+        await asyncio.sleep(0)  # let others run, as the loop's own does
         transport.begin()
     except BaseException:
         transport.abort()
         raise
 
 
-async def _connected(
-    host: str | None,
-    port: int | str | None,
-    family: int,
-    proto: int,
-    flags: int,
-    local_addr: tuple[str, int] | None,
-    delay: float | None,
-    interleave: int | None,
-    all_errors: bool,
-) -> socket.socket:
-    if interleave is None:
-        interleave = 0 if delay is None else 1
-    place = f"cannot connect to {host}:{port}"
-    if local_addr is not None:
-        place += f" from {local_addr}"
-    try:
-        candidates = await _look_up(host, port, family, proto, flags)
-        if interleave:
-            candidates = _interleaved(candidates, interleave)
-        return await connect_first(candidates, local_addr, delay)
-    except OSError as error:
-        cause = error.__cause__
-        if all_errors and cause is not None and sys.version_info >= (3, 11):
-            errors = getattr(cause, "exceptions", [cause])
-            raise ExceptionGroup(place, errors) from None  # noqa: F821
-        raise located(error, place) from cause or error
-
-
 async def _look_up(
     host: str | None, port: int | str | None, family: int, proto: int, flags: int
 ) -> list[Candidate]:
     if host and isinstance(port, int) and not flags:
-        with contextlib.suppress(ValueError):  # of a name
+        with contextlib.suppress(ValueError):  # it is a name
             is_v6 = ipaddress.ip_address(host).version == 6
             kind = socket.AF_INET6 if is_v6 else socket.AF_INET
             if family in (0, kind):

@@ -17,7 +17,7 @@ from aiozerocopy._core.extras import optional
 from aiozerocopy.transport import (
     connections,
     files,
-    pipes,
+    pipe_transports,
     server,
     subprocesses,
 )
@@ -44,8 +44,8 @@ class _WithTransports(asyncio.AbstractEventLoop):
     connect_accepted_socket: Any = _method(connections.connect_accepted_socket)
     create_server: Any = _method(server.create_server)
     create_unix_server: Any = _method(server.create_unix_server)
-    connect_read_pipe: Any = _method(pipes.connect_read_pipe)
-    connect_write_pipe: Any = _method(pipes.connect_write_pipe)
+    connect_read_pipe: Any = _method(pipe_transports.connect_read_pipe)
+    connect_write_pipe: Any = _method(pipe_transports.connect_write_pipe)
     subprocess_exec: Any = _method(subprocesses.subprocess_exec)
     subprocess_shell: Any = _method(subprocesses.subprocess_shell)
     start_tls: Any = _method(connections.start_tls)

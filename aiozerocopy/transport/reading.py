@@ -48,7 +48,7 @@ class Reading(Lifetime, asyncio.ReadTransport):
         self._has_ended = False  # nothing will come any more
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """From now on this one gets what comes."""
+        """Give this protocol what comes from now on."""
         self._is_buffered = isinstance(protocol, asyncio.BufferedProtocol)
         super().set_protocol(protocol)
 
@@ -97,7 +97,7 @@ class Reading(Lifetime, asyncio.ReadTransport):
                 raise
 
     def _take(self) -> int:
-        """Give the protocol what has come, by one read; how many bytes that is."""
+        """Give the protocol what has come, by one read; return how many bytes."""
         if self._is_buffered:
             return self._read_into()
         data = self._read()
@@ -106,7 +106,7 @@ class Reading(Lifetime, asyncio.ReadTransport):
         return len(data)
 
     def _read(self) -> bytes:
-        """What came; nothing if nothing did, and then the reason was dealt with."""
+        """What has come; b"" if nothing did, and then the reason was dealt with."""
         try:
             if self._is_little:
                 data = os.read(self._fd, LITTLE)

@@ -10,12 +10,12 @@ import socket
 import sys
 from asyncio.trsock import TransportSocket
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiozerocopy._net.listening import Listener, listen_tcp, listen_unix
 from aiozerocopy.transport.connections import check_stream, check_unix
 from aiozerocopy.transport.readiness import readiness_in
-from aiozerocopy.transport.sockets import transport_over
+from aiozerocopy.transport.socket_transport import transport_over
 from aiozerocopy.transport.tls import TLSTransport
 from aiozerocopy.transport.tls_options import for_server
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import ssl as tls
     from collections.abc import Callable, Iterator, Sequence
 
-    from aiozerocopy.transport.sockets import SocketTransport
+    from aiozerocopy.transport.socket_transport import SocketTransport
     from aiozerocopy.transport.tls_options import TLSOptions
 
     Factory = Callable[[], asyncio.BaseProtocol]
@@ -62,25 +62,27 @@ async def create_server(
     factory = _under_tls(
         protocol_factory, for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
     )
-    if sock is not None:
-        if host is not None or port is not None:
-            raise ValueError("host/port and sock can not be specified at the same time")
-        check_stream(sock)
-        listeners = [_taken(sock, backlog)]
-    else:
-        if host is None and port is None:
-            raise ValueError("Neither host/port nor sock were specified")
-        hosts = [host] if host is None or isinstance(host, str) else list(host)
-        listen = partial(
-            listen_tcp,
-            backlog=backlog,
-            reuse_port=bool(reuse_port),
-            reuse_address=reuse_address is not False,
-            family=family,
-            flags=flags,
-        )
-        listeners = await _listen_on(hosts, port or 0, listen)
+    listeners: list[Listener] = []
     with _closed_if_it_fails(listeners):
+        if sock is not None:
+            if host is not None or port is not None:
+                raise ValueError(
+                    "host/port and sock can not be specified at the same time"
+                )
+            check_stream(sock)
+            listeners.append(_taken(sock, backlog))
+        elif host is None and port is None:
+            raise ValueError("Neither host/port nor sock were specified")
+        else:
+            hosts = [host] if host is None or isinstance(host, str) else host
+            for each in hosts:
+                listeners += await listen_tcp(
+                    *(each, port or 0, backlog, bool(reuse_port)),
+                    reuse_address=reuse_address is not False,
+                    family=family,
+                    flags=flags,
+                )
+                port = port or listeners[0].address[1]
         for listener in listeners if keep_alive else ():
             listener.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return await _served(listeners, factory, backlog, start_serving)
@@ -129,7 +131,7 @@ async def create_unix_server(
 
 
 def _under_tls(factory: Factory, options: TLSOptions | None) -> Factory:
-    """What makes a client's protocol, which TLS may stand below."""
+    """The factory, or one whose protocols stand on TLS."""
     return (lambda: TLSTransport(factory(), options)) if options else factory
 
 
@@ -137,17 +139,6 @@ def _taken(sock: socket.socket, backlog: int) -> Listener:
     sock.setblocking(False)
     sock.listen(backlog)
     return Listener(sock, sock.getsockname())
-
-
-async def _listen_on(
-    hosts: Sequence[str | None], port: int, listen: Any
-) -> list[Listener]:
-    listeners: list[Listener] = []
-    with _closed_if_it_fails(listeners):
-        for host in hosts:
-            listeners += await listen(host, port)
-            port = port or listeners[0].address[1]
-    return listeners
 
 
 @contextlib.contextmanager
@@ -254,9 +245,8 @@ class Server(asyncio.AbstractServer):
             self._readiness.watch(listener.sock.fileno(), accept)
 
     def _accept(self, listener: Listener) -> None:
-        """Somebody has come."""
         if self._readiness.inherited:
-            return  # to the parent
+            return  # the client has come to the parent
         for _ in range(self._burst):
             try:
                 sock, _ = listener.sock.accept()

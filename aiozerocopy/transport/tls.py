@@ -187,7 +187,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         await self._out.drained()
 
     def can_write_eof(self) -> bool:
-        """No."""
+        """No: see `write_eof`."""
         return False
 
     def write_eof(self) -> None:
@@ -246,7 +246,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         return self._in.room()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So many bytes of ciphertext arrived."""
+        """``nbytes`` bytes of ciphertext have arrived there."""
         self._in.arrived(nbytes)
         if self._state is State.SHAKING:
             self._shake()
@@ -254,7 +254,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._take_in()
 
     def eof_received(self) -> bool:
-        """The peer has ended the wire, be it with or without close_notify."""
+        """The peer has ended the wire, with or without close_notify."""
         self._wire_ended = True
         if self._state is State.SHAKING:
             self._fail(ConnectionResetError("the peer left during the TLS handshake"))

@@ -54,7 +54,7 @@ class Inbox:
         return _memory.sealed
 
     def arrived(self, nbytes: int) -> None:
-        """The wire has stored so much."""
+        """The wire has stored ``nbytes`` bytes there."""
         self._session.feed(_memory.sealed[:nbytes])
 
     def deliver(self, protocol: Any) -> bool:
@@ -86,7 +86,7 @@ class Inbox:
         return nbytes > 0
 
     def drop(self) -> None:
-        """Decrypt all that there is, for nobody."""
+        """Decrypt all that there is, and drop it."""
         while self._session.decrypt_into(_memory.plain):
             pass
 
@@ -105,7 +105,6 @@ class Outbox:
         self.wire_is_full = False
 
     def add(self, view: memoryview) -> None:
-        """Take a view of bytes in."""
         self._held.append(view)
         self.nbytes += view.nbytes
 
@@ -134,7 +133,6 @@ class Outbox:
             self._wake()
 
     def is_empty(self) -> bool:
-        """Is nothing waiting here?"""
         return not self._held
 
     def hand_on(self) -> None:
@@ -188,7 +186,7 @@ class Outbox:
 
 
 class Upper:
-    """Calls a program's protocol; each thing is told once, and in order."""
+    """Calls a program's protocol: each of its methods once, and in order."""
 
     def __init__(
         self,
@@ -199,14 +197,14 @@ class Upper:
         is_made: bool,
     ) -> None:
         self._loop = loop
-        self._ready = ready  # who waits for the handshake
+        self._ready = ready  # done when the handshake is
         self._is_made = is_made
         self._is_paused = False
         self._has_ended = False
         self.protocol: Any = protocol
 
     def made(self, transport: asyncio.BaseTransport) -> None:
-        """It has a transport, if it has not heard of one before."""
+        """Call connection_made, unless that was done before."""
         if not self._is_made:
             self._is_made = True
             self.protocol.connection_made(transport)
@@ -215,7 +213,7 @@ class Upper:
             ready.set_result(None)
 
     def lost(self, error: BaseException | None) -> None:
-        """It has none any more."""
+        """Call connection_lost."""
         ready, self._ready = self._ready, None
         if ready is not None and not ready.done():
             ready.set_exception(error or ConnectionAbortedError("it was closed"))
@@ -223,20 +221,20 @@ class Upper:
             self.protocol.connection_lost(error)
 
     def ended(self) -> bool:
-        """The peer sends nothing more; false if that shall be the end of all."""
+        """Call eof_received; False if the protocol wants the connection to end."""
         if self._has_ended:
             return True
         self._has_ended = True
         return bool(self.protocol.eof_received())
 
     def pause(self) -> None:
-        """It shall write no more for now."""
+        """Call pause_writing."""
         if self._is_made and not self._is_paused:
             self._is_paused = True
             self._tell_writer("pause_writing")
 
     def resume(self) -> None:
-        """It may write again."""
+        """Call resume_writing."""
         if self._is_paused:
             self._is_paused = False
             self._tell_writer("resume_writing")
@@ -250,6 +248,6 @@ class Upper:
             self.complain(f"protocol.{what}() failed", error)
 
     def complain(self, message: str, error: BaseException) -> None:
-        """Tell the loop what the protocol did wrong."""
+        """Tell the loop's handler what the protocol did wrong."""
         context = {"message": message, "exception": error, "protocol": self.protocol}
         self._loop.call_exception_handler(context)

@@ -27,6 +27,7 @@ class In(ReceiveStream):
     """The stream of a transport that reads."""
 
     def __init__(self, channel: Channel) -> None:
+        # (the channel may be collected first, and has no number then)
         self._name = f"<transport fd={channel.fileno()}>"
         super().__init__(channel)
 
