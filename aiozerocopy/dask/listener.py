@@ -139,13 +139,14 @@ class StreamListener(BaseListener):
 
     async def _serve(self, stream: Stream, address: Any) -> None:
         try:
-            comm = await self._comm_of(stream, address)
+            comm = await self._comm(stream, self.prefix + self._peer_location(address))
         except BaseException:
             stream.abort()
             raise
-        if comm is None:
+        if comm is None or self._sockets is None:
             stream.abort()
             return
+        comm.allow_offload = self.allow_offload
         try:
             await self.on_connection(comm)
         except CommClosedError:
@@ -158,17 +159,9 @@ class StreamListener(BaseListener):
         if inspect.isawaitable(result):
             await result
 
-    async def _comm_of(self, stream: Stream, address: Any) -> StreamComm | None:
-        """A comm for a new connection; None if there is to be none."""
-        peer = self.prefix + self._peer_location(address)
-        comm = await self._comm(stream, peer)
-        if comm is None or self._sockets is None:
-            return None
-        comm.allow_offload = self.allow_offload
-        return comm
-
     def _peer_location(self, address: Any) -> str:
         raise NotImplementedError
 
     async def _comm(self, stream: Stream, peer: str) -> StreamComm | None:
+        """A comm for a new connection; None if there is to be none."""
         raise NotImplementedError

@@ -49,12 +49,7 @@ import anyio
 from aiozerocopy._core.errors import StreamBroken
 from aiozerocopy.dask.comm import has_hung_up
 from aiozerocopy.dask.loan import Loan
-from aiozerocopy.dask.messages import (
-    NUMBER,
-    NotAMessage,
-    receive_number,
-    receive_rest,
-)
+from aiozerocopy.dask.messages import NUMBER, NotAMessage, receive_number, receive_rest
 from aiozerocopy.opening import reader_over
 
 if TYPE_CHECKING:
@@ -75,7 +70,10 @@ WHOLE, AGAIN = b"w", b"a"
 
 
 class LocalStream:
-    """A Unix socket's stream, which is this one's from the start, and its pipes."""
+    """A Unix socket's stream, which is this one's from the start, and its pipes.
+
+    A method raises what the stream's own does.
+    """
 
     def __init__(self, stream: UnixStream) -> None:
         self._stream = stream
@@ -84,12 +82,11 @@ class LocalStream:
         self._lends: bool | None = None  # None: there was no large message yet
         self._pipe: ReceiveStream | None = None
         self._was_offered = False
-        self._came: list[int] = []  # fds that are nobody's yet
+        self._came: list[int] = []  # fds that have come and are not in use yet
 
     # -- sending ------------------------------------------------------------------
 
     async def send(self, item: Buffer = b"", *more: Buffer) -> None:
-        """Send by the socket."""
         async with self._turn:
             await self._stream.send(item, *more)
 
@@ -99,8 +96,6 @@ class LocalStream:
         """Send a message; when this returns its memory is yours again.
 
         If it is interrupted, abort the stream: until then memory may be lent.
-
-        Raises: as `Stream.send`.
         """
         async with self._turn:
             if nbytes < LARGE or not peer_takes_pipes or not await self._can_lend():
@@ -153,14 +148,10 @@ class LocalStream:
     # -- receiving ----------------------------------------------------------------
 
     async def receive_exactly(self, buffer: Buffer) -> None:
-        """Receive from the socket."""
         await self._stream.receive_exactly(buffer)
 
     async def receive_frames(self) -> list[memoryview]:
-        """The frames of the next message.
-
-        Raises: NotAMessage; others: as `Stream.receive_exactly`.
-        """
+        """The frames of the next message.  Raises NotAMessage, too."""
         first = await receive_number(self._stream)
         while first == PIPE:
             await self._take_pipe()
@@ -238,10 +229,7 @@ class LocalStream:
             is_over = True
 
     async def aclose(self) -> None:
-        """Let a message that is on its way come to its end, then close.
-
-        Raises: as `Stream.aclose`.
-        """
+        """Let a message that is on its way come to its end, then close."""
         async with self._turn:
             self._end_pipes()
         await self._stream.aclose()

@@ -40,7 +40,7 @@ NUMBER = 8  # bytes
 # Neighbours up to this size are sent as one buffer: copying these bytes costs less than
 # borrowing one more buffer.
 SMALL = 8 << 10
-# An array may keep LITTLE bytes alive with it, or a PARTth of its own size.
+# An array may keep others alive with it: LITTLE bytes, or 1/PART of its own size.
 LITTLE, PART = 2048, 20
 
 LARGE = 1 << 20  # bytes of memory that waits; malloc keeps what is smaller anyway
@@ -97,31 +97,23 @@ def _joined(buffers: Iterable[Frame]) -> list[Frame]:
 
 
 # ---- receiving ----------------------------------------------------------------------
+# Each of these raises what ``source.receive_exactly`` does.
 
 
 async def receive_frames(source: Source) -> list[memoryview]:
-    """The frames of the next message.
-
-    Raises: NotAMessage; others: as ``source.receive_exactly``.
-    """
+    """The frames of the next message.  Raises NotAMessage."""
     return await receive_rest(source, await receive_number(source))
 
 
 async def receive_number(source: Source) -> int:
-    """The number that comes first.
-
-    Raises: as ``source.receive_exactly``.
-    """
+    """The number that comes first."""
     head = bytearray(NUMBER)
     await source.receive_exactly(head)
     return int(struct.unpack("=Q", head)[0])
 
 
 async def receive_rest(source: Source, first: int) -> list[memoryview]:
-    """The frames of a message, of which that number was read.
-
-    Raises: as `receive_frames`.
-    """
+    """The frames of a message of which that number was read.  Raises NotAMessage."""
     block = await _receive(source, first)
     frames, sizes = unpack(block)
     for size in sizes:
@@ -167,7 +159,7 @@ def unpack(block: memoryview) -> tuple[list[memoryview], Sequence[int]]:
 # ---- memory to receive into ---------------------------------------------------------
 
 # A finalizer may run in any thread, and between any two lines.  So every step is a
-# single operation on a dict, and memory belongs to whoever has popped it from there.
+# single operation on a dict, and memory belongs to the call that has popped it.
 _waiting: dict[int, memoryview] = {}  # by their ids; oldest first
 
 

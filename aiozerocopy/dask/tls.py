@@ -37,7 +37,8 @@ class SecureStream:
 
     One task at a time may receive, and one may send; the two may be different ones,
     since neither awaits between what it takes out of ssl and what it submits to the
-    stream.  The stream is this one's from the start, and is closed with it.
+    stream.  The stream is this one's from the start, and is closed with it.  A method
+    raises what the stream's own does, and ssl.SSLError.
     """
 
     # What TLS says when it ends has up to 31 bytes on the wire.  The smallest message
@@ -59,10 +60,7 @@ class SecureStream:
         )
 
     async def handshake(self) -> None:
-        """Agree with the peer on keys.
-
-        Raises: ssl.SSLError; EndOfStream, StreamBroken, StreamClosed.
-        """
+        """Agree with the peer on keys."""
         try:
             while not self._session.shake():
                 await self._pass_on()
@@ -80,10 +78,6 @@ class SecureStream:
         return {name: known[name] for name in ("peercert", "cipher")}
 
     async def send(self, item: Buffer = b"", *more: Buffer) -> None:
-        """Send the buffers as one message; when this returns they are yours again.
-
-        Raises: as `Stream.send`; ssl.SSLError.
-        """
         for buffer in (item, *more):
             view = memoryview(buffer)
             for start in range(0, len(view), PIECE):
@@ -91,10 +85,6 @@ class SecureStream:
                 await self._pass_on()
 
     async def receive_exactly(self, buffer: Buffer) -> None:
-        """Fill the whole buffer.
-
-        Raises: as `Stream.receive_exactly`; ssl.SSLError.
-        """
         view = memoryview(buffer)
         filled = 0
         while filled < len(view):
@@ -129,10 +119,7 @@ class SecureStream:
         self._session.feed(self._arrived[:n])
 
     async def aclose(self) -> None:
-        """Send what was accepted, say goodbye, then close.
-
-        Raises: as `Stream.aclose`.
-        """
+        """Send what was accepted, say goodbye, then close."""
         self._session.say_goodbye()
         with contextlib.suppress(anyio.BrokenResourceError):
             await self._pass_on()  # (nobody waits for an answer)

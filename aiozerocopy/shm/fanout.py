@@ -83,17 +83,19 @@ class FanOut:
             TypeError, BufferError: one of the buffers cannot be sent.
         """
         async with self._sending:
-            self._check(sum(map(nbytes, buffers)))
+            size = sum(map(nbytes, buffers))
+            for ring in (each.ring for each in self._consumers):
+                if size > ring.largest:
+                    raise ValueError(too_large(size, ring.capacity, ring.largest))
             late = [
                 each for each in self.consumers if self._is_late(each, buffers, type_id)
             ]
             for each in late:
-                await self._send_late(each, buffers, type_id)
-
-    def _check(self, size: int) -> None:
-        for ring in (each.ring for each in self._consumers):
-            if size > ring.largest:
-                raise ValueError(too_large(size, ring.capacity, ring.largest))
+                try:
+                    await each.ring.send(*buffers, type_id=type_id)
+                    each.sent += 1
+                except (StreamBroken, StreamClosed) as error:  # noqa: PERF203
+                    self._lose(each, error)
 
     def _is_late(
         self, consumer: Consumer, buffers: tuple[Buffer, ...], type_id: int
@@ -111,15 +113,6 @@ class FanOut:
         elif consumer.policy == "disconnect":
             self._lose(consumer, StreamBroken("it was too slow, and was disconnected"))
         return consumer.policy == "block"
-
-    async def _send_late(
-        self, consumer: Consumer, buffers: tuple[Buffer, ...], type_id: int
-    ) -> None:
-        try:
-            await consumer.ring.send(*buffers, type_id=type_id)
-            consumer.sent += 1
-        except (StreamBroken, StreamClosed) as error:
-            self._lose(consumer, error)
 
     def _lose(self, consumer: Consumer, error: Exception) -> None:
         consumer.error = error

@@ -46,7 +46,7 @@ class Bell:
                 self._loop.watch(fd, self._hear)
                 self._watched.add(fd)
         except BaseException:
-            self._close()  # so that the peer hears that we do not come
+            self._close()  # so that the peer hears of it
             raise
 
     def is_current(self) -> bool:
