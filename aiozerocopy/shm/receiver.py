@@ -72,6 +72,6 @@ class Receiver(Side):
     async def _wait(self) -> None:
         if self.end.forget_lost():  # and look again: see there
             with anyio.move_on_after(LOOK_AGAIN):
-                await self.bell.wait()
+                await self.news()
         else:
-            await self.bell.wait()
+            await self.news()

@@ -174,9 +174,9 @@ class Sender(Side):
         """For the first time C has the bell rung only once there is more room."""
         if is_first:
             with anyio.move_on_after(SLACK):
-                await self.bell.wait()
+                await self.news()
         else:
-            await self.bell.wait()
+            await self.news()
 
     def commit(self, nbytes: int, type_id: int) -> None:
         self.enter()

@@ -2,10 +2,15 @@
 
 The states, and who owns what
     open      the fds are C's, and the loop that the ring was opened in watches them
-    closed    nothing can be sent or received.  `Bell.close` lets the loop stop
-              watching, in its own thread, and only then are the fds closed.  Records
-              that are held stay valid
+    closed    nothing can be sent or received.  The loop stops watching, in its own
+              thread, and only then are the fds closed.  Records that are held stay
+              valid
     dead      in a forked child: nothing is touched, neither loop nor fds
+
+The loop watches the ring's doorbell, and the socket whose end means that the peer is
+gone.  Each wakes all tasks that wait, and each of these looks at the ring again.  They
+are woken before the doorbell is emptied: a signal's exception in between leaves it
+ringing, so that they are woken once more.
 """
 
 from __future__ import annotations
@@ -17,27 +22,22 @@ from aiozerocopy._core.ring_end import CLOSED
 from aiozerocopy._core.waiter import call_soon, current_loop, runs_here
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from aiozerocopy._core.ring_end import RingEnd
 
 
-class Bell:
-    """Tells the tasks of the loop that runs now that the other side has done something.
-
-    It watches the ring's doorbell, and the socket whose end means that the peer is
-    gone.  Each wakes all tasks that wait, and each of these looks at the ring again.
-    They are woken before the doorbell is emptied: a signal's exception in between
-    leaves it ringing, so that they are woken once more.
+class Side:
+    """One side of a ring, in the loop that runs now.
 
     It does not know the `Ring`, which can be collected while the loop still watches.
     """
 
     def __init__(self, end: RingEnd) -> None:
-        self._end = end
+        self.end = end
+        self.closed: bool = False
         self._loop = current_loop()
-        self.budget: int = self._loop.budget
-        self.yield_to_loop: Callable[[], Awaitable[None]] = self._loop.yield_to_loop
+        self._spent = 0  # of the loop's budget, by calls that finished at once
         self._listeners: dict[Callable[[], object], None] = {}
         self._fds = end.fds()
         self._watched: set[int] = set()
@@ -49,11 +49,28 @@ class Bell:
             self._close()  # so that the peer hears of it
             raise
 
-    def is_current(self) -> bool:
-        """Does this loop run in this thread?"""
-        return runs_here(self._loop)
+    def enter(self) -> None:
+        """Refuse a call in a child or another loop, and after the end."""
+        if self.end.inherited:
+            raise StreamClosed(
+                "the ring belongs to the parent process, and this is a forked child: "
+                "open a ring of its own here"
+            )
+        if self.closed:
+            raise StreamClosed(CLOSED)
+        if not runs_here(self._loop):
+            raise RuntimeError("the ring is used by another event loop, or thread")
 
-    async def wait(self) -> None:
+    async def breathe(self, nbytes: int) -> None:
+        """Yield to the loop once in a while, so that calls which never wait do."""
+        self._spent += 1 + (nbytes >> 12)
+        if self._spent >= self._loop.budget:
+            self._spent = 0
+            await self._loop.yield_to_loop()
+
+    # -- news of the other side -------------------------------------------------------
+
+    async def news(self) -> None:
         """Return when something may have changed."""
         await self._loop.park(self)
 
@@ -67,7 +84,7 @@ class Bell:
 
     def _hear(self) -> None:
         self._tell()
-        if self._end.hear():
+        if self.end.hear():
             self._unwatch(self._fds[1])  # it would be readable for ever
 
     def _tell(self) -> None:
@@ -80,49 +97,18 @@ class Bell:
             self._loop.unwatch(fd)
             self._watched.discard(fd)
 
-    def close(self) -> None:
-        """Watch nothing any more, close the fds, and wake all who wait; soon, if this
-        is not the loop's own thread."""
-        call_soon(self._loop, self._close)
-
-    def _close(self) -> None:
-        for fd in self._fds:
-            self._unwatch(fd)
-        self._end.close()
-        self._tell()
-
-
-class Side:
-    """One side of a ring, in the loop that runs now."""
-
-    def __init__(self, end: RingEnd) -> None:
-        self.end = end
-        self.bell: Bell = Bell(end)
-        self.closed: bool = False
-        self._spent = 0  # of the loop's budget, by calls that finished at once
-
-    def enter(self) -> None:
-        """Refuse a call in a child or another loop, and after the end."""
-        if self.end.inherited:
-            raise StreamClosed(
-                "the ring belongs to the parent process, and this is a forked child: "
-                "open a ring of its own here"
-            )
-        if self.closed:
-            raise StreamClosed(CLOSED)
-        if not self.bell.is_current():
-            raise RuntimeError("the ring is used by another event loop, or thread")
-
-    async def breathe(self, nbytes: int) -> None:
-        """Yield to the loop once in a while, so that calls which never wait do."""
-        self._spent += 1 + (nbytes >> 12)
-        if self._spent >= self.bell.budget:
-            self._spent = 0
-            await self.bell.yield_to_loop()
+    # -- the end ----------------------------------------------------------------------
 
     def leave(self, clean: bool) -> None:
         """Close.  The peer is told so if ``clean``; else it is as if we had died."""
         if not self.end.inherited and not self.closed:
             self.end.leave(clean)
-            self.bell.close()
+            # (soon, if this is not the loop's own thread)
+            call_soon(self._loop, self._close)
         self.closed = True
+
+    def _close(self) -> None:
+        for fd in self._fds:
+            self._unwatch(fd)
+        self.end.close()
+        self._tell()
