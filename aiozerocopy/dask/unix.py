@@ -86,30 +86,38 @@ class UnixListener(StreamListener):
     def __init__(self, address: str, *args: Any, **options: Any) -> None:
         super().__init__(address, *args, **options)
         self._location = address
-        self._place: Place | None = None
+        self._path = re.sub(r":[0-9]+$", "", address)
+        self._folder = ""  # that was made for the socket, if any
 
     async def _listen(self, backlog: int) -> list[Listener]:
-        self._place = Place(self._location)
-        return [self._place.listen(backlog)]
+        if "/" not in self._location:
+            self._folder = tempfile.mkdtemp(prefix="aiozerocopy-dask-")
+            self._path = os.path.join(self._folder, "socket")
+        try:
+            return [listen_unix(self._path, MODE, backlog)]
+        except BaseException:
+            self._remove_folder()
+            raise
 
     def stop(self) -> None:
         super().stop()
-        if self._place is not None:
-            self._place.remove()
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _peer_location(self, address: Any) -> str:
         return location_of(address)
 
     async def _comm(self, stream: Stream, peer: str) -> StreamComm | None:
-        assert self._place is not None
-        local = self.prefix + self._place.path  # also if it stops just now
+        local = self.prefix + self._path  # also if it stops just now
         return UnixComm(stream, local, peer, self.deserialize)
 
     @property
     def listen_address(self) -> str:
         self._require_started()
-        assert self._place is not None
-        return self.prefix + self._place.path
+        return self.prefix + self._path
 
     @property
     def contact_address(self) -> str:
@@ -170,26 +178,3 @@ async def connect_named(path: str) -> Stream:
                 raise located(error, f"cannot connect to {path!r}") from error
             else:
                 return stream_over(sock)
-
-
-class Place:
-    """Where a listener is: a path, and the folder that was made for it, if any."""
-
-    def __init__(self, location: str) -> None:
-        self._folder = ""
-        self.path: str = re.sub(r":[0-9]+$", "", location)
-        if "/" not in location:
-            self._folder = tempfile.mkdtemp(prefix="aiozerocopy-dask-")
-            self.path = os.path.join(self._folder, "socket")
-
-    def listen(self, backlog: int) -> Listener:
-        """Raises: OSError: with the path in its text."""
-        try:
-            return listen_unix(self.path, MODE, backlog)
-        except BaseException:
-            self.remove()
-            raise
-
-    def remove(self) -> None:
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
