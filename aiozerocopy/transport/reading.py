@@ -26,14 +26,14 @@ _NOTHING_NOW = (BlockingIOError, InterruptedError)
 
 
 class _Scratch(threading.local):
-    """Where a thread's loop reads much to: a copy of what came is cheaper than new
-    memory of this size for each read."""
+    """Where a thread's loop reads much to, and TLS decrypts it: a copy of what came is
+    cheaper than new memory of this size for each read."""
 
     def __init__(self) -> None:
         self.memory = memoryview(bytearray(READ_SIZE))
 
 
-_scratch = _Scratch()
+scratch: _Scratch = _Scratch()
 
 
 class Reading(Lifetime, asyncio.ReadTransport):
@@ -111,7 +111,7 @@ class Reading(Lifetime, asyncio.ReadTransport):
             if self._is_little:
                 data = os.read(self._fd, LITTLE)
             else:
-                memory = _scratch.memory
+                memory = scratch.memory
                 data = bytes(memory[: os.readv(self._fd, (memory,))])
         except OSError as error:
             self._read_failed(error)

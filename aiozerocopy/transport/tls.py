@@ -24,6 +24,7 @@ import enum
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._net.tls_session import Session
+from aiozerocopy.transport.reading import scratch
 from aiozerocopy.transport.tls_parts import Inbox, Outbox, Upper
 
 if TYPE_CHECKING:
@@ -243,11 +244,11 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the wire stores what arrives, to call `buffer_updated` at once."""
-        return self._in.room()
+        return scratch.memory
 
     def buffer_updated(self, nbytes: int) -> None:
         """``nbytes`` bytes of ciphertext have arrived there."""
-        self._in.arrived(nbytes)
+        self._session.feed(scratch.memory[:nbytes])
         if self._state is State.SHAKING:
             self._shake()
         else:

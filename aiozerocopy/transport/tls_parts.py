@@ -14,48 +14,29 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
+
+from aiozerocopy.transport.reading import scratch
 
 if TYPE_CHECKING:
     from aiozerocopy._net.tls_session import Session
 
-ROOM = 256 << 10  # bytes that arrive at a time
 PIECE = 256 << 10  # bytes that are encrypted at a time
-
-
-class _Memory(threading.local):
-    """The two buffers of a thread."""
-
-    def __init__(self) -> None:
-        self.sealed = memoryview(bytearray(ROOM))
-        self.plain = memoryview(bytearray(ROOM))
-
-
-_memory = _Memory()
 
 
 class Inbox:
     """The way up of what arrives.
 
-    All connections of a thread share two buffers.  The wire stores in the first, and
-    says so at once, as all transports do that wait until there is something to read:
-    OpenSSL takes a copy of it then.  It decrypts into the memory of a
-    `BufferedProtocol`, or else into the second, of which ``data_received`` gets a copy.
+    The wire stores in `scratch`, which all connections of a thread share, and says so
+    at once, as all transports do that wait until there is something to read: OpenSSL
+    takes a copy of it then.  It decrypts into the memory of a `BufferedProtocol`, or
+    else into `scratch` again, of which ``data_received`` gets a copy.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._is_in_transit = False
-
-    def room(self) -> memoryview:
-        """Where the wire may store something, to call `arrived` at once."""
-        return _memory.sealed
-
-    def arrived(self, nbytes: int) -> None:
-        """The wire has stored ``nbytes`` bytes there."""
-        self._session.feed(_memory.sealed[:nbytes])
 
     def deliver(self, protocol: Any) -> bool:
         """Give the protocol one piece; False if there is none.
@@ -78,7 +59,7 @@ class Inbox:
             if nbytes:
                 protocol.buffer_updated(nbytes)
         else:
-            room = _memory.plain
+            room = scratch.memory
             nbytes = self._session.decrypt_into(room)
             if nbytes:
                 protocol.data_received(bytes(room[:nbytes]))
@@ -87,7 +68,7 @@ class Inbox:
 
     def drop(self) -> None:
         """Decrypt all that there is, and drop it."""
-        while self._session.decrypt_into(_memory.plain):
+        while self._session.decrypt_into(scratch.memory):
             pass
 
 
