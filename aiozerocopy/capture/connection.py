@@ -167,27 +167,18 @@ class Connection:
         """A request without a reply; it goes out before the next `ask`."""
         self._unsent, self._sent = self._unsent + request, self._sent + 1
 
-    def check(self, request: bytes, fd: int) -> Answer:
-        """Send a request without a reply, and an fd.  Whether it was refused is known
-        once a later request is answered."""
-        return self._send(request, fd)
-
     def ask(
-        self, request: bytes, into: memoryview | None = None, keeps: object = None
+        self,
+        request: bytes,
+        into: memoryview | None = None,
+        keeps: object = None,
+        fd: int | None = None,
     ) -> Answer:
         """Send a request, whose reply fills ``into`` if that is given.
 
-        ``keeps`` is kept as long as the server may write to it.
+        ``keeps`` is kept as long as the server may write to it.  A request with an
+        ``fd`` has no reply: its answer is known once a later request is answered.
         """
-        return self._send(request, None, into, keeps)
-
-    def _send(
-        self,
-        request: bytes,
-        fd: int | None,
-        into: memoryview | None = None,
-        keeps: object = None,
-    ) -> Answer:
         self._check_open()
         self._is_unsure = True
         answer = Answer(self._sent + 1, fd is None, into, keeps)

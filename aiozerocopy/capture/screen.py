@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -198,7 +197,7 @@ class X11Screen:
         if x11.shm_version_of(version) < _SHM_WITH_FDS:
             return False
         segment = connection.new_id()
-        attached = connection.check(x11.shm_attach_fd(shm, segment), fd)
+        attached = connection.ask(x11.shm_attach_fd(shm, segment), fd=fd)
         await connection.query(x11.get_input_focus())
         self._segment = segment
         return attached.error is None
@@ -326,10 +325,7 @@ class X11Screen:
         number: int,
     ) -> Screenshot:
         self._usable()
-        now = time.time_ns()
-        return Screenshot(
-            view, frame.shape, frame.dtype, self.pix_fmt, changed, number, now
-        )
+        return Screenshot(view, frame, self.pix_fmt, changed, number)
 
     # ---- the cursor ------------------------------------------------------------------
 

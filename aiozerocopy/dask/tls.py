@@ -45,24 +45,15 @@ class SecureStream:
     # of Dask's has 47: 25 of its own, and a record's frame.
     goodbye = 40
 
-    def __init__(
-        self,
-        stream: Stream,
-        context: ssl.SSLContext,
-        *,
-        server_side: bool,
-        server_hostname: str | None = None,
-    ) -> None:
+    def __init__(self, stream: Stream, session: Session) -> None:
         self._stream = stream
         self._arrived = memoryview(bytearray(ARRIVED))
-        self._session = Session(
-            context, server_side=server_side, server_hostname=server_hostname
-        )
+        self.session = session
 
     async def handshake(self) -> None:
         """Agree with the peer on keys."""
         try:
-            while not self._session.shake():
+            while not self.session.shake():
                 await self._pass_on()
                 await self._take_in()
         except ssl.SSLError:
@@ -71,17 +62,11 @@ class SecureStream:
             raise
         await self._pass_on()
 
-    @property
-    def extra(self) -> dict[str, Any]:
-        """What Dask wants to know of a connection with TLS."""
-        known = self._session.known()
-        return {name: known[name] for name in ("peercert", "cipher")}
-
     async def send(self, item: Buffer = b"", *more: Buffer) -> None:
         for buffer in (item, *more):
             view = memoryview(buffer)
             for start in range(0, len(view), PIECE):
-                self._session.encrypt(view[start : start + PIECE])
+                self.session.encrypt(view[start : start + PIECE])
                 await self._pass_on()
 
     async def receive_exactly(self, buffer: Buffer) -> None:
@@ -97,7 +82,7 @@ class SecureStream:
 
     async def _read(self, view: memoryview) -> int:
         """Decrypt some bytes to there; 0 at the end."""
-        session = self._session
+        session = self.session
         while not (n := session.decrypt_into(view)):
             if session.error is not None:
                 raise session.error
@@ -111,16 +96,16 @@ class SecureStream:
         return n
 
     async def _pass_on(self) -> None:
-        if self._session.has_sealed():
-            await self._stream.send(self._session.take())
+        if self.session.has_sealed():
+            await self._stream.send(self.session.take())
 
     async def _take_in(self) -> None:
         n = await self._stream.receive_into(self._arrived)
-        self._session.feed(self._arrived[:n])
+        self.session.feed(self._arrived[:n])
 
     async def aclose(self) -> None:
         """Send what was accepted, say goodbye, then close."""
-        self._session.say_goodbye()
+        self.session.say_goodbye()
         with contextlib.suppress(anyio.BrokenResourceError):
             await self._pass_on()  # (nobody waits for an answer)
         await self._stream.aclose()
@@ -138,7 +123,7 @@ class SecureStream:
 
     def _has_unread(self) -> bool:
         return (
-            self._session.has_arrived(beyond=self.goodbye) or self._stream._has_unread()
+            self.session.has_arrived(beyond=self.goodbye) or self._stream._has_unread()
         )
 
 
@@ -150,7 +135,8 @@ class TLSComm(TCPComm):
 
     def __init__(self, stream: SecureStream, *args: Any) -> None:
         super().__init__(stream, *args)
-        self._extra = stream.extra
+        known = stream.session.known()
+        self._extra = {name: known[name] for name in ("peercert", "cipher")}
 
 
 class TLSConnector(TCPConnector):
@@ -162,12 +148,10 @@ class TLSConnector(TCPConnector):
         self, stream: Stream, address: str, deserialize: bool, args: dict[str, Any]
     ) -> StreamComm:
         local = self.prefix + local_location(stream)
-        secure = SecureStream(
-            stream,
-            tls_context(self.prefix, args),
-            server_side=False,
-            server_hostname=args.get("server_hostname") or parse_host_port(address)[0],
-        )
+        context = tls_context(self.prefix, args)
+        host = args.get("server_hostname") or parse_host_port(address)[0]
+        session = Session(context, server_side=False, server_hostname=host)
+        secure = SecureStream(stream, session)
         try:
             await secure.handshake()
         except ssl.SSLError as error:
@@ -196,7 +180,7 @@ class TLSListener(TCPListener):
 
     async def _comm(self, stream: Stream, peer: str) -> StreamComm | None:
         local = self.prefix + local_location(stream)
-        secure = SecureStream(stream, self._context, server_side=True)
+        secure = SecureStream(stream, Session(self._context, server_side=True))
         try:
             with anyio.fail_after(timeout("connect")):
                 await secure.handshake()

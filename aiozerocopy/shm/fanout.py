@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, get_args
 
 import anyio
+from anyio.abc import AsyncResource
 
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.pins import nbytes
 from aiozerocopy._core.ring_end import too_large
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer, Self
+    from typing_extensions import Buffer
 
     from aiozerocopy.shm.ring import Ring
 
@@ -37,7 +38,7 @@ class Consumer:
         return f"<Consumer {state}: {self.sent:,} sent, {self.dropped:,} dropped>"
 
 
-class FanOut:
+class FanOut(AsyncResource):
     """One producer, many rings."""
 
     def __init__(self) -> None:
@@ -125,9 +126,3 @@ class FanOut:
         while self._consumers:
             await self._consumers[-1].ring.aclose()
             self._consumers.pop()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
-from anyio.abc import ByteReceiveStream, ByteSendStream
+from anyio.abc import AsyncResource, ByteReceiveStream, ByteSendStream
 
 from aiozerocopy._core.ring_end import PRODUCER, RingEnd, too_large
 from aiozerocopy.shm.receiver import Receiver
@@ -40,7 +40,7 @@ class RingStats:
     rings: int  # how often the other side had to be woken
 
 
-class Ring:
+class Ring(AsyncResource):
     """One side of a ring: either it sends, or it receives."""
 
     _side: Sender | Receiver | None = None  # until __init__ has made it
@@ -211,12 +211,6 @@ class Ring:
     def _leave(self, clean: bool) -> None:
         if self._side is not None:
             self._side.leave(clean)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
 
     def __del__(self) -> None:
         side = self._side

@@ -32,6 +32,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
+from anyio.abc import AsyncResource
 
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy.shm.record import Record
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from anyio.abc import TaskGroup
-    from typing_extensions import Buffer, Self
+    from typing_extensions import Buffer
 
     from aiozerocopy.shm.ring import Ring
 
@@ -114,7 +115,7 @@ class _Call:
             self._event = None
 
 
-class Rpc:
+class Rpc(AsyncResource):
     """Calls to the other process, or from it: one side calls, the other serves.
 
     The one that sends on ``requests`` and receives on ``replies`` uses `call`, the
@@ -340,12 +341,6 @@ class Rpc:
         """Close both rings; calls that wait for an answer get StreamClosed."""
         await self._requests.aclose()
         await self._replies.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
 
     def __repr__(self) -> str:
         what = "calls" if self._requests.sends else "serves"

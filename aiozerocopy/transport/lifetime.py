@@ -29,7 +29,6 @@ import socket
 from asyncio.trsock import TransportSocket
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._core import fork_and_exit
 from aiozerocopy.transport.readiness import readiness_in
 
 if TYPE_CHECKING:
@@ -77,7 +76,6 @@ class Lifetime(asyncio.BaseTransport):
         self._fd = stream.fileno()
         self._protocol: Any = protocol
         self._readiness = readiness_in(loop)
-        self._generation = fork_and_exit.generation
         self.on_lost: Callable[[], object] | None = None  # tells the server
         # Another object for the same connection, closed after connection_lost.
         self._handle: HasFileno | None = None

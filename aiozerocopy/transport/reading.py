@@ -15,7 +15,6 @@ import os
 import threading
 from typing import Any
 
-from aiozerocopy._core import fork_and_exit
 from aiozerocopy.transport.lifetime import Lifetime
 
 READ_SIZE = 256 << 10
@@ -80,11 +79,8 @@ class Reading(Lifetime, asyncio.ReadTransport):
     # -- what comes ---------------------------------------------------------------
 
     def _readable(self) -> None:
-        if (
-            self._closing
-            or self._is_halted
-            or self._generation != fork_and_exit.generation  # the parent reads there
-        ):
+        # (in a forked child, the parent reads there)
+        if self._closing or self._is_halted or self._readiness.inherited:
             self._stop()
             return
         try:
