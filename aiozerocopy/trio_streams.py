@@ -96,7 +96,7 @@ class TrioSendStream(trio.abc.SendStream):
     def fileno(self) -> int:
         """The stream's own fd; -1 if closed.
 
-        Whoever waits for it in trio is told before it closes.
+        A task that waits for it in trio is told before it closes.
         """
         return self._sender.fileno()
 
@@ -163,9 +163,7 @@ def as_trio(stream: Stream) -> TrioStream: ...
 def as_trio(stream: SendStream) -> TrioSendStream: ...
 @overload
 def as_trio(stream: ReceiveStream) -> TrioReceiveStream: ...
-def as_trio(
-    stream: SendStream | ReceiveStream,
-) -> TrioSendStream | TrioReceiveStream:
+def as_trio(stream: SendStream | ReceiveStream) -> TrioSendStream | TrioReceiveStream:
     """The stream as one of trio's, for `trio.SSLStream` and all else that takes those.
 
     A `Stream` becomes a `trio.abc.HalfCloseableStream`, a `SendStream` a

@@ -12,8 +12,8 @@ libraries that do either block while they wait for a reply or pass no fds.
 from aiozerocopy.capture.errors import ScreenChanged as ScreenChanged
 from aiozerocopy.capture.errors import ScreenError as ScreenError
 from aiozerocopy.capture.errors import ScreenLost as ScreenLost
-from aiozerocopy.capture.messages import Rectangle as Rectangle
 from aiozerocopy.capture.monitors import Monitor as Monitor
 from aiozerocopy.capture.monitors import monitors as monitors
 from aiozerocopy.capture.screen import X11Screen as X11Screen
 from aiozerocopy.capture.slots import Screenshot as Screenshot
+from aiozerocopy.capture.x11 import Rectangle as Rectangle

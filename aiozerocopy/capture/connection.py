@@ -1,15 +1,15 @@
 """One connection to an X server: requests go out at once, replies come in order.
 
-Nobody reads in the background.  Whoever waits for something reads, one message at a
-time, and gives what is another's to that one; the others wait for their turn.
+No task reads in the background.  A task that waits for an answer reads one message at a
+time, and hands over the answers of other tasks, which wait for their turn to read.
 
 The states of an `Answer`
     expected    the server may write to the memory that it keeps
     done        its reply or its error has come, and it keeps nothing
 
 An answer whose waiter was cancelled stays expected until a later reader meets it.  So
-memory that the server may still write to is in nobody's hands meanwhile.  A message of
-which only a part has come is kept, and the next reader goes on with it.
+no task gets memory that the server may still write to.  A message of which only a part
+has come is kept, and the next reader goes on with it.
 
 An exception of a signal's handler, between a system call and our note of it, leaves us
 unsure of where we are: then the connection is lost, and no slot is taken for free.
@@ -25,13 +25,14 @@ import contextlib
 import itertools
 import socket
 import struct
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from aiozerocopy.capture import messages
+from aiozerocopy.capture import x11
 from aiozerocopy.capture.errors import ScreenError, ScreenLost
-from aiozerocopy.capture.messages import HEAD
+from aiozerocopy.capture.x11 import HEAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,29 +40,21 @@ if TYPE_CHECKING:
     from aiozerocopy.capture.display import Display
 
 PATIENCE = 10.0  # seconds for a server to let us in
+NEEDED = {"RANDR": (1, 5), "XFIXES": (2, 0), "DAMAGE": (1, 1)}  # versions
 _MOST = 16 << 20  # bytes of a reply that is no picture
 
 
+@dataclass(eq=False, slots=True)
 class Answer:
     """What a request will be answered with."""
 
-    __slots__ = ("data", "error", "has_reply", "into", "is_done", "keeps", "sequence")
-
-    def __init__(
-        self,
-        sequence: int,
-        into: memoryview | None = None,
-        keeps: object = None,
-        *,
-        has_reply: bool = True,
-    ) -> None:
-        self.sequence: int = sequence
-        self.has_reply: bool = has_reply
-        self.into: memoryview | None = into  # where a picture is to go
-        self.keeps: object = keeps  # until the server no longer writes there
-        self.is_done: bool = False
-        self.data: bytes = b""
-        self.error: ScreenError | None = None
+    sequence: int
+    has_reply: bool
+    into: memoryview | None = None  # where a picture is to go
+    keeps: object = None  # until the server no longer writes there
+    is_done: bool = False
+    data: bytes = b""
+    error: ScreenError | None = None
 
     def end(self, data: bytes = b"", error: ScreenError | None = None) -> None:
         self.data, self.error, self.is_done = data, error, True
@@ -123,7 +116,7 @@ class Connection:
         return connection
 
     async def _greet(self, display: Display) -> None:
-        self._write(messages.hello(*display.cookie(self._socket)), None)
+        self._write(x11.hello(*display.cookie(self._socket)), None)
         head = bytearray(8)
         self._missing = memoryview(head)
         await self._fill()
@@ -131,15 +124,31 @@ class Connection:
         self._missing = memoryview(rest)
         await self._fill()
         self._missing = memoryview(self._head)
-        if why := messages.refusal(bytes(head), bytes(rest)):
+        if why := x11.refusal(bytes(head), bytes(rest)):
             raise ScreenError(f"the X server of {self.name} does not let us in: {why}")
         try:
-            self.setup: messages.Setup = messages.setup(bytes(rest), display.screen)
+            self.setup: x11.Setup = x11.setup(bytes(rest), display.screen)
         except ScreenError as error:
             raise ScreenError(f"{self.name}: {error}") from None
 
+    async def extensions(self) -> dict[str, tuple[int, int]]:
+        """Those that we use and the server has: the numbers of requests and events."""
+        queries = {name: self.ask(x11.query_extension(name)) for name in x11.EXTENSIONS}
+        found = {}
+        for name, query in queries.items():
+            numbers = x11.extension(await self.answer(query))
+            if numbers is not None:
+                found[name] = numbers
+                self.majors[numbers[0]] = name
+        for name, needed in NEEDED.items():
+            if name in found:
+                reply = await self.query(x11.version(found[name][0], *needed))
+                if x11.version_of(reply) < needed:
+                    del found[name]
+        return found
+
     def close(self) -> None:
-        """Close the socket; whoever waits gets ClosedResourceError."""
+        """Close the socket; tasks that wait get ClosedResourceError."""
         if not self._closed:
             self._closed = True
             with contextlib.suppress(RuntimeError):  # no loop runs, so nobody waits
@@ -149,7 +158,7 @@ class Connection:
             self._body, self._missing = None, memoryview(b"")
 
     def new_id(self) -> int:
-        """For something that the server will keep for us."""
+        """A number for something that the server will keep for us."""
         return self.setup.resource_base + next(self._ids)
 
     # ---- requests ------------------------------------------------------------------
@@ -158,29 +167,21 @@ class Connection:
         """A request without a reply; it goes out before the next `ask`."""
         self._unsent, self._sent = self._unsent + request, self._sent + 1
 
-    def check(self, request: bytes, fd: int) -> Answer:
-        """The same, with an fd; its answer tells if a later one has come by then."""
-        return self._send(request, fd)
-
     def ask(
-        self, request: bytes, into: memoryview | None = None, keeps: object = None
+        self,
+        request: bytes,
+        into: memoryview | None = None,
+        keeps: object = None,
+        fd: int | None = None,
     ) -> Answer:
         """Send a request, whose reply fills ``into`` if that is given.
 
-        ``keeps`` is kept as long as the server may write to it.
+        ``keeps`` is kept as long as the server may write to it.  A request with an
+        ``fd`` has no reply: its answer is known once a later request is answered.
         """
-        return self._send(request, None, into, keeps)
-
-    def _send(
-        self,
-        request: bytes,
-        fd: int | None,
-        into: memoryview | None = None,
-        keeps: object = None,
-    ) -> Answer:
         self._check_open()
         self._is_unsure = True
-        answer = Answer(self._sent + 1, into, keeps, has_reply=fd is None)
+        answer = Answer(self._sent + 1, fd is None, into, keeps)
         self._expected.append(answer)  # before the server can know of its memory
         self._write(self._unsent + request, fd)
         self._unsent, self._sent, self._is_unsure = b"", self._sent + 1, False
@@ -195,9 +196,9 @@ class Connection:
         except BlockingIOError:
             sent = 0
         except OSError as error:
-            raise self._fail(f"the X server of {self.name} has gone", error) from error
+            raise self._fail("has gone", error) from error
         if sent < len(data):
-            raise self._fail(f"the X server of {self.name} takes nothing any more")
+            raise self._fail("takes nothing any more")
 
     # ---- replies -------------------------------------------------------------------
 
@@ -213,8 +214,15 @@ class Connection:
             raise answer.error
         return answer.data
 
+    async def query(self, request: bytes) -> bytes:
+        """Send a request, and return its reply.
+
+        Raises: as `answer`.
+        """
+        return await self.answer(self.ask(request))
+
     async def until(self, ready: Callable[[], bool]) -> None:
-        """Read until it is so."""
+        """Read messages until ``ready()``."""
         while not ready():
             async with self._reading:
                 if not ready():
@@ -232,26 +240,26 @@ class Connection:
     def _room_for(self, head: bytearray) -> memoryview:
         """Where the rest of a message goes."""
         kind, length = struct.unpack_from("=B3xI", head)
-        if kind not in (messages.REPLY, messages.GENERIC_EVENT) or not length:
+        if kind not in (x11.REPLY, x11.GENERIC_EVENT) or not length:
             return memoryview(b"")
         nbytes = 4 * length
-        if kind == messages.REPLY and (into := self._answer_to(head).into) is not None:
+        if kind == x11.REPLY and (into := self._answer_to(head).into) is not None:
             if into.nbytes == nbytes:
                 return into
             nbytes = _MOST + 1
         if nbytes > _MOST:
-            raise self._fail(f"the X server of {self.name} sends nonsense")
+            raise self._fail("sends nonsense")
         return memoryview(bytearray(nbytes))
 
     def _take(self, head: bytes, body: memoryview) -> None:
         kind = head[0]
-        if kind == messages.REPLY:
+        if kind == x11.REPLY:
             answer = self._answer_to(head)
             data = head if answer.into is not None else head + body
             self._expected.popleft()
             answer.end(data)
-        elif kind == messages.ERROR:
-            said = messages.request_that_failed(head, self.majors)
+        elif kind == x11.ERROR:
+            said = x11.request_that_failed(head, self.majors)
             error = ScreenError(f"the X server of {self.name} refused: {said}")
             answer = self._answer_to(head)
             self._expected.popleft()
@@ -270,13 +278,13 @@ class Connection:
             if (sequence - first.sequence) & 0x8000:  # it is for an earlier request
                 break
             if first.has_reply:
-                raise self._fail(f"the X server of {self.name} leaves a reply out")
+                raise self._fail("leaves a reply out")
             self._expected.popleft()
             first.end()
-        if head[0] == messages.ERROR:  # of a request without a reply
-            said = messages.request_that_failed(bytes(head), self.majors)
-            raise self._fail(f"the X server of {self.name} refused: {said}")
-        raise self._fail(f"the X server of {self.name} answers what nobody has asked")
+        if head[0] == x11.ERROR:  # of a request without a reply
+            said = x11.request_that_failed(bytes(head), self.majors)
+            raise self._fail(f"refused: {said}")
+        raise self._fail("answers what nobody has asked")
 
     async def _fill(self) -> None:
         """Receive all that is missing.  After a cancel, what has come is in place."""
@@ -291,10 +299,9 @@ class Connection:
                     await anyio.wait_readable(self._socket)
                 continue
             except OSError as error:
-                text = f"the X server of {self.name} has gone"
-                raise self._fail(text, error) from error
+                raise self._fail("has gone", error) from error
             if n == 0:
-                raise self._fail(f"the X server of {self.name} has gone")
+                raise self._fail("has gone")
             self._missing, self._is_unsure = self._missing[n:], False
 
     @contextlib.contextmanager
@@ -311,11 +318,12 @@ class Connection:
         if self.lost is not None:
             raise ScreenLost(str(self.lost)) from self.lost.__cause__
         if self._is_unsure:
-            raise self._fail(
+            self.lost = ScreenLost(
                 f"the talk with {self.name} was interrupted: open it again"
             )
+            raise self.lost
 
-    def _fail(self, text: str, cause: BaseException | None = None) -> ScreenLost:
-        self.lost = ScreenLost(text)
+    def _fail(self, what: str, cause: BaseException | None = None) -> ScreenLost:
+        self.lost = ScreenLost(f"the X server of {self.name} {what}")
         self.lost.__cause__ = cause
         return self.lost

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core import extras
-from aiozerocopy.capture.messages import Rectangle
+from aiozerocopy.capture.x11 import Rectangle
 
 if TYPE_CHECKING:
-    from aiozerocopy.capture.messages import Cursor
+    from aiozerocopy.capture.x11 import Cursor
 
 FORMATS = ("bgr0", "rgb0", "0rgb", "0bgr")
 

@@ -2,8 +2,8 @@
 
 The bytes of a slot are
     whole       what the screen was at some time
-    stale       the same, but for some rows that have changed since
-    unknown     never filled, or in somebody's hands to write to: all rows are stale
+    stale       what it was then, but some rows have changed since
+    unknown     never filled, or given out to be written to: all rows are stale
 
 The server keeps account of what is drawn.  It is taken from it and noted for each slot
 in one step, before rows are fetched, so that what is drawn meanwhile is damage again.
@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozerocopy.capture import messages
+from aiozerocopy.capture import x11
 from aiozerocopy.capture.errors import ScreenError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiozerocopy.capture.connection import Connection
-    from aiozerocopy.capture.messages import Rectangle
+    from aiozerocopy.capture.x11 import Rectangle
 
 CLOSE = 16  # rows that cost less to copy than a request costs
 Rows = list[tuple[int, int]]  # from, and up to but without
@@ -48,8 +48,8 @@ class Damage:
         self._connection = connection
         self._account, self._taken = connection.new_id(), connection.new_id()
         root = connection.setup.root
-        connection.tell(messages.create_damage(self._damage, self._account, root))
-        connection.tell(messages.create_region(self._xfixes, self._taken))
+        connection.tell(x11.create_damage(self._damage, self._account, root))
+        connection.tell(x11.create_region(self._xfixes, self._taken))
         connection.listeners.append(self._hear)
         self._region = region
         self._stale: list[Rows] = [self._all] * slots
@@ -71,12 +71,10 @@ class Damage:
     async def take(self) -> None:
         """Note what was drawn since the last time."""
         self.has_news = False
-        self._connection.tell(
-            messages.take_damage(self._damage, self._account, self._taken)
-        )
-        asked = self._connection.ask(messages.fetch_region(self._xfixes, self._taken))
+        self._connection.tell(x11.take_damage(self._damage, self._account, self._taken))
+        fetch = x11.fetch_region(self._xfixes, self._taken)
         try:
-            found = messages.rectangles(await self._connection.answer(asked))
+            found = x11.rectangles(await self._connection.query(fetch))
         except BaseException:  # it is lost, so all may have changed
             self._stale = [self._all for _ in self._stale]
             self.forget()
@@ -107,17 +105,17 @@ class Damage:
     # ---- slots -------------------------------------------------------------------
 
     def spoil(self, slot: int) -> Rows:
-        """Somebody writes to it; which rows it had lacked."""
+        """Note that a slot is written to; return the rows that it lacked."""
         rows, self._stale[slot] = self._stale[slot], self._all
         return rows
 
     def mend(self, slot: int, but: Rectangle | None) -> None:
-        """All of it is what the screen is, but for something that we have drawn."""
+        """Note that a slot shows the screen, but for what we have drawn over it."""
         self._stale[slot] = [] if but is None else [(but.y, but.y + but.height)]
 
 
 def merged(rows: Rows) -> Rows:
-    """The same rows in bands from the top down; those that are close become one."""
+    """Rows in bands from the top down; bands that are close become one."""
     bands: Rows = []
     for top, bottom in sorted(rows):
         if bands and top <= bands[-1][1] + CLOSE:

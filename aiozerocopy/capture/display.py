@@ -91,7 +91,7 @@ class Display:
         raise failure
 
     def cookie(self, peer: socket.socket) -> tuple[bytes, bytes]:
-        """The name and the data of what proves that we may connect; b"" without."""
+        """The name and the data of the cookie that lets us connect; b"" without one."""
         address = _address_of(peer)
         for family, place, number, name, data in _entries():
             here = family == _ANY or (family, place) == address

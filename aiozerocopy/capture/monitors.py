@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aiozerocopy.capture import messages
+from aiozerocopy.capture import x11
 from aiozerocopy.capture.connection import Connection
 from aiozerocopy.capture.display import Display
-from aiozerocopy.capture.extensions import extensions_of
 
 if TYPE_CHECKING:
-    from aiozerocopy.capture.messages import Rectangle
+    from aiozerocopy.capture.x11 import Rectangle
 
 
 @dataclass(frozen=True)
@@ -34,10 +33,9 @@ async def monitors(display: str | None = None) -> list[Monitor]:
     """
     connection = await Connection.open(Display.named(display))
     try:
-        randr = (await extensions_of(connection)).get("RANDR", (0, 0))[0]
-        asked = connection.ask(messages.get_geometry(connection.setup.root))
-        whole = messages.geometry(await connection.answer(asked))
-        return await list_monitors(connection, randr, whole)
+        randr = (await connection.extensions()).get("RANDR", (0, 0))[0]
+        geometry = await connection.query(x11.get_geometry(connection.setup.root))
+        return await list_monitors(connection, randr, x11.geometry(geometry))
     finally:
         connection.close()
 
@@ -45,17 +43,15 @@ async def monitors(display: str | None = None) -> list[Monitor]:
 async def list_monitors(
     connection: Connection, randr: int, whole: Rectangle
 ) -> list[Monitor]:
-    """The same; ``randr`` is the extension's number, 0 without it."""
+    """The monitors; ``randr`` is the extension's number, 0 without it."""
     if not randr:
         return [Monitor("screen", whole, is_primary=True)]
-    asked = connection.ask(messages.get_monitors(randr, connection.setup.root))
-    entries = messages.monitors(await connection.answer(asked))
-    names = [connection.ask(messages.get_atom_name(entry.atom)) for entry in entries]
+    reply = await connection.query(x11.get_monitors(randr, connection.setup.root))
+    entries = x11.monitors(reply)
+    names = [connection.ask(x11.get_atom_name(entry.atom)) for entry in entries]
     found = [
         Monitor(
-            messages.atom_name(await connection.answer(name)),
-            entry.place,
-            entry.is_primary,
+            x11.atom_name(await connection.answer(name)), entry.place, entry.is_primary
         )
         for entry, name in zip(entries, names, strict=True)
     ]

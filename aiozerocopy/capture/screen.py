@@ -14,34 +14,31 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from aiozerocopy.capture import cursor as pointer
-from aiozerocopy.capture import messages
+from aiozerocopy.capture import x11
 from aiozerocopy.capture.connection import Connection
 from aiozerocopy.capture.damage import Damage
 from aiozerocopy.capture.display import Display
 from aiozerocopy.capture.errors import ScreenChanged, ScreenError
-from aiozerocopy.capture.extensions import extensions_of
-from aiozerocopy.capture.messages import Rectangle
 from aiozerocopy.capture.monitors import list_monitors
 from aiozerocopy.capture.pace import Pace
 from aiozerocopy.capture.slots import HAS_FILES, ScreenPool, Screenshot
+from aiozerocopy.capture.x11 import Rectangle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Sequence
     from fractions import Fraction
-    from types import TracebackType
 
     from typing_extensions import Self
 
     from aiozerocopy.capture.connection import Answer
     from aiozerocopy.capture.damage import Rows
-    from aiozerocopy.capture.messages import Cursor
+    from aiozerocopy.capture.x11 import Cursor
     from aiozerocopy.pool import Frame
 
 _SHM_WITH_FDS = (1, 2)
@@ -57,8 +54,8 @@ class X11Screen:
     that name; it stays as it was when the screen was opened.  ``cursor`` draws the
     mouse's pointer over it, for which NumPy is needed.
 
-    The pictures lie in ``slots`` slots and never more: who wants the next one waits
-    until one of them is free.  A slot is free when its frame is released and all views,
+    The pictures lie in ``slots`` slots and never more: the next one waits until one of
+    them is free.  A slot is free when its frame is released and all views,
     arrays and sends of it are gone.  After `aclose`, and when the server has gone,
     frames that are out stay valid.
 
@@ -120,11 +117,11 @@ class X11Screen:
         self._setup = setup = connection.setup
         self.pix_fmt: str = setup.pix_fmt
         self.lane: str = "socket"
-        self._extensions = await extensions_of(connection)
+        self._extensions = await connection.extensions()
         connection.listeners.append(self._hear)
-        connection.tell(messages.watch_size(setup.root))
-        geometry = connection.ask(messages.get_geometry(setup.root))
-        self._whole = messages.geometry(await connection.answer(geometry))
+        connection.tell(x11.watch_size(setup.root))
+        geometry = await connection.query(x11.get_geometry(setup.root))
+        self._whole = x11.geometry(geometry)
         self._changed_to: Rectangle | None = None
         self.region: Rectangle = await self._region(connection)
         self.size: tuple[int, int] = self.region[2:]
@@ -193,15 +190,15 @@ class X11Screen:
         return ScreenPool(shape, dtype, self._slots, in_file=False)
 
     async def _attach(self, connection: Connection, fd: int) -> bool:
-        """Give the server the pool's file.  Between us may be somebody who passes no
-        fds on."""
+        """Give the server the pool's file; False if it cannot have it, as when a proxy
+        between us passes no fds on."""
         shm, _ = self._extensions["MIT-SHM"]
-        version = await connection.answer(connection.ask(messages.shm_version(shm)))
-        if messages.shm_version_of(version) < _SHM_WITH_FDS:
+        version = await connection.query(x11.shm_version(shm))
+        if x11.shm_version_of(version) < _SHM_WITH_FDS:
             return False
         segment = connection.new_id()
-        attached = connection.check(messages.shm_attach_fd(shm, segment), fd)
-        await connection.answer(connection.ask(messages.get_input_focus()))
+        attached = connection.ask(x11.shm_attach_fd(shm, segment), fd=fd)
+        await connection.query(x11.get_input_focus())
         self._segment = segment
         return attached.error is None
 
@@ -231,7 +228,7 @@ class X11Screen:
             cursor = self._ask_cursor(connection)
             await self._fetch(connection, frame, [(0, self.size[1])])
             if cursor is not None:
-                self._draw(messages.cursor(await connection.answer(cursor)), frame)
+                self._draw(x11.cursor(await connection.answer(cursor)), frame)
             return self._screenshot(frame.view, frame, None, number)
 
     def frames(
@@ -249,7 +246,7 @@ class X11Screen:
         pictures.
 
         Raises: as `grab`, there or when a picture is asked for; ValueError for a rate
-            that is none, ScreenError if the server does not tell of damage.
+            that is not positive, ScreenError if the server does not tell of damage.
         """
         if rate is not None and not 0 < rate < math.inf:
             raise ValueError(f"a rate is a positive number, not {rate}")
@@ -306,18 +303,18 @@ class X11Screen:
         part = Rectangle(x, y + top, width, bottom - top)
         first, last = top * self._row_bytes, bottom * self._row_bytes
         if self.lane == "socket":
-            request = messages.get_image(root, part)
+            request = x11.get_image(root, part)
             return connection.ask(request, into=frame.view[first:last])
         shm, _ = self._extensions["MIT-SHM"]
         offset = self.pool.offset_of(self.pool.number_of(frame.view)) + first
-        request = messages.shm_get_image(shm, root, part, self._segment, offset)
+        request = x11.shm_get_image(shm, root, part, self._segment, offset)
         return connection.ask(request, keeps=frame.view)
 
     async def _explain(self, connection: Connection) -> None:
         """A refusal may be the first that we hear of a new size."""
         if connection.lost is None:
-            geometry = connection.ask(messages.get_geometry(self._setup.root))
-            self._resize(messages.geometry(await connection.answer(geometry)))
+            geometry = await connection.query(x11.get_geometry(self._setup.root))
+            self._resize(x11.geometry(geometry))
             self._usable()
 
     def _screenshot(
@@ -328,10 +325,7 @@ class X11Screen:
         number: int,
     ) -> Screenshot:
         self._usable()
-        now = time.time_ns()
-        return Screenshot(
-            view, frame.shape, frame.dtype, self.pix_fmt, changed, number, now
-        )
+        return Screenshot(view, frame, self.pix_fmt, changed, number)
 
     # ---- the cursor ------------------------------------------------------------------
 
@@ -339,7 +333,7 @@ class X11Screen:
         if not self._cursor:
             return None
         xfixes, _ = self._extensions["XFIXES"]
-        return connection.ask(messages.get_cursor(xfixes))
+        return connection.ask(x11.get_cursor(xfixes))
 
     def _draw(self, cursor: Cursor, frame: Frame) -> Rectangle | None:
         return pointer.draw(cursor, frame.array, self.region, self.pix_fmt)
@@ -384,7 +378,7 @@ class X11Screen:
         asked = self._ask_cursor(connection)
         if asked is None:
             return None
-        before, cursor = self._seen, messages.cursor(await connection.answer(asked))
+        before, cursor = self._seen, x11.cursor(await connection.answer(asked))
         self._seen = cursor
         if before is None or before[:2] != cursor[:2]:
             damage.note([one.place for one in (before, cursor) if one is not None])
@@ -394,13 +388,13 @@ class X11Screen:
 
     def _hear(self, event: bytes) -> None:
         """An event of the server."""
-        if event[0] & 0x7F == messages.CONFIGURE_NOTIFY:
-            window, size = messages.new_size(event)
+        if event[0] & 0x7F == x11.CONFIGURE_NOTIFY:
+            window, size = x11.new_size(event)
             if window == self._setup.root:
                 self._resize(size)
 
     def _resize(self, size: Rectangle) -> None:
-        """A region that is still on the screen goes on."""
+        """Note a new size; a region that is still on the screen goes on."""
         if size == self._whole:
             return
         if self._wanted is not None and self._wanted.within(size) == self._wanted:
@@ -419,18 +413,13 @@ class X11Screen:
         return self._connection
 
     async def aclose(self) -> None:
-        """Let go of the server.  Frames that are out stay valid; who waits for one gets
-        ClosedResourceError."""
+        """Let go of the server.  Frames that are out stay valid; a task that waits for
+        one gets ClosedResourceError."""
         if self._connection is not None:
             self.pool.close()
             self._connection.close()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def __del__(self) -> None:

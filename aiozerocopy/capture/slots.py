@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 from anyio import ClosedResourceError
@@ -13,7 +14,7 @@ from aiozerocopy.pool import Frame, FramePool
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozerocopy.capture.messages import Rectangle
+    from aiozerocopy.capture.x11 import Rectangle
 
 HAS_FILES = hasattr(os, "memfd_create")
 
@@ -35,18 +36,16 @@ class Screenshot(Frame):
     def __init__(
         self,
         view: memoryview,
-        shape: tuple[int, ...],
-        dtype: str,
+        frame: Frame,
         pix_fmt: str,
         changed: tuple[Rectangle, ...] | None,
         number: int,
-        timestamp_ns: int,
     ) -> None:
-        super().__init__(view, shape, dtype)
+        super().__init__(view, frame.shape, frame.dtype)
         self.pix_fmt: str = pix_fmt
         self.changed: tuple[Rectangle, ...] | None = changed
         self.number: int = number
-        self.timestamp_ns: int = timestamp_ns
+        self.timestamp_ns: int = time.time_ns()
 
 
 class ScreenPool(FramePool):

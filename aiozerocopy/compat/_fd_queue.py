@@ -1,4 +1,5 @@
-"""An fd that TurboPipe's `pipe` writes to: its queue, and who hears of its end."""
+"""An fd that TurboPipe's `pipe` writes to: its queue, what is in it, and who hears of
+its end."""
 
 from __future__ import annotations
 
@@ -9,20 +10,20 @@ import mmap
 import os
 import select
 import stat
+import sys
 import threading
 import time
 import warnings
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.borrows import Operation, Port
 from aiozerocopy._core.channel import OUT, Channel
-from aiozerocopy._core.pins import pin
+from aiozerocopy._core.pins import nbytes, overlap, pin
 from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from aiozerocopy.compat._source import Source
 
 _NO_LIMIT = (1 << 64) - 1
 DEPTH = 32  # transfers that an fd's queue takes before `pipe` waits
@@ -31,15 +32,36 @@ LOOK = 0.005  # seconds, after which it looks whether the program has closed its
 STALL = 1.0  # seconds without progress, after which the interpreter's exit gives up
 
 
+class Source:
+    """What `pipe` was given: the program's own memory, or a buffer of OpenGL (gl)."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = getattr(data, "mglo", data)  # of a moderngl.Buffer
+        owner = _owner(self.data)
+        self.gl = owner if _is_opengl(owner) else None
+
+    def check(self) -> None:
+        """Raise unless it is a buffer; one of OpenGL's is not mapped for that."""
+        if self.gl is None:
+            nbytes(self.data)
+
+    def touches(self, other: Source) -> bool:
+        """Do the two share a byte?"""
+        if self.gl is not None or other.gl is not None:
+            return self.gl is other.gl
+        try:
+            return overlap(self.data, other.data)
+        except (TypeError, ValueError, BufferError):
+            return False  # a memoryview that the program has released since
+
+
+@dataclass(eq=False)
 class Transfer:
     """A source on its way, and the memory that is sent."""
 
-    def __init__(
-        self, source: Source, copy: mmap.mmap | None, operation: Operation
-    ) -> None:
-        self.source = source
-        self.copy = copy
-        self.operation = operation
+    source: Source
+    copy: mmap.mmap | None
+    operation: Operation
 
 
 class FdQueue:
@@ -55,10 +77,7 @@ class FdQueue:
     """
 
     def __init__(
-        self,
-        number: int,
-        identity: os.stat_result,
-        on_end: Callable[[FdQueue], None],
+        self, number: int, identity: os.stat_result, on_end: Callable[[FdQueue], None]
     ) -> None:
         self.number = number
         self.device, self.inode = identity.st_dev, identity.st_ino
@@ -175,7 +194,7 @@ class FdQueue:
             self._wait(left)
 
     def _wait(self, seconds: float | None = None) -> None:
-        """Wait for the next news, as the one who listens or as one of the others."""
+        """Wait for news: listen to C, unless another thread does that."""
         if self._is_heard:
             self._changed.wait(seconds)
             return
@@ -192,8 +211,8 @@ class FdQueue:
             self._changed.notify_all()
 
     def _collect(self) -> None:
-        """What has ended gives its memory back.  Left to the one who listens: news
-        that another took would never wake him."""
+        """Take what has ended out of the queue.  Only the thread that listens may: news
+        that another thread took would never wake it."""
         if self._is_heard:
             return
         self._port.drain()
@@ -257,3 +276,22 @@ def _channel_to(number: int) -> Channel:
     channel = Channel(fd, OUT)
     channel.set_limit(_NO_LIMIT)  # (it is counted here, in transfers)
     return channel
+
+
+def _owner(data: Any) -> Any:
+    """The object whose memory memoryviews and NumPy arrays show."""
+    numpy = sys.modules.get("numpy")  # without it, nobody has an array
+    while True:
+        if isinstance(data, memoryview):
+            data = data.obj
+        elif numpy is not None and isinstance(data, numpy.ndarray):
+            if data.base is None:
+                return data
+            data = data.base
+        else:
+            return data
+
+
+def _is_opengl(owner: object) -> bool:
+    kind = type(owner)
+    return kind.__name__ == "Buffer" and kind.__module__ in ("mgl", "moderngl.mgl")

@@ -18,16 +18,16 @@ Who owns what, and when
                                  what is queued arrives, and then the reader sees the
                                  end, within milliseconds.  `sync()` of everything and
                                  `close` give it back at once
-    a failure                    kept until somebody was told: `sync` of that buffer or
-                                 of everything, or `close`
+    a failure                    kept until a call has raised it: `sync` of that buffer
+                                 or of everything, or `close`
 
 Why OpenGL buffers are copied.  A mapping that outlives the call cannot be held safely:
 moderngl unmaps whatever buffer is bound at that moment, which need not be the mapped
 one, OpenGL refuses to render into a mapped buffer, and another thread may do neither.
 
-For each fd there is a queue in C, which a thread empties that needs no GIL.  Who waits
-in `sync` or `pipe` is woken by C.  A Python thread looks after what the program leaves
-alone.  Both threads end when the fd has been idle.
+For each fd there is a queue in C, which a thread empties that needs no GIL.  C wakes a
+thread that waits in `sync` or `pipe`.  A Python thread looks after what the program
+leaves alone.  Both threads end when the fd has been idle.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy.compat._fd_queue import FdQueue
-from aiozerocopy.compat._source import Source
+from aiozerocopy.compat._fd_queue import FdQueue, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,7 +115,7 @@ def _fd_of(file: int | HasFileno | None) -> int:
 
 
 def _each(finish: Callable[[FdQueue], None]) -> None:
-    """Do it with every fd, also after an error; then raise the first error."""
+    """Finish every fd, also after an error; then raise the first error."""
     with _lock:
         queues = list(_queues)
     first: Exception | None = None
@@ -152,7 +151,7 @@ def _queue_for(number: int) -> FdQueue:
 
 
 def _forget(queue: FdQueue) -> None:
-    """It has ended; only a failure that nobody knows of keeps it."""
+    """A queue has ended; forget it, unless no call has raised its failures yet."""
     with _lock:
         if queue in _queues and not queue.failed:
             _queues.remove(queue)

@@ -14,6 +14,6 @@ buffers go out as they are and arrive in place, without the event loop and the G
 from aiozerocopy._core import extras
 
 with extras.optional("aiozerocopy.dask", "dask"):
-    from aiozerocopy.dask.backends import TCPBackend as TCPBackend
-    from aiozerocopy.dask.backends import TLSBackend as TLSBackend
-    from aiozerocopy.dask.backends import UnixBackend as UnixBackend
+    from aiozerocopy.dask.tcp import TCPBackend as TCPBackend
+    from aiozerocopy.dask.tls import TLSBackend as TLSBackend
+    from aiozerocopy.dask.unix import UnixBackend as UnixBackend

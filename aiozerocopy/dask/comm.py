@@ -12,10 +12,14 @@ when it is collected, as Dask does it, and its stream is aborted.
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import select
 import ssl
 import sys
+import termios
 import weakref
+from array import array
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
 import anyio
@@ -24,7 +28,6 @@ from dask.utils import parse_timedelta
 from distributed.comm.core import Comm, CommClosedError, FatalCommClosedError
 from distributed.comm.utils import from_frames, to_frames
 
-from aiozerocopy.dask.hangup import has_hung_up
 from aiozerocopy.dask.messages import NotAMessage, pack, receive_frames
 
 if TYPE_CHECKING:
@@ -35,6 +38,9 @@ if TYPE_CHECKING:
     from aiozerocopy.dask.messages import Frame
 
 logger: logging.Logger = logging.getLogger("distributed.comm.azc")
+
+# Of a socket.  (macOS says POLLHUP where Linux says POLLRDHUP.)
+_GONE = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
 # What a stream raises when it cannot go on.
 LOST = (
@@ -191,7 +197,7 @@ class StreamComm(Comm):
             return
         self._closed = True
         try:
-            with anyio.move_on_after(_patience()):
+            with anyio.move_on_after(timeout("tcp")):
                 await self.stream.aclose()
         except LOST:
             pass
@@ -223,5 +229,24 @@ def _give_up(stream: Link, who: str) -> None:
         stream.abort()
 
 
-def _patience() -> float:
-    return float(parse_timedelta(dask.config.get("distributed.comm.timeouts.tcp")))
+def timeout(name: str) -> float:
+    """One of Dask's timeouts, "tcp" or "connect", in seconds."""
+    return float(parse_timedelta(dask.config.get(f"distributed.comm.timeouts.{name}")))
+
+
+def has_hung_up(fd: int, goodbye: int = 0) -> bool:
+    """Will nothing more come over this socket but ``goodbye`` bytes at most?
+
+    Dask keeps comms for later, and asks ``closed()`` before it takes one of them.  So
+    the kernel is asked, and nothing received.
+    """
+    poll = select.poll()
+    poll.register(fd, _GONE)
+    if not poll.poll(0):
+        return False
+    unread = array("i", [0])
+    try:
+        fcntl.ioctl(fd, termios.FIONREAD, unread)
+    except OSError:  # another thread has closed it
+        return True
+    return unread[0] <= goodbye

@@ -24,8 +24,6 @@ from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy.opening import lending_pipe, pipe_capacity
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
     from aiozerocopy.opening import PipeEnds
     from aiozerocopy.streams import ReceiveStream, SendStream
 
@@ -65,15 +63,9 @@ class Loan:
 
     @property
     def writer(self) -> SendStream:
+        """A send returns when the peer has read all; if interrupted, abort the loan."""
         assert self._ends is not None
         return self._ends.writer
-
-    async def send(self, *buffers: Buffer) -> None:
-        """Return when the peer has read them; if it is interrupted, abort the loan.
-
-        Raises: as `SendStream.send`.
-        """
-        await self.writer.send(*buffers)
 
     @property
     def is_refused(self) -> bool:

@@ -11,8 +11,8 @@ On the socket
 
 So a message goes one way or the other, and their order is that of the socket.  Each
 direction has a pipe of its own, made for the first large message, and ended with the
-comm or when it fails; there is never a second one.  Nobody gets a pipe who has not said
-in Dask's handshake that he takes one.
+comm or when it fails; there is never a second one.  Only a peer that has said in Dask's
+handshake that it takes pipes gets one.
 
 Who waits for what.  A write waits until the peer has read all of it from the pipe: only
 then is the memory its owner's again.  Then it says WHOLE.  A write that is cancelled or
@@ -24,8 +24,8 @@ ends the other's reads and writes.  A peer that has closed the socket but not th
 (a process that it has forked may keep that) is found out within LOOK seconds.
 
 When there are no fds: a sender that can make no pipe sends by the socket, and tries
-again with the next message.  A receiver that can take none has closed the sender's pipe
-by that; the sender sees it and sends the message AGAIN.
+again with the next message.  If the receiver has no fd for the pipe, the kernel closes
+the pipe's end; the sender sees that and sends the message AGAIN.
 
 What a hostile peer can do.  It is of the same user, and Dask unpickles what it sends.
 Fds are taken where one is expected, and closed unless it is the reading end of a pipe.
@@ -47,14 +47,9 @@ from typing import TYPE_CHECKING
 import anyio
 
 from aiozerocopy._core.errors import StreamBroken
-from aiozerocopy.dask.hangup import has_hung_up
+from aiozerocopy.dask.comm import has_hung_up
 from aiozerocopy.dask.loan import Loan
-from aiozerocopy.dask.messages import (
-    NUMBER,
-    NotAMessage,
-    receive_number,
-    receive_rest,
-)
+from aiozerocopy.dask.messages import NUMBER, NotAMessage, receive_number, receive_rest
 from aiozerocopy.opening import reader_over
 
 if TYPE_CHECKING:
@@ -75,21 +70,23 @@ WHOLE, AGAIN = b"w", b"a"
 
 
 class LocalStream:
-    """A Unix socket's stream, which is this one's from the start, and its pipes."""
+    """A Unix socket's stream, which is this one's from the start, and its pipes.
+
+    A method raises what the stream's own does.
+    """
 
     def __init__(self, stream: UnixStream) -> None:
         self._stream = stream
-        self._turn = asyncio.Lock()  # of those who write
+        self._turn = asyncio.Lock()  # of the writes
         self._loan = Loan()
         self._lends: bool | None = None  # None: there was no large message yet
         self._pipe: ReceiveStream | None = None
         self._was_offered = False
-        self._came: list[int] = []  # fds that are nobody's yet
+        self._came: list[int] = []  # fds that have come and are not in use yet
 
     # -- sending ------------------------------------------------------------------
 
     async def send(self, item: Buffer = b"", *more: Buffer) -> None:
-        """Send by the socket."""
         async with self._turn:
             await self._stream.send(item, *more)
 
@@ -99,8 +96,6 @@ class LocalStream:
         """Send a message; when this returns its memory is yours again.
 
         If it is interrupted, abort the stream: until then memory may be lent.
-
-        Raises: as `Stream.send`.
         """
         async with self._turn:
             if nbytes < LARGE or not peer_takes_pipes or not await self._can_lend():
@@ -112,7 +107,7 @@ class LocalStream:
             await self._stream.send(struct.pack("=Q", BY_PIPE + first))
             try:
                 with self._watch_peer(self._loan.writer, sys.maxsize):
-                    await self._loan.send(*rest)
+                    await self._loan.writer.send(*rest)
             except anyio.BrokenResourceError:
                 self._stop_lending()
                 await self._stream.send(AGAIN, *rest)
@@ -122,11 +117,11 @@ class LocalStream:
                     self._stop_lending()
 
     async def _can_lend(self) -> bool:
-        """Is there a pipe?  The first who asks makes it."""
+        """Is there a pipe?  The first large message makes it."""
         if self._lends is None:
             try:
                 self._lends = self._loan.open()
-            except OSError:  # for want of fds: the next may have more luck
+            except OSError:  # for want of fds: try again with the next message
                 return False
             if self._lends:
                 await self._offer_pipe()
@@ -153,14 +148,10 @@ class LocalStream:
     # -- receiving ----------------------------------------------------------------
 
     async def receive_exactly(self, buffer: Buffer) -> None:
-        """Receive from the socket."""
         await self._stream.receive_exactly(buffer)
 
     async def receive_frames(self) -> list[memoryview]:
-        """The frames of the next message.
-
-        Raises: NotAMessage; others: as `Stream.receive_exactly`.
-        """
+        """The frames of the next message.  Raises NotAMessage, too."""
         first = await receive_number(self._stream)
         while first == PIPE:
             await self._take_pipe()
@@ -217,7 +208,7 @@ class LocalStream:
     ) -> Iterator[None]:
         """End this use of a pipe if the peer closes the socket without the pipe.
 
-        There may be so many unread bytes on the socket.
+        The socket may have ``unread`` bytes.
         """
         loop = asyncio.get_running_loop()
         is_over = False
@@ -238,10 +229,7 @@ class LocalStream:
             is_over = True
 
     async def aclose(self) -> None:
-        """Let a message that is on its way come to its end, then close.
-
-        Raises: as `Stream.aclose`.
-        """
+        """Let a message that is on its way come to its end, then close."""
         async with self._turn:
             self._end_pipes()
         await self._stream.aclose()

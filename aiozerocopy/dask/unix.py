@@ -1,4 +1,4 @@
-"""Addresses of ``azc+unix://``: a path, or the name of a client.
+"""``azc+unix:///path``: between processes of one machine, and of one user.
 
 A location with a slash is the path of the listening socket; a port at its end is left
 out, since Dask's commands add one to whatever they are given.  Any other location, such
@@ -17,20 +17,139 @@ import shutil
 import socket
 import sys
 import tempfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
+from distributed.comm.registry import Backend
 
 from aiozerocopy._net.connecting import BACKLOG_IS_FULL, located
 from aiozerocopy._net.listening import listen_unix
+from aiozerocopy.dask.comm import StreamComm
+from aiozerocopy.dask.connector import StreamConnector
+from aiozerocopy.dask.listener import StreamListener
+from aiozerocopy.dask.loan import CAN_LEND
+from aiozerocopy.dask.local import LocalStream
 from aiozerocopy.opening import stream_over
+from aiozerocopy.streams import UnixStream
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiozerocopy._net.listening import Listener
+    from aiozerocopy.dask.messages import Frame
     from aiozerocopy.streams import Stream
 
 MODE = 0o600  # of a socket's file: only this user may connect
 UNNAMED = "@"
+
+# In the handshake: does a process take the pipes of `LocalStream`?
+PIPES = "aiozerocopy-pipes"
+
+
+class UnixComm(StreamComm):
+    """``azc+unix://``; large messages go by pipes, if both sides know how."""
+
+    stream: LocalStream
+
+    def __init__(self, stream: Stream, *args: Any) -> None:
+        assert isinstance(stream, UnixStream)
+        super().__init__(LocalStream(stream), *args)
+
+    def handshake_info(self) -> dict[str, Any]:
+        """What the peer is told of us when both have connected."""
+        return super().handshake_info() | {PIPES: CAN_LEND}
+
+    async def _send(self, buffers: list[Frame], nbytes: int) -> None:
+        takes_pipes = CAN_LEND and self.remote_info.get(PIPES) is True
+        await self.stream.send_message(buffers, nbytes, takes_pipes)
+
+    async def _receive(self) -> list[memoryview]:
+        return await self.stream.receive_frames()
+
+
+class UnixConnector(StreamConnector):
+    prefix = "azc+unix://"
+
+    async def _open(self, address: str) -> Stream:
+        return await connect_named(address)
+
+    async def _comm(
+        self, stream: Stream, address: str, deserialize: bool, args: dict[str, Any]
+    ) -> StreamComm:
+        local = location_of(stream._raw_socket.getsockname())
+        return UnixComm(stream, self.prefix + local, self.prefix + address, deserialize)
+
+
+class UnixListener(StreamListener):
+    prefix = "azc+unix://"
+
+    def __init__(self, address: str, *args: Any, **options: Any) -> None:
+        super().__init__(address, *args, **options)
+        self._location = address
+        self._path = re.sub(r":[0-9]+$", "", address)
+        self._folder = ""  # that was made for the socket, if any
+
+    async def _listen(self, backlog: int) -> list[Listener]:
+        if "/" not in self._location:
+            self._folder = tempfile.mkdtemp(prefix="aiozerocopy-dask-")
+            self._path = os.path.join(self._folder, "socket")
+        try:
+            return [listen_unix(self._path, MODE, backlog)]
+        except BaseException:
+            self._remove_folder()
+            raise
+
+    def stop(self) -> None:
+        super().stop()
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _peer_location(self, address: Any) -> str:
+        return location_of(address)
+
+    async def _comm(self, stream: Stream, peer: str) -> StreamComm | None:
+        local = self.prefix + self._path  # also if it stops just now
+        return UnixComm(stream, local, peer, self.deserialize)
+
+    @property
+    def listen_address(self) -> str:
+        self._require_started()
+        return self.prefix + self._path
+
+    @property
+    def contact_address(self) -> str:
+        return self.listen_address
+
+
+class UnixBackend(Backend):
+    """``azc+unix:///path``: all processes on one machine, and of one user."""
+
+    def get_connector(self) -> UnixConnector:
+        return UnixConnector()
+
+    def get_listener(
+        self,
+        loc: str,
+        handle_comm: Callable[..., object],
+        deserialize: bool,
+        **connection_args: Any,
+    ) -> UnixListener:
+        return UnixListener(loc, handle_comm, deserialize, **connection_args)
+
+    def get_address_host(self, loc: str) -> str:
+        return "127.0.0.1"
+
+    def resolve_address(self, loc: str) -> str:
+        return loc
+
+    def get_local_address_for(self, loc: str) -> str:
+        return ""
+
+
+# ---- addresses ---------------------------------------------------------------------
 
 
 def location_of(address: str | bytes) -> str:
@@ -59,26 +178,3 @@ async def connect_named(path: str) -> Stream:
                 raise located(error, f"cannot connect to {path!r}") from error
             else:
                 return stream_over(sock)
-
-
-class Place:
-    """Where a listener is: a path, and the folder that was made for it, if any."""
-
-    def __init__(self, location: str) -> None:
-        self._folder = ""
-        self.path: str = re.sub(r":[0-9]+$", "", location)
-        if "/" not in location:
-            self._folder = tempfile.mkdtemp(prefix="aiozerocopy-dask-")
-            self.path = os.path.join(self._folder, "socket")
-
-    def listen(self, backlog: int) -> Listener:
-        """Raises: OSError: with the path in its text."""
-        try:
-            return listen_unix(self.path, MODE, backlog)
-        except BaseException:
-            self.remove()
-            raise
-
-    def remove(self) -> None:
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,17 +1,14 @@
 """Rings: records to another process through shared memory, without a system call.
 
-bell        wakes the tasks that wait for the other side
-line        who sends next
-slot        `Slot`: a record that is filled in place
-records     what was received: `Record`, `Batch`
 side        what sending and receiving share
-sender      the side that sends
+sender      the side that sends, and the line of the tasks that want to
 receiver    the side that receives
-ring        `Ring`
-handshake   how two processes come to share a ring
-opening     `listen_ring`, `connect_ring`
-nowait      sending at once or not at all
-calls, rpc  `Rpc`: calls over two rings
+slot        `Slot`: a record that is filled in place
+record      what was received: `Record`, `Batch`
+routes      `Route`: the records of one type
+ring        `Ring`, and its byte streams
+handshake   `listen_ring`, `connect_ring`
+rpc         `Rpc`: calls over two rings
 fanout      `FanOut`: one producer, many rings
 """
 
@@ -27,10 +24,10 @@ if PORTABLE:
 
 from aiozerocopy.shm.fanout import Consumer as Consumer
 from aiozerocopy.shm.fanout import FanOut as FanOut
-from aiozerocopy.shm.opening import connect_ring as connect_ring
-from aiozerocopy.shm.opening import listen_ring as listen_ring
-from aiozerocopy.shm.records import Batch as Batch
-from aiozerocopy.shm.records import Record as Record
+from aiozerocopy.shm.handshake import connect_ring as connect_ring
+from aiozerocopy.shm.handshake import listen_ring as listen_ring
+from aiozerocopy.shm.record import Batch as Batch
+from aiozerocopy.shm.record import Record as Record
 from aiozerocopy.shm.ring import Ring as Ring
 from aiozerocopy.shm.ring import RingStats as RingStats
 from aiozerocopy.shm.routes import Route as Route

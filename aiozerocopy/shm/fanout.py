@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, get_args
 
 import anyio
+from anyio.abc import AsyncResource
 
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.pins import nbytes
 from aiozerocopy._core.ring_end import too_large
-from aiozerocopy.shm.nowait import send_now
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer, Self
+    from typing_extensions import Buffer
 
     from aiozerocopy.shm.ring import Ring
 
@@ -38,7 +38,7 @@ class Consumer:
         return f"<Consumer {state}: {self.sent:,} sent, {self.dropped:,} dropped>"
 
 
-class FanOut:
+class FanOut(AsyncResource):
     """One producer, many rings."""
 
     def __init__(self) -> None:
@@ -84,24 +84,26 @@ class FanOut:
             TypeError, BufferError: one of the buffers cannot be sent.
         """
         async with self._sending:
-            self._check(sum(map(nbytes, buffers)))
+            size = sum(map(nbytes, buffers))
+            for ring in (each.ring for each in self._consumers):
+                if size > ring.largest:
+                    raise ValueError(too_large(size, ring.capacity, ring.largest))
             late = [
                 each for each in self.consumers if self._is_late(each, buffers, type_id)
             ]
             for each in late:
-                await self._send_late(each, buffers, type_id)
-
-    def _check(self, size: int) -> None:
-        for ring in (each.ring for each in self._consumers):
-            if size > ring.largest:
-                raise ValueError(too_large(size, ring.capacity, ring.largest))
+                try:
+                    await each.ring.send(*buffers, type_id=type_id)
+                    each.sent += 1
+                except (StreamBroken, StreamClosed) as error:  # noqa: PERF203
+                    self._lose(each, error)
 
     def _is_late(
         self, consumer: Consumer, buffers: tuple[Buffer, ...], type_id: int
     ) -> bool:
         """Send it, if there is room; true if it is to be sent when there is."""
         try:
-            if send_now(consumer.ring, buffers, type_id):
+            if consumer.ring._sender().try_send(buffers, type_id):
                 consumer.sent += 1
                 return False
         except (StreamBroken, StreamClosed) as error:
@@ -112,15 +114,6 @@ class FanOut:
         elif consumer.policy == "disconnect":
             self._lose(consumer, StreamBroken("it was too slow, and was disconnected"))
         return consumer.policy == "block"
-
-    async def _send_late(
-        self, consumer: Consumer, buffers: tuple[Buffer, ...], type_id: int
-    ) -> None:
-        try:
-            await consumer.ring.send(*buffers, type_id=type_id)
-            consumer.sent += 1
-        except (StreamBroken, StreamClosed) as error:
-            self._lose(consumer, error)
 
     def _lose(self, consumer: Consumer, error: Exception) -> None:
         consumer.error = error
@@ -133,9 +126,3 @@ class FanOut:
         while self._consumers:
             await self._consumers[-1].ring.aclose()
             self._consumers.pop()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()

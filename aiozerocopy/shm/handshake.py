@@ -1,25 +1,41 @@
-"""How two processes come to share a ring: who connects asks, who listens offers.
+"""How two processes come to share a ring: `listen_ring` and `connect_ring`.
 
-The messages are csrc/azc_ring.h's; here they wait for their sockets.  A peer that
-cannot take part (another user's, of another version, one that only looks whether
-somebody listens) is turned away and does not disturb the listener.
+The side that connects asks for a role, the side that listens offers its ring.  The
+messages are csrc/azc_ring.h's; here they wait for their sockets.  A peer that cannot
+take part (another user's, of another version, one that only looks whether somebody
+listens) is turned away and does not disturb the listener.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
+import socket
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.lowlevel
 
 from aiozerocopy._core import ring_end
 from aiozerocopy._core.ring_end import ANY, CONSUMER, PRODUCER, RingEnd
+from aiozerocopy._net.connecting import Opening, located
+from aiozerocopy._net.listening import listen_unix
+from aiozerocopy.shm.ring import Ring
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
 
+    from aiozerocopy._net.listening import Listener
+
+Path = str | bytes | os.PathLike[str]
+
+log: logging.Logger = logging.getLogger("aiozerocopy")
+
+RING_SOCKET = socket.AF_UNIX, socket.SOCK_SEQPACKET
+BACKLOG = 8
+NOBODY_YET = 0.01  # seconds between attempts to connect
+MOST = 1 << 39  # capacity
 PATIENCE = 10.0  # seconds for the other side's part
 _AGAIN = -errno.EAGAIN
 
@@ -40,7 +56,144 @@ _SAME_ROLE = {
 }
 
 
-def checked(result: int, role: int = ANY) -> int:
+def listen_ring(
+    path: Path,
+    capacity: int,
+    *,
+    sends: bool = False,
+    spin: int = 0,
+    any_user: bool = False,
+    timeout: float | None = None,
+) -> Opening[Ring]:
+    """Wait at a path for the other side, and share a ring with it; to be awaited, or
+    used with ``async with``.
+
+    This side receives, or sends if ``sends``.  It listens until a process has come with
+    which the ring works; the file is removed then.  The capacity is rounded up to a
+    power of two, 64 KiB at least: `Ring.capacity` tells.  All of that memory is taken
+    at once.  A call that finds nothing to do looks again for ``spin`` microseconds
+    before it sleeps, and holds its event loop up meanwhile.
+
+    Raises:
+        ValueError: a capacity that no ring can have.
+        OSError: somebody listens there already; no memory; ``timeout`` (TimeoutError).
+    """
+    if not 0 < capacity <= MOST:
+        raise ValueError(f"a ring has 1 to {MOST:,} bytes, not {capacity:,}")
+    where = os.fspath(path)
+
+    async def listen() -> Ring:
+        await anyio.lowlevel.checkpoint()
+        role = PRODUCER if sends else CONSUMER
+        try:
+            end = RingEnd(capacity, role)
+        except OSError as error:
+            raise located(
+                error, f"no memory for a ring of {capacity:,} bytes"
+            ) from error
+        listener = listen_unix(
+            where, 0o666 if any_user else 0o600, BACKLOG, RING_SOCKET[1]
+        )
+        try:
+            with anyio.fail_after(timeout):
+                while not await _is_taken(end, listener, any_user):
+                    end = RingEnd(capacity, role)  # somebody may have the old one
+                return Ring(end, spin)
+        except OSError as error:
+            raise located(error, f"cannot listen for a ring on {where!r}") from error
+        finally:
+            listener.close()
+
+    return Opening(listen())
+
+
+async def _is_taken(end: RingEnd, listener: Listener, any_user: bool) -> bool:
+    """Offer the ring to the next process that connects; did it take it?"""
+    await anyio.wait_readable(listener.sock)
+    try:
+        sock, _ = listener.sock.accept()
+    except (BlockingIOError, ConnectionAbortedError):
+        return False
+    with sock:
+        sock.setblocking(False)
+        try:
+            await _offer(sock, end, any_user)
+        except OSError as error:
+            why = error.strerror or "it did not answer"  # (a TimeoutError has no words)
+            log.warning(
+                "a visitor of the ring at %s was turned away: %s", listener, why
+            )
+            return False
+        return True
+
+
+def connect_ring(
+    path: Path,
+    *,
+    sends: bool | None = None,
+    spin: int = 0,
+    any_user: bool = False,
+    timeout: float | None = None,
+) -> Opening[Ring]:
+    """Share the ring of the process that listens at a path; to be awaited, or used
+    with ``async with``.
+
+    This side does what the other does not: send, or receive; with ``sends`` it insists.
+    With a ``timeout`` it waits that long for somebody to listen: two processes can be
+    started in any order then.  ``spin`` is as for `listen_ring`.
+
+    Raises:
+        OSError: nobody listens there, or another user does; ``timeout`` (TimeoutError).
+            The path is in the text.
+    """
+    where = os.fspath(path)
+    role = ANY if sends is None else PRODUCER if sends else CONSUMER
+
+    async def connect() -> Ring:
+        await anyio.lowlevel.checkpoint()
+        is_there = False
+        try:
+            with anyio.fail_after(timeout), socket.socket(*RING_SOCKET) as sock:
+                await _connect(sock, where, timeout is not None)
+                is_there = True
+                return Ring(await _ask(sock, role, any_user), spin)
+        except OSError as error:
+            raise located(_worded(error, is_there), f"no ring at {where!r}") from error
+
+    return Opening(connect())
+
+
+async def _connect(sock: socket.socket, path: str | bytes, is_patient: bool) -> None:
+    """Connect as soon as the listener's backlog has room, and somebody listens if we
+    are patient.  No fd tells when it is worth another try."""
+    sock.setblocking(False)
+    while True:
+        try:
+            sock.connect(path)
+            return
+        except BlockingIOError:
+            pass  # the backlog is full
+        except (FileNotFoundError, ConnectionRefusedError):
+            if not is_patient:
+                raise
+        await anyio.sleep(NOBODY_YET)
+
+
+def _worded(error: OSError, is_there: bool) -> OSError:
+    if isinstance(error, TimeoutError):
+        why = "it did not answer" if is_there else "nobody listens there"
+        return TimeoutError(errno.ETIMEDOUT, f"timed out: {why}")
+    if error.errno in (errno.ENOENT, errno.ECONNREFUSED):
+        return type(error)(error.errno, f"nobody listens there ({error.strerror})")
+    if error.errno == errno.EPROTOTYPE:
+        return OSError(errno.EPROTOTYPE, "what listens there is no ring")
+    return error
+
+
+# ---- what the two say --------------------------------------------------------------
+
+
+def _checked(result: int, role: int = ANY) -> int:
     """The result, unless it is an error.
 
     Raises:
@@ -62,7 +215,7 @@ async def _when_ready(sock: socket.socket, step: Callable[[], int]) -> int:
     return result
 
 
-async def offer(sock: socket.socket, end: RingEnd, any_user: bool) -> None:
+async def _offer(sock: socket.socket, end: RingEnd, any_user: bool) -> None:
     """The listener's part, on a connection that was accepted.
 
     Raises:
@@ -76,18 +229,18 @@ async def offer(sock: socket.socket, end: RingEnd, any_user: bool) -> None:
         _refusing(number, asked)
         if asked == end.role:
             _refusing(number, -errno.EADDRINUSE, end.role)
-        checked(end.offer(number))
-        checked(await _when_ready(sock, lambda: end.hear_answer(number)))
+        _checked(end.offer(number))
+        _checked(await _when_ready(sock, lambda: end.hear_answer(number)))
 
 
 def _refusing(number: int, result: int, role: int = ANY) -> None:
     if result < 0:
         ring_end.refuse(number, result)
-        checked(result, role)
+        _checked(result, role)
 
 
-async def ask(sock: socket.socket, role: int, any_user: bool) -> RingEnd:
-    """The part of who has connected.
+async def _ask(sock: socket.socket, role: int, any_user: bool) -> RingEnd:
+    """The part of the side that has connected.
 
     Raises:
         OSError: why there is no ring.
@@ -96,9 +249,9 @@ async def ask(sock: socket.socket, role: int, any_user: bool) -> RingEnd:
     end = RingEnd()
     with anyio.fail_after(PATIENCE):
         if not any_user:
-            checked(ring_end.check_user(number))
+            _checked(ring_end.check_user(number))
         asked = ring_end.ask(number, role)
-        if asked != -errno.EPIPE:  # (who has refused us at once has said why)
-            checked(asked)
-        checked(await _when_ready(sock, lambda: end.hear_offer(number)), role)
+        if asked != -errno.EPIPE:  # (a peer that hung up at once has said why)
+            _checked(asked)
+        _checked(await _when_ready(sock, lambda: end.hear_offer(number)), role)
     return end

@@ -33,7 +33,7 @@ class Receiver(Side):
         self._is_busy = False
 
     async def receive(self, most: int, result: Callable[[Taken], T]) -> T:
-        """What ``result`` makes of the next records, up to so many."""
+        """What ``result`` makes of the next records, ``most`` at most."""
         self.enter()
         if self._is_busy:
             raise anyio.BusyResourceError("reading from")
@@ -72,6 +72,6 @@ class Receiver(Side):
     async def _wait(self) -> None:
         if self.end.forget_lost():  # and look again: see there
             with anyio.move_on_after(LOOK_AGAIN):
-                await self.bell.wait()
+                await self.news()
         else:
-            await self.bell.wait()
+            await self.news()

@@ -10,21 +10,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
+from anyio.abc import AsyncResource, ByteReceiveStream, ByteSendStream
 
 from aiozerocopy._core.ring_end import PRODUCER, RingEnd, too_large
-from aiozerocopy.shm.byte_stream import RingReceiveStream, RingSendStream
 from aiozerocopy.shm.receiver import Receiver
-from aiozerocopy.shm.records import Batch, Record, only_record
+from aiozerocopy.shm.record import Batch, Record, only_record
 from aiozerocopy.shm.routes import Route, Routes
 from aiozerocopy.shm.sender import Sender
 from aiozerocopy.shm.slot import Slot
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Buffer, Self
 
 BATCH = 256  # records
+RECEIVE_SIZE = 64 << 10  # bytes
+_NOTHING = memoryview(b"")
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class RingStats:
     rings: int  # how often the other side had to be woken
 
 
-class Ring:
+class Ring(AsyncResource):
     """One side of a ring: either it sends, or it receives."""
 
     _side: Sender | Receiver | None = None  # until __init__ has made it
@@ -86,7 +86,7 @@ class Ring:
         await self._sender().send(buffers, type_id)
 
     def reserve(self, nbytes: int, type_id: int = 0) -> Slot:
-        """Room for a record of up to so many bytes, to be filled in place::
+        """Room for a record of up to ``nbytes`` bytes, to be filled in place::
 
             async with ring.reserve(nbytes) as slot:
                 slot.array("float32")[:] = 1
@@ -109,8 +109,7 @@ class Ring:
         It is closed with the ring, and closes it.
         """
         self._sender()
-        most = min(self.largest, self.capacity // 4)
-        return RingSendStream(self.send, self.aclose, most)
+        return RingSendStream(self)
 
     def _sender(self) -> Sender:
         if isinstance(self._side, Sender):
@@ -124,7 +123,7 @@ class Ring:
 
         Raises:
             EndOfStream: the producer has closed the ring, and all was received.
-            StreamBroken: the same, but it died, or it broke the ring's rules.
+            StreamBroken: the producer died, or broke the ring's rules.
             StreamClosed: this side is closed.
             BusyResourceError: another task is receiving.
         """
@@ -133,7 +132,7 @@ class Ring:
         return await self._receiver().receive(1, only_record)
 
     async def receive_batch(self, most: int = BATCH) -> Batch:
-        """The records that are there, at least one and at most so many.
+        """The records that are there: at least one, and ``most`` at most.
 
         Raises: as `receive`.
         """
@@ -148,7 +147,8 @@ class Ring:
         ``await ring.route(7).receive()``, in any number of tasks.
 
         From then on `receive` gives the others only, and `receive_batch` is refused.
-        Records wait in the ring for whoever takes their type: if nobody does, it fills.
+        A record waits in the ring until its type is received: if no task does that, the
+        ring fills.
         """
         _check_type(type_id)
         if self._routes is None:
@@ -175,7 +175,7 @@ class Ring:
         It is closed with the ring, and closes it.
         """
         self._receiver()
-        return RingReceiveStream(self.receive, self.aclose)
+        return RingReceiveStream(self)
 
     # -- its end ----------------------------------------------------------------------
 
@@ -212,17 +212,6 @@ class Ring:
         if self._side is not None:
             self._side.leave(clean)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
     def __del__(self) -> None:
         side = self._side
         if side is None or side.closed or side.end.inherited:
@@ -243,3 +232,49 @@ class Ring:
 def _check_type(type_id: int) -> None:
     if not 0 <= type_id < 1 << 32:
         raise ValueError(f"a type_id is a number of 32 bits, not {type_id}")
+
+
+class RingSendStream(ByteSendStream):
+    """A ring as a byte stream: what is big goes as several records."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+
+    async def send(self, item: bytes) -> None:
+        """Send bytes; if it is cancelled, some of them may have been sent.
+
+        Raises: as `Ring.send`.
+        """
+        most = min(self._ring.largest, self._ring.capacity // 4)
+        # (an exception's traceback may keep this frame, but not the buffer)
+        with memoryview(item) as memory, memory.cast("B") as view:
+            for start in range(0, len(view), most):
+                with view[start : start + most] as record:
+                    await self._ring.send(record)
+
+    async def aclose(self) -> None:
+        await self._ring.aclose()
+
+
+class RingReceiveStream(ByteReceiveStream):
+    """A ring as a byte stream: the bytes of one record after the other."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        self._unread = _NOTHING  # of the record that came last
+
+    async def receive(self, max_bytes: int = RECEIVE_SIZE) -> bytes:
+        """Return the next 1 to ``max_bytes`` bytes.
+
+        Raises: as `Ring.receive`.
+        """
+        if max_bytes < 1:
+            raise ValueError(f"max_bytes must be a positive integer, not {max_bytes}")
+        while not self._unread:  # (a record may be empty; keep none while we wait)
+            self._unread = (await self._ring.receive()).view or _NOTHING
+        piece = bytes(self._unread[:max_bytes])
+        self._unread = self._unread[max_bytes:] or _NOTHING
+        return piece
+
+    async def aclose(self) -> None:
+        await self._ring.aclose()

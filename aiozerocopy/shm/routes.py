@@ -14,7 +14,7 @@ import anyio
 
 from aiozerocopy._core import waiter
 from aiozerocopy._core.change import Change
-from aiozerocopy.shm.records import Record, only_record
+from aiozerocopy.shm.record import Record, only_record
 
 if TYPE_CHECKING:
     from typing_extensions import Self

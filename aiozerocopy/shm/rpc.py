@@ -5,34 +5,65 @@ The states of a call, on the side that calls
     asked       the other side has it, or will have it
     answered    by a result, an error, or the end of a ring
     forgotten   its caller was cancelled, or its time is up: a record says so as soon
-                as there is room for it; an answer that comes all the same is dropped
+                as there is room for it; an answer that comes later is dropped
 
 Nobody runs in the background.  Of the tasks that wait for an answer one reads the ring,
 hands the answers out, and when it has its own lets another one read.
 
 On the other side each call is a task of its own, in `serve`.
+
+A call travels as one record to ask and one to answer.  A record's payload begins with
+32 bytes, little-endian:
+
+    0   u64   number of the call; the caller counts them
+    8   u64   deadline: CLOCK_MONOTONIC of this machine in ns; 0: none
+    16  u32   kind: 1 a call, 2 forget that call, 3 its result, 4 its error
+    20        zeros
+
+Its `type_id` is the method that is called, also in the answer.  What is behind the 32
+bytes are the buffers; of an error, its kind and its text in UTF-8, with a zero byte
+in between.
 """
 
 from __future__ import annotations
 
+import struct
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
+from anyio.abc import AsyncResource
 
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
-from aiozerocopy.shm import calls
-from aiozerocopy.shm.calls import HEAD_BYTES, Head
-from aiozerocopy.shm.nowait import send_now
-from aiozerocopy.shm.records import Record
+from aiozerocopy.shm.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from anyio.abc import TaskGroup
-    from typing_extensions import Buffer, Self
+    from typing_extensions import Buffer
 
     from aiozerocopy.shm.ring import Ring
+
+
+_HEAD = struct.Struct("<QQI12x")
+
+CALL, FORGET, RESULT, ERROR = 1, 2, 3, 4
+_LONGEST_TEXT = 4000  # bytes of an error
+
+
+class _Head(NamedTuple):
+    number: int
+    deadline_ns: int
+    kind: int
+
+    def pack(self) -> bytes:
+        return _HEAD.pack(*self)
+
+
+def _head_of(record: Record) -> _Head | None:
+    """None: it is too short to be part of a call."""
+    return _Head(*_HEAD.unpack_from(record.view)) if len(record) >= _HEAD.size else None
 
 
 class RemoteError(Exception):
@@ -50,15 +81,14 @@ class Request(Record):
     __slots__ = ("deadline", "method")
 
     def __init__(self, record: Record, deadline: float | None) -> None:
-        super().__init__(record.view[HEAD_BYTES:], record.type_id)
+        super().__init__(record.view[_HEAD.size :], record.type_id)
         self.method: int = record.type_id
-        self.deadline: float | None = (
-            deadline  # seconds of time.monotonic(); None: it may take long
-        )
+        # Seconds of time.monotonic(); None: it may take long.
+        self.deadline: float | None = deadline
 
 
 class _Call:
-    """One that is on its way."""
+    """A call that waits for its answer."""
 
     def __init__(self) -> None:
         self.answer: Record | Exception | None = None
@@ -77,7 +107,7 @@ class _Call:
             self._event.set()
 
     async def wait(self) -> None:
-        """Return when it was answered, or may read."""
+        """Return when it was answered, or may read the ring."""
         self._event = anyio.Event()
         try:
             await self._event.wait()
@@ -85,7 +115,7 @@ class _Call:
             self._event = None
 
 
-class Rpc:
+class Rpc(AsyncResource):
     """Calls to the other process, or from it: one side calls, the other serves.
 
     The one that sends on ``requests`` and receives on ``replies`` uses `call`, the
@@ -144,7 +174,7 @@ class Rpc:
                     raise self._failure
                 self._say_forgotten()
                 self._calls[number] = call
-                head = Head(number, deadline, calls.CALL).pack()
+                head = _Head(number, deadline, CALL).pack()
                 await self._requests.send(head, *buffers, type_id=method)
                 await self._answered(call)
         finally:
@@ -170,14 +200,14 @@ class Rpc:
         except (anyio.EndOfStream, StreamBroken, StreamClosed) as error:
             self._fail(error)
         finally:
-            # (also one that was cancelled just when it was to read)
+            # (also after a call that was cancelled just when it was to read)
             if self._reader is call:
                 self._reader = None
             if self._reader is None:
                 self._appoint()
 
     def _appoint(self) -> None:
-        """Wake one that waits, to read."""
+        """Wake one of the waiting calls, to read the ring."""
         for call in self._calls.values():
             if call.waits:
                 call.wake()
@@ -185,23 +215,23 @@ class Rpc:
 
     def _hand_out(self, record: Record) -> None:
         self._say_forgotten()
-        head = calls.head_of(record)
-        if head is None or head.kind not in (calls.RESULT, calls.ERROR):
+        head = _head_of(record)
+        if head is None or head.kind not in (RESULT, ERROR):
             self._fail(StreamBroken("the other side has sent what is no answer"))
             return
         call = self._calls.get(head.number)
         if call is None or call.answer is not None:
             record.release()  # it was forgotten
             return
-        body = record.view[HEAD_BYTES:]
-        if head.kind == calls.ERROR:
-            call.end(RemoteError(*calls.read(bytes(body))))
+        body = record.view[_HEAD.size :]
+        if head.kind == ERROR:
+            call.end(RemoteError(*_kind_and_text(bytes(body))))
         else:
             call.end(Record(body, record.type_id))
         record.release()
 
     def _fail(self, error: Exception) -> None:
-        """No answer will come any more."""
+        """End all calls: no answer will come any more."""
         if isinstance(error, anyio.EndOfStream):
             error = StreamBroken("the other side has closed the Rpc")
         self._failure = error
@@ -212,9 +242,9 @@ class Rpc:
     def _say_forgotten(self) -> None:
         """Tell the other side, as far as there is room for that now."""
         while self._forgotten and self._failure is None:
-            head = Head(self._forgotten[0], 0, calls.FORGET).pack()
+            head = _Head(self._forgotten[0], 0, FORGET).pack()
             try:
-                if not send_now(self._requests, [head], 0):
+                if not self._requests._sender().try_send([head], 0):
                     return
             except (StreamBroken, StreamClosed):
                 pass  # there is nobody to be told
@@ -230,8 +260,8 @@ class Rpc:
         time is up, is cancelled.  What the handler raises is told to the caller, who
         gets it as `RemoteError`.
 
-        A request is in the ring's own memory until nothing refers to it: who keeps
-        many of them lets the ring run full.
+        A request is in the ring's own memory until nothing refers to it: keep many, and
+        the ring runs full.
 
         Raises:
             StreamBroken: the other side has died, or has sent what is no call.
@@ -257,10 +287,10 @@ class Rpc:
         scopes: dict[int, anyio.CancelScope],
         tasks: TaskGroup,
     ) -> None:
-        head = calls.head_of(record)
-        if head is None or head.kind not in (calls.CALL, calls.FORGET):
+        head = _head_of(record)
+        if head is None or head.kind not in (CALL, FORGET):
             raise StreamBroken("the other side has sent what is no call")
-        if head.kind == calls.FORGET:
+        if head.kind == FORGET:
             scope = scopes.get(head.number)
             if scope is not None:
                 scope.cancel()
@@ -284,9 +314,9 @@ class Rpc:
         try:
             with scopes[number]:
                 try:
-                    kind, buffers = calls.RESULT, _buffers(await handler(request))
+                    kind, buffers = RESULT, _buffers(await handler(request))
                 except Exception as error:
-                    kind, buffers = calls.ERROR, (calls.worded(error),)
+                    kind, buffers = ERROR, (_worded(error),)
                 finally:
                     del request
                 await self._reply(number, kind, buffers, method)
@@ -297,11 +327,11 @@ class Rpc:
         self, number: int, kind: int, buffers: tuple[Any, ...], method: int
     ) -> None:
         try:
-            head = Head(number, 0, kind).pack()
+            head = _Head(number, 0, kind).pack()
             await self._replies.send(head, *buffers, type_id=method)
         except (TypeError, ValueError, BufferError) as error:  # it cannot be sent
-            head = Head(number, 0, calls.ERROR).pack()
-            await self._replies.send(head, calls.worded(error), type_id=method)
+            head = _Head(number, 0, ERROR).pack()
+            await self._replies.send(head, _worded(error), type_id=method)
         except (StreamBroken, StreamClosed):
             return  # the other ring tells `serve`
 
@@ -311,12 +341,6 @@ class Rpc:
         """Close both rings; calls that wait for an answer get StreamClosed."""
         await self._requests.aclose()
         await self._replies.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
 
     def __repr__(self) -> str:
         what = "calls" if self._requests.sends else "serves"
@@ -328,3 +352,15 @@ def _buffers(result: Any) -> tuple[Any, ...]:
     if result is None:
         return ()
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+
+def _worded(error: BaseException) -> bytes:
+    """What is told of an exception, for the caller's `_kind_and_text`."""
+    text = f"{type(error).__name__}\0{error}".encode(errors="replace")
+    return text[:_LONGEST_TEXT]
+
+
+def _kind_and_text(data: bytes) -> tuple[str, str]:
+    """What was told of an exception."""
+    kind, _, text = data.decode(errors="replace").partition("\0")
+    return kind, text

@@ -2,10 +2,15 @@
 
 The states, and who owns what
     open      the fds are C's, and the loop that the ring was opened in watches them
-    closed    nothing can be sent or received.  `Bell.close` lets the loop stop
-              watching, in its own thread, and only then are the fds closed.  Records
-              that are held stay valid
+    closed    nothing can be sent or received.  The loop stops watching, in its own
+              thread, and only then are the fds closed.  Records that are held stay
+              valid
     dead      in a forked child: nothing is touched, neither loop nor fds
+
+The loop watches the ring's doorbell, and the socket whose end means that the peer is
+gone.  Each wakes all tasks that wait, and each of these looks at the ring again.  They
+are woken before the doorbell is emptied: a signal's exception in between leaves it
+ringing, so that they are woken once more.
 """
 
 from __future__ import annotations
@@ -14,23 +19,38 @@ from typing import TYPE_CHECKING
 
 from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.ring_end import CLOSED
-from aiozerocopy.shm.bell import Bell
+from aiozerocopy._core.waiter import call_soon, current_loop, runs_here
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiozerocopy._core.ring_end import RingEnd
 
 
 class Side:
-    """One side of a ring, in the loop that runs now."""
+    """One side of a ring, in the loop that runs now.
+
+    It does not know the `Ring`, which can be collected while the loop still watches.
+    """
 
     def __init__(self, end: RingEnd) -> None:
         self.end = end
-        self.bell: Bell = Bell(end)
         self.closed: bool = False
+        self._loop = current_loop()
         self._spent = 0  # of the loop's budget, by calls that finished at once
+        self._listeners: dict[Callable[[], object], None] = {}
+        self._fds = end.fds()
+        self._watched: set[int] = set()
+        try:
+            for fd in self._fds:
+                self._loop.watch(fd, self._hear)
+                self._watched.add(fd)
+        except BaseException:
+            self._close()  # so that the peer hears of it
+            raise
 
     def enter(self) -> None:
-        """Refuse what cannot be done here, or no more."""
+        """Refuse a call in a child or another loop, and after the end."""
         if self.end.inherited:
             raise StreamClosed(
                 "the ring belongs to the parent process, and this is a forked child: "
@@ -38,19 +58,57 @@ class Side:
             )
         if self.closed:
             raise StreamClosed(CLOSED)
-        if not self.bell.is_current():
+        if not runs_here(self._loop):
             raise RuntimeError("the ring is used by another event loop, or thread")
 
     async def breathe(self, nbytes: int) -> None:
         """Yield to the loop once in a while, so that calls which never wait do."""
         self._spent += 1 + (nbytes >> 12)
-        if self._spent >= self.bell.budget:
+        if self._spent >= self._loop.budget:
             self._spent = 0
-            await self.bell.yield_to_loop()
+            await self._loop.yield_to_loop()
+
+    # -- news of the other side -------------------------------------------------------
+
+    async def news(self) -> None:
+        """Return when something may have changed."""
+        await self._loop.park(self)
+
+    def listen(self, listener: Callable[[], object]) -> None:
+        self._listeners[listener] = None
+        if not self._watched:
+            self._tell()
+
+    def forget(self, listener: Callable[[], object]) -> None:
+        self._listeners.pop(listener, None)
+
+    def _hear(self) -> None:
+        self._tell()
+        if self.end.hear():
+            self._unwatch(self._fds[1])  # it would be readable for ever
+
+    def _tell(self) -> None:
+        for listener in list(self._listeners):
+            listener()
+            self._listeners.pop(listener, None)
+
+    def _unwatch(self, fd: int) -> None:
+        if fd in self._watched:
+            self._loop.unwatch(fd)
+            self._watched.discard(fd)
+
+    # -- the end ----------------------------------------------------------------------
 
     def leave(self, clean: bool) -> None:
-        """Close: the peer is told so, or sees what it sees if we die."""
+        """Close.  The peer is told so if ``clean``; else it is as if we had died."""
         if not self.end.inherited and not self.closed:
             self.end.leave(clean)
-            self.bell.close()
+            # (soon, if this is not the loop's own thread)
+            call_soon(self._loop, self._close)
         self.closed = True
+
+    def _close(self) -> None:
+        for fd in self._fds:
+            self._unwatch(fd)
+        self.end.close()
+        self._tell()

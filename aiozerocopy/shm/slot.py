@@ -11,10 +11,10 @@ A slot that is dropped while it is reserved rolls back.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from aiozerocopy._core.leases import Lent, array_over
-from aiozerocopy.shm.line import Place
+from aiozerocopy.shm.sender import Place
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -22,16 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self
 
-    from aiozerocopy.shm.line import Line
-
-    class Sender(Protocol):
-        """What a slot needs of its `Ring`."""
-
-        @property
-        def line(self) -> Line: ...
-        async def reserve_at(self, place: Place, nbytes: int) -> memoryview: ...
-        def commit(self, nbytes: int, type_id: int) -> None: ...
-        def rollback(self) -> None: ...
+    from aiozerocopy.shm.sender import Sender
 
 
 class Slot(Lent):
@@ -85,7 +76,7 @@ class Slot(Lent):
         """Give the record to the consumer, or its first ``nbytes`` bytes.
 
         Raises:
-            ValueError: the slot is over, or has not so many bytes.
+            ValueError: the slot is over, or has fewer bytes.
             StreamBroken, StreamClosed: as for `Ring.send`.
         """
         n = self.nbytes if nbytes is None else nbytes

@@ -11,7 +11,7 @@ Who owns what
     the fd         is the stream's: `SendStream` or `ReceiveStream`, whose end it is
     the buffers    are C's as long as an operation uses them, whatever becomes of us
     the transport  is the loop's while it is read from, and the port's while anything
-                   is queued: so it may be dropped by whoever has closed it
+                   is queued: so a program may drop it once it has closed it
 
 An exception that interrupts the transport itself, as a signal's handler may at any
 line, ends the connection: what was just received may be lost, and then nothing may
@@ -29,7 +29,6 @@ import socket
 from asyncio.trsock import TransportSocket
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._core import fork_and_exit
 from aiozerocopy.transport.readiness import readiness_in
 
 if TYPE_CHECKING:
@@ -77,8 +76,7 @@ class Lifetime(asyncio.BaseTransport):
         self._fd = stream.fileno()
         self._protocol: Any = protocol
         self._readiness = readiness_in(loop)
-        self._generation = fork_and_exit.generation
-        self.on_lost: Callable[[], object] | None = None  # a server is to know
+        self.on_lost: Callable[[], object] | None = None  # tells the server
         # Another object for the same connection, closed after connection_lost.
         self._handle: HasFileno | None = None
         self._is_made = False
@@ -114,7 +112,7 @@ class Lifetime(asyncio.BaseTransport):
     # -- its end ------------------------------------------------------------------
 
     def is_closing(self) -> bool:
-        """Was it closed, by whichever side?"""
+        """Was it closed, by either side?"""
         return self._closing
 
     def close(self) -> None:
@@ -182,7 +180,7 @@ class Lifetime(asyncio.BaseTransport):
                 self._let_go()
 
     def _let_go(self) -> None:
-        """All were told.  May be called twice."""
+        """The protocol was told.  May be called twice."""
         self._protocol = None
         if self._handle is not None:
             self._handle.close()
@@ -192,11 +190,11 @@ class Lifetime(asyncio.BaseTransport):
     # -- what can be asked --------------------------------------------------------
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """From now on this one is told."""
+        """Call this protocol from now on."""
         self._protocol = protocol
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """Who is told; None once connection_lost was called."""
+        """The protocol that is called; None once connection_lost was."""
         protocol: asyncio.BaseProtocol = self._protocol
         return protocol
 

@@ -15,12 +15,11 @@ from typing import IO, TYPE_CHECKING, Any
 
 from aiozerocopy._core.extras import optional
 from aiozerocopy.transport import (
-    connecting,
+    connections,
     files,
-    pipes,
-    serving,
+    pipe_transports,
+    server,
     subprocesses,
-    upgrading,
 )
 
 if TYPE_CHECKING:
@@ -40,16 +39,16 @@ def _method(function: Callable[..., Awaitable[Any]]) -> Any:
 class _WithTransports(asyncio.AbstractEventLoop):
     """What stands before the methods of a loop."""
 
-    create_connection: Any = _method(connecting.create_connection)
-    create_unix_connection: Any = _method(connecting.create_unix_connection)
-    connect_accepted_socket: Any = _method(connecting.connect_accepted_socket)
-    create_server: Any = _method(serving.create_server)
-    create_unix_server: Any = _method(serving.create_unix_server)
-    connect_read_pipe: Any = _method(pipes.connect_read_pipe)
-    connect_write_pipe: Any = _method(pipes.connect_write_pipe)
+    create_connection: Any = _method(connections.create_connection)
+    create_unix_connection: Any = _method(connections.create_unix_connection)
+    connect_accepted_socket: Any = _method(connections.connect_accepted_socket)
+    create_server: Any = _method(server.create_server)
+    create_unix_server: Any = _method(server.create_unix_server)
+    connect_read_pipe: Any = _method(pipe_transports.connect_read_pipe)
+    connect_write_pipe: Any = _method(pipe_transports.connect_write_pipe)
     subprocess_exec: Any = _method(subprocesses.subprocess_exec)
     subprocess_shell: Any = _method(subprocesses.subprocess_shell)
-    start_tls: Any = _method(upgrading.start_tls)
+    start_tls: Any = _method(connections.start_tls)
 
     async def sendfile(
         self,

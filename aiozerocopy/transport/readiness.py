@@ -36,7 +36,7 @@ _EVENTS = 64  # taken from an epoll at once
 
 
 class Readiness:
-    """Of the fds of one loop, by its own readers.  Each method may be called twice."""
+    """Watches fds by the readers of a loop.  Each method may be called twice."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -63,8 +63,7 @@ class Readiness:
 
 
 class _Guarded(Readiness):
-    """The same, and an epoll from the first fd that is watched until the last is
-    forgotten."""
+    """Has an epoll, too, from the first fd watched until the last is forgotten."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
@@ -124,7 +123,7 @@ _guarded: weakref.WeakValueDictionary[int, _Guarded] = weakref.WeakValueDictiona
 
 
 def readiness_in(loop: asyncio.AbstractEventLoop) -> Readiness:
-    """That of a loop, from the first fd to be watched until the last is forgotten."""
+    """The one of a loop; it lives from the first fd until the last is forgotten."""
     if isinstance(loop, asyncio.SelectorEventLoop) or not hasattr(select, "epoll"):
         return Readiness(loop)
     found = _guarded.get(id(loop))

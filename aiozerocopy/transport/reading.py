@@ -15,7 +15,6 @@ import os
 import threading
 from typing import Any
 
-from aiozerocopy._core import fork_and_exit
 from aiozerocopy.transport.lifetime import Lifetime
 
 READ_SIZE = 256 << 10
@@ -26,14 +25,14 @@ _NOTHING_NOW = (BlockingIOError, InterruptedError)
 
 
 class _Scratch(threading.local):
-    """Where a thread's loop reads much to: a copy of what came is cheaper than new
-    memory of this size for each read."""
+    """Where a thread's loop reads much to, and TLS decrypts it: a copy of what came is
+    cheaper than new memory of this size for each read."""
 
     def __init__(self) -> None:
         self.memory = memoryview(bytearray(READ_SIZE))
 
 
-_scratch = _Scratch()
+scratch: _Scratch = _Scratch()
 
 
 class Reading(Lifetime, asyncio.ReadTransport):
@@ -48,7 +47,7 @@ class Reading(Lifetime, asyncio.ReadTransport):
         self._has_ended = False  # nothing will come any more
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """From now on this one gets what comes."""
+        """Give this protocol what comes from now on."""
         self._is_buffered = isinstance(protocol, asyncio.BufferedProtocol)
         super().set_protocol(protocol)
 
@@ -80,11 +79,8 @@ class Reading(Lifetime, asyncio.ReadTransport):
     # -- what comes ---------------------------------------------------------------
 
     def _readable(self) -> None:
-        if (
-            self._closing
-            or self._is_halted
-            or self._generation != fork_and_exit.generation  # the parent reads there
-        ):
+        # (in a forked child, the parent reads there)
+        if self._closing or self._is_halted or self._readiness.inherited:
             self._stop()
             return
         try:
@@ -97,7 +93,7 @@ class Reading(Lifetime, asyncio.ReadTransport):
                 raise
 
     def _take(self) -> int:
-        """Give the protocol what has come, by one read; how many bytes that is."""
+        """Give the protocol what has come, by one read; return how many bytes."""
         if self._is_buffered:
             return self._read_into()
         data = self._read()
@@ -106,12 +102,12 @@ class Reading(Lifetime, asyncio.ReadTransport):
         return len(data)
 
     def _read(self) -> bytes:
-        """What came; nothing if nothing did, and then the reason was dealt with."""
+        """What has come; b"" if nothing did, and then the reason was dealt with."""
         try:
             if self._is_little:
                 data = os.read(self._fd, LITTLE)
             else:
-                memory = _scratch.memory
+                memory = scratch.memory
                 data = bytes(memory[: os.readv(self._fd, (memory,))])
         except OSError as error:
             self._read_failed(error)

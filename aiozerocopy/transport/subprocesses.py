@@ -19,10 +19,14 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from aiozerocopy._core.channel import IN, OUT, OWN, Channel
 from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
+from aiozerocopy.transport.asyncio_streams import LIMIT
 from aiozerocopy.transport.lifetime import aborted_if_it_fails
-from aiozerocopy.transport.pipes import In, ReadPipeTransport, WritePipeTransport
+from aiozerocopy.transport.pipe_transports import (
+    In,
+    ReadPipeTransport,
+    WritePipeTransport,
+)
 from aiozerocopy.transport.readiness import readiness_in
-from aiozerocopy.transport.streams import LIMIT
 from aiozerocopy.transport.writing import Out
 
 if TYPE_CHECKING:
@@ -126,7 +130,6 @@ class SubprocessTransport(asyncio.SubprocessTransport):
             self._loop.call_soon_threadsafe(self._exited)
 
     def _exited(self) -> None:
-        """The child has exited."""
         code = self._popen.wait()
         self._forget_pidfd()
         if not self._exit.done():
@@ -221,9 +224,8 @@ async def subprocess_exec(
     """
     if options.pop("shell", False):
         raise ValueError("shell must be False: there is subprocess_shell")
-    return await _started(
-        protocol_factory, [program, *args], stdin, stdout, stderr, options
-    )
+    pipes = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
+    return await _started(protocol_factory, [program, *args], options | pipes)
 
 
 async def subprocess_shell(
@@ -243,8 +245,8 @@ async def subprocess_shell(
         raise ValueError("cmd must be a string")
     if not options.pop("shell", True):
         raise ValueError("shell must be True: there is subprocess_exec")
-    options["shell"] = True
-    return await _started(protocol_factory, cmd, stdin, stdout, stderr, options)
+    pipes = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
+    return await _started(protocol_factory, cmd, options | pipes | {"shell": True})
 
 
 async def create_subprocess_exec(
@@ -274,20 +276,14 @@ async def create_subprocess_exec(
 
 
 async def _started(
-    protocol_factory: Callable[[], P],
-    command: Any,
-    stdin: Any,
-    stdout: Any,
-    stderr: Any,
-    options: dict[str, Any],
+    protocol_factory: Callable[[], P], command: Any, options: dict[str, Any]
 ) -> tuple[SubprocessTransport, P]:
     for name in _REFUSED:
         if options.pop(name, None):
             raise ValueError(f"{name} is for text: the pipes carry bytes")
     protocol = protocol_factory()
-    popen = subprocess.Popen(  # noqa: ASYNC220 - as asyncio does
-        command, stdin=stdin, stdout=stdout, stderr=stderr, bufsize=0, **options
-    )
+    options["bufsize"] = 0
+    popen = subprocess.Popen(command, **options)  # noqa: ASYNC220 - as asyncio does
     transport = SubprocessTransport(asyncio.get_running_loop(), popen, protocol)
     try:
         transport.begin()

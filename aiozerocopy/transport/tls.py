@@ -24,9 +24,8 @@ import enum
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._net.tls_session import Session
-from aiozerocopy.transport.tls_inbox import Inbox
-from aiozerocopy.transport.tls_outbox import Outbox
-from aiozerocopy.transport.tls_upper import Upper
+from aiozerocopy.transport.reading import scratch
+from aiozerocopy.transport.tls_parts import Inbox, Outbox, Upper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -189,7 +188,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         await self._out.drained()
 
     def can_write_eof(self) -> bool:
-        """No."""
+        """No: see `write_eof`."""
         return False
 
     def write_eof(self) -> None:
@@ -245,18 +244,18 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the wire stores what arrives, to call `buffer_updated` at once."""
-        return self._in.room()
+        return scratch.memory
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So many bytes of ciphertext arrived."""
-        self._in.arrived(nbytes)
+        """``nbytes`` bytes of ciphertext have arrived there."""
+        self._session.feed(scratch.memory[:nbytes])
         if self._state is State.SHAKING:
             self._shake()
         else:
             self._take_in()
 
     def eof_received(self) -> bool:
-        """The peer has ended the wire, be it with or without close_notify."""
+        """The peer has ended the wire, with or without close_notify."""
         self._wire_ended = True
         if self._state is State.SHAKING:
             self._fail(ConnectionResetError("the peer left during the TLS handshake"))
@@ -351,7 +350,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._wire.close()
 
     def _fail(self, error: BaseException) -> None:
-        """Be it what it is, the connection ends by it."""
+        """Close the connection because of this error."""
         if self._state is not State.CLOSED:
             self._state = State.CLOSED
             self._error = error

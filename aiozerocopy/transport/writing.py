@@ -14,8 +14,8 @@ The states of a buffer, and who owns it
 
 Flow control.  The protocol is paused as soon as more than the high-water mark is
 queued, and also as soon as anything is queued that its owner could change: then
-`StreamWriter.drain` waits until that is out, and whoever uses a buffer again after it
-sends what he meant to.  It is resumed once both are over.
+`StreamWriter.drain` waits until that is out, and a program that uses a buffer again
+after it sends what it meant to.  It is resumed once both are over.
 
 An exception that interrupts a `write`, by a signal's handler, takes the buffers back:
 of that message either nothing goes out, or all of it, from a copy.
@@ -54,6 +54,7 @@ class Out(SendStream):
     """The stream of a transport that writes."""
 
     def __init__(self, channel: Channel) -> None:
+        # (the channel may be collected first, and has no number then)
         self._name = f"<transport fd={channel.fileno()}>"
         super().__init__(channel)
 
@@ -268,7 +269,7 @@ class Writing(Lifetime, asyncio.WriteTransport):
     # -- flow control -------------------------------------------------------------
 
     def get_write_buffer_size(self) -> int:
-        """How many bytes are queued, within us."""
+        """How many bytes are queued here; the kernel may have more."""
         return self._out.stats().queued_bytes
 
     def get_write_buffer_limits(self) -> tuple[int, int]:

@@ -25,11 +25,11 @@ from xserver import COLOURS, HEIGHT, SIZE, WIDTH, Painter, as_bytes, x_server
 import aiozerocopy as azc
 from aiozerocopy import capture, ffmpeg
 from aiozerocopy.capture import connection as connecting
-from aiozerocopy.capture import messages
+from aiozerocopy.capture import x11
 from aiozerocopy.capture.connection import Connection
 from aiozerocopy.capture.damage import merged
 from aiozerocopy.capture.display import Display
-from aiozerocopy.capture.messages import Rectangle
+from aiozerocopy.capture.x11 import Rectangle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -843,10 +843,10 @@ async def test_server_that_is_none(said: bytes) -> None:
 @pytest.mark.parametrize(
     ("read", "reply"),
     [
-        (messages.atom_name, struct.pack("=8xH", 5).ljust(36, b"\0")),
-        (messages.rectangles, bytes(32 + 4)),
-        (messages.monitors, struct.pack("=12xI", 2).ljust(32 + 24, b"\0")),
-        (messages.cursor, struct.pack("=8xhhHHHHI", 0, 0, 2, 2, 0, 0, 1) + bytes(16)),
+        (x11.atom_name, struct.pack("=8xH", 5).ljust(36, b"\0")),
+        (x11.rectangles, bytes(32 + 4)),
+        (x11.monitors, struct.pack("=12xI", 2).ljust(32 + 24, b"\0")),
+        (x11.cursor, struct.pack("=8xhhHHHHI", 0, 0, 2, 2, 0, 0, 1) + bytes(16)),
     ],
 )
 def test_answer_that_is_shorter_than_it_says(
@@ -899,13 +899,13 @@ async def test_fds_that_do_not_arrive(server: Server, painter: Painter) -> None:
 async def test_refused_request_is_named(server: Server) -> None:
     connection = await Connection.open(Display.named(server.name))
     try:
-        from aiozerocopy.capture import messages
+        from aiozerocopy.capture import x11
 
         off = Rectangle(WIDTH, HEIGHT, 10, 10)
-        asked = connection.ask(messages.get_image(connection.setup.root, off))
+        asked = connection.ask(x11.get_image(connection.setup.root, off))
         with pytest.raises(capture.ScreenError, match="BadMatch for request 73"):
             await connection.answer(asked)
-        again = connection.ask(messages.get_input_focus())
+        again = connection.ask(x11.get_input_focus())
         assert await connection.answer(again)
     finally:
         connection.close()

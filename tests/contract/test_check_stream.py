@@ -12,8 +12,9 @@ from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream
 from anyio.streams.tls import TLSStream
 
 import aiozerocopy as azc
+from aiozerocopy._net.tls_session import Session
 from aiozerocopy._core.binding import PORTABLE
-from aiozerocopy.dask.secure import SecureStream
+from aiozerocopy.dask.tls import SecureStream
 from aiozerocopy.testing import check_stream, memory_pair
 
 if TYPE_CHECKING:
@@ -107,10 +108,9 @@ async def test_tls_of_dask(tls: Contexts) -> None:
     @asynccontextmanager
     async def make() -> AsyncIterator[tuple[ByteStream, ByteStream]]:
         async with azc.socketpair() as (one, other):
-            ours = SecureStream(one, tls[0], server_side=True)
-            theirs = SecureStream(
-                other, tls[1], server_side=False, server_hostname="localhost"
-            )
+            server = Session(tls[0], server_side=True)
+            client = Session(tls[1], server_side=False, server_hostname="localhost")
+            ours, theirs = SecureStream(one, server), SecureStream(other, client)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(ours.handshake)
                 tasks.start_soon(theirs.handshake)

@@ -36,11 +36,11 @@ from distributed.comm.tcp import TCPBackend as DasksOwn  # noqa: E402
 from distributed.protocol.serialize import Serialized, to_serialize  # noqa: E402
 from distributed.utils import offload  # noqa: E402
 
-from aiozerocopy.dask import listening, messages  # noqa: E402
+from aiozerocopy.dask import listener as listener_module  # noqa: E402
+from aiozerocopy.dask import messages  # noqa: E402
 from aiozerocopy.dask.comm import StreamComm  # noqa: E402
-from aiozerocopy.dask.memory import memory_for  # noqa: E402
-from aiozerocopy.dask.messages import pack  # noqa: E402
-from aiozerocopy.dask.secure import SecureStream  # noqa: E402
+from aiozerocopy.dask.messages import memory_for, pack  # noqa: E402
+from aiozerocopy.dask.tls import SecureStream  # noqa: E402
 from aiozerocopy.opening import NEAR_BUFFER  # noqa: E402
 
 if TYPE_CHECKING:
@@ -579,7 +579,7 @@ def test_without_fds_it_waits(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who waits is accepted as soon as there are fds again."""
-    monkeypatch.setattr(listening, "PAUSE", 0.01)
+    monkeypatch.setattr(listener_module, "PAUSE", 0.01)
 
     class Full:
         """A listening socket, for whose first client there is no fd."""

@@ -34,9 +34,9 @@ from distributed.protocol.serialize import to_serialize  # noqa: E402
 from aiozerocopy._core.binding import PORTABLE  # noqa: E402
 from aiozerocopy.dask import loan as loan_module  # noqa: E402
 from aiozerocopy.dask import local  # noqa: E402
-from aiozerocopy.dask.kinds import PIPES, UnixComm  # noqa: E402
 from aiozerocopy.dask.local import AGAIN, BY_PIPE, LARGE, PIPE, WHOLE  # noqa: E402
 from aiozerocopy.dask.messages import pack  # noqa: E402
+from aiozerocopy.dask.unix import PIPES, UnixComm  # noqa: E402
 from aiozerocopy.opening import unix_stream_over  # noqa: E402
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ import pytest
 pytest.importorskip("distributed", reason="needs Dask")
 np = pytest.importorskip("numpy")
 
-from aiozerocopy.dask import memory  # noqa: E402
-from aiozerocopy.dask.memory import LARGE, UNIT, memory_for  # noqa: E402
+from aiozerocopy.dask import messages  # noqa: E402
+from aiozerocopy.dask.messages import LARGE, UNIT, memory_for  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
 def nothing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_waiting", {})
+    monkeypatch.setattr(messages, "_waiting", {})
 
 
 def address(view: Any) -> int:
@@ -33,7 +33,7 @@ def test_memory_is_used_again_when_it_is_gone() -> None:
     view = memory_for(2 * LARGE)
     place = address(view)
     del view
-    assert len(memory._waiting) == 1
+    assert len(messages._waiting) == 1
     assert address(memory_for(2 * LARGE - UNIT // 2)) == place
 
 
@@ -51,45 +51,45 @@ def test_memory_that_can_still_be_seen_is_not(kept: Any) -> None:
     place = address(view)
     rest = kept(view)
     del view
-    assert not memory._waiting
+    assert not messages._waiting
     assert address(memory_for(LARGE)) != place
     del rest
-    assert place in map(address, memory._waiting.values())
+    assert place in map(address, messages._waiting.values())
 
 
 def test_much_larger_memory_is_left_for_others() -> None:
     del_me = memory_for(4 * LARGE)
     del del_me
     small = memory_for(LARGE)
-    assert len(memory._waiting) == 1
+    assert len(messages._waiting) == 1
     del small
-    assert len(memory._waiting) == 2
+    assert len(messages._waiting) == 2
 
 
 def test_small_memory_does_not_wait() -> None:
     view = memory_for(LARGE - 1)
     del view
-    assert not memory._waiting
+    assert not messages._waiting
 
 
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "MOST", 3 * LARGE)
+    monkeypatch.setattr(messages, "MOST", 3 * LARGE)
     views = [memory_for(LARGE) for _ in range(5)]
     places = [address(view) for view in views]
     while views:
         views.pop(0)
-        assert sum(map(len, memory._waiting.values())) <= 3 * LARGE
+        assert sum(map(len, messages._waiting.values())) <= 3 * LARGE
     # (whoever has waited longest has gone)
-    assert [address(one) for one in memory._waiting.values()] == places[2:]
+    assert [address(one) for one in messages._waiting.values()] == places[2:]
 
 
 def test_memory_that_is_larger_than_all_may_be_does_not_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(memory, "MOST", LARGE)
+    monkeypatch.setattr(messages, "MOST", LARGE)
     view = memory_for(2 * LARGE)
     del view
-    assert not memory._waiting
+    assert not messages._waiting
 
 
 def test_finalizer_in_the_middle_of_a_take() -> None:
@@ -105,7 +105,7 @@ def test_finalizer_in_the_middle_of_a_take() -> None:
                 held.append(memory_for(LARGE))
             return found
 
-    memory._waiting = Waiting()
+    messages._waiting = Waiting()
     held.append(memory_for(LARGE))
     places = [address(view) for view in held]
     assert len(set(places)) == len(places)

@@ -17,12 +17,11 @@ import anyio
 import numpy
 
 from aiozerocopy._net.frame_header import HEADER_SIZE, FrameError, FrameHeader
-from aiozerocopy.capture import cursor, messages
+from aiozerocopy.capture import cursor, x11
 from aiozerocopy.capture.connection import Connection
 from aiozerocopy.capture.errors import ScreenError
-from aiozerocopy.capture.extensions import extensions_of
-from aiozerocopy.capture.messages import Rectangle
 from aiozerocopy.capture.monitors import list_monitors
+from aiozerocopy.capture.x11 import Rectangle
 from aiozerocopy.dask import messages as dask_messages
 from aiozerocopy.framing import FrameReceiver
 from aiozerocopy.web.http import HttpConnection
@@ -231,7 +230,7 @@ class HostileServer:
         head = bytearray(self._take(32).ljust(32, b"\0"))
         length = kind[0] // 2 % 32
         number = self._asked.pop(0) if self._asked else 0
-        struct.pack_into("=B", head, 0, messages.REPLY)
+        struct.pack_into("=B", head, 0, x11.REPLY)
         struct.pack_into("=HI", head, 2, number & 0xFFFF, length)
         return bytes(head) + self._take(4 * length).ljust(4 * length, b"\0")
 
@@ -255,14 +254,14 @@ async def _ask(data: bytes) -> None:
     connection = Connection(cast("Any", HostileServer(data)), ":9")
     try:
         await connection._greet(cast("Any", Display(len(data) % 2)))
-        found = await extensions_of(connection)
-        asked = connection.ask(messages.get_geometry(connection.setup.root))
-        whole = messages.geometry(await connection.answer(asked))
+        found = await connection.extensions()
+        asked = connection.ask(x11.get_geometry(connection.setup.root))
+        whole = x11.geometry(await connection.answer(asked))
         await list_monitors(connection, found.get("RANDR", (0, 0))[0], whole)
-        asked = connection.ask(messages.fetch_region(1, 1))
-        messages.rectangles(await connection.answer(asked))
-        asked = connection.ask(messages.get_cursor(1))
-        shown = messages.cursor(await connection.answer(asked))
+        asked = connection.ask(x11.fetch_region(1, 1))
+        x11.rectangles(await connection.answer(asked))
+        asked = connection.ask(x11.get_cursor(1))
+        shown = x11.cursor(await connection.answer(asked))
         picture = numpy.zeros((20, 30, 4), "u1")
         cursor.draw(shown, picture, Rectangle(0, 0, 30, 20), "bgr0")
     except ScreenError:

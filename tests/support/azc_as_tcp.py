@@ -8,37 +8,38 @@ from __future__ import annotations
 
 from distributed.comm import registry, tcp
 
-from aiozerocopy.dask import backends, connecting, kinds, listening
+from aiozerocopy.dask import tcp as over_tcp
+from aiozerocopy.dask import tls as over_tls
 
 
-class TCP(kinds.TCPComm):
+class TCP(over_tcp.TCPComm):
     pass
 
 
-class TCPConnector(connecting.TCPConnector):
+class TCPConnector(over_tcp.TCPConnector):
     prefix = "tcp://"
     comm_class = TCP
 
 
-class TCPListener(listening.TCPListener):
+class TCPListener(over_tcp.TCPListener):
     prefix = "tcp://"
     comm_class = TCP
 
 
-class TCPBackend(backends.TCPBackend):
+class TCPBackend(over_tcp.TCPBackend):
     _connector_class = TCPConnector
     _listener_class = TCPListener
 
 
-class TLSConnector(connecting.TLSConnector):
+class TLSConnector(over_tls.TLSConnector):
     prefix = "tls://"
 
 
-class TLSListener(listening.TLSListener):
+class TLSListener(over_tls.TLSListener):
     prefix = "tls://"
 
 
-class TLSBackend(backends.TLSBackend):
+class TLSBackend(over_tls.TLSBackend):
     _connector_class = TLSConnector
     _listener_class = TLSListener
 

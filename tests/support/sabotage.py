@@ -75,8 +75,9 @@ def _let_go_of_slots() -> None:
         request: bytes,
         into: memoryview | None = None,
         keeps: object = None,
+        fd: int | None = None,
     ) -> Answer:
-        return ask(self, request, into)
+        return ask(self, request, into, fd=fd)
 
     Connection.ask = ask_and_keep_nothing  # type: ignore[method-assign]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from links import until
 from wires import pair
 
-from aiozerocopy.transport.sockets import transport_over
+from aiozerocopy.transport.socket_transport import transport_over
 from aiozerocopy.transport.tls import TLSTransport
 from aiozerocopy.transport.tls_options import TLSOptions
 

@@ -755,7 +755,7 @@ async def test_all_errors() -> None:
 
 
 async def test_interleaved() -> None:
-    from aiozerocopy.transport.connecting import _interleaved
+    from aiozerocopy.transport.connections import _interleaved
 
     six, four = socket.AF_INET6, socket.AF_INET
     found: Any = [(six, 1), (six, 2), (six, 3), (four, 4), (four, 5)]

@@ -12,7 +12,7 @@ from links import until
 from oracle import assert_same, payload
 from tls_ends import Contexts, Notes, client, quiet, server
 
-from aiozerocopy.transport.upgrading import start_tls
+from aiozerocopy.transport.connections import start_tls
 
 if TYPE_CHECKING:
     import ssl

@@ -76,6 +76,7 @@ class Batch(Lent):
     """Records that were taken together, oldest first; ``batch[i]`` is a `Record`.
 
     They go back to the producer together, when all that refers to one of them is gone.
+    ``view`` has all payloads, and between them what is not to be read.
     """
 
     __slots__ = ("_items", "_length", "_stride")
@@ -86,15 +87,6 @@ class Batch(Lent):
         self._items = taken.items
         self._length = taken.count
         self._stride = taken.stride
-
-    @property
-    def view(self) -> memoryview:
-        """All of it: payloads, and between them what is not to be read.
-
-        Raises:
-            ValueError: it was released.
-        """
-        return super().view
 
     def __len__(self) -> int:
         return self._length

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from aiozerocopy._core.channel import IN, OUT, Channel
 from aiozerocopy._core.receiving import ReceiveStream
-from aiozerocopy.transport.connecting import made
+from aiozerocopy.transport.connections import made
 from aiozerocopy.transport.lifetime import aborted_if_it_fails
 from aiozerocopy.transport.reading import Reading
 from aiozerocopy.transport.writing import Out, Writing
@@ -27,6 +27,7 @@ class In(ReceiveStream):
     """The stream of a transport that reads."""
 
     def __init__(self, channel: Channel) -> None:
+        # (the channel may be collected first, and has no number then)
         self._name = f"<transport fd={channel.fileno()}>"
         super().__init__(channel)
 

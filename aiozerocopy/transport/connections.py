@@ -1,19 +1,21 @@
-"""create_connection and create_unix_connection, as the loop has them."""
+"""create_connection, create_unix_connection, connect_accepted_socket and start_tls, as
+the loop has them."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import itertools
 import socket
 import sys
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiozerocopy._net.connecting import connected_unix, located
 from aiozerocopy._net.happy_eyeballs import connect_first
-from aiozerocopy.transport.sockets import transport_over
+from aiozerocopy.transport.socket_transport import transport_over
 from aiozerocopy.transport.tls import TLSTransport
-from aiozerocopy.transport.tls_options import for_client, for_server
+from aiozerocopy.transport.tls_options import TLSOptions, for_client, for_server
 
 if TYPE_CHECKING:
     import os
@@ -22,8 +24,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy._net.happy_eyeballs import Candidate
     from aiozerocopy.transport.lifetime import Lifetime
-    from aiozerocopy.transport.sockets import SocketTransport
-    from aiozerocopy.transport.tls_options import TLSOptions
+    from aiozerocopy.transport.socket_transport import SocketTransport
 
     Connected = SocketTransport | TLSTransport
 
@@ -61,18 +62,30 @@ async def create_connection(
     options = for_client(
         ssl, host, server_hostname, ssl_handshake_timeout, ssl_shutdown_timeout
     )
-    if sock is None:
-        if host is None and port is None:
-            raise ValueError("host and port was not specified and no sock specified")
-        sock = await _connected(
-            *(host, port, family, proto, flags, local_addr),
-            *(happy_eyeballs_delay, interleave, all_errors),
-        )
-        return await begun(protocol_factory, sock, options)
-    if host is not None or port is not None:
-        raise ValueError("host/port and sock can not be specified at the same time")
-    check_stream(sock)
-    return await begun(protocol_factory, sock, options, is_given=True)
+    if sock is not None:
+        if host is not None or port is not None:
+            raise ValueError("host/port and sock can not be specified at the same time")
+        check_stream(sock)
+        return await begun(protocol_factory, sock, options, is_given=True)
+    if host is None and port is None:
+        raise ValueError("host and port was not specified and no sock specified")
+    if interleave is None:
+        interleave = 0 if happy_eyeballs_delay is None else 1
+    place = f"cannot connect to {host}:{port}"
+    if local_addr is not None:
+        place += f" from {local_addr}"
+    try:
+        candidates = await _look_up(host, port, family, proto, flags)
+        if interleave:
+            candidates = _interleaved(candidates, interleave)
+        sock = await connect_first(candidates, local_addr, happy_eyeballs_delay)
+    except OSError as error:
+        cause = error.__cause__
+        if all_errors and cause is not None and sys.version_info >= (3, 11):
+            errors = getattr(cause, "exceptions", [cause])
+            raise ExceptionGroup(place, errors) from None  # noqa: F821
+        raise located(error, place) from cause or error
+    return await begun(protocol_factory, sock, options)
 
 
 async def create_unix_connection(
@@ -129,6 +142,50 @@ async def connect_accepted_socket(
     return await begun(protocol_factory, sock, options, is_given=True)
 
 
+async def start_tls(
+    transport: asyncio.BaseTransport,
+    protocol: asyncio.BaseProtocol,
+    sslcontext: tls.SSLContext,
+    *,
+    server_side: bool = False,
+    server_hostname: str | None = None,
+    ssl_handshake_timeout: float | None = None,
+    ssl_shutdown_timeout: float | None = None,
+) -> TLSTransport:
+    """Go on under TLS where a connection has begun without.
+
+    The arguments are those of `asyncio.loop.start_tls`.  Returns the transport that the
+    protocol has from now on; it must not use the old one any more.  That may be any
+    `asyncio.Transport` which belongs to a loop for Unix.
+
+    Raises:
+        ssl.SSLError, ConnectionError: the handshake failed; the connection is lost.
+        TypeError: ``sslcontext`` is no context.
+        ValueError: a timeout is not positive.
+    """
+    options = TLSOptions(
+        sslcontext,
+        server_side,
+        server_hostname,
+        ssl_handshake_timeout,
+        ssl_shutdown_timeout,
+    )
+    ready = asyncio.get_running_loop().create_future()
+    wire: Any = transport
+    upper = TLSTransport(protocol, options, ready, is_made=True)
+    if wire.is_closing():
+        raise ConnectionResetError("the connection was closed before the handshake")
+    try:
+        wire.set_protocol(upper)
+        upper.connection_made(wire)
+        wire.resume_reading()
+        await ready
+    except BaseException:
+        upper.abort()
+        raise
+    return upper
+
+
 def check_stream(sock: socket.socket) -> None:
     if sock.type != socket.SOCK_STREAM:
         raise ValueError(f"A Stream Socket was expected, got {sock!r}")
@@ -175,49 +232,22 @@ async def made(transport: Lifetime) -> None:
     Raises: what it has raised.
     """
     try:
-        await asyncio.sleep(0)  # as the loop's own let others run
+        await asyncio.sleep(0)  # let others run, as the loop's own does
         transport.begin()
     except BaseException:
         transport.abort()
         raise
 
 
-async def _connected(
-    host: str | None,
-    port: int | str | None,
-    family: int,
-    proto: int,
-    flags: int,
-    local_addr: tuple[str, int] | None,
-    delay: float | None,
-    interleave: int | None,
-    all_errors: bool,
-) -> socket.socket:
-    if interleave is None:
-        interleave = 0 if delay is None else 1
-    place = f"cannot connect to {host}:{port}"
-    if local_addr is not None:
-        place += f" from {local_addr}"
-    try:
-        candidates = await _look_up(host, port, family, proto, flags)
-        if interleave:
-            candidates = _interleaved(candidates, interleave)
-        return await connect_first(candidates, local_addr, delay)
-    except OSError as error:
-        cause = error.__cause__
-        if all_errors and cause is not None and sys.version_info >= (3, 11):
-            errors = getattr(cause, "exceptions", [cause])
-            raise ExceptionGroup(place, errors) from None  # noqa: F821
-        raise located(error, place) from cause or error
-
-
 async def _look_up(
     host: str | None, port: int | str | None, family: int, proto: int, flags: int
 ) -> list[Candidate]:
     if host and isinstance(port, int) and not flags:
-        kind = _family_of(host)
-        if kind is not None and family in (0, kind):
-            return [(kind, (host, port))]
+        with contextlib.suppress(ValueError):  # it is a name
+            is_v6 = ipaddress.ip_address(host).version == 6
+            kind = socket.AF_INET6 if is_v6 else socket.AF_INET
+            if family in (0, kind):
+                return [(kind, (host, port))]
     found = await asyncio.get_running_loop().getaddrinfo(
         host or None,
         port,
@@ -230,15 +260,6 @@ async def _look_up(
     if not candidates:
         raise OSError("getaddrinfo() returned empty list")
     return list(candidates)  # type: ignore[arg-type]
-
-
-def _family_of(host: str) -> socket.AddressFamily | None:
-    """That of an IP address; None for a name."""
-    try:
-        version = ipaddress.ip_address(host).version
-    except ValueError:
-        return None
-    return socket.AF_INET6 if version == 6 else socket.AF_INET
 
 
 def _interleaved(candidates: Sequence[Candidate], first: int) -> list[Candidate]:

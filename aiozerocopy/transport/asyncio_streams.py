@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy.transport.connecting import create_connection, create_unix_connection
-from aiozerocopy.transport.serving import create_server, create_unix_server
+from aiozerocopy.transport.connections import create_connection, create_unix_connection
+from aiozerocopy.transport.server import create_server, create_unix_server
 
 if TYPE_CHECKING:
     import os
@@ -37,9 +37,7 @@ async def open_connection(
 
     Raises: as `create_connection`.
     """
-    reader, protocol = _reader_and_protocol(limit)
-    transport, _ = await create_connection(lambda: protocol, host, port, **options)
-    return reader, _writer(transport, protocol, reader)
+    return await _connected(limit, create_connection, host, port, **options)
 
 
 async def open_unix_connection(
@@ -52,9 +50,7 @@ async def open_unix_connection(
 
     Raises: as `create_unix_connection`.
     """
-    reader, protocol = _reader_and_protocol(limit)
-    transport, _ = await create_unix_connection(lambda: protocol, path, **options)
-    return reader, _writer(transport, protocol, reader)
+    return await _connected(limit, create_unix_connection, path, **options)
 
 
 async def start_server(
@@ -88,24 +84,23 @@ async def start_unix_server(
     return await create_unix_server(factory, path, **options)
 
 
-def _reader_and_protocol(
-    limit: int, connected: Connected | None = None
-) -> tuple[asyncio.StreamReader, asyncio.StreamReaderProtocol]:
+async def _connected(
+    limit: int, connect: Callable[..., Any], *address: Any, **options: Any
+) -> Streams:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=limit, loop=loop)
-    return reader, asyncio.StreamReaderProtocol(reader, connected, loop=loop)
-
-
-def _writer(
-    transport: asyncio.WriteTransport,
-    protocol: asyncio.StreamReaderProtocol,
-    reader: asyncio.StreamReader,
-) -> asyncio.StreamWriter:
-    loop = asyncio.get_running_loop()
-    return asyncio.StreamWriter(transport, protocol, reader, loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    transport, _ = await connect(lambda: protocol, *address, **options)
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
 def _factory(
     connected: Connected, limit: int
 ) -> Callable[[], asyncio.StreamReaderProtocol]:
-    return lambda: _reader_and_protocol(limit, connected)[1]
+    loop = asyncio.get_running_loop()
+
+    def protocol() -> asyncio.StreamReaderProtocol:
+        reader = asyncio.StreamReader(limit=limit, loop=loop)
+        return asyncio.StreamReaderProtocol(reader, connected, loop=loop)
+
+    return protocol
