@@ -20,7 +20,7 @@ pytest.importorskip("h11")
 pytest.importorskip("wsproto")
 
 import browser as chromium
-import mounted
+import web_servers
 from links import until
 
 from aiozerocopy import web
@@ -231,15 +231,15 @@ async def test_mounted_in_another_application(browser: chromium.Browser) -> None
     client = pytest.importorskip("websockets.sync.client")
     async with Broadcast() as hub, publishing(hub):
         app = web.app(hub, max_viewers=1)
-        async with mounted.serving("uvicorn", app) as port:
-            url = f"http://127.0.0.1:{port}{mounted.PREFIX}"
+        async with web_servers.in_starlette("uvicorn", app) as port:
+            url = f"http://127.0.0.1:{port}{web_servers.PREFIX}"
             for mode in app.modes:
                 await watch(browser, f"{url}?mode={mode}")
                 await look(browser, mode)
                 assert browser.complaints() == []
                 await leave(browser)
                 await until(lambda: app.viewers == 0)
-            address = f"ws://127.0.0.1:{port}{mounted.PREFIX}/raw"
+            address = f"ws://127.0.0.1:{port}{web_servers.PREFIX}/raw"
             full = "document.body.dataset.state === 'full'"
 
             def see_that_it_is_full() -> None:
