@@ -28,9 +28,6 @@ from ffmpegs import (
     needed,
     picture,
 )
-from ffmpegs import each_ffmpeg as each_ffmpeg
-from ffmpegs import ffmpeg as ffmpeg
-from ffmpegs import pretend as pretend
 from ffmpegs import quick_ffmpeg as quick_ffmpeg
 
 import aiozerocopy as azc
@@ -49,21 +46,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 # ---- there and back ----------------------------------------------------------------
 
 
-async def test_round_trip(each_ffmpeg: str, tmp_path: Path) -> None:
+async def test_round_trip(ffmpeg: str, tmp_path: Path) -> None:
     path = tmp_path / "a.mkv"
     pictures = [picture(number) for number in range(10)]
-    async with Writer(path, SIZE, 25, ffmpeg=each_ffmpeg, **LOSSLESS) as video:
+    async with Writer(path, SIZE, 25, ffmpeg=ffmpeg, **LOSSLESS) as video:
         for one in pictures:
             await video.send(one)
     assert video.returncode == 0
     assert video.status.frames == 10
     assert video.status.ended
-    async with Reader(path, ffmpeg=each_ffmpeg) as back:
+    async with Reader(path, ffmpeg=ffmpeg) as back:
         assert back.size == SIZE
         assert back.fps == 25
         assert back.duration == pytest.approx(0.4)
@@ -105,6 +102,7 @@ async def test_tickets_and_planes(tmp_path: Path) -> None:
     assert b"".join(await frames_of(path, "yuv420p")) == b"".join(planes)
 
 
+@pytest.mark.every_loop
 async def test_many_senders(tmp_path: Path) -> None:
     path = tmp_path / "a.mkv"
     async with Writer(path, SIZE, **LOSSLESS) as video:
@@ -117,6 +115,7 @@ async def test_many_senders(tmp_path: Path) -> None:
     assert set(frames) == expected
 
 
+@pytest.mark.every_loop
 async def test_awaited_and_closed(tmp_path: Path) -> None:
     video = await Writer(tmp_path / "a.mkv", SIZE)
     assert repr(video) == "<Writer 64x48 rgb24, running>"
@@ -238,6 +237,7 @@ async def test_frames_outlive_the_reader() -> None:
     assert array.any()
 
 
+@pytest.mark.every_loop
 async def test_cancelled_receive_loses_nothing() -> None:
     expected = await frames_of(pattern())
     frames: list[bytes] = []
@@ -248,6 +248,7 @@ async def test_cancelled_receive_loses_nothing() -> None:
     assert frames == expected
 
 
+@pytest.mark.every_loop
 async def test_reader_that_is_left_early() -> None:
     async with Reader(pattern(size="640x480", seconds="1000")) as video:
         async for frame in video:
@@ -264,11 +265,11 @@ async def test_empty_video(ffmpeg: str) -> None:
         assert video.size == (0, 0)
 
 
-async def test_reader_of_nothing(each_ffmpeg: str, tmp_path: Path) -> None:
+async def test_reader_of_nothing(ffmpeg: str, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no video")
     for path, text in (("nonesuch", "No such file"), ("text", "Invalid data")):
         with pytest.raises(FFmpegError, match=text) as caught:
-            await Reader(tmp_path / path, ffmpeg=each_ffmpeg)
+            await Reader(tmp_path / path, ffmpeg=ffmpeg)
         assert caught.value.returncode
         assert text in caught.value.stderr
 
@@ -539,7 +540,7 @@ async def audio_of(path: Path, *options: str) -> bytes:
         return b"".join([data async for data in child.stdout])
 
 
-async def test_audio_that_is_sent(each_ffmpeg: str, tmp_path: Path) -> None:
+async def test_audio_that_is_sent(ffmpeg: str, tmp_path: Path) -> None:
     path = tmp_path / "a.mkv"
     size = (640, 480)
     samples = np.arange(30 * 1600 * 2, dtype="i2").reshape(30, 1600, 2)
@@ -553,7 +554,7 @@ async def test_audio_that_is_sent(each_ffmpeg: str, tmp_path: Path) -> None:
         await video.close_audio()
 
     async with Writer(
-        path, size, 30, codec="ffv1", options=options, audio=sound, ffmpeg=each_ffmpeg
+        path, size, 30, codec="ffv1", options=options, audio=sound, ffmpeg=ffmpeg
     ) as video:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(send_sound, video)

@@ -14,7 +14,7 @@ from links import is_trio
 from aiozerocopy import web
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
     from aiozerocopy.broadcast import Broadcast
 
@@ -27,7 +27,7 @@ class Place(NamedTuple):
     name: str
     port: int
     prefix: str
-    close: Callable[[], Awaitable[object]]  # tells every viewer that it is the end
+    close: Callable[[], Coroutine[Any, Any, None]]  # tells every viewer that it is the end
 
     @property
     def is_ours(self) -> bool:

@@ -239,7 +239,7 @@ async def test_viewers_hear_that_h264_is_impossible(
     assert "FFmpeg ended" in caplog.text
 
 
-UNSHOWABLE = [
+UNSHOWABLE: list[tuple[Any, str, str]] = [
     (np.zeros((4, 4, 3), np.float32), "", "its dtype is float32, not uint8"),
     (np.zeros((4, 4), np.uint16), "gray16le", "its pixel format is 'gray16le', which"),
     (np.zeros((4, 4), np.uint16), "", "its dtype is uint16, not uint8"),
