@@ -445,7 +445,10 @@ def run(
     return done.returncode, done.stderr
 
 
-@pytest.fixture(params=["", "1"], ids=["buffered", "unbuffered"])
+@pytest.fixture(
+    params=[pytest.param("", marks=pytest.mark.slow), "1"],
+    ids=["buffered", "unbuffered"],
+)
 def _buffering(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENVIRONMENT, "PYTHONUNBUFFERED", request.param)
 
@@ -471,6 +474,7 @@ def test_standard_output_that_is_full(arguments: str) -> None:
     assert re.fullmatch("aiozerocopy.*: standard output: No space.*\n", said), said
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_buffering")
 @pytest.mark.parametrize("arguments", ["doctor", "--help", "serve --tcp 0"])
 def test_reader_that_has_enough_is_no_fault(arguments: str) -> None:
@@ -482,6 +486,7 @@ def test_reader_that_has_enough_is_no_fault(arguments: str) -> None:
         os.close(writer)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("setpriv") is None,
     reason="only root has what is taken away here",

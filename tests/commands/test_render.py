@@ -163,6 +163,7 @@ class TestRender:
         assert render(*arguments, "--overwrite") == 0
         assert output.read_bytes()[4:8] == b"ftyp"
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_what_was_drawn_until_a_signal_is_kept(
         self, number: signal.Signals, shader: Path, tmp_path: Path

@@ -399,7 +399,9 @@ def test_duration(age: float, shown: str) -> None:
 
 
 @pytest.mark.usefixtures("program")
-@pytest.mark.parametrize("words", [[], ["--json"]])
+@pytest.mark.parametrize(
+    "words", [[], pytest.param(["--json"], marks=pytest.mark.slow)]
+)
 def test_ctrl_c_ends_it(words: list[str]) -> None:
     command = [sys.executable, "-m", "aiozerocopy", "top", "--interval", "0.1", *words]
     with subprocess.Popen(

@@ -54,7 +54,6 @@ SUITES: dict[str, tuple[list[str], list[str], int]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("module", SUITES)
 def test_module(module: str) -> None:
     if importlib.util.find_spec("test.test_asyncio") is None:

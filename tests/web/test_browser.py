@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.slow,
     pytest.mark.skipif(chromium.find() is None, reason="needs Chromium"),
     pytest.mark.timeout(60),
 ]
@@ -124,6 +123,7 @@ async def leave(browser: chromium.Browser) -> None:
     await in_thread(browser.open, "about:blank")
 
 
+@pytest.mark.slow
 async def test_a_server_that_comes_back_is_found_again(
     browser: chromium.Browser, anyio_backend: tuple[str, dict[str, Any]]
 ) -> None:
@@ -148,8 +148,8 @@ async def test_a_server_that_comes_back_is_found_again(
     ("offered", "taken"),
     [
         (["h264", "mjpeg", "raw"], "h264"),
-        (["mjpeg", "raw"], "mjpeg"),
-        (["raw"], "raw"),
+        pytest.param(["mjpeg", "raw"], "mjpeg", marks=pytest.mark.slow),
+        pytest.param(["raw"], "raw", marks=pytest.mark.slow),
     ],
 )
 async def test_frames_on_the_screen_are_those_sent(
@@ -168,6 +168,7 @@ async def test_frames_on_the_screen_are_those_sent(
             await leave(browser)
 
 
+@pytest.mark.slow
 async def test_another_way_when_the_best_does_not_work(
     browser: chromium.Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +179,7 @@ async def test_another_way_when_the_best_does_not_work(
         await leave(browser)
 
 
+@pytest.mark.slow
 async def test_a_browser_without_webcodecs_or_webgl(browser: chromium.Browser) -> None:
     script = (
         "delete self.VideoDecoder; HTMLCanvasElement.prototype.getContext = ("
@@ -207,6 +209,7 @@ async def test_a_browser_without_webcodecs_or_webgl(browser: chromium.Browser) -
         )
 
 
+@pytest.mark.slow
 async def test_another_format_of_pixels(browser: chromium.Browser) -> None:
     picture = partial(draw, pixel_format="bgra")
     async with Broadcast() as hub, web.serve(hub) as server:
@@ -217,6 +220,7 @@ async def test_another_format_of_pixels(browser: chromium.Browser) -> None:
             await leave(browser)
 
 
+@pytest.mark.slow
 async def test_a_token(browser: chromium.Browser) -> None:
     async with Broadcast() as hub, publishing(hub):
         async with web.serve(hub, token="sesame") as server:
@@ -225,6 +229,7 @@ async def test_a_token(browser: chromium.Browser) -> None:
             await leave(browser)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("anyio_backend", [("asyncio", {})])
 async def test_mounted_in_another_application(browser: chromium.Browser) -> None:
     """Every way below a prefix, and what the page says when no more may watch."""
@@ -252,6 +257,7 @@ async def test_mounted_in_another_application(browser: chromium.Browser) -> None
             await leave(browser)
 
 
+@pytest.mark.slow
 async def test_over_tls(browser: chromium.Browser) -> None:
     """Every way, from a page that may ask for nothing that is not encrypted."""
     trustme = pytest.importorskip("trustme")
@@ -270,6 +276,7 @@ async def test_over_tls(browser: chromium.Browser) -> None:
         await in_thread(partial(trusting, ignore=False))
 
 
+@pytest.mark.slow
 async def test_numbers_that_are_shown(browser: chromium.Browser) -> None:
     shown = "document.getElementById('{}').textContent"
     async with Broadcast() as hub, web.serve(hub) as server, publishing(hub):
