@@ -27,7 +27,7 @@ class Place(NamedTuple):
     name: str
     port: int
     prefix: str
-    close: Callable[[], Coroutine[Any, Any, None]]  # tells every viewer that it is the end
+    close: Callable[[], Coroutine[Any, Any, None]]  # tells all that it is the end
 
     @property
     def is_ours(self) -> bool:
