@@ -45,11 +45,12 @@ LATER = 10.0  # for who answers late, being busy
 EXPLAINED = ("port of serve --tcp", "speaks TLS", "wants a token")
 
 NAMES_OF_NOBODY = ("nonsense.invalid", "999.999.999.999")
-COUNTS = ("0", "-1", "1.5", "nan", "inf", "many", "9999999999999")
-NUMBERS = ("0", "-1", "nan", "fast")
+# (all that is no number, size or port: test_options.py)
+COUNTS = ("0", "1.5", "inf", "9999999999999")
+NUMBERS = ("0", "fast")
 HUGE = ("inf", "1e300")
-SIZES = ("0x0", "63x36", "64", "nanxnan", "infxinf", "99998x99998", "1000000x2")
-PORTS = ("-1", "65536", "http", "1.5")
+SIZES = ("0x0", "nanxnan", "99998x99998")
+PORTS = ("-1", "http")
 
 # The command line, the exit status, and some words of the message.
 CASES: list[tuple[str, int, str]] = [
@@ -85,6 +86,7 @@ CASES: list[tuple[str, int, str]] = [
     ("render picture.glsl -o out.mp4", 1, "no text: write a shader"),
     (f"render {SHORT} ''", 2, "write a path or URL"),
     (f"render {SHORT} -", 2, "write a path or URL"),
+    (f"render {SHORT} pipe:1", 1, "FFmpeg's standard output goes nowhere"),
     (f"render {SHORT} .", 1, "it is a folder"),
     (f"render {SHORT} missing/out.mp4", 1, "missing: there is no such folder"),
     (f"render {SHORT} text.txt/out.mp4", 1, "text.txt: there is no such folder"),
