@@ -252,6 +252,7 @@ async def test_idle_writer_is_left_alone(ffmpeg: str) -> None:
     assert video.status.frames == 2
 
 
+@pytest.mark.slow
 async def test_busy_ffmpeg_is_left_alone(pretend: Callable[[str], str]) -> None:
     script = "i=0; while [ $i -lt 600000 ]; do i=$((i+1)); done; cat >/dev/null"
     async with Writer(NULL, (640, 480), ffmpeg=pretend(script), timeout=0.4) as video:
@@ -420,7 +421,14 @@ except (KeyboardInterrupt, asyncio.CancelledError):  # the latter before Python 
 """
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "asyncio",
+        pytest.param("uvloop", marks=pytest.mark.slow),
+        pytest.param("trio", marks=pytest.mark.slow),
+    ],
+)
 def test_ctrl_c(ffmpeg: str, tmp_path: Path, loop: str) -> None:
     """The terminal sends it to all of the program's group; the file can be played."""
     path = tmp_path / "a.mp4"

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from ffmpegs import frames_of, quick_ffmpeg
 from flat_pictures import DRAWN, drawn
+from links import others_wait
 
 from aiozerocopy import FramePool
 from aiozerocopy.ffmpeg import FFmpegError, Writer, available, encoders
@@ -97,7 +98,9 @@ def error(given: NDArray[Any]) -> int:
 
 @only_asyncio
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("size", [SD, HD], ids=str)
+@pytest.mark.parametrize(
+    "size", [SD, pytest.param(HD, marks=pytest.mark.slow)], ids=str
+)
 @pytest.mark.parametrize(
     "pix_fmt", ["rgb24", "rgba", "bgr24", "bgra", "yuv420p", "nv12"]
 )
@@ -406,7 +409,7 @@ async def test_order_of_the_calls_is_the_order_of_the_film(tmp_path: Path) -> No
         async with anyio.create_task_group() as tasks:
             for number in range(0, 250, 5):
                 tasks.start_soon(video.put, numbered(number))
-                await anyio.wait_all_tasks_blocked()
+                await others_wait()
     assert luma_of(path, 50) == expected(range(0, 250, 5))
 
 
