@@ -156,7 +156,6 @@ def test_what_is_printed_has_the_token(token: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize(
     ("size", "options"),
     [

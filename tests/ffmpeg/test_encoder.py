@@ -51,7 +51,6 @@ DRAWN = [(0, 200, 0), (255, 0, 0), (0, 0, 255), (255, 255, 255), (120, 60, 200)]
 RAW: dict[str, Any] = {"format": "mkv", "codec": "ffv1"}  # large, and at once
 each_format = pytest.mark.parametrize("format", CUTTERS)
 each_delay = pytest.mark.parametrize("low_delay", [False, True], ids=["usual", "low"])
-only_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 
 async def send_all(encoder: Encoder, pictures: Iterable[Any]) -> None:
@@ -147,7 +146,6 @@ async def test_output_that_ends_too_early_is_told(ffmpeg: str) -> None:
 
 
 @pytest.mark.every_loop
-@only_asyncio
 @each_delay
 @each_format
 async def test_round_trip(format: str, low_delay: bool, ffmpeg: str) -> None:  # noqa: A002
@@ -386,7 +384,6 @@ async def test_aborted(ffmpeg: str) -> None:
 # ---- one film to many clients ------------------------------------------------------
 
 
-@only_asyncio
 @each_delay
 @each_format
 @pytest.mark.parametrize("has_sound", [False, True], ids=["mute", "sound"])
@@ -495,7 +492,6 @@ def gaps(film: bytes) -> list[Gap]:
     return found
 
 
-@only_asyncio
 async def test_gap_is_told(ffmpeg: str) -> None:
     """In a transport stream: by the first packet of pictures, and that of sound."""
     encoder = Encoder(
@@ -526,7 +522,6 @@ async def test_gap_is_told(ffmpeg: str) -> None:
     assert len(b"".join(shown)) == sum(len(piece.data) for piece in before + after)
 
 
-@only_asyncio
 async def test_av1_gives_frames_at_once(ffmpeg: str) -> None:
     """Otherwise SVT-AV1 holds dozens back."""
     if "libsvtav1" not in await available.encoders_of(ffmpeg):
@@ -623,7 +618,6 @@ def key_frames(film: bytes, ffmpeg: str) -> int:
     return sum(line[0] != "#" and "F=0x" not in line for line in lines)
 
 
-@only_asyncio
 @each_delay
 @each_format
 async def test_cuts(format: str, low_delay: bool, ffmpeg: str) -> None:  # noqa: A002

@@ -36,7 +36,6 @@ __all__ = ["quick_ffmpeg"]
 pytestmark = pytest.mark.anyio
 
 SD, HD = (640, 360), (1280, 720)
-only_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 
 async def film(path: Path, size: tuple[int, int], pix_fmt: str, **options: Any) -> None:
@@ -96,7 +95,6 @@ def error(given: NDArray[Any]) -> int:
 # ---- true colours ------------------------------------------------------------------
 
 
-@only_asyncio
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "size", [SD, pytest.param(HD, marks=pytest.mark.slow)], ids=str
@@ -125,7 +123,6 @@ async def test_what_was_drawn_is_seen(
     )
 
 
-@only_asyncio
 async def test_table_of_the_page_about_colours(tmp_path: Path) -> None:
     """What was drawn, what `Writer` makes of it, and what FFmpeg does when not told."""
     page = Path(__file__).parents[2] / "docs" / "pages" / "colours.md"
@@ -148,7 +145,6 @@ async def test_table_of_the_page_about_colours(tmp_path: Path) -> None:
         assert np.abs(row.astype(int) - told).max() <= 2
 
 
-@only_asyncio
 @pytest.mark.parametrize("name", ["a.mov", "a.mkv", "a.ts", "a.webm", "a.flv", "a.gif"])
 async def test_every_container_has_the_colours(
     ffmpeg: str, tmp_path: Path, name: str
@@ -158,7 +154,6 @@ async def test_every_container_has_the_colours(
     assert error(seen(tmp_path / name, (160, 90))) <= 2
 
 
-@only_asyncio
 @pytest.mark.parametrize(
     ("pix_fmt", "options"),
     [
@@ -184,7 +179,6 @@ async def test_other_ways_have_them_too(
     assert error(seen(path, (160, 90))) <= 3  # mpeg4 and x265 are not that exact
 
 
-@only_asyncio
 async def test_grey_stays_what_it_is(ffmpeg: str, tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     async with Writer(
@@ -198,7 +192,6 @@ async def test_grey_stays_what_it_is(ffmpeg: str, tmp_path: Path) -> None:
     assert np.abs(np.array(grey) - np.arange(0, 256, 5)).max() <= 2
 
 
-@only_asyncio
 async def test_frames_of_full_range_by_their_name(ffmpeg: str, tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     async with Writer(
@@ -213,7 +206,6 @@ async def test_frames_of_full_range_by_their_name(ffmpeg: str, tmp_path: Path) -
     assert facts(path)["color_range"] == "pc"
 
 
-@only_asyncio
 async def test_prores(ffmpeg: str, tmp_path: Path) -> None:
     path = tmp_path / "a.mov"
     await film(path, (160, 90), "rgb24", codec="prores", ffmpeg=ffmpeg)
@@ -221,7 +213,6 @@ async def test_prores(ffmpeg: str, tmp_path: Path) -> None:
     assert facts(path)["codec_name"] == "prores"
 
 
-@only_asyncio
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.webm"])
 async def test_lossless_is(ffmpeg: str, tmp_path: Path, name: str) -> None:
     dice = np.random.default_rng(2)
@@ -236,7 +227,6 @@ async def test_lossless_is(ffmpeg: str, tmp_path: Path, name: str) -> None:
     assert told["color_transfer"] == told["color_primaries"] == "bt709"
 
 
-@only_asyncio
 async def test_hdr_is_told(ffmpeg: str, tmp_path: Path) -> None:
     path = tmp_path / "a.mkv"
     colour = Colour("bt2020", primaries="bt2020", transfer="smpte2084")
@@ -250,7 +240,6 @@ async def test_hdr_is_told(ffmpeg: str, tmp_path: Path) -> None:
 # ---- playable ----------------------------------------------------------------------
 
 
-@only_asyncio
 async def test_odd_sizes_are_padded(ffmpeg: str, tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     with pytest.warns(UserWarning, match="padded to 162x92") as warned:
@@ -260,7 +249,6 @@ async def test_odd_sizes_are_padded(ffmpeg: str, tmp_path: Path) -> None:
     assert error(seen(path, (162, 92))) <= 2
 
 
-@only_asyncio
 async def test_index_is_in_front(ffmpeg: str, tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     await film(path, (160, 90), "rgb24", ffmpeg=ffmpeg)
@@ -270,14 +258,12 @@ async def test_index_is_in_front(ffmpeg: str, tmp_path: Path) -> None:
     assert facts(path)["nb_frames"] == str(2 * len(DRAWN))
 
 
-@only_asyncio
 async def test_mapping_of_options(tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     await film(path, (160, 90), "rgb24", options={"crf": 35, "-pix_fmt": "yuv422p"})
     assert facts(path)["pix_fmt"] == "yuv422p"
 
 
-@only_asyncio
 async def test_name_of_a_binary_on_the_path(tmp_path: Path) -> None:
     async with Writer(tmp_path / "a.mp4", (64, 48), ffmpeg="ffmpeg") as video:
         await video.send(np.zeros((48, 64, 3), "u1"))
@@ -290,7 +276,6 @@ async def test_fractions_as_rates(tmp_path: Path) -> None:
     assert video.frames_written == 1
 
 
-@only_asyncio
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -329,7 +314,6 @@ def test_words_of_every_encoder(codec: str) -> None:
         assert encoders.chosen(codec, preset=preset).arguments
 
 
-@only_asyncio
 async def test_hardware_that_works_is_taken(
     pretend: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -644,7 +628,6 @@ async def test_killed_one_leaves_what_plays(
     assert len(await frames_of(tmp_path / name)) == video.frames_written
 
 
-@only_asyncio
 async def test_full_disk_leaves_what_plays(ffmpeg: str, tmp_path: Path) -> None:
     """The limit of a file's size stands for it: EFBIG, where a disk says ENOSPC."""
     code = """

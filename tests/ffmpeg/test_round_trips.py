@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy.ffmpeg import Layout
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.parametrize("anyio_backend", ["asyncio"]),
-]
+pytestmark = pytest.mark.anyio
 
 GREY = ("gray", "gray16le", "ya8")
 RGB = ("rgb24", "bgr24", "rgba", "rgb48le", "gbrp", "gbrap")

@@ -85,11 +85,8 @@ async def look(page: Page, mode: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-async def test_a_server_that_comes_back_is_found_again(
-    page: Page, anyio_backend: tuple[str, dict[str, Any]]
-) -> None:
-    name, options = anyio_backend  # each way once, for the time it takes
-    mode = "raw" if name == "trio" else "mjpeg" if "use_uvloop" in options else "h264"
+@pytest.mark.parametrize("mode", ["h264", "mjpeg", "raw"])
+async def test_a_server_that_comes_back_is_found_again(page: Page, mode: str) -> None:
     async with Broadcast() as hub:
         async with web.serve(hub) as server, publishing(hub):
             if mode not in server.modes:
@@ -184,7 +181,6 @@ async def test_a_token(page: Page) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("anyio_backend", [("asyncio", {})])
 async def test_mounted_in_another_application(page: Page) -> None:
     """Every way below a prefix, and what the page says when no more may watch."""
     client = pytest.importorskip("websockets.sync.client")

@@ -32,7 +32,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(chromium.find() is None, reason="needs Chromium"),
     pytest.mark.timeout(120),
-    pytest.mark.parametrize("anyio_backend", ["asyncio"]),
 ]
 
 SD, HD, UHD = (640, 360), (1280, 720), (3840, 2160)

@@ -22,7 +22,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(chromium.find() is None, reason="needs Chromium"),
     pytest.mark.timeout(60),
-    pytest.mark.parametrize("anyio_backend", ["asyncio"]),
 ]
 
 PICTURE = np.full((90, 160, 3), (200, 40, 90), np.uint8)
