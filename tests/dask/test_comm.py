@@ -596,6 +596,25 @@ async def test_stranger_is_refused_on_either_side(
     assert "TLS with azc+tls://" in caplog.text
 
 
+async def test_handshake_that_is_cancelled_leaves_no_connection() -> None:
+    """As where Dask's loop ends."""
+
+    def serving() -> set[asyncio.Task[Any]]:
+        return {task for task in asyncio.all_tasks() if "_serve" in repr(task)}
+
+    async with listen(place("azc"), print) as listener:
+        _, _, address = listener.contact_address.partition("://")
+        host, _, port = address.partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        await reader.read(1)  # its part of the handshake
+        for task in serving():
+            task.cancel()
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+        assert not serving()
+
+
 async def test_no_certificates_are_an_error() -> None:
     with pytest.raises(TypeError, match="give Dask certificates"):
         await listen("azc+tls://127.0.0.1", print)
