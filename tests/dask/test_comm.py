@@ -117,6 +117,12 @@ async def comms(scheme: str, mutual: dict[str, Any]) -> AsyncIterator[Pair]:
         yield comms
 
 
+@pytest.fixture
+async def plain(mutual: dict[str, Any]) -> AsyncIterator[Pair]:
+    async with pair("azc", mutual) as comms:
+        yield comms
+
+
 # ---- messages -----------------------------------------------------------------------
 
 
@@ -199,26 +205,24 @@ async def test_large_array_lands_where_it_stays(
         assert 0 <= got.ctypes.data - place < 4096  # the first has a header before
 
 
-async def test_array_is_sent_without_a_copy(mutual: dict[str, Any]) -> None:
-    async with pair("azc", mutual) as comms:
-        array = np.zeros(BIG, "u1")
-        seen: list[int] = []
-        send = comms.one.stream.send
+async def test_array_is_sent_without_a_copy(plain: Pair) -> None:
+    array = np.zeros(BIG, "u1")
+    seen: list[int] = []
+    send = plain.one.stream.send
 
-        async def noting(*buffers: Any) -> None:
-            seen.extend(np.asarray(buffer).ctypes.data for buffer in buffers)
-            await send(*buffers)
+    async def noting(*buffers: Any) -> None:
+        seen.extend(np.asarray(buffer).ctypes.data for buffer in buffers)
+        await send(*buffers)
 
-        comms.one.stream.send = noting
-        write = asyncio.create_task(comms.one.write({"a": to_serialize(array)}))
-        await comms.other.read()
-        await write
-        assert array.ctypes.data in seen
+    plain.one.stream.send = noting
+    write = asyncio.create_task(plain.one.write({"a": to_serialize(array)}))
+    await plain.other.read()
+    await write
+    assert array.ctypes.data in seen
 
 
 async def test_read_and_write_at_the_same_time(comms: Pair) -> None:
     """More than the sockets take, both ways: neither waits for the other."""
-
     big = {"a": to_serialize(np.zeros(BIG, "u1"))}
     done = await asyncio.gather(
         comms.one.write(big),
@@ -229,9 +233,7 @@ async def test_read_and_write_at_the_same_time(comms: Pair) -> None:
     assert done[2]["a"].nbytes == done[3]["a"].nbytes == BIG
 
 
-async def test_write_returns_when_the_bytes_are_out(
-    comms: Pair,
-) -> None:
+async def test_write_returns_when_the_bytes_are_out(comms: Pair) -> None:
     array = np.ones(BIG, "u1")
     write = asyncio.create_task(comms.one.write({"a": to_serialize(array)}))
     await others_wait()
@@ -242,11 +244,10 @@ async def test_write_returns_when_the_bytes_are_out(
     assert got["a"].all()
 
 
-async def test_little_is_under_way_on_one_machine(mutual: dict[str, Any]) -> None:
-    async with pair("azc", mutual) as comms:
-        for comm in (comms.one, comms.other):
-            size = comm.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-            assert size == 2 * NEAR_BUFFER  # Linux doubles what it is told
+async def test_little_is_under_way_on_one_machine(plain: Pair) -> None:
+    for comm in (plain.one, plain.other):
+        size = comm.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        assert size == 2 * NEAR_BUFFER  # Linux doubles what it is told
 
 
 # ---- the end ------------------------------------------------------------------------
@@ -295,11 +296,8 @@ async def test_close_waits_no_longer_than_dask_waits(mutual: dict[str, Any]) -> 
             await write
 
 
-async def test_peer_that_is_gone_is_noticed_in_between(
-    comms: Pair,
-) -> None:
+async def test_peer_that_is_gone_is_noticed_in_between(comms: Pair) -> None:
     """Dask keeps comms in a pool, and asks before it takes one."""
-
     await comms.other.write("last words")
     assert not comms.one.closed()
     await comms.other.close()
@@ -317,34 +315,29 @@ async def wait_for_the_end(comm: Any) -> None:
     await until(lambda: poll.poll(0))
 
 
-async def test_reset_is_noticed_in_between(mutual: dict[str, Any]) -> None:
-    async with pair("azc", mutual) as comms:
-        sock = comms.other.socket
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        comms.other.abort()
-        await until(comms.one.closed)
+async def test_reset_is_noticed_in_between(plain: Pair) -> None:
+    sock = plain.other.socket
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    plain.other.abort()
+    await until(plain.one.closed)
 
 
 @pytest.mark.parametrize("part", [0, 5, 8, 30, 5000])
-async def test_message_that_is_cut_off_is_none(
-    part: int, mutual: dict[str, Any]
-) -> None:
-    async with pair("azc", mutual) as comms:
-        buffers, _ = pack([b"h" * 100, np.zeros(10_000, "u1").data])
-        data = b"".join(buffers)
-        await comms.one.stream.send(data[:part])
-        await comms.one.close()
-        with pytest.raises(CommClosedError):
-            await comms.other.read()
-        assert comms.other.closed()
+async def test_message_that_is_cut_off_is_none(part: int, plain: Pair) -> None:
+    buffers, _ = pack([b"h" * 100, np.zeros(10_000, "u1").data])
+    data = b"".join(buffers)
+    await plain.one.stream.send(data[:part])
+    await plain.one.close()
+    with pytest.raises(CommClosedError):
+        await plain.other.read()
+    assert plain.other.closed()
 
 
-async def test_nonsense_ends_the_comm(mutual: dict[str, Any]) -> None:
-    async with pair("azc", mutual) as comms:
-        await comms.one.stream.send(b"GET / HTTP/1.1\r\n\r\n")
-        with pytest.raises(CommClosedError, match="either this is not Dask"):
-            await comms.other.read()
-        assert comms.other.closed()
+async def test_nonsense_ends_the_comm(plain: Pair) -> None:
+    await plain.one.stream.send(b"GET / HTTP/1.1\r\n\r\n")
+    with pytest.raises(CommClosedError, match="either this is not Dask"):
+        await plain.other.read()
+    assert plain.other.closed()
 
 
 @pytest.mark.parametrize("what", ["read", "write"])
@@ -365,26 +358,22 @@ async def test_cancel_ends_the_comm(comms: Pair, what: str) -> None:
         await comms.other.read()
 
 
-async def test_memory_that_cannot_be_sent_ends_the_comm(mutual: dict[str, Any]) -> None:
-    async with pair("azc", mutual) as comms:
+async def test_memory_that_cannot_be_sent_ends_the_comm(plain: Pair) -> None:
 
-        async def send(*_: Any) -> None:
-            raise BufferError("no")
+    async def send(*_: Any) -> None:
+        raise BufferError("no")
 
-        comms.one.stream.send = send
-        with pytest.raises(BufferError):
-            await comms.one.write("x")
-        assert comms.one.closed()
+    plain.one.stream.send = send
+    with pytest.raises(BufferError):
+        await plain.one.write("x")
+    assert plain.one.closed()
 
 
-async def test_object_that_cannot_be_serialized_does_not(
-    mutual: dict[str, Any],
-) -> None:
-    async with pair("azc", mutual) as comms:
-        with pytest.raises(TypeError):
-            await comms.one.write(to_serialize(threading.Lock()), on_error="raise")
-        await comms.one.write("still here")
-        assert await comms.other.read() == "still here"
+async def test_object_that_cannot_be_serialized_does_not(plain: Pair) -> None:
+    with pytest.raises(TypeError):
+        await plain.one.write(to_serialize(threading.Lock()), on_error="raise")
+    await plain.one.write("still here")
+    assert await plain.other.read() == "still here"
 
 
 async def test_comm_that_nobody_closes_is_reported(
@@ -485,13 +474,12 @@ async def test_port_that_is_taken() -> None:
         assert caught.value.errno == errno.EADDRINUSE
 
 
-async def test_listener_that_stops_leaves_comms_alone(mutual: dict[str, Any]) -> None:
-    async with pair("azc", mutual) as comms:
-        comms.listener.stop()
-        await comms.one.write("x")
-        assert await comms.other.read() == "x"
-        with pytest.raises(OSError, match="Timed out"):
-            await connect("azc://127.0.0.1:1", timeout=0.01)
+async def test_listener_that_stops_leaves_comms_alone(plain: Pair) -> None:
+    plain.listener.stop()
+    await plain.one.write("x")
+    assert await plain.other.read() == "x"
+    with pytest.raises(OSError, match="Timed out"):
+        await connect("azc://127.0.0.1:1", timeout=0.01)
 
 
 async def test_client_of_a_listener_that_just_stopped_is_closed() -> None:
@@ -638,7 +626,6 @@ async def test_plain_protocols_refuse_when_dask_must_encrypt(scheme: str) -> Non
 @pytest.mark.parametrize("ours_listens", [True, False])
 async def test_other_end_may_be_dasks_own(ours_listens: bool) -> None:
     """The bytes are the same, so clusters can change over machine by machine."""
-
     served: asyncio.Queue[Any] = asyncio.Queue()
     schemes = ("azc", "tcp") if ours_listens else ("tcp", "azc")
     async with listen(f"{schemes[0]}://127.0.0.1", served.put) as listener:
