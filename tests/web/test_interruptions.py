@@ -236,6 +236,7 @@ def encoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(60)
 @pytest.mark.usefixtures("encoded_at_once")
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.parametrize("loop", LOOPS)
