@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import numpy as np
 import pytest
-from links import until
+from links import others_wait, until
 from web_client import (
     END_OF_JPEG,
     HEIGHT,
@@ -139,6 +139,30 @@ async def test_a_slow_compressor_delays_nobody_else(
         go.release()
         data = await until_seen(slow, b"jpeg 19")
         assert data.count(b"Content-Type: image/jpeg") == 2
+
+
+@needs_jpeg
+async def test_the_end_of_the_hub_waits_for_what_is_being_compressed(
+    hub: Broadcast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def compress(*_: object) -> bytes:
+        begun.set()
+        go.wait(10)
+        return b"the last"
+
+    monkeypatch.setattr(jpeg, "find_compressor", lambda: compress)
+    async with web.serve(hub) as to, connected(to) as stream:
+        await stream.send(asking("/stream.mjpg"))
+        await until(lambda: to.viewers == 1)
+        await hub.publish(picture())
+        await until(begun.is_set)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hub.aclose)
+            await others_wait()
+            go.set()
+            await until_seen(stream, b"the last")
 
 
 @needs_jpeg
