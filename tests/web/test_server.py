@@ -42,8 +42,15 @@ from aiozerocopy.web.request import Refused
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def to(hub: Broadcast) -> AsyncIterator[web.WebServer]:
+    async with web.serve(hub) as server:
+        yield server
 
 
 BAD_KEYS = (b"", b"AAAA", b"A" * 24, b"*" * 22 + b"==", KEY + b" " + KEY)
@@ -52,13 +59,12 @@ BAD_KEYS = (b"", b"AAAA", b"A" * 24, b"*" * 22 + b"==", KEY + b" " + KEY)
 # ---- pages -----------------------------------------------------------------------
 
 
-async def test_the_page_needs_nothing_from_elsewhere(hub: Broadcast) -> None:
-    async with web.serve(hub) as to:
-        for path in ("/", *assets.PARTS):
-            body = (await ask(to, path)).body
-            body = body.replace(b'xmlns="http://www.w3.org/2000/svg"', b"")
-            for elsewhere in (b"http://", b"https://", b'"//', b"@import", b"eval("):
-                assert elsewhere not in body
+async def test_the_page_needs_nothing_from_elsewhere(to: web.WebServer) -> None:
+    for path in ("/", *assets.PARTS):
+        body = (await ask(to, path)).body
+        body = body.replace(b'xmlns="http://www.w3.org/2000/svg"', b"")
+        for elsewhere in (b"http://", b"https://", b'"//', b"@import", b"eval("):
+            assert elsewhere not in body
 
 
 async def test_the_page_is_served_as_a_whole(hub: Broadcast) -> None:
@@ -86,10 +92,9 @@ async def test_requests_on_one_connection_with_empty_lines_before_them(
     assert data.count(b"HTTP/1.1 200 OK") == 3
 
 
-async def test_lines_may_end_without_cr(hub: Broadcast) -> None:
+async def test_lines_may_end_without_cr(to: web.WebServer) -> None:
     request = asking("/healthz", "Connection: close").replace(b"\r\n", b"\n")
-    async with web.serve(hub) as to:
-        assert Answer(await say(to, request)).status == 200
+    assert Answer(await say(to, request)).status == 200
 
 
 async def test_http_1_0_keeps_the_connection_if_asked(hub: Broadcast) -> None:
@@ -192,32 +197,30 @@ REFUSED = [
 ]
 
 
-async def test_refusals(hub: Broadcast) -> None:
-    async with web.serve(hub) as to:
-        for request, status in REFUSED:
-            answer = Answer(await say(to, request))
-            assert answer.status == status, request
-            assert answer.headers["connection"] == "close"
-            assert answer.body
-        assert (await ask(to)).status == 200
+async def test_refusals(to: web.WebServer) -> None:
+    for request, status in REFUSED:
+        answer = Answer(await say(to, request))
+        assert answer.status == status, request
+        assert answer.headers["connection"] == "close"
+        assert answer.body
+    assert (await ask(to)).status == 200
 
 
-async def test_no_other_file_is_served(hub: Broadcast) -> None:
-    async with web.serve(hub) as to:
-        for path in (
-            "/../../../../etc/passwd",
-            "/..%2f..%2fetc/passwd",
-            "/page/index.html",
-            "/index.html",
-            "/viewer.js/",
-            "/./viewer.js",
-            "//viewer.js",
-            "//[",
-            "/server.py",
-            "/%00",
-            "*",
-        ):
-            assert (await ask(to, path)).status == 404, path
+async def test_no_other_file_is_served(to: web.WebServer) -> None:
+    for path in (
+        "/../../../../etc/passwd",
+        "/..%2f..%2fetc/passwd",
+        "/page/index.html",
+        "/index.html",
+        "/viewer.js/",
+        "/./viewer.js",
+        "//viewer.js",
+        "//[",
+        "/server.py",
+        "/%00",
+        "*",
+    ):
+        assert (await ask(to, path)).status == 404, path
 
 
 @pytest.mark.every_loop
@@ -242,11 +245,10 @@ async def test_slow_requests_run_out_of_time(
 
 
 async def test_who_asks_for_nothing_is_let_go(
-    hub: Broadcast, monkeypatch: pytest.MonkeyPatch
+    to: web.WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "IDLE_SECONDS", 0.05)
-    async with web.serve(hub) as to:
-        assert await say(to, b"") == b""
+    assert await say(to, b"") == b""
 
 
 @pytest.mark.every_loop
@@ -304,12 +306,11 @@ async def test_resets_at_any_byte(hub: Broadcast) -> None:
         assert (await ask(to)).status == 200
 
 
-async def test_many_who_come_and_go(hub: Broadcast) -> None:
-    async with web.serve(hub) as to:
-        for _ in range(300):
-            socket.create_connection(("127.0.0.1", to.port)).close()
-        assert (await ask(to)).status == 200
-        await until(lambda: to._open == 0)
+async def test_many_who_come_and_go(to: web.WebServer) -> None:
+    for _ in range(300):
+        socket.create_connection(("127.0.0.1", to.port)).close()
+    assert (await ask(to)).status == 200
+    await until(lambda: to._open == 0)
 
 
 GOOD = (
@@ -454,15 +455,14 @@ async def test_names_that_it_answers_to(
             assert answer.status == status, name
 
 
-async def test_the_authority_of_a_target_counts(hub: Broadcast) -> None:
-    async with web.serve(hub) as to:
-        for target, host, status in (
-            ("http://localhost/healthz", "evil.example", 200),
-            ("http://localhost", "localhost", 200),
-            ("http://evil.example/healthz", "localhost", 403),
-            ("http://localhost@evil.example/healthz", "localhost", 403),
-        ):
-            assert (await ask(to, target, f"Host: {host}")).status == status
+async def test_the_authority_of_a_target_counts(to: web.WebServer) -> None:
+    for target, host, status in (
+        ("http://localhost/healthz", "evil.example", 200),
+        ("http://localhost", "localhost", 200),
+        ("http://evil.example/healthz", "localhost", 403),
+        ("http://localhost@evil.example/healthz", "localhost", 403),
+    ):
+        assert (await ask(to, target, f"Host: {host}")).status == status
 
 
 async def test_origins_hold_everywhere(hub: Broadcast) -> None:
