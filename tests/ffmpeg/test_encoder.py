@@ -48,6 +48,7 @@ CUTTERS: dict[str, Callable[[], Cutter]] = {
 }
 GROUP = 5
 DRAWN = [(0, 200, 0), (255, 0, 0), (0, 0, 255), (255, 255, 255), (120, 60, 200)]
+IN_GROUPS: dict[str, Any] = {"fps": 30, "group": GROUP, "preset": "ultrafast"}
 RAW: dict[str, Any] = {"format": "mkv", "codec": "ffv1"}  # large, and at once
 each_format = pytest.mark.parametrize("format", CUTTERS)
 each_delay = pytest.mark.parametrize("low_delay", [False, True], ids=["usual", "low"])
@@ -151,14 +152,8 @@ async def test_output_that_ends_too_early_is_told(ffmpeg: str) -> None:
 async def test_round_trip(format: str, low_delay: bool, ffmpeg: str) -> None:  # noqa: A002
     size = (320, 240)
     shown = [np.full((240, 320, 3), rgb, "u1") for rgb in DRAWN for _ in range(3)]
-    encoder = Encoder(
-        size,
-        30,
-        format=format,
-        quality="high",
-        low_delay=low_delay,
-        ffmpeg=ffmpeg,
-    )
+    options = {"quality": "high", "low_delay": low_delay, "ffmpeg": ffmpeg}
+    encoder = Encoder(size, 30, format=format, **options)
     film = await film_of(encoder, shown)
     assert encoder.frames_written == len(shown)
     assert encoder.returncode == 0
@@ -395,16 +390,8 @@ async def test_late_client(
 ) -> None:
     """Its bytes alone are a film, the last part of what the first client got."""
     sine = ["-f", "lavfi", "-i", "sine=duration=1"] if has_sound else None
-    encoder = Encoder(
-        SIZE,
-        30,
-        format=format,
-        audio=sine,
-        group=GROUP,
-        low_delay=low_delay,
-        preset="ultrafast",
-        ffmpeg=ffmpeg,
-    )
+    options = {"audio": sine, "low_delay": low_delay, "ffmpeg": ffmpeg, **IN_GROUPS}
+    encoder = Encoder(SIZE, format=format, **options)
     early: list[bytes] = []
     late: list[bytes] = []
     async with encoder, anyio.create_task_group() as tasks:
@@ -435,15 +422,8 @@ def begins_later(clients: Any, early: list[bytes]) -> bool:
 @each_format
 async def test_slow_client(format: str, ffmpeg: str) -> None:  # noqa: A002
     """It goes on at a key frame, and what it gets plays; or it is ended."""
-    encoder = Encoder(
-        SIZE,
-        30,
-        format=format,
-        group=GROUP,
-        low_delay=True,
-        preset="ultrafast",
-        ffmpeg=ffmpeg,
-    )
+    options = {"low_delay": True, "ffmpeg": ffmpeg, **IN_GROUPS}
+    encoder = Encoder(SIZE, format=format, **options)
     quick: list[bytes] = []
     slow: list[bytes] = []
     async with encoder, anyio.create_task_group() as tasks:
@@ -494,15 +474,9 @@ def gaps(film: bytes) -> list[Gap]:
 
 async def test_gap_is_told(ffmpeg: str) -> None:
     """In a transport stream: by the first packet of pictures, and that of sound."""
-    encoder = Encoder(
-        SIZE,
-        30,
-        format="mpegts",
-        audio=["-f", "lavfi", "-i", "sine=duration=3"],
-        group=GROUP,
-        preset="ultrafast",
-        ffmpeg=ffmpeg,
-    )
+    sine = ["-f", "lavfi", "-i", "sine=duration=3"]
+    options = {"audio": sine, "ffmpeg": ffmpeg, **IN_GROUPS}
+    encoder = Encoder(SIZE, format="mpegts", **options)
     film = await film_of(encoder, pictures(8 * GROUP))
     cutter = TSPackets()
     pieces = cut(cutter, film, [len(film)])
@@ -526,16 +500,8 @@ async def test_av1_gives_frames_at_once(ffmpeg: str) -> None:
     """Otherwise SVT-AV1 holds dozens back."""
     if "libsvtav1" not in await available.encoders_of(ffmpeg):
         pytest.skip("this FFmpeg has no SVT-AV1")
-    size = 128, 96
-    encoder = Encoder(
-        size,
-        30,
-        format="mkv",
-        codec="av1",
-        preset="ultrafast",
-        low_delay=True,
-        ffmpeg=ffmpeg,
-    )
+    av1 = {"codec": "av1", "preset": "ultrafast", "low_delay": True}
+    encoder = Encoder((128, 96), 30, format="mkv", ffmpeg=ffmpeg, **av1)
     pieces: list[bytes] = []
     async with encoder, anyio.create_task_group() as tasks:
         async with encoder.clients() as clients:

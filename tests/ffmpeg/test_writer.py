@@ -353,38 +353,33 @@ async def test_pixels_as_integers(dtype: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("options", "error", "text"),
     [
-        ({"size": (0, 10)}, "no pixels"),
-        ({"fps": 0}, "positive"),
-        ({"fps": "fast"}, "a number or a fraction"),
-        ({"fps": float("nan")}, "a number or a fraction"),
-        ({"fps": None}, "a number or a fraction, not None"),
-        ({"size": "64x48"}, r"size is \(width, height\), not '64x48'"),
-        ({"size": (64, 48, 3)}, r"size is \(width, height\)"),
-        ({"size": (64.5, 48)}, r"size is \(width, height\)"),
-        ({"timeout": 0}, "timeout is seconds, or None for ever"),
-        ({"output": []}, "output is empty"),
-        ({"output": "-"}, "standard output"),
-        ({"output": ["-f", "mp4", "pipe:1"]}, "standard output"),
+        ({"size": (0, 10)}, ValueError, "no pixels"),
+        ({"fps": 0}, ValueError, "positive"),
+        *(
+            ({"fps": fps}, ValueError, f"a number or a fraction, not {fps!r}")
+            for fps in ("fast", float("nan"), None)
+        ),
+        *(
+            ({"size": size}, ValueError, r"size is \(width, height\), not ")
+            for size in ("64x48", (64, 48, 3), (64.5, 48))
+        ),
+        ({"timeout": 0}, ValueError, "timeout is seconds, or None for ever"),
+        ({"output": []}, ValueError, "output is empty"),
+        ({"output": "-"}, ValueError, "standard output"),
+        ({"output": ["-f", "mp4", "pipe:1"]}, ValueError, "standard output"),
+        ({"output": None}, TypeError, "the output is a path, a URL or a list of arg"),
+        ({"options": "-an"}, TypeError, "options is a list of arguments, not '-an'"),
+        ({"audio": 5}, TypeError, "an input is a path, a URL or a list of .*, not 5"),
+        ({"pix_fmt": None}, TypeError, "pix_fmt is a name such as 'rgb24', not None"),
     ],
+    ids=str,
 )
-def test_arguments_that_mean_nothing(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        Writer(**{"output": "a.mkv", "size": SIZE, **options})
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"output": None}, "the output is a path, a URL or a list of arguments"),
-        ({"options": "-an"}, "options is a list of arguments, not '-an'"),
-        ({"audio": 5}, "an input is a path, a URL or a list of arguments, not 5"),
-        ({"pix_fmt": None}, "pix_fmt is a name such as 'rgb24', not None"),
-    ],
-)
-def test_arguments_of_another_type(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(TypeError, match=text):
+def test_arguments_that_mean_nothing(
+    options: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
         Writer(**{"output": "a.mkv", "size": SIZE, **options})
 
 

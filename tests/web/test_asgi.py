@@ -184,22 +184,6 @@ async def test_a_viewer_who_never_reads_is_let_go(hub: Broadcast, path: str) -> 
         assert (len(stuck.said), hub.clients) == (said, ())
 
 
-@pytest.mark.parametrize("path", ["/raw", "/h264", "/stream.mjpg"])
-async def test_viewers_who_leave_are_forgotten(hub: Broadcast, path: str) -> None:
-    app = web.app(hub)
-    kind = kind_of(app, path)
-    async with calling(app, kind, path) as call:
-        await hub.publish(picture())
-        await call.shows(1)
-        call.tell("http.disconnect" if kind is HTTP else "websocket.disconnect")
-        await until(lambda: call.done)
-        assert (app.viewers, call.kinds[-1]) == (
-            0,
-            "http.response.body" if kind is HTTP else "websocket.send",
-        )
-    await until(lambda: hub.clients == ())
-
-
 @pytest.mark.parametrize("failure", [OSError("gone"), RuntimeError("it is over")])
 async def test_what_servers_raise_ends_the_viewer(
     hub: Broadcast, failure: Exception
@@ -214,15 +198,24 @@ async def test_what_servers_raise_ends_the_viewer(
 
 @pytest.mark.every_loop
 @pytest.mark.parametrize("path", ["/raw", "/h264", "/stream.mjpg"])
-async def test_a_cancelled_call_leaves_nothing(hub: Broadcast, path: str) -> None:
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_a_viewer_who_leaves_or_is_cancelled_is_forgotten(
+    hub: Broadcast, path: str, leaves: bool
+) -> None:
     app = web.app(hub)
     kind = kind_of(app, path)
     async with calling(app, kind, path) as call:
         await hub.publish(picture())
         await call.shows(1)
-        call.stop_reading()
-        await hub.publish(picture(1))
-        await others_wait()
+        if leaves:
+            call.tell("http.disconnect" if kind is HTTP else "websocket.disconnect")
+            await until(lambda: call.done)
+            last = "http.response.body" if kind is HTTP else "websocket.send"
+            assert (app.viewers, call.kinds[-1]) == (0, last)
+        else:
+            call.stop_reading()
+            await hub.publish(picture(1))
+            await others_wait()
     assert (call.done, app.viewers) == (True, 0)
     await until(lambda: hub.clients == ())
 
