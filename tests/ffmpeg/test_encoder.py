@@ -152,8 +152,8 @@ async def test_output_that_ends_too_early_is_told(ffmpeg: str) -> None:
 async def test_round_trip(format: str, low_delay: bool, ffmpeg: str) -> None:  # noqa: A002
     size = (320, 240)
     shown = [np.full((240, 320, 3), rgb, "u1") for rgb in DRAWN for _ in range(3)]
-    options = {"quality": "high", "low_delay": low_delay, "ffmpeg": ffmpeg}
-    encoder = Encoder(size, 30, format=format, **options)
+    options: dict[str, Any] = {"quality": "high", "low_delay": low_delay}
+    encoder = Encoder(size, 30, format=format, ffmpeg=ffmpeg, **options)
     film = await film_of(encoder, shown)
     assert encoder.frames_written == len(shown)
     assert encoder.returncode == 0
@@ -390,7 +390,7 @@ async def test_late_client(
 ) -> None:
     """Its bytes alone are a film, the last part of what the first client got."""
     sine = ["-f", "lavfi", "-i", "sine=duration=1"] if has_sound else None
-    options = {"audio": sine, "low_delay": low_delay, "ffmpeg": ffmpeg, **IN_GROUPS}
+    options = {**IN_GROUPS, "audio": sine, "low_delay": low_delay, "ffmpeg": ffmpeg}
     encoder = Encoder(SIZE, format=format, **options)
     early: list[bytes] = []
     late: list[bytes] = []
@@ -422,7 +422,7 @@ def begins_later(clients: Any, early: list[bytes]) -> bool:
 @each_format
 async def test_slow_client(format: str, ffmpeg: str) -> None:  # noqa: A002
     """It goes on at a key frame, and what it gets plays; or it is ended."""
-    options = {"low_delay": True, "ffmpeg": ffmpeg, **IN_GROUPS}
+    options = {**IN_GROUPS, "low_delay": True, "ffmpeg": ffmpeg}
     encoder = Encoder(SIZE, format=format, **options)
     quick: list[bytes] = []
     slow: list[bytes] = []
@@ -475,7 +475,7 @@ def gaps(film: bytes) -> list[Gap]:
 async def test_gap_is_told(ffmpeg: str) -> None:
     """In a transport stream: by the first packet of pictures, and that of sound."""
     sine = ["-f", "lavfi", "-i", "sine=duration=3"]
-    options = {"audio": sine, "ffmpeg": ffmpeg, **IN_GROUPS}
+    options = {**IN_GROUPS, "audio": sine, "ffmpeg": ffmpeg}
     encoder = Encoder(SIZE, format="mpegts", **options)
     film = await film_of(encoder, pictures(8 * GROUP))
     cutter = TSPackets()
@@ -500,7 +500,7 @@ async def test_av1_gives_frames_at_once(ffmpeg: str) -> None:
     """Otherwise SVT-AV1 holds dozens back."""
     if "libsvtav1" not in await available.encoders_of(ffmpeg):
         pytest.skip("this FFmpeg has no SVT-AV1")
-    av1 = {"codec": "av1", "preset": "ultrafast", "low_delay": True}
+    av1: dict[str, Any] = {"codec": "av1", "preset": "ultrafast", "low_delay": True}
     encoder = Encoder((128, 96), 30, format="mkv", ffmpeg=ffmpeg, **av1)
     pieces: list[bytes] = []
     async with encoder, anyio.create_task_group() as tasks:
