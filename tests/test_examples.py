@@ -83,6 +83,9 @@ FRAMES = {  # in the film that it makes
 }
 
 
+QUICK = ("numpy_to_ffmpeg", "live_stream", "serve_frames", "web_viewer")
+
+
 def run(path: Path, folder: Path, *arguments: str) -> str:
     """What an example says that must end well and complain about nothing."""
     done = subprocess.run(
@@ -111,7 +114,14 @@ def display() -> Iterator[str]:
         yield server.name
 
 
-@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=() if path.stem in QUICK else pytest.mark.slow)
+        for path in PROGRAMS
+    ],
+    ids=lambda path: path.stem,
+)
 def test_example(path: Path, display: str, tmp_path: Path) -> None:
     name = path.stem
     if name == "screen_recorder" and not display:
@@ -151,6 +161,7 @@ def started(name: str, *arguments: str) -> Iterator[tuple[Any, str]]:
         server.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["live_film_aiohttp", "live_film_fastapi"])
 def test_live_film_in_a_browser(name: str, tmp_path: Path) -> None:
     """What two viewers get plays, and ends with the film."""
@@ -177,6 +188,7 @@ def serving(name: str) -> Iterator[str]:
         assert complained == ""
 
 
+@pytest.mark.slow
 def test_aiohttp_frames_arrive(tmp_path: Path) -> None:
     with serving("aiohttp_frames") as address:
         page = urllib.request.urlopen(f"{address}/viewer", timeout=15)
@@ -188,6 +200,7 @@ def test_aiohttp_frames_arrive(tmp_path: Path) -> None:
     assert (means, said[-1]) == ({"31.15"}, "3 frames received")
 
 
+@pytest.mark.slow
 def test_fastapi_viewer_is_controlled() -> None:
     with serving("fastapi_viewer") as address:
         for path, seen in (("/", b"<iframe"), ("/viewer", b"<title>Pendulum</title>")):
@@ -196,6 +209,7 @@ def test_fastapi_viewer_is_controlled() -> None:
         assert urllib.request.urlopen(request, timeout=15).read() == b'{"speed":5.0}'
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 def test_stream_server_shows_what_it_files(tmp_path: Path) -> None:
     """Who leaves and who is stuck harm nobody, and no byte of it is copied."""
