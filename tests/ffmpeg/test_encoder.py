@@ -381,7 +381,13 @@ async def test_aborted(ffmpeg: str) -> None:
 
 @each_delay
 @each_format
-@pytest.mark.parametrize("has_sound", [False, True], ids=["mute", "sound"])
+@pytest.mark.parametrize(
+    "has_sound",
+    [
+        pytest.param(False, id="mute"),
+        pytest.param(True, id="sound", marks=pytest.mark.slow),
+    ],
+)
 async def test_late_client(
     format: str,  # noqa: A002
     low_delay: bool,
