@@ -12,7 +12,7 @@ import sys
 import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import ffmpegs
@@ -83,6 +83,9 @@ FRAMES = {  # in the film that it makes
 }
 
 
+QUICK = ("numpy_to_ffmpeg", "live_stream", "serve_frames", "web_viewer")
+
+
 def run(path: Path, folder: Path, *arguments: str) -> str:
     """What an example says that must end well and complain about nothing."""
     done = subprocess.run(
@@ -111,7 +114,14 @@ def display() -> Iterator[str]:
         yield server.name
 
 
-@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=() if path.stem in QUICK else pytest.mark.slow)
+        for path in PROGRAMS
+    ],
+    ids=lambda path: path.stem,
+)
 def test_example(path: Path, display: str, tmp_path: Path) -> None:
     name = path.stem
     if name == "screen_recorder" and not display:
@@ -128,29 +138,38 @@ def test_example(path: Path, display: str, tmp_path: Path) -> None:
         assert anyio.run(frames_in, film) == FRAMES[name]
 
 
-@pytest.mark.parametrize("name", ["live_film_aiohttp", "live_film_fastapi"])
-def test_live_film_in_a_browser(name: str, tmp_path: Path) -> None:
-    """What two viewers get plays, and ends with the film."""
-    for needed in NEEDED[name].split():
+@contextmanager
+def started(name: str, *arguments: str) -> Iterator[tuple[Any, str]]:
+    """An example that listens, and its address; killed if it has not ended."""
+    for needed in NEEDED.get(name, "").split():
         pytest.importorskip(needed)
     port = ffmpegs.free_port(socket.SOCK_STREAM)
-    program = [str(EXAMPLES / f"{name}.py"), "--seconds", "2", "--port", str(port)]
+    program = [str(EXAMPLES / f"{name}.py"), "--port", str(port), *arguments]
     server = subprocess.Popen(
         [sys.executable, "-W", "error", *program],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     try:
         while not ffmpegs.is_listening(port, socket.SOCK_STREAM):
             assert server.poll() is None
-        address = f"http://127.0.0.1:{port}/film.mp4"
-        viewers = [urllib.request.urlopen(address, timeout=15) for _ in range(2)]
-        films = [viewer.read() for viewer in viewers]
-        _, complained = server.communicate(timeout=10)
+        yield server, f"http://127.0.0.1:{port}"
     finally:
         server.kill()
         server.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["live_film_aiohttp", "live_film_fastapi"])
+def test_live_film_in_a_browser(name: str, tmp_path: Path) -> None:
+    """What two viewers get plays, and ends with the film."""
+    with started(name, "--seconds", "2") as (server, address):
+        film = f"{address}/film.mp4"
+        viewers = [urllib.request.urlopen(film, timeout=15) for _ in range(2)]
+        films = [viewer.read() for viewer in viewers]
+        _, complained = server.communicate(timeout=10)
     assert (complained, server.returncode) == ("", 0)
     for film in films:
         (tmp_path / "film.mp4").write_bytes(film)
@@ -160,30 +179,16 @@ def test_live_film_in_a_browser(name: str, tmp_path: Path) -> None:
 @contextmanager
 def serving(name: str) -> Iterator[str]:
     """The address of an example that listens, and goes on until Ctrl-C."""
-    for needed in NEEDED[name].split():
-        pytest.importorskip(needed)
-    port = ffmpegs.free_port(socket.SOCK_STREAM)
-    program = [str(EXAMPLES / f"{name}.py"), "--port", str(port)]
-    server = subprocess.Popen(
-        [sys.executable, "-W", "error", *program],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        while not ffmpegs.is_listening(port, socket.SOCK_STREAM):
-            assert server.poll() is None
-        yield f"http://127.0.0.1:{port}"
+    with started(name) as (server, address):
+        yield address
         server.send_signal(signal.SIGINT)
         _, complained = server.communicate(timeout=10)
-    finally:
-        server.kill()
-        server.communicate()
     # (before 3.11 anyio.run makes a CancelledError of Ctrl-C)
     if sys.version_info >= (3, 11) or not complained.endswith("CancelledError\n"):
         assert complained == ""
 
 
+@pytest.mark.slow
 def test_aiohttp_frames_arrive(tmp_path: Path) -> None:
     with serving("aiohttp_frames") as address:
         page = urllib.request.urlopen(f"{address}/viewer", timeout=15)
@@ -195,6 +200,7 @@ def test_aiohttp_frames_arrive(tmp_path: Path) -> None:
     assert (means, said[-1]) == ({"31.15"}, "3 frames received")
 
 
+@pytest.mark.slow
 def test_fastapi_viewer_is_controlled() -> None:
     with serving("fastapi_viewer") as address:
         for path, seen in (("/", b"<iframe"), ("/viewer", b"<title>Pendulum</title>")):
@@ -203,33 +209,20 @@ def test_fastapi_viewer_is_controlled() -> None:
         assert urllib.request.urlopen(request, timeout=15).read() == b'{"speed":5.0}'
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 def test_stream_server_shows_what_it_files(tmp_path: Path) -> None:
     """Who leaves and who is stuck harm nobody, and no byte of it is copied."""
     pytest.importorskip("h11")
-    port = ffmpegs.free_port(socket.SOCK_STREAM)
-    program = [str(EXAMPLES / "stream_server.py"), "--port", str(port)]
     film = tmp_path / "film.ts"
-    server = subprocess.Popen(
-        [sys.executable, "-W", "error", *program, "--seconds", "2", "--file", film],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        while not ffmpegs.is_listening(port, socket.SOCK_STREAM):
-            assert server.poll() is None
-        address = f"http://127.0.0.1:{port}/"
-        viewers = [urllib.request.urlopen(address, timeout=15) for _ in range(4)]
+    arguments = ("stream_server", "--seconds", "2", "--file", str(film))
+    with started(*arguments) as (server, address):
+        viewers = [urllib.request.urlopen(f"{address}/", timeout=15) for _ in range(4)]
         viewers.pop().close()
         stuck = viewers.pop()
         seen = [viewer.read() for viewer in viewers]
         stuck.close()
         said, complained = server.communicate(timeout=10)
-    finally:
-        server.kill()
-        server.communicate()
     assert (complained, server.returncode) == ("", 0)
     lane = "copy" if PORTABLE else "splice"
     assert said.count(f" by {lane}, end") >= 2

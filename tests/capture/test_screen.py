@@ -40,7 +40,10 @@ if TYPE_CHECKING:
 pytest.importorskip("numpy")
 import numpy as np
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(sys.platform != "linux", reason="needs Linux"),
+]
 
 ALL = (0, 0, WIDTH, HEIGHT)
 
@@ -105,7 +108,6 @@ def colours(picture: capture.Screenshot) -> Any:
 # ---- what is in a picture ---------------------------------------------------------
 
 
-@pytest.mark.anyio
 async def test_picture_is_what_is_on_the_screen(
     each_server: tuple[str, Server],
 ) -> None:
@@ -124,7 +126,6 @@ async def test_picture_is_what_is_on_the_screen(
                 assert not picture.array[:5, :, :3].any()
 
 
-@pytest.mark.anyio
 async def test_another_program_sees_the_same(server: Server, painter: Painter) -> None:
     paint(painter)
     async with capture.X11Screen(server.name) as screen:
@@ -133,7 +134,6 @@ async def test_another_program_sees_the_same(server: Server, painter: Painter) -
             assert (theirs.reshape(picture.shape)[..., :3] == colours(picture)).all()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("depth", "pix_fmt", "shape", "dtype", "green"),
     [
@@ -154,7 +154,6 @@ async def test_other_depths(
                 assert picture.array[9, 10] == 0
 
 
-@pytest.mark.anyio
 async def test_region_and_monitor(server: Server, painter: Painter) -> None:
     paint(painter)
     async with capture.X11Screen(server.name) as screen:
@@ -171,7 +170,6 @@ async def test_region_and_monitor(server: Server, painter: Painter) -> None:
             assert (colours(picture) == whole).all()
 
 
-@pytest.mark.anyio
 async def test_two_monitors() -> None:
     places = {"left": (0, 0, 90, HEIGHT), "right": (90, 0, 70, 100)}
     with x_server() as server, Painter(server.name) as painter:
@@ -188,7 +186,6 @@ async def test_two_monitors() -> None:
                     assert is_painted.all() == (name == "right")
 
 
-@pytest.mark.anyio
 async def test_two_screens() -> None:
     with x_server("-screen", "1", "90x70x16") as server:
         async with capture.X11Screen(f"{server.name}.1") as screen:
@@ -199,7 +196,6 @@ async def test_two_screens() -> None:
             await capture.X11Screen(f"{server.name}.2")
 
 
-@pytest.mark.anyio
 async def test_server_behind_the_network() -> None:
     with x_server("-listen", "tcp") as server, Painter(server.name) as painter:
         paint(painter)
@@ -212,7 +208,6 @@ async def test_server_behind_the_network() -> None:
                 assert (colours(one) == colours(two)).all()
 
 
-@pytest.mark.anyio
 async def test_cursor_is_drawn_by_asking(server: Server, painter: Painter) -> None:
     painter.window(0x40A0FF, *ALL)
     for x, y in ((80, 60), (0, 0), (WIDTH - 1, HEIGHT - 1)):
@@ -232,7 +227,6 @@ async def test_cursor_is_drawn_by_asking(server: Server, painter: Painter) -> No
         }
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("codec", ["ffv1", "libx264"])
 async def test_film_has_the_colours_of_the_screen(
     codec: str, server: Server, painter: Painter, tmp_path: Path
@@ -280,7 +274,6 @@ def test_rows_are_merged(
     assert merged(rows) == bands
 
 
-@pytest.mark.anyio
 async def test_damage_gives_a_picture_only_when_something_has_changed(
     server: Server, painter: Painter
 ) -> None:
@@ -301,7 +294,6 @@ async def test_damage_gives_a_picture_only_when_something_has_changed(
             assert not picture.array[10, 10, :3].any()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("cursor", [False, True])
 async def test_pictures_by_damage_are_whole(
     cursor: bool, server: Server, painter: Painter
@@ -343,7 +335,6 @@ def stopped(server: Server) -> Iterator[None]:
         os.kill(server.process.pid, signal.SIGCONT)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("wait", ["take", "_fetch"])
 async def test_cancelled_wait_for_damage_loses_none(
     wait: str, server: Server, painter: Painter, monkeypatch: pytest.MonkeyPatch
@@ -380,7 +371,6 @@ async def test_cancelled_wait_for_damage_loses_none(
                 painter.move(window, 10 * number + 5, 30 * number + 1)
 
 
-@pytest.mark.anyio
 async def test_what_is_written_to_a_picture_is_not_in_the_next(
     server: Server, painter: Painter
 ) -> None:
@@ -395,7 +385,6 @@ async def test_what_is_written_to_a_picture_is_not_in_the_next(
             assert {*picture.array[..., :3].ravel()} == {0, 255}
 
 
-@pytest.mark.anyio
 async def test_no_account_of_damage_is_said(plain_server: Server) -> None:
     async with capture.X11Screen(plain_server.name) as screen:
         with pytest.raises(capture.ScreenError, match="no DAMAGE"):
@@ -405,7 +394,6 @@ async def test_no_account_of_damage_is_said(plain_server: Server) -> None:
 # ---- time -------------------------------------------------------------------------
 
 
-@pytest.mark.anyio
 async def test_frames_come_at_their_rate_and_late_ones_are_left_out(
     server: Server,
 ) -> None:
@@ -422,7 +410,6 @@ async def test_frames_come_at_their_rate_and_late_ones_are_left_out(
             assert picture.number >= last + 5
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("rate", [0, -1, math.nan, math.inf])
 async def test_rate_that_is_none(rate: float, server: Server) -> None:
     async with capture.X11Screen(server.name) as screen:
@@ -433,7 +420,6 @@ async def test_rate_that_is_none(rate: float, server: Server) -> None:
 # ---- lifetimes --------------------------------------------------------------------
 
 
-@pytest.mark.anyio
 async def test_grab_waits_for_a_slot(each_server: tuple[str, Server]) -> None:
     _, server = each_server
     got: list[capture.Screenshot] = []
@@ -457,7 +443,6 @@ async def test_grab_waits_for_a_slot(each_server: tuple[str, Server]) -> None:
         assert screen.pool.stats.free == 2
 
 
-@pytest.mark.anyio
 async def test_views_outlive_the_screen(server: Server, painter: Painter) -> None:
     painter.window(0x10FF20, *ALL)
     async with capture.X11Screen(server.name) as screen:
@@ -470,7 +455,6 @@ async def test_views_outlive_the_screen(server: Server, painter: Painter) -> Non
     array[:] = 3  # nobody else has it
 
 
-@pytest.mark.anyio
 async def test_cancelled_grabs_lose_no_slot(each_server: tuple[str, Server]) -> None:
     _, server = each_server
     with Painter(server.name) as painter:
@@ -489,7 +473,6 @@ async def test_cancelled_grabs_lose_no_slot(each_server: tuple[str, Server]) -> 
             assert screen.pool.stats.free == 2
 
 
-@pytest.mark.anyio
 async def test_picture_that_comes_in_pieces() -> None:
     """Also if a grab was cancelled between two of them."""
     size = (1000, 700)
@@ -512,7 +495,6 @@ async def test_picture_that_comes_in_pieces() -> None:
                         assert (colours(picture) == content).all()
 
 
-@pytest.mark.anyio
 async def test_slot_of_a_cancelled_grab_stays_taken_until_the_server_has_answered(
     server: Server,
 ) -> None:
@@ -551,7 +533,6 @@ class InterruptedSocket:
         return interrupted
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("call", ["sendmsg", "recv_into"])
 async def test_interrupted_call_frees_no_slot(call: str, server: Server) -> None:
     async with capture.X11Screen(server.name) as screen:
@@ -566,7 +547,6 @@ async def test_interrupted_call_frees_no_slot(call: str, server: Server) -> None
             await screen.grab()
 
 
-@pytest.mark.anyio
 async def test_many_grab_at_once(server: Server, painter: Painter) -> None:
     paint(painter)
     async with capture.X11Screen(server.name, slots=4) as screen:
@@ -586,7 +566,6 @@ async def test_many_grab_at_once(server: Server, painter: Painter) -> None:
         assert all(right)
 
 
-@pytest.mark.anyio
 async def test_close_wakes_who_waits(server: Server) -> None:
     ended = []
 
@@ -606,7 +585,6 @@ async def test_close_wakes_who_waits(server: Server) -> None:
         await screen.grab()
 
 
-@pytest.mark.anyio
 async def test_what_is_used_wrongly(server: Server) -> None:
     screen = capture.X11Screen(server.name)
     with pytest.raises(RuntimeError, match="not open"):
@@ -616,7 +594,6 @@ async def test_what_is_used_wrongly(server: Server) -> None:
             await screen
 
 
-@pytest.mark.anyio
 async def test_forgotten_screen_is_told(server: Server) -> None:
     screen = await capture.X11Screen(server.name)
     connection = screen._connection
@@ -658,7 +635,6 @@ anyio.run(main)
 # ---- what goes wrong --------------------------------------------------------------
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("extension", ["MIT-SHM", "RANDR"])
 async def test_server_killed_while_somebody_waits(extension: str) -> None:
     with x_server("-extension", extension) as server:
@@ -684,7 +660,6 @@ async def test_server_killed_while_somebody_waits(extension: str) -> None:
                 assert screen.pool.stats.free == 3
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("size", [(120, 90), (80, 60)])
 async def test_another_resolution(size: tuple[int, int]) -> None:
     with x_server() as server, Painter(server.name) as painter:
@@ -714,7 +689,6 @@ async def test_another_resolution(size: tuple[int, int]) -> None:
             (await screen.grab()).release()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -760,14 +734,12 @@ def test_no_display(monkeypatch: pytest.MonkeyPatch) -> None:
         capture.X11Screen()
 
 
-@pytest.mark.anyio
 async def test_nobody_is_there() -> None:
     for name in (":4321", "127.0.0.1:4321"):
         with pytest.raises(capture.ScreenError, match=f"at the display {name}: "):
             await capture.X11Screen(name)
 
 
-@pytest.mark.anyio
 async def test_server_that_wants_a_cookie(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -802,7 +774,6 @@ def pretended_server() -> Iterator[tuple[socket.socket, str]]:
         yield listener, f":{number}"
 
 
-@pytest.mark.anyio
 async def test_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connecting, "PATIENCE", 0.05)
     with pretended_server() as (_, name):
@@ -810,7 +781,6 @@ async def test_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None
             await capture.X11Screen(name)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     "said",
     [
@@ -856,7 +826,6 @@ def test_answer_that_is_shorter_than_it_says(
         read(reply)
 
 
-@pytest.mark.anyio
 async def test_fds_that_do_not_arrive(server: Server, painter: Painter) -> None:
     """Somebody between us and the server passes on nothing but the bytes."""
     paint(painter)
@@ -895,7 +864,6 @@ async def test_fds_that_do_not_arrive(server: Server, painter: Painter) -> None:
             end.close()
 
 
-@pytest.mark.anyio
 async def test_refused_request_is_named(server: Server) -> None:
     connection = await Connection.open(Display.named(server.name))
     try:
@@ -914,7 +882,6 @@ async def test_refused_request_is_named(server: Server) -> None:
 # ---- what becomes of a picture ------------------------------------------------------
 
 
-@pytest.mark.anyio
 async def test_sent_picture_is_not_what_is_on_the_screen_later(
     server: Server, painter: Painter
 ) -> None:

@@ -63,7 +63,14 @@ def first_colours(path: Path, size: tuple[int, int] = SIZE) -> list[list[int]]:
     return [[*frame[:3]] for frame in frames]
 
 
-@pytest.mark.parametrize("options", [[], ["--damage"], ["--damage", "--cursor"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        pytest.param(["--damage"], marks=pytest.mark.slow),
+        pytest.param(["--damage", "--cursor"], marks=pytest.mark.slow),
+    ],
+)
 def test_film_has_its_length_and_its_colours(
     options: list[str], server: Server, tmp_path: Path
 ) -> None:
@@ -85,6 +92,7 @@ def test_film_has_its_length_and_its_colours(
     assert abs(np.array(found) - as_bytes(COLOURS[4], "rgb")).max() <= 3
 
 
+@pytest.mark.slow
 def test_odd_region_is_padded_without_a_word(server: Server, tmp_path: Path) -> None:
     path = tmp_path / "screen.mp4"
     options = ["--seconds", 0.1, "--region", "31x21+5+7"]
@@ -95,6 +103,7 @@ def test_odd_region_is_padded_without_a_word(server: Server, tmp_path: Path) -> 
     assert len(first_colours(path, (32, 22))) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_film_is_complete(
     number: signal.Signals, server: Server, tmp_path: Path
@@ -115,6 +124,7 @@ def test_interrupted_film_is_complete(
     assert len(first_colours(path)) == int(match[1])
 
 
+@pytest.mark.slow
 def test_server_that_dies_leaves_the_film(tmp_path: Path) -> None:
     path = tmp_path / "screen.mp4"
     with x_server() as server:
@@ -130,6 +140,7 @@ def test_server_that_dies_leaves_the_film(tmp_path: Path) -> None:
     assert first_colours(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [["screen"], ["--source", "screen"]])
 def test_screen_is_served(source: list[str], server: Server, tmp_path: Path) -> None:
     path = tmp_path / "film.mkv"
@@ -150,6 +161,7 @@ def test_screen_is_served(source: list[str], server: Server, tmp_path: Path) -> 
     assert first_colours(path) == [as_bytes(COLOURS[5], "rgb")] * 5
 
 
+@pytest.mark.slow
 def test_screen_in_the_browser(server: Server) -> None:
     """By JPEG, which any browser shows."""
     image = pytest.importorskip("PIL.Image")

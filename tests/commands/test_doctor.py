@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import importlib.util
 import json
 import os
 import resource
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import time
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,14 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
-
-LINUX_PROBES = (
-    probes.pipe_size,
-    probes.rwf_nowait,
-    probes.rwf_nosignal,
-    probes.vmsplice,
-    probes.egl_renderer,
-)
 
 
 def assert_complete(finding: Finding) -> None:
@@ -70,83 +63,120 @@ def test_probe_that_fails_is_reported() -> None:
     )
 
 
-@pytest.mark.parametrize("probe", LINUX_PROBES, ids=lambda probe: probe.__name__)
-def test_linux_probe_says_so_elsewhere(
-    probe: Callable[[], Finding], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "platform", "darwin")
-    finding = probe()
-    assert (finding.value, finding.verdict) == ("not on this system", "missing")
-    assert_complete(finding)
+# ---- what each says of another machine ----------------------------------------------
 
 
-@pytest.mark.parametrize(("portable", "verdict"), [(False, "ok"), (True, "limited")])
-def test_build_tells_which_one_is_installed(
-    portable: bool, verdict: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("aiozerocopy._core.binding.PORTABLE", portable)
-    finding = probes.build()
-    assert ("portable" in finding.value) == portable
-    assert finding.verdict == verdict
-    assert_complete(finding)
+def given(target: Any, name: str, value: object) -> Callable[[Any], None]:
+    """Patch one thing of this machine."""
+    return lambda patch: patch.setattr(target, name, value)
 
 
-def test_kernel_elsewhere_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "darwin")
-    finding = probes.kernel()
-    assert finding.verdict == "limited"
-    assert_complete(finding)
+def setting(text: str | None) -> Callable[[Any], None]:
+    """Let the file that a probe looks into have this text, or be absent."""
+    file = SimpleNamespace(exists=lambda: text is not None, read_text=lambda: text)
+    return given(probes, "Path", lambda _: file)
 
 
-def test_setting_that_is_absent_is_reported(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(probes, "Path", lambda _: tmp_path / "absent")
-    for probe in (probes.huge_pages, probes.socket_buffers):
-        assert probe().value == "not on this system"
+def granted(size: int, limit: int) -> list[Callable[[Any], None]]:
+    return [setting(f"{limit}\n"), given(probes, "_grow_pipe", lambda *_: size)]
+
+
+def renderer(code: Any) -> list[Callable[[Any], None]]:
+    return [PRESENT, given(probes, "_run_python", lambda _: code)]
+
+
+def soft_limit(count: int) -> Callable[[Any], None]:
+    return given(resource, "getrlimit", lambda _: (count, count))
+
+
+def hang(command: list[str], *, timeout: float, **_: object) -> None:
+    raise subprocess.TimeoutExpired(command, timeout)
+
+
+ELSEWHERE = given(sys, "platform", "darwin")
+PRESENT = given(importlib.util, "find_spec", lambda name: object())
+ABSENT = given(importlib.util, "find_spec", lambda name: None)
+NOWHERE = given(shutil, "which", lambda name: None)
+PORTABLE = "aiozerocopy._core.binding.PORTABLE"
+CRASHES = {
+    "raise SystemExit('no display')": "no display",
+    "import os; os.abort()": "exit status -6",
+}
+
+# A probe, what is different, and what it says: its verdict, and some of its words,
+# or after a minus what it does not say.
+MACHINES: list[tuple[Callable[[], Finding], Any, str, str]] = [
+    (probes.build, lambda patch: patch.setattr(PORTABLE, False), "ok", "-portable"),
+    (probes.build, lambda patch: patch.setattr(PORTABLE, True), "limited", "portable"),
+    (probes.kernel, ELSEWHERE, "limited", ""),
+    (probes.pipe_size, ELSEWHERE, "missing", "not on this system"),
+    (probes.rwf_nowait, ELSEWHERE, "missing", "not on this system"),
+    (probes.rwf_nosignal, ELSEWHERE, "missing", "not on this system"),
+    (probes.vmsplice, ELSEWHERE, "missing", "not on this system"),
+    (probes.egl_renderer, ELSEWHERE, "missing", "not on this system"),
+    (probes.huge_pages, setting(None), "missing", "not on this system"),
+    (probes.huge_pages, setting("[always] madvise never\n"), "ok", "always"),
+    (probes.huge_pages, setting("always [madvise] never\n"), "ok", "madvise"),
+    (probes.huge_pages, setting("always madvise [never]\n"), "limited", "never"),
+    (probes.socket_buffers, setting(None), "missing", "not on this system"),
+    (probes.socket_buffers, setting("212992\n"), "limited", ""),
+    (probes.socket_buffers, setting("4194304\n"), "ok", ""),
+    (probes.open_files, soft_limit(1024), "limited", "-unlimited"),
+    (probes.open_files, soft_limit(8 << 20), "ok", "-unlimited"),
+    (probes.open_files, soft_limit(resource.RLIM_INFINITY), "ok", "unlimited"),
+    (probes.uvloop, ABSENT, "missing", ""),
+    (probes.trio, ABSENT, "missing", ""),
+    (probes.numpy, ABSENT, "missing", ""),
+    (probes.ffmpeg, [ABSENT, NOWHERE], "missing", ""),
+]
+LINUX_MACHINES: list[tuple[Callable[[], Finding], Any, str, str]] = [
+    (probes.pipe_size, granted(1 << 20, 1 << 20), "ok", ""),
+    (probes.pipe_size, granted(1 << 16, 1 << 16), "limited", "pipe-max-size"),
+    (probes.pipe_size, granted(1 << 13, 1 << 20), "limited", "pipe-user-pages-soft"),
+    # No kernel has given this bit a meaning.
+    (probes.rwf_nosignal, given(probes, "RWF_NOSIGNAL", 1 << 30), "missing", "refused"),
+    (probes.vmsplice, given(probes, "_vmsplice_shares", lambda: True), "ok", "shares"),
+    (
+        probes.vmsplice,
+        given(probes, "_vmsplice_shares", lambda: False),
+        *("limited", "copies"),
+    ),
+    (probes.egl_renderer, renderer("llvmpipe (LLVM 15)"), "limited", "llvmpipe"),
+    (probes.egl_renderer, renderer("NVIDIA H200"), "ok", "H200"),
+    *(  # a driver that crashes or hangs hurts nobody
+        (
+            probes.egl_renderer,
+            [PRESENT, given(probes, "_EGL_RENDERER", code)],
+            *("missing", said),
+        )
+        for code, said in CRASHES.items()
+    ),
+    (probes.egl_renderer, [PRESENT, given(subprocess, "run", hang)], "missing", ""),
+]
 
 
 @pytest.mark.parametrize(
-    ("line", "value", "verdict"),
+    ("probe", "machine", "verdict", "words"),
     [
-        ("[always] madvise never", "always", "ok"),
-        ("always [madvise] never", "madvise", "ok"),
-        ("always madvise [never]", "never", "limited"),
+        *MACHINES,
+        *(pytest.param(*machine, marks=linux_only) for machine in LINUX_MACHINES),
     ],
 )
-def test_huge_pages_reads_the_setting(
-    line: str, value: str, verdict: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_what_it_says_of_another_machine(
+    probe: Callable[[], Finding],
+    machine: Any,
+    verdict: str,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    setting = tmp_path / "enabled"
-    setting.write_text(line + "\n")
-    monkeypatch.setattr(probes, "Path", lambda _: setting)
-    finding = probes.huge_pages()
-    assert (finding.value, finding.verdict) == (value, verdict)
-    assert_complete(finding)
-
-
-@pytest.mark.parametrize(("limit", "verdict"), [(212_992, "limited"), (4 << 20, "ok")])
-def test_socket_buffers_reads_the_limit(
-    limit: int, verdict: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    setting = tmp_path / "wmem_max"
-    setting.write_text(f"{limit}\n")
-    monkeypatch.setattr(probes, "Path", lambda _: setting)
-    finding = probes.socket_buffers()
+    with monkeypatch.context() as patch:
+        for change in machine if isinstance(machine, list) else [machine]:
+            change(patch)
+        finding = probe()
     assert finding.verdict == verdict
+    said = f"{finding.value}; {finding.remedy}"
+    assert (words.lstrip("-") in said) != words.startswith("-")
     assert_complete(finding)
-
-
-@pytest.mark.parametrize(
-    ("soft", "verdict"),
-    [(1024, "limited"), (8 << 20, "ok"), (resource.RLIM_INFINITY, "ok")],
-)
-def test_open_files(soft: int, verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
-    finding = probes.open_files()
-    assert finding.verdict == verdict
-    assert_complete(finding)
-    assert ("unlimited" in finding.value) == (soft == resource.RLIM_INFINITY)
 
 
 @pytest.mark.parametrize("works", [True, False])
@@ -174,33 +204,6 @@ def test_hardware_that_encodes_is_told(
 
 
 @linux_only
-@pytest.mark.parametrize(
-    ("granted", "limit", "verdict", "remedy"),
-    [
-        (1 << 20, 1 << 20, "ok", ""),
-        (1 << 16, 1 << 16, "limited", "pipe-max-size"),
-        (1 << 13, 1 << 20, "limited", "pipe-user-pages-soft"),
-    ],
-)
-def test_pipe_size_tells_the_two_limits_apart(
-    granted: int,
-    limit: int,
-    verdict: str,
-    remedy: str,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    setting = tmp_path / "pipe-max-size"
-    setting.write_text(f"{limit}\n")
-    monkeypatch.setattr(probes, "Path", lambda _: setting)
-    monkeypatch.setattr(probes, "_grow_pipe", lambda fd, wanted: granted)
-    finding = probes.pipe_size()
-    assert finding.verdict == verdict
-    assert remedy in finding.remedy
-    assert_complete(finding)
-
-
-@linux_only
 def test_pipe_that_may_not_grow_keeps_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     def fcntl(fd: int, command: int, wanted: int = 0) -> int:
         if command == pipe_size.F_SETPIPE_SZ:
@@ -209,32 +212,6 @@ def test_pipe_that_may_not_grow_keeps_its_size(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(probes, "fcntl", SimpleNamespace(fcntl=fcntl))
     assert probes._grow_pipe(0, 1 << 20) == 8192
-
-
-@linux_only
-def test_write_flag_that_the_kernel_does_not_know_is_missing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # No kernel has given this bit a meaning.
-    monkeypatch.setattr(probes, "RWF_NOSIGNAL", 0x4000_0000)
-    finding = probes.rwf_nosignal()
-    assert (finding.value, finding.verdict) == ("refused", "missing")
-    assert_complete(finding)
-
-
-@linux_only
-@pytest.mark.parametrize(
-    ("shares", "verdict", "value"),
-    [(True, "ok", "shares"), (False, "limited", "copies")],
-)
-def test_vmsplice_says_what_the_kernel_does(
-    shares: bool, verdict: str, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(probes, "_vmsplice_shares", lambda: shares)
-    finding = probes.vmsplice()
-    assert finding.verdict == verdict
-    assert value in finding.value
-    assert_complete(finding)
 
 
 @linux_only
@@ -252,28 +229,6 @@ def test_vmsplice_that_is_refused_is_missing(monkeypatch: pytest.MonkeyPatch) ->
     assert open_fds() == before
 
 
-@pytest.mark.parametrize(
-    "probe",
-    [probes.uvloop, probes.trio, probes.numpy],
-    ids=lambda probe: probe.__name__,
-)
-def test_package_that_is_absent_is_missing(
-    probe: Callable[[], Finding], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    finding = probe()
-    assert finding.verdict == "missing"
-    assert_complete(finding)
-
-
-def test_ffmpeg_is_missing_without_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    finding = probes.ffmpeg()
-    assert finding.verdict == "missing"
-    assert_complete(finding)
-
-
 def test_ffmpeg_on_path_comes_first(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -284,61 +239,10 @@ def test_ffmpeg_on_path_comes_first(
     assert probes.ffmpeg() == Finding("FFmpeg", f"9.0-x from PATH ({program})")
 
 
-@linux_only
-@pytest.mark.parametrize(
-    ("renderer", "verdict"), [("llvmpipe (LLVM 15)", "limited"), ("NVIDIA H200", "ok")]
-)
-def test_software_renderer_is_limited(
-    renderer: str, verdict: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    monkeypatch.setattr(probes, "_run_python", lambda code: renderer)
-    finding = probes.egl_renderer()
-    assert finding.verdict == verdict
-    assert_complete(finding)
-
-
-@linux_only
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        ("raise SystemExit('no display')", "no display"),
-        ("import os; os.abort()", "exit status -6"),
-    ],
-)
-def test_driver_that_crashes_hurts_nobody(
-    code: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    monkeypatch.setattr(probes, "_EGL_RENDERER", code)
-    finding = probes.egl_renderer()
-    assert finding.verdict == "missing"
-    assert said in finding.value
-    assert_complete(finding)
-
-
-@linux_only
-def test_driver_that_hangs_hurts_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(command: list[str], *, timeout: float, **_: object) -> None:
-        raise subprocess.TimeoutExpired(command, timeout)
-
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    monkeypatch.setattr(subprocess, "run", run)
-    assert probes.egl_renderer().verdict == "missing"
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 bytes"),
-        (8192, "8 KiB"),
-        (1 << 20, "1 MiB"),
-        (1 << 32, "4 GiB"),
-        (1000, "1000 bytes"),
-    ],
-)
-def test_size(count: int, text: str) -> None:
-    assert probes._size(count) == text
+def test_size() -> None:
+    sizes = (0, 8192, 1 << 20, 1 << 32, 1000)
+    said = ["0 bytes", "8 KiB", "1 MiB", "4 GiB", "1000 bytes"]
+    assert [probes._size(size) for size in sizes] == said
 
 
 def two_findings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,10 @@ MOMENTS = [
 ]
 
 
+QUICK = [moment for moment in MOMENTS if moment[0].startswith(("serve", "view"))][1:]
+SLOW = pytest.mark.slow
+
+
 class Terminal:
     """A terminal, and a program in it."""
 
@@ -154,7 +158,11 @@ def test_ctrl_c_that_python_drops(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "moment", "more"), MOMENTS, ids=[" ".join(one) for one in MOMENTS]
+    ("line", "moment", "more"),
+    [
+        pytest.param(*one, id=" ".join(one), marks=() if one in QUICK else SLOW)
+        for one in MOMENTS
+    ],
 )
 @pytest.mark.timeout(90)
 def test_one_line_and_the_end(line: str, moment: str, more: str, folder: Path) -> None:
@@ -184,6 +192,7 @@ def test_future_that_is_cancelled_while_it_is_set(
     assert [kind for kind, *_ in filter(None, told)] == [ValueError]
 
 
+@pytest.mark.slow
 def test_doctor_that_waits_for_a_program(folder: Path) -> None:
     here = folder / "here"
     os.mkfifo(here)
@@ -201,6 +210,7 @@ def test_doctor_that_waits_for_a_program(folder: Path) -> None:
     assert terminal.process.returncode == 130
 
 
+@pytest.mark.slow
 def test_viewer_with_a_program_that_goes_on(folder: Path) -> None:
     server = Terminal([*PROGRAM, "serve", "--unix", "s", "--size=64x36"], folder)
     try:
@@ -219,6 +229,7 @@ def test_viewer_with_a_program_that_goes_on(folder: Path) -> None:
         server.close()
 
 
+@pytest.mark.slow
 def test_bar_fits_and_stays_one(folder: Path) -> None:
     pytest.importorskip("rich")
     words = f"render shader.glsl -o a-film-with-a-long-name.mkv {LONG}".split()

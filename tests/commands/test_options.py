@@ -41,7 +41,7 @@ GOOD: list[tuple[Callable[[str], Any], str, Any]] = [
 BAD: list[tuple[Callable[[str], Any], str, str]] = [
     *(
         (options.size, text, "write WIDTHxHEIGHT, such as 1280x720")
-        for text in ("", "64", "x64", "64x", "axb", "64x36x1", "-2x4", "123456x2")
+        for text in ("", "64", "x64", "axb", "nanxnan", "64x36x1", "-2x4", "1000000x2")
     ),
     *(
         (options.size, text, "write an even width and height, 2 to 16384")
@@ -61,7 +61,7 @@ BAD: list[tuple[Callable[[str], Any], str, str]] = [
     *((options.rate, text, "write one such as 30") for text in ("1e300", "1e-9")),
     *(
         (options.count, text, "write a whole number, 1 or more")
-        for text in ("", "0", "-1", "1.5", "many", "9" * 13)
+        for text in ("", "0", "-1", "1.5", "nan", "inf", "many", "9" * 13)
     ),
     *(
         (options.port, text, "write a number up to 65535")
@@ -94,17 +94,17 @@ BAD: list[tuple[Callable[[str], Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("parse", "text", "expected"), GOOD)
-def test_good(parse: Callable[[str], Any], text: str, expected: Any) -> None:
-    assert parse(text) == expected
+def test_good() -> None:
+    for parse, text, expected in GOOD:
+        assert parse(text) == expected, text
 
 
-@pytest.mark.parametrize(("parse", "text", "says"), BAD)
-def test_bad(parse: Callable[[str], Any], text: str, says: str) -> None:
-    with pytest.raises(ArgumentTypeError) as caught:
-        parse(text)
-    assert str(caught.value).startswith(repr(text))
-    assert says in str(caught.value)
+def test_bad() -> None:
+    for parse, text, says in BAD:
+        with pytest.raises(ArgumentTypeError) as caught:
+            parse(text)
+        assert str(caught.value).startswith(repr(text))
+        assert says in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "x" * 1025])

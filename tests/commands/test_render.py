@@ -117,29 +117,6 @@ class TestRender:
 
         assert anyio.run(red) == list(range(30))
 
-    @pytest.mark.parametrize(
-        ("text", "arguments", "says"),
-        [
-            ("void mainImage() { nonsense = 1; }", [], "nonsense"),
-            (SHADER, ["--codec", "nonsense"], "nonsense"),
-            (SHADER, ["-o", "/nowhere/out.mp4"], "no such folder: make it first"),
-            (SHADER, ["-o", "pipe:1"], "FFmpeg's standard output goes nowhere"),
-        ],
-    )
-    def test_what_is_wrong_is_said(
-        self,
-        text: str,
-        arguments: list[str],
-        says: str,
-        shader: Path,
-        tmp_path: Path,
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:
-        shader.write_text(text)
-        output = ["-o", tmp_path / "out.mp4", "--size", "64x36"]
-        assert render(shader, *output, *arguments) == 1
-        assert says in capsys.readouterr().err
-
     def test_words_for_the_encoder(self, shader: Path, tmp_path: Path) -> None:
         output = tmp_path / "out.mkv"
         words = ["--codec", "libx264", "--quality", "lossless", "--preset", "fast"]
@@ -163,6 +140,7 @@ class TestRender:
         assert render(*arguments, "--overwrite") == 0
         assert output.read_bytes()[4:8] == b"ftyp"
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_what_was_drawn_until_a_signal_is_kept(
         self, number: signal.Signals, shader: Path, tmp_path: Path
@@ -196,32 +174,6 @@ class TestRender:
         count = len(anyio.run(_frames, output))
         assert count == int(kept[1].replace(",", "")) > 0
         assert sorted(path.name for path in tmp_path.glob("out*")) == ["out.mp4"]
-
-    @pytest.mark.parametrize("size", ["64", "63x36", "0x0", "axb"])
-    def test_a_size_that_is_none(self, size: str, shader: Path) -> None:
-        with pytest.raises(SystemExit) as exit_:
-            render(shader, "-o", "out.mp4", "--size", size)
-        assert exit_.value.code == 2
-
-    @pytest.mark.parametrize("option", ["--fps", "--duration"])
-    @pytest.mark.parametrize("number", ["0", "-1", "nan", "fast"])
-    def test_a_number_that_is_none(
-        self,
-        option: str,
-        number: str,
-        shader: Path,
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:
-        with pytest.raises(SystemExit) as exit_:
-            render(shader, "-o", "out.mp4", option, number)
-        assert exit_.value.code == 2
-        assert f"{number!r} is not a positive number" in capsys.readouterr().err
-
-    def test_no_such_shader(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert render(tmp_path / "none.glsl", "-o", "out.mp4") == 1
-        assert "No such file" in capsys.readouterr().err
 
 
 def test_demo(

@@ -93,6 +93,7 @@ def test_frames_arrive_over_tcp_unix_and_in_the_browser(tmp_path: Path) -> None:
             assert answer.read() == b"ok\n"
 
 
+@pytest.mark.slow
 def test_page_has_the_films_title_and_the_servers_names(tmp_path: Path) -> None:
     film = Path(short_film(tmp_path, rate=30, frames=3))
     film = film.rename(tmp_path / "a night.mkv")
@@ -106,6 +107,7 @@ def test_page_has_the_films_title_and_the_servers_names(tmp_path: Path) -> None:
         refused.value.close()
 
 
+@pytest.mark.slow
 def test_film_itself_can_be_downloaded(tmp_path: Path) -> None:
     film = Path(short_film(tmp_path, rate=30, frames=3))
     places = ["--web", "0", "--file", "--token", "secret"]
@@ -126,6 +128,7 @@ def test_film_itself_can_be_downloaded(tmp_path: Path) -> None:
         assert said.stdout.strip() == "3"
 
 
+@pytest.mark.slow
 def test_frames_are_piped_on(tmp_path: Path) -> None:
     film = tmp_path / "film.mkv"
     encode = "ffmpeg -v error -f rawvideo -pixel_format {pix_fmt} -video_size {size} "
@@ -142,6 +145,7 @@ def test_frames_are_piped_on(tmp_path: Path) -> None:
     assert said.stdout.strip() == "64,36,10"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("token", ["secret", "-two words'\"$HOME"])
 def test_what_is_printed_has_the_token(token: str, tmp_path: Path) -> None:
     places = ["--tcp", "0", "--unix", str(tmp_path / "host:80 frames")]
@@ -152,7 +156,6 @@ def test_what_is_printed_has_the_token(token: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize(
     ("size", "options"),
     [
@@ -188,6 +191,7 @@ async def test_films_have_their_colours(
     assert (count, frames.pixel_format) == (3, "rgb24")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_encrypted(name: str, host: str, tmp_path: Path) -> None:
@@ -219,6 +223,7 @@ def short_film(folder: Path, rate: int, frames: int) -> str:
     return film
 
 
+@pytest.mark.slow
 def test_film_begins_again_unless_it_is_to_be_shown_once(tmp_path: Path) -> None:
     film = short_film(tmp_path, rate=30, frames=3)
     with serving(film, "--tcp", "0") as (tcp,):
@@ -244,6 +249,7 @@ async def test_film_is_shown_at_its_own_speed(tmp_path: Path) -> None:
     assert shown == pytest.approx(15, abs=2)
 
 
+@pytest.mark.slow
 def test_port_of_another_program_is_none_of_ours() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(15)
@@ -285,6 +291,7 @@ async def test_frames_that_come_while_it_asks_why_there_are_none(
     assert capsys.readouterr().err.count("no frames yet") == 1 - frames
 
 
+@pytest.mark.slow
 def test_server_that_is_full() -> None:
     with serving("--tcp", "0", "--max-clients", "1") as (tcp,):
         port = int(tcp.rpartition(":")[2])

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(sys.platform != "linux", reason="needs Linux"),
+]
 
 PROGRAM = """
 import sys, anyio, aiozerocopy as azc
@@ -74,7 +77,6 @@ def own_streams() -> list[dict[str, Any]]:
 # ---- publishing ----------------------------------------------------------------------
 
 
-@pytest.mark.anyio
 async def test_every_direction_is_told() -> None:
     reader, writer = azc.pipe()
     async with reader, writer:
@@ -99,7 +101,6 @@ async def test_every_direction_is_told() -> None:
     assert outward["error"] == ""
 
 
-@pytest.mark.anyio
 async def test_what_waits_is_told() -> None:
     here, there = azc.socketpair()
     with azc.publish_stats():
@@ -204,14 +205,12 @@ def test_who_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
             assert got < 1_000_000
 
 
-@pytest.mark.anyio
 async def test_answers_while_the_loop_is_blocked() -> None:
     with azc.publish_stats():
         assert len(ask_all()) == 1  # (this blocks the loop itself)
 
 
 @linux_only
-@pytest.mark.anyio
 async def test_rings_are_told(tmp_path: Path) -> None:
     from rings import SMALL, ring_pair  # (skips the test where there are none)
 
@@ -308,7 +307,6 @@ def test_program_that_has_no_stream() -> None:
         ]
 
 
-@pytest.mark.anyio
 async def test_rates() -> None:
     reader, writer = azc.pipe()
     async with reader, writer:
@@ -323,7 +321,6 @@ async def test_rates() -> None:
             assert sent == pytest.approx(1000 / took)
 
 
-@pytest.mark.anyio
 async def test_peers_have_names(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     async with azc.open_process(["cat"], stdout=True) as child:
@@ -399,7 +396,9 @@ def test_duration(age: float, shown: str) -> None:
 
 
 @pytest.mark.usefixtures("program")
-@pytest.mark.parametrize("words", [[], ["--json"]])
+@pytest.mark.parametrize(
+    "words", [[], pytest.param(["--json"], marks=pytest.mark.slow)]
+)
 def test_ctrl_c_ends_it(words: list[str]) -> None:
     command = [sys.executable, "-m", "aiozerocopy", "top", "--interval", "0.1", *words]
     with subprocess.Popen(

@@ -12,8 +12,8 @@ from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream
 from anyio.streams.tls import TLSStream
 
 import aiozerocopy as azc
-from aiozerocopy._net.tls_session import Session
 from aiozerocopy._core.binding import PORTABLE
+from aiozerocopy._net.tls_session import Session
 from aiozerocopy.dask.tls import SecureStream
 from aiozerocopy.testing import check_stream, memory_pair
 

@@ -44,9 +44,9 @@ from aiozerocopy.dask.tls import SecureStream  # noqa: E402
 from aiozerocopy.opening import NEAR_BUFFER  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
-pytestmark = linux_only
+pytestmark = [pytest.mark.anyio, linux_only]
 
 SCHEMES = ("azc", "azc+tls", "azc+unix")
 BIG = 8 << 20
@@ -111,31 +111,32 @@ async def pair(scheme: str, mutual: dict[str, Any]) -> AsyncIterator[Pair]:
             await other.close()
 
 
-def run(scheme: str, mutual: dict[str, Any], test: Callable[[Pair], Any]) -> None:
-    async def main() -> None:
-        async with pair(scheme, mutual) as comms:
-            await asyncio.wait_for(test(comms), 10)
+@pytest.fixture
+async def comms(scheme: str, mutual: dict[str, Any]) -> AsyncIterator[Pair]:
+    async with pair(scheme, mutual) as comms:
+        yield comms
 
-    asyncio.run(main(), debug=True)
+
+@pytest.fixture
+async def plain(mutual: dict[str, Any]) -> AsyncIterator[Pair]:
+    async with pair("azc", mutual) as comms:
+        yield comms
 
 
 # ---- messages -----------------------------------------------------------------------
 
 
-def test_messages_go_there_and_back(scheme: str, mutual: dict[str, Any]) -> None:
-    async def test(comms: Pair) -> None:
-        messages: list[Any] = [{"op": "x", "n": 1}, [1, "two", None], "text", b"bytes"]
-        for message in messages:
-            nbytes = await comms.one.write(message)
-            assert nbytes > 16
-            got = await comms.other.read()
-            await comms.other.write(got)
-            assert await comms.one.read() in (message, tuple(message))
-
-    run(scheme, mutual, test)
+async def test_messages_go_there_and_back(comms: Pair) -> None:
+    messages: list[Any] = [{"op": "x", "n": 1}, [1, "two", None], "text", b"bytes"]
+    for message in messages:
+        nbytes = await comms.one.write(message)
+        assert nbytes > 16
+        got = await comms.other.read()
+        await comms.other.write(got)
+        assert await comms.one.read() in (message, tuple(message))
 
 
-def test_arrays_arrive(scheme: str, mutual: dict[str, Any]) -> None:
+async def test_arrays_arrive(comms: Pair) -> None:
     rng = np.random.default_rng(1)
     arrays = [
         rng.random(500_000),
@@ -146,48 +147,42 @@ def test_arrays_arrive(scheme: str, mutual: dict[str, Any]) -> None:
         np.array(7.0),
     ]
 
-    async def test(comms: Pair) -> None:
-        message = {"arrays": [to_serialize(array) for array in arrays]}
-        write = asyncio.create_task(comms.one.write(message))
-        arrived = (await comms.other.read())["arrays"]
-        await write
-        for sent, got in zip(arrays, arrived, strict=True):
-            assert got.dtype == sent.dtype
-            assert np.array_equal(got, sent)
-            assert got.flags.writeable or not got.size
-
-    run(scheme, mutual, test)
+    message = {"arrays": [to_serialize(array) for array in arrays]}
+    write = asyncio.create_task(comms.one.write(message))
+    arrived = (await comms.other.read())["arrays"]
+    await write
+    for sent, got in zip(arrays, arrived, strict=True):
+        assert got.dtype == sent.dtype
+        assert np.array_equal(got, sent)
+        assert got.flags.writeable or not got.size
 
 
 @pytest.mark.parametrize("deserialize", [True, False])
-def test_what_is_not_deserialized_goes_back_as_it_came(deserialize: bool) -> None:
+async def test_what_is_not_deserialized_goes_back_as_it_came(deserialize: bool) -> None:
     """As a scheduler passes on what it does not look into."""
     data = os.urandom(1 << 20) * 4
     message = {"x": data, "to_ser": [to_serialize(data)]}
 
-    async def main() -> None:
-        served: asyncio.Queue[Any] = asyncio.Queue()
-        options = {"deserialize": deserialize}
-        async with listen("azc://127.0.0.1", served.put, **options) as listener:
-            one: Any = await connect(listener.contact_address, **options)
-            other = await served.get()
-        got: Any = message
-        for sender, receiver in ((one, other), (other, one)):
-            write = asyncio.create_task(sender.write(got))
-            got = await receiver.read()
-            await write
-            assert isinstance(got["to_ser"][0], Serialized) != deserialize
-        assert got["x"] == data
-        if deserialize:
-            assert bytes(got["to_ser"][0]) == data
-        await one.close()
-        await other.close()
-
-    asyncio.run(main())
+    served: asyncio.Queue[Any] = asyncio.Queue()
+    options = {"deserialize": deserialize}
+    async with listen("azc://127.0.0.1", served.put, **options) as listener:
+        one: Any = await connect(listener.contact_address, **options)
+        other = await served.get()
+    got: Any = message
+    for sender, receiver in ((one, other), (other, one)):
+        write = asyncio.create_task(sender.write(got))
+        got = await receiver.read()
+        await write
+        assert isinstance(got["to_ser"][0], Serialized) != deserialize
+    assert got["x"] == data
+    if deserialize:
+        assert bytes(got["to_ser"][0]) == data
+    await one.close()
+    await other.close()
 
 
-def test_large_array_lands_where_it_stays(
-    scheme: str, mutual: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+async def test_large_array_lands_where_it_stays(
+    comms: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No copy between the kernel and the array: it lies in the memory received into."""
     places: list[int] = []
@@ -200,106 +195,85 @@ def test_large_array_lands_where_it_stays(
 
     monkeypatch.setattr(messages, "memory_for", noting)
 
-    async def test(comms: Pair) -> None:
-        first, second = (np.full(BIG, n, "u1") for n in (1, 2))
-        message = {"arrays": [to_serialize(first), to_serialize(second)]}
-        write = asyncio.create_task(comms.one.write(message))
-        arrived = (await comms.other.read())["arrays"]
-        await write
-        assert len(places) == 2
-        for place, got in zip(places, arrived, strict=True):
-            assert 0 <= got.ctypes.data - place < 4096  # the first has a header before
-
-    run(scheme, mutual, test)
+    first, second = (np.full(BIG, n, "u1") for n in (1, 2))
+    message = {"arrays": [to_serialize(first), to_serialize(second)]}
+    write = asyncio.create_task(comms.one.write(message))
+    arrived = (await comms.other.read())["arrays"]
+    await write
+    assert len(places) == 2
+    for place, got in zip(places, arrived, strict=True):
+        assert 0 <= got.ctypes.data - place < 4096  # the first has a header before
 
 
-def test_array_is_sent_without_a_copy(mutual: dict[str, Any]) -> None:
-    async def test(comms: Pair) -> None:
-        array = np.zeros(BIG, "u1")
-        seen: list[int] = []
-        send = comms.one.stream.send
+async def test_array_is_sent_without_a_copy(plain: Pair) -> None:
+    array = np.zeros(BIG, "u1")
+    seen: list[int] = []
+    send = plain.one.stream.send
 
-        async def noting(*buffers: Any) -> None:
-            seen.extend(np.asarray(buffer).ctypes.data for buffer in buffers)
-            await send(*buffers)
+    async def noting(*buffers: Any) -> None:
+        seen.extend(np.asarray(buffer).ctypes.data for buffer in buffers)
+        await send(*buffers)
 
-        comms.one.stream.send = noting
-        write = asyncio.create_task(comms.one.write({"a": to_serialize(array)}))
-        await comms.other.read()
-        await write
-        assert array.ctypes.data in seen
-
-    run("azc", mutual, test)
+    plain.one.stream.send = noting
+    write = asyncio.create_task(plain.one.write({"a": to_serialize(array)}))
+    await plain.other.read()
+    await write
+    assert array.ctypes.data in seen
 
 
-def test_read_and_write_at_the_same_time(scheme: str, mutual: dict[str, Any]) -> None:
+async def test_read_and_write_at_the_same_time(comms: Pair) -> None:
     """More than the sockets take, both ways: neither waits for the other."""
-
-    async def test(comms: Pair) -> None:
-        big = {"a": to_serialize(np.zeros(BIG, "u1"))}
-        done = await asyncio.gather(
-            comms.one.write(big),
-            comms.other.write(big),
-            comms.one.read(),
-            comms.other.read(),
-        )
-        assert done[2]["a"].nbytes == done[3]["a"].nbytes == BIG
-
-    run(scheme, mutual, test)
+    big = {"a": to_serialize(np.zeros(BIG, "u1"))}
+    done = await asyncio.gather(
+        comms.one.write(big),
+        comms.other.write(big),
+        comms.one.read(),
+        comms.other.read(),
+    )
+    assert done[2]["a"].nbytes == done[3]["a"].nbytes == BIG
 
 
-def test_write_returns_when_the_bytes_are_out(
-    scheme: str, mutual: dict[str, Any]
-) -> None:
-    async def test(comms: Pair) -> None:
-        array = np.ones(BIG, "u1")
-        write = asyncio.create_task(comms.one.write({"a": to_serialize(array)}))
-        await others_wait()
-        assert not write.done()
-        got = await comms.other.read()
-        await write
-        array[:] = 0  # it is ours again
-        assert got["a"].all()
-
-    run(scheme, mutual, test)
+async def test_write_returns_when_the_bytes_are_out(comms: Pair) -> None:
+    array = np.ones(BIG, "u1")
+    write = asyncio.create_task(comms.one.write({"a": to_serialize(array)}))
+    await others_wait()
+    assert not write.done()
+    got = await comms.other.read()
+    await write
+    array[:] = 0  # it is ours again
+    assert got["a"].all()
 
 
-def test_little_is_under_way_on_one_machine(mutual: dict[str, Any]) -> None:
-    async def test(comms: Pair) -> None:
-        for comm in (comms.one, comms.other):
-            size = comm.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-            assert size == 2 * NEAR_BUFFER  # Linux doubles what it is told
-
-    run("azc", mutual, test)
+async def test_little_is_under_way_on_one_machine(plain: Pair) -> None:
+    for comm in (plain.one, plain.other):
+        size = comm.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        assert size == 2 * NEAR_BUFFER  # Linux doubles what it is told
 
 
 # ---- the end ------------------------------------------------------------------------
 
 
-def test_reads_and_writes_after_the_end(scheme: str, mutual: dict[str, Any]) -> None:
-    async def test(comms: Pair) -> None:
-        reading = asyncio.create_task(comms.other.read())
-        own = asyncio.create_task(comms.one.read())
-        await others_wait()
-        await comms.one.close()
-        for read in (reading, own):
-            with pytest.raises(CommClosedError):
-                await read
-        for comm in (comms.one, comms.other):
-            assert comm.closed()
-            assert "(closed)" in repr(comm)
-            with pytest.raises(CommClosedError, match="closed"):
-                await comm.read()
-            with pytest.raises(CommClosedError, match="closed"):
-                await comm.write("x")
-            await comm.close()
-            comm.abort()
-
-    run(scheme, mutual, test)
+async def test_reads_and_writes_after_the_end(comms: Pair) -> None:
+    reading = asyncio.create_task(comms.other.read())
+    own = asyncio.create_task(comms.one.read())
+    await others_wait()
+    await comms.one.close()
+    for read in (reading, own):
+        with pytest.raises(CommClosedError):
+            await read
+    for comm in (comms.one, comms.other):
+        assert comm.closed()
+        assert "(closed)" in repr(comm)
+        with pytest.raises(CommClosedError, match="closed"):
+            await comm.read()
+        with pytest.raises(CommClosedError, match="closed"):
+            await comm.write("x")
+        await comm.close()
+        comm.abort()
 
 
-def test_close_lets_a_write_finish(scheme: str, mutual: dict[str, Any]) -> None:
-    async def test(comms: Pair) -> None:
+async def test_close_lets_a_write_finish(scheme: str, mutual: dict[str, Any]) -> None:
+    async with pair("azc" if scheme == "azc+tls" else scheme, mutual) as comms:
         big = {"a": to_serialize(np.ones(BIG, "u1"))}
         write = asyncio.create_task(comms.one.write(big))
         await others_wait()
@@ -311,11 +285,9 @@ def test_close_lets_a_write_finish(scheme: str, mutual: dict[str, Any]) -> None:
         with pytest.raises(CommClosedError):
             await comms.other.read()
 
-    run("azc" if scheme == "azc+tls" else scheme, mutual, test)
 
-
-def test_close_waits_no_longer_than_dask_waits(mutual: dict[str, Any]) -> None:
-    async def test(comms: Pair) -> None:
+async def test_close_waits_no_longer_than_dask_waits(mutual: dict[str, Any]) -> None:
+    async with pair("azc+unix", mutual) as comms:
         write = asyncio.create_task(comms.one.write(to_serialize(np.ones(BIG, "u1"))))
         await others_wait()
         with dask.config.set({"distributed.comm.timeouts.tcp": "50ms"}):
@@ -323,25 +295,17 @@ def test_close_waits_no_longer_than_dask_waits(mutual: dict[str, Any]) -> None:
         with pytest.raises(CommClosedError):
             await write
 
-    run("azc+unix", mutual, test)
 
-
-def test_peer_that_is_gone_is_noticed_in_between(
-    scheme: str, mutual: dict[str, Any]
-) -> None:
+async def test_peer_that_is_gone_is_noticed_in_between(comms: Pair) -> None:
     """Dask keeps comms in a pool, and asks before it takes one."""
-
-    async def test(comms: Pair) -> None:
-        await comms.other.write("last words")
-        assert not comms.one.closed()
-        await comms.other.close()
-        await wait_for_the_end(comms.one)
-        assert not comms.one.closed()  # there is something to be read
-        assert await comms.one.read() == "last words"
-        assert comms.one.closed()
-        assert comms.one.stream.fileno() == -1
-
-    run(scheme, mutual, test)
+    await comms.other.write("last words")
+    assert not comms.one.closed()
+    await comms.other.close()
+    await wait_for_the_end(comms.one)
+    assert not comms.one.closed()  # there is something to be read
+    assert await comms.one.read() == "last words"
+    assert comms.one.closed()
+    assert comms.one.stream.fileno() == -1
 
 
 async def wait_for_the_end(comm: Any) -> None:
@@ -351,97 +315,78 @@ async def wait_for_the_end(comm: Any) -> None:
     await until(lambda: poll.poll(0))
 
 
-def test_reset_is_noticed_in_between(mutual: dict[str, Any]) -> None:
-    async def test(comms: Pair) -> None:
-        sock = comms.other.socket
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        comms.other.abort()
-        await until(comms.one.closed)
-
-    run("azc", mutual, test)
+async def test_reset_is_noticed_in_between(plain: Pair) -> None:
+    sock = plain.other.socket
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    plain.other.abort()
+    await until(plain.one.closed)
 
 
 @pytest.mark.parametrize("part", [0, 5, 8, 30, 5000])
-def test_message_that_is_cut_off_is_none(part: int, mutual: dict[str, Any]) -> None:
-    async def test(comms: Pair) -> None:
-        buffers, _ = pack([b"h" * 100, np.zeros(10_000, "u1").data])
-        data = b"".join(buffers)
-        await comms.one.stream.send(data[:part])
-        await comms.one.close()
-        with pytest.raises(CommClosedError):
-            await comms.other.read()
-        assert comms.other.closed()
-
-    run("azc", mutual, test)
+async def test_message_that_is_cut_off_is_none(part: int, plain: Pair) -> None:
+    buffers, _ = pack([b"h" * 100, np.zeros(10_000, "u1").data])
+    data = b"".join(buffers)
+    await plain.one.stream.send(data[:part])
+    await plain.one.close()
+    with pytest.raises(CommClosedError):
+        await plain.other.read()
+    assert plain.other.closed()
 
 
-def test_nonsense_ends_the_comm(mutual: dict[str, Any]) -> None:
-    async def test(comms: Pair) -> None:
-        await comms.one.stream.send(b"GET / HTTP/1.1\r\n\r\n")
-        with pytest.raises(CommClosedError, match="either this is not Dask"):
-            await comms.other.read()
-        assert comms.other.closed()
-
-    run("azc", mutual, test)
+async def test_nonsense_ends_the_comm(plain: Pair) -> None:
+    await plain.one.stream.send(b"GET / HTTP/1.1\r\n\r\n")
+    with pytest.raises(CommClosedError, match="either this is not Dask"):
+        await plain.other.read()
+    assert plain.other.closed()
 
 
 @pytest.mark.parametrize("what", ["read", "write"])
-def test_cancel_ends_the_comm(what: str, scheme: str, mutual: dict[str, Any]) -> None:
-    async def test(comms: Pair) -> None:
-        array = np.ones(BIG, "u1")
-        call = comms.one.read()
-        if what == "write":
-            call.close()
-            call = comms.one.write({"a": to_serialize(array)})
-        task = asyncio.create_task(call)
-        await others_wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert comms.one.closed()
-        array[:] = 0  # nobody may see these
-        with pytest.raises(CommClosedError):
-            await comms.other.read()
-
-    run(scheme, mutual, test)
+async def test_cancel_ends_the_comm(comms: Pair, what: str) -> None:
+    array = np.ones(BIG, "u1")
+    call = comms.one.read()
+    if what == "write":
+        call.close()
+        call = comms.one.write({"a": to_serialize(array)})
+    task = asyncio.create_task(call)
+    await others_wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert comms.one.closed()
+    array[:] = 0  # nobody may see these
+    with pytest.raises(CommClosedError):
+        await comms.other.read()
 
 
-def test_memory_that_cannot_be_sent_ends_the_comm(mutual: dict[str, Any]) -> None:
-    async def test(comms: Pair) -> None:
-        async def send(*_: Any) -> None:
-            raise BufferError("no")
+async def test_memory_that_cannot_be_sent_ends_the_comm(plain: Pair) -> None:
 
-        comms.one.stream.send = send
-        with pytest.raises(BufferError):
-            await comms.one.write("x")
-        assert comms.one.closed()
+    async def send(*_: Any) -> None:
+        raise BufferError("no")
 
-    run("azc", mutual, test)
+    plain.one.stream.send = send
+    with pytest.raises(BufferError):
+        await plain.one.write("x")
+    assert plain.one.closed()
 
 
-def test_object_that_cannot_be_serialized_does_not(mutual: dict[str, Any]) -> None:
-    async def test(comms: Pair) -> None:
-        with pytest.raises(TypeError):
-            await comms.one.write(to_serialize(threading.Lock()), on_error="raise")
-        await comms.one.write("still here")
-        assert await comms.other.read() == "still here"
-
-    run("azc", mutual, test)
+async def test_object_that_cannot_be_serialized_does_not(plain: Pair) -> None:
+    with pytest.raises(TypeError):
+        await plain.one.write(to_serialize(threading.Lock()), on_error="raise")
+    await plain.one.write("still here")
+    assert await plain.other.read() == "still here"
 
 
-def test_comm_that_nobody_closes_is_reported(
+async def test_comm_that_nobody_closes_is_reported(
     mutual: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test(comms: Pair) -> None:
-        comm: Any = await connect(comms.listener.contact_address)
-        who = comm.local_address
-        del comm
-        gc.collect()
-        assert f"local={who}" in caplog.text
-        assert "nobody has closed" in caplog.text
-
     with caplog.at_level(logging.WARNING):
-        run("azc", mutual, test)
+        async with pair("azc", mutual) as comms:
+            comm: Any = await connect(comms.listener.contact_address)
+            who = comm.local_address
+            del comm
+            gc.collect()
+            assert f"local={who}" in caplog.text
+            assert "nobody has closed" in caplog.text
 
 
 # ---- listeners and addresses --------------------------------------------------------
@@ -456,58 +401,49 @@ def test_comm_that_nobody_closes_is_reported(
         ("azc://[::1]:0", "[::1]"),
     ],
 )
-def test_addresses_of_a_listener(address: str, host: str) -> None:
-    async def main() -> None:
-        served: asyncio.Queue[Any] = asyncio.Queue()
-        async with listen(address, served.put, default_host="localhost") as listener:
-            assert listener.listen_address.startswith(f"azc://{host}:")
-            contact = listener.contact_address
-            assert ("localhost" in contact) == (host == "0.0.0.0")
-            comm: Any = await connect(contact)
-            other = await served.get()
-            assert comm.peer_address == contact
-            assert other.peer_address == comm.local_address
-            assert comm.same_host
-            await comm.close()
-            await other.close()
-        with pytest.raises(ValueError, match="does not listen"):
-            _ = listener.contact_address
-
-    asyncio.run(main())
+async def test_addresses_of_a_listener(address: str, host: str) -> None:
+    served: asyncio.Queue[Any] = asyncio.Queue()
+    async with listen(address, served.put, default_host="localhost") as listener:
+        assert listener.listen_address.startswith(f"azc://{host}:")
+        contact = listener.contact_address
+        assert ("localhost" in contact) == (host == "0.0.0.0")
+        comm: Any = await connect(contact)
+        other = await served.get()
+        assert comm.peer_address == contact
+        assert other.peer_address == comm.local_address
+        assert comm.same_host
+        await comm.close()
+        await other.close()
+    with pytest.raises(ValueError, match="does not listen"):
+        _ = listener.contact_address
 
 
 @pytest.mark.parametrize("port", ["", ":0", ":8786"])
-def test_unix_addresses(port: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        served: asyncio.Queue[Any] = asyncio.Queue()
-        path = tmp_path / "socket"
-        address = f"azc+unix://{path}"
-        async with listen(address + port, served.put) as listener:
-            assert listener.contact_address == listener.listen_address == address
-            assert path.stat().st_mode & 0o777 == 0o600
-            comm: Any = await connect(address)
-            other = await served.get()
-            assert (comm.peer_address, other.local_address) == (address, address)
-            assert comm.local_address == other.peer_address
-            assert comm.local_address.startswith("azc+unix://@")
-            assert comm.same_host
-            await comm.close()
-            await other.close()
-        assert not path.exists()
-
-    asyncio.run(main())
+async def test_unix_addresses(port: str, tmp_path: Path) -> None:
+    served: asyncio.Queue[Any] = asyncio.Queue()
+    path = tmp_path / "socket"
+    address = f"azc+unix://{path}"
+    async with listen(address + port, served.put) as listener:
+        assert listener.contact_address == listener.listen_address == address
+        assert path.stat().st_mode & 0o777 == 0o600
+        comm: Any = await connect(address)
+        other = await served.get()
+        assert (comm.peer_address, other.local_address) == (address, address)
+        assert comm.local_address == other.peer_address
+        assert comm.local_address.startswith("azc+unix://@")
+        assert comm.same_host
+        await comm.close()
+        await other.close()
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("address", ["azc+unix://", "azc+unix://127.0.0.1:0"])
-def test_unix_address_without_a_path_is_a_new_one(address: str) -> None:
-    async def main() -> None:
-        async with listen(address, print) as one, listen(address, print) as other:
-            assert one.listen_address != other.listen_address
-            folder = Path(one.listen_address.removeprefix("azc+unix://")).parent
-            assert folder.stat().st_mode & 0o777 == 0o700
-        assert not folder.exists()
-
-    asyncio.run(main())
+async def test_unix_address_without_a_path_is_a_new_one(address: str) -> None:
+    async with listen(address, print) as one, listen(address, print) as other:
+        assert one.listen_address != other.listen_address
+        folder = Path(one.listen_address.removeprefix("azc+unix://")).parent
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert not folder.exists()
 
 
 def test_backends_are_found_and_resolve_addresses(scheme: str) -> None:
@@ -523,59 +459,49 @@ def test_backends_are_found_and_resolve_addresses(scheme: str) -> None:
         assert backend.get_local_address_for("127.0.0.1:12") == "127.0.0.1"
 
 
-def test_nobody_is_there(scheme: str, mutual: dict[str, Any], tmp_path: Path) -> None:
-    async def main() -> None:
-        place = tmp_path / "none" if scheme == "azc+unix" else "127.0.0.1:1"
-        with pytest.raises(OSError, match=r"cannot connect|Timed out"):
-            await connect(f"{scheme}://{place}", timeout=0.1, **mutual["connect"])
-
-    asyncio.run(main())
-
-
-def test_port_that_is_taken() -> None:
-    async def main() -> None:
-        async with listen("azc://127.0.0.1", print) as listener:
-            with pytest.raises(OSError, match="cannot listen") as caught:
-                await listen(listener.listen_address, print)
-            assert caught.value.errno == errno.EADDRINUSE
-
-    asyncio.run(main())
+async def test_nobody_is_there(
+    scheme: str, mutual: dict[str, Any], tmp_path: Path
+) -> None:
+    place = tmp_path / "none" if scheme == "azc+unix" else "127.0.0.1:1"
+    with pytest.raises(OSError, match=r"cannot connect|Timed out"):
+        await connect(f"{scheme}://{place}", timeout=0.1, **mutual["connect"])
 
 
-def test_listener_that_stops_leaves_comms_alone(mutual: dict[str, Any]) -> None:
-    async def test(comms: Pair) -> None:
-        comms.listener.stop()
-        await comms.one.write("x")
-        assert await comms.other.read() == "x"
-        with pytest.raises(OSError, match="Timed out"):
-            await connect("azc://127.0.0.1:1", timeout=0.01)
-
-    run("azc", mutual, test)
+async def test_port_that_is_taken() -> None:
+    async with listen("azc://127.0.0.1", print) as listener:
+        with pytest.raises(OSError, match="cannot listen") as caught:
+            await listen(listener.listen_address, print)
+        assert caught.value.errno == errno.EADDRINUSE
 
 
-def test_client_of_a_listener_that_just_stopped_is_closed() -> None:
-    async def main() -> None:
-        listener: Any = await listen("azc://127.0.0.1", print)
-        host, port = listener.get_host_port()
-        stopped = asyncio.Event()
-        accept = listener._serve
-
-        async def stop_first(*connection: Any) -> None:
-            listener.stop()
-            await accept(*connection)
-            stopped.set()
-
-        listener._serve = stop_first
-        reader, writer = await asyncio.open_connection(host, port)
-        await stopped.wait()
-        assert await reader.read() == b""
-        writer.close()
-        await writer.wait_closed()
-
-    asyncio.run(main())
+async def test_listener_that_stops_leaves_comms_alone(plain: Pair) -> None:
+    plain.listener.stop()
+    await plain.one.write("x")
+    assert await plain.other.read() == "x"
+    with pytest.raises(OSError, match="Timed out"):
+        await connect("azc://127.0.0.1:1", timeout=0.01)
 
 
-def test_without_fds_it_waits(
+async def test_client_of_a_listener_that_just_stopped_is_closed() -> None:
+    listener: Any = await listen("azc://127.0.0.1", print)
+    host, port = listener.get_host_port()
+    stopped = asyncio.Event()
+    accept = listener._serve
+
+    async def stop_first(*connection: Any) -> None:
+        listener.stop()
+        await accept(*connection)
+        stopped.set()
+
+    listener._serve = stop_first
+    reader, writer = await asyncio.open_connection(host, port)
+    await stopped.wait()
+    assert await reader.read() == b""
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_without_fds_it_waits(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who waits is accepted as soon as there are fds again."""
@@ -596,38 +522,33 @@ def test_without_fds_it_waits(
         def __getattr__(self, name: str) -> Any:
             return getattr(self._sock, name)
 
-    async def main() -> None:
-        served: asyncio.Queue[Any] = asyncio.Queue()
-        listener: Any = await listen("azc://127.0.0.1", served.put)
-        [each] = listener._sockets
-        asyncio.get_running_loop().remove_reader(each.sock)
-        each.sock = Full(each.sock)
-        listener._go_on(each.sock)
-        comm: Any = await connect(listener.contact_address)
-        other = await served.get()
-        await comm.close()
-        await other.close()
-        listener.stop()
-
-    asyncio.run(main())
+    served: asyncio.Queue[Any] = asyncio.Queue()
+    listener: Any = await listen("azc://127.0.0.1", served.put)
+    [each] = listener._sockets
+    asyncio.get_running_loop().remove_reader(each.sock)
+    each.sock = Full(each.sock)
+    listener._go_on(each.sock)
+    comm: Any = await connect(listener.contact_address)
+    other = await served.get()
+    await comm.close()
+    await other.close()
+    listener.stop()
     assert caplog.text.count("no connections are accepted for now") == 1
 
 
 # ---- TLS ----------------------------------------------------------------------------
 
 
-def test_tls_tells_who_is_there(mutual: dict[str, Any]) -> None:
-    async def test(comms: Pair) -> None:
+async def test_tls_tells_who_is_there(mutual: dict[str, Any]) -> None:
+    async with pair("azc+tls", mutual) as comms:
         for comm in (comms.one, comms.other):
             info = comm.extra_info
             assert info["peercert"]["subjectAltName"] == (("DNS", "localhost"),)
             assert "TLS" in info["cipher"][1]
 
-    run("azc+tls", mutual, test)
 
-
-def test_what_goes_over_tls_is_encrypted(mutual: dict[str, Any]) -> None:
-    async def test(comms: Pair) -> None:
+async def test_what_goes_over_tls_is_encrypted(mutual: dict[str, Any]) -> None:
+    async with pair("azc+tls", mutual) as comms:
         seen: list[bytes] = []
         plain = comms.one.stream._stream
         send = plain.send
@@ -642,10 +563,8 @@ def test_what_goes_over_tls_is_encrypted(mutual: dict[str, Any]) -> None:
         assert seen
         assert b"secret" not in b"".join(seen)
 
-    run("azc+tls", mutual, test)
 
-
-def test_stranger_is_refused_on_either_side(
+async def test_stranger_is_refused_on_either_side(
     mutual: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     trustme = pytest.importorskip("trustme")
@@ -655,72 +574,78 @@ def test_stranger_is_refused_on_either_side(
     other_authority.configure_trust(stranger)
     other_authority.issue_cert("localhost").configure_cert(stranger)
 
-    async def main() -> None:
-        async with listen(place("azc+tls"), print, **mutual["listen"]) as listener:
-            address = listener.contact_address
-            with pytest.raises(FatalCommClosedError, match="verify failed"):
-                await connect(address, ssl_context=stranger)
-            stranger.verify_mode = ssl.CERT_NONE
-            with pytest.raises(CommClosedError):
-                await connect(address, ssl_context=stranger)
-
-    asyncio.run(main())
+    async with listen(place("azc+tls"), print, **mutual["listen"]) as listener:
+        address = listener.contact_address
+        with pytest.raises(FatalCommClosedError, match="verify failed"):
+            await connect(address, ssl_context=stranger)
+        stranger.verify_mode = ssl.CERT_NONE
+        with pytest.raises(CommClosedError):
+            await connect(address, ssl_context=stranger)
     assert "TLS with azc+tls://" in caplog.text
 
 
-def test_no_certificates_are_an_error() -> None:
-    async def main() -> None:
-        with pytest.raises(TypeError, match="give Dask certificates"):
-            await listen("azc+tls://127.0.0.1", print)
-        async with listen("azc://127.0.0.1", print) as listener:
-            location = listener.contact_address.removeprefix("azc://")
-            with pytest.raises(TypeError, match="give Dask certificates"):
-                await connect(f"azc+tls://{location}")
+async def test_handshake_that_is_cancelled_leaves_no_connection() -> None:
+    """As where Dask's loop ends."""
 
-    asyncio.run(main())
+    def serving() -> set[asyncio.Task[Any]]:
+        return {task for task in asyncio.all_tasks() if "_serve" in repr(task)}
+
+    async with listen(place("azc"), print) as listener:
+        _, _, address = listener.contact_address.partition("://")
+        host, _, port = address.partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        await reader.read(1)  # its part of the handshake
+        for task in serving():
+            task.cancel()
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+        assert not serving()
+
+
+async def test_no_certificates_are_an_error() -> None:
+    with pytest.raises(TypeError, match="give Dask certificates"):
+        await listen("azc+tls://127.0.0.1", print)
+    async with listen("azc://127.0.0.1", print) as listener:
+        location = listener.contact_address.removeprefix("azc://")
+        with pytest.raises(TypeError, match="give Dask certificates"):
+            await connect(f"azc+tls://{location}")
 
 
 @pytest.mark.parametrize("scheme", ["azc", "azc+unix"])
-def test_plain_protocols_refuse_when_dask_must_encrypt(scheme: str) -> None:
-    async def main() -> None:
-        with pytest.raises(RuntimeError, match="told to require"):
-            await listen(f"{scheme}://", print, require_encryption=True)
-        with pytest.raises(RuntimeError, match="told to require"):
-            await connect(f"{scheme}:///tmp/x", require_encryption=True)
-
-    asyncio.run(main())
+async def test_plain_protocols_refuse_when_dask_must_encrypt(scheme: str) -> None:
+    with pytest.raises(RuntimeError, match="told to require"):
+        await listen(f"{scheme}://", print, require_encryption=True)
+    with pytest.raises(RuntimeError, match="told to require"):
+        await connect(f"{scheme}:///tmp/x", require_encryption=True)
 
 
 # ---- with Dask's own tcp:// ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("ours_listens", [True, False])
-def test_other_end_may_be_dasks_own(ours_listens: bool) -> None:
+async def test_other_end_may_be_dasks_own(ours_listens: bool) -> None:
     """The bytes are the same, so clusters can change over machine by machine."""
-
-    async def main() -> None:
-        served: asyncio.Queue[Any] = asyncio.Queue()
-        schemes = ("azc", "tcp") if ours_listens else ("tcp", "azc")
-        async with listen(f"{schemes[0]}://127.0.0.1", served.put) as listener:
-            place = listener.contact_address.partition("://")[2]
-            one: Any = await connect(f"{schemes[1]}://{place}")
-            other = await served.get()
-            assert isinstance(other if ours_listens else one, StreamComm)
-            for count in (1, 1000, 400_000):
-                message = {"a": [to_serialize(np.arange(count)) for _ in range(3)]}
-                write = asyncio.create_task(one.write(message))
-                got = await other.read()
-                await write
-                back = {"b": [to_serialize(array) for array in got["a"]]}
-                write = asyncio.create_task(other.write(back))
-                for array in (await one.read())["b"]:
-                    assert np.array_equal(array, np.arange(count))
-                await write
-            await one.close()
-            await other.close()
-
+    served: asyncio.Queue[Any] = asyncio.Queue()
+    schemes = ("azc", "tcp") if ours_listens else ("tcp", "azc")
+    async with listen(f"{schemes[0]}://127.0.0.1", served.put) as listener:
+        place = listener.contact_address.partition("://")[2]
+        one: Any = await connect(f"{schemes[1]}://{place}")
+        other = await served.get()
+        assert isinstance(other if ours_listens else one, StreamComm)
+        for count in (1, 1000, 400_000):
+            message = {"a": [to_serialize(np.arange(count)) for _ in range(3)]}
+            write = asyncio.create_task(one.write(message))
+            got = await other.read()
+            await write
+            back = {"b": [to_serialize(array) for array in got["a"]]}
+            write = asyncio.create_task(other.write(back))
+            for array in (await one.read())["b"]:
+                assert np.array_equal(array, np.arange(count))
+            await write
+        await one.close()
+        await other.close()
     assert isinstance(get_backend("tcp"), DasksOwn)
-    asyncio.run(main())
 
 
 # ---- exceptions of a signal ---------------------------------------------------------

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 pytestmark = [
+    pytest.mark.anyio,
     linux_only,
     pytest.mark.skipif(PORTABLE, reason="the portable build lends nothing"),
 ]
@@ -86,13 +87,6 @@ def message(nbytes: int, seed: int = 0) -> dict[str, Any]:
     return {"a": to_serialize(array(nbytes, seed))}
 
 
-def run(test: Any) -> None:
-    async def main() -> None:
-        await asyncio.wait_for(test, 15)
-
-    asyncio.run(main(), debug=True)
-
-
 def exactly(sock: socket.socket, nbytes: int) -> bytes:
     got = sock.recv(nbytes, socket.MSG_WAITALL)
     assert len(got) == nbytes
@@ -121,7 +115,7 @@ async def ends_in_error(doing: Any) -> None:
 # ---- what goes which way ------------------------------------------------------------
 
 
-def test_messages_of_all_sizes_keep_their_order() -> None:
+async def test_messages_of_all_sizes_keep_their_order() -> None:
     rng = random.Random(1)
     sizes = [rng.choice((0, 9, LARGE - 200, LARGE, BIG)) for _ in range(40)]
     lent: list[int] = []
@@ -136,74 +130,59 @@ def test_messages_of_all_sizes_keep_their_order() -> None:
             assert got["n"] == number
             assert np.array_equal(got["a"], array(size, number))
 
-    async def test() -> None:
-        one, other = pair()
-        await asyncio.gather(write(one), read(one), write(other), read(other))
-        for comm in (one, other):
-            lent.append(comm.stream._loan.writer._out.stats().lent)
-            await comm.close()
-
-    run(test())
+    one, other = pair()
+    await asyncio.gather(write(one), read(one), write(other), read(other))
+    for comm in (one, other):
+        lent.append(comm.stream._loan.writer._out.stats().lent)
+        await comm.close()
     assert min(lent) > BIG
 
 
-def test_writers_that_compete_do_not_mix() -> None:
+async def test_writers_that_compete_do_not_mix() -> None:
     sizes = (10, BIG, LARGE, 20) * 3
 
-    async def test() -> None:
-        one, other = pair()
-        writes = [
-            asyncio.create_task(one.write({"n": n, **message(size, n)}))
-            for n, size in enumerate(sizes)
-        ]
-        for _ in sizes:
-            got = await other.read()
-            assert np.array_equal(got["a"], array(sizes[got["n"]], got["n"]))
-        await asyncio.gather(*writes)
-        await one.close()
-        await other.close()
-
-    run(test())
+    one, other = pair()
+    writes = [
+        asyncio.create_task(one.write({"n": n, **message(size, n)}))
+        for n, size in enumerate(sizes)
+    ]
+    for _ in sizes:
+        got = await other.read()
+        assert np.array_equal(got["a"], array(sizes[got["n"]], got["n"]))
+    await asyncio.gather(*writes)
+    await one.close()
+    await other.close()
 
 
-def test_little_of_a_large_message_goes_over_the_socket() -> None:
-    async def test() -> None:
-        one, other = pair()
-        for _ in range(3):
-            _, got = await asyncio.gather(one.write(message(BIG)), other.read())
-            assert got["a"].flags.writeable
-        assert one.stream._stream.stats.bytes_sent < 100
-        await one.close()
-        await other.close()
-
-    run(test())
+async def test_little_of_a_large_message_goes_over_the_socket() -> None:
+    one, other = pair()
+    for _ in range(3):
+        _, got = await asyncio.gather(one.write(message(BIG)), other.read())
+        assert got["a"].flags.writeable
+    assert one.stream._stream.stats.bytes_sent < 100
+    await one.close()
+    await other.close()
 
 
 @pytest.mark.parametrize("told", [{}, {PIPES: False}, {PIPES: "yes"}])
-def test_who_takes_no_pipes_gets_none(told: dict[str, Any]) -> None:
-    async def test() -> None:
-        one, other = pair()
-        one.remote_info = told
-        await asyncio.gather(one.write(message(BIG)), other.read())
-        assert one.stream._stream.stats.bytes_sent > BIG
-        await one.close()
-        await other.close()
-
-    run(test())
+async def test_who_takes_no_pipes_gets_none(told: dict[str, Any]) -> None:
+    one, other = pair()
+    one.remote_info = told
+    await asyncio.gather(one.write(message(BIG)), other.read())
+    assert one.stream._stream.stats.bytes_sent > BIG
+    await one.close()
+    await other.close()
 
 
-def test_handshake_tells_who_takes_pipes() -> None:
-    async def test() -> None:
-        one, other = pair()
-        assert one.handshake_info()[PIPES] is True
-        await one.close()
-        await other.close()
-
-    run(test())
+async def test_handshake_tells_who_takes_pipes() -> None:
+    one, other = pair()
+    assert one.handshake_info()[PIPES] is True
+    await one.close()
+    await other.close()
 
 
 @pytest.mark.parametrize("why", ["small pipes", "refused"])
-def test_pipe_that_is_not_worth_it_is_not_used(
+async def test_pipe_that_is_not_worth_it_is_not_used(
     why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if why == "small pipes":
@@ -211,40 +190,34 @@ def test_pipe_that_is_not_worth_it_is_not_used(
     else:
         monkeypatch.setattr(loan_module.Loan, "is_refused", True)
 
-    async def test() -> None:
-        one, other = pair()
-        for expected in (0 if why == "refused" else 1, 1, 1):
-            before = one.stream._stream.stats.bytes_sent
-            _, got = await asyncio.gather(one.write(message(BIG)), other.read())
-            assert np.array_equal(got["a"], array(BIG))
-            by_socket = one.stream._stream.stats.bytes_sent - before > BIG
-            assert by_socket == expected
-        await one.close()
-        await other.close()
-
-    run(test())
+    one, other = pair()
+    for expected in (0 if why == "refused" else 1, 1, 1):
+        before = one.stream._stream.stats.bytes_sent
+        _, got = await asyncio.gather(one.write(message(BIG)), other.read())
+        assert np.array_equal(got["a"], array(BIG))
+        by_socket = one.stream._stream.stats.bytes_sent - before > BIG
+        assert by_socket == expected
+    await one.close()
+    await other.close()
 
 
 # ---- waiting ------------------------------------------------------------------------
 
 
-def test_write_waits_until_the_peer_has_read_the_pipe() -> None:
-    async def test() -> None:
-        with Ends() as ends:
-            data = array(LARGE)
-            write = asyncio.create_task(ends.comm.write({"a": to_serialize(data)}))
-            await until(lambda: ends.comm.stream._loan._ends is not None)
-            fd = await asyncio.to_thread(take_pipe, ends.peer)
-            first = await asyncio.to_thread(announced, ends.peer)
-            got = await asyncio.to_thread(read_all, fd, first - 1)
-            assert not write.done()  # one byte is left
-            got += os.read(fd, 99)
-            await write
-            assert data.tobytes() in got
-            assert exactly(ends.peer, 1) == WHOLE
-            os.close(fd)
-
-    run(test())
+async def test_write_waits_until_the_peer_has_read_the_pipe() -> None:
+    with Ends() as ends:
+        data = array(LARGE)
+        write = asyncio.create_task(ends.comm.write({"a": to_serialize(data)}))
+        await until(lambda: ends.comm.stream._loan._ends is not None)
+        fd = await asyncio.to_thread(take_pipe, ends.peer)
+        first = await asyncio.to_thread(announced, ends.peer)
+        got = await asyncio.to_thread(read_all, fd, first - 1)
+        assert not write.done()  # one byte is left
+        got += os.read(fd, 99)
+        await write
+        assert data.tobytes() in got
+        assert exactly(ends.peer, 1) == WHOLE
+        os.close(fd)
 
 
 def read_all(fd: int, nbytes: int) -> bytes:
@@ -257,54 +230,48 @@ def read_all(fd: int, nbytes: int) -> bytes:
     return bytes(got)
 
 
-def test_cancelled_write_leaves_nothing_in_the_pipe(
+async def test_cancelled_write_leaves_nothing_in_the_pipe(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nobody sees what is stored in the memory afterwards."""
     monkeypatch.setattr(local, "LARGE", 100_000)  # so that all of it fits in
 
-    async def test() -> None:
-        with Ends() as ends:
-            write = asyncio.create_task(ends.comm.write(message(500_000)))
-            fd = await asyncio.to_thread(take_pipe, ends.peer)
-            first = await asyncio.to_thread(announced, ends.peer)
-            loan = ends.comm.stream._loan
-            await until(lambda: loan.writer._out.stats().bytes == first)
-            write.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await write
-            os.set_blocking(fd, True)  # (the pump's thread may be the one that closes)
-            rest = await asyncio.to_thread(os.read, fd, LARGE)
-            assert rest == b""  # the end, and nothing before it
-            assert ends.peer.recv(1) == b""  # and no word that it was whole
-            os.close(fd)
-            assert not held()
-
-    run(test())
+    with Ends() as ends:
+        write = asyncio.create_task(ends.comm.write(message(500_000)))
+        fd = await asyncio.to_thread(take_pipe, ends.peer)
+        first = await asyncio.to_thread(announced, ends.peer)
+        loan = ends.comm.stream._loan
+        await until(lambda: loan.writer._out.stats().bytes == first)
+        write.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await write
+        os.set_blocking(fd, True)  # (the pump's thread may be the one that closes)
+        rest = await asyncio.to_thread(os.read, fd, LARGE)
+        assert rest == b""  # the end, and nothing before it
+        assert ends.peer.recv(1) == b""  # and no word that it was whole
+        os.close(fd)
+        assert not held()
 
 
-def test_forked_child_takes_nothing_out_of_the_pipe(
+async def test_forked_child_takes_nothing_out_of_the_pipe(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(local, "LARGE", 100_000)
 
-    async def test() -> None:
-        one, other = pair()
-        write = asyncio.create_task(one.write(message(500_000)))
-        await until(lambda: one.stream._lends and one.stream._loan.reader.fileno() < 0)
-        await until(lambda: one.stream._loan.writer._out.stats().bytes > 500_000)
-        child = forked()
-        if not child:
-            one.abort()
-            os._exit(0)
-        await asyncio.to_thread(os.waitpid, child, 0)
-        got = await other.read()
-        assert np.array_equal(got["a"], array(500_000))
-        await write
-        await one.close()
-        await other.close()
-
-    run(test())
+    one, other = pair()
+    write = asyncio.create_task(one.write(message(500_000)))
+    await until(lambda: one.stream._lends and one.stream._loan.reader.fileno() < 0)
+    await until(lambda: one.stream._loan.writer._out.stats().bytes > 500_000)
+    child = forked()
+    if not child:
+        one.abort()
+        os._exit(0)
+    await asyncio.to_thread(os.waitpid, child, 0)
+    got = await other.read()
+    assert np.array_equal(got["a"], array(500_000))
+    await write
+    await one.close()
+    await other.close()
 
 
 def forked() -> int:
@@ -313,18 +280,15 @@ def forked() -> int:
         return os.fork()
 
 
-def test_close_waits_for_a_large_write() -> None:
-    async def test() -> None:
-        one, other = pair()
-        write = asyncio.create_task(one.write(message(BIG)))
-        await until(lambda: one.stream._lends)
-        close = asyncio.create_task(one.close())
-        got = await other.read()
-        assert np.array_equal(got["a"], array(BIG))
-        await asyncio.gather(write, close)
-        await other.close()
-
-    run(test())
+async def test_close_waits_for_a_large_write() -> None:
+    one, other = pair()
+    write = asyncio.create_task(one.write(message(BIG)))
+    await until(lambda: one.stream._lends)
+    close = asyncio.create_task(one.close())
+    got = await other.read()
+    assert np.array_equal(got["a"], array(BIG))
+    await asyncio.gather(write, close)
+    await other.close()
 
 
 # ---- no fds -------------------------------------------------------------------------
@@ -354,16 +318,13 @@ async def with_threads() -> tuple[Any, Any]:
     return one, other
 
 
-def test_sender_without_fds_uses_the_socket() -> None:
-    async def test() -> None:
-        one, other = await with_threads()
-        with no_fds_left():
-            assert not (await asyncio.gather(other.read(), written(one)))[1]
-        assert (await asyncio.gather(other.read(), written(one)))[1]  # again
-        await one.close()
-        await other.close()
-
-    run(test())
+async def test_sender_without_fds_uses_the_socket() -> None:
+    one, other = await with_threads()
+    with no_fds_left():
+        assert not (await asyncio.gather(other.read(), written(one)))[1]
+    assert (await asyncio.gather(other.read(), written(one)))[1]  # again
+    await one.close()
+    await other.close()
 
 
 async def written(comm: Any) -> bool:
@@ -373,24 +334,21 @@ async def written(comm: Any) -> bool:
     return bool(comm.stream._stream.stats.bytes_sent - before < 100)
 
 
-def test_receiver_without_fds_gets_it_by_the_socket() -> None:
-    async def test() -> None:
-        one, other = await with_threads()
-        write = asyncio.create_task(one.write(message(BIG)))
-        await until(lambda: one.stream._loan._ends and one.stream._lends)
-        await until(lambda: one.stream._loan.reader.fileno() < 0)  # it is on its way
-        with no_fds_left():
-            got = await other.read()
-        await write
-        assert other.stream._pipe is None
-        assert np.array_equal(got["a"], array(BIG))
-        # and from then on
-        got, by_pipe = await asyncio.gather(other.read(), written(one))
-        assert not by_pipe
-        await one.close()
-        await other.close()
-
-    run(test())
+async def test_receiver_without_fds_gets_it_by_the_socket() -> None:
+    one, other = await with_threads()
+    write = asyncio.create_task(one.write(message(BIG)))
+    await until(lambda: one.stream._loan._ends and one.stream._lends)
+    await until(lambda: one.stream._loan.reader.fileno() < 0)  # it is on its way
+    with no_fds_left():
+        got = await other.read()
+    await write
+    assert other.stream._pipe is None
+    assert np.array_equal(got["a"], array(BIG))
+    # and from then on
+    got, by_pipe = await asyncio.gather(other.read(), written(one))
+    assert not by_pipe
+    await one.close()
+    await other.close()
 
 
 # ---- hostile peers ------------------------------------------------------------------
@@ -508,42 +466,38 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("attack", HOSTILE)
-def test_peer_that_breaks_the_rules(attack: Callable[[socket.socket], None]) -> None:
-    async def test() -> None:
-        with Ends() as ends:
-            attack(ends.peer)
-            await ends_in_error(ends.comm.read())
-            assert ends.comm.closed()
-
-    run(test())
+async def test_peer_that_breaks_the_rules(
+    attack: Callable[[socket.socket], None],
+) -> None:
+    with Ends() as ends:
+        attack(ends.peer)
+        await ends_in_error(ends.comm.read())
+        assert ends.comm.closed()
 
 
 @pytest.mark.parametrize("fds", [0, 1, 2])
-def test_message_that_comes_again_is_taken_from_the_socket(fds: int) -> None:
+async def test_message_that_comes_again_is_taken_from_the_socket(fds: int) -> None:
     """Whether the pipe never came, came, or came with other fds."""
 
-    async def test() -> None:
-        one, other = pair()
-        peer = socket.socket(fileno=os.dup(one.stream.fileno()))
-        buffers, _ = pack([b"\x80", b"\x93\x01\x02\x03" * 9])
-        whole = b"".join(map(bytes, buffers))
-        read_fd, write_fd = os.pipe()
-        offer(peer, *[read_fd, write_fd][:fds])
-        peer.send(number(BY_PIPE + struct.unpack_from("=Q", whole)[0]))
-        os.write(write_fd, whole[8:20])
-        os.close(read_fd)
-        os.close(write_fd)
-        peer.send(AGAIN + whole[8:])
-        if fds == 1:  # it has the pipe, which ends in the middle
-            await ends_in_error(other.read())
-        else:
-            frames = await other.stream.receive_frames()
-            assert bytes(frames[0]) == b"\x80"
-        peer.close()
-        one.abort()
-        other.abort()
-
-    run(test())
+    one, other = pair()
+    peer = socket.socket(fileno=os.dup(one.stream.fileno()))
+    buffers, _ = pack([b"\x80", b"\x93\x01\x02\x03" * 9])
+    whole = b"".join(map(bytes, buffers))
+    read_fd, write_fd = os.pipe()
+    offer(peer, *[read_fd, write_fd][:fds])
+    peer.send(number(BY_PIPE + struct.unpack_from("=Q", whole)[0]))
+    os.write(write_fd, whole[8:20])
+    os.close(read_fd)
+    os.close(write_fd)
+    peer.send(AGAIN + whole[8:])
+    if fds == 1:  # it has the pipe, which ends in the middle
+        await ends_in_error(other.read())
+    else:
+        frames = await other.stream.receive_frames()
+        assert bytes(frames[0]) == b"\x80"
+    peer.close()
+    one.abort()
+    other.abort()
 
 
 # ---- death --------------------------------------------------------------------------
@@ -578,85 +532,76 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.parametrize("seed", range(DEATHS))
 @pytest.mark.parametrize("role", [READER, WRITER], ids=["reader", "writer"])
-def test_peer_is_killed_at_any_byte(role: str, seed: int) -> None:
+async def test_peer_is_killed_at_any_byte(role: str, seed: int) -> None:
     n = random.Random(seed).randrange(1, BIG)
 
-    async def test() -> None:
-        with Ends() as ends:
-            arguments = [str(ends.peer.fileno()), str(n), str(BIG)]
-            child = await asyncio.to_thread(
-                subprocess.Popen,
-                [sys.executable, "-c", role, *arguments],
-                pass_fds=[ends.peer.fileno()],
-            )
-            ends.peer.close()
-            doing = ends.comm.write(message(BIG)) if role == READER else None
-            await ends_in_error(doing or ends.comm.read())
-            assert ends.comm.closed()
-            assert await asyncio.to_thread(child.wait) == -signal.SIGKILL
-
-    run(test())
+    with Ends() as ends:
+        arguments = [str(ends.peer.fileno()), str(n), str(BIG)]
+        child = await asyncio.to_thread(
+            subprocess.Popen,
+            [sys.executable, "-c", role, *arguments],
+            pass_fds=[ends.peer.fileno()],
+        )
+        ends.peer.close()
+        doing = ends.comm.write(message(BIG)) if role == READER else None
+        await ends_in_error(doing or ends.comm.read())
+        assert ends.comm.closed()
+        assert await asyncio.to_thread(child.wait) == -signal.SIGKILL
     count("Dask: deaths of a peer in a large message", 1)
 
 
 @pytest.mark.parametrize("seed", range(DEATHS))
 @pytest.mark.parametrize("who", ["reader", "writer"])
-def test_comm_is_aborted_at_any_byte(who: str, seed: int) -> None:
+async def test_comm_is_aborted_at_any_byte(who: str, seed: int) -> None:
     """From another thread, as Dask may do it."""
     n = random.Random(seed).randrange(1, BIG)
 
-    async def test() -> None:
-        one, other = pair()
-        dying = {"reader": other, "writer": one}[who]
-        write = asyncio.create_task(one.write(message(BIG)))
-        read = asyncio.create_task(other.read())
+    one, other = pair()
+    dying = {"reader": other, "writer": one}[who]
+    write = asyncio.create_task(one.write(message(BIG)))
+    read = asyncio.create_task(other.read())
 
-        def is_time() -> bool:
-            is_open = one.stream._loan._ends is not None
-            return write.done() or (
-                is_open and one.stream._loan.writer._out.stats().bytes >= n
-            )
+    def is_time() -> bool:
+        is_open = one.stream._loan._ends is not None
+        return write.done() or (
+            is_open and one.stream._loan.writer._out.stats().bytes >= n
+        )
 
-        await until(is_time)
-        await asyncio.to_thread(dying.abort)
-        results = await asyncio.gather(write, read, return_exceptions=True)
-        for result in results:
-            if isinstance(result, dict):
-                assert np.array_equal(result["a"], array(BIG))
-            else:
-                assert isinstance(result, (int, CommClosedError))
-        one.abort()
-        other.abort()
-
-    run(test())
+    await until(is_time)
+    await asyncio.to_thread(dying.abort)
+    results = await asyncio.gather(write, read, return_exceptions=True)
+    for result in results:
+        if isinstance(result, dict):
+            assert np.array_equal(result["a"], array(BIG))
+        else:
+            assert isinstance(result, (int, CommClosedError))
+    one.abort()
+    other.abort()
     count("Dask: aborts in a large message", 1)
 
 
 @pytest.mark.parametrize("what", ["read", "write"])
-def test_socket_that_ends_without_the_pipe_ends_both(
+async def test_socket_that_ends_without_the_pipe_ends_both(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "LOOK", 0.01)
 
-    async def test() -> None:
-        with Ends() as ends:
-            if what == "read":
-                fd, write_fd = os.pipe()
-                offer(ends.peer, fd)
-                ends.peer.send(number(BY_PIPE + 1000))
-                doing = asyncio.create_task(ends.comm.read())
-                await until(lambda: ends.comm.stream._pipe is not None)
-            else:
-                write_fd = -1
-                doing = asyncio.create_task(ends.comm.write(message(BIG)))
-                fd = await asyncio.to_thread(take_pipe, ends.peer)
-            ends.peer.close()
-            await ends_in_error(doing)
-            os.close(fd)
-            if write_fd >= 0:
-                os.close(write_fd)
-
-    run(test())
+    with Ends() as ends:
+        if what == "read":
+            fd, write_fd = os.pipe()
+            offer(ends.peer, fd)
+            ends.peer.send(number(BY_PIPE + 1000))
+            doing = asyncio.create_task(ends.comm.read())
+            await until(lambda: ends.comm.stream._pipe is not None)
+        else:
+            write_fd = -1
+            doing = asyncio.create_task(ends.comm.write(message(BIG)))
+            fd = await asyncio.to_thread(take_pipe, ends.peer)
+        ends.peer.close()
+        await ends_in_error(doing)
+        os.close(fd)
+        if write_fd >= 0:
+            os.close(write_fd)
 
 
 # ---- exceptions at every line -------------------------------------------------------

@@ -17,9 +17,6 @@ import anyio
 import numpy as np
 import pytest
 from ffmpegs import SIZE, is_gone, needed, picture
-from ffmpegs import each_ffmpeg as each_ffmpeg
-from ffmpegs import ffmpeg as ffmpeg
-from ffmpegs import pretend as pretend
 from ffmpegs import quick_ffmpeg as quick_ffmpeg
 from links import until
 
@@ -40,7 +37,7 @@ if TYPE_CHECKING:
     from aiozerocopy.ffmpeg import Subscription
     from aiozerocopy.ffmpeg.cutter import Cutter, Piece
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 CUTTERS: dict[str, Callable[[], Cutter]] = {
     "mp4": MP4Fragments,
@@ -51,10 +48,10 @@ CUTTERS: dict[str, Callable[[], Cutter]] = {
 }
 GROUP = 5
 DRAWN = [(0, 200, 0), (255, 0, 0), (0, 0, 255), (255, 255, 255), (120, 60, 200)]
+IN_GROUPS: dict[str, Any] = {"fps": 30, "group": GROUP, "preset": "ultrafast"}
 RAW: dict[str, Any] = {"format": "mkv", "codec": "ffv1"}  # large, and at once
 each_format = pytest.mark.parametrize("format", CUTTERS)
 each_delay = pytest.mark.parametrize("low_delay", [False, True], ids=["usual", "low"])
-only_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 
 async def send_all(encoder: Encoder, pictures: Iterable[Any]) -> None:
@@ -149,24 +146,18 @@ async def test_output_that_ends_too_early_is_told(ffmpeg: str) -> None:
         _ = encoder.output
 
 
-@only_asyncio
+@pytest.mark.every_loop
 @each_delay
 @each_format
-async def test_round_trip(format: str, low_delay: bool, each_ffmpeg: str) -> None:  # noqa: A002
+async def test_round_trip(format: str, low_delay: bool, ffmpeg: str) -> None:  # noqa: A002
     size = (320, 240)
     shown = [np.full((240, 320, 3), rgb, "u1") for rgb in DRAWN for _ in range(3)]
-    encoder = Encoder(
-        size,
-        30,
-        format=format,
-        quality="high",
-        low_delay=low_delay,
-        ffmpeg=each_ffmpeg,
-    )
+    options: dict[str, Any] = {"quality": "high", "low_delay": low_delay}
+    encoder = Encoder(size, 30, format=format, ffmpeg=ffmpeg, **options)
     film = await film_of(encoder, shown)
     assert encoder.frames_written == len(shown)
     assert encoder.returncode == 0
-    for player in {each_ffmpeg, needed("path"), needed("packaged")}:
+    for player in {ffmpeg, needed("path"), needed("packaged")}:
         colours = seen(film, player, size)
         assert np.abs(colours - np.repeat(DRAWN, 3, axis=0)).max() <= 6
 
@@ -266,8 +257,8 @@ async def test_one_that_is_done_is_not_said_to_hang(
 # ---- the end -----------------------------------------------------------------------
 
 
-async def test_no_frame_at_all(each_ffmpeg: str) -> None:
-    async with Encoder(SIZE, ffmpeg=each_ffmpeg) as encoder:
+async def test_no_frame_at_all(ffmpeg: str) -> None:
+    async with Encoder(SIZE, ffmpeg=ffmpeg) as encoder:
         await encoder.finish()
         for _ in range(2):
             with pytest.raises(FFmpegError, match="no frame was sent"):
@@ -284,9 +275,10 @@ async def test_bad_options_are_told_to_both(ffmpeg: str) -> None:
             await encoder.receive()
 
 
-async def test_killed(each_ffmpeg: str) -> None:
+@pytest.mark.every_loop
+async def test_killed(ffmpeg: str) -> None:
     """Who sends, who takes and every client hears of it, after what was encoded."""
-    encoder = Encoder(SIZE, 25, **RAW, group=1, low_delay=True, ffmpeg=each_ffmpeg)
+    encoder = Encoder(SIZE, 25, **RAW, group=1, low_delay=True, ffmpeg=ffmpeg)
     pieces: list[bytes] = []
     async with encoder, encoder.clients() as clients:
         async with anyio.create_task_group() as tasks:
@@ -307,9 +299,10 @@ async def test_killed(each_ffmpeg: str) -> None:
         pieces = [await late.receive(), await late.receive()]
         with pytest.raises(FFmpegError, match="SIGKILL"):
             await late.receive()
-    assert len(played(b"".join(pieces), each_ffmpeg)) == 1
+    assert len(played(b"".join(pieces), ffmpeg)) == 1
 
 
+@pytest.mark.every_loop
 async def test_taker_leaves(ffmpeg: str) -> None:
     """The end of the block ends FFmpeg, whatever it is at."""
     async with Encoder(SIZE, 25, **RAW, ffmpeg=ffmpeg) as encoder:
@@ -322,6 +315,7 @@ async def test_taker_leaves(ffmpeg: str) -> None:
     await encoder.aclose()
 
 
+@pytest.mark.every_loop
 @pytest.mark.parametrize("where", ["put", "receive", "clients"])
 async def test_cancelled(where: str, ffmpeg: str) -> None:
     """Nothing is left of it."""
@@ -355,6 +349,7 @@ async def test_cancelled(where: str, ffmpeg: str) -> None:
     assert is_gone(pid)
 
 
+@pytest.mark.every_loop
 async def test_cancelled_receive_loses_nothing(ffmpeg: str) -> None:
     async with Encoder(SIZE, 25, **RAW, ffmpeg=ffmpeg) as encoder:
         chunks = []
@@ -384,28 +379,25 @@ async def test_aborted(ffmpeg: str) -> None:
 # ---- one film to many clients ------------------------------------------------------
 
 
-@only_asyncio
 @each_delay
 @each_format
-@pytest.mark.parametrize("has_sound", [False, True], ids=["mute", "sound"])
+@pytest.mark.parametrize(
+    "has_sound",
+    [
+        pytest.param(False, id="mute"),
+        pytest.param(True, id="sound", marks=pytest.mark.slow),
+    ],
+)
 async def test_late_client(
     format: str,  # noqa: A002
     low_delay: bool,
     has_sound: bool,
-    each_ffmpeg: str,
+    ffmpeg: str,
 ) -> None:
     """Its bytes alone are a film, the last part of what the first client got."""
     sine = ["-f", "lavfi", "-i", "sine=duration=1"] if has_sound else None
-    encoder = Encoder(
-        SIZE,
-        30,
-        format=format,
-        audio=sine,
-        group=GROUP,
-        low_delay=low_delay,
-        preset="ultrafast",
-        ffmpeg=each_ffmpeg,
-    )
+    options = {**IN_GROUPS, "audio": sine, "low_delay": low_delay, "ffmpeg": ffmpeg}
+    encoder = Encoder(SIZE, format=format, **options)
     early: list[bytes] = []
     late: list[bytes] = []
     async with encoder, anyio.create_task_group() as tasks:
@@ -420,8 +412,8 @@ async def test_late_client(
             for number in itertools.islice(numbers, 12):
                 await encoder.put(picture(number))
             await encoder.finish()
-    all_frames = played(b"".join(early), each_ffmpeg)
-    frames = played(b"".join(late), each_ffmpeg)
+    all_frames = played(b"".join(early), ffmpeg)
+    frames = played(b"".join(late), ffmpeg)
     assert len(all_frames) == next(numbers)
     assert 12 <= len(frames) < len(all_frames)
     assert frames == all_frames[-len(frames) :]
@@ -436,15 +428,8 @@ def begins_later(clients: Any, early: list[bytes]) -> bool:
 @each_format
 async def test_slow_client(format: str, ffmpeg: str) -> None:  # noqa: A002
     """It goes on at a key frame, and what it gets plays; or it is ended."""
-    encoder = Encoder(
-        SIZE,
-        30,
-        format=format,
-        group=GROUP,
-        low_delay=True,
-        preset="ultrafast",
-        ffmpeg=ffmpeg,
-    )
+    options = {**IN_GROUPS, "low_delay": True, "ffmpeg": ffmpeg}
+    encoder = Encoder(SIZE, format=format, **options)
     quick: list[bytes] = []
     slow: list[bytes] = []
     async with encoder, anyio.create_task_group() as tasks:
@@ -493,18 +478,11 @@ def gaps(film: bytes) -> list[Gap]:
     return found
 
 
-@only_asyncio
-async def test_gap_is_told(each_ffmpeg: str) -> None:
+async def test_gap_is_told(ffmpeg: str) -> None:
     """In a transport stream: by the first packet of pictures, and that of sound."""
-    encoder = Encoder(
-        SIZE,
-        30,
-        format="mpegts",
-        audio=["-f", "lavfi", "-i", "sine=duration=3"],
-        group=GROUP,
-        preset="ultrafast",
-        ffmpeg=each_ffmpeg,
-    )
+    sine = ["-f", "lavfi", "-i", "sine=duration=3"]
+    options = {**IN_GROUPS, "audio": sine, "ffmpeg": ffmpeg}
+    encoder = Encoder(SIZE, format="mpegts", **options)
     film = await film_of(encoder, pictures(8 * GROUP))
     cutter = TSPackets()
     pieces = cut(cutter, film, [len(film)])
@@ -524,21 +502,12 @@ async def test_gap_is_told(each_ffmpeg: str) -> None:
     assert len(b"".join(shown)) == sum(len(piece.data) for piece in before + after)
 
 
-@only_asyncio
-async def test_av1_gives_frames_at_once(each_ffmpeg: str) -> None:
+async def test_av1_gives_frames_at_once(ffmpeg: str) -> None:
     """Otherwise SVT-AV1 holds dozens back."""
-    if "libsvtav1" not in await codecs.encoders_of(each_ffmpeg):
+    if "libsvtav1" not in await codecs.encoders_of(ffmpeg):
         pytest.skip("this FFmpeg has no SVT-AV1")
-    size = 128, 96
-    encoder = Encoder(
-        size,
-        30,
-        format="mkv",
-        codec="av1",
-        preset="ultrafast",
-        low_delay=True,
-        ffmpeg=each_ffmpeg,
-    )
+    av1: dict[str, Any] = {"codec": "av1", "preset": "ultrafast", "low_delay": True}
+    encoder = Encoder((128, 96), 30, format="mkv", ffmpeg=ffmpeg, **av1)
     pieces: list[bytes] = []
     async with encoder, anyio.create_task_group() as tasks:
         async with encoder.clients() as clients:
@@ -550,9 +519,9 @@ async def test_av1_gives_frames_at_once(each_ffmpeg: str) -> None:
 
 
 @pytest.mark.parametrize("codec", sorted(codecs.KNOWN))
-def test_options_for_low_delay_are_ffmpegs(codec: str, each_ffmpeg: str) -> None:
+def test_options_for_low_delay_are_ffmpegs(codec: str, ffmpeg: str) -> None:
     """As far as it has the encoder."""
-    command = [each_ffmpeg, "-hide_banner", "-h"]
+    command = [ffmpeg, "-hide_banner", "-h"]
     told = subprocess.run(
         [*command, f"encoder={codec}"], capture_output=True, text=True, check=True
     ).stdout
@@ -563,6 +532,7 @@ def test_options_for_low_delay_are_ffmpegs(codec: str, each_ffmpeg: str) -> None
         assert re.search(rf"^ *{name} ", told, re.MULTILINE), name
 
 
+@pytest.mark.every_loop
 async def test_client_leaves(ffmpeg: str) -> None:
     async with Encoder(SIZE, 25, **RAW, ffmpeg=ffmpeg) as encoder:
         async with encoder.clients() as clients, anyio.create_task_group() as tasks:
@@ -620,13 +590,12 @@ def key_frames(film: bytes, ffmpeg: str) -> int:
     return sum(line[0] != "#" and "F=0x" not in line for line in lines)
 
 
-@only_asyncio
 @each_delay
 @each_format
-async def test_cuts(format: str, low_delay: bool, each_ffmpeg: str) -> None:  # noqa: A002
+async def test_cuts(format: str, low_delay: bool, ffmpeg: str) -> None:  # noqa: A002
     """Nothing is lost, chunks may end anywhere, and the key frames are known."""
     encoder = Encoder(
-        SIZE, 30, format=format, group=GROUP, low_delay=low_delay, ffmpeg=each_ffmpeg
+        SIZE, 30, format=format, group=GROUP, low_delay=low_delay, ffmpeg=ffmpeg
     )
     film = await film_of(encoder, pictures(4 * GROUP))
     whole = CUTTERS[format]()
@@ -637,7 +606,7 @@ async def test_cuts(format: str, low_delay: bool, each_ffmpeg: str) -> None:  # 
         assert cutter.header == whole.header
     body = b"".join(data for data, _ in pieces)
     assert film == (body if format == "mpegts" else whole.header + body)
-    assert sum(key for _, key in pieces) == key_frames(film, each_ffmpeg) >= 4
+    assert sum(key for _, key in pieces) == key_frames(film, ffmpeg) >= 4
 
 
 @pytest.mark.parametrize("cutter", CUTTERS.values(), ids=CUTTERS)

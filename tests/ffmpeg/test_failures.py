@@ -23,9 +23,6 @@ import numpy as np
 import pytest
 import scripts
 from ffmpegs import LOSSLESS, NULL, SIZE, frames_of, is_gone, picture
-from ffmpegs import each_ffmpeg as each_ffmpeg
-from ffmpegs import ffmpeg as ffmpeg
-from ffmpegs import pretend as pretend
 from ffmpegs import quick_ffmpeg as quick_ffmpeg
 from links import until
 
@@ -37,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 PATTERN = ["-f", "lavfi", "-i", "testsrc=size=64x48"]
 
@@ -53,9 +50,9 @@ async def send_until_error(video: Writer) -> None:
 BAD = ["-c:v", "nonesuch"]
 
 
-async def test_bad_codec(each_ffmpeg: str) -> None:
+async def test_bad_codec(ffmpeg: str) -> None:
     with pytest.raises(FFmpegError, match="Unknown encoder 'nonesuch'") as caught:
-        async with Writer(NULL, SIZE, options=BAD, ffmpeg=each_ffmpeg) as video:
+        async with Writer(NULL, SIZE, options=BAD, ffmpeg=ffmpeg) as video:
             await send_until_error(video)
     assert caught.value.returncode
     assert isinstance(caught.value, azc.StreamBroken)
@@ -70,11 +67,11 @@ async def test_bad_codec_is_told_at_the_end_too(ffmpeg: str) -> None:
     await video.aclose()
 
 
-async def test_existing_file_stays(each_ffmpeg: str, tmp_path: Path) -> None:
+async def test_existing_file_stays(ffmpeg: str, tmp_path: Path) -> None:
     path = tmp_path / "a.mkv"
     path.write_text("mine")
     with pytest.raises(FileExistsError):
-        await Writer(path, SIZE, overwrite=False, ffmpeg=each_ffmpeg)
+        await Writer(path, SIZE, overwrite=False, ffmpeg=ffmpeg)
     assert path.read_text() == "mine"
     assert os.listdir(tmp_path) == ["a.mkv"]
 
@@ -87,9 +84,10 @@ async def test_bad_url(ffmpeg: str) -> None:
         await video.aclose()
 
 
-async def test_killed_in_the_middle(each_ffmpeg: str) -> None:
+@pytest.mark.every_loop
+async def test_killed_in_the_middle(ffmpeg: str) -> None:
     with pytest.raises(FFmpegError, match="SIGKILL") as caught:
-        async with Writer(NULL, SIZE, ffmpeg=each_ffmpeg) as video:
+        async with Writer(NULL, SIZE, ffmpeg=ffmpeg) as video:
             for number in range(5):
                 await video.send(picture(number))
             os.kill(video.pid, signal.SIGKILL)
@@ -112,10 +110,10 @@ FULL = ["-f", "matroska", "/dev/full"]
 
 
 @pytest.mark.parametrize("frames", [1, 2000])
-async def test_full_disk(each_ffmpeg: str, frames: int) -> None:
+async def test_full_disk(ffmpeg: str, frames: int) -> None:
     """Also if FFmpeg writes so little that it only notices at the end."""
     with pytest.raises(FFmpegError, match=r"^FFmpeg failed.*No space left on device"):
-        async with Writer(FULL, SIZE, ffmpeg=each_ffmpeg, **LOSSLESS) as video:
+        async with Writer(FULL, SIZE, ffmpeg=ffmpeg, **LOSSLESS) as video:
             for number in range(frames):
                 await video.send(picture(number % 10))
 
@@ -142,12 +140,12 @@ def how_to_mount() -> str:
 
 @pytest.mark.parametrize("disk", SMALL_DISKS)
 async def test_disk_that_becomes_full(
-    each_ffmpeg: str, pretend: Callable[[str], str], tmp_path: Path, disk: str
+    ffmpeg: str, pretend: Callable[[str], str], tmp_path: Path, disk: str
 ) -> None:
     how = how_to_mount() if disk == "tmpfs" else ""
     folder = tmp_path / "disk"
     folder.mkdir()
-    program = SMALL_DISKS[disk].format(how=how, folder=folder, ffmpeg=each_ffmpeg)
+    program = SMALL_DISKS[disk].format(how=how, folder=folder, ffmpeg=ffmpeg)
     video = await Writer(folder / "a.mkv", SIZE, ffmpeg=pretend(program), **LOSSLESS)
     with azc.FramePool(video.layout.shape, slots=2) as pool:
         with pytest.raises(FFmpegError, match=FULL_DISK[disk]) as caught:
@@ -165,6 +163,7 @@ async def test_disk_that_becomes_full(
     assert pool.stats.free == 2
 
 
+@pytest.mark.every_loop
 async def test_every_waiting_sender_is_told(
     pretend: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -195,6 +194,7 @@ async def test_every_waiting_sender_is_told(
         await video.aclose()
 
 
+@pytest.mark.every_loop
 async def test_sender_in_a_thread_is_told() -> None:
     async with Writer(NULL, SIZE, options=BAD) as video:
         assert video._running
@@ -253,6 +253,7 @@ async def test_idle_writer_is_left_alone(ffmpeg: str) -> None:
     assert video.status.frames == 2
 
 
+@pytest.mark.slow
 async def test_busy_ffmpeg_is_left_alone(pretend: Callable[[str], str]) -> None:
     script = "i=0; while [ $i -lt 600000 ]; do i=$((i+1)); done; cat >/dev/null"
     async with Writer(NULL, (640, 480), ffmpeg=pretend(script), timeout=0.4) as video:
@@ -309,6 +310,7 @@ async def test_ffmpeg_that_says_very_much(pretend: Callable[[str], str]) -> None
 # ---- the end -----------------------------------------------------------------------
 
 
+@pytest.mark.every_loop
 async def test_abort(ffmpeg: str, tmp_path: Path) -> None:
     video = await Writer(tmp_path / "a.mkv", SIZE, ffmpeg=ffmpeg)
     await video.send(picture(0))
@@ -335,6 +337,7 @@ async def test_block_that_fails_leaves_a_file_to_play(
     assert len(await frames_of(path)) == 10
 
 
+@pytest.mark.every_loop
 async def test_block_that_is_cancelled(ffmpeg: str, tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     with anyio.CancelScope() as scope:
@@ -358,6 +361,7 @@ async def test_block_that_fails_while_ffmpeg_hangs(
     assert video.returncode == -signal.SIGTERM
 
 
+@pytest.mark.every_loop
 async def test_aclose_that_is_cancelled(pretend: Callable[[str], str]) -> None:
     video = await Writer(NULL, SIZE, ffmpeg=pretend("exec sleep 60"), timeout=None)
     with anyio.move_on_after(0.05) as scope:
@@ -366,6 +370,7 @@ async def test_aclose_that_is_cancelled(pretend: Callable[[str], str]) -> None:
     assert video.returncode == -signal.SIGTERM
 
 
+@pytest.mark.every_loop
 async def test_cancelled_before_the_start() -> None:
     with anyio.CancelScope() as scope:
         scope.cancel()
@@ -417,12 +422,19 @@ except (KeyboardInterrupt, asyncio.CancelledError):  # the latter before Python 
 """
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
-def test_ctrl_c(each_ffmpeg: str, tmp_path: Path, loop: str) -> None:
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "asyncio",
+        pytest.param("uvloop", marks=pytest.mark.slow),
+        pytest.param("trio", marks=pytest.mark.slow),
+    ],
+)
+def test_ctrl_c(ffmpeg: str, tmp_path: Path, loop: str) -> None:
     """The terminal sends it to all of the program's group; the file can be played."""
     path = tmp_path / "a.mp4"
     process = scripts.start(
-        INTERRUPTED, loop, each_ffmpeg, str(path), start_new_session=True
+        INTERRUPTED, loop, ffmpeg, str(path), start_new_session=True
     )
     assert process.stdout
     try:
@@ -467,14 +479,14 @@ async def kill_at_random(ffmpeg: str, seed: int) -> None:
     assert pool.stats.free == 2
 
 
-async def test_kills_at_random_frames(each_ffmpeg: str) -> None:
+async def test_kills_at_random_frames(ffmpeg: str) -> None:
     for seed in range(17):  # times 6: on each loop, with each FFmpeg
-        await kill_at_random(each_ffmpeg, seed)
+        await kill_at_random(ffmpeg, seed)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-async def test_thousand_kills(each_ffmpeg: str) -> None:
+async def test_thousand_kills(ffmpeg: str) -> None:
     """Of both FFmpegs on each of three loops: 1,020 in all."""
     for seed in range(170):
-        await kill_at_random(each_ffmpeg, seed)
+        await kill_at_random(ffmpeg, seed)

@@ -16,8 +16,9 @@ import anyio
 import ffmpegs
 import numpy as np
 import pytest
-from ffmpegs import each_ffmpeg, frames_of, pretend, quick_ffmpeg
+from ffmpegs import frames_of, quick_ffmpeg
 from flat_pictures import DRAWN, drawn
+from links import others_wait
 
 from aiozerocopy import FramePool
 from aiozerocopy.ffmpeg import FFmpegError, Writer, codecs, destination
@@ -31,11 +32,10 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.uint8]
 
-__all__ = ["each_ffmpeg", "pretend", "quick_ffmpeg"]
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+__all__ = ["quick_ffmpeg"]
+pytestmark = pytest.mark.anyio
 
 SD, HD = (640, 360), (1280, 720)
-only_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 
 async def film(path: Path, size: tuple[int, int], pix_fmt: str, **options: Any) -> None:
@@ -95,17 +95,18 @@ def error(given: NDArray[Any]) -> int:
 # ---- true colours ------------------------------------------------------------------
 
 
-@only_asyncio
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("size", [SD, HD], ids=str)
+@pytest.mark.parametrize(
+    "size", [SD, pytest.param(HD, marks=pytest.mark.slow)], ids=str
+)
 @pytest.mark.parametrize(
     "pix_fmt", ["rgb24", "rgba", "bgr24", "bgra", "yuv420p", "nv12"]
 )
 async def test_what_was_drawn_is_seen(
-    each_ffmpeg: str, tmp_path: Path, pix_fmt: str, size: tuple[int, int]
+    ffmpeg: str, tmp_path: Path, pix_fmt: str, size: tuple[int, int]
 ) -> None:
     path = tmp_path / "a.mp4"
-    options = {"quality": "high", "preset": "ultrafast", "ffmpeg": each_ffmpeg}
+    options = {"quality": "high", "preset": "ultrafast", "ffmpeg": ffmpeg}
     await film(path, size, pix_fmt, **options)
     assert error(seen(path, size)) <= 2
     told = facts(path)
@@ -115,14 +116,13 @@ async def test_what_was_drawn_is_seen(
         assert told[f"color_{name}"] == "bt709"
     mine = [
         np.frombuffer(frame, np.uint8).reshape(size[1], size[0], 3)
-        for frame in await frames_of(path, ffmpeg=each_ffmpeg)
+        for frame in await frames_of(path, ffmpeg=ffmpeg)
     ]
     assert (
         error(np.array([each[size[1] // 2, size[0] // 2] for each in mine[::2]])) <= 2
     )
 
 
-@only_asyncio
 async def test_table_of_the_page_about_colours(tmp_path: Path) -> None:
     """What was drawn, what `Writer` makes of it, and what FFmpeg does when not told."""
     page = Path(__file__).parents[2] / "docs" / "pages" / "colours.md"
@@ -145,17 +145,15 @@ async def test_table_of_the_page_about_colours(tmp_path: Path) -> None:
         assert np.abs(row.astype(int) - told).max() <= 2
 
 
-@only_asyncio
 @pytest.mark.parametrize("name", ["a.mov", "a.mkv", "a.ts", "a.webm", "a.flv", "a.gif"])
 async def test_every_container_has_the_colours(
-    each_ffmpeg: str, tmp_path: Path, name: str
+    ffmpeg: str, tmp_path: Path, name: str
 ) -> None:
     options = {} if name == "a.gif" else {"quality": "high"}
-    await film(tmp_path / name, (160, 90), "rgb24", ffmpeg=each_ffmpeg, **options)
+    await film(tmp_path / name, (160, 90), "rgb24", ffmpeg=ffmpeg, **options)
     assert error(seen(tmp_path / name, (160, 90))) <= 2
 
 
-@only_asyncio
 @pytest.mark.parametrize(
     ("pix_fmt", "options"),
     [
@@ -174,34 +172,30 @@ async def test_every_container_has_the_colours(
     ids=str,
 )
 async def test_other_ways_have_them_too(
-    each_ffmpeg: str, tmp_path: Path, pix_fmt: str, options: dict[str, Any]
+    ffmpeg: str, tmp_path: Path, pix_fmt: str, options: dict[str, Any]
 ) -> None:
     path = tmp_path / "a.mkv"
-    await film(path, (160, 90), pix_fmt, ffmpeg=each_ffmpeg, **options)
+    await film(path, (160, 90), pix_fmt, ffmpeg=ffmpeg, **options)
     assert error(seen(path, (160, 90))) <= 3  # mpeg4 and x265 are not that exact
 
 
-@only_asyncio
-async def test_grey_stays_what_it_is(each_ffmpeg: str, tmp_path: Path) -> None:
+async def test_grey_stays_what_it_is(ffmpeg: str, tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     async with Writer(
-        path, (64, 48), 30, "gray", quality="high", ffmpeg=each_ffmpeg
+        path, (64, 48), 30, "gray", quality="high", ffmpeg=ffmpeg
     ) as video:
         for number in range(0, 256, 5):
             await video.send(np.full((48, 64), number, np.uint8))
     shown = seen(path, (64, 48))[:, 0].astype(int)
     assert np.abs(shown - np.arange(0, 256, 10)).max() <= 2
-    grey = [frame[0] for frame in await frames_of(path, "gray", ffmpeg=each_ffmpeg)]
+    grey = [frame[0] for frame in await frames_of(path, "gray", ffmpeg=ffmpeg)]
     assert np.abs(np.array(grey) - np.arange(0, 256, 5)).max() <= 2
 
 
-@only_asyncio
-async def test_frames_of_full_range_by_their_name(
-    each_ffmpeg: str, tmp_path: Path
-) -> None:
+async def test_frames_of_full_range_by_their_name(ffmpeg: str, tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     async with Writer(
-        path, (64, 48), 30, "yuvj420p", quality="high", ffmpeg=each_ffmpeg
+        path, (64, 48), 30, "yuvj420p", quality="high", ffmpeg=ffmpeg
     ) as video:
         for colour in DRAWN:
             rgb = np.full((48, 64, 3), colour, np.uint8)
@@ -212,21 +206,19 @@ async def test_frames_of_full_range_by_their_name(
     assert facts(path)["color_range"] == "pc"
 
 
-@only_asyncio
-async def test_prores(each_ffmpeg: str, tmp_path: Path) -> None:
+async def test_prores(ffmpeg: str, tmp_path: Path) -> None:
     path = tmp_path / "a.mov"
-    await film(path, (160, 90), "rgb24", codec="prores", ffmpeg=each_ffmpeg)
+    await film(path, (160, 90), "rgb24", codec="prores", ffmpeg=ffmpeg)
     assert error(seen(path, (160, 90))) <= 3  # it has 10 bits, and is shown with 8
     assert facts(path)["codec_name"] == "prores"
 
 
-@only_asyncio
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.webm"])
-async def test_lossless_is(each_ffmpeg: str, tmp_path: Path, name: str) -> None:
+async def test_lossless_is(ffmpeg: str, tmp_path: Path, name: str) -> None:
     dice = np.random.default_rng(2)
     pictures = [dice.integers(0, 256, (48, 64, 3), np.uint8) for _ in range(5)]
     path = tmp_path / name
-    async with Writer(path, (64, 48), quality="lossless", ffmpeg=each_ffmpeg) as video:
+    async with Writer(path, (64, 48), quality="lossless", ffmpeg=ffmpeg) as video:
         for picture in pictures:
             await video.put(picture)
     assert await frames_of(path) == [picture.tobytes() for picture in pictures]
@@ -235,11 +227,10 @@ async def test_lossless_is(each_ffmpeg: str, tmp_path: Path, name: str) -> None:
     assert told["color_transfer"] == told["color_primaries"] == "bt709"
 
 
-@only_asyncio
-async def test_hdr_is_told(each_ffmpeg: str, tmp_path: Path) -> None:
+async def test_hdr_is_told(ffmpeg: str, tmp_path: Path) -> None:
     path = tmp_path / "a.mkv"
     colour = Colour("bt2020", primaries="bt2020", transfer="smpte2084")
-    await film(path, (160, 90), "rgb24", colour=colour, ffmpeg=each_ffmpeg)
+    await film(path, (160, 90), "rgb24", colour=colour, ffmpeg=ffmpeg)
     told = facts(path)
     assert told["color_space"] == "bt2020nc"
     assert told["color_transfer"] == "smpte2084"
@@ -249,34 +240,30 @@ async def test_hdr_is_told(each_ffmpeg: str, tmp_path: Path) -> None:
 # ---- playable ----------------------------------------------------------------------
 
 
-@only_asyncio
-async def test_odd_sizes_are_padded(each_ffmpeg: str, tmp_path: Path) -> None:
+async def test_odd_sizes_are_padded(ffmpeg: str, tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     with pytest.warns(UserWarning, match="padded to 162x92") as warned:
-        await film(path, (161, 91), "rgb24", ffmpeg=each_ffmpeg)
+        await film(path, (161, 91), "rgb24", ffmpeg=ffmpeg)
     assert len(warned) == 1
     assert warned[0].filename == __file__
     assert error(seen(path, (162, 92))) <= 2
 
 
-@only_asyncio
-async def test_index_is_in_front(each_ffmpeg: str, tmp_path: Path) -> None:
+async def test_index_is_in_front(ffmpeg: str, tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
-    await film(path, (160, 90), "rgb24", ffmpeg=each_ffmpeg)
+    await film(path, (160, 90), "rgb24", ffmpeg=ffmpeg)
     data = path.read_bytes()
     assert data.index(b"moov") < data.index(b"mdat")
     assert b"moof" not in data
     assert facts(path)["nb_frames"] == str(2 * len(DRAWN))
 
 
-@only_asyncio
 async def test_mapping_of_options(tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     await film(path, (160, 90), "rgb24", options={"crf": 35, "-pix_fmt": "yuv422p"})
     assert facts(path)["pix_fmt"] == "yuv422p"
 
 
-@only_asyncio
 async def test_name_of_a_binary_on_the_path(tmp_path: Path) -> None:
     async with Writer(tmp_path / "a.mp4", (64, 48), ffmpeg="ffmpeg") as video:
         await video.send(np.zeros((48, 64, 3), "u1"))
@@ -289,7 +276,6 @@ async def test_fractions_as_rates(tmp_path: Path) -> None:
     assert video.frames_written == 1
 
 
-@only_asyncio
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -328,7 +314,6 @@ def test_words_of_every_encoder(codec: str) -> None:
         assert codecs.chosen(codec, preset=preset).arguments
 
 
-@only_asyncio
 async def test_hardware_that_works_is_taken(
     pretend: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -401,13 +386,14 @@ def expected(numbers: Sequence[int]) -> list[int]:
     return [round(16 + number * 219 / 255) for number in numbers]
 
 
+@pytest.mark.every_loop
 async def test_order_of_the_calls_is_the_order_of_the_film(tmp_path: Path) -> None:
     path = tmp_path / "a.yuv"
     async with Writer([*RAW, path], (64, 48)) as video:
         async with anyio.create_task_group() as tasks:
             for number in range(0, 250, 5):
                 tasks.start_soon(video.put, numbered(number))
-                await anyio.wait_all_tasks_blocked()
+                await others_wait()
     assert luma_of(path, 50) == expected(range(0, 250, 5))
 
 
@@ -425,6 +411,7 @@ async def test_what_was_put_may_be_changed(tmp_path: Path) -> None:
     assert luma_of(path, 20) == expected(range(0, 200, 10))
 
 
+@pytest.mark.every_loop
 async def test_cancelled_while_it_waits_it_leaves_no_trace(tmp_path: Path) -> None:
     path = tmp_path / "a.yuv"
     async with Writer([*RAW, path], (64, 48)) as video:
@@ -490,6 +477,7 @@ async def test_wrong_frames_are_refused_and_the_film_goes_on(tmp_path: Path) -> 
     assert luma_of(path, 1) == expected([60])
 
 
+@pytest.mark.every_loop
 async def test_loop_is_free_meanwhile(tmp_path: Path) -> None:
     """Other tasks run while a picture is converted."""
     async with Writer([*RAW, tmp_path / "a.yuv"], (4096, 4096)) as video:
@@ -543,12 +531,12 @@ async def test_link_leads_to_the_film_as_before(tmp_path: Path) -> None:
     assert facts(tmp_path / "a.mp4")["nb_frames"] == "1"
 
 
-async def test_failed_one_leaves_nothing(each_ffmpeg: str, tmp_path: Path) -> None:
+async def test_failed_one_leaves_nothing(ffmpeg: str, tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     path.write_text("mine")
     with pytest.raises(FFmpegError, match="nothing is left of the film"):
         async with Writer(
-            path, (64, 48), options=["-c:v", "nonesuch"], ffmpeg=each_ffmpeg
+            path, (64, 48), options=["-c:v", "nonesuch"], ffmpeg=ffmpeg
         ) as video:
             while True:
                 await video.send(numbered(1))
@@ -557,9 +545,9 @@ async def test_failed_one_leaves_nothing(each_ffmpeg: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv"])
-async def test_no_frame_is_no_film(each_ffmpeg: str, tmp_path: Path, name: str) -> None:
+async def test_no_frame_is_no_film(ffmpeg: str, tmp_path: Path, name: str) -> None:
     with pytest.raises(FFmpegError, match="no frame was sent"):
-        async with Writer(tmp_path / name, (64, 48), ffmpeg=each_ffmpeg):
+        async with Writer(tmp_path / name, (64, 48), ffmpeg=ffmpeg):
             pass
     assert os.listdir(tmp_path) == []
 
@@ -573,6 +561,7 @@ async def test_ffmpeg_that_does_not_work(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["ffmpeg"]
 
 
+@pytest.mark.every_loop
 async def test_aborted_one_leaves_nothing(tmp_path: Path) -> None:
     video = await Writer(tmp_path / "a.mp4", (64, 48))
     await video.send(numbered(1))
@@ -592,6 +581,7 @@ async def test_exception_leaves_what_was_sent(tmp_path: Path, name: str) -> None
     assert len(await frames_of(tmp_path / name)) == 7
 
 
+@pytest.mark.every_loop
 async def test_cancelled_at_its_end_it_is_there(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -617,11 +607,11 @@ async def test_cancelled_at_its_end_it_is_there(
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.ts"])
 async def test_killed_one_leaves_what_plays(
-    each_ffmpeg: str, tmp_path: Path, name: str
+    ffmpeg: str, tmp_path: Path, name: str
 ) -> None:
     """As much of it as had left FFmpeg."""
     options = ["-g", "5", "-flush_packets", "1"]
-    words: dict[str, Any] = {"preset": "ultrafast", "ffmpeg": each_ffmpeg}
+    words: dict[str, Any] = {"preset": "ultrafast", "ffmpeg": ffmpeg}
     dice = np.random.default_rng(1)
     with pytest.raises(FFmpegError, match=r"has the first \d+ frames") as raised:
         async with Writer(
@@ -638,8 +628,7 @@ async def test_killed_one_leaves_what_plays(
     assert len(await frames_of(tmp_path / name)) == video.frames_written
 
 
-@only_asyncio
-async def test_full_disk_leaves_what_plays(each_ffmpeg: str, tmp_path: Path) -> None:
+async def test_full_disk_leaves_what_plays(ffmpeg: str, tmp_path: Path) -> None:
     """The limit of a file's size stands for it: EFBIG, where a disk says ENOSPC."""
     code = """
     import anyio, sys
@@ -667,7 +656,7 @@ async def test_full_disk_leaves_what_plays(each_ffmpeg: str, tmp_path: Path) -> 
     done = await anyio.run_process(
         [
             *("sh", "-c", limited, "sh", sys.executable, "-c", textwrap.dedent(code)),
-            *(str(path), each_ffmpeg),
+            *(str(path), ffmpeg),
         ],
         check=False,
     )

@@ -12,8 +12,6 @@ import anyio
 import numpy as np
 import pytest
 from ffmpegs import NULL, SIZE
-from ffmpegs import each_ffmpeg as each_ffmpeg
-from ffmpegs import ffmpeg as ffmpeg
 
 from aiozerocopy.ffmpeg import Writer
 from aiozerocopy.ffmpeg.layouts import frame_layout
@@ -63,17 +61,17 @@ def taken(
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("size", [(64, 48), (17, 13)], ids=str)
 def test_frame_has_as_many_bytes_as_ffmpeg_takes(
-    each_ffmpeg: str, size: tuple[int, int], tmp_path: Path
+    ffmpeg: str, size: tuple[int, int], tmp_path: Path
 ) -> None:
-    names = [name for name, flags in formats(each_ffmpeg).items() if "H" not in flags]
+    names = [name for name, flags in formats(ffmpeg).items() if "H" not in flags]
     assert len(names) > 150
     nbytes = {}
     for name in names:
-        layout = anyio.run(frame_layout, name, size, each_ffmpeg)
+        layout = anyio.run(frame_layout, name, size, ffmpeg)
         assert np.empty(layout.shape, layout.dtype).nbytes == layout.nbytes
         nbytes[name] = layout.nbytes
     files = {name: n * FRAMES for name, n in nbytes.items()}
-    assert taken(each_ffmpeg, files, size, tmp_path) == {
+    assert taken(ffmpeg, files, size, tmp_path) == {
         name: [n] * FRAMES for name, n in nbytes.items()
     }
 

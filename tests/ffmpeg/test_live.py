@@ -18,8 +18,6 @@ import ffmpegs
 import numpy as np
 import pytest
 from ffmpegs import HEIGHT, SIZE, WIDTH, free_port, is_gone, is_listening
-from ffmpegs import each_ffmpeg as each_ffmpeg
-from ffmpegs import ffmpeg as ffmpeg
 from links import linux_only, until
 
 from aiozerocopy.ffmpeg import FFmpegError, Reader, Writer
@@ -131,16 +129,16 @@ async def test_frames_arrive_and_a_receivers_end_is_told(
     assert is_gone(video._running.process.pid)  # type: ignore[union-attr]
 
 
-async def test_rtmp_to_the_last_frame(each_ffmpeg: str) -> None:
+async def test_rtmp_to_the_last_frame(ffmpeg: str) -> None:
     """The sender's end is the end of the stream; nothing of it is lost."""
-    ffmpegs.need_protocol(each_ffmpeg, "rtmp")
+    ffmpegs.need_protocol(ffmpeg, "rtmp")
     protocol = PROTOCOLS["rtmp"]
     port = free_port(protocol.kind)
     source = [word.format(port) for word in [*AT_ONCE, *protocol.receives]]
     numbers: list[int] = []
 
     async def receive() -> None:
-        async with Reader(source, "gray", ffmpeg=each_ffmpeg) as video:
+        async with Reader(source, "gray", ffmpeg=ffmpeg) as video:
             async for frame in video:
                 with frame:
                     numbers.append(number_of(frame.array))
@@ -148,7 +146,7 @@ async def test_rtmp_to_the_last_frame(each_ffmpeg: str) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(receive)
         await until(lambda: is_listening(port, protocol.kind))
-        async with new_writer(["-f", "flv", _RTMP.format(port)], each_ffmpeg) as video:
+        async with new_writer(["-f", "flv", _RTMP.format(port)], ffmpeg) as video:
             for number in range(50):
                 await video.send(plain(number))
     assert video.status.frames == 50

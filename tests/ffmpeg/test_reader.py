@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import numpy as np
 import pytest
-from ffmpegs import each_ffmpeg as each_ffmpeg
-from ffmpegs import ffmpeg as ffmpeg
 from ffmpegs import frames_of, needed
-from ffmpegs import pretend as pretend
 from ffmpegs import quick_ffmpeg as quick_ffmpeg
 from gates import Gate
 from links import until
@@ -35,7 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 SIZE = WIDTH, HEIGHT = 64, 48
 LARGE = (640, 480)  # too large to be received in the loop's thread
@@ -137,14 +134,14 @@ def test_colours_are_what_the_film_says(
     tags: str,
     matrix: str,
     full: bool,
-    each_ffmpeg: str,
+    ffmpeg: str,
     tmp_path: Path,
 ) -> None:
     pictures = [flat(colour, size) for colour in COLOURS]
     path = make_film(tmp_path / "a.mkv", pictures=pictures, size=size, tags=tags)
 
     async def read() -> list[NDArray[Any]]:
-        async with Reader(path, copy=True, convert=convert, ffmpeg=each_ffmpeg) as film:
+        async with Reader(path, copy=True, convert=convert, ffmpeg=ffmpeg) as film:
             assert (film._converter is None) == (convert == "ffmpeg")
             return [frame async for frame in film]
 
@@ -156,11 +153,11 @@ def test_colours_are_what_the_film_says(
         assert np.abs(frame[0, 0] - exact(colour, matrix, full)).max() <= close
 
 
-async def test_jpeg_has_full_range(each_ffmpeg: str, tmp_path: Path) -> None:
+async def test_jpeg_has_full_range(ffmpeg: str, tmp_path: Path) -> None:
     options = ["-pix_fmt", "yuvj420p", "-c:v", "mjpeg", "-q:v", "1"]
     pictures = [flat(COLOURS[4])]
     path = make_film(tmp_path / "a.mkv", *options, pictures=pictures, tags="range=pc")
-    async with Reader(path, ffmpeg=each_ffmpeg) as film:
+    async with Reader(path, ffmpeg=ffmpeg) as film:
         assert film._converter
         with await film.receive() as frame:
             expected = exact(COLOURS[4], "bt601", full=True)
@@ -170,11 +167,11 @@ async def test_jpeg_has_full_range(each_ffmpeg: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("filters", [[], ["-vf", "hflip"]], ids=str)
 @pytest.mark.parametrize("more", [{"size": (640, 24)}, {"pix_fmt": "gbrp"}], ids=str)
 def test_ffmpeg_is_told_what_an_untagged_film_is(
-    filters: list[str], more: dict[str, Any], each_ffmpeg: str, tmp_path: Path
+    filters: list[str], more: dict[str, Any], ffmpeg: str, tmp_path: Path
 ) -> None:
     """What is HD stays so when it is scaled down, and for other formats too."""
     path = make_film(tmp_path / "a.mkv", pictures=[flat(COLOURS[0], HD)], size=HD)
-    more = {"options": filters, "ffmpeg": each_ffmpeg, **more}
+    more = {"options": filters, "ffmpeg": ffmpeg, **more}
     frame = np.frombuffer(
         anyio.run(functools.partial(frames_of, path, **more))[0], "u1"
     )
@@ -235,11 +232,11 @@ async def test_films_that_we_convert(
     assert (ours, far <= 3) == (is_converted, True)
 
 
-async def test_odd_sizes(each_ffmpeg: str, tmp_path: Path) -> None:
+async def test_odd_sizes(ffmpeg: str, tmp_path: Path) -> None:
     for size in ((63, 47), (17, 24), (32, 15)):
         pictures = [flat(colour, size) for colour in COLOURS]
         path = make_film(tmp_path / f"{size}.mkv", pictures=pictures, size=size)
-        async with Reader(path, copy=True, ffmpeg=each_ffmpeg) as film:
+        async with Reader(path, copy=True, ffmpeg=ffmpeg) as film:
             assert film._converter
             assert film.size == size
             for colour in COLOURS:
@@ -329,6 +326,7 @@ async def test_planes_that_end_too_early(
             await film.receive()
 
 
+@pytest.mark.every_loop
 @pytest.mark.parametrize("rest", ["", "FRAME\\n%03d"], ids=["after", "inside"])
 async def test_cancel_at_the_end_hides_no_failure(
     pretend_film: Callable[[str], Reader], tmp_path: Path, rest: str
@@ -492,11 +490,13 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     gate.open()
 
 
-async def test_frames_come_in_order(each_ffmpeg: str, tmp_path: Path) -> None:
-    frames = await frames_of(numbered(tmp_path / "a.mkv"), ffmpeg=each_ffmpeg)
+@pytest.mark.every_loop
+async def test_frames_come_in_order(ffmpeg: str, tmp_path: Path) -> None:
+    frames = await frames_of(numbered(tmp_path / "a.mkv"), ffmpeg=ffmpeg)
     assert numbers(frames) == list(range(30))
 
 
+@pytest.mark.every_loop
 async def test_cancelled_receives_lose_nothing(tmp_path: Path) -> None:
     frames: list[bytes] = []
     async with Reader(numbered(tmp_path / "a.mkv")) as film:
@@ -507,6 +507,7 @@ async def test_cancelled_receives_lose_nothing(tmp_path: Path) -> None:
     assert numbers(frames) == list(range(30))
 
 
+@pytest.mark.every_loop
 async def test_cancel_waits_for_no_conversion(gate: Gate, tmp_path: Path) -> None:
     async with Reader(numbered(tmp_path / "a.mkv", 3, LARGE), slots=2) as film:
         async with anyio.create_task_group() as tasks:
@@ -525,6 +526,7 @@ async def test_cancel_waits_for_no_conversion(gate: Gate, tmp_path: Path) -> Non
     assert numbers(frames) == [0, 1, 2]
 
 
+@pytest.mark.every_loop
 async def test_closed_while_it_converts(gate: Gate, tmp_path: Path) -> None:
     film = await Reader(numbered(tmp_path / "a.mkv", 3, LARGE))
     pool = film.pool
@@ -546,6 +548,7 @@ async def test_closed_while_it_converts(gate: Gate, tmp_path: Path) -> None:
     assert pool.stats.free == 3
 
 
+@pytest.mark.every_loop
 async def test_next_frame_comes_while_the_last_is_looked_at(tmp_path: Path) -> None:
     async with Reader(numbered(tmp_path / "a.mkv", 2, LARGE)) as film:
         assert film.pool
@@ -572,6 +575,7 @@ async def test_no_frame_of_a_shared_pool_comes_ahead(tmp_path: Path) -> None:
     pool.close()
 
 
+@pytest.mark.every_loop
 async def test_one_task_at_a_time(gate: Gate, tmp_path: Path) -> None:
     async with Reader(numbered(tmp_path / "a.mkv", 3, LARGE)) as film:
         async with anyio.create_task_group() as tasks:
@@ -668,11 +672,11 @@ async def test_deep_frames_to_keep(tmp_path: Path) -> None:
     ids=str,
 )
 async def test_part_of_a_film(
-    part: dict[str, Any], expected: range, each_ffmpeg: str, tmp_path: Path
+    part: dict[str, Any], expected: range, ffmpeg: str, tmp_path: Path
 ) -> None:
     path = numbered(tmp_path / "a.mkv")
     for source in (path, ["-i", str(path)]):
-        frames = await frames_of(source, ffmpeg=each_ffmpeg, **part)
+        frames = await frames_of(source, ffmpeg=ffmpeg, **part)
         assert numbers(frames) == list(expected)
 
 

@@ -262,6 +262,7 @@ async def be_hit(
     return scene.complaints, lines.seen
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.filterwarnings("ignore:unclosed")
 @pytest.mark.timeout(60)
@@ -322,7 +323,11 @@ def cycle(*objects):
         kept = error
 """
 
-every_loop = pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
+SLOW = pytest.mark.slow
+every_loop = pytest.mark.parametrize(
+    "loop",
+    ["asyncio", pytest.param("uvloop", marks=SLOW), pytest.param("trio", marks=SLOW)],
+)
 
 
 def program(code: str, *arguments: str) -> tuple[str, str]:

@@ -144,6 +144,7 @@ async def test_answers_come_in_any_order(tmp_path: Path) -> None:
             assert [call.done for call in calls.values()] == [True] * 20
 
 
+@pytest.mark.slow
 async def test_many_calls_through_small_rings(tmp_path: Path) -> None:
     """More than fit into either."""
     count = 500

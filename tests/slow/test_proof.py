@@ -47,6 +47,7 @@ def verdicts(found: dict[str, Any]) -> dict[str, str]:
 # ---- running ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_figures_of_all_are_gathered(tmp_path: Path) -> None:
     text = "import sys; sys.path.insert(0, 'support'); import figures as f\n"
     text += "f.count('kills', 2); f.count('kills', 3); f.worst('gap', 7, 'ms')\n"
@@ -59,6 +60,7 @@ def test_figures_of_all_are_gathered(tmp_path: Path) -> None:
     assert not results.succeeded(found)
 
 
+@pytest.mark.slow
 def test_reports_of_pytest_are_read(tmp_path: Path) -> None:
     file = tmp_path / "test_it.py"
     file.write_text(
@@ -82,6 +84,7 @@ def test_reports_of_pytest_are_read(tmp_path: Path) -> None:
     assert zeros == {"wrong bytes": 1, "leaks": 0, "busy loops": 0, "hangs": 1}
 
 
+@pytest.mark.slow
 def test_slice_that_hangs_is_ended_with_all_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +103,7 @@ def test_slice_that_hangs_is_ended_with_all_its_children(
     assert time.monotonic() - began < 60  # and not 100
 
 
+@pytest.mark.slow
 def test_two_beside_each_other_then_those_alone(tmp_path: Path) -> None:
     book = tmp_path / "book"
     text = f"""
@@ -145,6 +149,7 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_all(tmp_path: Path) -> None:
     with start(tmp_path, "races", "contract") as process:
         assert process.stdout is not None
@@ -156,6 +161,7 @@ def test_ctrl_c_ends_all(tmp_path: Path) -> None:
     assert not [*started_by(tmp_path / "races"), *started_by(tmp_path / "contract")]
 
 
+@pytest.mark.slow
 def test_unknown_slice_is_refused(tmp_path: Path) -> None:
     with start(tmp_path, "races, nonsense") as process:
         said, _ = process.communicate()
@@ -236,6 +242,7 @@ def test_pictures_are_drawn_from_its_results() -> None:
     assert there == wanted
 
 
+@pytest.mark.slow
 def test_page_can_be_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

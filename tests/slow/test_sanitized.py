@@ -36,7 +36,7 @@ LEFT_OUT_OF_ALL = (
     *("bench/*", "web/test_floods", "slow/test_churn", "slow/test_soak"),
     "slow/test_crowds",
     # or other programs would have to bear with the sanitizer.
-    *("web/test_browser*", "commands/test_render", "dask/*", "web/test_asgi_servers"),
+    *("web/test_browser*", "commands/test_render", "dask/*", "web/test_viewer"),
     "transport/test_real_programs",
 )
 CHOSEN = "not trio and not uvloop and not tcp"

@@ -12,10 +12,17 @@ import shutil
 import subprocess
 import tempfile
 import time
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import anyio
+import anyio.to_thread
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+    from aiozerocopy.broadcast import Broadcast
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PATIENCE = 15.0
@@ -234,3 +241,52 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+class Page:
+    """The page in the browser, for tasks."""
+
+    def __init__(self, browser: Browser) -> None:
+        self.browser = browser
+
+    async def do(self, call: Callable[..., Any], *args: Any) -> Any:
+        return await anyio.to_thread.run_sync(partial(call, *args))
+
+    async def open(self, url: str) -> None:
+        await self.do(self.browser.open, url)
+
+    async def until(self, condition: str) -> Any:
+        return await self.do(self.browser.wait_until, condition)
+
+    async def tell(self, expression: str) -> Any:
+        return await self.do(self.browser.evaluate, expression)
+
+    async def says(self, state: str) -> str:
+        """What it says once it is in this state, in words that are to be seen."""
+        # (in one look, as it may soon be in another state)
+        is_there = f"document.body.dataset.state === '{state}'"
+        [text] = await self.until(
+            f"{is_there} && [document.getElementById('notice').innerText]"
+        )
+        assert isinstance(text, str)
+        return text
+
+
+@asynccontextmanager
+async def publishing(
+    hub: Broadcast,
+    picture: Any,
+    pixel_format: str = "",
+) -> AsyncIterator[None]:
+    """Publish 30 frames a second: always this picture, or what it makes of a number."""
+
+    async def publish() -> None:
+        while True:
+            frame = picture(hub.sequence) if callable(picture) else picture
+            await hub.publish(frame, pixel_format=pixel_format)
+            await anyio.sleep(1 / 30)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(publish)
+        yield
+        tasks.cancel_scope.cancel()

@@ -50,16 +50,17 @@ def quick_ffmpeg(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(params=["path", "packaged"])
-def each_ffmpeg(request: pytest.FixtureRequest) -> str:
+# One is enough for the quick tests: the one that starts faster, if it is there.
+_SLOW = pytest.mark.slow if FOUND["packaged"] else ()
+
+
+_EACH = [pytest.param("path", marks=_SLOW), "packaged"]
+
+
+@pytest.fixture(params=_EACH)
+def ffmpeg(request: pytest.FixtureRequest) -> str:
     """The FFmpeg on PATH, and that of imageio-ffmpeg."""
     return needed(request.param)
-
-
-@pytest.fixture
-def ffmpeg(anyio_backend: tuple[str, dict[str, Any]]) -> str:
-    """One of them on some loops, the other on the others."""
-    return needed("path" if anyio_backend[1].get("use_uvloop") else "packaged")
 
 
 def needed(name: str) -> str:

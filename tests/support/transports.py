@@ -19,13 +19,10 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    """Transports are asyncio's: not for trio."""
-    if request.param == "uvloop":
-        pytest.importorskip("uvloop")
-        return "asyncio", {"use_uvloop": True}
-    return "asyncio", {"debug": True}
+# Transports are asyncio's: not for trio.
+both_loops = pytest.mark.parametrize(
+    "anyio_backend", ["asyncio", "uvloop"], indirect=True
+)
 
 
 class Recorder(asyncio.Protocol):

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 pytestmark = linux_only
 
-every_loop = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+every_loop = pytest.mark.parametrize(
+    "loop", ["asyncio", pytest.param("uvloop", marks=pytest.mark.slow)]
+)
 
 # What a child does, in the middle of the parent's work, before os._exit.
 CHILDREN = {

@@ -20,7 +20,7 @@ from aiozerocopy.transport import SocketTransport, TLSTransport
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 BIG = 3 << 20
 HOST = "127.0.0.1"

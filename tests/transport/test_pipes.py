@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from links import BIG, until
 from oracle import payload
-from transports import Recorder, anyio_backend, opened
+from transports import Recorder, both_loops, opened
 
 from aiozerocopy import transport as azt
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["anyio_backend"]
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 
 def pipe() -> tuple[Any, Any]:
@@ -31,6 +30,7 @@ def pipe() -> tuple[Any, Any]:
 # ---- pipes --------------------------------------------------------------------------
 
 
+@both_loops
 async def test_from_one_end_of_a_pipe_to_the_other() -> None:
     reader, writer = pipe()
     source, received = await azt.connect_read_pipe(Recorder, reader)
@@ -62,6 +62,7 @@ async def test_the_reader_leaves() -> None:
         await transport.drained()
 
 
+@both_loops
 async def test_the_reader_leaves_while_much_is_queued() -> None:
     reader, writer = pipe()
     transport, protocol = await azt.connect_write_pipe(Recorder, writer)
@@ -123,6 +124,7 @@ def film(tmp_path: Path) -> Path:
     return path
 
 
+@both_loops
 async def test_sendfile_in_order_with_writes(film: Path) -> None:
     async with opened() as end:
         end.transport.write(bytes(BIG))
@@ -166,6 +168,7 @@ async def test_sendfile_then_close(film: Path) -> None:
         assert await end.protocol.lost is None
 
 
+@both_loops
 async def test_the_peer_leaves_during_sendfile(film: Path) -> None:
     async with opened() as end:
         with film.open("rb") as file:

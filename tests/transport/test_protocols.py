@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from links import BIG, others_wait, until
 from oracle import message, payload, poison
-from transports import HOST, Filler, Recorder, anyio_backend, opened
+from transports import HOST, Filler, Recorder, both_loops, opened
 
 from aiozerocopy import transport as azt
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["anyio_backend"]
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 # ---- the order of things ------------------------------------------------------------
 
 
+@both_loops
 async def test_echo_and_the_order_of_calls() -> None:
     class Echo(Recorder):
         def data_received(self, data: bytes) -> None:
@@ -154,6 +154,7 @@ async def test_a_buffer_is_borrowed_until_drained() -> None:
         await until(lambda: end.protocol.events == ["made", "pause", "resume"])
 
 
+@both_loops
 async def test_reuse_after_drain_never_corrupts() -> None:
     """What asyncio (from 3.12 on) and uvloop fail: below the mark it is not out."""
     ours, peer = socket.socketpair()
@@ -249,6 +250,7 @@ async def test_strided_memory_is_refused() -> None:
             end.transport.write(memoryview(bytes(20_000))[::2])
 
 
+@both_loops
 async def test_write_eof_comes_after_all_else() -> None:
     async with opened(lambda: Recorder(keep_open=True)) as end:
         end.transport.write(bytes(BIG))
@@ -263,6 +265,7 @@ async def test_write_eof_comes_after_all_else() -> None:
         await until(lambda: end.protocol.data == b"answer")
 
 
+@both_loops
 async def test_close_flushes() -> None:
     async with opened() as end:
         end.transport.write(bytearray(BIG))
@@ -277,6 +280,7 @@ async def test_close_flushes() -> None:
 # ---- reading ------------------------------------------------------------------------
 
 
+@both_loops
 async def test_pause_and_resume_reading() -> None:
     async with opened() as end:
         assert end.transport.is_reading()
@@ -305,6 +309,7 @@ async def test_paused_from_the_beginning() -> None:
         await until(lambda: end.protocol.data == b"early")
 
 
+@both_loops
 async def test_paused_while_much_comes() -> None:
     """Not more than what was on its way is told after pause_reading."""
 
@@ -330,6 +335,7 @@ async def test_paused_while_much_comes() -> None:
             end.transport.resume_reading()
 
 
+@both_loops
 async def test_buffered_protocol() -> None:
     async with opened(Filler) as end:
         data = bytes(payload(3, 10_000))
@@ -363,6 +369,7 @@ async def test_the_protocol_may_change() -> None:
         await until(lambda: end.protocol.data == b"onethree")
 
 
+@both_loops
 @pytest.mark.parametrize("keep_open", [True, False])
 async def test_half_close(keep_open: bool) -> None:
     async with opened(lambda: Recorder(keep_open)) as end:
@@ -381,6 +388,7 @@ async def test_half_close(keep_open: bool) -> None:
 # ---- its ends -----------------------------------------------------------------------
 
 
+@both_loops
 async def test_reset_of_an_idle_connection() -> None:
     async with opened(tcp=True) as end:
         end.reset()
@@ -390,6 +398,7 @@ async def test_reset_of_an_idle_connection() -> None:
             await end.transport.drained()
 
 
+@both_loops
 async def test_reset_right_after_something_came() -> None:
     """The loop tells of both at once."""
     async with opened(tcp=True) as end:
@@ -398,6 +407,7 @@ async def test_reset_right_after_something_came() -> None:
         assert isinstance(await end.protocol.lost, ConnectionResetError)
 
 
+@both_loops
 @pytest.mark.parametrize("tcp", [True, False])
 async def test_the_peer_goes_while_much_is_queued(tcp: bool) -> None:
     data = bytearray(8 * BIG)
@@ -415,6 +425,7 @@ async def test_the_peer_goes_while_much_is_queued(tcp: bool) -> None:
     assert end.protocol.events.count("lost") == 1
 
 
+@both_loops
 async def test_abort_while_writing() -> None:
     data = message(1, 0, BIG)
     sent = bytes(data)
@@ -431,6 +442,7 @@ async def test_abort_while_writing() -> None:
         assert sent.startswith(await end.read_all())
 
 
+@both_loops
 async def test_abort_wakes_the_drain_of_a_writer() -> None:
     ours, peer = socket.socketpair()
     with peer:
@@ -481,6 +493,7 @@ async def test_a_protocol_that_raises_is_reported(call: str) -> None:
     assert told[0]["transport"] is end.transport
 
 
+@both_loops
 async def test_connection_made_that_raises() -> None:
     class Faulty(Recorder):
         def connection_made(self, transport: Any) -> None:
@@ -501,6 +514,7 @@ async def test_connection_made_that_raises() -> None:
         assert peer.recv(1) == b""
 
 
+@both_loops
 async def test_a_connection_that_is_cancelled_at_its_start() -> None:
     ours, peer = socket.socketpair()
     with peer:
@@ -536,6 +550,7 @@ async def test_one_that_is_dropped_warns_and_closes() -> None:
 # ---- servers ------------------------------------------------------------------------
 
 
+@both_loops
 async def test_a_server_and_its_clients() -> None:
     served: list[Recorder] = []
 
@@ -577,6 +592,7 @@ async def test_abort_clients() -> None:
         assert await protocol.lost is None
 
 
+@both_loops
 async def test_serve_forever() -> None:
     server = await azt.create_server(Recorder, HOST, 0, start_serving=False)
     task = asyncio.ensure_future(server.serve_forever())
@@ -629,6 +645,7 @@ class Exhausted:
         return getattr(self._sock, name)
 
 
+@both_loops
 async def test_no_fds_for_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, each: told.append(each))
@@ -663,6 +680,7 @@ async def test_a_server_over_a_given_socket() -> None:
     assert sock.fileno() == -1
 
 
+@both_loops
 async def test_unix(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     server = await azt.create_unix_server(Recorder, path, cleanup_socket=True)
@@ -754,6 +772,7 @@ async def test_all_errors() -> None:
         assert [type(error) for error in errors] == [ConnectionRefusedError]
 
 
+@both_loops
 async def test_interleaved() -> None:
     from aiozerocopy.transport.connections import _interleaved
 
@@ -767,6 +786,7 @@ async def test_interleaved() -> None:
 # ---- streams ------------------------------------------------------------------------
 
 
+@both_loops
 async def test_streams() -> None:
     async def shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from links import others_wait, until
 from oracle import payload
-from transports import End, Recorder, anyio_backend, opened
+from transports import End, Recorder, both_loops, opened
 
 from aiozerocopy import transport as azt
 from aiozerocopy.transport import readiness, reading
@@ -22,9 +22,8 @@ from aiozerocopy.transport.reading import LITTLE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["anyio_backend"]
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 MUCH = 1 << 20
 
@@ -55,6 +54,7 @@ def has(end: End, data: bytes) -> Callable[[], bool]:
     return lambda: bool(end.protocol.data == data)
 
 
+@both_loops
 async def test_what_comes_takes_no_turn_more(ears: Ears) -> None:
     async with opened(tcp=True) as end:
         for number in range(1, 20):
@@ -86,6 +86,7 @@ async def test_a_read_that_is_full_is_followed_by_another(
         assert len(end.protocol.data) == told
 
 
+@both_loops
 async def test_much_and_then_a_reset() -> None:
     """All that the kernel has kept is told, then the end."""
     async with opened(tcp=True) as end:
@@ -113,6 +114,7 @@ async def test_reset_while_it_is_paused(something: bytes, ears: Ears) -> None:
         assert end.protocol.data == something
 
 
+@both_loops
 async def test_nothing_turns_after_the_end_of_what_comes(ears: Ears) -> None:
     """The peer has gone, and the protocol wants to keep its side open."""
     async with opened(lambda: Recorder(keep_open=True)) as end:
@@ -141,6 +143,7 @@ async def test_an_error_that_passes() -> None:
         await until(lambda: end.protocol.data == b"during and after")
 
 
+@both_loops
 async def test_numbers_that_are_used_again() -> None:
     for _ in range(5):
         async with opened(tcp=True) as end:

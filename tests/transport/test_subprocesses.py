@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 from links import BIG, until
 from oracle import payload
-from transports import anyio_backend
+from transports import both_loops
 
 from aiozerocopy import transport as azt
 
-__all__ = ["anyio_backend"]
-
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 CAT = (
     sys.executable,
@@ -53,6 +51,7 @@ class Recorder(asyncio.SubprocessProtocol):
         self.lost.set_result(exc)
 
 
+@both_loops
 async def test_from_its_start_to_its_end() -> None:
     transport, protocol = await azt.subprocess_exec(
         Recorder, "sh", "-c", "read line; echo got $line; echo bad >&2; exit 3"
@@ -73,6 +72,7 @@ async def test_from_its_start_to_its_end() -> None:
     transport.close()
 
 
+@both_loops
 async def test_much_through_it_and_back() -> None:
     data = bytes(payload(3, 3 * BIG))
     process = await azt.create_subprocess_exec(*CAT, stdin=PIPE, stdout=PIPE)
@@ -99,6 +99,7 @@ async def test_shell() -> None:
     assert protocol.data[1] == b"23\n"
 
 
+@both_loops
 async def test_close_kills() -> None:
     transport, protocol = await azt.subprocess_exec(Recorder, "sleep", "60")
     assert "running" in repr(transport)
@@ -117,6 +118,7 @@ async def test_signals() -> None:
     assert transport.get_returncode() == -signal.SIGTERM
 
 
+@both_loops
 async def test_without_pidfds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "pidfd_open", raising=False)
     transport, protocol = await azt.subprocess_exec(Recorder, "true")

@@ -12,7 +12,7 @@ from links import until
 from oracle import POISON, assert_prefix, assert_same, payload, poison
 from tls_ends import BufferedNotes, Contexts, Ends, quiet
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 BIG = 3 << 20  # more than any wire holds
 

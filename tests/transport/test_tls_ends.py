@@ -17,7 +17,7 @@ from aiozerocopy.transport.tls_options import TLSOptions, for_client, for_server
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 BIG = 3 << 20  # more than any wire holds
 

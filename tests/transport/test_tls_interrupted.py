@@ -16,7 +16,7 @@ from oracle import assert_prefix, payload
 from tls_ends import Contexts, Ends, quiet, sockets
 from wires import pair
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 SIZE = 600_000  # three pieces
 TIMES = 2  # that a line is reached, of which each is hit

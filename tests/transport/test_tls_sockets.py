@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy.transport.tls import TLSTransport
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 BIG = 4 << 20
 

@@ -4,66 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
-import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
-import numpy as np
 import pytest
-
-pytest.importorskip("h11")
-pytest.importorskip("wsproto")
-
 from asgi_server import HTTP, WEBSOCKET, Call, calling
 from interruption import Interruption, Lines, Place, shown
 from links import others_wait, until
+from web_client import needs_jpeg, number_of, picture
 
 from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
-from aiozerocopy.web import h264, jpeg, request
-from aiozerocopy.web import pixels as pictures
+from aiozerocopy.web import jpeg, request
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+pytestmark = pytest.mark.anyio
 
-    from numpy.typing import NDArray
-
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
-
-HEADER = struct.Struct("<BBBBIIIQq")
 SAYS_WHY: dict[str, Any] = {"extensions": {"websocket.http.response": {}}}
 
-one_loop = pytest.mark.parametrize("anyio_backend", ["asyncio"])
-needs_ffmpeg = pytest.mark.skipif(h264.ffmpeg_if_any() is None, reason="needs FFmpeg")
-needs_jpeg = pytest.mark.skipif(
-    jpeg.find_compressor() is None, reason="needs simplejpeg or Pillow"
-)
 
-
-@pytest.fixture
-async def hub() -> AsyncIterator[Broadcast]:
-    async with Broadcast() as hub:
-        yield hub
-
-
-def picture(number: int = 0) -> NDArray[np.uint8]:
-    return np.full((48, 64, 3), number, np.uint8)
-
-
-def number_of(message: bytes) -> int:
-    """Of a frame that is as it was published."""
-    header, pixels = HEADER.unpack(message[:32]), message[32:]
-    assert header[:2] == (1, pictures.PIXELS)
-    number: int = header[7]
-    assert pixels == picture(number).tobytes()
-    return number
+def kind_of(app: web.WebApp, path: str) -> dict[str, Any]:
+    if path not in app._modes.routes:
+        pytest.skip("needs a package or FFmpeg")
+    return HTTP if path == "/stream.mjpg" else WEBSOCKET
 
 
 # ---- answers ---------------------------------------------------------------------
 
 
-@one_loop
 @pytest.mark.parametrize(
     ("root", "prefix"),
     [
@@ -94,7 +61,6 @@ async def test_pages_wherever_it_is_mounted(
     assert other.status == 404
 
 
-@one_loop
 @pytest.mark.parametrize(
     ("root", "path", "location"),
     [
@@ -112,7 +78,6 @@ async def test_its_place_without_the_slash(
     assert (call.status, call.headers["location"]) == (307, location)
 
 
-@one_loop
 async def test_its_place_beside_others(hub: Broadcast) -> None:
     """As hypercorn mounts applications of any framework."""
     middleware = pytest.importorskip("hypercorn.middleware")
@@ -122,139 +87,40 @@ async def test_its_place_beside_others(hub: Broadcast) -> None:
         assert call.status == status
 
 
-@one_loop
-@pytest.mark.parametrize(
-    ("path", "fields", "more", "status"),
-    [
-        ("/nothing", {}, {}, 404),
-        ("/", {}, {"method": "POST"}, 405),
-        ("/", {"content-length": "5"}, {}, 413),
-        ("/?" + "a=1&" * 99, {}, {}, 400),
-        ("/raw", {}, {}, 426),
-        ("/raw", {"upgrade": "websocket"}, {}, 426),
-        ("/", {"host": "evil.example"}, {}, 403),
-        ("/", {"host": "192.0.2.7:80"}, {}, 403),
-        ("/", {"host": "tv.example"}, {}, 200),
-    ],
-)
-async def test_refusals(
-    hub: Broadcast,
-    path: str,
-    fields: dict[str, str],
-    more: dict[str, Any],
-    status: int,
-) -> None:
-    app = web.app(hub, hosts=["TV.example"])
-    call = await Call(HTTP, path, *fields.items(), **more).run(app)
-    assert call.status == status
-    assert call.kinds == ["http.response.start", "http.response.body"]
-    assert call.body
-
-
-@one_loop
-async def test_names_without_hosts_and_with_all(hub: Broadcast) -> None:
-    for hosts, host, status in (
-        ([], "testserver", 403),
-        ([], "192.0.2.7:8000", 200),
-        (["*"], "testserver", 200),
-    ):
-        call = Call(HTTP, "/", ("host", host))
-        assert (await call.run(web.app(hub, hosts=hosts))).status == status
-
-
-@one_loop
-async def test_tokens(hub: Broadcast) -> None:
-    app = web.app(hub, token="sesame")
+async def test_websockets_that_are_refused(hub: Broadcast) -> None:
+    """With the reason, by servers who can say it."""
+    app = web.app(hub, token="a", hosts=["localhost"])
     for path, fields, status in (
-        ("/", {}, 401),
-        ("/?token=x", {}, 401),
-        ("/?token=sesame", {"host": "tv.example"}, 200),
-        ("/metrics", {"authorization": "Bearer sesame"}, 200),
-        ("/healthz", {}, 200),
-    ):
-        call = await Call(HTTP, path, *fields.items()).run(app)
-        assert call.status == status
-    page = await Call(HTTP, "/", ("accept", "text/html")).run(app)
-    assert (page.status, b"<h1>A token is needed</h1>" in page.body) == (401, True)
-
-
-@one_loop
-async def test_head_has_no_body(hub: Broadcast) -> None:
-    app = web.app(hub)
-    for path in ("/", "/stream.mjpg") if "mjpeg" in app.modes else ("/",):
-        call = await Call(HTTP, path, method="HEAD").run(app)
-        assert (call.status, call.body) == (200, b"")
-        assert ("content-length" in call.headers) == (path == "/")
-
-
-@one_loop
-@pytest.mark.parametrize(
-    ("path", "fields", "status"),
-    [
-        ("/raw", {"origin": "http://evil.example"}, 403),
-        ("/raw", {"origin": "null"}, 403),
+        ("/raw?token=a", {"origin": "http://evil.example"}, 403),
+        ("/raw?token=a", {"origin": "null"}, 403),
         ("/raw", {"host": "evil.example"}, 403),
         ("/raw", {}, 401),
         ("/?token=a", {}, 404),
         ("/nothing?token=a", {}, 404),
         ("/stream.mjpg?token=a", {}, 404),
-    ],
-)
-async def test_websockets_that_are_refused(
-    hub: Broadcast, path: str, fields: dict[str, str], status: int
-) -> None:
-    """With the reason, by servers who can say it."""
-    if "origin" in fields:
-        path += "?token=a"
-    app = web.app(hub, token="a", hosts=["localhost"])
-    call = await Call(WEBSOCKET, path, *fields.items(), **SAYS_WHY).run(app)
-    assert (call.status, call.body != b"") == (status, True)
-    call = await Call(WEBSOCKET, path, *fields.items()).run(app)
-    assert call.kinds == ["websocket.close"]
+    ):
+        call = await Call(WEBSOCKET, path, *fields.items(), **SAYS_WHY).run(app)
+        assert (call.status, call.body != b"") == (status, True)
+        call = await Call(WEBSOCKET, path, *fields.items()).run(app)
+        assert call.kinds == ["websocket.close"]
 
 
-@one_loop
-@pytest.mark.parametrize("origin", ["http://localhost", "https://friend.example"])
-async def test_origins_that_may(hub: Broadcast, origin: str) -> None:
-    app = web.app(hub, origins=["https://friend.example"])
-    async with anyio.create_task_group() as tasks:
-        call = Call(WEBSOCKET, "/raw", ("origin", origin))
-        tasks.start_soon(call.run, app)
-        await until(lambda: app.viewers == 1)
-        assert call.kinds == ["websocket.accept"]
-        call.tell("websocket.disconnect")
-
-
-@one_loop
 async def test_who_leaves_before_the_answer(hub: Broadcast) -> None:
     call = Call(WEBSOCKET, "/raw", connects=False)
     call.tell("websocket.disconnect")
     assert (await call.run(web.app(hub))).said == []
 
 
-@one_loop
 async def test_scopes_that_are_unheard_of(hub: Broadcast) -> None:
     with pytest.raises(ValueError, match="'telepathy'"):
         await Call({"type": "telepathy"}, "/").run(web.app(hub))
 
 
-@one_loop
-async def test_metrics_count_answers_and_frames(hub: Broadcast) -> None:
-    app = web.app(hub)
-    async with calling(app, WEBSOCKET, "/raw") as viewer:
-        await hub.publish(picture())
-        await viewer.shows(1)
-        await Call(HTTP, "/nothing").run(app)
-        await others_wait()
-        text = (await Call(HTTP, "/metrics").run(app)).body.decode()
-    for line in (
-        'web_viewers{mode="raw"} 1',
-        'web_frames_sent_total{mode="raw"} 1',
-        'web_responses_total{code="101"} 1',
-        'web_responses_total{code="404"} 1',
-    ):
-        assert f"aiozerocopy_{line}\n" in text
-    assert "web_connections" not in text
+async def test_all_names_are_for_who_is_around_it(hub: Broadcast) -> None:
+    call = await Call(HTTP, "/", ("host", "testserver")).run(web.app(hub))
+    assert call.status == 403
+    call = Call(HTTP, "/", ("host", "testserver"))
+    assert (await call.run(web.app(hub, hosts=["*"]))).status == 200
 
 
 # ---- pictures --------------------------------------------------------------------
@@ -268,7 +134,7 @@ async def test_frames_arrive_as_they_were_in_one_copy_for_all(hub: Broadcast) ->
         calling(app, WEBSOCKET, "/raw") as two,
     ):
         for number in range(3):
-            frame[:] = number
+            frame[:] = picture(number)
             await hub.publish(frame)
             await one.shows(number + 1)
             await two.shows(number + 1)
@@ -289,7 +155,7 @@ async def test_a_slow_viewer_gets_the_newest_and_holds_nobody_up(
     ):
         slow.stop_reading()
         for number in range(9):
-            frame[:] = number
+            frame[:] = picture(number)
             await hub.publish(frame)
             await good.shows(number + 1)
         frame[:] = 99  # what is published is no business of the array any more
@@ -301,12 +167,11 @@ async def test_a_slow_viewer_gets_the_newest_and_holds_nobody_up(
         assert 'web_frames_dropped_total{mode="raw"} 7' in text
 
 
+@pytest.mark.every_loop
 @pytest.mark.parametrize("path", ["/raw", "/stream.mjpg"])
 async def test_a_viewer_who_never_reads_is_let_go(hub: Broadcast, path: str) -> None:
     app = web.app(hub, patience=0.05)
-    kind = WEBSOCKET if path == "/raw" else HTTP
-    if kind is HTTP and "mjpeg" not in app.modes:
-        pytest.skip("needs simplejpeg or Pillow")
+    kind = kind_of(app, path)
     async with calling(app, kind, path) as stuck:
         stuck.stop_reading()
         while app.viewers:
@@ -317,24 +182,6 @@ async def test_a_viewer_who_never_reads_is_let_go(hub: Broadcast, path: str) -> 
         stuck.read_on()
         await others_wait()
         assert (len(stuck.said), hub.clients) == (said, ())
-
-
-@pytest.mark.parametrize("path", ["/raw", "/h264", "/stream.mjpg"])
-async def test_viewers_who_leave_are_forgotten(hub: Broadcast, path: str) -> None:
-    app = web.app(hub)
-    if path not in ("/raw", *app._modes.routes):
-        pytest.skip("needs a package or FFmpeg")
-    kind = HTTP if path == "/stream.mjpg" else WEBSOCKET
-    async with calling(app, kind, path) as call:
-        await hub.publish(picture())
-        await call.shows(1)
-        call.tell("http.disconnect" if kind is HTTP else "websocket.disconnect")
-        await until(lambda: call.done)
-        assert (app.viewers, call.kinds[-1]) == (
-            0,
-            "http.response.body" if kind is HTTP else "websocket.send",
-        )
-    await until(lambda: hub.clients == ())
 
 
 @pytest.mark.parametrize("failure", [OSError("gone"), RuntimeError("it is over")])
@@ -349,18 +196,26 @@ async def test_what_servers_raise_ends_the_viewer(
     assert (app.viewers, hub.clients) == (0, ())
 
 
+@pytest.mark.every_loop
 @pytest.mark.parametrize("path", ["/raw", "/h264", "/stream.mjpg"])
-async def test_a_cancelled_call_leaves_nothing(hub: Broadcast, path: str) -> None:
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_a_viewer_who_leaves_or_is_cancelled_is_forgotten(
+    hub: Broadcast, path: str, leaves: bool
+) -> None:
     app = web.app(hub)
-    if path not in ("/raw", *app._modes.routes):
-        pytest.skip("needs a package or FFmpeg")
-    kind = HTTP if path == "/stream.mjpg" else WEBSOCKET
+    kind = kind_of(app, path)
     async with calling(app, kind, path) as call:
         await hub.publish(picture())
         await call.shows(1)
-        call.stop_reading()
-        await hub.publish(picture(1))
-        await others_wait()
+        if leaves:
+            call.tell("http.disconnect" if kind is HTTP else "websocket.disconnect")
+            await until(lambda: call.done)
+            last = "http.response.body" if kind is HTTP else "websocket.send"
+            assert (app.viewers, call.kinds[-1]) == (0, last)
+        else:
+            call.stop_reading()
+            await hub.publish(picture(1))
+            await others_wait()
     assert (call.done, app.viewers) == (True, 0)
     await until(lambda: hub.clients == ())
 
@@ -381,24 +236,13 @@ async def test_multipart_stream(hub: Broadcast) -> None:
     assert all(message.get("more_body") for message in call.said[1:-1])
 
 
-@needs_ffmpeg
-async def test_h264(hub: Broadcast) -> None:
-    app = web.app(hub)
-    async with calling(app, WEBSOCKET, "/h264") as call:
-        await hub.publish(picture())
-        await call.shows(2)
-        kinds = [HEADER.unpack(message[:32])[1] for message in call.pictures]
-        assert kinds == [pictures.H264_CONFIGURATION, pictures.H264]
-
-
+@pytest.mark.every_loop
 @pytest.mark.parametrize("path", ["/raw", "/h264"])
 async def test_the_end_of_the_hub_is_told(path: str) -> None:
     hub = Broadcast()
     app = web.app(hub)
-    if path not in app._modes.routes:
-        pytest.skip("needs FFmpeg")
     async with anyio.create_task_group() as tasks:
-        call = Call(WEBSOCKET, path)
+        call = Call(kind_of(app, path), path)
         async with hub:
             tasks.start_soon(call.run, app)
             await hub.publish(picture())
@@ -419,9 +263,7 @@ async def test_a_hub_that_is_not_entered() -> None:
 def test_it_can_be_made_before_there_is_a_loop(path: str) -> None:
     hub = Broadcast()
     app = web.app(hub)
-    if path not in app._modes.routes:
-        pytest.skip("needs a package or FFmpeg")
-    kind = HTTP if path == "/stream.mjpg" else WEBSOCKET
+    kind = kind_of(app, path)
 
     async def main() -> None:
         async with hub, calling(app, kind, path) as call:
@@ -434,53 +276,12 @@ def test_it_can_be_made_before_there_is_a_loop(path: str) -> None:
 # ---- who may, and how long --------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("said", "times", "code"),
-    [
-        ({"bytes": b"x" * 5000}, 1, 1009),
-        ({"text": "x" * 5000}, 1, 1009),
-        ({"text": "hello", "bytes": None}, 200, 1008),
-    ],
-)
-async def test_rude_viewers(
-    hub: Broadcast, said: dict[str, Any], times: int, code: int
-) -> None:
-    app = web.app(hub)
-    async with calling(app, WEBSOCKET, "/raw") as call:
-        for _ in range(times):
-            call.tell("websocket.receive", **said)
-        await until(lambda: call.done)
-        assert call.said[-1]["code"] == code
-        assert call.kinds.count("websocket.close") == 1
-
-
-async def test_more_viewers_than_allowed(hub: Broadcast) -> None:
-    app = web.app(hub, max_viewers=1)
-
-    async def is_full() -> bool:
-        status = json.loads((await Call(HTTP, "/status").run(app)).body)
-        full: bool = status["full"]
-        return full
-
-    assert not await is_full()
-    async with calling(app, WEBSOCKET, "/raw") as first:
-        second = await Call(WEBSOCKET, "/raw", **SAYS_WHY).run(app)
-        assert (second.status, second.body) == (503, b"too many are watching\n")
-        assert "retry-after" in second.headers
-        assert await is_full()
-        assert (await Call(HTTP, "/").run(app)).status == 200
-        first.tell("websocket.disconnect")
-        await until(lambda: first.done)
-        assert not await is_full()
-    async with calling(app, WEBSOCKET, "/raw") as third:
-        assert third.kinds == ["websocket.accept"]
-
-
 def test_limits_that_make_no_sense() -> None:
     with pytest.raises(ValueError, match="so many viewers cannot be served: 0"):
         web.app(Broadcast(), max_viewers=0)
 
 
+@pytest.mark.every_loop
 async def test_its_own_lifespan(hub: Broadcast) -> None:
     app = web.app(hub)
     life = Call({"type": "lifespan"}, "/")

@@ -15,7 +15,7 @@ import anyio.to_thread
 import browser as chromium
 import numpy as np
 import pytest
-from ffmpegs import each_ffmpeg, quick_ffmpeg
+from ffmpegs import ffmpeg, quick_ffmpeg
 from flat_pictures import DRAWN, drawn
 
 from aiozerocopy.broadcast import Broadcast
@@ -26,13 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["each_ffmpeg", "quick_ffmpeg"]
+__all__ = ["ffmpeg", "quick_ffmpeg"]
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.slow,
     pytest.mark.skipif(chromium.find() is None, reason="needs Chromium"),
     pytest.mark.timeout(120),
-    pytest.mark.parametrize("anyio_backend", ["asyncio"]),
 ]
 
 SD, HD, UHD = (640, 360), (1280, 720), (3840, 2160)
@@ -131,12 +130,12 @@ async def test_a_film_looks_as_it_was_drawn(
 )
 async def test_other_ways_to_the_same_colours(
     browser: chromium.Browser,
-    each_ffmpeg: str,
+    ffmpeg: str,
     tmp_path: Path,
     options: dict[str, Any],
     size: tuple[int, int],
 ) -> None:
-    await film(tmp_path / "a.mp4", size, "rgb24", ffmpeg=each_ffmpeg, **options)
+    await film(tmp_path / "a.mp4", size, "rgb24", ffmpeg=ffmpeg, **options)
     seen = played(browser, tmp_path / "a.mp4")
     assert off(seen) <= NEAR, seen
 
@@ -153,12 +152,12 @@ async def test_srgb_by_name_looks_as_bt709(
 
 
 async def test_hd_that_says_nothing_is_misread(
-    browser: chromium.Browser, each_ffmpeg: str, tmp_path: Path
+    browser: chromium.Browser, ffmpeg: str, tmp_path: Path
 ) -> None:
     """What FFmpeg makes of RGB by itself: the tests above can see a difference."""
     path = tmp_path / "a.mp4"
     raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", "1280x720", "-r", str(FPS)]
-    command = [each_ffmpeg, "-v", "error", *raw, "-i", "-", "-pix_fmt", "yuv420p"]
+    command = [ffmpeg, "-v", "error", *raw, "-i", "-", "-pix_fmt", "yuv420p"]
     frames = b"".join(drawn(colour, HD, "rgb24").tobytes() for colour in DRAWN)
     await anyio.run_process([*command, str(path)], input=frames)
     assert off(played(browser, path)) > 10 * NEAR

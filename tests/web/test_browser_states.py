@@ -5,34 +5,27 @@ from __future__ import annotations
 import re
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
-import anyio.to_thread
+import browser as chromium
 import numpy as np
 import pytest
-
-pytest.importorskip("h11")
-pytest.importorskip("wsproto")
-
-import browser as chromium
+from browser import Page
 
 from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.web import site, websocket
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
 
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.slow,
     pytest.mark.skipif(chromium.find() is None, reason="needs Chromium"),
     pytest.mark.timeout(60),
-    pytest.mark.parametrize("anyio_backend", ["asyncio"]),
 ]
 
 PICTURE = np.full((90, 160, 3), (200, 40, 90), np.uint8)
+publishing = partial(chromium.publishing, picture=PICTURE)
 SOON = 3000  # ms that the page may be wrong about the age of what it shows
 LIVE = "document.body.dataset.state === 'live'"
 # How old the picture was when the page said that it is not live.
@@ -43,68 +36,12 @@ NOTE_AGE = f"""new MutationObserver(() => {{
 each_mode = pytest.mark.parametrize("mode", ["h264", "mjpeg", "raw"])
 
 
-class Page:
-    """The page in the browser, for tasks."""
-
-    def __init__(self, browser: chromium.Browser) -> None:
-        self.browser = browser
-
-    async def do(self, call: Callable[..., Any], *args: Any) -> Any:
-        return await anyio.to_thread.run_sync(partial(call, *args))
-
-    async def open(self, url: str) -> None:
-        await self.do(self.browser.open, url)
-
-    async def until(self, condition: str) -> Any:
-        return await self.do(self.browser.wait_until, condition)
-
-    async def tell(self, expression: str) -> Any:
-        return await self.do(self.browser.evaluate, expression)
-
-    async def says(self, state: str) -> str:
-        """What it says once it is in this state, in words that are to be seen."""
-        # (in one look, as it may soon be in another state)
-        is_there = f"document.body.dataset.state === '{state}'"
-        [text] = await self.until(
-            f"{is_there} && [document.getElementById('notice').innerText]"
-        )
-        assert isinstance(text, str)
-        return text
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[chromium.Browser]:
-    with chromium.running() as browser:
-        browser.resize(1280, 800, 1, phone=False)
-        yield browser
-
-
-@pytest.fixture
-async def page(browser: chromium.Browser) -> AsyncIterator[Page]:
-    page = Page(browser)
-    yield page
-    await page.open("about:blank")
-
-
 @asynccontextmanager
 async def serving(hub: Broadcast, mode: str = "raw", **options: Any) -> Any:
     async with web.serve(hub, modes=[mode], **options) as server:
         if server.modes != (mode,):
             pytest.skip(f"{mode} needs a package or FFmpeg")
         yield server
-
-
-@asynccontextmanager
-async def publishing(hub: Broadcast, picture: Any = PICTURE) -> AsyncIterator[None]:
-    async def publish() -> None:
-        while True:
-            await hub.publish(picture)
-            await anyio.sleep(1 / 30)
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(publish)
-        yield
-        tasks.cancel_scope.cancel()
 
 
 async def test_connecting(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +142,7 @@ async def test_frames_that_cannot_be_shown(
     page: Page, mode: str, picture: Any, reason: str
 ) -> None:
     async with Broadcast() as hub, serving(hub, mode) as server:
-        async with publishing(hub, np.ascontiguousarray(picture)):
+        async with publishing(hub, picture=np.ascontiguousarray(picture)):
             await page.open(server.url)
             said = await page.says("unshowable")
             assert said.split("\n\n") == ["This frame cannot be shown", reason]

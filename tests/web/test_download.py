@@ -12,12 +12,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from anyio.streams.tls import TLSStream
-
-pytest.importorskip("h11")
-pytest.importorskip("wsproto")
-
 from links import until
+from web_client import Answer, ask, asking, connected, rest, say
 
 import aiozerocopy as azc
 from aiozerocopy import web
@@ -31,19 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from anyio.abc import ByteReceiveStream
-
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 DATA = random.Random(9).randbytes(3_000_000)
-
-
-class Answer:
-    def __init__(self, data: bytes) -> None:
-        head, _, self.body = data.partition(b"\r\n\r\n")
-        first, *lines = head.decode().split("\r\n")
-        self.status = int(first.split()[1])
-        self.headers = dict(line.split(": ", 1) for line in lines)
 
 
 @pytest.fixture
@@ -66,32 +52,17 @@ async def serving(
         yield server
 
 
-def asking(*fields: str, method: str = "GET", close: bool = True) -> bytes:
-    lines = [f"{method} /file HTTP/1.1", "Host: localhost", *fields]
-    lines += ["Connection: close"] if close else []
-    return "\r\n".join([*lines, "", ""]).encode()
-
-
-async def rest(stream: ByteReceiveStream) -> bytes:
-    return b"".join([data async for data in stream])
-
-
-async def ask(server: web.WebServer, *fields: str, method: str = "GET") -> Answer:
-    async with azc.connect_tcp("127.0.0.1", server.port) as stream:
-        await stream.send(asking(*fields, method=method))
-        return Answer(await rest(stream))
-
-
+@pytest.mark.every_loop
 async def test_whole_file(film: Path) -> None:
     async with serving(film) as server:
         assert server.file_url == f"http://127.0.0.1:{server.port}/file"
-        answer = await ask(server)
-        head = await ask(server, method="HEAD")
+        answer = await ask(server, "/file")
+        head = await ask(server, "/file", method="HEAD")
     assert (answer.status, answer.body) == (200, DATA)
-    assert answer.headers["Content-Type"] == "video/mp4"
-    assert answer.headers["Content-Length"] == str(len(DATA))
-    assert answer.headers["Accept-Ranges"] == "bytes"
-    assert answer.headers["Content-Disposition"] == (
+    assert answer.headers["content-type"] == "video/mp4"
+    assert answer.headers["content-length"] == str(len(DATA))
+    assert answer.headers["accept-ranges"] == "bytes"
+    assert answer.headers["content-disposition"] == (
         'attachment; filename="a night & a day.mp4"; '
         "filename*=UTF-8''a%20night%20%26%20a%20day.mp4"
     )
@@ -104,27 +75,23 @@ def test_name_that_headers_cannot_hold() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("asked", "first", "stop"),
-    [
-        ("bytes=0-0", 0, 1),
-        ("bytes=100-", 100, len(DATA)),
-        ("bytes=100-199", 100, 200),
-        ("bytes = 100 - 199", 100, 200),
-        ("bytes=-5", len(DATA) - 5, len(DATA)),
-        ("bytes=-9999999", 0, len(DATA)),
-        ("bytes=2999999-99999999", len(DATA) - 1, len(DATA)),
-    ],
-)
-async def test_part(film: Path, asked: str, first: int, stop: int) -> None:
+async def test_part(film: Path) -> None:
+    end = len(DATA)
     async with serving(film) as server:
-        answer = await ask(server, f"Range: {asked}")
-    if stop - first == len(DATA):
-        assert answer.status == 200
-    else:
-        told = f"bytes {first}-{stop - 1}/{len(DATA)}"
-        assert (answer.status, answer.headers["Content-Range"]) == (206, told)
-    assert answer.body == DATA[first:stop]
+        for asked, first, stop in (
+            ("bytes=0-0", 0, 1),
+            ("bytes=100-", 100, end),
+            ("bytes=100-199", 100, 200),
+            ("bytes = 100 - 199", 100, 200),
+            ("bytes=-5", end - 5, end),
+            ("bytes=2999999-99999999", end - 1, end),
+        ):
+            answer = await ask(server, "/file", f"Range: {asked}")
+            told = f"bytes {first}-{stop - 1}/{end}"
+            assert (answer.status, answer.headers["content-range"]) == (206, told)
+            assert answer.body == DATA[first:stop]
+        answer = await ask(server, "/file", "Range: bytes=-9999999")
+        assert (answer.status, answer.body) == (200, DATA)
 
 
 HEADERS = {"ETag": '"1-a"', "Last-Modified": "Sat, 21 Nov 2026 10:00:00 GMT"}
@@ -150,8 +117,8 @@ async def test_part_behind_the_end(film: Path, asked: str) -> None:
     assert told.value.headers["Content-Range"] == "bytes */100"
     os.truncate(film, 100)
     async with serving(film) as server:
-        answer = await ask(server, f"Range: {asked}")
-    assert (answer.status, answer.headers["Content-Range"]) == (416, "bytes */100")
+        answer = await ask(server, "/file", f"Range: {asked}")
+    assert (answer.status, answer.headers["content-range"]) == (416, "bytes */100")
 
 
 def test_part_of_another_version_is_the_whole_of_this_one() -> None:
@@ -163,58 +130,51 @@ def test_part_of_another_version_is_the_whole_of_this_one() -> None:
 async def test_empty_file(film: Path) -> None:
     os.truncate(film, 0)
     async with serving(film) as server:
-        answer = await ask(server)
+        answer = await ask(server, "/file")
     assert (answer.status, answer.body) == (200, b"")
 
 
 async def test_connection_goes_on_after_a_file(film: Path) -> None:
     async with (
         serving(film) as server,
-        azc.connect_tcp("127.0.0.1", server.port) as stream,
+        connected(server) as stream,
     ):
         for method in ("GET", "HEAD", "GET"):
-            await stream.send(asking("Range: bytes=7-8", method=method, close=False))
-        await stream.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n")
-        await stream.send(b"Connection: close\r\n\r\n")
+            await stream.send(asking("/file", "Range: bytes=7-8", method=method))
+        await stream.send(asking("/healthz", "Connection: close"))
         received = await rest(stream)
     assert received.count(b"HTTP/1.1 206") == 3
     assert received.count(b"\r\n\r\n" + DATA[7:9] + b"HTTP/1.1") == 2
     assert received.endswith(b"ok\n")
 
 
+@pytest.mark.every_loop
 async def test_over_tls(film: Path, tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
     server_side, client_side = tls
     async with serving(film, ssl_context=server_side) as server:
-        plain = await azc.connect_tcp("127.0.0.1", server.port)
-        stream = await TLSStream.wrap(
-            plain,
-            hostname="localhost",
-            ssl_context=client_side,
-            standard_compatible=False,
-        )
-        async with stream:
-            await stream.send(asking())
-            answer = Answer(await rest(stream))
+        request = asking("/file", "Connection: close")
+        answer = Answer(await say(server, request, client_side))
     assert answer.body == DATA
 
 
 # ---- what goes wrong ---------------------------------------------------------------
 
 
+@pytest.mark.every_loop
 async def test_file_that_shrinks_ends_the_connection(film: Path) -> None:
     async with (
         serving(film) as server,
-        azc.connect_tcp("127.0.0.1", server.port) as stream,
+        connected(server) as stream,
     ):
         os.truncate(film, 1 << 30)
-        await stream.send(asking(close=False))
+        await stream.send(asking("/file"))
         received = bytearray(await stream.receive())
         os.truncate(film, 1_000_000)
         with contextlib.suppress(azc.StreamBroken):
             async for data in stream:
                 received += data
     answer = Answer(bytes(received))
-    assert int(answer.headers["Content-Length"]) == 1 << 30
+    assert int(answer.headers["content-length"]) == 1 << 30
     assert 1_000_000 <= len(answer.body) < 1 << 30
     assert answer.body[:1_000_000] == DATA[:1_000_000]
 
@@ -222,31 +182,33 @@ async def test_file_that_shrinks_ends_the_connection(film: Path) -> None:
 async def test_file_that_is_gone(film: Path) -> None:
     async with serving(film) as server:
         os.unlink(film)
-        assert (await ask(server)).status == 404
+        assert (await ask(server, "/file")).status == 404
         os.mkfifo(film)
-        assert (await ask(server)).status == 404
+        assert (await ask(server, "/file")).status == 404
 
 
+@pytest.mark.every_loop
 async def test_client_that_takes_nothing_is_let_go(film: Path) -> None:
     os.truncate(film, 1 << 30)
     async with (
         serving(film, patience=0.5) as server,
-        azc.connect_tcp("127.0.0.1", server.port) as stream,
+        connected(server) as stream,
     ):
-        await stream.send(asking())
+        await stream.send(asking("/file", "Connection: close"))
         await until(lambda: server._open == 1)
         await until(lambda: server._open == 0)
-        assert (await ask(server, "Range: bytes=0-9")).body == DATA[:10]
+        assert (await ask(server, "/file", "Range: bytes=0-9")).body == DATA[:10]
 
 
+@pytest.mark.every_loop
 async def test_client_that_leaves(film: Path) -> None:
     os.truncate(film, 1 << 30)
     async with serving(film) as server:
-        async with azc.connect_tcp("127.0.0.1", server.port) as stream:
-            await stream.send(asking())
+        async with connected(server) as stream:
+            await stream.send(asking("/file", "Connection: close"))
             await stream.receive()
         await until(lambda: server._open == 0)
-        assert (await ask(server, "Range: bytes=0-9")).body == DATA[:10]
+        assert (await ask(server, "/file", "Range: bytes=0-9")).body == DATA[:10]
 
 
 async def test_file_that_cannot_be_served(tmp_path: Path) -> None:
@@ -261,10 +223,11 @@ async def test_file_that_cannot_be_served(tmp_path: Path) -> None:
 def test_no_byte_of_it_enters_the_program(film: Path, tmp_path: Path) -> None:
     program = f"""
 import anyio
-from test_download import *
+from web_client import ask
+from aiozerocopy import Broadcast, web
 async def main():
-    async with serving({str(film)!r}) as server:
-        assert (await ask(server)).body == DATA
+    async with Broadcast() as hub, web.serve(hub, file={str(film)!r}) as server:
+        assert len((await ask(server, "/file")).body) == {len(DATA)}
 anyio.run(main)
 """
     trace = tmp_path / "trace"

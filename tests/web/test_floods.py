@@ -24,7 +24,7 @@ from aiozerocopy.web import http, jpeg
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 FLOODER = Path(__file__).parents[1] / "support" / "flooder.py"
 
@@ -83,6 +83,9 @@ FLOODS = {
 }
 
 
+QUICK = ("pings", "requests", "headers without end")  # the others flood as these do
+
+
 async def become_a_viewer(stream: azc.Stream) -> None:
     await stream.send(UPGRADE)
     said = b""
@@ -109,7 +112,13 @@ async def watch_the_loop(pauses: list[float]) -> None:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("name", FLOODS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in FLOODS
+    ],
+)
 async def test_one_client_does_not_hold_up_the_others(name: str) -> None:
     flood = FLOODS[name]
     if name == "bytes to a stream" and jpeg.find_compressor() is None:
@@ -134,6 +143,7 @@ async def test_one_client_does_not_hold_up_the_others(name: str) -> None:
     assert sorted(pauses)[-3] < LONGEST_PAUSE
 
 
+@pytest.mark.every_loop
 async def test_what_is_too_much_is_told() -> None:
     """Within the limits a viewer may say anything; beyond, it hears why it must go."""
     ping = b"\x89\x80" + MASK

@@ -236,6 +236,7 @@ def encoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(60)
 @pytest.mark.usefixtures("encoded_at_once")
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.parametrize("loop", LOOPS)
@@ -288,9 +289,18 @@ class AtTurn:
 
 @pytest.mark.usefixtures("encoded_at_once")
 @pytest.mark.parametrize("what", ["cancel", "vanish", "leave", "collect"])
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize(
+    "loop", ["asyncio", pytest.param("uvloop", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("face", FACES)
-@pytest.mark.parametrize("name", ["page", "raw", "raw, the first", "jpeg, the first"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("page", "raw"),
+        pytest.param("raw, the first", marks=pytest.mark.slow),
+        pytest.param("jpeg, the first", marks=pytest.mark.slow),
+    ],
+)
 def test_one_turn_after_the_other(name: str, face: str, loop: str, what: str) -> None:
     """Until it is too late: then it has been disturbed at each of its awaits."""
     path, other = CASES[name]

@@ -1,0 +1,33 @@
+"""What tests of the web server share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import browser as chromium
+import pytest
+
+from aiozerocopy.broadcast import Broadcast
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+
+@pytest.fixture
+async def hub() -> AsyncIterator[Broadcast]:
+    async with Broadcast() as hub:
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[chromium.Browser]:
+    with chromium.running() as browser:
+        browser.resize(1280, 800, 1, phone=False)
+        yield browser
+
+
+@pytest.fixture
+async def page(browser: chromium.Browser) -> AsyncIterator[chromium.Page]:
+    page = chromium.Page(browser)
+    yield page
+    await page.open("about:blank")

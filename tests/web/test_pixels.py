@@ -1,0 +1,326 @@
+"""What viewers get: raw pixels, JPEGs and H.264, and the reasons why there is none."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import numpy as np
+import pytest
+from links import others_wait, until
+from web_client import (
+    END_OF_JPEG,
+    HEIGHT,
+    WIDTH,
+    asking,
+    connected,
+    needs_ffmpeg,
+    needs_jpeg,
+    picture,
+    publishing,
+    until_seen,
+    watching,
+    wsproto,
+)
+
+import aiozerocopy as azc
+from aiozerocopy import web
+from aiozerocopy.web import h264, jpeg, modes, pixels, websocket
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from aiozerocopy.broadcast import Broadcast
+
+pytestmark = pytest.mark.anyio
+
+
+def planes(number: int = 0) -> NDArray[np.uint8]:
+    """The same as YUV: rows of luma, and half as many of the rest."""
+    return picture(number, 1).reshape(HEIGHT, WIDTH)[: HEIGHT // 2 * 3 // 2]
+
+
+@pytest.mark.parametrize("name", pixels.FORMATS)
+async def test_raw_frames_arrive_as_they_were(hub: Broadcast, name: str) -> None:
+    form = pixels.FORMATS[name]
+    height = HEIGHT // 2 if form.is_yuv else HEIGHT
+    async with web.serve(hub) as to, watching(to) as viewer:
+        for number in range(3):
+            frame = planes(number) if form.is_yuv else picture(number, form.channels)
+            await hub.publish(frame, pixel_format=name, timestamp_ns=5_000_000)
+            header, payload = await viewer.message()
+            expected = (1, 0, form.code, 1, WIDTH, height, 0, number, 5_000)
+            assert header == expected
+            assert payload == frame.tobytes()
+
+
+async def test_raw_copies_nothing(hub: Broadcast) -> None:
+    seen: list[Any] = []
+
+    def encode(frame: Any) -> Any:
+        seen.append((frame.view, pixels.raw(frame)))
+        return (b"",)
+
+    send, receive = azc.socketpair()
+    async with send, receive:
+        client = hub.attach(send, encode=encode)
+        await hub.publish(picture())
+        client.detach()
+    view, buffers = seen.pop()
+    assert buffers[1] is view
+
+
+@pytest.mark.parametrize("size", [0, 125, 126, 65535, 65536])
+def test_binary_headers(size: int) -> None:
+    ws = wsproto.connection.Connection(wsproto.ConnectionType.CLIENT)
+    ws.receive_data(websocket.binary_header(size) + bytes(size))
+    messages = list(ws.events())
+    assert sum(len(message.data) for message in messages) == size
+    assert messages[-1].message_finished
+
+
+@needs_jpeg
+async def test_a_frame_is_compressed_once_for_all(
+    hub: Broadcast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    compress = jpeg.find_compressor()
+    assert compress is not None
+
+    def counted(*args: Any) -> bytes:
+        calls.append(1)
+        return compress(*args)
+
+    monkeypatch.setattr(jpeg, "find_compressor", lambda: counted)
+    async with web.serve(hub) as to:
+        async with connected(to) as one, connected(to) as two, connected(to) as old:
+            for stream in (one, two):
+                await stream.send(asking("/stream.mjpg"))
+            await old.send(b"GET /stream.mjpg HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            await until(lambda: to.viewers == 3)
+            await hub.publish(picture())
+            for stream in (one, two, old):
+                data = await until_seen(stream, END_OF_JPEG)
+                assert (b"transfer-encoding" in data.lower()) == (stream is not old)
+            assert len(calls) == 1
+
+
+@pytest.mark.every_loop
+@needs_jpeg
+async def test_a_slow_compressor_delays_nobody_else(
+    hub: Broadcast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frames go on to the others meanwhile; what it missed is never encoded."""
+    calls: list[int] = []
+    go = threading.Semaphore(0)
+
+    def compress(array: Any, *_: Any) -> bytes:
+        calls.append(int(array[0, 0, 0]))
+        go.acquire()
+        return b"jpeg %d" % calls[-1]
+
+    monkeypatch.setattr(jpeg, "find_compressor", lambda: compress)
+    async with web.serve(hub) as to, connected(to) as slow, watching(to) as raw:
+        await slow.send(asking("/stream.mjpg"))
+        await until(lambda: to.viewers == 2)
+        with azc.FramePool((HEIGHT, WIDTH, 3), slots=3) as pool:
+            for number in range(20):
+                with await pool.acquire() as frame:
+                    frame.array[:] = number
+                    await hub.publish(frame)
+                del frame
+                header, payload = await raw.message()
+                assert (header[7], payload[0]) == (number, number)
+                await until(lambda: calls == [0])
+        go.release()
+        await until(lambda: calls == [0, 19])
+        go.release()
+        data = await until_seen(slow, b"jpeg 19")
+        assert data.count(b"Content-Type: image/jpeg") == 2
+
+
+@needs_jpeg
+async def test_the_end_of_the_hub_waits_for_what_is_being_compressed(
+    hub: Broadcast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def compress(*_: object) -> bytes:
+        begun.set()
+        go.wait(10)
+        return b"the last"
+
+    monkeypatch.setattr(jpeg, "find_compressor", lambda: compress)
+    async with web.serve(hub) as to, connected(to) as stream:
+        await stream.send(asking("/stream.mjpg"))
+        await until(lambda: to.viewers == 1)
+        await hub.publish(picture())
+        await until(begun.is_set)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hub.aclose)
+            await others_wait()
+            go.set()
+            await until_seen(stream, b"the last")
+
+
+@needs_jpeg
+@pytest.mark.parametrize("name", ["simplejpeg", "PIL"])
+@pytest.mark.parametrize("pixels", jpeg._PILLOW)
+def test_compressors_agree_on_colours(name: str, pixels: str) -> None:
+    pytest.importorskip(name)
+    image = pytest.importorskip("PIL.Image")
+    import io
+
+    form = pixels.FORMATS[pixels]
+    color = {"gray8": [90], "rgb24": [200, 40, 90], "bgr24": [90, 40, 200]}.get(
+        pixels, [200, 40, 90, 255] if pixels == "rgba" else [90, 40, 200, 255]
+    )
+    frame = np.empty((HEIGHT, WIDTH, form.channels), np.uint8)
+    frame[:] = color
+    encoded = jpeg._COMPRESSORS[name](frame, form, 90)
+    with image.open(io.BytesIO(encoded)) as decoded:
+        seen = np.asarray(decoded.convert("RGB"))[HEIGHT // 2, WIDTH // 2]
+    expected = [90] * 3 if pixels == "gray8" else [200, 40, 90]
+    assert np.abs(seen.astype(int) - expected).max() <= 4
+
+
+@needs_ffmpeg
+async def test_h264_begins_with_a_key_frame_and_keeps_numbers(hub: Broadcast) -> None:
+    async with web.serve(hub) as to, publishing(hub):
+        async with watching(to, "/h264") as first:
+            header, avcc = await first.message()
+            assert header[1] == pixels.H264_CONFIGURATION
+            assert avcc[0] == 1
+            header, _ = await first.message()
+            assert header[1] == pixels.H264
+            assert header[3] & pixels.KEY
+            numbers = [header[7]] + [(await first.message())[0][7] for _ in range(5)]
+            assert numbers == sorted(set(numbers))
+            async with watching(to, "/h264") as late:
+                kinds = [(await late.message())[0][1] for _ in range(2)]
+                assert kinds == [pixels.H264_CONFIGURATION, pixels.H264]
+
+
+@pytest.mark.parametrize(
+    ("size", "megabits"),
+    [((320, 180), 2), ((960, 540), 4), ((1920, 1080), 8), ((3840, 2160), 8)],
+)
+def test_bits_follow_from_the_size_of_the_picture(
+    size: tuple[int, int], megabits: int
+) -> None:
+    assert h264.bitrate(*size) == megabits * 1_000_000
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize("kind", ["waves", "noise"])
+async def test_h264_takes_the_bits_that_it_has(kind: str) -> None:
+    """A second in soft colours has as many as it may; noise is kept in bounds."""
+    y, x = np.mgrid[:512, :512]
+    random = np.random.default_rng(1)
+
+    def drawn(number: int) -> bytes:
+        waves = 60 * np.sin(x / 20 + number / 3) * np.sin(y / 15 - number / 4)
+        slow = 40 * np.sin((x + y) / 50 + number / 5)
+        noise = random.integers(0, 255, (512, 512))
+        scene = noise if kind == "noise" else 128 + waves + slow
+        return scene.astype(np.uint8).tobytes()
+
+    form = pixels.PictureFormat(512, 512, pixels.FORMATS["gray8"])
+    ffmpeg = h264.ffmpeg_if_any()
+    assert ffmpeg is not None
+    command = h264.ffmpeg_command(ffmpeg, form)
+    done = await anyio.run_process(command, input=b"".join(map(drawn, range(h264.FPS))))
+    assert 0.8 < 8 * len(done.stdout) / h264.bitrate(512, 512) < 2
+
+
+@pytest.mark.every_loop
+@needs_ffmpeg
+async def test_h264_begins_anew_for_another_size(hub: Broadcast) -> None:
+    async with web.serve(hub) as to, watching(to, "/h264") as viewer:
+        for height in (48, 33):
+            async with publishing(hub, height):
+                while True:
+                    header, _ = await viewer.message()
+                    if header[1] == pixels.H264_CONFIGURATION and header[5] == height:
+                        break
+                header, _ = await viewer.message()
+                assert header[1] == pixels.H264
+                assert header[4:6] == (WIDTH, height)
+
+
+async def test_viewers_hear_that_h264_is_impossible(
+    hub: Broadcast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(modes, "ffmpeg_if_any", lambda: "/bin/false")
+    await hub.publish(picture())
+    with caplog.at_level(logging.ERROR, "aiozerocopy"):
+        async with web.serve(hub) as to, watching(to, "/h264") as viewer:
+            assert await viewer.code() == 4406
+            async with watching(to, "/raw") as other:
+                assert (await other.message())[1] == picture().tobytes()
+    assert "FFmpeg ended" in caplog.text
+
+
+UNSHOWABLE: list[tuple[Any, str, str]] = [
+    (np.zeros((4, 4, 3), np.float32), "", "its dtype is float32, not uint8"),
+    (np.zeros((4, 4), np.uint16), "gray16le", "its pixel format is 'gray16le', which"),
+    (np.zeros((4, 4), np.uint16), "", "its dtype is uint16, not uint8"),
+    (np.zeros((4, 4, 2), np.uint8), "", "its shape is (4, 4, 2), not (height, width,"),
+    (np.zeros((4, 4), np.uint8), "rgb24", "its shape of rgb24 is (4, 4), not"),
+    (np.zeros((0, 4, 3), np.uint8), "", "its shape is (0, 4, 3): it has no pixels"),
+    (np.zeros((6, 5), np.uint8), "yuv420p", "its shape of yuv420p is (6, 5), not"),
+    (np.zeros((7, 4), np.uint8), "nv12", "its shape of nv12 is (7, 4), not"),
+    (np.zeros(99, np.uint8), "nv12", "its shape of nv12 is (99,), not"),
+]
+
+
+async def test_what_is_no_picture_is_told(hub: Broadcast) -> None:
+    async with web.serve(hub) as to, watching(to) as viewer:
+        for frame, name, reason in UNSHOWABLE:
+            await hub.publish(frame, pixel_format=name)
+            header, payload = await viewer.message()
+            assert header[1] == pixels.REASON
+            assert payload.decode().startswith(reason)
+        await hub.publish(picture(len(UNSHOWABLE)))
+        assert await viewer.number() == len(UNSHOWABLE)
+
+
+@needs_jpeg
+async def test_what_is_no_picture_is_told_between_jpegs(hub: Broadcast) -> None:
+    async with web.serve(hub) as to, connected(to) as stream:
+        await stream.send(asking("/stream.mjpg"))
+        await hub.publish(np.zeros((4, 4, 3), np.float32))
+        data = await until_seen(stream, b"not uint8\r\n")
+        assert b"Content-Type: text/plain" in data
+        await hub.publish(picture())
+        assert b"Content-Type: image/jpeg" in await until_seen(stream, END_OF_JPEG)
+
+
+@needs_ffmpeg
+async def test_what_is_no_picture_is_told_between_packets(hub: Broadcast) -> None:
+    """Also before the first one, and to those who come later."""
+    async with web.serve(hub) as to, watching(to, "/h264") as viewer:
+        for number in (0, 2):
+            await hub.publish(np.zeros((4, 4, 3), np.float32))
+            header, payload = await viewer.message()
+            assert (header[1], header[7]) == (pixels.REASON, number)
+            assert payload == b"its dtype is float32, not uint8"
+            async with watching(to, "/h264") as late:
+                while (await late.message())[0][1] != pixels.REASON:
+                    pass
+            await hub.publish(picture())
+            while header[1] != pixels.H264:
+                header, _ = await viewer.message()
+            assert header[7] == number + 1
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize("name", ["yuv420p", "nv12"])
+async def test_h264_of_yuv(hub: Broadcast, name: str) -> None:
+    async with web.serve(hub) as to, watching(to, "/h264") as viewer:
+        await hub.publish(planes(), pixel_format=name)
+        kinds = [(await viewer.message())[0] for _ in range(2)]
+        assert [header[1] for header in kinds] == [2, 1]
+        assert kinds[1][4:6] == (WIDTH, HEIGHT // 2)

@@ -1,0 +1,355 @@
+"""The viewer is the same under every server: what it answers, shows, and lets go of."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+from typing import TYPE_CHECKING
+
+import anyio
+import numpy as np
+import pytest
+from links import is_trio, until
+from web_client import (
+    BIG,
+    END_OF_JPEG,
+    Answer,
+    ask,
+    asking,
+    connected,
+    needs_ffmpeg,
+    needs_jpeg,
+    outlast,
+    picture,
+    until_seen,
+    upgrade,
+    watching,
+)
+from web_servers import each_way, everywhere, foreign, serving
+from wsproto import events
+
+from aiozerocopy.web import jpeg, pixels, request
+
+if TYPE_CHECKING:
+    from web_servers import Place
+
+    from aiozerocopy.broadcast import Broadcast
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
+
+TOKEN = "sesame öffne dich"
+GIVEN = "?token=sesame+%C3%B6ffne+dich"
+
+
+async def status_of(to: Place) -> dict[str, object]:
+    status: dict[str, object] = json.loads((await ask(to, "/status")).body)
+    return status
+
+
+async def until_viewers(to: Place, count: int) -> None:
+    while (await status_of(to))["viewers"] != count:
+        pass
+
+
+async def answer_to(to: Place, request: bytes, end: bytes = b"\r\n\r\n") -> Answer:
+    """Return an answer as far as this, as some have no end."""
+    async with connected(to) as stream:
+        await stream.send(request)
+        return Answer(await until_seen(stream, end))
+
+
+# ---- answers ---------------------------------------------------------------------
+
+
+@each_way
+async def test_pages(hub: Broadcast, server: str) -> None:
+    async with serving(server, hub, title="Tea & <b>milk</b>") as to:
+        for path, kind in (
+            ("/", "text/html"),
+            ("/?mode=raw", "text/html"),
+            ("/viewer.js", "text/javascript"),
+            ("/viewer.css", "text/css"),
+            ("/icon.svg", "image/svg+xml"),
+            ("/healthz", "text/plain"),
+            ("/status", "application/json"),
+            ("/metrics", "text/plain; version=0.0.4"),
+        ):
+            answer = await ask(to, path)
+            assert answer.status == 200
+            assert answer.headers["content-type"].startswith(kind)
+            for name, value in request.COMMON_HEADERS.items():
+                assert answer.headers[name.lower()] == value
+            assert int(answer.headers["content-length"]) == len(answer.body) > 0
+            if kind == "text/html":
+                policy = answer.headers["content-security-policy"]
+                assert "default-src 'none'" in policy
+                assert answer.body.count(b">Tea &amp; &lt;b&gt;milk&lt;/b&gt;</") == 2
+            head = await ask(to, path, method="HEAD")
+            assert (head.status, head.body) == (200, b"")
+        if "mjpeg" in (await status_of(to))["modes"]:  # type: ignore[operator]
+            stream = await ask(to, "/stream.mjpg", method="HEAD")
+            assert (stream.status, stream.body) == (200, b"")
+            assert "content-length" not in stream.headers
+
+
+@foreign
+async def test_its_place_without_the_slash(hub: Broadcast, server: str) -> None:
+    async with serving(server, hub, token="a b") as to:
+        answer = await ask(to, "?token=a%20b")
+        assert answer.status == 307
+        assert answer.headers["location"].endswith("/viewer/?token=a%20b")
+
+
+@each_way
+async def test_refusals(hub: Broadcast, server: str) -> None:
+    async with serving(server, hub, hosts=["TV.example"]) as to:
+        for status, path, fields, method, body in (
+            (404, "/nothing", (), "GET", b""),
+            (405, "/", (), "POST", b""),
+            (413, "/", ("Content-Length: 5",), "GET", b"hello"),
+            (400, "/?" + "a=1&" * 99, (), "GET", b""),
+            (426, "/raw", (), "GET", b""),
+            (403, "/", ("Host: evil.example",), "GET", b""),
+            (403, "/", ("Host: 192.0.2.7:80",), "GET", b""),
+            (200, "/", ("Host: tv.example",), "GET", b""),
+        ):
+            answer = await ask(to, path, *fields, method=method, body=body)
+            assert answer.status == status
+            assert answer.body
+
+
+@each_way
+async def test_tokens(hub: Broadcast, server: str) -> None:
+    async with serving(server, hub, token=TOKEN) as to:
+        for path, fields, status in (
+            ("/", (), 401),
+            ("/?token=", (), 401),
+            ("/?token=sesame", (), 401),
+            (f"/{GIVEN}", (), 200),
+            (f"/{GIVEN}", ("Host: tv.example",), 403 if to.is_ours else 200),
+            ("/?token=%ff", (), 401),
+            ("/metrics", ("Authorization: Bearer sesame",), 401),
+            ("/metrics", ("Authorization: Basic c2VzYW1l",), 401),
+            ("/status", (), 401),
+            ("/stream.mjpg", (), 401),
+            ("/raw", (), 401),
+            ("/nothing", (), 401),
+            ("/healthz", (), 200),
+            ("/viewer.css", (), 200),
+        ):
+            assert (await ask(to, path, *fields)).status == status
+        assert (await answer_to(to, upgrade(f"{to.prefix}/raw"))).status == 401
+        await hub.publish(picture())
+        async with watching(to, f"/raw{GIVEN}&more=") as viewer:
+            assert await viewer.number() == 0
+    async with serving(server, hub, token="sesame") as to:
+        answer = await ask(to, "/metrics", "Authorization: Bearer sesame")
+        assert answer.status == 200
+
+
+@each_way
+async def test_a_client_without_a_token_hears_so(hub: Broadcast, server: str) -> None:
+    """A program gets a line, a browser a page."""
+    async with serving(server, hub, token=TOKEN) as to:
+        for query, line, headline in (
+            ("", b"a token is needed: /?token=...\n", b"A token is needed"),
+            ("?token=", b"a token is needed: /?token=...\n", b"A token is needed"),
+            ("?token=x", b"this token is wrong\n", b"This token is wrong"),
+        ):
+            answer = await ask(to, f"/{query}")
+            assert (answer.status, answer.body) == (401, line)
+            answer = await ask(to, f"/{query}", "Accept: text/html,*/*;q=0.8")
+            assert answer.status == 401
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert answer.headers["content-type"].startswith("text/html")
+            policy = answer.headers["content-security-policy"]
+            assert "default-src 'none'" in policy
+            assert b"<h1>%b</h1>" % headline in answer.body
+            assert TOKEN.encode() not in answer.body
+
+
+@each_way
+async def test_origins(hub: Broadcast, server: str) -> None:
+    async with serving(server, hub, origins=["https://friend.example"]) as to:
+        for origin, status in (
+            ("http://localhost", 101),
+            ("https://LOCALHOST", 101),
+            ("https://friend.example", 101),
+            ("http://evil.example", 403),
+            ("null", 403),
+        ):
+            asked = upgrade(f"{to.prefix}/raw", f"Origin: {origin}")
+            assert (await answer_to(to, asked)).status == status
+        assert (await answer_to(to, upgrade(f"{to.prefix}/nothing"))).status == 404
+
+
+@each_way
+async def test_metrics_are_what_prometheus_reads(hub: Broadcast, server: str) -> None:
+    parser = pytest.importorskip("prometheus_client.parser")
+    async with serving(server, hub) as to:
+        async with watching(to) as viewer:
+            await hub.publish(picture())
+            await viewer.message()
+            await ask(to, "/nothing")
+            text = (await ask(to, "/metrics")).body.decode()
+    values = {
+        (each.name.removeprefix("aiozerocopy_"), *each.labels.values()): each.value
+        for family in parser.text_string_to_metric_families(text)
+        for each in family.samples
+    }
+    assert values["frames_published_total",] == 1
+    assert values["web_viewers", "raw"] == 1
+    assert values["web_frames_sent_total", "raw"] == 1
+    assert values["web_sent_bytes_total", "raw"] > picture().nbytes
+    assert values["web_responses_total", "101"] == 1
+    assert values["web_responses_total", "404"] == 1
+    assert (("web_connections",) in values) == to.is_ours
+
+
+# ---- pictures --------------------------------------------------------------------
+
+
+@everywhere
+async def test_frames_arrive_as_they_were(hub: Broadcast, server: str) -> None:
+    """At all who may watch, also at one who comes late; others hear that it is full."""
+    async with serving(server, hub, title="Tea", max_viewers=4) as to:
+        async with watching(to) as one, watching(to) as two:
+            for number in range(3):
+                await hub.publish(picture(number))
+                assert await one.number() == await two.number() == number
+            async with watching(to) as late:
+                assert await late.number() == 2
+            await until(lambda: len(hub.clients) == 2)
+            status = await status_of(to)
+            assert (status["title"], status["sequence"]) == ("Tea", 3)
+            assert (status["viewers"], status["full"]) == (2, False)
+            await one.leave()
+        await until(lambda: hub.clients == ())
+
+
+@foreign
+async def test_more_viewers_than_allowed(hub: Broadcast, server: str) -> None:
+    async with serving(server, hub, max_viewers=1) as to:
+        async with watching(to) as first:
+            asked = upgrade(f"{to.prefix}/raw")
+            refused = await answer_to(to, asked, b"too many are watching\n")
+            assert refused.status == 503
+            assert "retry-after" in refused.headers
+            assert (await status_of(to))["full"]
+            assert (await ask(to, "/")).status == 200
+            await first.leave()
+        await until_viewers(to, 0)
+        assert not (await status_of(to))["full"]
+        async with watching(to) as second:
+            await hub.publish(picture())
+            assert await second.number() == 0
+
+
+@needs_jpeg
+@everywhere
+async def test_jpegs_until_the_viewer_leaves(
+    hub: Broadcast, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if server == "aiohttp":
+        from aiozerocopy.web import on_aiohttp
+
+        monkeypatch.setattr(on_aiohttp, "LOOK_SECONDS", 0.01)
+    async with serving(server, hub) as to:
+        async with connected(to) as stream:
+            await stream.send(asking(f"{to.prefix}/stream.mjpg"))
+            data = b""
+            for number in range(2):
+                await hub.publish(picture(number))
+                data += await until_seen(stream, END_OF_JPEG)
+            await until_viewers(to, 1)
+        await until(lambda: hub.clients == ())
+        await until_viewers(to, 0)
+    answer = Answer(data)
+    assert answer.headers["content-type"] == jpeg.CONTENT_TYPE
+    assert "content-length" not in answer.headers
+    first, second = answer.body.split(f"--{jpeg.BOUNDARY}\r\n".encode())[1:]
+    assert b"X-Sequence: 0\r\n" in first
+    assert b"X-Sequence: 1\r\n" in second
+    head, _, content = first.partition(b"\r\n\r\n")
+    length = int(head.partition(b"Content-Length: ")[2].split(b"\r\n")[0])
+    assert content[:2] == b"\xff\xd8"
+    assert content[length - 2 : length] == END_OF_JPEG
+
+
+@needs_ffmpeg
+@everywhere
+async def test_h264(hub: Broadcast, server: str) -> None:
+    async with serving(server, hub) as to, watching(to, "/h264") as viewer:
+        await hub.publish(picture())
+        kinds = [(await viewer.message())[0][1] for _ in range(2)]
+        assert kinds == [pixels.H264_CONFIGURATION, pixels.H264]
+        await viewer.leave()
+        await until(lambda: hub.clients == ())
+
+
+@each_way
+async def test_what_is_no_picture_is_told(hub: Broadcast, server: str) -> None:
+    async with serving(server, hub) as to, watching(to) as viewer:
+        await hub.publish(np.zeros((4, 4, 3), np.float32))
+        header, payload = await viewer.message()
+        assert (header[1], header[7]) == (pixels.REASON, 0)
+        assert payload == b"its dtype is float32, not uint8"
+        await hub.publish(picture(1))
+        assert await viewer.number() == 1
+
+
+# ---- who may, and how long --------------------------------------------------------
+
+
+@everywhere
+async def test_viewers_who_say_too_much(hub: Broadcast, server: str) -> None:
+    async with serving(server, hub) as to, watching(to) as other:
+        for length, times, code in ((5000, 1, 1009), (5, 200, 1008)):
+            if times > 1 and server == "hypercorn":
+                continue  # it stops reading before it sends what the viewer must hear
+            for said in (
+                events.TextMessage("x" * length),
+                events.BytesMessage(b"x" * length),
+            ):
+                async with watching(to) as viewer:
+                    words = b"".join(viewer.ws.send(said) for _ in range(times))
+                    await viewer.stream.send(words)
+                    assert await viewer.code() == code
+        await hub.publish(picture())
+        assert await other.number() == 0
+
+
+@everywhere
+async def test_the_end_is_told(hub: Broadcast, server: str) -> None:
+    async with serving(server, hub) as to, watching(to) as viewer:
+        await hub.publish(picture())
+        assert await viewer.number() == 0
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(to.close)
+            assert await viewer.code() == 1001
+
+
+@everywhere
+async def test_a_viewer_who_never_reads_is_let_go_and_harms_nobody(
+    hub: Broadcast, server: str
+) -> None:
+    async with serving(server, hub, patience=0.3) as to, watching(to) as good:
+        with socket.create_connection(("127.0.0.1", to.port)) as stuck:
+            stuck.sendall(upgrade(f"{to.prefix}/raw"))
+            await until(lambda: len(hub.clients) == 2)
+            number = await outlast(hub, good)
+            assert number >= 2
+            await hub.publish(BIG)
+            assert (await good.message())[0][7] == number
+            if not is_trio() or to.is_ours:  # (hypercorn's sends cannot be cancelled)
+                await until_viewers(to, 1)
+            if server in ("ours", "aiohttp"):  # whose connections we can drop
+                stuck.settimeout(10)
+                await anyio.to_thread.run_sync(until_dropped, stuck)
+
+
+def until_dropped(sock: socket.socket) -> None:
+    with contextlib.suppress(ConnectionResetError):
+        while sock.recv(1 << 20):
+            pass
