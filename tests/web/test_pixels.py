@@ -167,22 +167,22 @@ async def test_the_end_of_the_hub_waits_for_what_is_being_compressed(
 
 @needs_jpeg
 @pytest.mark.parametrize("name", ["simplejpeg", "PIL"])
-@pytest.mark.parametrize("pixels", jpeg._PILLOW)
-def test_compressors_agree_on_colours(name: str, pixels: str) -> None:
+@pytest.mark.parametrize("layout", jpeg._PILLOW)
+def test_compressors_agree_on_colours(name: str, layout: str) -> None:
     pytest.importorskip(name)
     image = pytest.importorskip("PIL.Image")
     import io
 
-    form = pixels.FORMATS[pixels]
+    form = pixels.FORMATS[layout]
     color = {"gray8": [90], "rgb24": [200, 40, 90], "bgr24": [90, 40, 200]}.get(
-        pixels, [200, 40, 90, 255] if pixels == "rgba" else [90, 40, 200, 255]
+        layout, [200, 40, 90, 255] if layout == "rgba" else [90, 40, 200, 255]
     )
     frame = np.empty((HEIGHT, WIDTH, form.channels), np.uint8)
     frame[:] = color
     encoded = jpeg._COMPRESSORS[name](frame, form, 90)
     with image.open(io.BytesIO(encoded)) as decoded:
         seen = np.asarray(decoded.convert("RGB"))[HEIGHT // 2, WIDTH // 2]
-    expected = [90] * 3 if pixels == "gray8" else [200, 40, 90]
+    expected = [90] * 3 if layout == "gray8" else [200, 40, 90]
     assert np.abs(seen.astype(int) - expected).max() <= 4
 
 
