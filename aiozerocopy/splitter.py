@@ -322,11 +322,11 @@ def _file(file: File) -> int:
     )
 
 
-def _broken(what: str, number: int, done: int, total: int) -> StreamBroken:
+def _broken(what: str, number: int, sent: int, total: int) -> StreamBroken:
     cause = OSError(number, os.strerror(number))
     text = f"{what} broke: {cause.strerror}"
     if total:
-        text = f"{what} has only {done:,} of {total:,} bytes: {cause.strerror}"
-    error = StreamBroken(text, done, total)
+        text = f"{what} has only {sent:,} of {total:,} bytes: {cause.strerror}"
+    error = StreamBroken(text, sent, total)
     error.errno, error.__cause__ = number, cause
     return error

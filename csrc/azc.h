@@ -58,11 +58,11 @@ enum {
 
 /* What azc_cancel did, and an event's outcome if its status is not 0. */
 enum {
-    AZC_DROPPED = 0, /* event.bytes of it are out; no more will be */
+    AZC_DROPPED = 0, /* event.sent of it are out; no more will be */
     AZC_RESCUED = 1, /* the unsent rest was copied and will follow */
     AZC_LATER = 2,   /* a system call is using the buffer: wait for the event */
     AZC_OVER = 3,    /* it has ended before, or was never submitted */
-    AZC_UNKNOWN = 4, /* at least event.bytes are out; a system call that had
+    AZC_UNKNOWN = 4, /* at least event.sent are out; a system call that had
                       * more of them has not returned */
     AZC_REFUSED = 5, /* its memory cannot be read; the channel goes on */
     AZC_KEPT = 6,    /* its pages could not be taken back from the reader, who
@@ -87,11 +87,12 @@ typedef struct azc_fds {
     int32_t fds[AZC_MOST_FDS];
 } azc_fds;
 
-/* What has become of an operation. */
+/* What has become of an operation.  The bytes of one that are out are `sent` in all of
+ * the helper; of a receive, those that have come. */
 typedef struct azc_event {
     uint64_t sequence; /* of the port's events */
     uint64_t token;
-    uint64_t bytes; /* bytes of this operation that were moved */
+    uint64_t sent;  /* bytes of this operation: that are out, or have come */
     int32_t status; /* AZC_ROOM, 0, or -errno; see azc_sendv and azc_recv */
     int32_t outcome;
 } azc_event;
@@ -287,7 +288,7 @@ typedef struct azc_relay_request {
 
 typedef struct azc_relay_state {
     uint64_t taken; /* bytes from the source, first's included */
-    uint64_t moved; /* bytes to the sink */
+    uint64_t sent;  /* bytes to the sink */
     int32_t lane;
     int32_t began; /* 1: first is its own; 0: it has moved nothing so far */
 } azc_relay_state;

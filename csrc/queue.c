@@ -110,27 +110,27 @@ azc_op *azc__queue_next(const azc_queue *queue) {
     return op && op->relay ? NULL : op;
 }
 
-void azc__queue_accept(azc_queue *queue, uint64_t n, bool lent) {
+void azc__queue_advance(azc_queue *queue, uint64_t n, bool lent) {
     while (queue->cursor && queue->cursor != queue->first_waiting) {
         azc_op *op = queue->cursor;
-        uint64_t left = op->total - op->done;
+        uint64_t left = op->total - op->sent;
         uint64_t taken = azc__op_advance(op, n);
         op->lent = op->lent || (lent && taken);
         n -= taken;
-        queue->accepted += taken;
-        if (op->done < op->need) {
+        queue->sent += taken;
+        if (op->sent < op->need) {
             queue->bytes -= taken;
             return;
         }
         queue->bytes -= left;
-        op->end = queue->accepted;
+        op->end = queue->sent;
         queue->cursor = op->next;
     }
 }
 
 /* ---- going out ------------------------------------------------------- */
 
-/* Takes out the operations that are over, as a list in order: those accepted as a
+/* Takes out the operations that are over, as a list in order: those sent as a
  * whole, and read as far as they were lent.  An empty message (a flush) waits for
  * all before it. */
 azc_op *azc__queue_consume(azc_queue *queue, uint64_t upto) {
@@ -171,7 +171,7 @@ void azc__queue_remove(azc_queue *queue, azc_op *op) {
     if (is_waiting(queue, op))
         queue->waiting--;
     else
-        queue->bytes -= op->total - op->done;
+        queue->bytes -= op->total - op->sent;
     for (azc_op *it = queue->head; it != op; it = it->next) before = it;
     if (before)
         before->next = op->next;

@@ -257,14 +257,14 @@ static ssize_t write_to_file(azc_split *it, const char *bytes, size_t n) {
 static ssize_t copy_to_file(azc_split *it, size_t n) {
     char bytes[4096];
     const struct iovec vec = {bytes, n < sizeof bytes ? n : sizeof bytes};
-    ssize_t got = azc_sys.read_pipe(it->source, &vec, 1, 0), done = 0;
-    while (done < got && it->file >= 0) {
-        ssize_t r = write_to_file(it, bytes + done, (size_t)(got - done));
+    ssize_t got = azc_sys.read_pipe(it->source, &vec, 1, 0), written = 0;
+    while (written < got && it->file >= 0) {
+        ssize_t r = write_to_file(it, bytes + written, (size_t)(got - written));
         if (r <= 0) {
             atomic_store(&it->file_error, r < 0 ? (int)r : -EIO);
             close_fd(&it->file);
         } else {
-            done += r;
+            written += r;
             atomic_fetch_add(&it->filed, (uint64_t)r);
         }
     }

@@ -103,7 +103,7 @@ class Ahead(Generic[T]):
         if first not in self._coming:
             raise StreamClosed("the stream was closed")  # and the others forgotten
         first.raise_if_failed()
-        n, size = first.taken + first.moved, len(first.view)
+        n, size = first.received, len(first.view)
         if n < size:
             raise IncompleteReceive(n, size) if n else anyio.EndOfStream
         unpin(first.views)
@@ -138,8 +138,7 @@ class Ahead(Generic[T]):
         stream._in.take_back_blocking(waiter.port, one)
         if one in self._coming:
             self._coming.remove(one)
-        n = one.taken + one.moved
-        if n:
-            stream._unread = content(one.view, n) + stream._unread
+        if one.received:
+            stream._unread = content(one.view, one.received) + stream._unread
         if one.done:
             unpin([one.view, *one.then.borrowed])

@@ -338,7 +338,7 @@ class Channel:
             # It is over, or was never submitted, or this is a forked child.  Of a
             # receive that ended in its own call, C still knows how much came.
             known = event.token == operation.token
-            operation.end(event.bytes if known else 0)
+            operation.end(event.sent if known else 0)
             port.forget(operation)
         return operation.done
 

@@ -48,6 +48,11 @@ class Reception(Operation):
     is_kept = False
     fds: Any = None  # where fds are stored that come with the bytes
 
+    @property
+    def received(self) -> int:
+        """How many bytes of its memory are filled."""
+        return self.taken + self.sent
+
     def _give_back(self, outcome: int) -> None:
         borrowed.pop(self.token, None)
 
@@ -215,7 +220,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
         else:
             reception.end()
             waiter.port.forget(reception)
-        n = taken + reception.moved
+        n = reception.received
         if n < min(need, len(view)):
             raise anyio.EndOfStream if n == 0 else IncompleteReceive(n, len(view))
         return n
@@ -237,7 +242,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
             await waiter.wait_shielded(reception)
         if reception.done:
             # (IncompleteReceive says itself how many bytes the caller has got)
-            n = reception.taken + reception.moved
+            n = reception.received
             if n and not (reception.is_kept or isinstance(error, IncompleteReceive)):
                 unread = content(view, n) + self._unread
                 self._unread, reception.is_kept = unread, True  # (nor here)
