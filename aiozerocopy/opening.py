@@ -21,7 +21,7 @@ import os
 import socket
 import stat
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._core.channel import (
@@ -39,7 +39,8 @@ from aiozerocopy._core.sending import QUEUE_LIMIT, RESCUE_LIMIT, Concurrent
 from aiozerocopy.streams import ReceiveStream, SendStream, Stream, UnixStream
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Coroutine, Generator, Iterator
+    from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
     from typing_extensions import Self
@@ -55,6 +56,33 @@ class HasFileno(Protocol):
 
     def fileno(self) -> int: ...
     def close(self) -> object: ...
+
+
+T = TypeVar("T", bound="AbstractAsyncContextManager[Any, Any]")
+
+
+class Opening(Generic[T]):
+    """Something that takes time to open: ``await`` it, or open it by ``async with``."""
+
+    def __init__(self, opening: Coroutine[Any, Any, T]) -> None:
+        self._opening = opening
+        self._opened: T
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._opening.__await__()
+
+    async def __aenter__(self) -> T:
+        self._opened = await self._opening
+        await self._opened.__aenter__()
+        return self._opened
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        await self._opened.__aexit__(exc_type, exc_val, exc_tb)
 
 
 # ---- taking over what exists ---------------------------------------------------

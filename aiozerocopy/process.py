@@ -17,12 +17,10 @@ import anyio
 import anyio.lowlevel
 
 from aiozerocopy._core import fork_and_exit
-from aiozerocopy._core.pipe_size import PIPE_SIZE
-from aiozerocopy._net.connecting import Opening
 from aiozerocopy._process.child import LAST_WORDS as LAST_WORDS
 from aiozerocopy._process.child import NEW_GROUP, ChildProcess, ChildStdin
 from aiozerocopy._process.pipes import ChildPipes
-from aiozerocopy.opening import flags_for
+from aiozerocopy.opening import Opening, flags_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,12 +43,10 @@ def open_process(
     stdout: bool | int | HasFileno | None = False,
     stderr: bool | str | int | HasFileno | None = "tail",
     pass_fds: Sequence[int | HasFileno] = (),
-    pipe_size: int = PIPE_SIZE,
     tail_bytes: int = TAIL_BYTES,
     peer: str = "unknown",
     cwd: Argument | None = None,
     env: Mapping[str, str] | None = None,
-    start_new_session: bool = False,
     start_new_group: bool = False,
 ) -> Opening[Process]:
     """Start a child; to be awaited, or used with ``async with``.
@@ -65,12 +61,12 @@ def open_process(
     the other ends of pipes and sockets, which you close once it has started.  They
     stay yours, and may be closed on exec.
 
-    The pipes hold ``pipe_size`` bytes, or what the system allows.  ``peer`` is what is
-    known of how the child reads its stdin, see `open_writer`: "reads" lets frames of
-    a pool go without a copy.  ``env`` replaces ours.
+    The pipes hold 1 MiB, or what the system allows.  ``peer`` is what is known of how
+    the child reads its stdin, see `open_writer`: "reads" lets frames of a pool go
+    without a copy.  ``env`` replaces ours.
 
     Ctrl-C in the terminal reaches all of our process group.  ``start_new_group`` keeps
-    it from the child, and so does ``start_new_session``; Python 3.10 knows only that.
+    it from the child.  (On Python 3.10 the child has a session of its own then.)
 
     Raises:
         FileNotFoundError, PermissionError: of the command or ``cwd``, which they name.
@@ -85,13 +81,13 @@ def open_process(
         "pass_fds": [_checked_fd(given) for given in pass_fds],
         "cwd": cwd,
         "env": env,
-        **_apart(start_new_session, start_new_group),
+        **(NEW_GROUP if start_new_group else {}),
     }
     flags_for(peer)  # refused at the call, if it is no kind of peer
 
     def spawn() -> Process:
         into = out_of = tail = None
-        with ChildPipes(pipe_size) as pipes:
+        with ChildPipes() as pipes:
             if stdin is True:
                 options["stdin"], into = pipes.into(ChildStdin, peer)
             if stdout is True:
@@ -116,12 +112,6 @@ def _argv(command: str | bytes | Sequence[Argument]) -> Any:
     if not argv:
         raise ValueError("the command is empty")
     return argv
-
-
-def _apart(session: bool, group: bool) -> dict[str, Any]:
-    if session:  # it has a group of its own, too
-        return {"start_new_session": True}
-    return NEW_GROUP if group else {}
 
 
 def _given(name: str, value: object) -> Any:

@@ -69,11 +69,11 @@ class Splitter(Block):
     fails (the disk is full, say) the readers go on.  `wait` tells it, or the end of the
     block if nobody waits; and so they do if the source broke.
 
-    A reader may be behind by what its pipe holds: ``pipe_size`` bytes or what the
-    system allows, and fewer if the source is written in small pieces.  With a full pipe
-    it holds up the others, for at most ``patience`` seconds in all from one time that
-    it has read everything to the next.  Then it is dropped: its stream ends, after an
-    unbroken piece of the source.  With ``patience=math.inf`` all wait for the slowest.
+    A reader may be behind by what its pipe holds: 1 MiB or what the system allows, and
+    less if the source is written in small pieces.  With a full pipe it holds up the
+    others, for at most ``patience`` seconds in all from one time that it has read
+    everything to the next.  Then it is dropped: its stream ends, after an unbroken
+    piece of the source.  With ``patience=math.inf`` all wait for the slowest.
 
     Readers begin where the bytes before are a multiple of ``unit``: 188 for MPEG-TS.
 
@@ -94,7 +94,6 @@ class Splitter(Block):
         *,
         patience: float = PATIENCE,
         unit: int = 1,
-        pipe_size: int = PIPE_SIZE,
     ) -> None:
         if not patience >= 0:
             raise ValueError(f"patience is a number of seconds, not {patience!r}")
@@ -103,7 +102,6 @@ class Splitter(Block):
         self._source = source
         self._patience = patience
         self._unit = unit
-        self._pipe_size = pipe_size
         self._inner: ReceiveStream | None = None  # the pipe that the split reads
         self._writer: SendStream | None = None  # into that, if it is ours
         self._feeding = anyio.CancelScope()
@@ -118,7 +116,7 @@ class Splitter(Block):
         if _is_pipe(self._source):
             self._inner = cast("ReceiveStream", self._source)
         else:
-            self._inner, self._writer = pipe(self._pipe_size)
+            self._inner, self._writer = pipe(PIPE_SIZE)
         try:
             self._split = self._start(self._inner)
         except BaseException:
@@ -166,7 +164,7 @@ class Splitter(Block):
             StreamClosed: the splitter is over, or was not entered.
             OSError: there are no fds.
         """
-        return self._running().join(self._pipe_size)
+        return self._running().join(PIPE_SIZE)
 
     async def wait(self) -> int:
         """Wait for the source's end; return how many bytes it had.

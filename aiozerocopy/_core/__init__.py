@@ -12,7 +12,7 @@ A module imports those above it, never those below.
     memory          a pool's slots, and views that tell when the last of them is gone
     fork_and_exit   what happens in a forked child, and at interpreter exit
     channel         one fd, one direction
-    batches         many messages in few system calls
+    groups          many messages in few system calls
     waiter          wakes the tasks that wait, on asyncio, uvloop and trio
     change          waiting for something to change
     lifetime        a stream's tie to its event loop, and its end

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 from anyio.abc import ByteReceiveStream
 
+from aiozerocopy._core.batches import Batches
 from aiozerocopy._core.binding import IN_PROGRESS
 from aiozerocopy._core.borrows import Operation, borrowed
 from aiozerocopy._core.errors import IncompleteReceive
 from aiozerocopy._core.lifetime import Bound, Stats
 from aiozerocopy._core.pins import content, fill, pin_writable, scratch, unpin
-from aiozerocopy._core.records import Batches
 from aiozerocopy._core.waiter import checkpoint
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+    from aiozerocopy._core.batches import Pool
     from aiozerocopy._core.channel import Channel
-    from aiozerocopy._core.records import Pool
     from aiozerocopy._core.waiter import Waiter
 
 RECEIVE_SIZE = 64 << 10

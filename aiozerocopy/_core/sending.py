@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, get_args
 import anyio
 from anyio.abc import ByteSendStream
 
-from aiozerocopy._core.batches import groups, joined
 from aiozerocopy._core.binding import BUSY, IN_PROGRESS, send_bound
 from aiozerocopy._core.borrows import Operation, Port
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
+from aiozerocopy._core.groups import groups, joined
 from aiozerocopy._core.lifetime import NOWHERE, Bound, Stats
 from aiozerocopy._core.pins import pin_or_copy
 from aiozerocopy._core.relaying import (

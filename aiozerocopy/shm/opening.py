@@ -13,8 +13,9 @@ import anyio
 import anyio.lowlevel
 
 from aiozerocopy._core.ring_end import ANY, CONSUMER, PRODUCER, RingEnd
-from aiozerocopy._net.connecting import Opening, located
+from aiozerocopy._net.connecting import located
 from aiozerocopy._net.listening import listen_unix
+from aiozerocopy.opening import Opening
 from aiozerocopy.shm import handshake
 from aiozerocopy.shm.ring import Ring
 

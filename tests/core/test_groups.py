@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from aiozerocopy._core import batches
-from aiozerocopy._core.batches import Group, groups, joined
+from aiozerocopy._core import groups as module
 from aiozerocopy._core.channel import CHANGED
+from aiozerocopy._core.groups import Group, groups, joined
 
-MOST, BYTES = batches._GROUP_MESSAGES, batches._GROUP_BYTES
-SMALL = batches._JOIN_BELOW
+MOST, BYTES = module._GROUP_MESSAGES, module._GROUP_BYTES
+SMALL = module._JOIN_BELOW
 
 
 class TestJoined:
