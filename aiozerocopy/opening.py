@@ -41,7 +41,6 @@ from aiozerocopy.streams import ReceiveStream, SendStream, Stream, UnixStream
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator, Iterator
     from contextlib import AbstractAsyncContextManager
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -76,13 +75,8 @@ class Opening(Generic[T]):
         await self._opened.__aenter__()
         return self._opened
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        await self._opened.__aexit__(exc_type, exc_val, exc_tb)
+    async def __aexit__(self, *error: Any) -> None:
+        await self._opened.__aexit__(*error)
 
 
 # ---- taking over what exists ---------------------------------------------------
@@ -361,17 +355,12 @@ class _Ends:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: Any) -> None:
         first, second = cast("tuple[ReceiveStream, SendStream]", self)
         try:
-            await second.__aexit__(exc_type, exc_val, exc_tb)
+            await second.__aexit__(*error)
         finally:
-            await first.__aexit__(exc_type, exc_val, exc_tb)
+            await first.__aexit__(*error)
 
 
 class PipeEnds(

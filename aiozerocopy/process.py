@@ -24,7 +24,6 @@ from aiozerocopy.opening import Opening, flags_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
 
     from aiozerocopy.opening import HasFileno
     from aiozerocopy.streams import ReceiveStream, SendStream
@@ -285,12 +284,9 @@ class Process:
         return self
 
     async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
+        self, kind: object, error: BaseException | None, traceback: object
     ) -> None:
-        if exc_val is None:
+        if error is None:
             await self.aclose()
         else:
             await self._end()

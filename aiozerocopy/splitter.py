@@ -42,7 +42,6 @@ from aiozerocopy.streams import ReceiveStream
 
 if TYPE_CHECKING:
     import contextlib
-    from types import TracebackType
 
     from anyio.abc import ByteReceiveStream
 
@@ -223,13 +222,10 @@ class Splitter(Block):
             self._source._unread = rest + self._source._unread
 
     async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
+        self, kind: object, error: BaseException | None, traceback: object
     ) -> None:
-        await super().__aexit__(exc_type, exc_val, exc_tb)
-        if exc_val is None and not self._is_told and self._split is not None:
+        await super().__aexit__(kind, error, traceback)
+        if error is None and not self._is_told and self._split is not None:
             self._raise_if_failed(self._split)
 
     def _running(self) -> Split:

@@ -110,7 +110,6 @@ typedef struct azc_stats {
     uint64_t waiting;      /* operations that wait for room, now */
     uint64_t leftover;     /* bytes that came and no receive has asked for */
     int32_t error;         /* 0, or the -errno that broke the channel */
-    int32_t threaded;      /* 1 if a thread of its own serves the channel */
     int32_t lends;         /* 1 if a pool's next bytes would be lent */
     int32_t outward;       /* 1 if it sends, 0 if it receives */
 } azc_stats;

@@ -316,7 +316,6 @@ int azc_get_stats(azc_id id, azc_stats *stats) {
     stats->waiting = channel->queue.waiting;
     stats->leftover = channel->leftover;
     stats->error = channel->error;
-    stats->threaded = azc__pump_is_private(channel);
     stats->lends = channel->lender.lends;
     stats->outward = azc__outward(channel);
     azc__leave(channel);

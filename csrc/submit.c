@@ -98,18 +98,21 @@ int azc_sendv(azc_id channel, azc_id port, uint64_t token,
     return (int)submit(channel, port, token, op);
 }
 
+static azc_op *one_piece(const void *data, size_t n) {
+    struct iovec vec = {(void *)(uintptr_t)data, n};
+    return azc__op_new(&vec, 1, NULL, 0);
+}
+
 ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data,
                  size_t n, size_t need) {
-    struct iovec vec = {data, n};
-    azc_op *op = azc__op_new(&vec, 1, NULL, 0);
+    azc_op *op = one_piece(data, n);
     if (op) op->need = need;
     return submit(channel, port, token, op);
 }
 
 ssize_t azc_recv_then(azc_id channel, azc_id port, uint64_t token, void *data,
                       size_t n, void (*then)(void *with), void *with) {
-    struct iovec vec = {data, n};
-    azc_op *op = azc__op_new(&vec, 1, NULL, 0);
+    azc_op *op = one_piece(data, n);
     if (op) {
         op->then = then;
         op->with = with;
@@ -121,16 +124,14 @@ ssize_t azc_recv_then(azc_id channel, azc_id port, uint64_t token, void *data,
 
 int azc_send_fds(azc_id channel, azc_id port, uint64_t token, const void *data,
                  size_t n, azc_fds *fds) {
-    struct iovec vec = {(void *)(uintptr_t)data, n};
-    azc_op *op = azc__op_new(&vec, 1, NULL, 0);
+    azc_op *op = one_piece(data, n);
     if (op) op->fds = fds;
     return (int)submit(channel, port, token, op);
 }
 
 ssize_t azc_recv_fds(azc_id channel, azc_id port, uint64_t token, void *data,
                      size_t n, azc_fds *fds) {
-    struct iovec vec = {data, n};
-    azc_op *op = azc__op_new(&vec, 1, NULL, 0);
+    azc_op *op = one_piece(data, n);
     if (op) {
         op->need = 1;
         op->fds = fds;

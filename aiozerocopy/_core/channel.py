@@ -61,7 +61,6 @@ class Stats(Protocol):
     waiting: int
     leftover: int
     error: int
-    threaded: int
     lends: int
     outward: int
 
@@ -295,10 +294,7 @@ class Channel:
             result = lib.azc_recv(self.id, port.id, token, at, n, need)
         else:
             result = lib.azc_recv_fds(self.id, port.id, token, at, n, fds)
-        if result != IN_PROGRESS:
-            operation.end(max(result, 0), min(result, 0))
-            port.forget(operation)
-        return min(result, 0)
+        return self._note_received(port, operation, result)
 
     def receive_then(
         self, port: Port, operation: Operation, view: Any, start: int, then: ThenRgb
@@ -312,6 +308,9 @@ class Channel:
             *(self.id, port.id, operation.token, view + start, n),
             *(then.function, then.argument),
         )
+        return self._note_received(port, operation, result)
+
+    def _note_received(self, port: Port, operation: Operation, result: int) -> int:
         if result != IN_PROGRESS:
             operation.end(max(result, 0), min(result, 0))
             port.forget(operation)

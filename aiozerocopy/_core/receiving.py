@@ -170,10 +170,12 @@ class ReceiveStream(Bound, ByteReceiveStream):
         memory: Any,
         need: int | None,
         result: Callable[[Any, int], T],
+        fds: Any = None,
     ) -> T:
         """Borrow memory, fill it, and return what ``result`` makes of the pin.
 
-        At least ``need`` bytes are received; None: as many as there is room for.
+        At least ``need`` bytes are received; None: as many as there is room for.  Fds
+        that come with them are stored in ``fds``.
 
         The pin must live until this returns, since an exception may still come, and
         then `_keep` needs the bytes.  It must not live longer: a traceback may keep the
@@ -181,8 +183,11 @@ class ReceiveStream(Bound, ByteReceiveStream):
         """
         view = None
         reception = Reception(waiter.port, [])
+        reception.fds = fds
         try:
             try:
+                if fds is not None:
+                    reception.views.append(fds)
                 view = borrow(memory)
                 least = len(view) if need is None else need
                 n = await self._fill(waiter, reception, view, least)

@@ -285,20 +285,7 @@ def too_large(nbytes: int, capacity: int, largest: int) -> str:
 
 # ---- before there is a ring ---------------------------------------------------------
 
-
-def check_user(socket: int) -> int:
-    """0, or -EACCES: the process at the other end is another user's."""
-    return lib.azc_shm_check_user(socket)
-
-
-def ask(socket: int, role: int) -> int:
-    return lib.azc_shm_ask(socket, role)
-
-
-def hear_ask(socket: int) -> int:
-    """The role that the other side asks for, or -errno."""
-    return lib.azc_shm_hear_ask(socket)
-
-
-def refuse(socket: int, status: int) -> None:
-    lib.azc_shm_refuse(socket, status)
+check_user = lib.azc_shm_check_user  # -EACCES: the other process is another user's
+ask = lib.azc_shm_ask
+hear_ask = lib.azc_shm_hear_ask  # the role that is asked for, or -errno
+refuse = lib.azc_shm_refuse
