@@ -1,5 +1,7 @@
 """Frames over any byte stream: `FrameSender`, `FrameReceiver`, and the wire format.
 
+What their colours mean is in `frames`.
+
 A frame on the wire is a header of 128 bytes, then its metadata, then its payload; the
 header is described in docs/pages/wire-format.md, byte by byte, and `FrameHeader` is
 that page in Python.  Over a stream of ours the three go out in one gathered send,

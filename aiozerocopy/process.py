@@ -231,7 +231,8 @@ class Process:
         """
         if self._generation != fork_and_exit.generation:
             return  # a forked child's copy: it is the parent's
-        self.kill()  # first: at the end of its stdin it would believe that it has all
+        # First: EOF on stdin would make it think that its input is complete.
+        self.kill()
         for stream in (self.stdin, self.stdout):
             if stream is not None:
                 stream.abort()
@@ -268,7 +269,7 @@ class Process:
         """See to it that the child has ended, whoever cancels us."""
         try:
             with anyio.CancelScope(shield=True):
-                # First: at the end of its stdin it would believe that it has all.
+                # First: EOF on stdin would make it think that its input is complete.
                 self.terminate()
                 for stream in (self.stdin, self.stdout):
                     if stream is not None:

@@ -6,8 +6,8 @@ Who owns what
     of the caller's.
     A thread of its own (`_core.splitting`) moves the bytes, by tee(2) into a pipe for
     each reader and by splice(2) into the file, and no byte enters user space.  Each
-    reader's pipe is between that thread and a `SplitterReader`, which is whose who
-    joined, and may outlive the splitter.
+    reader's pipe is between that thread and a `SplitterReader`, which is owned by the
+    caller of `join`, and may outlive the splitter.
     A source that is no pipe is passed on into one, by a task of the splitter.
 
 The states

@@ -128,7 +128,7 @@ class UnixStream(Stream):
     `receive` gets those, the kernel closes the fds.
     """
 
-    _fds: Any = None  # that have come with what is unread
+    _fds: Any = None  # fds received with the unread bytes
 
     async def send_fds(self, message: Buffer, fds: Collection[int | HasFileno]) -> None:
         """Send a message, and with its first byte open files: fds, files or sockets.

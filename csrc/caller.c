@@ -30,6 +30,6 @@ bool azc__caller_is_past_deadline(const azc_caller *caller) {
 
 void azc__caller_stop_clock(azc_caller *caller) { caller->deadline = 0; }
 
-void azc__caller_moved(azc_caller *caller, uint64_t n, bool was_full) {
+void azc__caller_sent(azc_caller *caller, uint64_t n, bool was_full) {
     caller->since_full = was_full ? 0 : caller->since_full + n;
 }

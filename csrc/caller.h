@@ -28,6 +28,6 @@ void azc__caller_start_clock(azc_caller *caller);
 bool azc__caller_is_past_deadline(const azc_caller *caller);
 void azc__caller_stop_clock(azc_caller *caller);
 /* Notes the result of any write. */
-void azc__caller_moved(azc_caller *caller, uint64_t n, bool was_full);
+void azc__caller_sent(azc_caller *caller, uint64_t n, bool was_full);
 
 #endif

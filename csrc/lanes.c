@@ -137,7 +137,7 @@ static ssize_t write_pieces(azc_channel *channel, struct iovec *vec,
         }
         channel->extra_calls += sent > 0;
         sent += moved;
-        azc__pace_moved(&channel->pace, moved);
+        azc__pace_sent(&channel->pace, moved);
         if (moved < n || must_stop(channel) ||
             azc__caller_is_past_deadline(&channel->caller))
             break;

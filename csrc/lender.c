@@ -6,8 +6,8 @@
 #include "channel.h"
 
 enum {
-    NAP_MIN_US = 50,   /* until we ask a reader of lent pages again, */
-    NAP_MAX_US = 2000, /* and if it is slow */
+    NAP_MIN_US = 50,   /* until we ask a reader of lent pages again */
+    NAP_MAX_US = 2000, /* until we ask a slow reader again */
 };
 
 void azc__lender_init(azc_channel *channel) {

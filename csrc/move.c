@@ -16,8 +16,8 @@
 enum {
     PUMP_BUDGET = 1 << 20, /* bytes of one socket before the pump's next one */
     CHECK_EVERY = 1 << 20, /* bytes, until the fd's number is checked again */
-    STARVED_PAUSE_US = 5000, /* until the next try without memory, */
-    DEVICE_PAUSE_US = 5000,  /* or with an fd that never tells it is ready */
+    STARVED_PAUSE_US = 5000, /* until the next try without memory */
+    DEVICE_PAUSE_US = 5000,  /* for an fd that never tells that it is ready */
 };
 
 /* How long to keep trying while the kernel has no memory. */
@@ -32,7 +32,7 @@ static void count(azc_channel *channel, ssize_t r) {
     channel->extra_calls = 0;
     if (r > 0) channel->stats.bytes += (uint64_t)r;
     if (r >= 0 || r == -EAGAIN) channel->starved_since = 0;
-    azc__caller_moved(&channel->caller, r > 0 ? (uint64_t)r : 0, was_full);
+    azc__caller_sent(&channel->caller, r > 0 ? (uint64_t)r : 0, was_full);
 }
 
 /* Releases the lock during the system call, which uses borrowed memory (in_call) or

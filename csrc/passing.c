@@ -11,8 +11,8 @@ enum {
     PIPE_ROOM = 256 << 10, /* bytes in a pipe between */
     LOOK_MS = 1000,        /* how often to look whether the numbers are ours */
     LOOK_EVERY = 1 << 20,  /* ... or after so many bytes */
-    PAUSE_US = 2000,       /* until the next try without memory, */
-    REST_US = 10000, /* at most, until the next of what is ready and refuses */
+    PAUSE_US = 2000,       /* until the next try without memory */
+    REST_US = 10000,       /* longest pause after a ready fd refused */
 };
 
 #define PATIENCE_NS UINT64_C(2000000000) /* for which it tries */

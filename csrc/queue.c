@@ -73,8 +73,8 @@ bool azc__queue_lends(const azc_queue *queue, const struct iovec *piece,
 /* Lists the next bytes to move, of at most max_ops operations, and marks them as in
  * flight.  After ENOUGH bytes no message is added, so that one that is over need not
  * wait for those behind it.  Returns the number of pieces; 0 if only empty messages
- * come next.  Pieces of lend_from bytes or more that may be are to be lent, unless that
- * is 0; *lend says whether these are.  A message with fds goes alone. */
+ * come next.  Pieces of at least lend_from bytes are lent if their memory allows it; 0
+ * lends nothing.  *lend says whether these are.  A message with fds goes alone. */
 int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
                       uint64_t max_bytes, size_t lend_from, bool *lend) {
     *lend = false;

@@ -385,8 +385,7 @@ static size_t to_next_unit(const azc_split *it) {
 }
 
 /* How many bytes all are to have next: what the source has, or a part.  0: none yet.
- * A reader that joined before some of these bytes came may not have been there before
- * they were counted, but is afterwards. */
+ * A reader that joins while they are counted is seen by begin_readers. */
 static ssize_t look(azc_split *it) {
     ssize_t n = azc_sys.unread(it->source);
     size_t most = it->copied ? COPIED : MOST;

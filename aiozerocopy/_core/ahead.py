@@ -1,7 +1,7 @@
 """Receives that begin before anybody waits for them, and end without Python.
 
-C goes from one to the next by itself.  Who asks for the first gets it at once if it is
-there, and while it looks at that, the others arrive.
+C starts the next receive without Python.  `take` returns at once if the first is
+complete, and while the program looks at that, the others arrive.
 
 The states of one, and who owns the memory
     queued      borrowed; the kernel writes there, and what follows the receive uses it

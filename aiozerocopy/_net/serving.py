@@ -265,7 +265,7 @@ class Server(Service):
         try:
             sock, _ = listener.accept()
         except OSError as error:
-            # Any other error: nobody is waiting, or whoever was has left again.
+            # Any other error: no connection is pending, or it was reset.
             if error.errno in _EXHAUSTED:
                 await self._pause(error)
             return None

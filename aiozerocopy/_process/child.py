@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # For Popen: Ctrl-C in the terminal is for the program alone, which ends its children as
 # they need it.  A new session would do as well, but Linux shares the processors out
-# between sessions (autogroup), and those who feed each other lose by that.
+# between sessions (autogroup), and a pipeline across sessions gets slower.
 NEW_GROUP: dict[str, Any] = (
     {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
 )
