@@ -126,19 +126,19 @@ static ssize_t write_pieces(azc_channel *channel, struct iovec *vec,
     sys_sigpipe sigpipe;
     if (blocks_sigpipe) azc_sys.block_sigpipe(&sigpipe);
     while (count) {
-        size_t moved = 0, n = azc__pace_piece(&channel->pace), piece = n;
+        size_t now = 0, n = azc__pace_piece(&channel->pace), piece = n;
         int parts = parts_of_piece(vec, count, &n);
         if (!parts) {
             n = vec->iov_len < STRETCH ? vec->iov_len : STRETCH;
-            r = write_long_part(channel, how, vec->iov_base, n, piece, &moved);
+            r = write_long_part(channel, how, vec->iov_base, n, piece, &now);
         } else {
             r = azc_sys.write_pipe(channel->fd, vec, parts, how);
-            moved = r > 0 ? (size_t)r : 0;
+            now = r > 0 ? (size_t)r : 0;
         }
         channel->extra_calls += sent > 0;
-        sent += moved;
-        azc__pace_sent(&channel->pace, moved);
-        if (moved < n || must_stop(channel) ||
+        sent += now;
+        azc__pace_sent(&channel->pace, now);
+        if (now < n || must_stop(channel) ||
             azc__caller_is_past_deadline(&channel->caller))
             break;
         if (parts || n == vec->iov_len) {

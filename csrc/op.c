@@ -93,7 +93,7 @@ void azc__op_truncate(azc_op *op) {
     op->nends = op->messages = i + 1;
 }
 
-/* What was moved of a piece lies before iov_base, which has advanced: so the slot is
+/* What is sent of a piece lies before iov_base, which has advanced: so the slot is
  * found by the byte before. */
 ssize_t azc__op_detach(azc_op *op) {
     ssize_t moved = 0;

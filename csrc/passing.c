@@ -325,9 +325,9 @@ static void step(azc_passage *pass) {
 /* Do the numbers still belong to our files? */
 static void look(azc_passage *pass) {
     azc_side *sides[] = {&pass->source, &pass->sink};
-    uint64_t moved = atomic_load(&pass->sent);
-    if (moved < pass->look_at) return;
-    pass->look_at = moved + LOOK_EVERY;
+    uint64_t sent = atomic_load(&pass->sent);
+    if (sent < pass->look_at) return;
+    pass->look_at = sent + LOOK_EVERY;
     for (int i = 0; i < 2; i++) {
         azc_channel *channel = sides[i]->channel;
         azc__lock(channel);

@@ -62,7 +62,7 @@ azc_op *azc__queue_admit(azc_queue *queue) {
     return op;
 }
 
-/* ---- being moved ----------------------------------------------------- */
+/* ---- being sent ------------------------------------------------------ */
 
 bool azc__queue_lends(const azc_queue *queue, const struct iovec *piece,
                       size_t lend_from) {
