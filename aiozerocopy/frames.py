@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from aiozerocopy._core import extras
+from aiozerocopy._core.colour import Rows, ThenRgb, described, rgb_to_yuv, yuv_to_rgb
 from aiozerocopy._core.leases import Lease
-from aiozerocopy._core.pictures import Rows, ThenRgb, described, rgb_to_yuv, yuv_to_rgb
 from aiozerocopy._core.pins import pin, pin_writable
 
 if TYPE_CHECKING:

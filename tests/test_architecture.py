@@ -32,7 +32,7 @@ ROOMS = (
 
 # The same inside the core.
 CORE = (
-    *("errors", "extras", "pipe_size", "binding", "leases", "pins", "pictures"),
+    *("errors", "extras", "pipe_size", "binding", "leases", "pins", "colour"),
     *("borrows", "fds", "memory", "fork_and_exit", "channel", "groups", "to_all"),
     *("waiter", "change", "batches", "census"),
     "lifetime",

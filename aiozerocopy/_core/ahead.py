@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from aiozerocopy._core.borrows import Port
-    from aiozerocopy._core.pictures import ThenRgb
+    from aiozerocopy._core.colour import ThenRgb
     from aiozerocopy._core.receiving import ReceiveStream
     from aiozerocopy._core.waiter import Waiter
 

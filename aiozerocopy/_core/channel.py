@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from aiozerocopy._core.borrows import Port
-    from aiozerocopy._core.pictures import ThenRgb
+    from aiozerocopy._core.colour import ThenRgb
 
 IN: int = lib.AZC_IN
 OUT: int = lib.AZC_OUT
