@@ -17,6 +17,7 @@ import anyio
 from anyio.streams.tls import TLSStream
 
 from aiozerocopy._core.errors import StreamClosed
+from aiozerocopy._core.lifetime import Ready
 from aiozerocopy._net.admission import TokenRefused as TokenRefused
 from aiozerocopy._net.admission import present_token as present_token
 from aiozerocopy._net.connecting import connect_tcp, connect_unix
@@ -30,7 +31,7 @@ from aiozerocopy.framing import (
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Awaitable, Generator
+    from collections.abc import Awaitable
 
     from anyio.abc import ByteStream
     from typing_extensions import Self
@@ -136,7 +137,7 @@ async def open_stream(
     return stream
 
 
-class FrameClient:
+class FrameClient(Ready):
     """Frames from a server, through lost connections: ``async for frame in client``.
 
     ``connect`` is an async function that returns a new stream.  Each time the
@@ -173,11 +174,6 @@ class FrameClient:
         self._expected: int | None = None
         self._connecting = anyio.CancelScope()
         self._closed = False
-
-    def __await__(self) -> Generator[Any, None, Self]:
-        """Return the client itself, which connects when it is to receive."""
-        yield from ()
-        return self
 
     async def receive(self) -> ReceivedFrame:
         """The next frame; connects first, as often as it must.

@@ -34,6 +34,7 @@ from aiozerocopy._core.channel import (
     Channel,
     own_end,
 )
+from aiozerocopy._core.lifetime import Ready
 from aiozerocopy._core.pipe_size import PIPE_SIZE, capacity_of, enlarge_pipe
 from aiozerocopy._core.sending import QUEUE_LIMIT, RESCUE_LIMIT, Concurrent
 from aiozerocopy.streams import ReceiveStream, SendStream, Stream, UnixStream
@@ -339,7 +340,7 @@ def _close_source(source: int | HasFileno, number: int) -> None:
 # ---- pairs of our own ----------------------------------------------------------
 
 
-class _Ends:
+class _Ends(Ready):
     """Two streams, ready: unpack them, ``await`` them, or use them in ``async with``.
 
     The block closes both at its end, the second one first, which sends what it accepted
@@ -347,10 +348,6 @@ class _Ends:
     """
 
     __slots__ = ()
-
-    def __await__(self) -> Generator[Any, None, Self]:
-        yield from ()
-        return self
 
     async def __aenter__(self) -> Self:
         return self
