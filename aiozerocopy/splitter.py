@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, cast
 import anyio
 
 from aiozerocopy._core.binding import PORTABLE
-from aiozerocopy._core.errors import StreamBroken, StreamClosed
+from aiozerocopy._core.errors import StreamClosed, broken_by
 from aiozerocopy._core.pipe_size import PIPE_SIZE
 from aiozerocopy._core.splitting import Split
 from aiozerocopy._core.splitting import SplitterReader as SplitterReader
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import ByteReceiveStream
 
+    from aiozerocopy._core.errors import StreamBroken
     from aiozerocopy.opening import HasFileno
     from aiozerocopy.streams import SendStream
 
@@ -317,10 +318,7 @@ def _file(file: File) -> int:
 
 
 def _broken(what: str, number: int, sent: int, total: int) -> StreamBroken:
-    cause = OSError(number, os.strerror(number))
-    text = f"{what} broke: {cause.strerror}"
+    text = f"{what} broke"
     if total:
-        text = f"{what} has only {sent:,} of {total:,} bytes: {cause.strerror}"
-    error = StreamBroken(text, sent, total)
-    error.errno, error.__cause__ = number, cause
-    return error
+        text = f"{what} has only {sent:,} of {total:,} bytes"
+    return broken_by(number, f"{text}: {os.strerror(number)}", sent, total)

@@ -100,11 +100,15 @@ def error_of(
         return OSError(code, "too many fds are on their way; nothing was sent")
     if code == errno.ENOMEM and not broken:
         return MemoryError("no memory to queue the operation")
-    cause = OSError(code, os.strerror(code))
     text = _BROKEN.get(code) or os.strerror(code)
     if total:
         count = f"at least {sent:,}" if at_least else f"{sent:,}"
         text = f"{text}: {count} of {total:,} bytes of this message were sent"
+    return broken_by(code, text, sent, total)
+
+
+def broken_by(code: int, text: str, sent: int = 0, total: int = 0) -> StreamBroken:
+    """The exception for a stream that the system's error of that code has broken."""
     error = StreamBroken(text, sent, total)
-    error.errno, error.__cause__ = code, cause
+    error.errno, error.__cause__ = code, OSError(code, os.strerror(code))
     return error

@@ -16,7 +16,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
-import os
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from aiozerocopy._core import fork_and_exit
 from aiozerocopy._core.binding import check, ffi, lib
-from aiozerocopy._core.errors import StreamBroken, StreamClosed, error_of
+from aiozerocopy._core.errors import StreamClosed, broken_by, error_of
 from aiozerocopy._core.memory import Claim, is_over, sweep
 
 if TYPE_CHECKING:
@@ -257,10 +256,7 @@ class RingEnd:
             return StreamClosed(CLOSED)
         if status not in (-errno.EPIPE, -errno.EPROTO):
             return error_of(status)
-        error = StreamBroken(self._why(status), 0, nbytes)
-        error.errno = -status
-        error.__cause__ = OSError(-status, os.strerror(-status))
-        return error
+        return broken_by(-status, self._why(status), 0, nbytes)
 
     def _why(self, status: int) -> str:
         stats = self.stats()
