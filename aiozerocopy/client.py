@@ -8,6 +8,7 @@ those that are missing.
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -16,9 +17,9 @@ import anyio
 from anyio.streams.tls import TLSStream
 
 from aiozerocopy._core.errors import StreamClosed
+from aiozerocopy._core.lifetime import Ready
 from aiozerocopy._net.admission import TokenRefused as TokenRefused
 from aiozerocopy._net.admission import present_token as present_token
-from aiozerocopy._net.backoff import Backoff as Backoff
 from aiozerocopy._net.connecting import connect_tcp, connect_unix
 from aiozerocopy._net.foreign_streams import drop_stream
 from aiozerocopy.framing import (
@@ -30,8 +31,7 @@ from aiozerocopy.framing import (
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Awaitable, Generator
-    from types import TracebackType
+    from collections.abc import Awaitable
 
     from anyio.abc import ByteStream
     from typing_extensions import Self
@@ -45,6 +45,14 @@ if TYPE_CHECKING:
 # "gap" (how many frames are missing)
 ConnectionEvent: TypeAlias = Literal["connected", "lost", "waiting", "gap"]
 Hook: TypeAlias = Callable[[ConnectionEvent, Any], object]
+
+# How long to wait before the next attempt to connect, in seconds: longer each time, and
+# less a random part, for a thousand clients of a server that comes back should not come
+# all at once.
+FIRST_WAIT = 0.1
+FACTOR = 2.0
+LONGEST_WAIT = 10.0
+JITTER = 0.5  # the largest part that is left out
 
 log: logging.Logger = logging.getLogger("aiozerocopy")
 
@@ -70,15 +78,13 @@ def connect_frames(
     ssl_context: ssl.SSLContext | None = None,
     hostname: str | None = None,
     timeout: float = 10.0,
-    reconnect: bool = True,
     **options: Any,
 ) -> FrameClient:
     """A `FrameClient` of a server; ``options`` are `FrameClient`'s.
 
     ``address`` is a host, or without a ``port`` "HOST:PORT" or the path of a Unix
     socket.  ``ssl_context`` asks for TLS, in which the server must be ``hostname`` (the
-    host).  ``timeout`` is for one attempt to connect.  Without ``reconnect`` there is
-    one, and the end of the stream is the end of the frames.
+    host).  ``timeout`` is for one attempt to connect.
     """
     host, port = (address, port) if port is not None else parse_address(address)
 
@@ -86,8 +92,6 @@ def connect_frames(
         with anyio.fail_after(timeout):
             return await open_stream(host, port, token, ssl_context, hostname)
 
-    if not reconnect:
-        options["backoff"] = Backoff(attempts=1)
     return FrameClient(connect, **options)
 
 
@@ -133,15 +137,18 @@ async def open_stream(
     return stream
 
 
-class FrameClient:
+class FrameClient(Ready):
     """Frames from a server, through lost connections: ``async for frame in client``.
 
     ``connect`` is an async function that returns a new stream.  Each time the
-    connection is lost, or cannot be made, it is called again after a pause that
-    ``backoff`` tells.  A frame of which only a part came is lost, and so is what
-    is sent meanwhile: ``stats`` counts the gaps, and ``on_event(event, detail)``
+    connection is lost, or cannot be made, it is called again after a pause of 0.1
+    seconds, which grows to 10.  A frame of which only a part came is lost, and so is
+    what is sent meanwhile: ``stats`` counts the gaps, and ``on_event(event, detail)``
     hears of "connected", "lost", "waiting" and "gap".  A sequence that begins anew is
     a server that did, and no gap.
+
+    Without ``reconnect`` there is one attempt, and the end of the stream is the end of
+    the frames.
 
     Use it with ``async with``, which closes the stream at the end.
     """
@@ -152,14 +159,14 @@ class FrameClient:
         *,
         pool: FramePool | None = None,
         max_bytes: int = MAX_BYTES,
-        backoff: Backoff | None = None,
+        reconnect: bool = True,
         on_event: Hook | None = None,
     ) -> None:
         self.stats: FrameClientStats = FrameClientStats()
         self._connect = connect
         self._pool = pool
         self._max_bytes = max_bytes
-        self._backoff = backoff or Backoff()
+        self._reconnects = reconnect
         self._on_event = on_event
         self._stream: ByteStream | None = None
         self._receiver: FrameReceiver | None = None
@@ -167,11 +174,6 @@ class FrameClient:
         self._expected: int | None = None
         self._connecting = anyio.CancelScope()
         self._closed = False
-
-    def __await__(self) -> Generator[Any, None, Self]:
-        """Return the client itself, which connects when it is to receive."""
-        yield from ()
-        return self
 
     async def receive(self) -> ReceivedFrame:
         """The next frame; connects first, as often as it must.
@@ -182,7 +184,8 @@ class FrameClient:
             StreamClosed: the client was closed.
             TokenRefused, ssl.SSLCertVerificationError, FrameError: it is the wrong
                 server, or we are the wrong client; to come again would not help.
-            OSError, ...: the last attempt's error, after ``backoff.attempts`` of them.
+            OSError, EndOfStream, ...: the connection failed, or its stream has ended,
+                and it is not to reconnect.
         """
         while True:
             if self._closed:
@@ -224,17 +227,16 @@ class FrameClient:
         self.stats.connections += 1
 
     async def _pause(self) -> None:
-        seconds = self._backoff.seconds(self._failed - 1)
+        seconds = seconds_to_wait(self._failed - 1)
         self._tell("waiting", seconds)
         await anyio.sleep(seconds)
 
     def _count_failure(self, error: Exception) -> bool:
-        """True if it is the last: no attempt is left, or more are of no use."""
+        """True if it is the last: one is enough, or more are of no use."""
         if _is_final(error):
             return True
         self._failed += 1
-        attempts = self._backoff.attempts
-        if attempts is not None and self._failed >= attempts:
+        if not self._reconnects:
             return True
         self._tell("lost", error)
         return False
@@ -277,13 +279,18 @@ class FrameClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+def seconds_to_wait(attempt: int) -> float:
+    """The wait after the attempt of that number, from 0 on."""
+    wait = FIRST_WAIT
+    for _ in range(attempt):  # FACTOR ** attempt could overflow
+        wait *= FACTOR
+        if wait >= LONGEST_WAIT:
+            break
+    return min(wait, LONGEST_WAIT) * (1 - JITTER * random.random())
 
 
 def _is_final(error: Exception) -> bool:

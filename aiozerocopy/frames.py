@@ -1,4 +1,6 @@
-"""Pictures: RGB to YUV 4:2:0, which films are made of, and back.
+"""The colours of frames: RGB to YUV 4:2:0, which films are made of, and back.
+
+Frames over a stream are in `framing`.
 
 The work is done in C without the GIL, by AVX2 or NEON where the processor has them.
 Only the memory that is given is read and written, and it is yours again when a call
@@ -13,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from aiozerocopy._core import extras
+from aiozerocopy._core.colour import Rows, ThenRgb, described, rgb_to_yuv, yuv_to_rgb
 from aiozerocopy._core.leases import Lease
-from aiozerocopy._core.pictures import Rows, ThenRgb, described, rgb_to_yuv, yuv_to_rgb
 from aiozerocopy._core.pins import pin, pin_writable
 
 if TYPE_CHECKING:

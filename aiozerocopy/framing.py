@@ -1,5 +1,7 @@
 """Frames over any byte stream: `FrameSender`, `FrameReceiver`, and the wire format.
 
+What their colours mean is in `frames`.
+
 A frame on the wire is a header of 128 bytes, then its metadata, then its payload; the
 header is described in docs/pages/wire-format.md, byte by byte, and `FrameHeader` is
 that page in Python.  Over a stream of ours the three go out in one gathered send,
@@ -17,7 +19,7 @@ import anyio
 
 from aiozerocopy._core.errors import IncompleteReceive
 from aiozerocopy._core.leases import Lease, memory_of
-from aiozerocopy._net.foreign_streams import ExactReceiver, whole_sender
+from aiozerocopy._net.foreign_streams import exact_receiver, whole_sender
 from aiozerocopy._net.frame_header import DTYPES as DTYPES
 from aiozerocopy._net.frame_header import HEADER_SIZE as HEADER_SIZE
 from aiozerocopy._net.frame_header import MAX_BYTES as MAX_BYTES
@@ -31,7 +33,6 @@ from aiozerocopy._net.frame_header import TruncatedFrame as TruncatedFrame
 from aiozerocopy._net.frame_header import UnknownVersion as UnknownVersion
 from aiozerocopy._net.frame_header import WrongMagic as WrongMagic
 from aiozerocopy._net.frame_header import describe as describe
-from aiozerocopy.streams import ReceiveStream
 
 if TYPE_CHECKING:
     from anyio.abc import ByteReceiveStream, ByteSendStream
@@ -130,9 +131,7 @@ class FrameReceiver:
         pool: FramePool | None = None,
         max_bytes: int = MAX_BYTES,
     ) -> None:
-        self._stream = (
-            stream if isinstance(stream, ReceiveStream) else ExactReceiver(stream)
-        )
+        self._stream = exact_receiver(stream)
         self._pool = pool
         self._limit = min(max_bytes, pool.frame_bytes) if pool else max_bytes
         self._head = bytearray(HEADER_SIZE)

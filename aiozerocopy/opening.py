@@ -21,7 +21,7 @@ import os
 import socket
 import stat
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._core.channel import (
@@ -34,13 +34,14 @@ from aiozerocopy._core.channel import (
     Channel,
     own_end,
 )
+from aiozerocopy._core.lifetime import Ready
 from aiozerocopy._core.pipe_size import PIPE_SIZE, capacity_of, enlarge_pipe
 from aiozerocopy._core.sending import QUEUE_LIMIT, RESCUE_LIMIT, Concurrent
 from aiozerocopy.streams import ReceiveStream, SendStream, Stream, UnixStream
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-    from types import TracebackType
+    from collections.abc import Coroutine, Generator, Iterator
+    from contextlib import AbstractAsyncContextManager
 
     from typing_extensions import Self
 
@@ -55,6 +56,28 @@ class HasFileno(Protocol):
 
     def fileno(self) -> int: ...
     def close(self) -> object: ...
+
+
+T = TypeVar("T", bound="AbstractAsyncContextManager[Any, Any]")
+
+
+class Opening(Generic[T]):
+    """Something that takes time to open: ``await`` it, or open it by ``async with``."""
+
+    def __init__(self, opening: Coroutine[Any, Any, T]) -> None:
+        self._opening = opening
+        self._opened: T
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._opening.__await__()
+
+    async def __aenter__(self) -> T:
+        self._opened = await self._opening
+        await self._opened.__aenter__()
+        return self._opened
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._opened.__aexit__(*error)
 
 
 # ---- taking over what exists ---------------------------------------------------
@@ -317,7 +340,7 @@ def _close_source(source: int | HasFileno, number: int) -> None:
 # ---- pairs of our own ----------------------------------------------------------
 
 
-class _Ends:
+class _Ends(Ready):
     """Two streams, ready: unpack them, ``await`` them, or use them in ``async with``.
 
     The block closes both at its end, the second one first, which sends what it accepted
@@ -326,24 +349,15 @@ class _Ends:
 
     __slots__ = ()
 
-    def __await__(self) -> Generator[Any, None, Self]:
-        yield from ()
-        return self
-
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: Any) -> None:
         first, second = cast("tuple[ReceiveStream, SendStream]", self)
         try:
-            await second.__aexit__(exc_type, exc_val, exc_tb)
+            await second.__aexit__(*error)
         finally:
-            await first.__aexit__(exc_type, exc_val, exc_tb)
+            await first.__aexit__(*error)
 
 
 class PipeEnds(

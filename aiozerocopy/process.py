@@ -17,16 +17,13 @@ import anyio
 import anyio.lowlevel
 
 from aiozerocopy._core import fork_and_exit
-from aiozerocopy._core.pipe_size import PIPE_SIZE
-from aiozerocopy._net.connecting import Opening
 from aiozerocopy._process.child import LAST_WORDS as LAST_WORDS
 from aiozerocopy._process.child import NEW_GROUP, ChildProcess, ChildStdin
 from aiozerocopy._process.pipes import ChildPipes
-from aiozerocopy.opening import flags_for
+from aiozerocopy.opening import Opening, flags_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
 
     from aiozerocopy.opening import HasFileno
     from aiozerocopy.streams import ReceiveStream, SendStream
@@ -45,12 +42,10 @@ def open_process(
     stdout: bool | int | HasFileno | None = False,
     stderr: bool | str | int | HasFileno | None = "tail",
     pass_fds: Sequence[int | HasFileno] = (),
-    pipe_size: int = PIPE_SIZE,
     tail_bytes: int = TAIL_BYTES,
     peer: str = "unknown",
     cwd: Argument | None = None,
     env: Mapping[str, str] | None = None,
-    start_new_session: bool = False,
     start_new_group: bool = False,
 ) -> Opening[Process]:
     """Start a child; to be awaited, or used with ``async with``.
@@ -65,12 +60,12 @@ def open_process(
     the other ends of pipes and sockets, which you close once it has started.  They
     stay yours, and may be closed on exec.
 
-    The pipes hold ``pipe_size`` bytes, or what the system allows.  ``peer`` is what is
-    known of how the child reads its stdin, see `open_writer`: "reads" lets frames of
-    a pool go without a copy.  ``env`` replaces ours.
+    The pipes hold 1 MiB, or what the system allows.  ``peer`` is what is known of how
+    the child reads its stdin, see `open_writer`: "reads" lets frames of a pool go
+    without a copy.  ``env`` replaces ours.
 
     Ctrl-C in the terminal reaches all of our process group.  ``start_new_group`` keeps
-    it from the child, and so does ``start_new_session``; Python 3.10 knows only that.
+    it from the child.  (On Python 3.10 the child has a session of its own then.)
 
     Raises:
         FileNotFoundError, PermissionError: of the command or ``cwd``, which they name.
@@ -85,13 +80,13 @@ def open_process(
         "pass_fds": [_checked_fd(given) for given in pass_fds],
         "cwd": cwd,
         "env": env,
-        **_apart(start_new_session, start_new_group),
+        **(NEW_GROUP if start_new_group else {}),
     }
     flags_for(peer)  # refused at the call, if it is no kind of peer
 
     def spawn() -> Process:
         into = out_of = tail = None
-        with ChildPipes(pipe_size) as pipes:
+        with ChildPipes() as pipes:
             if stdin is True:
                 options["stdin"], into = pipes.into(ChildStdin, peer)
             if stdout is True:
@@ -116,12 +111,6 @@ def _argv(command: str | bytes | Sequence[Argument]) -> Any:
     if not argv:
         raise ValueError("the command is empty")
     return argv
-
-
-def _apart(session: bool, group: bool) -> dict[str, Any]:
-    if session:  # it has a group of its own, too
-        return {"start_new_session": True}
-    return NEW_GROUP if group else {}
 
 
 def _given(name: str, value: object) -> Any:
@@ -242,7 +231,8 @@ class Process:
         """
         if self._generation != fork_and_exit.generation:
             return  # a forked child's copy: it is the parent's
-        self.kill()  # first: at the end of its stdin it would believe that it has all
+        # First: EOF on stdin would make it think that its input is complete.
+        self.kill()
         for stream in (self.stdin, self.stdout):
             if stream is not None:
                 stream.abort()
@@ -279,7 +269,7 @@ class Process:
         """See to it that the child has ended, whoever cancels us."""
         try:
             with anyio.CancelScope(shield=True):
-                # First: at the end of its stdin it would believe that it has all.
+                # First: EOF on stdin would make it think that its input is complete.
                 self.terminate()
                 for stream in (self.stdin, self.stdout):
                     if stream is not None:
@@ -295,12 +285,9 @@ class Process:
         return self
 
     async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
+        self, kind: object, error: BaseException | None, traceback: object
     ) -> None:
-        if exc_val is None:
+        if error is None:
             await self.aclose()
         else:
             await self._end()

@@ -6,8 +6,8 @@ Who owns what
     of the caller's.
     A thread of its own (`_core.splitting`) moves the bytes, by tee(2) into a pipe for
     each reader and by splice(2) into the file, and no byte enters user space.  Each
-    reader's pipe is between that thread and a `SplitterReader`, which is whose who
-    joined, and may outlive the splitter.
+    reader's pipe is between that thread and a `SplitterReader`, which is owned by the
+    caller of `join`, and may outlive the splitter.
     A source that is no pipe is passed on into one, by a task of the splitter.
 
 The states
@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, cast
 import anyio
 
 from aiozerocopy._core.binding import PORTABLE
-from aiozerocopy._core.errors import StreamBroken, StreamClosed
+from aiozerocopy._core.errors import StreamClosed, broken_by
 from aiozerocopy._core.pipe_size import PIPE_SIZE
 from aiozerocopy._core.splitting import Split
 from aiozerocopy._core.splitting import SplitterReader as SplitterReader
@@ -42,10 +42,10 @@ from aiozerocopy.streams import ReceiveStream
 
 if TYPE_CHECKING:
     import contextlib
-    from types import TracebackType
 
     from anyio.abc import ByteReceiveStream
 
+    from aiozerocopy._core.errors import StreamBroken
     from aiozerocopy.opening import HasFileno
     from aiozerocopy.streams import SendStream
 
@@ -69,11 +69,11 @@ class Splitter(Block):
     fails (the disk is full, say) the readers go on.  `wait` tells it, or the end of the
     block if nobody waits; and so they do if the source broke.
 
-    A reader may be behind by what its pipe holds: ``pipe_size`` bytes or what the
-    system allows, and fewer if the source is written in small pieces.  With a full pipe
-    it holds up the others, for at most ``patience`` seconds in all from one time that
-    it has read everything to the next.  Then it is dropped: its stream ends, after an
-    unbroken piece of the source.  With ``patience=math.inf`` all wait for the slowest.
+    A reader may be behind by what its pipe holds: 1 MiB or what the system allows, and
+    less if the source is written in small pieces.  With a full pipe it holds up the
+    others, for at most ``patience`` seconds in all from one time that it has read
+    everything to the next.  Then it is dropped: its stream ends, after an unbroken
+    piece of the source.  With ``patience=math.inf`` all wait for the slowest.
 
     Readers begin where the bytes before are a multiple of ``unit``: 188 for MPEG-TS.
 
@@ -94,7 +94,6 @@ class Splitter(Block):
         *,
         patience: float = PATIENCE,
         unit: int = 1,
-        pipe_size: int = PIPE_SIZE,
     ) -> None:
         if not patience >= 0:
             raise ValueError(f"patience is a number of seconds, not {patience!r}")
@@ -103,7 +102,6 @@ class Splitter(Block):
         self._source = source
         self._patience = patience
         self._unit = unit
-        self._pipe_size = pipe_size
         self._inner: ReceiveStream | None = None  # the pipe that the split reads
         self._writer: SendStream | None = None  # into that, if it is ours
         self._feeding = anyio.CancelScope()
@@ -118,7 +116,7 @@ class Splitter(Block):
         if _is_pipe(self._source):
             self._inner = cast("ReceiveStream", self._source)
         else:
-            self._inner, self._writer = pipe(self._pipe_size)
+            self._inner, self._writer = pipe(PIPE_SIZE)
         try:
             self._split = self._start(self._inner)
         except BaseException:
@@ -166,7 +164,7 @@ class Splitter(Block):
             StreamClosed: the splitter is over, or was not entered.
             OSError: there are no fds.
         """
-        return self._running().join(self._pipe_size)
+        return self._running().join(PIPE_SIZE)
 
     async def wait(self) -> int:
         """Wait for the source's end; return how many bytes it had.
@@ -225,13 +223,10 @@ class Splitter(Block):
             self._source._unread = rest + self._source._unread
 
     async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
+        self, kind: object, error: BaseException | None, traceback: object
     ) -> None:
-        await super().__aexit__(exc_type, exc_val, exc_tb)
-        if exc_val is None and not self._is_told and self._split is not None:
+        await super().__aexit__(kind, error, traceback)
+        if error is None and not self._is_told and self._split is not None:
             self._raise_if_failed(self._split)
 
     def _running(self) -> Split:
@@ -322,11 +317,8 @@ def _file(file: File) -> int:
     )
 
 
-def _broken(what: str, number: int, done: int, total: int) -> StreamBroken:
-    cause = OSError(number, os.strerror(number))
-    text = f"{what} broke: {cause.strerror}"
+def _broken(what: str, number: int, sent: int, total: int) -> StreamBroken:
+    text = f"{what} broke"
     if total:
-        text = f"{what} has only {done:,} of {total:,} bytes: {cause.strerror}"
-    error = StreamBroken(text, done, total)
-    error.errno, error.__cause__ = number, cause
-    return error
+        text = f"{what} has only {sent:,} of {total:,} bytes"
+    return broken_by(number, f"{text}: {os.strerror(number)}", sent, total)

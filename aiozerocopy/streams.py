@@ -23,8 +23,6 @@ from aiozerocopy._core.fds import MOST_FDS, close_fds, duplicates, numbers_in, r
 from aiozerocopy._core.lifetime import NOWHERE
 from aiozerocopy._core.pins import content, scratch
 from aiozerocopy._core.receiving import ReceiveStream as ReceiveStream
-from aiozerocopy._core.receiving import Reception
-from aiozerocopy._core.sending import QUEUE_LIMIT, RESCUE_LIMIT, Concurrent
 from aiozerocopy._core.sending import SendStream as SendStream
 from aiozerocopy._core.sending import Ticket as Ticket
 from aiozerocopy._core.waiter import checkpoint
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
     from aiozerocopy._core.channel import Channel
     from aiozerocopy._core.fds import HasFileno
     from aiozerocopy._core.lifetime import Stats as Stats
+    from aiozerocopy._core.receiving import Reception
     from aiozerocopy._core.waiter import Waiter
 
 
@@ -46,23 +45,11 @@ class Stream(SendStream, ReceiveStream, ByteStream):
     It counts as an `anyio.abc.SocketStream`.
     """
 
-    def __init__(
-        self,
-        channel: Channel,
-        *,
-        rescue_limit: int = RESCUE_LIMIT,
-        queue_limit: int = QUEUE_LIMIT,
-        concurrent: Concurrent = "queue",
-    ) -> None:
+    def __init__(self, channel: Channel, **options: Any) -> None:
+        """``options`` are `SendStream`'s."""
         self._receive_from(channel.opposite())
         self._socket: socket.socket | None = None
-        SendStream.__init__(
-            self,
-            channel,
-            rescue_limit=rescue_limit,
-            queue_limit=queue_limit,
-            concurrent=concurrent,
-        )
+        SendStream.__init__(self, channel, **options)
         self._channels = (channel, self._in)
 
     async def send_eof(self) -> None:
@@ -141,7 +128,7 @@ class UnixStream(Stream):
     `receive` gets those, the kernel closes the fds.
     """
 
-    _fds: Any = None  # that have come with what is unread
+    _fds: Any = None  # fds received with the unread bytes
 
     async def send_fds(self, message: Buffer, fds: Collection[int | HasFileno]) -> None:
         """Send a message, and with its first byte open files: fds, files or sockets.
@@ -181,25 +168,16 @@ class UnixStream(Stream):
         if maxfds > MOST_FDS:
             raise ValueError(f"maxfds must be {MOST_FDS} at most: no more come at once")
         waiter = self._enter_alone()
-        view = scratch(msglen)
         if not self._unread:
             self._drop_fds()  # their bytes went elsewhere
-        reception = Reception(waiter.port, [])
-        reception.fds = fds = self._fds or room_for(maxfds)
-        try:
-            try:
-                reception.views.append(fds)
-                n = await self._fill(waiter, reception, view, 1)
-                received = content(view, n), numbers_in(fds, maxfds)
-                reception.views.clear()
-                self._fds = self._reception = None
-                return received
-            except BaseException as error:
-                await self._keep(waiter, reception, view, error)
-                raise
-        except BaseException as error:
-            await self._keep(waiter, reception, view, error)
-            raise
+        fds = self._fds or room_for(maxfds)
+
+        def result(view: Any, n: int) -> tuple[bytes, list[int]]:
+            received = content(view, n), numbers_in(fds, maxfds)
+            self._fds = None
+            return received
+
+        return await self._receive(waiter, scratch, msglen, 1, result, fds)
 
     async def _keep(
         self, waiter: Waiter, reception: Reception, view: Any, error: BaseException

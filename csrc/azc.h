@@ -58,11 +58,11 @@ enum {
 
 /* What azc_cancel did, and an event's outcome if its status is not 0. */
 enum {
-    AZC_DROPPED = 0, /* event.bytes of it are out; no more will be */
+    AZC_DROPPED = 0, /* event.sent of it are out; no more will be */
     AZC_RESCUED = 1, /* the unsent rest was copied and will follow */
     AZC_LATER = 2,   /* a system call is using the buffer: wait for the event */
     AZC_OVER = 3,    /* it has ended before, or was never submitted */
-    AZC_UNKNOWN = 4, /* at least event.bytes are out; a system call that had
+    AZC_UNKNOWN = 4, /* at least event.sent are out; a system call that had
                       * more of them has not returned */
     AZC_REFUSED = 5, /* its memory cannot be read; the channel goes on */
     AZC_KEPT = 6,    /* its pages could not be taken back from the reader, who
@@ -87,11 +87,12 @@ typedef struct azc_fds {
     int32_t fds[AZC_MOST_FDS];
 } azc_fds;
 
-/* What has become of an operation. */
+/* What has become of an operation.  The bytes of one that are out are `sent` in all of
+ * the helper; of a receive, those that have come. */
 typedef struct azc_event {
     uint64_t sequence; /* of the port's events */
     uint64_t token;
-    uint64_t bytes; /* bytes of this operation that were moved */
+    uint64_t sent;  /* bytes of this operation: that are out, or have come */
     int32_t status; /* AZC_ROOM, 0, or -errno; see azc_sendv and azc_recv */
     int32_t outcome;
 } azc_event;
@@ -109,7 +110,6 @@ typedef struct azc_stats {
     uint64_t waiting;      /* operations that wait for room, now */
     uint64_t leftover;     /* bytes that came and no receive has asked for */
     int32_t error;         /* 0, or the -errno that broke the channel */
-    int32_t threaded;      /* 1 if a thread of its own serves the channel */
     int32_t lends;         /* 1 if a pool's next bytes would be lent */
     int32_t outward;       /* 1 if it sends, 0 if it receives */
 } azc_stats;
@@ -163,26 +163,26 @@ int azc_bind_port(azc_id channel, azc_id port, uint64_t token, unsigned budget);
  * The event's status: 0, -ESHUTDOWN (closed meanwhile), -ECANCELED (azc_cancel),
  * -EFAULT with AZC_REFUSED, or the error that broke the channel. */
 int azc_send_bound(azc_id channel, const void *data, size_t n);
-/* The same, and -EBUSY as azc_sendv with ask_room. */
+/* As azc_send_bound, and -EBUSY as azc_sendv with ask_room. */
 int azc_put_bound(azc_id channel, const void *data, size_t n);
 
-/* The same with any port and token, and data is the caller's again when this returns.
- * If the channel is a pipe's, what the pipe takes at once goes out from data; the
- * rest is put into copy, which has room for all n bytes, and is borrowed instead. */
+/* As azc_send_bound with any port and token; and data is the caller's again when this
+ * returns.  If the channel is a pipe's, what the pipe takes at once goes out from data;
+ * the rest is put into copy, which has room for all n bytes, and is borrowed instead. */
 int azc_send_copied(azc_id channel, azc_id port, uint64_t token,
                     const void *data, void *copy, size_t n);
 
-/* The same as azc_send_bound for count messages in one block.  If it returns
+/* As azc_send_bound, for count messages in one block.  If it returns
  * -EINPROGRESS, the caller tells their sizes by azc_set_sizes; until then they are
  * one message, and still are if the sum is another (-EINVAL). */
 int azc_send_batch(azc_id channel, const void *data, size_t n, int count);
 int azc_set_sizes(azc_id channel, uint64_t token, const uint64_t *sizes,
                   int nsizes);
 
-/* What one of those has got who are sent the same messages. */
+/* What one of many channels has got that are sent the same messages. */
 typedef struct azc_tally {
-    uint64_t messages; /* that were out at once, */
-    uint64_t bytes;    /* and theirs */
+    uint64_t messages; /* that were out at once */
+    uint64_t bytes;    /* of these messages */
     uint64_t age_ns;   /* of the last of them, when it was out */
     int32_t away;      /* 1: nothing is sent there */
     int32_t result;    /* of the last call: see azc_send_to_all */
@@ -203,7 +203,7 @@ typedef struct azc_seat {
 int azc_send_to_all(const azc_seat *seats, int n, const struct iovec *vec,
                     int count, uint64_t since_ns, int *which);
 
-/* The same for count pieces, with any port and token.  sizes holds the lengths of
+/* As azc_send_bound for count pieces, with any port and token.  sizes holds the lengths of
  * the messages in a batch: a cancelled batch ends after the message in progress.
  * nsizes of 0 means one message.  vec and sizes are copied.
  *   -EBUSY        only if ask_room: queued beyond the limit.  An event AZC_ROOM
@@ -220,18 +220,18 @@ int azc_sendv(azc_id channel, azc_id port, uint64_t token,
 ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data,
                  size_t n, size_t need);
 
-/* The same with a need of n.  Once all n bytes are there, and before that is told,
+/* As azc_recv with a need of n.  Once all n bytes are there, and before that is told,
  * then(with) is called by the thread that has received the last of them.  What it
  * uses is borrowed as data is. */
 ssize_t azc_recv_then(azc_id channel, azc_id port, uint64_t token, void *data,
                       size_t n, void (*then)(void *with), void *with);
 
-/* The same as azc_sendv for one message of n bytes, 1 at least.  The fds go with its
+/* As azc_sendv, for one message of n bytes, 1 at least.  The fds go with its
  * first byte.
  *   -ETOOMANYREFS  (also of an event, with AZC_REFUSED) too many are on their way */
 int azc_send_fds(azc_id channel, azc_id port, uint64_t token, const void *data,
                  size_t n, azc_fds *fds);
-/* The same as azc_recv with a need of 1, and the fds that come with the bytes. */
+/* As azc_recv with a need of 1, and receives the fds that come with the bytes. */
 ssize_t azc_recv_fds(azc_id channel, azc_id port, uint64_t token, void *data,
                      size_t n, azc_fds *fds);
 
@@ -287,7 +287,7 @@ typedef struct azc_relay_request {
 
 typedef struct azc_relay_state {
     uint64_t taken; /* bytes from the source, first's included */
-    uint64_t moved; /* bytes to the sink */
+    uint64_t sent;  /* bytes to the sink */
     int32_t lane;
     int32_t began; /* 1: first is its own; 0: it has moved nothing so far */
 } azc_relay_state;
@@ -364,12 +364,13 @@ typedef struct azc_shm_stats {
 /* 0, or -EACCES: the process at the other end is another user's. */
 int azc_shm_check_user(int socket);
 
-/* Who connects: asks for a role, and takes what is offered, or learns why not. */
+/* The side that connects: asks for a role, and takes the ring that is offered, or
+ * learns why there is none. */
 int azc_shm_ask(int socket, int role);
 int azc_shm_hear_offer(int socket, azc_id *ring);
 
-/* Who listens: returns the role that is asked for; makes a ring; offers it, or says
- * why not; and learns whether the other has it, which begins it. */
+/* The side that listens: returns the role that is asked for; makes a ring; offers it,
+ * or says why not; and learns whether the other side has it, which begins the ring. */
 int azc_shm_hear_ask(int socket);
 int azc_shm_create(uint64_t capacity, int role, azc_id *ring);
 int azc_shm_offer(azc_id ring, int socket);
@@ -398,7 +399,7 @@ int azc_shm_send(azc_id ring, const void *data, size_t n, uint32_t type_id);
 int azc_shm_sendv(azc_id ring, const struct iovec *vec, int count,
                   uint32_t type_id);
 
-/* The same in three steps: *at is the address of n bytes to be filled in, of which
+/* As azc_shm_send, in three steps: *at is the address of n bytes to be filled in, of which
  * the first so many are committed, or none. */
 int azc_shm_reserve(azc_id ring, uint64_t n, uint64_t *at);
 int azc_shm_commit(azc_id ring, uint64_t n, uint32_t type_id);
@@ -416,7 +417,7 @@ int azc_shm_take(azc_id ring, int most, azc_batch *batch, azc_item *items);
 /* Gives a batch back, in any order, and sets its hold to 0.  May be called twice. */
 int azc_shm_give_back(azc_id ring, azc_batch *batch);
 
-/* The same for the batch that was taken last: the next call takes it again. */
+/* Undoes azc_shm_take, for the batch that was taken last: the next call takes it. */
 int azc_shm_untake(azc_id ring, azc_batch *batch);
 
 int azc_shm_get_stats(azc_id ring, azc_shm_stats *stats);

@@ -36,10 +36,10 @@ def declarations() -> str:
 
 
 def sources() -> list[str]:
-    names = ["sys", "handle", "port", "pool", "op", "queue", "pace", "writer", "lanes"]
+    names = ["sys", "handle", "port", "pool", "op", "queue", "pace", "caller", "lanes"]
     names += ["lender", "pump", "channel", "ending", "cancel", "move", "submit", "ring"]
     poller = "poller_poll" if portable else "poller_epoll"
-    names += ["passing", "relay", "split", "census", "fds", "fork", poller]
+    names += ["passing", "relay", "split", "fork", poller]
     names += ["colour/yuv", *(f"colour/rows_{kind}" for kind in KINDS)]
     return [str(SOURCE / f"{name}.c") for name in names]
 

@@ -17,16 +17,16 @@ static int rescue(azc_channel *channel, azc_op *op, uint64_t limit) {
         return AZC_LATER; /* its event tells how it ended */
     }
     channel->stats.rescued += (uint64_t)r;
-    azc__note_post(op->note, op->done, -ECANCELED, AZC_RESCUED);
+    azc__note_post(op->note, op->sent, -ECANCELED, AZC_RESCUED);
     op->note = NULL;
-    if (op->done == op->total) azc__queue_accept(&channel->queue, 0, false);
+    if (op->sent == op->total) azc__queue_advance(&channel->queue, 0, false);
     azc__end_consumed(channel);
     return AZC_RESCUED;
 }
 
 /* The same from the caller's copy; the note stays. */
 static int go_on_from_copy(azc_channel *channel, azc_op *op) {
-    ssize_t r = azc__op_go_on_from(op, op->copy + op->done);
+    ssize_t r = azc__op_go_on_from(op, op->copy + op->sent);
     op->copy = NULL;
     if (r < 0) {
         azc__break(channel, (int)r);
@@ -37,7 +37,7 @@ static int go_on_from_copy(azc_channel *channel, azc_op *op) {
 }
 
 static int cancel_now(azc_channel *channel, azc_op *op, uint64_t limit) {
-    bool begun = azc__outward(channel) && (op->done || op->in_flight);
+    bool begun = azc__outward(channel) && (op->sent || op->in_flight);
     op->cancelled = false;
     op->copy = NULL;
     if (begun && channel->state == OPEN) return rescue(channel, op, limit);
@@ -62,14 +62,14 @@ static void apply_copies(azc_channel *channel) {
     azc_op *op;
     while (channel->state == OPEN && (op = next_copied(&channel->queue)))
         if (go_on_from_copy(channel, op) == 0)
-            azc__note_post(op->note, op->done, AZC_COPIED, 0);
+            azc__note_post(op->note, op->sent, AZC_COPIED, 0);
     azc__end_consumed(channel);
 }
 
 void azc__apply_cancels(azc_channel *channel) {
     bool any = false, copies = false;
     for (azc_op *op = channel->queue.head; op; op = op->next) {
-        if (!op->in_flight && op->done < op->need) break;
+        if (!op->in_flight && op->sent < op->need) break;
         op->in_flight = 0;
         any = any || op->cancelled;
         copies = copies || op->copy;
@@ -128,7 +128,7 @@ int azc_copy_message(void *to, const struct iovec *vec, int count) {
 
 static int move_to_copy(azc_channel *channel, azc_op *op, const char *copy,
                         const struct iovec *vec, int count) {
-    bool begun = op->done || op->in_flight;
+    bool begun = op->sent || op->in_flight;
     if (!copy && begun) return 0;
     if (put_off(channel, op)) {
         op->copy = copy;

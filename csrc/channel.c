@@ -100,7 +100,7 @@ static int make(azc_file *file, int fd, int flags, azc_channel **made) {
         return r;
     }
     azc__lender_init(channel);
-    if (channel->lane->paced) azc__writer_init(&channel->writer);
+    if (channel->lane->paced) azc__caller_init(&channel->caller);
     file->refs++;
     *made = channel;
     return 0;
@@ -316,7 +316,6 @@ int azc_get_stats(azc_id id, azc_stats *stats) {
     stats->waiting = channel->queue.waiting;
     stats->leftover = channel->leftover;
     stats->error = channel->error;
-    stats->threaded = azc__pump_is_private(channel);
     stats->lends = channel->lender.lends;
     stats->outward = azc__outward(channel);
     azc__leave(channel);

@@ -28,6 +28,7 @@
 #include <stdatomic.h>
 
 #include "azc.h"
+#include "caller.h"
 #include "handle.h"
 #include "lane.h"
 #include "lender.h"
@@ -35,7 +36,6 @@
 #include "pump.h"
 #include "queue.h"
 #include "sys.h"
-#include "writer.h"
 
 /* An fd, closed when the last of its channels is. */
 typedef struct azc_file {
@@ -67,7 +67,7 @@ struct azc_channel {
     const azc_lane *lane;
     azc_lender lender;
     azc_pace pace;
-    azc_writer writer;
+    azc_caller caller;
     char *bounce;                 /* of a lane that works on copies */
     size_t leftover_at, leftover; /* bytes in the bounce, not yet asked for */
     bool no_nowait;               /* this pipe does not know RWF_NOWAIT */

@@ -15,10 +15,10 @@ int azc__end(azc_channel *channel, azc_op *op, int status, int outcome) {
     op->ended = true;
     if (!azc__outward(channel))
         channel->stats.messages += status == 0;
-    else if (status == 0 || op->done) /* not an empty one that was dropped */
+    else if (status == 0 || op->sent) /* not an empty one that was dropped */
         channel->stats.messages += azc__op_messages(op);
     if (!op->submitting) {
-        azc__note_post(op->note, op->done, status, outcome);
+        azc__note_post(op->note, op->sent, status, outcome);
         azc__op_free(op);
     }
     return outcome;

@@ -86,7 +86,7 @@ uint64_t azc_unsent(void) {
         if (!channel) continue;
         for (azc_op *op = channel->queue.head; op && azc__outward(channel);
              op = op->next)
-            unsent += op->total - op->done;
+            unsent += op->total - op->sent;
         azc__leave(channel);
     }
     return unsent;

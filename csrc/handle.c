@@ -117,7 +117,8 @@ void *azc__handle_lock_at(azc_table *table, uint32_t index) {
     return NULL;
 }
 
-int azc__handle_list(azc_table *table, azc_entry *entries, int most) {
+/* The objects that there are now. */
+static int list(azc_table *table, azc_entry *entries, int most) {
     int count = 0;
     for (uint32_t i = 0; i < table->used; i++) {
         if (!azc__handle_lock_at(table, i)) continue;
@@ -128,6 +129,16 @@ int azc__handle_list(azc_table *table, azc_entry *entries, int most) {
     }
     return count;
 }
+
+int azc_census(azc_entry *entries, int most) {
+    return list(&azc__channels, entries, most);
+}
+
+int azc_shm_census(azc_entry *entries, int most) {
+    return list(&azc__rings, entries, most);
+}
+
+uint64_t azc_now(void) { return azc_sys.now_ns(); }
 
 /* ---- fork ------------------------------------------------------------ */
 

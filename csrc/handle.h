@@ -42,9 +42,6 @@ void *azc__handle_lock(azc_table *table, azc_id id);
 void azc__handle_unlock(azc_table *table, azc_id id);
 int azc__handle_why(azc_table *table, azc_id id);
 
-/* The objects that there are, as azc_census tells them. */
-int azc__handle_list(azc_table *table, azc_entry *entries, int most);
-
 /* Gives the number back, and releases the lock. */
 void azc__handle_drop(azc_table *table, azc_id id);
 

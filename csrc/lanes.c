@@ -97,49 +97,49 @@ static bool must_stop(azc_channel *channel) {
 }
 
 /* Writes piece after piece, with as little as possible between two calls.  Returns
- * 0 or -errno, and sets *done to the bytes written. */
+ * 0 or -errno, and sets *sent to the bytes written. */
 static ssize_t write_long_part(azc_channel *channel, int how, const char *data,
-                               size_t n, size_t piece, size_t *done) {
+                               size_t n, size_t piece, size_t *sent) {
     const int fd = channel->fd;
     unsigned calls = 0;
     ssize_t r = 0;
     do {
-        size_t most = n - *done < piece ? n - *done : piece;
-        struct iovec vec = {(void *)(uintptr_t)(data + *done), most};
+        size_t most = n - *sent < piece ? n - *sent : piece;
+        struct iovec vec = {(void *)(uintptr_t)(data + *sent), most};
         r = how ? azc_sys.write_pipe(fd, &vec, 1, how)
                 : azc_sys.write_piece(fd, vec.iov_base, most);
         calls++;
-        *done += r > 0 ? (size_t)r : 0;
-    } while (r >= 0 && *done < n && !must_stop(channel));
+        *sent += r > 0 ? (size_t)r : 0;
+    } while (r >= 0 && *sent < n && !must_stop(channel));
     channel->extra_calls += calls - 1;
     return r < 0 ? r : 0;
 }
 
 /* In pieces that suit the reader: many short parts make one, a long part many.
- * It ends early if the pipe is full, at stop_early, and at the writer's deadline. */
+ * It ends early if the pipe is full, at stop_early, and at the caller's deadline. */
 static ssize_t write_pieces(azc_channel *channel, struct iovec *vec,
                             int count) {
     const int how = how_to_move(channel);
     const bool blocks_sigpipe = channel->in_caller && has_long_part(vec, count);
-    size_t done = 0;
+    size_t sent = 0;
     ssize_t r = 0;
     sys_sigpipe sigpipe;
     if (blocks_sigpipe) azc_sys.block_sigpipe(&sigpipe);
     while (count) {
-        size_t moved = 0, n = azc__pace_piece(&channel->pace), piece = n;
+        size_t now = 0, n = azc__pace_piece(&channel->pace), piece = n;
         int parts = parts_of_piece(vec, count, &n);
         if (!parts) {
             n = vec->iov_len < STRETCH ? vec->iov_len : STRETCH;
-            r = write_long_part(channel, how, vec->iov_base, n, piece, &moved);
+            r = write_long_part(channel, how, vec->iov_base, n, piece, &now);
         } else {
             r = azc_sys.write_pipe(channel->fd, vec, parts, how);
-            moved = r > 0 ? (size_t)r : 0;
+            now = r > 0 ? (size_t)r : 0;
         }
-        channel->extra_calls += done > 0;
-        done += moved;
-        azc__pace_moved(&channel->pace, moved);
-        if (moved < n || must_stop(channel) ||
-            azc__writer_is_past_deadline(&channel->writer))
+        channel->extra_calls += sent > 0;
+        sent += now;
+        azc__pace_sent(&channel->pace, now);
+        if (now < n || must_stop(channel) ||
+            azc__caller_is_past_deadline(&channel->caller))
             break;
         if (parts || n == vec->iov_len) {
             vec += parts ? parts : 1;
@@ -150,8 +150,8 @@ static ssize_t write_pieces(azc_channel *channel, struct iovec *vec,
         }
     }
     if (blocks_sigpipe) azc_sys.restore_sigpipe(&sigpipe, r);
-    channel->stopped_by = done && r < 0 ? (int)r : 0;
-    return done ? (ssize_t)done : r;
+    channel->stopped_by = sent && r < 0 ? (int)r : 0;
+    return sent ? (ssize_t)sent : r;
 }
 
 static ssize_t read_pipe(azc_channel *channel, struct iovec *vec, int count) {

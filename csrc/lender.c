@@ -6,8 +6,8 @@
 #include "channel.h"
 
 enum {
-    NAP_MIN_US = 50,   /* until we ask a reader of lent pages again, */
-    NAP_MAX_US = 2000, /* and if it is slow */
+    NAP_MIN_US = 50,   /* until we ask a reader of lent pages again */
+    NAP_MAX_US = 2000, /* until we ask a slow reader again */
 };
 
 void azc__lender_init(azc_channel *channel) {
@@ -59,10 +59,10 @@ static ssize_t unread(azc_channel *channel) {
 
 int azc__lender_ask(azc_channel *channel) {
     azc_lender *lender = &channel->lender;
-    uint64_t accepted = channel->queue.accepted, read = 0;
+    uint64_t sent = channel->queue.sent, read = 0;
     ssize_t n = unread(channel);
     if (n < 0) return (int)n;
-    if ((uint64_t)n < accepted) read = accepted - (uint64_t)n;
+    if ((uint64_t)n < sent) read = sent - (uint64_t)n;
     if (read > lender->read) {
         lender->read = read;
         lender->nap_us = NAP_MIN_US;

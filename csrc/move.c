@@ -16,8 +16,8 @@
 enum {
     PUMP_BUDGET = 1 << 20, /* bytes of one socket before the pump's next one */
     CHECK_EVERY = 1 << 20, /* bytes, until the fd's number is checked again */
-    STARVED_PAUSE_US = 5000, /* until the next try without memory, */
-    DEVICE_PAUSE_US = 5000,  /* or with an fd that never tells it is ready */
+    STARVED_PAUSE_US = 5000, /* until the next try without memory */
+    DEVICE_PAUSE_US = 5000,  /* for an fd that never tells that it is ready */
 };
 
 /* How long to keep trying while the kernel has no memory. */
@@ -32,7 +32,7 @@ static void count(azc_channel *channel, ssize_t r) {
     channel->extra_calls = 0;
     if (r > 0) channel->stats.bytes += (uint64_t)r;
     if (r >= 0 || r == -EAGAIN) channel->starved_since = 0;
-    azc__writer_moved(&channel->writer, r > 0 ? (uint64_t)r : 0, was_full);
+    azc__caller_sent(&channel->caller, r > 0 ? (uint64_t)r : 0, was_full);
 }
 
 /* Releases the lock during the system call, which uses borrowed memory (in_call) or
@@ -107,7 +107,7 @@ static enum azc_drove handle_error(azc_channel *channel, int error,
         if (error == 0) return DROVE_BUDGET;
         break;
     case EFAULT: /* find out which message it was: try one at a time */
-        if (!op || !outward || (*max_ops == 1 && op->done)) break;
+        if (!op || !outward || (*max_ops == 1 && op->sent)) break;
         if (*max_ops == 1) refuse_message(channel, error);
         *max_ops = 1;
         return DROVE_BUDGET;
@@ -139,13 +139,13 @@ ssize_t azc__attempt(azc_channel *channel, const struct iovec *vec, int count,
     bool instead_of_pump = channel->lane->paced && n > channel->lane->direct;
     if (instead_of_pump) {
         azc__pace_start(&channel->pace);
-        azc__writer_start_clock(&channel->writer);
+        azc__caller_start_clock(&channel->caller);
     }
     channel->driving = channel->in_caller = true;
     ssize_t r = move(channel, pieces, count, false);
     channel->driving = false;
     if (instead_of_pump) {
-        azc__writer_stop_clock(&channel->writer);
+        azc__caller_stop_clock(&channel->caller);
         if (r == (ssize_t)n) azc__pace_stop(&channel->pace);
     }
     return r;
@@ -178,7 +178,7 @@ static uint64_t deliver_leftover(azc_channel *channel) {
         channel->leftover_at += n;
         channel->leftover -= n;
         delivered += n;
-        azc__queue_accept(&channel->queue, n, false);
+        azc__queue_advance(&channel->queue, n, false);
     }
     return delivered;
 }
@@ -210,7 +210,7 @@ static ssize_t move_queued(azc_channel *channel, int max_ops,
     ssize_t r = offered ? move(channel, vec, offered, lend) : 0;
     if (r > 0 && channel->fds) op->fds = NULL; /* they went, or came */
     channel->fds = NULL;
-    if (r >= 0) azc__queue_accept(&channel->queue, (uint64_t)r, lend);
+    if (r >= 0) azc__queue_advance(&channel->queue, (uint64_t)r, lend);
     return r;
 }
 

@@ -62,8 +62,8 @@ int azc__op_set_sizes(azc_op *op, const uint64_t *sizes, int nsizes) {
 
 uint64_t azc__op_messages(const azc_op *op) {
     uint64_t messages = 0;
-    if (!op->nends) return op->done >= op->need ? (uint64_t)op->messages : 0;
-    for (int i = 0; i < op->nends; i++) messages += op->ends[i] <= op->done;
+    if (!op->nends) return op->sent >= op->need ? (uint64_t)op->messages : 0;
+    for (int i = 0; i < op->nends; i++) messages += op->ends[i] <= op->sent;
     return messages;
 }
 
@@ -80,20 +80,20 @@ uint64_t azc__op_advance(azc_op *op, uint64_t n) {
         op->at++;
         op->into = 0;
     }
-    op->done += taken;
-    if (SABOTAGED(TAIL) && taken && op->done < op->need) op->done = op->need;
+    op->sent += taken;
+    if (SABOTAGED(TAIL) && taken && op->sent < op->need) op->sent = op->need;
     return taken;
 }
 
 void azc__op_truncate(azc_op *op) {
     int i = 0;
-    while (i < op->nends && op->ends[i] < op->done + op->in_flight) i++;
+    while (i < op->nends && op->ends[i] < op->sent + op->in_flight) i++;
     if (i == op->nends) return;
     op->total = op->need = op->ends[i];
     op->nends = op->messages = i + 1;
 }
 
-/* What was moved of a piece lies before iov_base, which has advanced: so the slot is
+/* What is sent of a piece lies before iov_base, which has advanced: so the slot is
  * found by the byte before. */
 ssize_t azc__op_detach(azc_op *op) {
     ssize_t moved = 0;
@@ -126,8 +126,8 @@ static ssize_t copy_rest(const azc_op *op, char *to, uint64_t n) {
 ssize_t azc__op_go_on_from(azc_op *op, const char *rest) {
     ssize_t moved = op->lent ? azc__op_detach(op) : 0;
     if (moved < 0) return moved;
-    op->vec[0] = (struct iovec){(void *)(uintptr_t)rest, op->total - op->done};
-    op->count = op->done < op->total;
+    op->vec[0] = (struct iovec){(void *)(uintptr_t)rest, op->total - op->sent};
+    op->count = op->sent < op->total;
     op->at = 0;
     op->into = 0;
     return moved;
@@ -135,7 +135,7 @@ ssize_t azc__op_go_on_from(azc_op *op, const char *rest) {
 
 /* Copies the rest before it takes lent pages back, which moves those. */
 ssize_t azc__op_rescue(azc_op *op, uint64_t limit) {
-    uint64_t rest = op->total - op->done;
+    uint64_t rest = op->total - op->sent;
     if (rest > limit) return -ENOBUFS;
     char *copy = rest ? azc_sys.allocate(rest) : NULL;
     if (rest && !copy) return -ENOMEM;

@@ -19,27 +19,28 @@ struct azc_op {
     azc_op *next;          /* in its queue */
     azc_note *note;        /* NULL: no one waits */
     uint64_t total;        /* bytes in vec */
-    uint64_t need;         /* it is over once this many were moved */
-    uint64_t done;         /* moved so far */
+    uint64_t need;         /* it is over once this many are sent */
+    uint64_t sent;         /* bytes that are out; of a receive, have come */
     uint64_t end;          /* the queue's offset after its last byte */
     uint64_t in_flight;    /* bytes that a system call is using */
     uint64_t rescue_limit; /* of a cancel that waits for that call */
     int status, outcome;
     bool submitting; /* the call that made it still runs and will free it */
     bool ended;
-    bool asks_room;   /* its note tells when it is within the limit */
-    bool lent;        /* the reader may still look at some of its pages */
-    bool cancelled;   /* it will be, when a system call has returned, */
-    const char *copy; /* or goes on from here, unless NULL */
-    azc_relay *relay; /* it is a hold of this: see relay.h */
-    azc_fds *fds;     /* that go out or come with its bytes, or NULL */
+    bool asks_room; /* its note tells when it is within the limit */
+    bool lent;      /* the reader may still look at some of its pages */
+    bool
+        cancelled; /* a cancel is pending: applied when a system call returns */
+    const char *copy;         /* to go on from then, or NULL */
+    azc_relay *relay;         /* it is a hold of this: see relay.h */
+    azc_fds *fds;             /* that go out or come with its bytes, or NULL */
     void (*then)(void *with); /* what its end waits for, once all is received */
     void *with;
     bool in_then; /* which uses its memory now */
     void *rescue; /* the copied rest, to be freed */
     struct iovec *vec, first[VEC_INLINE];
     int count, at; /* vec[at] is the first with bytes left, advanced in place */
-    uint64_t into; /* bytes of vec[at] that were moved */
+    uint64_t into; /* bytes of vec[at] that are sent */
     uint64_t *ends; /* of a batch: where each message ends */
     int nends;
     int messages;   /* how many it consists of */
@@ -48,7 +49,7 @@ struct azc_op {
 
 azc_op *azc__op_new(const struct iovec *vec, int count, const uint64_t *sizes,
                     int nsizes);
-/* Makes these its bytes; nothing of it was moved yet.  More than VEC_INLINE pieces
+/* Makes these its bytes; nothing of it is sent yet.  More than VEC_INLINE pieces
  * only if it was made with as many. */
 void azc__op_fill(azc_op *op, const struct iovec *vec, int count);
 void azc__op_free(azc_op *op);
@@ -57,7 +58,7 @@ void azc__op_free(azc_op *op);
 int azc__op_set_sizes(azc_op *op, const uint64_t *sizes, int nsizes);
 /* How many messages it has carried to their end. */
 uint64_t azc__op_messages(const azc_op *op);
-/* Notes that n bytes more were moved; returns how many of these were its own. */
+/* Notes that n bytes more are sent; returns how many of these were its own. */
 uint64_t azc__op_advance(azc_op *op, uint64_t n);
 /* Ends a batch after the message in progress. */
 void azc__op_truncate(azc_op *op);

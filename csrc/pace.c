@@ -78,7 +78,7 @@ static bool is_over(const azc_pace *pace) {
     return pace->bytes >= length[pace->part] || is_lost(pace);
 }
 
-void azc__pace_moved(azc_pace *pace, uint64_t bytes) {
+void azc__pace_sent(azc_pace *pace, uint64_t bytes) {
     if (!pace->since) return;
     pace->bytes += bytes;
     if (!is_over(pace)) return;

@@ -23,6 +23,6 @@ typedef struct azc_pace {
 size_t azc__pace_piece(const azc_pace *pace);
 void azc__pace_start(azc_pace *pace);
 void azc__pace_stop(azc_pace *pace);
-void azc__pace_moved(azc_pace *pace, uint64_t bytes);
+void azc__pace_sent(azc_pace *pace, uint64_t bytes);
 
 #endif

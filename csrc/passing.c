@@ -11,8 +11,8 @@ enum {
     PIPE_ROOM = 256 << 10, /* bytes in a pipe between */
     LOOK_MS = 1000,        /* how often to look whether the numbers are ours */
     LOOK_EVERY = 1 << 20,  /* ... or after so many bytes */
-    PAUSE_US = 2000,       /* until the next try without memory, */
-    REST_US = 10000, /* at most, until the next of what is ready and refuses */
+    PAUSE_US = 2000,       /* until the next try without memory */
+    REST_US = 10000,       /* longest pause after a ready fd refused */
 };
 
 #define PATIENCE_NS UINT64_C(2000000000) /* for which it tries */
@@ -46,7 +46,7 @@ static void note_taken(azc_passage *pass, ssize_t n) {
     azc__unlock(channel);
 }
 
-static void note_moved(azc_passage *pass, ssize_t n) {
+static void note_sent(azc_passage *pass, ssize_t n) {
     azc_channel *channel = pass->sink.channel;
     azc__lock(channel);
     channel->stats.calls += 1 + channel->extra_calls;
@@ -54,11 +54,11 @@ static void note_moved(azc_passage *pass, ssize_t n) {
     if (n > 0) {
         uint64_t bytes = (uint64_t)n;
         azc_op *hold = pass->sink.hold;
-        hold->done += bytes;
+        hold->sent += bytes;
         hold->total += bytes; /* so that none of it seems to be unsent */
-        channel->queue.accepted += bytes;
+        channel->queue.sent += bytes;
         channel->stats.bytes += bytes;
-        atomic_fetch_add(&pass->moved, bytes);
+        atomic_fetch_add(&pass->sent, bytes);
     }
     azc__unlock(channel);
 }
@@ -181,7 +181,7 @@ void azc__pass_failed(azc_passage *pass, const azc_side *side, int error) {
 
 /* ... or until the sink's reader has left: no call would tell before bytes come. */
 static void await_source(azc_passage *pass) {
-    if (pass->once && atomic_load(&pass->moved)) {
+    if (pass->once && atomic_load(&pass->sent)) {
         pass->ended = !is_ready(&pass->source, POLLIN);
         return;
     }
@@ -316,7 +316,7 @@ static void step(azc_passage *pass) {
         side = NULL;
     }
     if (side != &pass->sink) note_taken(pass, r);
-    if (side != &pass->source) note_moved(pass, r);
+    if (side != &pass->source) note_sent(pass, r);
     if (r > 0) pass->starved_since = pass->waits = 0;
     if (r == 0 && !put) pass->ended = true;
     if (r < 0) handle_error(pass, side, spliced, (int)r);
@@ -325,9 +325,9 @@ static void step(azc_passage *pass) {
 /* Do the numbers still belong to our files? */
 static void look(azc_passage *pass) {
     azc_side *sides[] = {&pass->source, &pass->sink};
-    uint64_t moved = atomic_load(&pass->moved);
-    if (moved < pass->look_at) return;
-    pass->look_at = moved + LOOK_EVERY;
+    uint64_t sent = atomic_load(&pass->sent);
+    if (sent < pass->look_at) return;
+    pass->look_at = sent + LOOK_EVERY;
     for (int i = 0; i < 2; i++) {
         azc_channel *channel = sides[i]->channel;
         azc__lock(channel);

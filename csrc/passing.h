@@ -42,7 +42,7 @@ typedef struct azc_passage {
     int error;
     const azc_side *failed; /* which of the two has that error */
 
-    atomic_uint_fast64_t taken, moved;
+    atomic_uint_fast64_t taken, sent;
     atomic_int lane;
     atomic_bool began; /* all that was in rest at the beginning is its own */
 } azc_passage;

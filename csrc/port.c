@@ -118,13 +118,13 @@ void azc__note_free(azc_note *note) {
 
 /* A note that is still listed (of AZC_ROOM, say) gets a new sequence number: acknowledging
  * the earlier event must not acknowledge this one. */
-void azc__note_post(azc_note *note, uint64_t bytes, int status, int outcome) {
+void azc__note_post(azc_note *note, uint64_t sent, int status, int outcome) {
     if (!note) return;
     azc_port *port = note->port;
     lock(port);
     unlist(port, note);
     note->event.sequence = ++port->sequence;
-    note->event.bytes = bytes;
+    note->event.sent = sent;
     note->event.status = status;
     note->event.outcome = outcome;
     list(port, note);

@@ -25,7 +25,7 @@ int azc__note_address(azc_note *note, azc_id port, uint64_t token);
 uint64_t azc__note_token(const azc_note *note);
 /* Both do nothing with NULL. */
 void azc__note_free(azc_note *note);
-void azc__note_post(azc_note *note, uint64_t bytes, int status, int outcome);
+void azc__note_post(azc_note *note, uint64_t sent, int status, int outcome);
 
 /* Wakes the port's loop, whose azc_port_take then calls retry; and again later, as
  * long as that returns true. */

@@ -62,7 +62,7 @@ azc_op *azc__queue_admit(azc_queue *queue) {
     return op;
 }
 
-/* ---- being moved ----------------------------------------------------- */
+/* ---- being sent ------------------------------------------------------ */
 
 bool azc__queue_lends(const azc_queue *queue, const struct iovec *piece,
                       size_t lend_from) {
@@ -73,8 +73,8 @@ bool azc__queue_lends(const azc_queue *queue, const struct iovec *piece,
 /* Lists the next bytes to move, of at most max_ops operations, and marks them as in
  * flight.  After ENOUGH bytes no message is added, so that one that is over need not
  * wait for those behind it.  Returns the number of pieces; 0 if only empty messages
- * come next.  Pieces of lend_from bytes or more that may be are to be lent, unless that
- * is 0; *lend says whether these are.  A message with fds goes alone. */
+ * come next.  Pieces of at least lend_from bytes are lent if their memory allows it; 0
+ * lends nothing.  *lend says whether these are.  A message with fds goes alone. */
 int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
                       uint64_t max_bytes, size_t lend_from, bool *lend) {
     *lend = false;
@@ -110,27 +110,27 @@ azc_op *azc__queue_next(const azc_queue *queue) {
     return op && op->relay ? NULL : op;
 }
 
-void azc__queue_accept(azc_queue *queue, uint64_t n, bool lent) {
+void azc__queue_advance(azc_queue *queue, uint64_t n, bool lent) {
     while (queue->cursor && queue->cursor != queue->first_waiting) {
         azc_op *op = queue->cursor;
-        uint64_t left = op->total - op->done;
+        uint64_t left = op->total - op->sent;
         uint64_t taken = azc__op_advance(op, n);
         op->lent = op->lent || (lent && taken);
         n -= taken;
-        queue->accepted += taken;
-        if (op->done < op->need) {
+        queue->sent += taken;
+        if (op->sent < op->need) {
             queue->bytes -= taken;
             return;
         }
         queue->bytes -= left;
-        op->end = queue->accepted;
+        op->end = queue->sent;
         queue->cursor = op->next;
     }
 }
 
 /* ---- going out ------------------------------------------------------- */
 
-/* Takes out the operations that are over, as a list in order: those accepted as a
+/* Takes out the operations that are over, as a list in order: those sent as a
  * whole, and read as far as they were lent.  An empty message (a flush) waits for
  * all before it. */
 azc_op *azc__queue_consume(azc_queue *queue, uint64_t upto) {
@@ -171,7 +171,7 @@ void azc__queue_remove(azc_queue *queue, azc_op *op) {
     if (is_waiting(queue, op))
         queue->waiting--;
     else
-        queue->bytes -= op->total - op->done;
+        queue->bytes -= op->total - op->sent;
     for (azc_op *it = queue->head; it != op; it = it->next) before = it;
     if (before)
         before->next = op->next;

@@ -6,13 +6,13 @@
  *    | with the reader | to be moved,  | to be moved,
  *    |                 | within limit  | has no room yet
  *
- * accept(n)      the kernel has taken n more bytes: operations are advanced in
- *                place, and the cursor passes each that was moved as a whole
+ * advance(n)     the kernel has taken n more bytes: operations are advanced in
+ *                place, and the cursor passes each that is sent as a whole
  * consume(upto)  the reader has read all bytes below this offset: the operations
  *                before the cursor that end there are over
  * admit()        there is room for the first that waits
  *
- * Copied bytes are consumed as soon as they are accepted, so without loans head is
+ * Copied bytes are consumed as soon as they are sent, so without loans head is
  * cursor.  An operation with lent pages stays until the reader has read it.  An
  * empty queue has room for any operation, so the cursor never waits for room.
  */
@@ -22,12 +22,12 @@
 
 typedef struct azc_queue {
     azc_op *head, *tail, *cursor, *first_waiting;
-    uint64_t limit;    /* bytes that may be within it */
-    uint64_t accepted; /* bytes the kernel has taken, ever */
-    uint64_t bytes;    /* still to be moved, within the limit */
-    uint64_t ops;      /* all operations, */
-    uint64_t waiting;  /* and those that have no room yet */
-    bool lends_all;    /* any memory may be lent, not only a pool's */
+    uint64_t limit;   /* bytes that may be within it */
+    uint64_t sent;    /* bytes of all operations, ever: the cursor's offset */
+    uint64_t bytes;   /* still to be moved, within the limit */
+    uint64_t ops;     /* all operations, */
+    uint64_t waiting; /* and those that have no room yet */
+    bool lends_all;   /* any memory may be lent, not only a pool's */
 } azc_queue;
 
 /* Puts an operation at the end, which was in no queue before.  False: it has no room
@@ -42,14 +42,14 @@ bool azc__queue_lends(const azc_queue *queue, const struct iovec *piece,
                       size_t lend_from);
 int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
                       uint64_t max_bytes, size_t lend_from, bool *lend);
-void azc__queue_accept(azc_queue *queue, uint64_t n, bool lent);
+void azc__queue_advance(azc_queue *queue, uint64_t n, bool lent);
 /* The next operation whose bytes are to be moved.  NULL: there is none, or a hold
  * comes first, whose relay moves bytes. */
 azc_op *azc__queue_next(const azc_queue *queue);
 azc_op *azc__queue_consume(azc_queue *queue, uint64_t upto);
 azc_op *azc__queue_find(const azc_queue *queue, uint64_t token);
 void azc__queue_remove(azc_queue *queue, azc_op *op);
-/* Makes an operation another message; nothing of it was moved yet. */
+/* Makes an operation another message; nothing of it is sent yet. */
 void azc__queue_replace(azc_queue *queue, azc_op *op, const struct iovec *vec,
                         int count);
 /* Empties the queue; returns all operations as a list, in order. */

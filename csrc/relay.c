@@ -167,7 +167,7 @@ static void end_hold(const azc_relay *relay, azc_channel *channel,
                      bool delivers) {
     azc_op *hold = relay->pass.sink.hold;
     int status, outcome = outcome_of(relay, hold, delivers, &status);
-    hold->need = hold->done;
+    hold->need = hold->sent;
     azc__end_one(channel, hold, status, outcome);
 }
 
@@ -310,7 +310,7 @@ static void end_submission(azc_relay *relay, azc_op *hold, int r) {
         hold->note = NULL;
     }
     if (hold->ended) {
-        azc__note_post(hold->note, hold->done, hold->status, hold->outcome);
+        azc__note_post(hold->note, hold->sent, hold->status, hold->outcome);
         azc__op_free(hold);
     } else if (r < 0) {
         azc__end_one(channel, hold, r, AZC_DROPPED);
@@ -355,7 +355,7 @@ int azc_relay_open(const azc_relay_request *wanted, azc_id *out, int *failed) {
     if (wanted->nfirst) memcpy(relay->pass.rest, wanted->first, wanted->nfirst);
     relay->pass.rest_bytes = wanted->nfirst;
     atomic_init(&relay->pass.taken, 0);
-    atomic_init(&relay->pass.moved, 0);
+    atomic_init(&relay->pass.sent, 0);
     atomic_init(&relay->pass.lane, AZC_BY_COPY);
     atomic_init(&relay->pass.began, false);
     int r = azc_sys.pipe(relay->pass.wake);
@@ -387,7 +387,7 @@ int azc_relay_ask(azc_id id, azc_relay_state *state) {
     if (!relay) return azc__handle_why(&azc__relays, id);
     *state = (azc_relay_state){
         .taken = atomic_load(&relay->pass.taken),
-        .moved = atomic_load(&relay->pass.moved),
+        .sent = atomic_load(&relay->pass.sent),
         .lane = atomic_load(&relay->pass.lane),
         .began = atomic_load(&relay->pass.began),
     };

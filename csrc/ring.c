@@ -461,133 +461,45 @@ void azc__ring_fork_child(void *ring) {
 
 #else
 
-int azc_shm_check_user(int socket) {
-    (void)socket;
-    return -ENOSYS;
-}
-int azc_shm_ask(int socket, int role) {
-    (void)socket;
-    (void)role;
-    return -ENOSYS;
-}
-int azc_shm_hear_offer(int socket, azc_id *ring) {
-    (void)socket;
-    (void)ring;
-    return -ENOSYS;
-}
-int azc_shm_hear_ask(int socket) {
-    (void)socket;
-    return -ENOSYS;
-}
+/* In the portable build there are no rings. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+int azc_shm_check_user(int socket) { return -ENOSYS; }
+int azc_shm_ask(int socket, int role) { return -ENOSYS; }
+int azc_shm_hear_offer(int socket, azc_id *ring) { return -ENOSYS; }
+int azc_shm_hear_ask(int socket) { return -ENOSYS; }
 int azc_shm_create(uint64_t capacity, int role, azc_id *ring) {
-    (void)capacity;
-    (void)role;
-    (void)ring;
     return -ENOSYS;
 }
-int azc_shm_offer(azc_id ring, int socket) {
-    (void)ring;
-    (void)socket;
-    return -ENOSYS;
-}
-int azc_shm_refuse(int socket, int status) {
-    (void)socket;
-    (void)status;
-    return -ENOSYS;
-}
-int azc_shm_hear_answer(azc_id ring, int socket) {
-    (void)ring;
-    (void)socket;
-    return -ENOSYS;
-}
-int azc_shm_role(azc_id ring) {
-    (void)ring;
-    return -ENOSYS;
-}
-int azc_shm_bell(azc_id ring) {
-    (void)ring;
-    return -ENOSYS;
-}
-int azc_shm_socket(azc_id ring) {
-    (void)ring;
-    return -ENOSYS;
-}
-int azc_shm_set_spin(azc_id ring, unsigned us) {
-    (void)ring;
-    (void)us;
-    return -ENOSYS;
-}
-int azc_shm_hear(azc_id ring) {
-    (void)ring;
-    return -ENOSYS;
-}
+int azc_shm_offer(azc_id ring, int socket) { return -ENOSYS; }
+int azc_shm_refuse(int socket, int status) { return -ENOSYS; }
+int azc_shm_hear_answer(azc_id ring, int socket) { return -ENOSYS; }
+int azc_shm_role(azc_id ring) { return -ENOSYS; }
+int azc_shm_bell(azc_id ring) { return -ENOSYS; }
+int azc_shm_socket(azc_id ring) { return -ENOSYS; }
+int azc_shm_set_spin(azc_id ring, unsigned us) { return -ENOSYS; }
+int azc_shm_hear(azc_id ring) { return -ENOSYS; }
 int azc_shm_send(azc_id ring, const void *data, size_t n, uint32_t type_id) {
-    (void)ring;
-    (void)data;
-    (void)n;
-    (void)type_id;
     return -ENOSYS;
 }
 int azc_shm_sendv(azc_id ring, const struct iovec *vec, int count,
                   uint32_t type_id) {
-    (void)ring;
-    (void)vec;
-    (void)count;
-    (void)type_id;
     return -ENOSYS;
 }
-int azc_shm_reserve(azc_id ring, uint64_t n, uint64_t *at) {
-    (void)ring;
-    (void)n;
-    (void)at;
-    return -ENOSYS;
-}
+int azc_shm_reserve(azc_id ring, uint64_t n, uint64_t *at) { return -ENOSYS; }
 int azc_shm_commit(azc_id ring, uint64_t n, uint32_t type_id) {
-    (void)ring;
-    (void)n;
-    (void)type_id;
     return -ENOSYS;
 }
-int azc_shm_rollback(azc_id ring) {
-    (void)ring;
-    return -ENOSYS;
-}
+int azc_shm_rollback(azc_id ring) { return -ENOSYS; }
 int azc_shm_take(azc_id ring, int most, azc_batch *batch, azc_item *items) {
-    (void)ring;
-    (void)most;
-    (void)batch;
-    (void)items;
     return -ENOSYS;
 }
-int azc_shm_give_back(azc_id ring, azc_batch *batch) {
-    (void)ring;
-    (void)batch;
-    return -ENOSYS;
-}
-int azc_shm_untake(azc_id ring, azc_batch *batch) {
-    (void)ring;
-    (void)batch;
-    return -ENOSYS;
-}
-int azc_shm_get_stats(azc_id ring, azc_shm_stats *stats) {
-    (void)ring;
-    (void)stats;
-    return -ENOSYS;
-}
-int azc_shm_leave(azc_id ring, int clean) {
-    (void)ring;
-    (void)clean;
-    return -ENOSYS;
-}
-int azc_shm_close(azc_id ring) {
-    (void)ring;
-    return -ENOSYS;
-}
-int azc_shm_free(azc_id ring) {
-    (void)ring;
-    return -ENOSYS;
-}
+int azc_shm_give_back(azc_id ring, azc_batch *batch) { return -ENOSYS; }
+int azc_shm_untake(azc_id ring, azc_batch *batch) { return -ENOSYS; }
+int azc_shm_get_stats(azc_id ring, azc_shm_stats *stats) { return -ENOSYS; }
+int azc_shm_leave(azc_id ring, int clean) { return -ENOSYS; }
+int azc_shm_close(azc_id ring) { return -ENOSYS; }
+int azc_shm_free(azc_id ring) { return -ENOSYS; }
 
-void azc__ring_fork_child(void *ring) { (void)ring; }
+void azc__ring_fork_child(void *ring) {}
 
 #endif

@@ -257,14 +257,14 @@ static ssize_t write_to_file(azc_split *it, const char *bytes, size_t n) {
 static ssize_t copy_to_file(azc_split *it, size_t n) {
     char bytes[4096];
     const struct iovec vec = {bytes, n < sizeof bytes ? n : sizeof bytes};
-    ssize_t got = azc_sys.read_pipe(it->source, &vec, 1, 0), done = 0;
-    while (done < got && it->file >= 0) {
-        ssize_t r = write_to_file(it, bytes + done, (size_t)(got - done));
+    ssize_t got = azc_sys.read_pipe(it->source, &vec, 1, 0), written = 0;
+    while (written < got && it->file >= 0) {
+        ssize_t r = write_to_file(it, bytes + written, (size_t)(got - written));
         if (r <= 0) {
             atomic_store(&it->file_error, r < 0 ? (int)r : -EIO);
             close_fd(&it->file);
         } else {
-            done += r;
+            written += r;
             atomic_fetch_add(&it->filed, (uint64_t)r);
         }
     }
@@ -385,8 +385,7 @@ static size_t to_next_unit(const azc_split *it) {
 }
 
 /* How many bytes all are to have next: what the source has, or a part.  0: none yet.
- * A reader that joined before some of these bytes came may not have been there before
- * they were counted, but is afterwards. */
+ * A reader that joins while they are counted is seen by begin_readers. */
 static ssize_t look(azc_split *it) {
     ssize_t n = azc_sys.unread(it->source);
     size_t most = it->copied ? COPIED : MOST;

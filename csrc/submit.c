@@ -2,7 +2,7 @@
  *
  * A submitting thread may move bytes at once, without a pump, only when nothing is
  * queued and no thread is driving: so the queue alone decides the order.  A pipe's
- * big message is left to the pump even then, except where writer.h says otherwise.
+ * big message is left to the pump even then, except where caller.h says otherwise.
  */
 #include <errno.h>
 #include <string.h>
@@ -37,14 +37,14 @@ static bool is_for_pump(const azc_channel *channel, const azc_op *op) {
  * with some bytes out, an event must tell how many. */
 static ssize_t report(azc_channel *channel, azc_op *op) {
     azc_note *note = op->note;
-    ssize_t r = op->status < 0 ? op->status : (ssize_t)op->done;
-    if (op->status < 0 && op->done) {
-        azc__note_post(note, op->done, op->status, op->outcome);
+    ssize_t r = op->status < 0 ? op->status : (ssize_t)op->sent;
+    if (op->status < 0 && op->sent) {
+        azc__note_post(note, op->sent, op->status, op->outcome);
         r = -EINPROGRESS;
     } else {
         channel->stats.immediate += op->status == 0;
         channel->last = (azc_event){.token = note ? azc__note_token(note) : 0,
-                                    .bytes = op->done,
+                                    .sent = op->sent,
                                     .status = op->status};
         azc__note_free(note);
     }
@@ -98,18 +98,21 @@ int azc_sendv(azc_id channel, azc_id port, uint64_t token,
     return (int)submit(channel, port, token, op);
 }
 
+static azc_op *one_piece(const void *data, size_t n) {
+    struct iovec vec = {(void *)(uintptr_t)data, n};
+    return azc__op_new(&vec, 1, NULL, 0);
+}
+
 ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data,
                  size_t n, size_t need) {
-    struct iovec vec = {data, n};
-    azc_op *op = azc__op_new(&vec, 1, NULL, 0);
+    azc_op *op = one_piece(data, n);
     if (op) op->need = need;
     return submit(channel, port, token, op);
 }
 
 ssize_t azc_recv_then(azc_id channel, azc_id port, uint64_t token, void *data,
                       size_t n, void (*then)(void *with), void *with) {
-    struct iovec vec = {data, n};
-    azc_op *op = azc__op_new(&vec, 1, NULL, 0);
+    azc_op *op = one_piece(data, n);
     if (op) {
         op->then = then;
         op->with = with;
@@ -117,23 +120,40 @@ ssize_t azc_recv_then(azc_id channel, azc_id port, uint64_t token, void *data,
     return submit(channel, port, token, op);
 }
 
+/* ---- with open files ---------------------------------------------------- */
+
 int azc_send_fds(azc_id channel, azc_id port, uint64_t token, const void *data,
                  size_t n, azc_fds *fds) {
-    struct iovec vec = {(void *)(uintptr_t)data, n};
-    azc_op *op = azc__op_new(&vec, 1, NULL, 0);
+    azc_op *op = one_piece(data, n);
     if (op) op->fds = fds;
     return (int)submit(channel, port, token, op);
 }
 
 ssize_t azc_recv_fds(azc_id channel, azc_id port, uint64_t token, void *data,
                      size_t n, azc_fds *fds) {
-    struct iovec vec = {data, n};
-    azc_op *op = azc__op_new(&vec, 1, NULL, 0);
+    azc_op *op = one_piece(data, n);
     if (op) {
         op->need = 1;
         op->fds = fds;
     }
     return submit(channel, port, token, op);
+}
+
+int azc_dup_fds(azc_fds *fds, const int *from, int count) {
+    if (count > AZC_MOST_FDS) return -EINVAL;
+    for (int i = 0; i < count; i++) {
+        int fd = azc_sys.dup(from[i]);
+        if (fd < 0) {
+            azc_close_fds(fds);
+            return fd;
+        }
+        fds->fds[fds->count++] = fd;
+    }
+    return 0;
+}
+
+void azc_close_fds(azc_fds *fds) {
+    while (fds->count > 0) azc_sys.close(fds->fds[--fds->count]);
 }
 
 /* ---- to the bound port: no operation, if all goes out at once --------- */
@@ -158,18 +178,18 @@ static bool would_be_lent(const azc_channel *channel, const message *it) {
 }
 
 /* A socket takes what it has room for in one call.  A pipe is given piece after
- * piece, which is the pump's work except where writer.h says otherwise. */
+ * piece, which is the pump's work except where caller.h says otherwise. */
 static bool fits_attempt(const azc_channel *channel, const message *it) {
     if (!it->n || it->count > VEC_INLINE) return false;
     if (it->n <= channel->lane->offer) return true;
     return channel->lane->paced && !channel->lender.lends &&
-           azc__writer_may_be_caller(&channel->writer, it->n);
+           azc__caller_may_write(&channel->caller, it->n);
 }
 
 /* What is left after an attempt becomes an operation: the spare, since without memory
  * the message would be torn now.  It goes before all others, which were queued while
  * the attempt was in the kernel. */
-static int queue_rest(azc_channel *channel, const message *it, ssize_t moved) {
+static int queue_rest(azc_channel *channel, const message *it, ssize_t sent) {
     azc_op *op = channel->spare;
     channel->spare = NULL;
     azc__op_fill(op, it->vec, it->count);
@@ -181,7 +201,7 @@ static int queue_rest(azc_channel *channel, const message *it, ssize_t moved) {
         op->note = NULL;
     }
     azc__queue_push_first(&channel->queue, op);
-    if (moved > 0) azc__queue_accept(&channel->queue, (uint64_t)moved, false);
+    if (sent > 0) azc__queue_advance(&channel->queue, (uint64_t)sent, false);
     return -EINPROGRESS;
 }
 
@@ -217,16 +237,16 @@ static int queue_all(azc_channel *channel, const message *it, bool ask_room) {
 static int attempt(azc_channel *channel, const message *it) {
     int r = prepare_spare(channel);
     if (r < 0) return r;
-    ssize_t moved = azc__attempt(channel, it->vec, it->count, it->n);
-    if (moved == (ssize_t)it->n) {
-        channel->queue.accepted += it->n;
+    ssize_t sent = azc__attempt(channel, it->vec, it->count, it->n);
+    if (sent == (ssize_t)it->n) {
+        channel->queue.sent += it->n;
         channel->stats.messages += (uint64_t)it->messages;
         channel->stats.immediate++;
         r = budget_is_spent(channel, it->n);
     } else {
-        r = queue_rest(channel, it, moved);
+        r = queue_rest(channel, it, sent);
     }
-    azc__finish_attempt(channel, moved);
+    azc__finish_attempt(channel, sent);
     azc__hand_to_pump(channel, DROVE_BLOCKED);
     return r;
 }
@@ -268,23 +288,23 @@ int azc_put_bound(azc_id channel, const void *data, size_t n) {
  * in the queue that would wait for it. */
 static int attempt_copied(azc_channel *channel, azc_op *op, const char *data) {
     const struct iovec piece = {(void *)(uintptr_t)data, op->total};
-    ssize_t moved = azc__attempt(channel, &piece, 1, op->total);
-    size_t out = moved > 0 ? (size_t)moved : 0;
+    ssize_t attempted = azc__attempt(channel, &piece, 1, op->total);
+    size_t sent = attempted > 0 ? (size_t)attempted : 0;
     int r = 0;
-    if (out < op->total) {
-        memcpy((char *)op->vec->iov_base + out, data + out, op->total - out);
+    if (sent < op->total) {
+        memcpy((char *)op->vec->iov_base + sent, data + sent, op->total - sent);
         azc__queue_push_first(&channel->queue, op);
-        azc__queue_accept(&channel->queue, out, false);
+        azc__queue_advance(&channel->queue, sent, false);
         r = -EINPROGRESS;
     } else {
-        channel->queue.accepted += out;
+        channel->queue.sent += sent;
         channel->stats.messages++;
         channel->stats.immediate++;
-        r = budget_is_spent(channel, out);
+        r = budget_is_spent(channel, sent);
         azc__note_free(op->note);
         azc__op_free(op);
     }
-    azc__finish_attempt(channel, moved);
+    azc__finish_attempt(channel, attempted);
     azc__hand_to_pump(channel, DROVE_BLOCKED);
     return r;
 }

@@ -32,9 +32,9 @@ ROOMS = (
 
 # The same inside the core.
 CORE = (
-    *("errors", "extras", "pipe_size", "binding", "leases", "pins", "pictures"),
-    *("borrows", "fds", "memory", "fork_and_exit", "channel", "batches", "to_all"),
-    *("waiter", "change", "records", "census"),
+    *("errors", "extras", "pipe_size", "binding", "leases", "pins", "colour"),
+    *("borrows", "fds", "memory", "fork_and_exit", "channel", "groups", "to_all"),
+    *("waiter", "change", "batches", "census"),
     "lifetime",
     *("receiving", "ahead", "splitting", "relaying", "sending", "ring_end"),
 )

@@ -16,7 +16,7 @@ CSRC = Path(__file__).parents[1] / "csrc"
 ORDER = (
     "azc_ring",  # for programs that know nothing of the others
     *("azc", "sys", "sabotage", "handle", "poller", "port", "pool", "op", "relay"),
-    *("queue", "pace", "writer", "lane", "lender", "pump", "channel"),
+    *("queue", "pace", "caller", "lane", "lender", "pump", "channel"),
     *("ending", "cancel", "move", "passing", "ring", "fork", "split"),
 )
 # Headers that belong to a C file of another name, or to none.
@@ -26,8 +26,6 @@ HEADER_OF = {
     "poller_poll": "poller",
     "submit": "fork",  # the top: what is called for
     "relay": "fork",
-    "census": "handle",
-    "fds": "sys",
 }
 # These work on channels, whose parts they are.
 ON_CHANNELS = {"lanes", "lender", "pump", "channel"}

@@ -7,12 +7,12 @@ A module imports those above it, never those below.
     binding         the C functions, as cffi offers them: the only file that sees cffi
     leases          memory lent to the program until it releases it: frames, pictures
     pins            a caller's buffer as memory that C may use
-    pictures        RGB and YUV, for the conversions in csrc/colour
+    colour          RGB and YUV: what Python asks of csrc/colour
     borrows         what C has borrowed, and whom to tell when it is done
     memory          a pool's slots, and views that tell when the last of them is gone
     fork_and_exit   what happens in a forked child, and at interpreter exit
     channel         one fd, one direction
-    batches         many messages in few system calls
+    groups          many messages in few system calls
     waiter          wakes the tasks that wait, on asyncio, uvloop and trio
     change          waiting for something to change
     lifetime        a stream's tie to its event loop, and its end

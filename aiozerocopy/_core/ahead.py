@@ -1,7 +1,7 @@
 """Receives that begin before anybody waits for them, and end without Python.
 
-C goes from one to the next by itself.  Who asks for the first gets it at once if it is
-there, and while it looks at that, the others arrive.
+C starts the next receive without Python.  `take` returns at once if the first is
+complete, and while the program looks at that, the others arrive.
 
 The states of one, and who owns the memory
     queued      borrowed; the kernel writes there, and what follows the receive uses it
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from aiozerocopy._core.borrows import Port
-    from aiozerocopy._core.pictures import ThenRgb
+    from aiozerocopy._core.colour import ThenRgb
     from aiozerocopy._core.receiving import ReceiveStream
     from aiozerocopy._core.waiter import Waiter
 
@@ -103,7 +103,7 @@ class Ahead(Generic[T]):
         if first not in self._coming:
             raise StreamClosed("the stream was closed")  # and the others forgotten
         first.raise_if_failed()
-        n, size = first.taken + first.moved, len(first.view)
+        n, size = first.received, len(first.view)
         if n < size:
             raise IncompleteReceive(n, size) if n else anyio.EndOfStream
         unpin(first.views)
@@ -138,8 +138,7 @@ class Ahead(Generic[T]):
         stream._in.take_back_blocking(waiter.port, one)
         if one in self._coming:
             self._coming.remove(one)
-        n = one.taken + one.moved
-        if n:
-            stream._unread = content(one.view, n) + stream._unread
+        if one.received:
+            stream._unread = content(one.view, one.received) + stream._unread
         if one.done:
             unpin([one.view, *one.then.borrowed])

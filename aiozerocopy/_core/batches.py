@@ -1,89 +1,148 @@
-"""Batches: many messages, cut into groups of one system call each."""
+"""Records of one size, received many at a time: `ReceiveStream.batches`.
+
+Where the bytes are
+    coming        in the next batch's memory, which nobody else has
+    interrupted   with the stream, by a cancel or because it broke; nothing is lost
+    given         the caller's, as an array
+At the end the whole records come first, as a shorter array.  What is left of a record
+is told by the error that follows, and so is a broken stream.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+import contextlib
+import math
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from aiozerocopy._core.channel import CHANGED
-from aiozerocopy._core.leases import memory_of
-from aiozerocopy._core.pins import nbytes
+import anyio
+
+from aiozerocopy._core import extras
+from aiozerocopy._core.errors import IncompleteReceive, StreamBroken
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Awaitable, Sequence
 
-    from typing_extensions import Buffer
+    import numpy.typing as npt
+    from typing_extensions import Buffer, Self
 
-# Messages up to this size on average are copied into one block: measured, pinning one
-# buffer costs as much as copying 8 KiB.
-_JOIN_BELOW = 8 << 10
-_GROUP_BYTES = 512 << 10
-_GROUP_MESSAGES = 512
+    from aiozerocopy._core.leases import Lease
 
 
-def joined(messages: Sequence[Any]) -> bytes:
-    """A batch of small messages in one block; empty if it does not look like one.
+class Source(Protocol):
+    """A `ReceiveStream`, as much of it as is used here."""
 
-    This is the fast path, in which every step costs as much as a message.  So only the
-    first message is looked at.  If the length of another counts rows or items instead
-    of bytes, the block has another size than expected, and is not used.
-    """
-    if not 0 < len(messages) <= _GROUP_MESSAGES or not _is_plain(messages[0]):
-        return b""
-    try:
-        total = sum(map(len, messages))
-        if total > _GROUP_BYTES or total > _JOIN_BELOW * len(messages):
-            return b""
-        block = b"".join(messages)
-    except (TypeError, ValueError, BufferError):
-        return b""
-    return block if len(block) == total else b""
+    _unread: bytes
+
+    async def receive_exactly(self, buffer: Buffer) -> None: ...
 
 
-def _is_plain(message: object) -> bool:
-    """Does its length count bytes?"""
-    if type(message) is memoryview:
-        return message.itemsize == 1 and message.ndim == 1
-    return type(message) is bytes or type(message) is bytearray
+class Pool(Protocol):
+    """A `FramePool`, as much of it as is used here."""
+
+    slots: int
+    frame_bytes: int
+
+    def acquire(self) -> Awaitable[Lease]: ...
 
 
-class Group(NamedTuple):
-    """Messages that go to the kernel together; each stays contiguous."""
+class Batches:
+    """The batches of a stream, with ``async for`` or ``await anext(...)``."""
 
-    messages: Sequence[Any]
-    sizes: Sequence[int]
-    nbytes: int
+    def __init__(
+        self,
+        stream: Source,
+        shape: int | Sequence[int],
+        dtype: Any,
+        pool: Pool | None,
+    ) -> None:
+        with extras.optional("batches", "numpy"):
+            import numpy
 
-    def pieces(self) -> Sequence[Any]:
-        """What to send: the messages, or one block where that is cheaper.
+        self._numpy = numpy
+        self._stream = stream
+        self._shape = (shape,) if isinstance(shape, int) else tuple(map(int, shape))
+        self._dtype = numpy.dtype(dtype)
+        self._pool = pool
+        self._end: Exception | None = None  # why there will be no full batch any more
+        if not self._shape or min(self._shape) < 1 or not self._dtype.itemsize:
+            raise ValueError(
+                f"a batch of shape {self._shape} and {dtype!r} has no records: write "
+                "how many, then the shape of one"
+            )
+        if self._dtype.hasobject:
+            raise TypeError("a stream cannot carry Python objects")
+        self._record_bytes = math.prod(self._shape[1:]) * self._dtype.itemsize
+        if pool is not None:
+            self._check(pool)
 
-        Raises:
-            ValueError: one of them has another size by now.
-        """
-        if self.nbytes > _JOIN_BELOW * len(self.sizes):
-            return self.messages
-        block = b"".join(self.messages)
-        if len(block) != self.nbytes:
-            raise ValueError(CHANGED)
-        return (block,)
+    def _check(self, pool: Pool) -> None:
+        wanted = self._shape[0] * self._record_bytes
+        if pool.frame_bytes < wanted:
+            raise ValueError(
+                f"a batch of {wanted:,} bytes does not fit into the pool's slots of "
+                f"{pool.frame_bytes:,}"
+            )
+        if pool.slots < 2:
+            raise ValueError(
+                "batches need a pool of two slots or more: the loop has one while "
+                "the next is filled"
+            )
 
+    def __aiter__(self) -> Self:
+        return self
 
-def groups(messages: Iterable[Buffer]) -> Iterator[Group]:
-    """Cut a batch into groups, taking no more messages at a time than one needs.
+    async def __anext__(self) -> npt.NDArray[Any]:
+        """Raises: as `ReceiveStream.batches`."""
+        count = self._shape[0]
+        if self._end is None:
+            try:
+                return await self._receive(count)
+            except (anyio.EndOfStream, StreamBroken) as error:
+                self._end = error
+        if isinstance(self._end, StreamBroken):
+            # (the stream has kept what had come when it broke)
+            whole = len(self._stream._unread) // self._record_bytes
+            if whole:
+                return await self._receive(min(whole, count))
+        return self._stop()
 
-    Raises:
-        TypeError, BufferError: one of them is not a buffer that can be sent.
-    """
-    group: list[Any] = []
-    sizes: list[int] = []
-    total = 0
-    for message in messages:
-        size = nbytes(message)
-        # (join takes a frame for a buffer from Python 3.12 on only)
-        group.append(memory_of(message))
-        sizes.append(size)
-        total += size
-        if total >= _GROUP_BYTES or len(group) == _GROUP_MESSAGES:
-            yield Group(group, sizes, total)
-            group, sizes, total = [], [], 0
-    if group:
-        yield Group(group, sizes, total)
+    async def _receive(self, count: int) -> npt.NDArray[Any]:
+        """So many records, or as many as there are before the end."""
+        slot = None if self._pool is None else await self._pool.acquire()
+        wanted = count * self._record_bytes
+        view = slot.view[:wanted] if slot is not None else self._fresh(wanted)
+        try:
+            try:
+                await self._stream.receive_exactly(view)
+            except IncompleteReceive as error:
+                return self._last(view, error.received)
+            return self._array(view, count)
+        except BaseException:
+            with contextlib.suppress(BufferError):  # (an array was made of it)
+                view.release()  # or the error's traceback would keep the slot
+            raise
+        finally:
+            if slot is not None:
+                slot.release()
+
+    def _fresh(self, nbytes: int) -> memoryview:
+        return memoryview(self._numpy.empty(nbytes, "u1"))
+
+    def _array(self, view: memoryview, count: int) -> npt.NDArray[Any]:
+        shape = (count, *self._shape[1:])
+        array: npt.NDArray[Any] = self._numpy.ndarray(shape, self._dtype, view)
+        return array
+
+    def _last(self, view: memoryview, received: int) -> npt.NDArray[Any]:
+        """The whole records of a batch that the end of the stream has cut short."""
+        whole, rest = divmod(received, self._record_bytes)
+        self._end = anyio.EndOfStream()
+        if rest:
+            left = bytes(view[received - rest : received])
+            self._end = IncompleteReceive(rest, self._record_bytes, left)
+        return self._array(view, whole) if whole else self._stop()
+
+    def _stop(self) -> NoReturn:
+        if self._end is None or isinstance(self._end, anyio.EndOfStream):
+            raise StopAsyncIteration
+        raise self._end

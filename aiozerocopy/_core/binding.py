@@ -41,10 +41,8 @@ class _Lib(Protocol):
     AZC_KEPT: int
     AZC_ROOM: int
     AZC_COPIED: int
-    AZC_READING: int
     AZC_HAS_ALL: int
     AZC_TOO_SLOW: int
-    AZC_LEFT: int
     AZC_STOPPED: int
     AZC_BY_COPY: int
     AZC_BY_SENDFILE: int
@@ -181,7 +179,6 @@ class _Lib(Protocol):
     def azc_rgb_to_yuv(self, how: Any, rgb: Any, stride: int, yuv: Any) -> int: ...
     def azc_yuv_to_rgb(self, how: Any, yuv: Any, rgb: Any, stride: int) -> int: ...
     def azc_yuv_then_rgb(self, job: Any) -> None: ...
-    def azc_yuv_kind(self, plain: int) -> Any: ...
 
 
 ffi: Any = _azc.ffi
@@ -195,7 +192,6 @@ BUSY = -errno.EBUSY
 
 # For `SendStream.send`, which has no time for a function of Python's in between.
 send_bound = lib.azc_send_bound
-send_batch = lib.azc_send_batch
 
 
 def check(result: int) -> int:

@@ -62,10 +62,8 @@ class Operation:
 
     done: bool = False
     has_room: bool = False  # set when a `put` that waited is within the channel's limit
-    is_newer: bool = (
-        False  # it carries another message than at first: see `move_to_copy`
-    )
-    moved: int = 0
+    is_newer: bool = False  # it carries another message now: see `move_to_copy`
+    sent: int = 0  # bytes that are out; of a receive, have come
     total: int = 0
     status: int = 0  # or the -errno that it failed with
     outcome: int = 0
@@ -79,11 +77,11 @@ class Operation:
         port.operations[token] = self
         borrowed[token] = views
 
-    def end(self, moved: int = 0, status: int = 0, outcome: int = 0) -> None:
+    def end(self, sent: int = 0, status: int = 0, outcome: int = 0) -> None:
         """Give the buffers back, then tell whoever waits."""
         self._give_back(outcome)
         if not self.done:
-            self.moved, self.status, self.outcome = moved, status, outcome
+            self.sent, self.status, self.outcome = sent, status, outcome
             self.done = True
         if self._listeners:
             self._tell()
@@ -117,7 +115,7 @@ class Operation:
     @property
     def was_dropped(self) -> bool:
         """Cancelled before a byte of it was out."""
-        return self._was_cancelled(lib.AZC_DROPPED) and self.moved == 0
+        return self._was_cancelled(lib.AZC_DROPPED) and self.sent == 0
 
     @property
     def was_rescued(self) -> bool:
@@ -131,7 +129,7 @@ class Operation:
         """The exception that says why it failed."""
         return error_of(
             self.status,
-            self.moved,
+            self.sent,
             self.total,
             broken=self.outcome != lib.AZC_REFUSED,
             at_least=self.outcome == lib.AZC_UNKNOWN,
@@ -217,7 +215,7 @@ def _note(event: Any, operations: dict[int, Operation]) -> None:
     elif operation is None:
         give_back(token, event.outcome)
     else:
-        operation.end(event.bytes, event.status, event.outcome)
+        operation.end(event.sent, event.status, event.outcome)
         operations.pop(token, None)
 
 

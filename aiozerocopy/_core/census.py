@@ -32,19 +32,20 @@ def streams() -> list[dict[str, Any]]:
 
     A socket has two, with the same fd.
     """
-    found = (_stream(id_, age) for id_, age in _all(lib.azc_census))
-    return [one for one in found if one is not None]
+    return _all(lib.azc_census, _stream)
 
 
 def rings() -> list[dict[str, Any]]:
     """Our sides of all rings, in the same words: `messages` are records, and what is
     `unread` is what the producer cannot use."""
-    found = (_ring(id_, age) for id_, age in _all(lib.azc_shm_census))
-    return [one for one in found if one is not None]
+    return _all(lib.azc_shm_census, _ring)
 
 
-def _all(census: Callable[[Any, int], int]) -> list[tuple[int, float]]:
-    """Numbers, and how old what they name is."""
+def _all(
+    census: Callable[[Any, int], int],
+    describe: Callable[[int, float], dict[str, Any] | None],
+) -> list[dict[str, Any]]:
+    """What is told of each by its number and its age."""
     room = _ROOM
     while True:
         entries = ffi.new("azc_entry[]", room)
@@ -53,7 +54,8 @@ def _all(census: Callable[[Any, int], int]) -> list[tuple[int, float]]:
             break
         room = 2 * count
     now = lib.azc_now()
-    return [(entry.id, (now - entry.since) / 1e9) for entry in entries[0:count]]
+    ages = [(entry.id, (now - entry.since) / 1e9) for entry in entries[0:count]]
+    return [told for id_, age in ages if (told := describe(id_, age)) is not None]
 
 
 def _stream(id_: int, age: float) -> dict[str, Any] | None:

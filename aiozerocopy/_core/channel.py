@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from aiozerocopy._core.borrows import Port
-    from aiozerocopy._core.pictures import ThenRgb
+    from aiozerocopy._core.colour import ThenRgb
 
 IN: int = lib.AZC_IN
 OUT: int = lib.AZC_OUT
@@ -61,7 +61,6 @@ class Stats(Protocol):
     waiting: int
     leftover: int
     error: int
-    threaded: int
     lends: int
     outward: int
 
@@ -295,10 +294,7 @@ class Channel:
             result = lib.azc_recv(self.id, port.id, token, at, n, need)
         else:
             result = lib.azc_recv_fds(self.id, port.id, token, at, n, fds)
-        if result != IN_PROGRESS:
-            operation.end(max(result, 0), min(result, 0))
-            port.forget(operation)
-        return min(result, 0)
+        return self._note_received(port, operation, result)
 
     def receive_then(
         self, port: Port, operation: Operation, view: Any, start: int, then: ThenRgb
@@ -312,6 +308,9 @@ class Channel:
             *(self.id, port.id, operation.token, view + start, n),
             *(then.function, then.argument),
         )
+        return self._note_received(port, operation, result)
+
+    def _note_received(self, port: Port, operation: Operation, result: int) -> int:
         if result != IN_PROGRESS:
             operation.end(max(result, 0), min(result, 0))
             port.forget(operation)
@@ -338,7 +337,7 @@ class Channel:
             # It is over, or was never submitted, or this is a forked child.  Of a
             # receive that ended in its own call, C still knows how much came.
             known = event.token == operation.token
-            operation.end(event.bytes if known else 0)
+            operation.end(event.sent if known else 0)
             port.forget(operation)
         return operation.done
 

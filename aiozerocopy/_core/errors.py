@@ -80,7 +80,7 @@ _BROKEN = {
 
 def error_of(
     status: int,
-    moved: int = 0,
+    sent: int = 0,
     total: int = 0,
     *,
     broken: bool = True,
@@ -89,7 +89,7 @@ def error_of(
     """The exception for a ``-errno`` of the C helper.
 
     ``broken`` says that the stream itself failed, not only this call; ``at_least``
-    that more than ``moved`` bytes may have gone out.
+    that more than ``sent`` bytes may have gone out.
     """
     code = -status
     if code in _CLOSED:
@@ -100,11 +100,15 @@ def error_of(
         return OSError(code, "too many fds are on their way; nothing was sent")
     if code == errno.ENOMEM and not broken:
         return MemoryError("no memory to queue the operation")
-    cause = OSError(code, os.strerror(code))
     text = _BROKEN.get(code) or os.strerror(code)
     if total:
-        count = f"at least {moved:,}" if at_least else f"{moved:,}"
+        count = f"at least {sent:,}" if at_least else f"{sent:,}"
         text = f"{text}: {count} of {total:,} bytes of this message were sent"
-    error = StreamBroken(text, moved, total)
-    error.errno, error.__cause__ = code, cause
+    return broken_by(code, text, sent, total)
+
+
+def broken_by(code: int, text: str, sent: int = 0, total: int = 0) -> StreamBroken:
+    """The exception for a stream that the system's error of that code has broken."""
+    error = StreamBroken(text, sent, total)
+    error.errno, error.__cause__ = code, OSError(code, os.strerror(code))
     return error

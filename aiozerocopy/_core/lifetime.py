@@ -56,7 +56,21 @@ class Stats:
     receive_waits: int = 0
 
 
-class Bound:
+class Ready:
+    """What is ready from the start, and may be awaited nevertheless.
+
+    So every function that opens something may be awaited, and also be called where
+    there is no event loop.
+    """
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        yield from ()
+        return self
+
+
+class Bound(Ready):
     """What the sending and the receiving side share: a waiter and a lifetime."""
 
     _has_ended = True  # until __init__ has made something that must end
@@ -73,15 +87,6 @@ class Bound:
         self._budget = 0  # see `Loop.budget`; 0 until the stream is bound
         self._closed = False  # True: it takes no more work
         self._has_ended = False  # True: everything was given back
-
-    def __await__(self) -> Generator[Any, None, Self]:
-        """Return the stream itself, which is ready from the start.
-
-        So every function that opens something may be awaited, and also be called where
-        there is no event loop.
-        """
-        yield from ()
-        return self
 
     def _enter(self) -> Waiter:
         """Bind to the running loop at first use, and refuse any other."""

@@ -249,10 +249,7 @@ def finalizing_view(data: Buffer, finalizer: Callable[[], object]) -> memoryview
         ffi.release(pinned)
         finalizer()
 
-    life = object()
-    key, terms = next(_numbers) * _MOST_SLOTS, _Terms(life, release)
-    _leases[key] = terms
-    return _view(key, terms, _address(pinned), len(pinned))
+    return Claim(release).view(_address(pinned), len(pinned))
 
 
 def _address(pointer: Any) -> int:

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 from anyio.abc import ByteReceiveStream
 
+from aiozerocopy._core.batches import Batches
 from aiozerocopy._core.binding import IN_PROGRESS
 from aiozerocopy._core.borrows import Operation, borrowed
 from aiozerocopy._core.errors import IncompleteReceive
 from aiozerocopy._core.lifetime import Bound, Stats
 from aiozerocopy._core.pins import content, fill, pin_writable, scratch, unpin
-from aiozerocopy._core.records import Batches
 from aiozerocopy._core.waiter import checkpoint
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+    from aiozerocopy._core.batches import Pool
     from aiozerocopy._core.channel import Channel
-    from aiozerocopy._core.records import Pool
     from aiozerocopy._core.waiter import Waiter
 
 RECEIVE_SIZE = 64 << 10
@@ -47,6 +47,11 @@ class Reception(Operation):
     taken = 0  # bytes that an earlier receive had left
     is_kept = False
     fds: Any = None  # where fds are stored that come with the bytes
+
+    @property
+    def received(self) -> int:
+        """How many bytes of its memory are filled."""
+        return self.taken + self.sent
 
     def _give_back(self, outcome: int) -> None:
         borrowed.pop(self.token, None)
@@ -165,10 +170,12 @@ class ReceiveStream(Bound, ByteReceiveStream):
         memory: Any,
         need: int | None,
         result: Callable[[Any, int], T],
+        fds: Any = None,
     ) -> T:
         """Borrow memory, fill it, and return what ``result`` makes of the pin.
 
-        At least ``need`` bytes are received; None: as many as there is room for.
+        At least ``need`` bytes are received; None: as many as there is room for.  Fds
+        that come with them are stored in ``fds``.
 
         The pin must live until this returns, since an exception may still come, and
         then `_keep` needs the bytes.  It must not live longer: a traceback may keep the
@@ -176,8 +183,11 @@ class ReceiveStream(Bound, ByteReceiveStream):
         """
         view = None
         reception = Reception(waiter.port, [])
+        reception.fds = fds
         try:
             try:
+                if fds is not None:
+                    reception.views.append(fds)
                 view = borrow(memory)
                 least = len(view) if need is None else need
                 n = await self._fill(waiter, reception, view, least)
@@ -215,7 +225,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
         else:
             reception.end()
             waiter.port.forget(reception)
-        n = taken + reception.moved
+        n = reception.received
         if n < min(need, len(view)):
             raise anyio.EndOfStream if n == 0 else IncompleteReceive(n, len(view))
         return n
@@ -237,7 +247,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
             await waiter.wait_shielded(reception)
         if reception.done:
             # (IncompleteReceive says itself how many bytes the caller has got)
-            n = reception.taken + reception.moved
+            n = reception.received
             if n and not (reception.is_kept or isinstance(error, IncompleteReceive)):
                 unread = content(view, n) + self._unread
                 self._unread, reception.is_kept = unread, True  # (nor here)

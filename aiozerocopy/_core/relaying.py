@@ -47,11 +47,11 @@ class Relay(Awaitable[int]):
     it tells may be asked meanwhile, and afterwards, also if it failed.
     """
 
-    __slots__ = ("_lane", "_moved", "_number", "_run", "_taken")
+    __slots__ = ("_lane", "_number", "_run", "_sent", "_taken")
 
     def __init__(self, run: Callable[[Relay], Awaitable[int]]) -> None:
         self._run: Callable[[Relay], Awaitable[int]] | None = run
-        self._moved = self._taken = 0  # by parts that have ended
+        self._sent = self._taken = 0  # by parts that have ended
         self._lane = "copy"
         # C stores the number itself: an exception after the call cannot lose it.
         self._number = ffi.new("azc_id *")
@@ -65,7 +65,7 @@ class Relay(Awaitable[int]):
     @property
     def moved(self) -> int:
         """Bytes that have gone into the sink so far."""
-        return self._moved + int(self._state().moved)
+        return self._sent + int(self._state().sent)
 
     @property
     def taken(self) -> int:
@@ -97,13 +97,13 @@ class Relay(Awaitable[int]):
         self._taken += n
 
     def _give(self, n: int) -> None:
-        self._moved += n
+        self._sent += n
 
     def _settle(self) -> None:
         """The relay in C is over: keep what it told.  May be called twice."""
         number, state = self._number[0], self._state()
         self._number[0] = 0
-        self._moved += state.moved
+        self._sent += state.sent
         self._taken += state.taken
         lib.azc_relay_free(number)
 
@@ -224,7 +224,7 @@ async def _why(sink: Sink, operation: Operation) -> Exception:
             error.args = (f"the sink broke: {error}{_count(operation)}",)
             await sink._explain(error)
         return error
-    error = error_of(operation.status, operation.moved)
+    error = error_of(operation.status, operation.sent)
     if isinstance(error, StreamClosed):
         return StreamClosed(f"the source was closed{_count(operation)}")
     error.args = (f"the source broke: {error}{_count(operation)}",)
@@ -232,7 +232,7 @@ async def _why(sink: Sink, operation: Operation) -> Exception:
 
 
 def _count(operation: Operation) -> str:
-    return f", after {operation.moved:,} bytes were relayed"
+    return f", after {operation.sent:,} bytes were relayed"
 
 
 async def _send_unread(
@@ -254,7 +254,7 @@ async def _send_unread(
         await sink._submit_and_wait(waiter, operation, submit)
     finally:
         if source._reception is operation:
-            out = n if operation.was_rescued else operation.moved
+            out = n if operation.was_rescued else operation.sent
             source._unread, source._reception = source._unread[out:], None
             relay._take(out)
             relay._give(out)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
-import os
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from aiozerocopy._core import fork_and_exit
 from aiozerocopy._core.binding import check, ffi, lib
-from aiozerocopy._core.errors import StreamBroken, StreamClosed, error_of
+from aiozerocopy._core.errors import StreamClosed, broken_by, error_of
 from aiozerocopy._core.memory import Claim, is_over, sweep
 
 if TYPE_CHECKING:
@@ -257,10 +256,7 @@ class RingEnd:
             return StreamClosed(CLOSED)
         if status not in (-errno.EPIPE, -errno.EPROTO):
             return error_of(status)
-        error = StreamBroken(self._why(status), 0, nbytes)
-        error.errno = -status
-        error.__cause__ = OSError(-status, os.strerror(-status))
-        return error
+        return broken_by(-status, self._why(status), 0, nbytes)
 
     def _why(self, status: int) -> str:
         stats = self.stats()
@@ -285,20 +281,7 @@ def too_large(nbytes: int, capacity: int, largest: int) -> str:
 
 # ---- before there is a ring ---------------------------------------------------------
 
-
-def check_user(socket: int) -> int:
-    """0, or -EACCES: the process at the other end is another user's."""
-    return lib.azc_shm_check_user(socket)
-
-
-def ask(socket: int, role: int) -> int:
-    return lib.azc_shm_ask(socket, role)
-
-
-def hear_ask(socket: int) -> int:
-    """The role that the other side asks for, or -errno."""
-    return lib.azc_shm_hear_ask(socket)
-
-
-def refuse(socket: int, status: int) -> None:
-    lib.azc_shm_refuse(socket, status)
+check_user = lib.azc_shm_check_user  # -EACCES: the other process is another user's
+ask = lib.azc_shm_ask
+hear_ask = lib.azc_shm_hear_ask  # the role that is asked for, or -errno
+refuse = lib.azc_shm_refuse

@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, get_args
 import anyio
 from anyio.abc import ByteSendStream
 
-from aiozerocopy._core.batches import groups, joined
 from aiozerocopy._core.binding import BUSY, IN_PROGRESS, send_bound
 from aiozerocopy._core.borrows import Operation, Port
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
+from aiozerocopy._core.groups import groups, joined
 from aiozerocopy._core.lifetime import NOWHERE, Bound, Stats
 from aiozerocopy._core.pins import pin_or_copy
 from aiozerocopy._core.relaying import (
@@ -54,8 +54,6 @@ from aiozerocopy._core.waiter import (
 )
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Buffer
 
     from aiozerocopy._core.channel import Channel
@@ -525,12 +523,9 @@ class SendStream(Bound, ByteSendStream):
             waiter.port.drain()  # a failure may not have been noted yet
 
     async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
+        self, kind: object, error: BaseException | None, traceback: object
     ) -> None:
-        if exc_val is None:
+        if error is None:
             await self.aclose()
         else:
             await self._close_after_failure()

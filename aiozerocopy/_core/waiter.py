@@ -311,13 +311,13 @@ def current_waiter() -> Waiter:
 
 
 async def enter() -> None:
-    """Deliver a cancel, in loops (trio) where every call is to do that."""
+    """Deliver a cancel on trio, where every call does; nothing on asyncio."""
     if running_asyncio_loop() is None:
         await anyio.lowlevel.checkpoint_if_cancelled()
 
 
 async def checkpoint() -> None:
-    """The same, and let others run; there every call does that, too."""
+    """A checkpoint on trio, where every call is one; nothing on asyncio."""
     if running_asyncio_loop() is None:
         await anyio.lowlevel.checkpoint()
 

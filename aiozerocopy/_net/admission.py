@@ -16,13 +16,14 @@ import anyio
 from anyio.streams.tls import TLSStream
 
 from aiozerocopy._core.errors import IncompleteReceive
-from aiozerocopy._net.foreign_streams import ExactReceiver
-from aiozerocopy.streams import Stream
+from aiozerocopy._net.foreign_streams import exact_receiver
 
 if TYPE_CHECKING:
     import ssl
 
     from anyio.abc import ByteStream
+
+    from aiozerocopy.streams import Stream
 
 ADMISSION_SECONDS = 10.0  # seconds that a client has for all of it
 MAX_TOKEN = 1024
@@ -114,6 +115,5 @@ async def present_token(stream: ByteStream, token: str | bytes) -> None:
 
 async def _read(stream: ByteStream, n: int) -> bytes:
     data = bytearray(n)
-    exact = stream if isinstance(stream, Stream) else ExactReceiver(stream)
-    await exact.receive_exactly(data)
+    await exact_receiver(stream).receive_exactly(data)
     return bytes(data)

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, NoReturn
 import anyio
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
 
 
@@ -35,13 +33,10 @@ class Block:
         return self
 
     async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
+        self, kind: object, error: BaseException | None, traceback: object
     ) -> None:
         try:
-            await (self.aclose() if exc_val is None else self.aclose(0))
+            await (self.aclose() if error is None else self.aclose(0))
         finally:
             # The block's own error is not for the task group, which would wrap it.
             if self._undo is not None:

@@ -1,56 +1,39 @@
-"""TCP and Unix clients: a connection, then a stream over it."""
+"""TCP and Unix clients: a connection, then a stream over it.
+
+The socket is ours from the start: no transport of the event loop has read from it.
+"""
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import errno
+import ipaddress
 import os
 import socket
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+import sys
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
 
-from aiozerocopy._net.happy_eyeballs import connect_first, look_up
-from aiozerocopy.opening import stream_over, unix_stream_over
+from aiozerocopy.opening import Opening, stream_over, unix_stream_over
+
+if sys.version_info < (3, 11):  # (anyio needs it there, too)
+    from exceptiongroup import ExceptionGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator
-    from contextlib import AbstractAsyncContextManager
-    from types import TracebackType
+    from collections.abc import Sequence
 
     from aiozerocopy._core.sending import Concurrent
-    from aiozerocopy._net.happy_eyeballs import Candidate
     from aiozerocopy.streams import Stream, UnixStream
 
+    SocketAddress = tuple[str, int]
+    Candidate = tuple[socket.AddressFamily, SocketAddress]
+
+DELAY = 0.25  # seconds until the next of a host's addresses is tried as well
+
 BACKLOG_IS_FULL = 0.01  # seconds between attempts to connect to a busy Unix server
-
-
-T = TypeVar("T", bound="AbstractAsyncContextManager[Any, Any]")
-
-
-class Opening(Generic[T]):
-    """Something that takes time to open: ``await`` it, or open it by ``async with``."""
-
-    def __init__(self, opening: Coroutine[Any, Any, T]) -> None:
-        self._opening = opening
-        self._opened: T
-
-    def __await__(self) -> Generator[Any, None, T]:
-        return self._opening.__await__()
-
-    async def __aenter__(self) -> T:
-        self._opened = await self._opening
-        await self._opened.__aenter__()
-        return self._opened
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        await self._opened.__aexit__(exc_type, exc_val, exc_tb)
 
 
 def connect_tcp(
@@ -58,19 +41,13 @@ def connect_tcp(
     port: int,
     *,
     timeout: float | None = None,
-    local_host: str | None = None,
-    local_port: int = 0,
-    happy_eyeballs_delay: float = 0.25,
-    nodelay: bool = True,
     concurrent: Concurrent = "queue",
 ) -> Opening[Stream]:
     """Connect to a TCP server; to be awaited, or used with ``async with``.
 
-    Of a name's addresses the first to answer wins; each is given
-    ``happy_eyeballs_delay`` seconds, or until it fails, before the next is tried as
-    well.  The connection begins at an address of ``local_host``, if that is given, and
-    at ``local_port`` there.
-    ``concurrent`` is as for `open_writer`.  If it is cancelled, no socket is left open.
+    Of a name's addresses the first to answer wins; each is given a quarter of a second,
+    or until it fails, before the next is tried as well.  ``concurrent`` is as for
+    `open_writer`.  If it is cancelled, no socket is left open.
 
     Raises:
         OSError: nobody answered, the name is unknown, or ``timeout`` (TimeoutError);
@@ -82,28 +59,16 @@ def connect_tcp(
     async def connect() -> Stream:
         try:
             with anyio.fail_after(timeout):
-                local = await _local(local_host, local_port)
-                sock = await _connected(host, port, local, happy_eyeballs_delay)
+                sock = await connect_first(await look_up(host, port), None, DELAY)
         except OSError as error:
             place = f"cannot connect to {host}:{port}"
             raise located(error, place) from error.__cause__ or error
         with sock:
             with contextlib.suppress(OSError):  # the peer may have gone already
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, nodelay)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return stream_over(sock, concurrent)
 
     return Opening(connect())
-
-
-async def _local(host: str | None, port: int) -> Candidate | None:
-    return (await look_up(host, port))[0] if host else None
-
-
-async def _connected(
-    host: str, port: int, local: Candidate | None, delay: float
-) -> socket.socket:
-    family, address = local or (socket.AF_UNSPEC, None)
-    return await connect_first(await look_up(host, port, family), address, delay)
 
 
 def connect_unix(
@@ -155,3 +120,109 @@ def located(error: OSError, place: str) -> OSError:
     if error.errno is None:
         return OSError(errno.EINVAL, f"{place}: {error}")
     return type(error)(error.errno, f"{place}: {error.strerror}")
+
+
+# ---- the first of a host's addresses that answers (RFC 8305, "Happy Eyeballs") ------
+
+
+async def look_up(host: str, port: int) -> list[Candidate]:
+    """All addresses of a host, the families in turn; the best one comes first.
+
+    An IP address is not looked up.
+
+    Raises:
+        OSError: the name is unknown.
+    """
+    with contextlib.suppress(ValueError):
+        is_v6 = ipaddress.ip_address(host).version == 6
+        return [(socket.AF_INET6 if is_v6 else socket.AF_INET, (host, port))]
+    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    before: collections.Counter[int] = collections.Counter()
+
+    def rank(candidate: Candidate) -> int:
+        family = candidate[0]
+        before[family] += 1
+        return before[family]
+
+    candidates = dict.fromkeys((family, address) for family, *_, address in found)
+    return sorted(candidates, key=rank)
+
+
+async def connect_first(
+    candidates: Sequence[Candidate],
+    local: SocketAddress | None,
+    delay: float | None,
+) -> socket.socket:
+    """A socket, not blocking, that is connected to the first candidate to answer.
+
+    The next one is tried as well after ``delay`` seconds (None: never), and at once
+    when one fails.  The sockets of the others are closed, and all of them when this is
+    cancelled.
+
+    Raises:
+        OSError: nobody answered.  Its errno is that of the first to fail, its text has
+            each of them, and its cause is the one error or a group of all.
+    """
+    if len(candidates) == 1:  # (a task group would double its time)
+        try:
+            return await _connect(candidates[0], local)
+        except OSError as error:
+            raise _nobody_answered([(candidates[0], error)]) from error
+    connected: list[socket.socket] = []
+    failures: list[tuple[Candidate, OSError]] = []
+
+    async def attempt(candidate: Candidate) -> None:
+        try:
+            sock = await _connect(candidate, local)
+        except OSError as error:
+            failures.append((candidate, error))
+            failed.set()
+        else:
+            connected.append(sock)
+            attempts.cancel_scope.cancel()
+
+    try:
+        async with anyio.create_task_group() as attempts:
+            for candidate in candidates:
+                failed = anyio.Event()
+                attempts.start_soon(attempt, candidate)
+                with anyio.move_on_after(delay):
+                    await failed.wait()
+        if connected:
+            return connected.pop()
+        raise _nobody_answered(failures)
+    finally:
+        failures.clear()  # (else the errors' tracebacks refer to them: a cycle)
+        for sock in connected:
+            sock.close()
+
+
+def _nobody_answered(failures: Sequence[tuple[Candidate, OSError]]) -> OSError:
+    """The first words are anyio's, which programs look for."""
+    errors = [error for _, error in failures]
+    text = str(errors[0].strerror)
+    cause: Exception = errors[0]
+    if len(errors) > 1:
+        text = "; ".join(f"{to[0]}: {error.strerror}" for (_, to), error in failures)
+        cause = ExceptionGroup("the error of each address", errors)
+    failure = OSError(errors[0].errno, f"All connection attempts failed ({text})")
+    failure.__cause__ = cause
+    return failure
+
+
+async def _connect(candidate: Candidate, local: SocketAddress | None) -> socket.socket:
+    family, address = candidate
+    sock = socket.socket(family)
+    try:
+        sock.setblocking(False)
+        if local is not None:
+            sock.bind(local)
+        with contextlib.suppress(BlockingIOError):  # connecting takes a while
+            sock.connect(address)
+        await anyio.wait_writable(sock)
+        if failure := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            raise OSError(failure, os.strerror(failure))
+    except BaseException:
+        sock.close()
+        raise
+    return sock

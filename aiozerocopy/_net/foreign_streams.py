@@ -14,7 +14,7 @@ from anyio.abc import ByteSendStream
 
 from aiozerocopy._core.errors import IncompleteReceive, StreamBroken
 from aiozerocopy._core.leases import memory_of
-from aiozerocopy.streams import SendStream
+from aiozerocopy.streams import ReceiveStream, SendStream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -114,6 +114,11 @@ class ExactReceiver:
         except BaseException:
             self._unread = bytes(view[:filled])
             raise
+
+
+def exact_receiver(stream: ByteReceiveStream) -> ReceiveStream | ExactReceiver:
+    """The stream itself if it is one of ours, else a receiver over it."""
+    return stream if isinstance(stream, ReceiveStream) else ExactReceiver(stream)
 
 
 async def drop_stream(stream: AsyncResource) -> None:

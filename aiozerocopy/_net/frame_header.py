@@ -1,4 +1,4 @@
-"""The header of a frame: docs/pages/wire-format.md in Python, for `framing`.
+"""The header before each frame of `framing`: docs/pages/wire-format.md in Python.
 
 A header is used only after its checksum and its limits were checked.
 """

@@ -63,7 +63,6 @@ def serve_tcp(
     host: str | None = "127.0.0.1",
     port: int = 0,
     *,
-    backlog: int = BACKLOG,
     reuse_port: bool = False,
     ssl_context: ssl.SSLContext | None = None,
     token: str | bytes | None = None,
@@ -74,7 +73,8 @@ def serve_tcp(
     """Serve TCP clients: ``await handler(stream)`` for each.
 
     ``host`` of None or "" means all addresses, of IPv4 and IPv6; ``port`` of 0 means a
-    free one, the same for all of them.  See `Server`.
+    free one, the same for all of them.  With ``reuse_port`` several processes may serve
+    one port.  See `Server`.
 
     With an ``ssl_context`` the handler gets a ``TLSStream``.  With a ``token`` clients
     must show it first: see `client.present_token`.  A client that comes when
@@ -87,7 +87,7 @@ def serve_tcp(
     """
 
     def listen() -> Awaitable[list[Listener]]:
-        return listen_tcp(host, port, backlog, reuse_port)
+        return listen_tcp(host, port, BACKLOG, reuse_port)
 
     admission = Admission(ssl_context, token_bytes(token))
     limits = (max_connections, idle_timeout)
@@ -99,7 +99,6 @@ def serve_unix(
     path: str | bytes | os.PathLike[str],
     *,
     mode: int | None = None,
-    backlog: int = BACKLOG,
     token: str | bytes | None = None,
     max_connections: int | None = None,
     idle_timeout: float | None = None,
@@ -118,7 +117,7 @@ def serve_unix(
 
     async def listen() -> list[Listener]:
         await anyio.lowlevel.checkpoint()
-        return [listen_unix(os.fspath(path), mode, backlog)]
+        return [listen_unix(os.fspath(path), mode, BACKLOG)]
 
     admission = Admission(token=token_bytes(token))
     limits = (max_connections, idle_timeout)
@@ -265,7 +264,7 @@ class Server(Service):
         try:
             sock, _ = listener.accept()
         except OSError as error:
-            # Any other error: nobody is waiting, or whoever was has left again.
+            # Any other error: no connection is pending, or it was reset.
             if error.errno in _EXHAUSTED:
                 await self._pause(error)
             return None

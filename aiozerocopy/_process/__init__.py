@@ -1,6 +1,5 @@
 """A child process below `aiozerocopy.process`.
 
-last_words   the end of what it wrote to stderr
-child        the process itself: started, waited for, killed
-pipes        its stdin and stdout, enlarged
+child   the process itself, and the end of what it wrote to stderr
+pipes   its stdin and stdout, enlarged
 """

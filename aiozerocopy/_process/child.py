@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import subprocess
 import sys
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -16,15 +19,19 @@ from aiozerocopy.streams import SendStream
 
 if TYPE_CHECKING:
     from aiozerocopy._core.errors import StreamBroken
-    from aiozerocopy._process.last_words import Tail
 
 # For Popen: Ctrl-C in the terminal is for the program alone, which ends its children as
 # they need it.  A new session would do as well, but Linux shares the processors out
-# between sessions (autogroup), and those who feed each other lose by that.
+# between sessions (autogroup), and a pipeline across sessions gets slower.
 NEW_GROUP: dict[str, Any] = (
     {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
 )
 LAST_WORDS = 1.0  # seconds that an error waits for the child to end and tell why
+
+_READ = 64 << 10
+_READS = 64  # at once, if the child never stops
+_SOON = 0.01  # seconds until the kernel may have memory again
+_ENDING = 1.0  # seconds, at most, to wait for the thread
 
 
 class ChildProcess:
@@ -80,3 +87,105 @@ class ChildStdin(SendStream):
     def _quote(self, child: ChildProcess, error: StreamBroken) -> None:
         error.returncode = child.popen.poll()
         error.stderr = child.last_words()
+
+
+# ---- what it wrote last to stderr ---------------------------------------------------
+
+
+class Tail:
+    """The last bytes that come out of a pipe, drained by a thread of its own.
+
+    It owns the fd, and closes it even if the thread cannot start.  Why a thread: the
+    event loop may be busy for seconds (in GL calls, in a debugger), and a child whose
+    stderr is full stops.
+    """
+
+    def __init__(self, fd: int, limit: int) -> None:
+        self._fd = fd
+        self._limit = limit
+        self._data = bytearray()
+        self._is_cut = False
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(
+            target=self._run, name="aiozerocopy stderr", daemon=True
+        )
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.close, fd)
+            os.set_blocking(fd, False)
+            self._wake_fd, self._stop_fd = os.pipe()
+            undo.callback(os.close, self._wake_fd)
+            undo.callback(os.close, self._stop_fd)
+            self._thread.start()
+            undo.pop_all()
+
+    def _run(self) -> None:
+        ready = select.poll()
+        ready.register(self._fd, select.POLLIN)
+        ready.register(self._wake_fd, select.POLLIN)
+        try:
+            while not self._drain():
+                if self._wake_fd in _those(ready):
+                    self._drain()
+                    break
+        finally:  # (no memory, say: the child must not wait for us then)
+            with self._lock:
+                os.close(self._fd)
+                os.close(self._wake_fd)
+                self._fd = -1
+
+    def _drain(self) -> bool:
+        """Read what is there; True at the end.
+
+        Any thread may call it: `text` must have all that was written until then, also
+        if our thread has not run yet.
+        """
+        with self._lock:
+            for _ in range(_READS):
+                if self._fd < 0:
+                    return True
+                try:
+                    data = os.read(self._fd, _READ)
+                except BlockingIOError:
+                    return False
+                if not data:
+                    return True
+                self._keep(data)
+        return False
+
+    def _keep(self, data: bytes) -> None:
+        self._data += data
+        excess = len(self._data) - self._limit
+        if excess > 0:
+            del self._data[:excess]
+            self._is_cut = True
+
+    def text(self) -> str:
+        """What was kept of all that was written until now, in whole lines."""
+        self._drain()
+        with self._lock:
+            data = bytes(self._data)
+        if self._is_cut:  # begin with a whole line, if there is one
+            data = data[data.find(b"\n") + 1 :]
+        return data.decode(errors="replace")
+
+    def stop(self) -> None:
+        """End the thread, although a grandchild may hold the pipe open.
+
+        A finalizer may call it, in any thread (our own, too) and at the interpreter's
+        end, when our thread stands still: so it takes no lock.
+        """
+        if self._stop_fd < 0:
+            return
+        os.close(self._stop_fd)
+        self._stop_fd = -1
+        if not sys.is_finalizing() and threading.current_thread() is not self._thread:
+            self._thread.join(_ENDING)
+
+
+def _those(ready: select.poll) -> dict[int, int]:
+    """The fds that are ready, as soon as one is, and the kernel has memory to look."""
+    while True:
+        try:
+            return dict(ready.poll())
+        except OSError:  # noqa: PERF203
+            time.sleep(_SOON)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from aiozerocopy._core.channel import IN, OUT, Channel, own_end
 from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
-from aiozerocopy._process.last_words import Tail
+from aiozerocopy._process.child import Tail
 from aiozerocopy.opening import flags_for
 from aiozerocopy.streams import ReceiveStream, SendStream
 
@@ -47,8 +47,7 @@ class ChildPipes:
     ends are closed too, unless `keep` was called, because the child has started.
     """
 
-    def __init__(self, size: int = PIPE_SIZE) -> None:
-        self._size = size
+    def __init__(self) -> None:
         self._theirs = contextlib.ExitStack()
         self._undo = contextlib.ExitStack()
 
@@ -79,7 +78,7 @@ class ChildPipes:
 
     def _own_end(self, fd: int, flags: int) -> Channel:
         """A channel over our end, which does not make the child's non-blocking."""
-        enlarge_pipe(fd, self._size)
+        enlarge_pipe(fd, PIPE_SIZE)
         return own_end(fd, flags)
 
     def keep(self) -> None:

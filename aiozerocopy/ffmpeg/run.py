@@ -27,7 +27,7 @@ from aiozerocopy.streams import ReceiveStream, SendStream
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiozerocopy._process.last_words import Tail
+    from aiozerocopy._process.child import Tail
 
 LAST_LINES = 20
 

@@ -19,8 +19,9 @@ import anyio.lowlevel
 
 from aiozerocopy._core import ring_end
 from aiozerocopy._core.ring_end import ANY, CONSUMER, PRODUCER, RingEnd
-from aiozerocopy._net.connecting import Opening, located
+from aiozerocopy._net.connecting import located
 from aiozerocopy._net.listening import listen_unix
+from aiozerocopy.opening import Opening
 from aiozerocopy.shm.ring import Ring
 
 if TYPE_CHECKING:

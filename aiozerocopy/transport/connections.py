@@ -11,8 +11,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aiozerocopy._net.connecting import connected_unix, located
-from aiozerocopy._net.happy_eyeballs import connect_first
+from aiozerocopy._net.connecting import connect_first, connected_unix, located
 from aiozerocopy.transport.socket_transport import transport_over
 from aiozerocopy.transport.tls import TLSTransport
 from aiozerocopy.transport.tls_options import TLSOptions, for_client, for_server
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     import ssl as tls
     from collections.abc import Callable, Sequence
 
-    from aiozerocopy._net.happy_eyeballs import Candidate
+    from aiozerocopy._net.connecting import Candidate
     from aiozerocopy.transport.lifetime import Lifetime
     from aiozerocopy.transport.socket_transport import SocketTransport
 

@@ -29,10 +29,10 @@ import copy
 import errno
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._core.batches import joined
 from aiozerocopy._core.binding import IN_PROGRESS, send_bound
 from aiozerocopy._core.borrows import Operation
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
+from aiozerocopy._core.groups import joined
 from aiozerocopy._core.pins import nbytes, pin_or_copy
 from aiozerocopy._core.sending import RESCUE_LIMIT, SendStream
 from aiozerocopy._core.waiter import current_loop

@@ -310,7 +310,7 @@ async def test_memory_stays_borrowed_until_all_is_done(
     finally:
         gate.open()
     await waiter.wait(one)
-    assert (one.status, one.moved) == (0, len(memory))
+    assert (one.status, one.sent) == (0, len(memory))
     ahead.clear()
     memory.append(0)
     await stream.aclose()

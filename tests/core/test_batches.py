@@ -1,109 +1,269 @@
-"""Which messages of a batch become one block, and where a batch is cut."""
+"""`receive_exactly` fills arrays of any kind; `batches` takes many records a step."""
 
 from __future__ import annotations
 
-from array import array
-from typing import Any
+import socket
+from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
+from links import attempt, cancelled_at, others_wait
+from oracle import payload
 
-from aiozerocopy._core import batches
-from aiozerocopy._core.batches import Group, groups, joined
-from aiozerocopy._core.channel import CHANGED
+import aiozerocopy as azc
 
-MOST, BYTES = batches._GROUP_MESSAGES, batches._GROUP_BYTES
-SMALL = batches._JOIN_BELOW
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
+np = pytest.importorskip("numpy")
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 
-class TestJoined:
-    @pytest.mark.parametrize("first", [b"ab", bytearray(b"ab"), memoryview(b"ab")])
-    def test_small_ones(self, first: Any) -> None:
-        assert joined([first, b"cd", b"e"]) == b"abcde"
-        assert joined((first,)) == b"ab"
-
-    @pytest.mark.parametrize(
-        "messages",
-        [
-            [],
-            [b""],
-            ["ab"],
-            [5],
-            [array("H", [1])],  # its length counts numbers,
-            [memoryview(array("H", [1]))],
-            [memoryview(bytes(4)).cast("B", (2, 2))],  # or rows
-            [b"ab", array("H", [1])],
-            [b"ab", "cd"],
-            [b"ab", 5],
-            [b"ab", memoryview(b"abcd")[::2], memoryview(array("H", [1]))],
-        ],
-    )
-    def test_what_does_not_look_like_bytes(self, messages: Any) -> None:
-        assert joined(messages) == b""
-
-    @pytest.mark.parametrize(
-        ("count", "size", "is_joined"),
-        [
-            (MOST, 1, True),
-            (MOST + 1, 1, False),
-            (BYTES // SMALL, SMALL, True),
-            (BYTES // SMALL + 1, SMALL, False),
-            (1, SMALL, True),
-            (1, SMALL + 1, False),
-            (3, SMALL, True),
-            (3, SMALL + 1, False),
-        ],
-    )
-    def test_up_to_which_size(self, count: int, size: int, is_joined: bool) -> None:
-        block = joined([bytes(size)] * count)
-        assert len(block) == (count * size if is_joined else 0)
+RECORD = np.dtype([("number", ">u4"), ("place", "<f8", (2,))])
+DTYPES = [
+    *("?", "i1", ">i4", "<f2", "f4", "f8", "g", "c16", "M8[ns]", "m8[s]", "U3", "S5"),
+    *("V7", "(2,3)i4", RECORD),
+]
 
 
-class TestGroups:
-    def test_one_of_all_that_fits(self) -> None:
-        (group,) = groups([b"ab", b"", array("H", [1, 2])])
-        assert group.sizes == [2, 0, 4]
-        assert group.nbytes == 6
-        assert group.pieces() == (b"ab" + array("H", [1, 2]).tobytes(),)
+@pytest.fixture
+async def ends() -> AsyncIterator[tuple[azc.ReceiveStream, azc.SendStream]]:
+    reader, writer = azc.pipe()
+    async with reader, writer:
+        yield reader, writer
 
-    def test_nothing(self) -> None:
-        assert not list(groups([]))
 
-    @pytest.mark.parametrize(
-        ("size", "count", "lengths"),
-        [
-            (1, MOST, [MOST]),
-            (1, 2 * MOST + 1, [MOST, MOST, 1]),
-            (BYTES, 2, [1, 1]),
-            (BYTES // 2, 5, [2, 2, 1]),
-            (BYTES // 2 - 1, 4, [3, 1]),
-        ],
-    )
-    def test_where_it_is_cut(self, size: int, count: int, lengths: list[int]) -> None:
-        cut = list(groups(bytes(size) for _ in range(count)))
-        assert [len(group.sizes) for group in cut] == lengths
-        assert [group.nbytes for group in cut] == [size * n for n in lengths]
+def records(count: int, length: int = 16) -> Any:
+    return np.frombuffer(payload(count, count * length), "u1").reshape(count, length)
 
-    @pytest.mark.parametrize("more", [0, 1])
-    def test_large_ones_stay_in_place(self, more: int) -> None:
-        messages = [bytes(SMALL + more) for _ in range(3)]
-        (group,) = groups(messages)
-        assert len(group.pieces()) == (3 if more else 1)
 
-    def test_one_that_has_changed(self) -> None:
-        data = bytearray(b"ab")
-        (group,) = groups([data])
-        data.append(0)
-        with pytest.raises(ValueError, match=CHANGED):
-            group.pieces()
+# ---- receive_exactly -----------------------------------------------------------------
 
-    def test_no_more_is_taken_than_a_group_needs(self) -> None:
-        taken = []
 
-        def messages() -> Any:
-            for i in range(3):
-                taken.append(i)
-                yield bytes(BYTES)
+@pytest.mark.parametrize("shape", [(3, 4), (), 5, (0, 2)])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+async def test_array_of_any_kind_is_filled(dtype: Any, shape: Any, ends: Any) -> None:
+    reader, writer = ends
+    array = np.empty(shape, dtype)
+    data = bytes(payload(1, array.nbytes))
+    await writer.send(data)
+    await reader.receive_exactly(array)
+    assert array.tobytes() == data
 
-        cut = groups(messages())
-        assert isinstance(next(cut), Group)
-        assert taken == [0]
+
+@pytest.mark.parametrize(
+    ("array", "error", "says"),
+    [
+        (np.zeros((4, 4))[:, ::2], BufferError, "receive into contiguous memory"),
+        (np.zeros((4, 4), order="F"), BufferError, "receive into contiguous memory"),
+        (np.broadcast_to(np.zeros(1), 4), BufferError, "contiguous|read-only"),
+        (np.frombuffer(bytes(8)), BufferError, "read-only"),
+        (np.zeros(3, object), TypeError, "Python objects"),
+    ],
+)
+async def test_array_that_cannot_be_filled_is_refused(
+    array: Any, error: type[Exception], says: str, ends: Any
+) -> None:
+    reader, writer = ends
+    await writer.send(b"kept")
+    with pytest.raises(error, match=says):
+        await reader.receive_exactly(array)
+    assert await reader.receive() == b"kept"
+
+
+# ---- batches -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pool", [False, True])
+async def test_full_batches_then_what_is_left(pool: bool, ends: Any) -> None:
+    reader, writer = ends
+    sent = records(10)
+    await writer.send(sent)
+    await writer.aclose()
+    slots = azc.FramePool((4, 16), slots=2) if pool else None
+    came = [batch.copy() async for batch in reader.batches((4, 16), pool=slots)]
+    assert [len(batch) for batch in came] == [4, 4, 2]
+    assert np.array_equal(np.concatenate(came), sent)
+    if slots is not None:
+        slots.close()
+        assert slots.stats.free == 2
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+async def test_batch_has_the_records_type_and_shape(dtype: Any, ends: Any) -> None:
+    reader, writer = ends
+    wanted = np.empty((5, 2), dtype)
+    data = bytes(payload(3, wanted.nbytes * 7 // 5))
+    await writer.send(data)
+    await writer.aclose()
+    came = [batch async for batch in reader.batches((5, 2), dtype)]
+    assert [batch.shape[0] for batch in came] == [5, 2]
+    assert {batch.dtype for batch in came} == {wanted.dtype}
+    assert came[1].shape[1:] == wanted.shape[1:]
+    assert b"".join(batch.tobytes() for batch in came) == data
+
+
+async def test_batches_are_yours(ends: Any) -> None:
+    """None is overwritten by a later one."""
+    reader, writer = ends
+    await writer.send(records(9))
+    await writer.aclose()
+    came = [batch async for batch in reader.batches((3, 16))]
+    assert np.array_equal(np.concatenate(came), records(9))
+
+
+async def test_slot_comes_back_with_its_last_view(ends: Any) -> None:
+    reader, writer = ends
+    await writer.send(records(2))
+    with azc.FramePool(100, slots=2) as pool:  # (a slot may be larger)
+        batch = await anext(reader.batches((2, 8), pool=pool))
+        part = batch[1:, :3]
+        del batch
+        assert pool.stats.free == 1
+        del part
+        assert pool.stats.free == 2
+
+
+@pytest.mark.parametrize("whole", [0, 1, 5])
+async def test_rest_of_a_record_is_told_after_the_last_batch(
+    whole: int, ends: Any
+) -> None:
+    reader, writer = ends
+    data = bytes(payload(1, whole * 8 + 3))
+    await writer.send(data)
+    await writer.aclose()
+    batches = reader.batches((4, 2), ">u4")
+    came = b""
+    with pytest.raises(azc.IncompleteReceive, match="after 3 of 8 bytes") as caught:
+        while True:
+            came += (await anext(batches)).tobytes()
+    assert (caught.value.received, caught.value.total) == (3, 8)
+    assert came + caught.value.rest == data
+    with pytest.raises(azc.IncompleteReceive):  # it does not end well later
+        await anext(batches)
+
+
+async def test_nothing_at_all_is_the_end(ends: Any) -> None:
+    reader, writer = ends
+    await writer.aclose()
+    batches = reader.batches(4, "f4")
+    assert [batch async for batch in batches] == []
+    assert [batch async for batch in batches] == []
+
+
+async def test_records_before_a_break_come_first() -> None:
+    ours, theirs = socket.socketpair()
+    data = bytes(payload(1, 2 * 16 + 5))
+    async with azc.wrap_socket(ours) as stream:
+        await stream.send(b"never read, which makes the end a reset")
+        theirs.sendall(data)
+        theirs.close()
+        batches = stream.batches((4, 16))
+        batch = await anext(batches)
+        assert batch.tobytes() == data[:32]
+        for _ in range(2):
+            with pytest.raises(azc.StreamBroken):
+                await anext(batches)
+        assert await stream.receive() == data[32:]
+
+
+@pytest.mark.parametrize("pool", [False, True])
+async def test_cancel_at_every_await_loses_nothing(pool: bool, ends: Any) -> None:
+    reader, writer = ends
+    sent = records(40)
+    slots = azc.FramePool((4, 16), slots=3) if pool else None
+    batches = reader.batches((4, 16), pool=slots)
+    came: list[Any] = []
+
+    async def send() -> None:
+        for record in sent:  # so a batch is often half there
+            await writer.send(record)
+            await others_wait()
+        await writer.aclose()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(send)
+        n = 0
+        while sum(len(batch) for batch in came) < len(sent):
+            n += 1
+            cancelled, batch = await cancelled_at(anext(batches), 1 + n % 3)
+            if not cancelled:
+                came.append(batch.copy())
+                del batch
+    assert np.array_equal(np.concatenate(came), sent)
+    assert slots is None or slots.stats.free == 3
+
+
+async def test_error_that_is_kept_keeps_no_slot(ends: Any) -> None:
+    reader, _ = ends
+    with azc.FramePool((4, 16), slots=2) as pool:
+        batches = reader.batches((4, 16), pool=pool)
+        async with anyio.create_task_group() as tasks:
+            failed = attempt(tasks, anext, batches)
+            await others_wait()
+            reader.abort()
+        assert isinstance(failed.error, azc.StreamClosed)
+        assert pool.stats.free == 2
+
+
+async def test_second_task_is_refused(ends: Any) -> None:
+    reader, writer = ends
+    async with anyio.create_task_group() as tasks:
+        first = attempt(tasks, anext, reader.batches(4))
+        await others_wait()
+        with pytest.raises(anyio.BusyResourceError):
+            await anext(reader.batches(4))
+        await writer.send(b"1234")
+    assert first.result.tobytes() == b"1234"
+
+
+async def test_many_records_a_wake_up() -> None:
+    """What a batch of 256 saves, beside a receive for each record."""
+    count, length = 4096, 16
+    calls: dict[str, int] = {}
+    steps: dict[str, int] = {}
+    for way in ("batches", "each"):
+        here, there = azc.socketpair()
+        async with here, there, anyio.create_task_group() as tasks:
+            tasks.start_soon(here.send, records(count, length))
+            steps[way] = 0
+            if way == "batches":
+                batches = there.batches((256, length))
+                while steps[way] < count / 256:
+                    assert len(await anext(batches)) == 256
+                    steps[way] += 1
+            else:
+                record = bytearray(length)
+                for _ in range(count):
+                    await there.receive_exactly(record)
+                    steps[way] += 1
+            calls[way] = there.stats.receive_calls
+    assert steps == {"batches": 16, "each": 4096}
+    assert calls["batches"] * 40 < calls["each"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "error", "says"),
+    [
+        ((), "f4", ValueError, "no records"),
+        (0, "f4", ValueError, "no records"),
+        ((4, 0), "f4", ValueError, "no records"),
+        ((-1, 4), "f4", ValueError, "no records"),
+        (4, "V0", ValueError, "no records"),
+        (4, "nonsense", TypeError, "nonsense"),
+        (4, "O", TypeError, "Python objects"),
+    ],
+)
+async def test_batches_that_cannot_be(
+    shape: Any, dtype: Any, error: type[Exception], says: str, ends: Any
+) -> None:
+    with pytest.raises(error, match=says):
+        ends[0].batches(shape, dtype)
+
+
+async def test_pool_that_does_not_fit(ends: Any) -> None:
+    with azc.FramePool(63, slots=2) as small:
+        with pytest.raises(ValueError, match=r"64 bytes .* slots of 63"):
+            ends[0].batches((4, 16), pool=small)
+    with azc.FramePool(64, slots=1) as one:
+        with pytest.raises(ValueError, match="two slots or more"):
+            ends[0].batches((4, 16), pool=one)

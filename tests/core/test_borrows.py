@@ -60,17 +60,17 @@ def wait_for_event(port: Port) -> None:
 
 
 class TestOperation:
-    @pytest.mark.parametrize("moved", [0, 1])
+    @pytest.mark.parametrize("sent", [0, 1])
     @pytest.mark.parametrize("status", [0, -errno.ECANCELED, errno.ECANCELED])
     @pytest.mark.parametrize("outcome", [lib.AZC_DROPPED, lib.AZC_RESCUED])
     def test_how_it_was_cancelled(
-        self, port: Port, moved: int, status: int, outcome: int
+        self, port: Port, sent: int, status: int, outcome: int
     ) -> None:
         operation = Operation(port, [])
-        operation.end(moved, status, outcome)
+        operation.end(sent, status, outcome)
         port.forget(operation)
         cancelled = status == -errno.ECANCELED
-        dropped = cancelled and outcome == lib.AZC_DROPPED and moved == 0
+        dropped = cancelled and outcome == lib.AZC_DROPPED and sent == 0
         assert operation.was_dropped is dropped
         assert operation.was_rescued is (cancelled and outcome == lib.AZC_RESCUED)
 
@@ -218,7 +218,7 @@ class TestEvents:
         wait_for_event(port)
         assert is_borrowed(data)  # as nobody has looked
         port.drain()
-        assert (operation.done, operation.moved, operation.status) == (True, SIZE, 0)
+        assert (operation.done, operation.sent, operation.status) == (True, SIZE, 0)
         assert not is_borrowed(data)
         assert not port.operations
 

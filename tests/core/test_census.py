@@ -44,9 +44,9 @@ def test_all_are_found(
 ) -> None:
     monkeypatch.setattr(census, "lib", Answering("azc_now", NOW))
     rooms: list[int] = []
-    found = census._all(counted(count, rooms))
+    found = census._all(counted(count, rooms), lambda id_, age: {"id": id_, "age": age})
     assert rooms == asked
-    assert found == [(i + 1, i) for i in range(count)]
+    assert found == [{"id": i + 1, "age": i} for i in range(count)]
 
 
 class TestStream:

@@ -60,7 +60,7 @@ def interrupt(*_: object) -> Any:
 
 def outcome(operation: Operation) -> tuple[bool, int, int, int, int]:
     it = operation
-    return it.done, it.moved, it.total, it.status, it.outcome
+    return it.done, it.sent, it.total, it.status, it.outcome
 
 
 def is_open(fd: int) -> bool:
@@ -474,7 +474,7 @@ class TestReceive:
         view = pin_writable(memory)
         result = receiver.receive(port, received, view, 0, 10, fds)
         assert port.wait(received, 60)
-        assert (result, received.moved) == (0, 1)
+        assert (result, received.sent) == (0, 1)
         assert fds.count == 1
         close_fds(fds)
         sender.abort()
@@ -486,7 +486,7 @@ class TestTakeBack:
         operation = Operation(port, [b"x"])
         for _ in range(2):
             assert pipe.channel.take_back(port, operation, 0)
-        assert (operation.done, operation.moved, operation.status) == (True, 0, 0)
+        assert (operation.done, operation.sent, operation.status) == (True, 0, 0)
         assert not port.operations
 
     def test_what_is_ready(self, bound: Unread, port: Port) -> None:
@@ -513,7 +513,7 @@ class TestTakeBack:
         pipe.channel.take_back_blocking(port, operation, SIZE)
         assert port.wait(operation, 60)
         assert operation.was_rescued
-        assert 0 < operation.moved < SIZE
+        assert 0 < operation.sent < SIZE
         data[:] = b"y" * SIZE
         assert pipe.read(SIZE - 1) == b"x" * (SIZE - 1)
 
@@ -552,7 +552,7 @@ class TestTakeBack:
         if noted:
             port.drain()
         assert pipe.channel.take_back(port, operation, 0)
-        assert (operation.moved, operation.status) == (SIZE, 0)
+        assert (operation.sent, operation.status) == (SIZE, 0)
 
 
 @pytest.mark.parametrize(

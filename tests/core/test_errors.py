@@ -19,7 +19,7 @@ from links import BIG, is_trio, linux_only
 from transports import opened
 
 import aiozerocopy as azc
-from aiozerocopy.client import Backoff, FrameClient
+from aiozerocopy.client import FrameClient
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -87,7 +87,7 @@ async def connects_in_vain() -> None:
     async def refuse() -> azc.Stream:
         raise ConnectionRefusedError
 
-    async with FrameClient(refuse, backoff=Backoff(attempts=1)) as client:
+    async with FrameClient(refuse, reconnect=False) as client:
         await client.receive()
 
 

@@ -22,7 +22,8 @@ from links import begun, linux_only, others_wait, until
 
 import aiozerocopy as azc
 from aiozerocopy import process as module
-from aiozerocopy._process.last_words import Tail
+from aiozerocopy._process import pipes
+from aiozerocopy._process.child import Tail
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,8 +95,9 @@ async def test_what_was_put_is_sent_before_the_end(tmp_path: Path) -> None:
 
 
 @linux_only
-async def test_size_of_the_pipes() -> None:
-    async with azc.open_process(["cat"], stdout=True, pipe_size=1 << 18) as child:
+async def test_size_of_the_pipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipes, "PIPE_SIZE", 1 << 18)
+    async with azc.open_process(["cat"], stdout=True) as child:
         assert child.stdin
         assert child.stdout
         assert azc.pipe_capacity(child.stdin) == 1 << 18
@@ -217,19 +219,11 @@ async def test_environment_and_folder(tmp_path: Path) -> None:
     assert text == f"set in {tmp_path}\n".encode()
 
 
-async def test_session_of_its_own() -> None:
-    async with azc.open_process(["cat"], start_new_session=True) as child:
-        assert os.getsid(child.pid) == child.pid
-
-
-@pytest.mark.parametrize("session", [False, True])
-async def test_group_of_its_own(session: bool) -> None:
+async def test_group_of_its_own() -> None:
     """Ctrl-C in our terminal is not for it."""
-    async with azc.open_process(
-        ["cat"], start_new_group=True, start_new_session=session
-    ) as child:
+    async with azc.open_process(["cat"], start_new_group=True) as child:
         assert os.getpgid(child.pid) == child.pid
-        needs_session = session or sys.version_info < (3, 11)
+        needs_session = sys.version_info < (3, 11)
         assert (os.getsid(child.pid) == child.pid) is needs_session
 
 

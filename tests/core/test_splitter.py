@@ -33,6 +33,12 @@ DATA = random.Random(7).randbytes(5_000_000)
 SMALL = 1 << 16  # bytes that a pipe holds
 
 
+@pytest.fixture
+def small_pipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A splitter's pipes hold little."""
+    monkeypatch.setattr("aiozerocopy.splitter.PIPE_SIZE", SMALL)
+
+
 async def content(reader: azc.ReceiveStream) -> bytes:
     """All that comes until the end."""
     received = bytearray()
@@ -272,10 +278,11 @@ async def test_lent_pages_are_copied() -> None:
 # ---- slow readers, and those who leave ----------------------------------------------
 
 
+@pytest.mark.usefixtures("small_pipes")
 async def test_stuck_reader_is_dropped_and_the_others_go_on() -> None:
     data = DATA[: 8 * SMALL]
     async with azc.pipe() as (source, writer):
-        async with azc.Splitter(source, patience=0.05, pipe_size=SMALL) as splitter:
+        async with azc.Splitter(source, patience=0.05) as splitter:
             stuck, good = await splitter.join(), await splitter.join()
             enlarge_pipe(good.fileno(), PIPE_SIZE)  # it is never full
             await writer.send(data)
@@ -289,9 +296,10 @@ async def test_stuck_reader_is_dropped_and_the_others_go_on() -> None:
         assert 0 < len(received) <= SMALL
 
 
+@pytest.mark.usefixtures("small_pipes")
 async def test_without_patience_a_full_pipe_is_the_end() -> None:
     async with azc.pipe() as (source, writer):
-        async with azc.Splitter(source, patience=0, pipe_size=SMALL) as splitter:
+        async with azc.Splitter(source, patience=0) as splitter:
             stuck = await splitter.join()
             await writer.send(DATA)
             await wait_for_state(splitter, dropped=1)
@@ -299,9 +307,10 @@ async def test_without_patience_a_full_pipe_is_the_end() -> None:
             await stuck.aclose()
 
 
-async def test_all_wait_for_the_slowest_if_asked(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("small_pipes")
+async def test_all_wait_for_the_slowest_if_asked() -> None:
     async with azc.pipe(SMALL) as (source, writer):
-        async with azc.Splitter(source, patience=math.inf, pipe_size=SMALL) as one:
+        async with azc.Splitter(source, patience=math.inf) as one:
             slow, quick = await one.join(), await one.join()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(writer.send, DATA)
@@ -334,9 +343,10 @@ async def test_reader_that_leaves() -> None:
 # ---- the end before the source's ---------------------------------------------------
 
 
+@pytest.mark.usefixtures("small_pipes")
 async def test_what_was_not_taken_stays_in_the_source() -> None:
     async with azc.pipe() as (source, writer):
-        async with azc.Splitter(source, patience=math.inf, pipe_size=SMALL) as one:
+        async with azc.Splitter(source, patience=math.inf) as one:
             reader = await one.join()
             with pytest.raises(anyio.BusyResourceError):
                 await source.receive()
@@ -349,9 +359,10 @@ async def test_what_was_not_taken_stays_in_the_source() -> None:
             assert await content(source) == DATA[SMALL:]
 
 
+@pytest.mark.usefixtures("small_pipes")
 async def test_what_was_read_ahead_is_given_back() -> None:
     async with azc.socketpair() as (source, writer):
-        async with azc.Splitter(source, patience=math.inf, pipe_size=SMALL) as one:
+        async with azc.Splitter(source, patience=math.inf) as one:
             reader = await one.join()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(writer.send, DATA)

@@ -173,7 +173,7 @@ class TestSend:
         assert list(missed) == [1]
         closed = missed[1]
         assert (closed.done, closed.status) == (True, -errno.ESHUTDOWN)
-        assert (closed.moved, closed.total) == (0, 2)
+        assert (closed.sent, closed.total) == (0, 2)
         assert [seat.is_taken for seat in pairs.seats] == [True, False, True]
 
     async def test_later(self, pairs: Pairs) -> None:

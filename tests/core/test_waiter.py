@@ -57,7 +57,7 @@ class Busy:
         await anyio.to_thread.run_sync(self.pipe.read)
         with anyio.fail_after(10):
             await self.waiter.wait(self.operation)
-        assert self.operation.moved == SIZE
+        assert self.operation.sent == SIZE
 
     async def has_ended(self) -> None:
         with anyio.fail_after(10):

@@ -89,14 +89,14 @@ static void compare(void) {
     uint64_t waiting = 0;
     azc_op *op = queue.head, *last = NULL, *first_waiting = NULL;
     for (int i = 0; i < length; i++, op = op->next) {
-        CHECK(op == row[i].op && op->done == row[i].done);
+        CHECK(op == row[i].op && op->sent == row[i].done);
         waiting += row[i].waits;
         if (row[i].waits && !first_waiting) first_waiting = op;
         last = op;
     }
     CHECK(!op && queue.tail == last && queue.first_waiting == first_waiting);
     CHECK(queue.ops == (uint64_t)length && queue.waiting == waiting);
-    CHECK(queue.bytes == within() && queue.accepted == accepted);
+    CHECK(queue.bytes == within() && queue.sent == accepted);
     for (int i = 0; i < cursor_of_row(); i++)
         CHECK(row[i].done == row[i].total);
 }
@@ -161,7 +161,7 @@ static const char *address(uint64_t k, bool *lendable, uint64_t lend_from) {
 }
 
 static void accept_some(uint64_t n, bool lent) {
-    azc__queue_accept(&queue, n, lent);
+    azc__queue_advance(&queue, n, lent);
     for (int i = 0; i < length && !row[i].waits; i++) {
         if (row[i].end) continue; /* it is behind the cursor */
         uint64_t left = row[i].total - row[i].done, own = n < left ? n : left;

@@ -26,9 +26,9 @@ TESTS = Path(__file__).parents[1]
 CSRC, SIM = TESTS.parent / "csrc", TESTS / "sim"
 
 HELPER = [
-    *("handle", "op", "queue", "port", "pool", "pace", "writer", "lanes", "lender"),
+    *("handle", "op", "queue", "port", "pool", "pace", "caller", "lanes", "lender"),
     *("channel", "ending", "move", "submit", "cancel", "pump", "passing", "relay"),
-    *("ring", "fork", "census", "fds"),
+    *("ring", "fork"),
 ]
 
 COMPILE = ["cc", "-std=c11", "-D_GNU_SOURCE=1", "-w", f"-I{CSRC}", f"-I{SIM}"]
@@ -96,7 +96,7 @@ WITH_THREADS = (
     ),
     Program("stop_early", LINUX),
     Program("fairness", LINUX),
-    Program("writer", LINUX),
+    Program("caller", LINUX),
 )
 
 

@@ -1,8 +1,7 @@
-"""The client that comes back: backoff, gaps, and when it does not."""
+"""The client that comes back: its pauses, gaps, and when it does not."""
 
 from __future__ import annotations
 
-import random
 import ssl
 import subprocess
 import sys
@@ -14,13 +13,14 @@ import pytest
 from links import attempt, others_wait, until
 
 import aiozerocopy as azc
+from aiozerocopy import client as module
 from aiozerocopy import framing
 from aiozerocopy.client import (
-    Backoff,
     FrameClient,
     TokenRefused,
     connect_frames,
     parse_address,
+    seconds_to_wait,
 )
 from aiozerocopy.framing import FrameReceiver, FrameSender, WrongMagic
 from aiozerocopy.pool import FramePool
@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
 np = pytest.importorskip("numpy")
 
-AT_ONCE = Backoff(first=0, longest=0)
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts follow each other without a pause."""
+    monkeypatch.setattr(module, "LONGEST_WAIT", 0)
 
 
 class Server:
@@ -85,6 +89,7 @@ async def stay(stream: azc.Stream) -> None:
     await anyio.lowlevel.checkpoint()
 
 
+@pytest.mark.usefixtures("at_once")
 async def test_frames_through_lost_connections() -> None:
     server = Server(
         frames(0, 1, then=end),
@@ -94,9 +99,7 @@ async def test_frames_through_lost_connections() -> None:
         frames(0, 1, then=stay),  # it began anew
     )
     heard: list[tuple[str, Any]] = []
-    client = FrameClient(
-        server.connect, backoff=AT_ONCE, on_event=lambda *event: heard.append(event)
-    )
+    client = FrameClient(server.connect, on_event=lambda *event: heard.append(event))
     async with client:
         numbers = [(await client.receive()).sequence for _ in range(8)]
         assert numbers == [0, 1, 2, 5, 6, 7, 0, 1]
@@ -119,10 +122,11 @@ async def test_frames_through_lost_connections() -> None:
     server.close()
 
 
+@pytest.mark.usefixtures("at_once")
 async def test_payloads_go_into_the_pool() -> None:
     server = Server(frames(0, 1, then=end), frames(2, then=stay))
     with FramePool(10, slots=1) as pool:
-        async with FrameClient(server.connect, pool=pool, backoff=AT_ONCE) as client:
+        async with FrameClient(server.connect, pool=pool) as client:
             for number in range(3):
                 with await client.receive() as frame:
                     assert pool.stats.free == 0
@@ -130,25 +134,24 @@ async def test_payloads_go_into_the_pool() -> None:
     server.close()
 
 
-async def test_attempts_that_are_over() -> None:
-    error = ConnectionRefusedError("nobody there")
-    server = Server(error, error, error, frames(1, then=stay))
-    async with FrameClient(
-        server.connect, backoff=Backoff(first=0, longest=0, attempts=3)
-    ) as client:
+@pytest.mark.usefixtures("at_once")
+async def test_without_reconnecting_the_first_failure_is_told() -> None:
+    server = Server(ConnectionRefusedError("nobody there"), frames(1, then=stay))
+    async with FrameClient(server.connect, reconnect=False) as client:
         with pytest.raises(ConnectionRefusedError):
             await client.receive()
-        assert client.stats.failures == 3
-        assert (await client.receive()).sequence == 1
+        assert client.stats.failures == 1
+        assert (await client.receive()).sequence == 1  # asked for again
     server.close()
 
 
+@pytest.mark.usefixtures("at_once")
 async def test_wrong_server() -> None:
     async def web(stream: azc.Stream) -> None:
         await stream.send(b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(100))
 
     server = Server(web, frames(1, then=stay))
-    async with FrameClient(server.connect, backoff=AT_ONCE) as client:
+    async with FrameClient(server.connect) as client:
         with pytest.raises(WrongMagic):
             await client.receive()
     server.close()
@@ -163,7 +166,9 @@ async def test_limit_of_bytes() -> None:
 
 
 @pytest.mark.parametrize("where", ["receiving", "waiting"])
-async def test_aclose_ends_a_receive(where: str) -> None:
+async def test_aclose_ends_a_receive(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = frames(then=stay) if where == "receiving" else OSError("nobody there")
     server = Server(first)
     waiting = anyio.Event()
@@ -172,8 +177,9 @@ async def test_aclose_ends_a_receive(where: str) -> None:
         if event in ("connected", "waiting"):
             waiting.set()
 
-    backoff = Backoff(first=1000, longest=1000)
-    client = FrameClient(server.connect, backoff=backoff, on_event=hear)
+    monkeypatch.setattr(module, "FIRST_WAIT", 1000)
+    monkeypatch.setattr(module, "LONGEST_WAIT", 1000)
+    client = FrameClient(server.connect, on_event=hear)
     async with anyio.create_task_group() as tasks:
         receiving = attempt(tasks, collect, client)
         await waiting.wait()
@@ -217,25 +223,26 @@ async def test_hook_that_fails_hurts_nobody(caplog: pytest.LogCaptureFixture) ->
     server.close()
 
 
-# ---- backoff ------------------------------------------------------------------------
+# ---- the pauses ---------------------------------------------------------------------
 
 
-def test_backoff_grows_to_its_longest() -> None:
-    backoff = Backoff(first=1, factor=2, longest=10, jitter=0)
-    assert [backoff.seconds(n) for n in range(6)] == [1, 2, 4, 8, 10, 10]
-    assert backoff.seconds(10**6) == 10
+def test_pauses_grow_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "JITTER", 0)
+    waits = [seconds_to_wait(n) for n in range(9)]
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10])
+    assert seconds_to_wait(10**6) == 10
 
 
-def test_backoff_is_never_in_step() -> None:
-    backoff = Backoff(first=1, jitter=0.5, rng=random.Random(1))
-    waits = {backoff.seconds(0) for _ in range(100)}
+def test_pauses_are_never_in_step() -> None:
+    waits = {seconds_to_wait(0) for _ in range(100)}
     assert len(waits) == 100
-    assert 0.5 <= min(waits) <= max(waits) <= 1
+    assert 0.05 <= min(waits) <= max(waits) <= 0.1
 
 
 # ---- over TCP -----------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("at_once")
 async def test_server_that_is_restarted() -> None:
     async def show(stream: azc.Stream) -> None:
         await FrameSender(stream).send(b"frame")
@@ -243,7 +250,7 @@ async def test_server_that_is_restarted() -> None:
 
     async with azc.serve_tcp(show) as server:
         port = server.port
-        client = connect_frames("127.0.0.1", port, backoff=Backoff(first=0.001))
+        client = connect_frames("127.0.0.1", port)
         assert bytes((await client.receive()).view) == b"frame"
         await server.aclose(0)
     async with anyio.create_task_group() as tasks:
@@ -310,10 +317,7 @@ async def test_certificate_of_somebody_else(
         await FrameReceiver(stream).receive()
 
     async with azc.serve_tcp(show, ssl_context=context) as server:
-        options: dict[str, Any] = {
-            "ssl_context": trusting,
-            "backoff": Backoff(attempts=2),
-        }
+        options: dict[str, Any] = {"ssl_context": trusting}
         async with connect_frames(
             "127.0.0.1", server.port, hostname="elsewhere.test", **options
         ) as client:

@@ -19,7 +19,7 @@ from anyio import EndOfStream
 from links import linux_only, others_wait, until
 
 import aiozerocopy as azc
-from aiozerocopy._net import connecting, happy_eyeballs
+from aiozerocopy._net import connecting
 from aiozerocopy.opening import NEAR_BUFFER
 
 if TYPE_CHECKING:
@@ -136,12 +136,11 @@ async def test_the_connection_stays_open_in_both_directions(
             await stream.send(b"x")
 
 
-@pytest.mark.parametrize("nodelay", [True, False])
-async def test_nodelay(listener: socket.socket, nodelay: bool) -> None:
+async def test_nodelay(listener: socket.socket) -> None:
     host, port, *_ = listener.getsockname()
-    async with azc.connect_tcp(host, port, nodelay=nodelay) as stream:
-        option = stream._raw_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        assert bool(option) is nodelay
+    async with azc.connect_tcp(host, port) as stream:
+        raw = stream._raw_socket
+        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 async def test_no_byte_is_lost_when_the_peer_sends_at_once() -> None:
@@ -212,24 +211,6 @@ async def test_cancelled() -> None:
     assert scope.cancelled_caught
 
 
-@linux_only
-async def test_local_host() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        async with azc.connect_tcp("127.0.0.1", port, local_host="127.0.0.9") as stream:
-            assert stream._raw_socket.getsockname()[0] == "127.0.0.9"
-
-
-@linux_only
-async def test_local_port() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port, ours = listener.getsockname()[1], unused_port()
-        async with azc.connect_tcp(
-            "127.0.0.1", port, local_host="127.0.0.1", local_port=ours
-        ) as stream:
-            assert stream._raw_socket.getsockname() == ("127.0.0.1", ours)
-
-
 async def test_no_fd(listener: socket.socket) -> None:
     host, port, *_ = listener.getsockname()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -256,7 +237,9 @@ def sockets() -> list[str]:
     return sorted(name for name in targets if name.startswith("socket:"))
 
 
-def has_addresses(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
+def has_addresses(
+    monkeypatch: pytest.MonkeyPatch, *hosts: str, delay: float = NEVER
+) -> None:
     """Every name stands for these addresses, in this order."""
 
     async def find(_: object, port: int, **__: object) -> list[object]:
@@ -267,16 +250,17 @@ def has_addresses(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
         return [entry(host) for host in hosts]
 
     monkeypatch.setattr(anyio, "getaddrinfo", find)
+    monkeypatch.setattr(connecting, "DELAY", delay)
 
 
 @linux_only
 async def test_who_does_not_answer_is_overtaken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    has_addresses(monkeypatch, "127.0.0.1", "127.0.0.2")
+    has_addresses(monkeypatch, "127.0.0.1", "127.0.0.2", delay=0.01)
     with full_listener() as port, socket.create_server(("127.0.0.2", port)):
         before = sockets()
-        async with azc.connect_tcp("two", port, happy_eyeballs_delay=0.01) as stream:
+        async with azc.connect_tcp("two", port) as stream:
             assert stream._raw_socket.getpeername() == ("127.0.0.2", port)
             assert len(sockets()) == len(before) + 1  # the loser's is closed
         assert sockets() == before
@@ -289,7 +273,7 @@ async def test_after_a_failure_the_next_is_tried_at_once(
     has_addresses(monkeypatch, "127.0.0.1", "127.0.0.2")
     with socket.create_server(("127.0.0.2", 0)) as listener:
         port = listener.getsockname()[1]
-        stream = await azc.connect_tcp("two", port, happy_eyeballs_delay=NEVER)
+        stream = await azc.connect_tcp("two", port)
         async with stream:
             assert stream._raw_socket.getpeername() == ("127.0.0.2", port)
 
@@ -298,11 +282,11 @@ async def test_after_a_failure_the_next_is_tried_at_once(
 async def test_one_of_two_that_answer_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    has_addresses(monkeypatch, "127.0.0.1", "127.0.0.2")
+    has_addresses(monkeypatch, "127.0.0.1", "127.0.0.2", delay=0)
     with socket.create_server(("", 0)) as listener:
         port = listener.getsockname()[1]
         before = sockets()
-        async with azc.connect_tcp("two", port, happy_eyeballs_delay=0):
+        async with azc.connect_tcp("two", port):
             assert len(sockets()) == len(before) + 1
 
 
@@ -312,7 +296,7 @@ async def test_nobody_of_many_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     port = unused_port()
     before = sockets()
     with pytest.raises(ConnectionRefusedError) as caught:
-        await azc.connect_tcp("two", port, happy_eyeballs_delay=NEVER)
+        await azc.connect_tcp("two", port)
     refused = os.strerror(errno.ECONNREFUSED)
     assert caught.value.errno == errno.ECONNREFUSED
     assert caught.value.strerror == (
@@ -340,7 +324,7 @@ async def test_an_error_is_in_no_cycle(
         raise Refused(errno.ECONNREFUSED, "refused")
 
     has_addresses(monkeypatch, *hosts)
-    monkeypatch.setattr(happy_eyeballs, "_connect", refuse)
+    monkeypatch.setattr(connecting, "_connect", refuse)
     gc.disable()
     try:
         with contextlib.suppress(OSError):
@@ -355,13 +339,13 @@ async def test_an_error_is_in_no_cycle(
 async def test_cancelled_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, hosts: list[str]
 ) -> None:
-    has_addresses(monkeypatch, *hosts)
+    has_addresses(monkeypatch, *hosts, delay=0)
     with full_listener("") as port:
         before = sockets()
         async with anyio.create_task_group() as tasks:
 
             async def connect() -> None:
-                await azc.connect_tcp("many", port, happy_eyeballs_delay=0)
+                await azc.connect_tcp("many", port)
 
             tasks.start_soon(connect)
             await until(lambda: len(sockets()) == len(before) + len(hosts))
@@ -373,7 +357,7 @@ async def test_cancelled_when_it_is_there_already(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     has_addresses(monkeypatch, "127.0.0.1", "127.0.0.2")
-    real = happy_eyeballs._connect
+    real = connecting._connect
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -384,14 +368,14 @@ async def test_cancelled_when_it_is_there_already(
                 scope.cancel()
                 return sock
 
-            monkeypatch.setattr(happy_eyeballs, "_connect", connect_and_cancel)
-            await azc.connect_tcp("two", port, happy_eyeballs_delay=NEVER)
+            monkeypatch.setattr(connecting, "_connect", connect_and_cancel)
+            await azc.connect_tcp("two", port)
         assert scope.cancelled_caught
 
 
 async def test_families_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     has_addresses(monkeypatch, "::1", "::2", "::3", "127.0.0.1", "127.0.0.2", "::1")
-    places = await happy_eyeballs.look_up("many", 80)
+    places = await connecting.look_up("many", 80)
     hosts = [address[0] for _, address in places]
     assert hosts == ["::1", "127.0.0.1", "::2", "127.0.0.2", "::3"]
 
@@ -399,8 +383,8 @@ async def test_families_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_an_address_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(anyio, "getaddrinfo")
     v4, v6 = socket.AF_INET, socket.AF_INET6
-    assert await happy_eyeballs.look_up("127.0.0.1", 80) == [(v4, ("127.0.0.1", 80))]
-    assert await happy_eyeballs.look_up("::1", 80) == [(v6, ("::1", 80))]
+    assert await connecting.look_up("127.0.0.1", 80) == [(v4, ("127.0.0.1", 80))]
+    assert await connecting.look_up("::1", 80) == [(v6, ("::1", 80))]
 
 
 # ---- Unix ----------------------------------------------------------------------

@@ -168,10 +168,10 @@ static bool is_silent(void) {
     return azc_port_take(port, 0, &event, 1) == 0;
 }
 
-#define EXPECT(token_, bytes_, status_, outcome_)                              \
+#define EXPECT(token_, sent_, status_, outcome_)                               \
     do {                                                                       \
         azc_event it = next_event();                                           \
-        CHECK(it.token == (token_) && it.bytes == (bytes_));                   \
+        CHECK(it.token == (token_) && it.sent == (sent_));                     \
         CHECK(it.status == (status_) && it.outcome == (outcome_));             \
     } while (0)
 
@@ -256,10 +256,10 @@ static void queue_two(void) {
 /* ---- cancels ------------------------------------------------------------- */
 
 static void cancel_one(void) {
-    azc_event event = {.token = 7, .bytes = 7};
+    azc_event event = {.token = 7, .sent = 7};
     CHECK(!is_told_to_stop());
     CHECK(azc_cancel(id, 1, LIMIT, &event) == AZC_LATER);
-    CHECK(!event.token && !event.bytes && is_told_to_stop());
+    CHECK(!event.token && !event.sent && is_told_to_stop());
 }
 
 static void a_cancel_waits_for_the_call(void) {
@@ -351,7 +351,7 @@ static void the_last_receive_is_remembered(void) {
     CHECK(azc_cancel(id, 1, 0, &event) == AZC_OVER && !event.token);
     CHECK(azc_cancel(id, 2, 0, NULL) == AZC_OVER);
     CHECK(azc_cancel(id, 2, 0, &event) == AZC_OVER);
-    CHECK(event.token == 2 && event.bytes == 3 && event.status == 0);
+    CHECK(event.token == 2 && event.sent == 3 && event.status == 0);
     CHECK(azc_cancel(id + 1, 2, 0, &event) == AZC_OVER && !event.token);
 }
 

@@ -177,7 +177,7 @@ static void take(int expected) {
         CHECK(poll(&told, 1, 60000) == 1);
         int count = azc_port_take(port, recorded, events, 64);
         for (int i = 0; i < count; i++)
-            CHECK(events[i].status == 0 && events[i].bytes == MESSAGE);
+            CHECK(events[i].status == 0 && events[i].sent == MESSAGE);
         expected -= count;
         if (!count) continue;
         recorded = events[count - 1].sequence;

@@ -26,33 +26,33 @@ static void caller_asks_no_clock(void) {
     int clocks = world.clocks;
     world.takes_all = true;
     CHECK(send_bound(pipe, 64 * KIB) == 0 && world.clocks == clocks);
-    CHECK(inside(pipe)->writer.since_full == 64 * KIB);
+    CHECK(inside(pipe)->caller.since_full == 64 * KIB);
     drop(pipe);
 }
 
 static void clocks_run(void) {
     const azc_channel *channel = inside(writing);
     CHECK(channel->pace.since == world.now);
-    CHECK(channel->writer.deadline == world.now + 3000000);
+    CHECK(channel->caller.deadline == world.now + 3000000);
 }
 
 /* In the pump's place, as long as the reader keeps up. */
 static void caller_writes_much(void) {
     azc_id pipe = writing = open_channel(PIPE, AZC_OUT | AZC_OWN);
     azc_channel *channel = inside(pipe);
-    channel->writer.since_full = 2 * MIB;
+    channel->caller.since_full = 2 * MIB;
     KERNEL_SAYS(ALL);
     scripted_meanwhile(0, clocks_run);
     world.takes_all = true;
     CHECK(send_bound(pipe, MIB) == 0);
-    CHECK(!channel->pace.since && !channel->writer.deadline);
-    CHECK(channel->writer.since_full == 3 * MIB && !world.threads);
+    CHECK(!channel->pace.since && !channel->caller.deadline);
+    CHECK(channel->caller.since_full == 3 * MIB && !world.threads);
     KERNEL_SAYS(ALL, -EAGAIN);
     scripted_meanwhile(0, clocks_run);
     world.takes_all = false;
     CHECK(send_bound(pipe, MIB) == -EINPROGRESS);
-    CHECK(channel->pace.since && !channel->writer.deadline);
-    CHECK(channel->writer.since_full == 0);
+    CHECK(channel->pace.since && !channel->caller.deadline);
+    CHECK(channel->caller.since_full == 0);
     drop(pipe);
 }
 
@@ -87,20 +87,20 @@ static void caller_meets_bad_memory(void) {
 static uint64_t since_full;
 
 static void look_at_count(void) {
-    since_full = inside(writing)->writer.since_full;
+    since_full = inside(writing)->caller.since_full;
 }
 
 static void interrupted_call_counts_nothing(void) {
     writing = open_full(SOCKET, AZC_OUT, 300);
-    inside(writing)->writer.since_full = 7;
+    inside(writing)->caller.since_full = 7;
     KERNEL_SAYS(-EINTR, ALL);
     scripted_meanwhile(1, look_at_count);
     report(writing);
-    CHECK(since_full == 7 && inside(writing)->writer.since_full == 307);
+    CHECK(since_full == 7 && inside(writing)->caller.since_full == 307);
     CHECK(tells(token, 0, 300));
     KERNEL_SAYS(ALL);
     CHECK(put(writing, 1) == 0);
-    CHECK(inside(writing)->writer.since_full == 308);
+    CHECK(inside(writing)->caller.since_full == 308);
     azc_free(writing);
 }
 

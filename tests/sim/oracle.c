@@ -51,14 +51,14 @@ static chan *channel_of(const pthread_mutex_t *mutex) {
 static uint64_t unsent_before(const azc_queue *queue, const azc_op *end) {
     uint64_t unsent = 0;
     for (const azc_op *it = queue->cursor; it && it != end; it = it->next)
-        unsent += it->total - it->done;
+        unsent += it->total - it->sent;
     return unsent;
 }
 
 static bool is_unsent(const azc_queue *queue, const azc_op *op) {
     const azc_op *it = queue->cursor;
     while (it && it != op) it = it->next;
-    return it && !it->done;
+    return it && !it->sent;
 }
 
 static bool leaves_no_room(const azc_queue *queue, uint64_t length) {
@@ -126,7 +126,7 @@ static void check_queue(const azc_channel *azc) {
         waits |= it == queue->first_waiting;
         all++;
         waiting += waits;
-        if (is_to_be_moved && !waits) bytes += it->total - it->done;
+        if (is_to_be_moved && !waits) bytes += it->total - it->sent;
         SIM_CHECK(is_to_be_moved || it->lent || !it->total,
                   "an operation is over, but it stays in its queue");
         SIM_CHECK(azc->driving || !it->in_flight,
@@ -513,7 +513,7 @@ void op_ends(op *it, int how, const azc_event *event) {
               (long)it->token, it->end, how);
     it->end = how;
     it->status = event->status;
-    it->bytes = event->bytes;
+    it->bytes = event->sent;
     it->outcome = event->outcome;
     sim_trace("  operation %ld ends, status %ld, %ld bytes", (int64_t)it->token,
               it->status, (int64_t)it->bytes);

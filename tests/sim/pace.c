@@ -38,7 +38,7 @@ static void send_message(azc_pace *pace, const double *cost, uint64_t *bytes) {
         azc__pace_start(pace);
         now += (uint64_t)(cost[piece] * (double)MOVE);
         bytes[piece] += MOVE;
-        azc__pace_moved(pace, MOVE);
+        azc__pace_sent(pace, MOVE);
     }
     azc__pace_stop(pace);
 }
@@ -83,7 +83,7 @@ static void check_reader(int favourite, double other, bool idle) {
 /* What a caller's thread has moved tells nothing of the reader. */
 static void check_not_started(void) {
     azc_pace pace = {0};
-    for (int i = 0; i < 1000; i++) azc__pace_moved(&pace, MESSAGE);
+    for (int i = 0; i < 1000; i++) azc__pace_sent(&pace, MESSAGE);
     CHECK(pace.now == 0 && pace.bytes == 0, "the clock stood still");
 }
 
@@ -110,7 +110,7 @@ static void check_leftovers(void) {
         double price = since_change < LEFT ? 0 : cost[piece];
         now += (uint64_t)(price * (double)MOVE);
         bytes[piece] += MOVE;
-        azc__pace_moved(&pace, MOVE);
+        azc__pace_sent(&pace, MOVE);
         since_change = pace.now == piece ? since_change + MOVE : 0;
     }
     CHECK(bytes[0] >= 0.95 * 2 * GIB, "the other's leftovers won");
@@ -126,7 +126,7 @@ static void check_price(void) {
         int piece = pace.now;
         azc__pace_start(&pace);
         now += (uint64_t)(cost[piece] * (double)MOVE);
-        azc__pace_moved(&pace, MOVE);
+        azc__pace_sent(&pace, MOVE);
         trials += pace.now == 1 && piece == 0;
         tried += piece == 1 ? MOVE : 0;
     }

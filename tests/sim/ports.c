@@ -89,7 +89,7 @@ void ports_call_late(void) {
 
 static bool is_same(const azc_event *a, const azc_event *b) {
     return a->sequence == b->sequence && a->token == b->token &&
-           a->bytes == b->bytes && a->status == b->status &&
+           a->sent == b->sent && a->status == b->status &&
            a->outcome == b->outcome;
 }
 

@@ -270,11 +270,7 @@ static void private_number_is_checked(void) {
 
 /* ---- joining, leaving, forking --------------------------------------- */
 
-static int is_threaded(azc_id id) {
-    azc_stats stats;
-    CHECK(azc_get_stats(id, &stats) == 0);
-    return stats.threaded;
-}
+static bool is_threaded(azc_id id) { return azc__pump_is_private(inside(id)); }
 
 static void pumps_come_and_go(void) {
     azc_id pipe = open_channel(PIPE, AZC_OUT);

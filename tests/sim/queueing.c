@@ -108,7 +108,7 @@ static void check_counters(void) {
         bool waits = is_listed(queue.first_waiting, it);
         waiting += waits;
         if (!waits && is_listed(queue.cursor, it))
-            bytes += it->total - it->done;
+            bytes += it->total - it->sent;
     }
     CHECK(queue.ops == all && queue.waiting == waiting);
     CHECK(queue.bytes == bytes && queue.tail == last);
@@ -127,7 +127,7 @@ static azc_op *admit(void) {
 }
 
 static void accept(uint64_t n, bool lent) {
-    azc__queue_accept(&queue, n, lent);
+    azc__queue_advance(&queue, n, lent);
     for (int i = 0; i < count; i++) ops[i]->in_flight = 0;
     check_counters();
 }
@@ -388,7 +388,7 @@ static void it_goes_on_from_a_copy(void) {
     CHECK(op->count == 1 && op->vec->iov_base == slot[1] + 1);
     CHECK(op->vec->iov_len == 2 * VEC_INLINE + 4 - 5);
     CHECK(azc__op_detach(op) == 0 && !moved_slots); /* nothing of it is out */
-    CHECK(azc__op_advance(op, ANY) == op->total - 5 && op->done == op->total);
+    CHECK(azc__op_advance(op, ANY) == op->total - 5 && op->sent == op->total);
 }
 
 static void nothing_is_left_to_go_on_from(void) {
@@ -406,7 +406,7 @@ static void a_rescue_copies_the_rest(void) {
     CHECK(azc__op_rescue(op, 10) == -ENOBUFS && !op->rescue);
     CHECK(azc__op_rescue(op, 11) == 11 && op->rescue == op->vec->iov_base);
     CHECK(memcmp(op->rescue, "aaaaaabbbbb", 11) == 0);
-    CHECK(op->count == 1 && op->vec->iov_len == 11 && op->done == 4);
+    CHECK(op->count == 1 && op->vec->iov_len == 11 && op->sent == 4);
 }
 
 /* Neither leaves anything allocated, see end(). */
@@ -422,7 +422,7 @@ static void a_rescue_fails(void) {
     no_memory = false;
     op->lent = keeps_pages = true;
     CHECK(azc__op_rescue(op, ANY) == -ENOMEM && !op->rescue && op->lent);
-    CHECK(op->count == 2 && op->done == 4);
+    CHECK(op->count == 2 && op->sent == 4);
 }
 
 /* ---- all of them --------------------------------------------------------- */

@@ -221,7 +221,7 @@ static void judge(const azc_event *event) {
     int how = event->status == 0              ? OUT
               : event->outcome == AZC_RESCUED ? RESCUED
               : event->outcome == AZC_UNKNOWN ? UNKNOWN
-              : event->bytes                  ? FAILED
+              : event->sent                   ? FAILED
                                               : DROPPED;
     end(&race.slots[event->token], how);
 }
@@ -275,7 +275,7 @@ static ssize_t receive(wire *it, void *data, size_t n) {
           "a reader waits");
     it->recorded = event.sequence;
     azc_port_take(it->in_port, it->recorded, NULL, 0);
-    return event.status < 0 ? event.status : (ssize_t)event.bytes;
+    return event.status < 0 ? event.status : (ssize_t)event.sent;
 }
 
 /* Fills data, or returns false at the end. */

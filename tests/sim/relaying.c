@@ -142,7 +142,7 @@ static void op_ends(op *it, const azc_event *event) {
     SIM_CHECK(!it->over, "operation %ld ends twice", (long)token_of(it));
     it->over = true;
     it->status = event->status;
-    it->bytes = event->bytes;
+    it->bytes = event->sent;
     it->broke = it->kind == RELAY && it->status < 0 &&
                 it->status != -ECANCELED && event->outcome != AZC_REFUSED;
     world.broken += it->broke;
@@ -200,9 +200,9 @@ static uint64_t held_by(int source) {
 static void settle(op *it) {
     if (!it->relay || !it->over) return;
     SIM_CHECK(azc_relay_ask(it->relay, &it->state) == 0, "no relay");
-    SIM_CHECK(it->state.moved == it->bytes, "two counts: %ld and %ld",
-              (long)it->state.moved, (long)it->bytes);
-    SIM_CHECK(it->state.moved <= it->state.taken, "moved, but not taken");
+    SIM_CHECK(it->state.sent == it->bytes, "two counts: %ld and %ld",
+              (long)it->state.sent, (long)it->bytes);
+    SIM_CHECK(it->state.sent <= it->state.taken, "moved, but not taken");
     SIM_CHECK(azc_relay_free(it->relay) == 0, "azc_relay_free");
     it->relay = 0;
     world.lanes[it->state.lane]++;
@@ -411,10 +411,10 @@ static uint64_t check_source(int number) {
         if (it->kind == BLOCK || it->source != number) continue;
         if (it->kind == RELAY && it->state.began) {
             SIM_CHECK(!it->broke || world.sources[number].torn ||
-                          it->state.taken == it->state.moved,
+                          it->state.taken == it->state.sent,
                       "relay %ld took %ld bytes and moved %ld",
                       (long)token_of(it), (long)it->state.taken,
-                      (long)it->state.moved);
+                      (long)it->state.sent);
             at = at - it->first + it->state.taken;
         } else if (it->kind == RECEIVE) {
             SIM_CHECK(

@@ -173,8 +173,8 @@ static uint64_t relay_on(unsigned *seed) {
         if (azc_relay_open(&wanted, &relay, &failed) != -EINPROGRESS) break;
         await_event(now.port, wanted.token, &event);
         CHECK(azc_relay_ask(relay, &state) == 0, "no relay");
-        CHECK(event.bytes == state.moved, "two counts of what was moved");
-        CHECK(state.moved <= state.taken, "more was moved than taken");
+        CHECK(event.sent == state.sent, "two counts of what was moved");
+        CHECK(state.sent <= state.taken, "more was moved than taken");
         taken += state.taken;
         more = event.status == 0 || event.status == -ECANCELED;
         CHECK(more || now.closed, "status %d", event.status);

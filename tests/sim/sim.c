@@ -225,7 +225,7 @@ static void judge_submission(op *it, ssize_t r) {
     if (queued) return;
     if (r >= 0) {
         it->channel->immediate++;
-        event.bytes = it->kind == SEND ? it->length : (uint64_t)r;
+        event.sent = it->kind == SEND ? it->length : (uint64_t)r;
     }
     op_ends(it, BY_RETURN, &event);
 }
@@ -357,9 +357,8 @@ static void ask_after_receive(op *it) {
     SIM_CHECK(event.token == it->token || world.callers > 1 ||
                   it->channel->freed,
               "nobody knows of operation %ld", (long)it->token);
-    SIM_CHECK(event.token != it->token || event.bytes == it->bytes,
-              "operation %ld has %ld bytes", (long)it->token,
-              (long)event.bytes);
+    SIM_CHECK(event.token != it->token || event.sent == it->bytes,
+              "operation %ld has %ld bytes", (long)it->token, (long)event.sent);
 }
 
 static void step_receive(chan *channel) {

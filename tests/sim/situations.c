@@ -57,7 +57,7 @@ bool nothing_is_told(void) {
 bool tells(uint64_t of, int status, uint64_t bytes) {
     azc_event event;
     return is_told(&event) && event.token == of && event.status == status &&
-           event.bytes == bytes;
+           event.sent == bytes;
 }
 
 bool tells_refused(uint64_t of, int status) {

@@ -110,7 +110,7 @@ static bool is_silent(stream *it) { return take(it).token == 0; }
 static bool tells(stream *it, uint64_t token, int status, uint64_t bytes) {
     azc_event event = take(it);
     return event.token == token && event.status == status &&
-           event.bytes == bytes;
+           event.sent == bytes;
 }
 
 static azc_stats stats_of(const stream *it) {
@@ -830,7 +830,7 @@ static void check_receive(int kind, const char *of) {
     CHECK(receive(&it, 10, 1) == 4 && has_received(&it, 0, 4));
     CHECK(stats_of(&it).immediate == 1 && stats_of(&it).messages == 1);
     CHECK(azc_cancel(it.channel, it.token, 0, &event) == AZC_OVER);
-    CHECK(event.token == it.token && event.bytes == 4 && !event.status);
+    CHECK(event.token == it.token && event.sent == 4 && !event.status);
     peer_feed(it.flow, 5);
     CHECK(receive(&it, 10, 6) == -EINPROGRESS && is_silent(&it));
     sim_idle();
@@ -1149,7 +1149,7 @@ static void check_others_close(const way *way, int kind, bool frees) {
     CHECK(answer == (frees ? 0 : -EINPROGRESS));
     azc_event events[] = {take(&it), take(&it)};
     azc_event *of = &events[events[0].token == 99];
-    CHECK(of->token == it.token && of->bytes == 1000);
+    CHECK(of->token == it.token && of->sent == 1000);
     CHECK(of->status == -ESHUTDOWN &&
           events[of == events].token == 99 * !frees);
     CHECK(way->send(&it, 3000) == -ESHUTDOWN && !it.file->open);
@@ -1193,7 +1193,7 @@ static void check_broken(const way *way) {
     CHECK(way->send(&it, 3000) == -EINPROGRESS);
     sim_idle();
     azc_event event = take(&it);
-    CHECK(event.token == it.token && event.bytes == 1000);
+    CHECK(event.token == it.token && event.sent == 1000);
     CHECK(event.status == -EPIPE && event.outcome == AZC_DROPPED);
     CHECK(stats_of(&it).immediate == 0 && way->send(&it, 1) == -EPIPE);
     end_with(&it);

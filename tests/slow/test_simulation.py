@@ -8,7 +8,7 @@ over a real one. tests/sim/moving.c and pumping.c play csrc/move.c and csrc/pump
 by call, over a kernel that answers what it is told to (scripted.c). Smaller programs:
 tests/sim/pace.c gives csrc/pace.c a clock of its own; stop_early.c takes memory back
 while a pipe is being written; fairness.c lets others wait while a pump is busy;
-writer.c checks which thread writes a big message; cores.c prints how many cores the
+caller.c checks which thread writes a big message; cores.c prints how many cores the
 helper sees; locked.c takes locked pages back from a pipe; queueing.c has the queue by
 hand, and cancelling.c what is asked for while a system call runs; joining.c joins a
 split while that looks at its source.  Over the simulated
@@ -32,9 +32,9 @@ TESTS = Path(__file__).parents[1]
 CSRC = TESTS.parent / "csrc"
 SIM = TESTS / "sim"
 HELPER = [
-    *("handle", "op", "queue", "port", "pool", "pace", "writer", "lanes", "lender"),
+    *("handle", "op", "queue", "port", "pool", "pace", "caller", "lanes", "lender"),
     *("channel", "ending", "move", "submit", "cancel", "pump", "passing", "relay"),
-    *("ring", "fork", "census", "fds"),
+    *("ring", "fork"),
 ]
 REAL = (*HELPER, "split", "sys", "poller_epoll")
 KERNEL = ("kernel", "rates", "lending", "poller", "threads")
@@ -43,7 +43,7 @@ RELAYS = ("relaying", "splicing")
 SCRIPT = ("situations", "scripted", "threads")
 OVER_LINUX = (
     *("queueing", "cancelling", "joining"),
-    *("stop_early", "fairness", "writer"),
+    *("stop_early", "fairness", "caller"),
 )
 LENDS = "-DAZC_LEND_MIN=2000"  # bytes; small loans are many loans
 

@@ -34,19 +34,16 @@ async def connect_tcp(
     remote_host: object,
     remote_port: int,
     *,
-    local_host: object = None,
     tls: bool = False,
     ssl_context: Any = None,
     tls_standard_compatible: bool = True,
     tls_hostname: str | None = None,
-    **options: Any,
+    **_options: Any,
 ) -> azc.Stream | TLSStream:
     stream = await azc.connect_tcp(
         str(remote_host),
         remote_port,
-        local_host=str(local_host) if local_host else None,
         concurrent="raise",
-        **options,
     )
     if not (tls or tls_hostname or ssl_context):
         return stream

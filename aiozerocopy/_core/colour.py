@@ -1,4 +1,4 @@
-"""Pictures in memory, for the conversions in csrc/colour."""
+"""RGB and YUV: what Python asks of csrc/colour, and pictures in memory for it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-/* writer.c - who writes a big message: the thread that sends it, or the pump.
+/* caller.c - who writes a big message: the thread that sends it, or the pump.
  *
- * The policy is csrc/writer.h's: with two cores, and a reader that keeps up, the
+ * The policy is csrc/caller.h's: with two cores, and a reader that keeps up, the
  * sender writes.  Everywhere else the pump does, and the sender returns at once.
  */
 #include <errno.h>
@@ -18,7 +18,7 @@
 #define CHECK(condition)                                                       \
     do {                                                                       \
         if (!(condition)) {                                                    \
-            fprintf(stderr, "writer: not %s, %s\n", #condition, what);         \
+            fprintf(stderr, "caller: not %s, %s\n", #condition, what);         \
             exit(1);                                                           \
         }                                                                      \
     } while (0)

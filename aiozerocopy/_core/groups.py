@@ -1,0 +1,89 @@
+"""Many messages, cut into groups of one system call each: `SendStream.send_many`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from aiozerocopy._core.channel import CHANGED
+from aiozerocopy._core.leases import memory_of
+from aiozerocopy._core.pins import nbytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from typing_extensions import Buffer
+
+# Messages up to this size on average are copied into one block: measured, pinning one
+# buffer costs as much as copying 8 KiB.
+_JOIN_BELOW = 8 << 10
+_GROUP_BYTES = 512 << 10
+_GROUP_MESSAGES = 512
+
+
+def joined(messages: Sequence[Any]) -> bytes:
+    """A batch of small messages in one block; empty if it does not look like one.
+
+    This is the fast path, in which every step costs as much as a message.  So only the
+    first message is looked at.  If the length of another counts rows or items instead
+    of bytes, the block has another size than expected, and is not used.
+    """
+    if not 0 < len(messages) <= _GROUP_MESSAGES or not _is_plain(messages[0]):
+        return b""
+    try:
+        total = sum(map(len, messages))
+        if total > _GROUP_BYTES or total > _JOIN_BELOW * len(messages):
+            return b""
+        block = b"".join(messages)
+    except (TypeError, ValueError, BufferError):
+        return b""
+    return block if len(block) == total else b""
+
+
+def _is_plain(message: object) -> bool:
+    """Does its length count bytes?"""
+    if type(message) is memoryview:
+        return message.itemsize == 1 and message.ndim == 1
+    return type(message) is bytes or type(message) is bytearray
+
+
+class Group(NamedTuple):
+    """Messages that go to the kernel together; each stays contiguous."""
+
+    messages: Sequence[Any]
+    sizes: Sequence[int]
+    nbytes: int
+
+    def pieces(self) -> Sequence[Any]:
+        """What to send: the messages, or one block where that is cheaper.
+
+        Raises:
+            ValueError: one of them has another size by now.
+        """
+        if self.nbytes > _JOIN_BELOW * len(self.sizes):
+            return self.messages
+        block = b"".join(self.messages)
+        if len(block) != self.nbytes:
+            raise ValueError(CHANGED)
+        return (block,)
+
+
+def groups(messages: Iterable[Buffer]) -> Iterator[Group]:
+    """Cut a batch into groups, taking no more messages at a time than one needs.
+
+    Raises:
+        TypeError, BufferError: one of them is not a buffer that can be sent.
+    """
+    group: list[Any] = []
+    sizes: list[int] = []
+    total = 0
+    for message in messages:
+        size = nbytes(message)
+        # (join takes a frame for a buffer from Python 3.12 on only)
+        group.append(memory_of(message))
+        sizes.append(size)
+        total += size
+        if total >= _GROUP_BYTES or len(group) == _GROUP_MESSAGES:
+            yield Group(group, sizes, total)
+            group, sizes, total = [], [], 0
+    if group:
+        yield Group(group, sizes, total)
