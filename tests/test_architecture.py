@@ -1,9 +1,16 @@
-"""Imports go one way, and optional packages stay optional: read from the source."""
+"""The map in CONTRIBUTING.md is true: imports and includes go one way, down the map.
+
+    python test_architecture.py     prints the map as it should be, in the order it has
+
+Inside a room the list in the docstring of its ``__init__`` is the map: a module imports
+those above it.  Optional packages are imported only where they are used.
+"""
 
 from __future__ import annotations
 
 import ast
 import graphlib
+import re
 from importlib.util import resolve_name
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,76 +22,47 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeIs
 
-pytestmark = pytest.mark.slow  # the source is the same for every Python
+pytestmark = pytest.mark.skipif(
+    not (Path(__file__).parents[1] / "csrc").is_dir(), reason="needs the source"
+)
 
-PACKAGE = Path(__file__).parents[1] / "aiozerocopy"
+ROOT = Path(__file__).parents[1]
+PACKAGE, CSRC = ROOT / "aiozerocopy", ROOT / "csrc"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
+PRINTED = "put there what python tests/test_architecture.py prints"
 
-# The rooms of the house, from the ground up: one may import those before it.  "" is
-# the package itself, with the public names.
-ROOMS = (
-    *("_core", "frames", "pool", "streams", "opening", "relays", "_net", "_process"),
-    *("trio_streams", "publishing", "splitter", "framing", "client", "process"),
-    *("transport", "capture", "gl"),
-    *("broadcast", "ffmpeg", "web", "shm", "dask", "compat", "testing"),
-    *("", "commands", "__main__"),
-)
-
-# The same inside the core.
-CORE = (
-    *("errors", "extras", "pipe_size", "binding", "leases", "pins", "colour"),
-    *("borrows", "fds", "memory", "fork_and_exit", "channel", "groups", "to_all"),
-    *("waiter", "change", "batches", "census"),
-    "lifetime",
-    *("receiving", "ahead", "splitting", "relaying", "sending", "ring_end"),
-)
-
-# What the core may import at the top of a module, besides the standard library.
-REQUIRED = {"aiozerocopy", "anyio"}
 OPTIONAL = {
-    "OpenGL",
-    "Xlib",
-    "aiohttp",
-    "dask",
-    "distributed",
-    "fastapi",
-    "glfw",
-    "h11",
-    "imageio_ffmpeg",
-    "moderngl",
-    "numpy",
-    "rich",
-    "sniffio",
-    "starlette",
-    "trio",
-    "turbopipe",
-    "uvloop",
-    "websockets",
-    "zmq",
+    *("OpenGL", "Xlib", "aiohttp", "dask", "distributed", "fastapi", "glfw", "h11"),
+    *("imageio_ffmpeg", "moderngl", "numpy", "rich", "sniffio", "starlette", "trio"),
+    *("turbopipe", "uvloop", "websockets", "wsproto"),
 }
-# The modules that are about one of them, and those that compare with others.
+# The modules that are about one of them.
 MAY_IMPORT = {
-    "gl": {"moderngl"},
+    "commands.demo": OPTIONAL,
     "commands.scenes": {"numpy"},
-    "trio_streams": {"trio"},
+    "compat": OPTIONAL,
     "dask": {"dask", "distributed"},
+    "gl": {"moderngl"},
+    "trio_streams": {"trio"},
     "web": {"h11", "wsproto"},
     "web.on_aiohttp": {"aiohttp"},
 }
-ABOUT_OTHERS = {"compat", "commands.demo"}
+
+# ---- what a Python file imports --------------------------------------------------------
 
 
 def module_name(path: Path) -> str:
-    """The dotted name below the package: "streams", "commands.demo", "" for it."""
+    """The dotted name below the package: "streams", "web.server", "" for it."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(part for part in parts if part != "__init__")
 
 
+NAMES = {module_name(path): path for path in SOURCES}
+
+
 def is_type_checking(node: ast.AST) -> TypeIs[ast.If]:
-    return isinstance(node, ast.If) and ast.unparse(node.test) in (
-        "TYPE_CHECKING",
-        "typing.TYPE_CHECKING",
-    )
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def running(node: ast.AST, inside_functions: bool) -> Iterator[ast.AST]:
@@ -99,11 +77,14 @@ def running(node: ast.AST, inside_functions: bool) -> Iterator[ast.AST]:
         yield from running(child, inside_functions)
 
 
-def imports(source: str, path: Path, *, inside_functions: bool) -> set[str]:
+def imports(
+    source: str, path: Path, *, inside_functions: bool = True, types: bool = False
+) -> set[str]:
     """Absolute names of all that is imported: modules, and names from modules."""
     package = ".".join(["aiozerocopy", *path.relative_to(PACKAGE).parent.parts])
+    tree = ast.parse(source)
     found: set[str] = set()
-    for node in running(ast.parse(source), inside_functions):
+    for node in ast.walk(tree) if types else running(tree, inside_functions):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -111,29 +92,6 @@ def imports(source: str, path: Path, *, inside_functions: bool) -> set[str]:
             base = resolve_name(module, package).rstrip(".")
             found.update(f"{base}.{alias.name}" for alias in node.names)
     return found
-
-
-def read(path: Path, *, inside_functions: bool = True) -> set[str]:
-    return imports(path.read_text(), path, inside_functions=inside_functions)
-
-
-def read_types(path: Path) -> set[str]:
-    """What is imported for mypy alone."""
-    blocks = (
-        ast.unparse(ast.Module(node.body, []))
-        for node in ast.walk(ast.parse(path.read_text()))
-        if is_type_checking(node)
-    )
-    return set().union(
-        *(imports(block, path, inside_functions=True) for block in blocks)
-    )
-
-
-NAMES = {module_name(path): path for path in SOURCES}
-
-
-def room_of(module: str) -> str:
-    return module.partition(".")[0]
 
 
 def module_of(name: str) -> str:
@@ -146,99 +104,19 @@ def module_of(name: str) -> str:
 
 def ours(path: Path) -> set[str]:
     """The modules of ours that the one at path names, also for types alone."""
-    found = read(path) | read_types(path)
+    found = imports(path.read_text(), path, types=True)
     return {
         module_of(name) for name in found if name.partition(".")[0] == "aiozerocopy"
     } - {module_name(path)}
-
-
-def test_every_room_has_its_place() -> None:
-    assert {room_of(name) for name in NAMES} == set(ROOMS)
-    assert set(CORE) == {path.stem for path in (PACKAGE / "_core").glob("[a-z]*.py")}
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=module_name)
-def test_imports_go_one_way_between_rooms(path: Path) -> None:
-    room = room_of(module_name(path))
-    allowed = {"_azc", *ROOMS[: ROOMS.index(room) + 1]}
-    assert {room_of(name) for name in ours(path)} - allowed == set()
-
-
-@pytest.mark.parametrize("name", CORE)
-def test_imports_go_one_way_in_the_core(name: str) -> None:
-    allowed = {"_azc", "_core", *(f"_core.{one}" for one in CORE[: CORE.index(name)])}
-    assert ours(NAMES[f"_core.{name}"]) - allowed == set()
-
-
-@pytest.mark.parametrize("room", [room for room in ROOMS if (PACKAGE / room).is_dir()])
-def test_there_is_no_circle_in_a_room(room: str) -> None:
-    inside = {name for name in NAMES if room_of(name) == room and name != room}
-    graph = {name: ours(NAMES[name]) & inside for name in inside}
-    tuple(graphlib.TopologicalSorter(graph).static_order())
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=module_name)
-def test_only_binding_sees_cffi(path: Path) -> None:
-    names = {name for full in read(path) for name in full.split(".")[:2]}
-    if module_name(path) == "_core.binding":
-        assert "_azc" in names
-    else:
-        assert names.isdisjoint({"_azc", "cffi", "_cffi_backend"})
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=module_name)
-def test_only_the_core_uses_what_cffi_offers(path: Path) -> None:
-    if module_name(path).partition(".")[0] != "_core":
-        used = {full.rpartition(".")[2] for full in read(path) if "binding" in full}
-        assert used.isdisjoint({"ffi", "lib"})
-
-
-def belongs_to(path: Path, area: str) -> bool:
-    return f"{module_name(path)}.".startswith(f"{area}.")
-
-
-def is_about_others(path: Path) -> bool:
-    """Does it measure or adapt other packages?"""
-    return path.name != "__init__.py" and any(
-        belongs_to(path, area) for area in ABOUT_OTHERS
-    )
-
-
-@pytest.mark.parametrize(
-    "path", [path for path in SOURCES if not is_about_others(path)], ids=module_name
-)
-def test_optional_packages_are_imported_where_they_are_used(path: Path) -> None:
-    tops = {full.partition(".")[0] for full in read(path, inside_functions=False)}
-    for area, allowed in MAY_IMPORT.items():
-        if belongs_to(path, area):
-            tops -= allowed
-    assert tops & OPTIONAL == set()
-
-
-@pytest.mark.parametrize(
-    ("name", "found"),
-    [
-        ("aiozerocopy", ""),
-        ("aiozerocopy.Stream", ""),
-        ("aiozerocopy._azc.lib", "_azc"),
-        ("aiozerocopy.commands.doctor.main", "commands.doctor"),
-        ("aiozerocopy._core.pins.pin", "_core.pins"),
-        ("aiozerocopy._core", "_core"),
-    ],
-)
-def test_module_of(name: str, found: str) -> None:
-    assert module_of(name) == found
 
 
 @pytest.mark.parametrize(
     ("source", "found"),
     [
         ("import numpy.linalg as n", {"numpy.linalg"}),
-        ("from anyio import abc, run", {"anyio.abc", "anyio.run"}),
         ("from . import streams", {"aiozerocopy.streams"}),
         ("from ._core.pins import pin", {"aiozerocopy._core.pins.pin"}),
         ("try:\n import trio\nexcept ImportError:\n pass", {"trio"}),
-        ("class A:\n import trio", {"trio"}),
         ("def f():\n import trio", set()),
         ("if TYPE_CHECKING:\n import trio\nelse:\n import rich", {"rich"}),
     ],
@@ -248,6 +126,231 @@ def test_reader_of_imports(source: str, found: set[str]) -> None:
     assert imports(source, path, inside_functions=False) == found
 
 
-def test_reader_of_imports_looks_into_functions() -> None:
-    source = "def f():\n if x:\n  import trio"
-    assert imports(source, PACKAGE / "streams.py", inside_functions=True) == {"trio"}
+# ---- the rooms -------------------------------------------------------------------------
+
+
+def room_of(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def path_of(room: str) -> Path:
+    folder = PACKAGE / room
+    return folder / "__init__.py" if folder.is_dir() else PACKAGE / f"{room}.py"
+
+
+def first_sentence(text: str) -> str:
+    """The first line of a file's head, to the end of its sentence."""
+    words = " ".join(text.partition("\n\n")[0].split())
+    return re.split(r"(?<=[.;])\s", words)[0].rstrip(".;:,").replace("|", "\\|")
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The rows of the table in the map that begins so: each the texts of its cells."""
+    text = CONTRIBUTING.read_text(encoding="utf-8")
+    _, _, table = text.partition(f"| {heading} |")
+    lines = table.partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def ticked(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def names_in(cell: str) -> list[str]:
+    return re.findall(r"`([^`/]*)/?`", cell)
+
+
+def rooms() -> list[str]:
+    """From the ground up; "" is the package itself, with the public names."""
+    names = [names_in(row[0])[0].removesuffix(".py") for row in rows("room")]
+    return [name.removeprefix("aiozerocopy") for name in names]
+
+
+def row_of(room: str) -> str:
+    """The room's row as it should be."""
+    inside = [path for name, path in NAMES.items() if room_of(name) == room]
+    used = {room_of(name) for path in inside for name in ours(path)} - {room, "_azc"}
+    order = rooms()
+    below = sorted(used, key=lambda name: order.index(name) if name in order else -1)
+    name = f"{room}{'/' if path_of(room).name == '__init__.py' else '.py'}"
+    name = name if room else "aiozerocopy"
+    doc = ast.get_docstring(ast.parse(path_of(room).read_text())) or ""
+    seen = ticked(each or "aiozerocopy" for each in below)
+    return f"| `{name}` | {first_sentence(doc)} | {seen} |"
+
+
+def table_of_rooms() -> str:
+    order = rooms()
+    missing = sorted({room_of(name) for name in NAMES} - set(order))
+    lines = [row_of(room) for room in [*order, *missing] if room_of(room) in NAMES]
+    return "\n".join(["| room | what it is for | imports |", "| --- | --- | --- |", *lines])
+
+
+def test_map_of_the_rooms_is_true() -> None:
+    assert table_of_rooms() in CONTRIBUTING.read_text(encoding="utf-8"), PRINTED
+
+
+def test_imports_go_one_way_between_rooms() -> None:
+    order = rooms()
+    culprits = [
+        f"{name} imports {other}"
+        for name, path in NAMES.items()
+        for other in ours(path) - {"_azc"}
+        if room_of(other) not in order[: order.index(room_of(name)) + 1]
+    ]
+    assert culprits == []
+
+
+def listed(room: str) -> list[str]:
+    """The modules in the docstring of a room, if it says that they stand in order."""
+    doc = ast.get_docstring(ast.parse(path_of(room).read_text())) or ""
+    if "imports those above it" not in doc:
+        return []
+    return re.findall(r"^    (\w+)  +\S", doc, re.MULTILINE)
+
+
+def test_imports_go_one_way_in_a_room() -> None:
+    culprits = []
+    for room in rooms():
+        inside = {name for name in NAMES if room_of(name) == room and name != room}
+        graph = {name: ours(NAMES[name]) & inside for name in inside}
+        tuple(graphlib.TopologicalSorter(graph).static_order())  # (no circle)
+        if order := [f"{room}.{name}" for name in listed(room)]:
+            culprits += sorted(inside ^ set(order))
+            culprits += [
+                f"{name} imports {other}"
+                for name in inside & set(order)
+                for other in graph[name]
+                if other not in order[: order.index(name)]
+            ]
+    assert culprits == []
+    assert listed("_core"), "the core says in which order its modules stand"
+
+
+def test_only_the_core_sees_cffi() -> None:
+    culprits = []
+    for name, path in NAMES.items():
+        found = imports(path.read_text(), path)
+        parts = {part for full in found for part in full.split(".")[:2]}
+        if name != "_core.binding" and parts & {"_azc", "cffi", "_cffi_backend"}:
+            culprits.append(f"{name} imports cffi or _azc")
+        offered = {full.rpartition(".")[2] for full in found if "binding" in full}
+        if room_of(name) != "_core" and offered & {"ffi", "lib"}:
+            culprits.append(f"{name} uses ffi or lib")
+    assert culprits == []
+
+
+def test_optional_packages_are_imported_where_they_are_used() -> None:
+    culprits = []
+    for name, path in NAMES.items():
+        found = imports(path.read_text(), path, inside_functions=False)
+        tops = {full.partition(".")[0] for full in found} & OPTIONAL
+        for area, allowed in MAY_IMPORT.items():
+            if f"{name}.".startswith(f"{area}."):
+                tops -= allowed
+        culprits += [f"{name} imports {top}" for top in tops]
+    assert culprits == []
+
+
+# ---- the C helper ----------------------------------------------------------------------
+
+# The only files that call the system; azc_ring.h is used without the helper, too.
+SYSTEM = {"sys", "azc_ring"}
+# Headers without calls: names, numbers and memory.
+PLAIN = {
+    *("errno.h", "stdatomic.h", "stdbool.h", "stddef.h", "stdint.h", "string.h"),
+    *("pthread.h", "poll.h", "signal.h"),
+    *("sys/stat.h", "sys/types.h", "sys/uio.h", "sys/epoll.h"),
+}
+CALLS = re.compile(
+    r"(?<![.\w])(?:errno(?!\.h)|(?:open|close|read|write|writev|readv|send|recv|poll|pipe"
+    r"|fcntl|ioctl|fstat|mmap|madvise|munmap|malloc|free|usleep|isatty|setsockopt"
+    r"|epoll_\w+|eventfd\w*)\()"
+)
+C_FILES = sorted([*CSRC.glob("*.c"), *CSRC.glob("*.h")])
+
+
+def includes(path: Path) -> tuple[set[str], set[str]]:
+    """Our headers, by their names, and the system's."""
+    text = path.read_text()
+    own = set(re.findall(r'^ *# *include "([^"]+)\.h"', text, re.MULTILINE))
+    system = set(re.findall(r"^ *# *include <([^>]+)>", text, re.MULTILINE))
+    return own, system
+
+
+def code(path: Path) -> str:
+    """Without comments."""
+    return re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
+
+
+def c_rows() -> list[list[str]]:
+    """The C files from the ground up, as the map has them: a header, its file, or both."""
+    return [re.findall(r"`(\w+\.[ch])`", row[0]) for row in rows("C files")]
+
+
+def c_row(names: list[str]) -> str:
+    head = (CSRC / names[0]).read_text().partition("/*")[2].partition("*/")[0]
+    lines = [line.strip(" *") for line in head.splitlines()]
+    sentence = first_sentence("\n".join(lines).partition(" - ")[2].strip())
+    used = set().union(*(includes(CSRC / name)[0] for name in names))
+    order = [Path(name).stem for row in c_rows() for name in row if name.endswith(".h")]
+    below = sorted(used - {Path(name).stem for name in names}, key=order.index)
+    return f"| {ticked(names)} | {sentence} | {ticked(below)} |"
+
+
+def table_of_c() -> str:
+    known = {name for row in c_rows() for name in row}
+    names = {path.name for path in C_FILES}
+    there = [[name for name in row if name in names] for row in c_rows()]
+    missing = [[name] for name in sorted(names - known)]
+    lines = [c_row(row) for row in [*there, *missing] if row]
+    head = ["| C files | what they are for | include |", "| --- | --- | --- |"]
+    return "\n".join([*head, *lines])
+
+
+def test_map_of_the_c_files_is_true() -> None:
+    assert table_of_c() in CONTRIBUTING.read_text(encoding="utf-8"), PRINTED
+
+
+def test_includes_go_one_way() -> None:
+    culprits = []
+    above: set[str] = set()
+    for row in c_rows():
+        above |= {name for name in row if name.endswith(".h")}
+        culprits += [
+            f"{name} includes {other}.h"
+            for name in row
+            for other in includes(CSRC / name)[0]
+            if f"{other}.h" not in above
+        ]
+    assert culprits == []
+
+
+def test_only_sys_calls_the_system() -> None:
+    culprits = [
+        f"{path.name}: {what}"
+        for path in C_FILES
+        if path.stem not in SYSTEM
+        for what in [*(includes(path)[1] - PLAIN), *CALLS.findall(code(path))]
+    ]
+    assert culprits == []
+
+
+def offered(name: str) -> set[str]:
+    """What a header declares: functions, types, macros, and members of enums."""
+    words = re.findall(r"\b(azc__?\w+|[A-Z][A-Z_0-9]{3,})\b", code(CSRC / f"{name}.h"))
+    return {*words, f"azc_{name}"}
+
+
+def test_a_c_file_uses_what_it_includes() -> None:
+    culprits = [
+        f"{path.name} includes {name}.h for nothing"
+        for path in CSRC.glob("*.c")
+        for name in includes(path)[0] - {path.stem, "azc", "sys"}
+        if not any(re.search(rf"\b{word}\b", code(path)) for word in offered(name))
+    ]
+    assert culprits == []
+
+
+if __name__ == "__main__":
+    print(table_of_rooms(), table_of_c(), sep="\n\n")
