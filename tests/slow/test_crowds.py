@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import figures
 import pytest
 from links import linux_only
-from proof.slices import TESTS
+from proof.table import TESTS
 
 if TYPE_CHECKING:
     from pathlib import Path

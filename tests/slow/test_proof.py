@@ -6,38 +6,37 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import figures
 import pytest
 from links import linux_only
-from proof import page, plots, results, running, table
-from proof.running import SIDE_BY_SIDE, Runs, started_by
-from proof.slices import FIGURES, TESTS, Slice
+from proof import page, results, running
+from proof.running import FIGURES, SIDE_BY_SIDE, in_order, run_all, started_by
+from proof.table import MOST, SLICES, TESTS, Slice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 pytestmark = linux_only
 
 
 def run(folder: Path, *slices: Slice, seconds: float = 60) -> dict[str, Any]:
     """What is found by a proof of these."""
-    runs = Runs(slices, folder, seconds)
-    anyio.run(runs.run)
-    found = results.gather(runs.all, 1.0)
-    assert not [pid for each in runs.all for pid in started_by(each.folder)]
+    runs = run_all(slices, folder, seconds)
+    found = results.gather(runs, 1.0)
+    assert not [pid for each in runs for pid in started_by(each.folder)]
     return found
 
 
-def program(name: str, text: str, **options: Any) -> Slice:
-    return Slice(name, "", options.pop("minutes", 1), program=("-c", text), **options)
+def program(name: str, text: str, *, alone: bool = False) -> Slice:
+    return Slice(name, "", 1, f"python -c {shlex.quote(text)}", alone)
 
 
 def verdicts(found: dict[str, Any]) -> dict[str, str]:
@@ -53,9 +52,8 @@ def test_figures_of_all_are_gathered(tmp_path: Path) -> None:
     text += "f.worst('gap', 5, 'ms'); f.remark('root', 'no'); f.remark('root', 'no')"
     found = run(tmp_path, program("one", text), program("two", "raise SystemExit(1)"))
     assert verdicts(found) == {"one": "passed", "two": "failed"}
-    counted = found["slices"][0]["figures"]
-    assert (counted["kills"]["value"], counted["gap"]["value"]) == (5, 7)
-    assert counted["root"]["value"] == ["no"]
+    values = {k: v["value"] for k, v in found["slices"][0]["figures"].items()}
+    assert values == {"kills": 5, "gap": 7, "root": ["no"]}
     assert not results.succeeded(found)
 
 
@@ -68,15 +66,12 @@ def test_reports_of_pytest_are_read(tmp_path: Path) -> None:
         "@pytest.mark.skip(reason='no root')\ndef test_left_out(): pass\n"
         "@pytest.mark.timeout(0.1)\ndef test_long():\n while True: pass\n"
     )
-    tests = (str(file), "-c", os.devnull, "-p", "timeout")
-    chosen = Slice("it", "", 1, tests=tests, numbers={"AZC_N": 7})
-    found = run(tmp_path / "logs", chosen)
+    command = f"AZC_N=7 python -m pytest {file} -c {os.devnull} -p timeout"
+    found = run(tmp_path / "logs", Slice("it", "", 1, command))
     only = found["slices"][0]
     assert only["verdict"] == "failed"
-    assert [test["test"].partition("::")[2] for test in only["failed"]] == [
-        "test_bad",
-        "test_long",
-    ]
+    failed = [test["test"].partition("::")[2] for test in only["failed"]]
+    assert failed == ["test_bad", "test_long"]
     assert (only["tests"], only["skipped"]) == (3, [{"why": "no root", "tests": 1}])
     zeros = {each["what"]: each["found"] for each in found["zeros"]}
     assert zeros == {"wrong bytes": 1, "leaks": 0, "busy loops": 0, "hangs": 1}
@@ -105,19 +100,19 @@ def test_two_beside_each_other_then_those_alone(tmp_path: Path) -> None:
     text = f"""
 import time
 book = open({str(book)!r}, 'a+', buffering=1)
-def wait_for_another():
-    for _ in range(1000):
-        book.seek(0)
-        if book.read().count('+') > 1:
-            break
-        time.sleep(0.01)
+print('NAME+', file=book)
+for _ in range(1000):
+    book.seek(0)
+    if book.read().count('+') > 1:
+        break
+    time.sleep(0.01)
+time.sleep(0.2)
+print('NAME-', file=book)
 """
-    names = [("a", False), ("alone", True), ("b", False), ("c", False)]
     slices = [
-        program(name, f"{text}print('{name}+', file=book); wait_for_another()\n"
-                      f"time.sleep(0.2); print('{name}-', file=book)", alone=alone)
-        for name, alone in names
-    ]  # fmt: skip
+        program(name, text.replace("NAME", name), alone=name == "alone")
+        for name in ("a", "alone", "b", "c")
+    ]
     found = run(tmp_path / "logs", *slices)
     assert set(verdicts(found).values()) == {"passed"}
     at_once, most = 0, 0
@@ -148,8 +143,8 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
 def test_ctrl_c_ends_all(tmp_path: Path) -> None:
     with start(tmp_path, "races", "contract") as process:
         assert process.stdout is not None
-        begun = [process.stdout.readline().split()[:2] for _ in range(2)]
-        assert begun == [["races", "runs"], ["contract", "runs"]]
+        begun = [process.stdout.readline().split()[:2] for _ in range(3)]
+        assert begun[1:] == [["races", "runs"], ["contract", "runs"]]
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate()
     assert process.returncode == 130, said
@@ -169,33 +164,29 @@ def test_unknown_slice_is_refused(tmp_path: Path) -> None:
 def schedule(slices: Sequence[Slice]) -> float:
     """Minutes from the first to the last, as they are meant."""
     lanes = [0.0] * SIDE_BY_SIDE
-    for each in Runs(slices, Path(), 0).all:
-        if each.slice.alone:
-            lanes = [max(lanes) + each.slice.minutes] * SIDE_BY_SIDE
+    for each in in_order(slices):
+        if each.alone:
+            lanes = [max(lanes) + each.minutes] * SIDE_BY_SIDE
         else:
-            lanes[lanes.index(min(lanes))] += each.slice.minutes
+            lanes[lanes.index(min(lanes))] += each.minutes
     return max(lanes)
 
 
 def test_all_slices_fit_into_the_time() -> None:
-    assert schedule(table.SLICES) <= table.MOST
+    assert schedule(SLICES) <= MOST
 
 
-def test_slices_have_names_of_their_own_and_files_that_exist() -> None:
-    names = [each.name for each in table.SLICES]
+def test_slices_have_names_of_their_own_and_what_they_run_exists() -> None:
+    names = [each.name for each in SLICES]
     assert len(set(names)) == len(names)
     assert not [name for name in names if not name.replace("-", "").isalnum()]
-    for each in table.SLICES:
-        assert bool(each.tests) != bool(each.program), each.name
-        files = [word for word in each.tests if word.endswith(".py")]
-        assert [file for file in files if not (TESTS / file).exists()] == []
-
-
-def test_numbers_are_read_by_a_test() -> None:
     text = "".join(path.read_text() for path in TESTS.rglob("*.py"))
-    wanted = {name for each in table.SLICES for name in each.numbers}
-    unread = [name for name in wanted if f'environ.get("{name}"' not in text]
-    assert unread == []
+    for each in SLICES:
+        numbers, words = each.parsed()
+        files = [word for word in words if word.endswith(".py")]
+        assert [file for file in files if not (TESTS / file).exists()] == []
+        unread = [name for name in numbers if f'environ.get("{name}"' not in text]
+        assert unread == [], "no test reads these"
 
 
 # ---- the page -----------------------------------------------------------------------
@@ -225,14 +216,14 @@ def test_page_remembers_whole_runs(tmp_path: Path) -> None:
 def test_pictures_are_drawn_from_its_results() -> None:
     image = pytest.importorskip("PIL.Image")
     wanted = {
-        plots.file_name(name): plots.digest(plot)
+        page.file_name(name): page.digest(plot)
         for each in kept()["slices"]
-        for name, plot in plots.plots(each["figures"]).items()
+        for name, plot in page.plots(each).items()
     }
     there = {}
     for path in page.PAGES.glob("proof-*.png"):
         with image.open(path) as picture:
-            there[path.name] = picture.info[plots.TEXT]
+            there[path.name] = picture.info[page.TEXT]
     assert there == wanted
 
 

@@ -11,7 +11,7 @@ import pytest
 import sabotage
 import trees
 from links import linux_only
-from proof.slices import TESTS
+from proof.table import TESTS
 from soak.judging import Sample, grown
 from soak.ways import SHARES, shared_out
 
