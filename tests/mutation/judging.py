@@ -8,32 +8,32 @@ is the same program.  The rest goes on to programs with real threads on real fds
 
 from __future__ import annotations
 
-import functools
+import re
 import resource
 import shutil
 import subprocess
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from trying import TESTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mutants import Mutant
+    from trying import Mutant
 
-TESTS = Path(__file__).parents[1]
 CSRC, SIM = TESTS.parent / "csrc", TESTS / "sim"
 
+# All but those that call the system, whose place a kernel takes.
 HELPER = [
-    *("handle", "op", "queue", "port", "pool", "pace", "writer", "lanes", "lender"),
-    *("channel", "ending", "move", "submit", "cancel", "pump", "passing", "relay"),
-    *("ring", "fork", "census", "fds"),
+    path
+    for path in sorted(CSRC.glob("*.c"))
+    if not re.match("sys|split|poller", path.stem)
 ]
-
 COMPILE = ["cc", "-std=c11", "-D_GNU_SOURCE=1", "-w", f"-I{CSRC}", f"-I{SIM}"]
 SIMULATED = ["-O1", "-include", str(SIM / "locks.h"), "-DAZC_LEND_MIN=2000"]
-REAL = ["-O1"]
 AS_BUILT = ["-O2", "-fPIC", "-fvisibility=hidden"]
 
 FIRST_SEEDS = 100  # in which most mutants fail, or never end
@@ -42,29 +42,25 @@ PATIENCE = 60.0  # or only waits
 MEMORY = 4 << 30
 
 
-class Kernel(NamedTuple):
+@dataclass(frozen=True)
+class Kernel:
     """What stands under the helper, and how both are compiled."""
 
     name: str
-    sources: list[Path]
-    flags: list[str]
+    sources: tuple[Path, ...]
+    flags: tuple[str, ...]
 
 
-def _of(folder: Path, *names: str) -> list[Path]:
-    return [folder / f"{name}.c" for name in names]
+def _kernel(name: str, folder: Path, sources: str, flags: Sequence[str]) -> Kernel:
+    paths = tuple(folder / f"{source}.c" for source in sources.split())
+    return Kernel(name, paths, tuple(flags))
 
 
-RANDOM = Kernel(
-    "random",
-    [
-        *_of(SIM, "oracle", "ports", "kernel", "rates"),
-        *_of(SIM, "lending", "poller", "threads"),
-    ],
-    SIMULATED,
+RANDOM = _kernel(
+    "random", SIM, "oracle ports kernel rates lending poller threads", SIMULATED
 )
-SCRIPTED = Kernel("scripted", _of(SIM, "situations", "scripted", "threads"), SIMULATED)
-LINUX = Kernel("linux", _of(CSRC, "sys", "poller_epoll"), REAL)
-KERNELS = (RANDOM, SCRIPTED, LINUX)
+SCRIPTED = _kernel("scripted", SIM, "situations scripted threads", SIMULATED)
+LINUX = _kernel("linux", CSRC, "sys poller_epoll", ["-O1"])
 
 
 @dataclass(frozen=True)
@@ -73,40 +69,24 @@ class Program:
 
     name: str
     kernel: Kernel
-    runs: Sequence[Sequence[str]] = ((),)
+    runs: Sequence[str] = ("",)
     cpu_seconds: int = CPU_SECONDS
 
 
-SITUATIONS = (
-    Program("submitting", RANDOM, cpu_seconds=1),
-    Program("pools", RANDOM, cpu_seconds=1),
-    Program("moving", SCRIPTED, cpu_seconds=1),
-    Program("pumping", SCRIPTED, cpu_seconds=1),
-    Program("queueing", LINUX, cpu_seconds=1),
-    Program("cancelling", LINUX, cpu_seconds=1),
-)
-WITH_THREADS = (
-    Program(
-        "race",
-        LINUX,
-        [["--operations", "10000", "--seed", str(seed)] for seed in (1, 2)],
-    ),
-    Program(
-        "relays", LINUX, [["--rounds", "10", "--seed", str(seed)] for seed in (1, 2, 3)]
-    ),
-    Program("stop_early", LINUX),
-    Program("fairness", LINUX),
-    Program("writer", LINUX),
-)
-
-
-def simulation(seeds: int) -> tuple[Program, ...]:
-    first = ["--seeds", str(FIRST_SEEDS)]
-    rest = ["--from", str(FIRST_SEEDS + 1), "--seeds", str(seeds)]
-    return (
-        Program("sim", RANDOM, [first], cpu_seconds=1),
-        Program("sim", RANDOM, [rest]),
+SITUATIONS = [
+    Program(name, kernel, cpu_seconds=1)
+    for kernel, names in (
+        (RANDOM, ("submitting", "pools")),
+        (SCRIPTED, ("moving", "pumping")),
+        (LINUX, ("queueing", "cancelling")),
     )
+    for name in names
+]
+WITH_THREADS = [
+    Program("race", LINUX, [f"--operations 10000 --seed {seed}" for seed in (1, 2)]),
+    Program("relays", LINUX, [f"--rounds 10 --seed {seed}" for seed in (1, 2, 3)]),
+    *(Program(name, LINUX) for name in ("stop_early", "fairness", "writer")),
+]
 
 
 class Verdict(Enum):
@@ -123,22 +103,21 @@ class Judge:
 
     def __init__(self, folder: Path, seeds: int, *, threads: bool) -> None:
         self.folder = folder
-        self._simulation = simulation(seeds)
-        self._with_threads = WITH_THREADS if threads else ()
-        for kernel in KERNELS:
-            (folder / kernel.name).mkdir()
-            for source in (*_of(CSRC, *HELPER), *kernel.sources):
-                target = folder / kernel.name / f"{source.stem}.o"
-                assert self._compiled(source, kernel.flags, target), source
-        (folder / "built").mkdir()
-        for source in _of(CSRC, *HELPER):
-            target = folder / "built" / f"{source.stem}.o"
+        self._simulation = [
+            Program("sim", RANDOM, [f"--seeds {FIRST_SEEDS}"], cpu_seconds=1),
+            Program("sim", RANDOM, [f"--from {FIRST_SEEDS + 1} --seeds {seeds}"]),
+        ]
+        self._with_threads = WITH_THREADS if threads else []
+        for kernel in (RANDOM, SCRIPTED, LINUX):
+            for source in (*HELPER, *kernel.sources):
+                self._compile(source, kernel.flags, f"{kernel.name}/{source.stem}.o")
+        for source in HELPER:
             # (from a folder of its own, as a mutant is: no path of theirs differs)
             copy = Path(shutil.copy(source, folder))
-            assert self._compiled(copy, AS_BUILT, target), source
+            self._compile(copy, AS_BUILT, f"built/{source.stem}.o")
         for each in (*self._simulation, *SITUATIONS, *WITH_THREADS):
-            target, source = folder / f"{each.name}.main", SIM / f"{each.name}.c"
-            assert self._compiled(source, each.kernel.flags, target), source
+            source = SIM / f"{each.name}.c"
+            self._compile(source, each.kernel.flags, f"{each.name}.main")
 
     def originals_pass(self) -> bool:
         """Whether the programs find no fault where there is none."""
@@ -148,7 +127,7 @@ class Judge:
     def judge(self, mutant: Mutant) -> Verdict:
         source = self.folder / mutant.file
         source.write_text(mutant.applied((CSRC / mutant.file).read_text()))
-        if not self._compiled(source, SIMULATED, self.folder / "mutant.o"):
+        if not self._compiled(source, SIMULATED, "mutant.o"):
             return Verdict.IMPOSSIBLE
         if self._is_caught(self._simulation, source):
             return Verdict.SIMULATION
@@ -161,51 +140,53 @@ class Judge:
         return Verdict.SURVIVES
 
     def _is_the_same(self, source: Path) -> bool:
-        mutant = self.folder / "mutant.o"
-        self._compiled(source, AS_BUILT, mutant)
-        built = (self.folder / "built" / f"{source.stem}.o").read_bytes()
-        return mutant.read_bytes() == built
+        self._compiled(source, AS_BUILT, "mutant.o")
+        built = self.folder / "built" / f"{source.stem}.o"
+        return (self.folder / "mutant.o").read_bytes() == built.read_bytes()
 
     def _is_caught(self, programs: Sequence[Program], source: Path | None) -> bool:
         return any(
-            not _run([program, *arguments], cpu_seconds=each.cpu_seconds)
+            not _run([program, *arguments.split()], cpu_seconds=each.cpu_seconds)
             for each in programs
             for program in [self._linked(each, source)]
             for arguments in each.runs
         )
 
-    def _compiled(self, source: Path, flags: list[str], target: Path) -> bool:
-        return _run([*COMPILE, *flags, "-c", source, "-o", target])
+    def _compiled(self, source: Path, flags: Sequence[str], target: str) -> bool:
+        path = self.folder / target
+        path.parent.mkdir(exist_ok=True)
+        return _run([*COMPILE, *flags, "-c", source, "-o", path])
+
+    def _compile(self, source: Path, flags: Sequence[str], target: str) -> None:
+        assert self._compiled(source, flags, target), source
 
     def _linked(self, program: Program, source: Path | None) -> Path:
         """The program, with this mutant in place of the original."""
         kernel = program.kernel
         objects = list((self.folder / kernel.name).glob("*.o"))
         if source:
-            mutant = self.folder / "mutant.o"
-            self._compiled(source, kernel.flags, mutant)
+            self._compiled(source, kernel.flags, "mutant.o")
             objects = [each for each in objects if each.stem != source.stem]
-            objects.append(mutant)
+            objects.append(self.folder / "mutant.o")
         target, main = self.folder / "program", self.folder / f"{program.name}.main"
-        command: list[str | Path] = ["cc", *objects, "-x", "none", main, "-lpthread"]
-        command += ["-o", target]
-        assert _run(command), f"{program.name} does not link"
+        linked = _run(["cc", *objects, "-x", "none", main, "-lpthread", "-o", target])
+        assert linked, f"{program.name} does not link"
         return target
-
-
-def _limit(cpu_seconds: int) -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _run(command: Sequence[str | Path], cpu_seconds: int = CPU_SECONDS) -> bool:
     """Whether it ends well, and in time."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
     try:
         done = subprocess.run(
             command,
             timeout=PATIENCE,
-            preexec_fn=functools.partial(_limit, cpu_seconds),
+            preexec_fn=limit,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             check=False,
