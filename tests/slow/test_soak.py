@@ -12,7 +12,7 @@ import sabotage
 import trees
 from links import linux_only
 from proof.table import TESTS
-from soak.judging import Sample, grown
+from soak.samples import Sample, grown
 from soak.ways import SHARES, shared_out
 
 from aiozerocopy._core.binding import PORTABLE

@@ -25,14 +25,18 @@ import sabotage
 
 import aiozerocopy as azc
 
-from .messages import Verifier, Wrong
-from .samples import EVERY, Beats, sample, sampling
+from .messages import Verifier
+from .samples import EVERY, sample, sampling
 
 ROOM = 1 << 20  # bytes of a read, at most
 # What one stream or another is read with: who takes little at a time leaves the rest
 # where it is, for a sender to show whether it believes that it has been read.
 SIZES = (5000, 40_000, 256 << 10, ROOM)
 NOTE = 4096  # bytes of what a sender says
+
+
+class Wrong(Exception):
+    """Something arrived that was not sent, or not in its place."""
 
 
 @dataclass
@@ -57,16 +61,6 @@ class Incoming:
     def is_to_leave(self) -> bool:
         return self.dies is not None and self.received >= self.dies
 
-    def judge(self) -> None:
-        """Both ends are known."""
-        whole = self.verifier.ended
-        if self.ended == "left" or self.fate == "aborted":
-            return
-        if self.fate == "closed" and not whole:
-            raise Wrong(f"{self}: it was closed, but the rest of it has not come")
-        if self.fate == "broken":
-            raise Wrong(f"{self}: broken over there, but read to its end here")
-
 
 class Desk:
     """All streams that are open, and what has come through those before."""
@@ -77,26 +71,25 @@ class Desk:
 
     def note(self, fact: dict[str, Any]) -> Incoming | None:
         """A new stream, or else the fate of one."""
+        number = fact["id"]
         if "way" in fact:
-            number = fact["id"]
             new = Incoming(Verifier(number), fact["way"], fact["dies"])
             self.open[number] = new
             return new
-        one = self.open[fact["id"]]
-        one.fate = fact["fate"]
-        self._close(one)
+        self.open[number].fate = fact["fate"]
+        self._close(self.open[number])
         return None
 
     def feed(self, one: Incoming, piece: memoryview) -> None:
         self.counts["bytes"] += len(piece)
         try:
             one.verifier.feed(piece)
-        except Wrong as wrong:
-            raise Wrong(f"{one.way}: {wrong}") from None
+        except AssertionError as error:
+            raise Wrong(f"{one.way} {one.verifier.stream}: {error}") from None
 
-    def end(self, one: Incoming, how: str) -> None:
-        one.ended = how
-        self.counts["left"] += how == "left"
+    def end(self, one: Incoming) -> None:
+        one.ended = "left" if one.is_to_leave else "end"
+        self.counts["left"] += one.is_to_leave
         self._close(one)
 
     def tell(self) -> None:
@@ -105,11 +98,16 @@ class Desk:
             print(f"receiver: {one}, {vars(one.verifier)}", file=sys.stderr)
 
     def _close(self, one: Incoming) -> None:
-        if one.ended and one.fate:
-            del self.open[one.verifier.stream]
-            self.counts["messages"] += one.verifier.messages
-            self.counts["missing"] += one.verifier.missing
-            one.judge()
+        """Judge it, if both ends are known."""
+        if not (one.ended and one.fate):
+            return
+        del self.open[one.verifier.stream]
+        self.counts["messages"] += one.verifier.messages
+        self.counts["missing"] += one.verifier.missing
+        if one.ended == "end" and one.fate == "closed" and not one.verifier.ended:
+            raise Wrong(f"{one}: it was closed, but the rest of it has not come")
+        if one.ended == "end" and one.fate == "broken":
+            raise Wrong(f"{one}: broken over there, but read to its end here")
 
 
 def heard(sock: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
@@ -165,7 +163,7 @@ class Plain:
         else:
             self.selector.unregister(fd)
             os.close(fd)
-            self.desk.end(one, "left" if one.is_to_leave else "end")
+            self.desk.end(one)
 
 
 # ---- with our streams ---------------------------------------------------------------
@@ -178,10 +176,8 @@ class Ours:
         self.desk = desk
 
     async def run(self, notices: list[socket.socket]) -> None:
-        beats = Beats()
         async with anyio.create_task_group() as helpers:
-            helpers.start_soon(beats.run)
-            helpers.start_soon(sampling, self.desk.counts, beats)
+            helpers.start_soon(sampling, self.desk.counts)
             async with anyio.create_task_group() as tasks:
                 for sock in notices:
                     tasks.start_soon(self.hear, sock, tasks)
@@ -209,7 +205,7 @@ class Ours:
                 n = await stream.receive_into(memory[: one.room()])
                 self.desk.feed(one, memory[:n])
         stream.abort()
-        self.desk.end(one, "left" if one.is_to_leave else "end")
+        self.desk.end(one)
 
     async def records(self, one: Incoming, path: str) -> None:
         ring = await azc.shm.connect_ring(path, sends=False, timeout=60)
@@ -218,7 +214,7 @@ class Ours:
                 async with await ring.receive() as record:
                     self.desk.feed(one, memoryview(record.view))
         ring.abort()
-        self.desk.end(one, "left" if one.is_to_leave else "end")
+        self.desk.end(one)
 
 
 def main(how: str, numbers: list[str]) -> int:
