@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import selectors
 import socket
 import sys
@@ -67,9 +66,6 @@ def connected(kind: str, port: int) -> int:
 
 
 def main() -> None:
-    resource.setrlimit(
-        resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2
-    )
     size, skip = map(int, sys.argv[1:3])
     if sys.argv[3] in HELLO:
         kind, port, count = sys.argv[3:]

@@ -313,7 +313,12 @@ async def run(number: int, streams: int, seconds: float, seed: int) -> None:
             Sender(office, way, seed * 1_000_003 + number * 1009 + n)
             for n, way in enumerate(ways.shared_out(streams))
         ]
-        signal.signal(signal.SIGUSR1, lambda *_: [it.tell() for it in senders])
+
+        def tell(*_: object) -> None:
+            for sender in senders:
+                sender.tell()
+
+        signal.signal(signal.SIGUSR1, tell)
         async with anyio.create_task_group() as helpers:
             helpers.start_soon(sampling, office.counts)
             async with anyio.create_task_group() as tasks:
