@@ -13,11 +13,10 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-import figures
 import pytest
 from links import linux_only
 from proof import page, results, running
-from proof.running import FIGURES, SIDE_BY_SIDE, in_order, run_all, started_by
+from proof.running import SIDE_BY_SIDE, in_order, run_all, started_by
 from proof.table import MOST, SLICES, TESTS, Slice
 
 if TYPE_CHECKING:
@@ -45,36 +44,66 @@ def verdicts(found: dict[str, Any]) -> dict[str, str]:
 
 # ---- running ------------------------------------------------------------------------
 
+COUNTS = """
+import sys
+sys.path.insert(0, "support")
+import figures as f
+f.count("kills", 2)
+f.count("kills", 3)
+f.count("bytes <moved>", 200e9, "B")
+f.worst("gap", 12.25, "ms")
+f.worst("gap", 5, "ms")
+f.remark("pipe | size", "as *this* one")
+f.remark("pipe | size", "as *this* one")
+f.curve("Age: p50", [(1, 2), (10, 3)], "viewers", "ms", log=True)
+"""
+TRIES = """
+import os, pytest
+def test_good(): assert os.environ["AZC_N"] == "7"
+def test_bad(): raise AssertionError("canary byte 0xca for 0x01")
+@pytest.mark.skip(reason="no root")
+def test_left_out(): pass
+@pytest.mark.timeout(0.1)
+def test_long():
+    while True: pass
+"""
 
-def test_figures_of_all_are_gathered(tmp_path: Path) -> None:
-    text = "import sys; sys.path.insert(0, 'support'); import figures as f\n"
-    text += "f.count('kills', 2); f.count('kills', 3); f.worst('gap', 7, 'ms')\n"
-    text += "f.worst('gap', 5, 'ms'); f.remark('root', 'no'); f.remark('root', 'no')"
-    found = run(tmp_path, program("one", text), program("two", "raise SystemExit(1)"))
-    assert verdicts(found) == {"one": "passed", "two": "failed"}
-    values = {k: v["value"] for k, v in found["slices"][0]["figures"].items()}
-    assert values == {"kills": 5, "gap": 7, "root": ["no"]}
-    assert not results.succeeded(found)
 
-
-def test_reports_of_pytest_are_read(tmp_path: Path) -> None:
+def test_what_is_found_comes_onto_the_page(tmp_path: Path) -> None:
     file = tmp_path / "test_it.py"
-    file.write_text(
-        "import os, pytest\n"
-        "def test_good(): assert os.environ['AZC_N'] == '7'\n"
-        "def test_bad(): raise AssertionError('canary byte 0xca for 0x01')\n"
-        "@pytest.mark.skip(reason='no root')\ndef test_left_out(): pass\n"
-        "@pytest.mark.timeout(0.1)\ndef test_long():\n while True: pass\n"
-    )
-    command = f"AZC_N=7 python -m pytest {file} -c {os.devnull} -p timeout"
-    found = run(tmp_path / "logs", Slice("it", "", 1, command))
-    only = found["slices"][0]
-    assert only["verdict"] == "failed"
-    failed = [test["test"].partition("::")[2] for test in only["failed"]]
-    assert failed == ["test_bad", "test_long"]
-    assert (only["tests"], only["skipped"]) == (3, [{"why": "no root", "tests": 1}])
-    zeros = {each["what"]: each["found"] for each in found["zeros"]}
-    assert zeros == {"wrong bytes": 1, "leaks": 0, "busy loops": 0, "hangs": 1}
+    file.write_text(TRIES)
+    tests = f"AZC_N=7 python -m pytest {file} -c {os.devnull} -p timeout"
+    slices = program("one", COUNTS), program("two", "1 / 0"), Slice("it", "", 1, tests)
+    found = run(tmp_path / "logs", *slices)
+    assert verdicts(found) == {"one": "passed", "two": "failed", "it": "failed"}
+    assert not results.succeeded(found)
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(found))
+    if importlib.util.find_spec("matplotlib") is None:
+        pytest.skip("needs matplotlib")
+    # (matplotlib keeps fonts and a thread.)
+    command = [sys.executable, "-m", "proof", "page", str(path), str(tmp_path)]
+    subprocess.run(command, cwd=TESTS, check=True)
+    text = (tmp_path / "proof.md").read_text()
+    for line in (
+        "| kills | 5 |  |",
+        "| bytes <moved> | 200 GB |  |",
+        "| gap | 12.2 ms | at most |",
+        r"* pipe \| size: as \*this\* one",
+        "* left out, 1: no root",
+        "![Age](proof-age.png)",
+        "::test_bad`",
+        "::test_long`",
+        "| [it](#it) | **failed** | 3 | 1 |",
+        "| wrong bytes | 1 | 0 B compared |",
+        "| leaks | 0 | 0 looks for leaks |",
+        "| hangs | 1 | 6 tests and programs with a limit |",
+    ):
+        assert line in text
+    assert text.count("as \\*this") == 1
+    assert (tmp_path / "proof-age.png").stat().st_size > 5000
+    again = json.loads((tmp_path / "proof.json").read_text())
+    assert page.render(again) == text
 
 
 def test_slice_that_hangs_is_ended_with_all_its_children(
@@ -225,41 +254,3 @@ def test_pictures_are_drawn_from_its_results() -> None:
         with image.open(path) as picture:
             there[path.name] = picture.info[page.TEXT]
     assert there == wanted
-
-
-def test_page_can_be_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if importlib.util.find_spec("matplotlib") is None:
-        pytest.skip("needs matplotlib")
-    log = tmp_path / FIGURES
-    monkeypatch.setenv(figures.VARIABLE, str(log))
-    figures.count("bytes <moved>", 200e9, "B")
-    figures.worst("gap", 12.25, "ms")
-    figures.remark("pipe | size", "as *this* one")
-    figures.curve("Age: p50", [(1, 2), (10, 3)], "viewers", "ms", log=True)
-    only = {
-        **{"name": "it", "shows": "All.", "command": "python x", "alone": False},
-        **{"verdict": "passed", "minutes": 1.5, "tests": 3, "failed": []},
-        "skipped": [{"why": "no root", "tests": 2}],
-        "figures": results.figures(log),
-    }
-    found = {"machine": {"date": "today"}, "minutes": 2.0, "slices": [only]}
-    file = tmp_path / "results.json"
-    file.write_text(json.dumps({**found, "zeros": [results.zero("leaks", [only])]}))
-    # (matplotlib keeps fonts and a thread.)
-    command = [sys.executable, "-m", "proof", "page", str(file), str(tmp_path)]
-    subprocess.run(command, cwd=TESTS, check=True)
-    text = (tmp_path / "proof.md").read_text()
-    for line in (
-        "| bytes <moved> | 200 GB |  |",
-        "| gap | 12.2 ms | at most |",
-        r"* pipe \| size: as \*this\* one",
-        "* left out, 2: no root",
-        "![Age](proof-age.png)",
-        "| leaks | 0 | 0 looks for leaks |",
-    ):
-        assert line in text
-    assert (tmp_path / "proof-age.png").stat().st_size > 5000
-    again = json.loads((tmp_path / "proof.json").read_text())
-    assert page.render(again) == text
