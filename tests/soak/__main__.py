@@ -69,8 +69,6 @@ class Child:
     def draw(self) -> None:
         step = -(-len(self.samples) // POINTS) or 1
         for plot, what, unit, scale in CURVES:
-            if what == "late" and self.name == "plain":
-                continue  # it has no event loop
             points = [
                 (it["at"] - self.samples[0]["at"], scale * it[what])
                 for it in self.samples[::step]

@@ -55,25 +55,19 @@ async def sampling(counts: Mapping[str, int]) -> None:
     while True:
         began = time.monotonic()
         await anyio.sleep(BEAT)
-        now = time.monotonic()
-        late = max(late, now - began - BEAT)
-        if now - said >= EVERY:
-            print(sample(counts, late), flush=True)
-            late, said = 0.0, now
-
-
-def sample(counts: Mapping[str, int], late: float = 0.0) -> str:
-    """A line for the one who watches."""
-    now = {
-        "at": time.time(),
-        "memory": private(),
-        "used": used(),
-        "fds": len(os.listdir("/proc/self/fd")) - 1,
-        "threads": len(thread_ids()),
-        "late": late,
-        "bytes": counts["bytes"],
-    }
-    return json.dumps({"sample": now})
+        late = max(late, time.monotonic() - began - BEAT)
+        if time.monotonic() - said >= EVERY:
+            now = {
+                "at": time.time(),
+                "memory": private(),
+                "used": used(),
+                "fds": len(os.listdir("/proc/self/fd")) - 1,
+                "threads": len(thread_ids()),
+                "late": late,
+                "bytes": counts["bytes"],
+            }
+            print(json.dumps({"sample": now}), flush=True)
+            late, said = 0.0, time.monotonic()
 
 
 def private() -> int:
