@@ -9,7 +9,6 @@ Python 3.12 or newer, Linux, and the package installed as `make test` does it.
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import sys
 import tempfile
@@ -55,22 +54,13 @@ def main() -> int:
     options = words.parse_args()
 
     def try_all(mutants: list[Mutant], note: Callable[[Mutant, Enum], None]) -> None:
-        stdout = sys.stdout
-
-        def work(judge: Judge) -> None:
-            with contextlib.redirect_stdout(stdout):
-                for failure in judge.failures:
-                    print(f"fails without a mutant: {failure}", flush=True)
-                for mutant in mutants:
-                    note(mutant, judge.judge(mutant))
-
-        with tempfile.TemporaryDirectory() as folder:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            contextlib.redirect_stdout(sys.stderr),
+        ):
             command = ["-q", "-s", "-p", "no:cacheprovider"]
             command += [f"--basetemp={folder}/tests", *options.tests.split(",")]
-            with contextlib.redirect_stdout(io.StringIO()) as said:
-                pytest.main(command, plugins=[judge := Judge(Path(folder), work)])
-        if not judge.is_ready:
-            print("the tests do not get to an end without a mutant:", said.getvalue())
+            pytest.main(command, plugins=[Judge(Path(folder), mutants, note)])
 
     os.chdir(TESTS)  # (where no aiozerocopy/ hides the installed one)
     return judged(PYTHON, options, LIVES, try_all)

@@ -64,12 +64,15 @@ LIVES = (Verdict.UNREACHED, Verdict.SURVIVES)
 class Judge:
     """A plugin of pytest that forks, and runs tests, once for each mutant."""
 
-    def __init__(self, folder: Path, work: Callable[[Judge], None]) -> None:
-        self.failures: list[str] = []  # of tests, without a mutant
-        self.is_ready = False
+    def __init__(
+        self,
+        folder: Path,
+        mutants: Iterable[Mutant],
+        note: Callable[[Mutant, Verdict], None],
+    ) -> None:
         self._told = folder / "original"
         self._copy = folder / "package" / "aiozerocopy"
-        self._work = work
+        self._mutants, self._note = mutants, note
         self._items: list[pytest.Item] = []
         self._reached: dict[str, list[int]] = {}  # by "file:line": tests
         self._functions: dict[str, list[FunctionType]] = {}
@@ -102,11 +105,12 @@ class Judge:
         shutil.copytree(package.submodule_search_locations[0], self._copy)
         gc.collect()
         gc.freeze()  # no child writes to it
-        # (Its tests may be slow to begin with.)
-        self.is_ready = self._in_child(self._observe, ORIGINAL, 15 * PATIENCE) == 0
-        if self.is_ready:
-            self._note_what_is_reached()
-            self._work(self)
+        if self._in_child(self._observe, ORIGINAL, 15 * PATIENCE) != 0:
+            print("the tests do not get to an end without a mutant")
+            return True
+        self._note_what_is_reached()
+        for mutant in self._mutants:
+            self._note(mutant, self._judge(mutant))
         return True
 
     # -- the tests without a fault --------------------------------------------------
@@ -128,7 +132,7 @@ class Judge:
             failure, lines = json.loads(line)
             reached.append(len(lines))
             if failure:
-                self.failures.append(failure)
+                print(f"fails without a mutant: {failure}", flush=True)
                 continue
             for each in lines:
                 self._reached.setdefault(each, []).append(n)
@@ -138,7 +142,7 @@ class Judge:
 
     # -- one fault ------------------------------------------------------------------
 
-    def judge(self, mutant: Mutant) -> Verdict:
+    def _judge(self, mutant: Mutant) -> Verdict:
         tests = self._tests_of(mutant)
         if not tests:
             return Verdict.UNREACHED

@@ -35,10 +35,6 @@ CURVES = (
 )
 
 
-class Ended(Exception):
-    """A process could not go on."""
-
-
 @dataclass
 class Child:
     """One of the processes, and what it has said."""
@@ -58,7 +54,7 @@ class Child:
             self.end = said.get("end", self.end)
             self.wrong = said.get("wrong", self.wrong)
         if status := await self.process.wait():
-            raise Ended(f"{self.name} ended with status {status}")
+            raise RuntimeError(f"{self.name} ended with status {status}")
 
     def seconds(self) -> float:
         """Of a processor that it has used so far."""
