@@ -79,11 +79,11 @@ def run_all(slices: Sequence[Slice], folder: Path, most: float) -> list[Run]:
             else:
                 time.sleep(0.05)
     finally:
-        left = [run for run in runs if run.verdict == "runs"]
-        for run in left:
-            ask_to_end(run, signal.SIGINT)
-        for run in left:
-            finish(run, "not run")
+        with contextlib.ExitStack() as each_of_them:  # whatever becomes of the others
+            for run in runs:
+                if run.verdict == "runs":
+                    ask_to_end(run, signal.SIGINT)
+                    each_of_them.callback(finish, run, "not run")
     return runs
 
 
