@@ -314,14 +314,12 @@ def _ended(pid: int, progress: int, patience: float) -> int | None:
     """Its exit status; None if one of its tests takes too long."""
     fd = os.pidfd_open(pid)
     try:
-        ready = select.poll()
-        ready.register(fd, select.POLLIN)
-        ready.register(progress, select.POLLIN)
-        while events := dict(ready.poll(patience * 1000)):
-            if fd in events:
+        watched = [fd, progress]
+        while ready := select.select(watched, [], [], patience)[0]:
+            if fd in ready:
                 return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             if not os.read(progress, 4096):
-                ready.unregister(progress)
+                watched.remove(progress)
         return None
     finally:
         os.close(fd)
