@@ -49,7 +49,7 @@ MAY_IMPORT = {
     "web.on_aiohttp": {"aiohttp"},
 }
 
-# ---- what a Python file imports --------------------------------------------------------
+# ---- what a Python file imports ----------------------------------------------------
 
 
 def module_name(path: Path) -> str:
@@ -126,7 +126,7 @@ def test_reader_of_imports(source: str, found: set[str]) -> None:
     assert imports(source, path, inside_functions=False) == found
 
 
-# ---- the rooms -------------------------------------------------------------------------
+# ---- the rooms ---------------------------------------------------------------------
 
 
 def room_of(module: str) -> str:
@@ -183,7 +183,9 @@ def table_of_rooms() -> str:
     order = rooms()
     missing = sorted({room_of(name) for name in NAMES} - set(order))
     lines = [row_of(room) for room in [*order, *missing] if room_of(room) in NAMES]
-    return "\n".join(["| room | what it is for | imports |", "| --- | --- | --- |", *lines])
+    return "\n".join(
+        ["| room | what it is for | imports |", "| --- | --- | --- |", *lines]
+    )
 
 
 def test_map_of_the_rooms_is_true() -> None:
@@ -252,7 +254,7 @@ def test_optional_packages_are_imported_where_they_are_used() -> None:
     assert culprits == []
 
 
-# ---- the C helper ----------------------------------------------------------------------
+# ---- the C helper ------------------------------------------------------------------
 
 # The only files that call the system; azc_ring.h is used without the helper, too.
 SYSTEM = {"sys", "azc_ring"}
@@ -284,7 +286,7 @@ def code(path: Path) -> str:
 
 
 def c_rows() -> list[list[str]]:
-    """The C files from the ground up, as the map has them: a header, its file, or both."""
+    """The C files from the ground up, as the map has them: a header, a file, or both."""
     return [re.findall(r"`(\w+\.[ch])`", row[0]) for row in rows("C files")]
 
 

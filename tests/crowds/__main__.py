@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
+import math
 import os
 import resource
 import subprocess
@@ -26,13 +27,13 @@ from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
 SIZES = (1, 10, 100, 1000)
 PROCESSES = 4  # that read, at most
 RATE = 10  # messages a second and stream
 SHAPE = (64, 100, 3)  # of a picture: 19,200 bytes
-NBYTES = 64 * 100 * 3
+NBYTES = math.prod(SHAPE)
 PIPE = 8192  # bytes: a message is always too big for it
 HEADER = {"viewers": 128, "web": 4 + 32, "pipes": 0}  # bytes before the picture
 FEW = 16  # threads: a pipe that is full has one, viewers share a few
@@ -71,10 +72,9 @@ class Crowd:
         self.shares = [len(range(n, size, PROCESSES)) for n in range(PROCESSES)]
 
     async def measure(self) -> Found:
-        before = private()
+        self.before = private()
         try:
-            run = {"viewers": self.viewers, "web": self.web, "pipes": self.pipes}
-            found = await run[self.kind](before)
+            found = await (self.pipes if self.kind == "pipes" else self.viewers)()
             found.ages = await self.ages()
             return found
         finally:
@@ -82,16 +82,13 @@ class Crowd:
                 reader.kill()
                 reader.wait()
 
-    def start(self, words: list[str], fds: list[int]) -> None:
-        size = HEADER[self.kind] + NBYTES
-        numbers = [str(size), str(HEADER[self.kind])]
-        command = [sys.executable, "-m", "crowds.readers", *numbers, *words]
+    def start(self, *words: object, fds: Sequence[int] = ()) -> None:
+        header = HEADER[self.kind]
+        command = [sys.executable, "-m", "crowds.readers"]
+        command += map(str, (header + NBYTES, header, *words))
+        cwd, pipe = Path(__file__).parents[1], subprocess.PIPE
         reader = subprocess.Popen(
-            command,
-            cwd=Path(__file__).parents[1],
-            pass_fds=fds,
-            stdout=subprocess.PIPE,
-            text=True,
+            command, cwd=cwd, pass_fds=fds, stdout=pipe, text=True
         )
         self.readers.append(reader)
 
@@ -104,9 +101,7 @@ class Crowd:
 
         return await anyio.to_thread.run_sync(read)
 
-    async def beat(
-        self, before: int, send: Callable[[memoryview], Awaitable[int]]
-    ) -> Found:
+    async def beat(self, send: Callable[[memoryview], Awaitable[int]]) -> Found:
         """Send at the rate for some seconds; what the process needs meanwhile."""
         picture = memoryview(bytearray(os.urandom(NBYTES)))
         sent, threads, memory = 0, 0, 0
@@ -117,42 +112,39 @@ class Crowd:
             sent += await send(picture)
             if number % RATE == RATE - 1:
                 threads = max(threads, len(thread_ids()))
-                memory = max(memory, private() - before)
+                memory = max(memory, private() - self.before)
         used = (time.process_time() - cpu) / (time.monotonic() - began)
         return Found(threads, memory, used, [], sent)
 
     # -- the kinds --------------------------------------------------------------------
 
-    async def viewers(self, before: int) -> Found:
+    async def viewers(self) -> Found:
+        """Of one broadcast, over TCP or WebSockets."""
         async with Broadcast() as hub:
 
             async def handler(stream: azc.Stream) -> None:
                 await hub.attach(stream).wait_closed()
 
-            async with azc.serve_tcp(handler) as server:
-                return await self.published(hub, server.port, before)
+            async def send(picture: memoryview) -> int:
+                array = np.frombuffer(picture, np.uint8).reshape(SHAPE)
+                await hub.publish(array.copy())
+                return len(hub.clients)
 
-    async def web(self, before: int) -> Found:
-        places = max(10, 2 * self.size)
-        async with Broadcast() as hub, web.serve(hub, connections=places) as server:
-            return await self.published(hub, server.port, before)
+            served: Any = azc.serve_tcp(handler)
+            if self.kind == "web":
+                served = web.serve(hub, connections=max(10, 2 * self.size))
+            async with served as server:
+                for share in filter(None, self.shares):
+                    self.start(self.kind, server.port, share)
+                with anyio.fail_after(PATIENCE):
+                    while len(hub.clients) < self.size:  # noqa: ASYNC110
+                        await anyio.sleep(0.02)
+                found = await self.beat(send)
+                await anyio.sleep(0.5)  # what is under way arrives
+                return found
 
-    async def published(self, hub: Broadcast, port: int, before: int) -> Found:
-        for share in filter(None, self.shares):
-            self.start([self.kind, str(port), str(share)], [])
-        with anyio.fail_after(PATIENCE):
-            while len(hub.clients) < self.size:  # noqa: ASYNC110
-                await anyio.sleep(0.02)
-
-        async def send(picture: memoryview) -> int:
-            await hub.publish(np.frombuffer(picture, np.uint8).reshape(SHAPE).copy())
-            return len(hub.clients)
-
-        found = await self.beat(before, send)
-        await anyio.sleep(0.5)  # what is under way arrives
-        return found
-
-    async def pipes(self, before: int) -> Found:
+    async def pipes(self) -> Found:
+        """Each too small for a message, with a task that sends."""
         streams = []
         for share in filter(None, self.shares):
             ends = [os.pipe() for _ in range(share)]
@@ -160,42 +152,37 @@ class Crowd:
                 fcntl.fcntl(write_fd, fcntl.F_SETPIPE_SZ, PIPE)
                 streams.append(azc.open_writer(write_fd))
             fds = [read_fd for read_fd, _ in ends]
-            self.start([*map(str, fds)], fds)
+            self.start(*fds, fds=fds)
             for fd in fds:
                 os.close(fd)
         async with anyio.create_task_group() as tasks:
 
-            async def send_one(stream: azc.SendStream, message: bytes) -> None:
-                await stream.send(message)
-
             async def send(picture: memoryview) -> int:
                 message = bytes(picture)
                 for stream in streams:
-                    tasks.start_soon(send_one, stream, message)
+                    tasks.start_soon(stream.send, message)
                 return len(streams)
 
-            found = await self.beat(before, send)
+            found = await self.beat(send)
         for stream in streams:
             await stream.aclose()
         return found
 
 
 def say(kind: str, found: dict[int, Found]) -> None:
-    def curve(plot: str, line: str, unit: str, value: Callable[[Found], Any]) -> None:
+    curves: dict[str, tuple[str, Callable[[Found], float]]] = {
+        f"age of a message: {kind}, median": ("ms", lambda it: it.ages_at(50)),
+        f"age of a message: {kind}, 99 of 100": ("ms", lambda it: it.ages_at(99)),
+        f"threads: {kind}": ("threads", lambda it: it.threads),
+        f"private memory: {kind}": ("MB", lambda it: max(0.1, it.memory / 1e6)),
+        f"processor: {kind}": ("% of a core", lambda it: 100 * it.cpu),
+    }
+    for name, (unit, value) in curves.items():
         points = [(size, value(each)) for size, each in found.items()]
-        name = f"Crowds, {plot}: {kind}{line}"
-        figures.curve(name, points, "at once", unit, log=True)
-
-    curve("age of a message", ", median", "ms", lambda each: each.ages_at(50))
-    curve("age of a message", ", 99 of 100", "ms", lambda each: each.ages_at(99))
-    curve("threads", "", "threads", lambda each: each.threads)
-    curve("private memory", "", "MB", lambda each: max(0.1, each.memory / 1e6))
-    curve("processor", "", "% of a core", lambda each: 100 * each.cpu)
+        figures.curve(f"Crowds, {name}", points, "at once", unit, log=True)
     for size, each in found.items():
-        figures.remark(
-            f"{size:,} {kind}",
-            f"{each}, {len(each.ages):,} of {each.sent:,} messages arrived",
-        )
+        arrived = f"{len(each.ages):,} of {each.sent:,} messages arrived"
+        figures.remark(f"{size:,} {kind}", f"{each}, {arrived}")
 
 
 def wrong(kind: str, size: int, found: Found) -> list[str]:

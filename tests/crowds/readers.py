@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import selectors
 import socket
 import sys
@@ -27,8 +26,9 @@ PING = b"\x89\x00"
 class Reader:
     """One stream, cut into messages."""
 
-    def __init__(self, fd: int, size: int, skip: int, ages: list[float]) -> None:
-        self.fd, self.size, self.skip, self.ages = fd, size, skip, ages
+    def __init__(self, fd: int, size: int, skip: int, has_pings: bool) -> None:
+        self.fd, self.size, self.skip, self.has_pings = fd, size, skip, has_pings
+        self.ages: list[float] = []
         self.rest = bytearray()
         self.last = 0
 
@@ -43,7 +43,7 @@ class Reader:
         now = time.monotonic_ns() / 1e9
         self.rest += piece
         while True:
-            if self.rest.startswith(PING):
+            if self.has_pings and self.rest.startswith(PING):
                 del self.rest[: len(PING)]
             elif len(self.rest) >= self.size:
                 stamp = int.from_bytes(self.rest[self.skip : self.skip + 8], "little")
@@ -67,26 +67,24 @@ def connected(kind: str, port: int) -> int:
 
 
 def main() -> None:
-    resource.setrlimit(
-        resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2
-    )
     size, skip = map(int, sys.argv[1:3])
-    if sys.argv[3] in HELLO:
-        kind, port, count = sys.argv[3:]
-        fds = [connected(kind, int(port)) for _ in range(int(count))]
+    kind, *numbers = sys.argv[3:]
+    if kind in HELLO:
+        port, count = map(int, numbers)
+        fds = [connected(kind, port) for _ in range(count)]
     else:
-        fds = list(map(int, sys.argv[3:]))
-    ages: list[float] = []
+        fds = [*map(int, sys.argv[3:])]
+    readers = [Reader(fd, size, skip, kind == "web") for fd in fds]
     with selectors.DefaultSelector() as selector:
-        for fd in fds:
-            os.set_blocking(fd, False)
-            selector.register(fd, selectors.EVENT_READ, Reader(fd, size, skip, ages))
+        for reader in readers:
+            os.set_blocking(reader.fd, False)
+            selector.register(reader.fd, selectors.EVENT_READ, reader)
         while selector.get_map():
             for key, _ in selector.select():
                 if not key.data.read():
                     selector.unregister(key.fd)
                     os.close(key.fd)
-    print(json.dumps(ages))
+    print(json.dumps([age for reader in readers for age in reader.ages]))
 
 
 if __name__ == "__main__":

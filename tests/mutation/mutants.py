@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trying import Mutant
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -51,26 +53,6 @@ class Token:
     @property
     def end(self) -> int:
         return self.at + len(self.text)
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """A file in which `old`, at this place, is `new`."""
-
-    file: str
-    line: int
-    code: str  # the line as it stands in the file
-    old: str
-    new: str
-    at: int
-
-    def __str__(self) -> str:
-        """How survivors/ names it: by its line's text, not by its number."""
-        old, new = (" ".join(text.split()) for text in (self.old, self.new))
-        return f"{self.file} | {self.code} | {old} -> {new}"
-
-    def applied(self, source: str) -> str:
-        return source[: self.at] + self.new + source[self.at + len(self.old) :]
 
 
 def mutants_of(file: str, source: str) -> list[Mutant]:
@@ -191,12 +173,9 @@ def _begins_statement(body: list[Token], i: int) -> bool:
 
 def _is_header(body: list[Token], end: int) -> bool:
     """Whether this parenthesis closes that of an if, a while or a for."""
-    depth, i = 0, end
-    while True:
-        depth += (body[i].text in CLOSES) - (body[i].text in OPENS)
-        if not depth:
-            return body[i - 1].text in ("if", "while", "for")
-        i -= 1
+    starts = (i for i in range(end) if body[i].text in OPENS)
+    start = next(i for i in starts if _closing(body, i) == end)
+    return body[start - 1].text in ("if", "while", "for")
 
 
 def _is_label(body: list[Token], colon: int) -> bool:
@@ -205,7 +184,5 @@ def _is_label(body: list[Token], colon: int) -> bool:
 
 def _is_in_header(body: list[Token], i: int) -> bool:
     """Whether this stands between the semicolons of a for."""
-    depth = 0
-    for token in body[:i]:
-        depth += (token.text in "([") - (token.text in ")]")
-    return depth > 0
+    before = [token.text for token in body[:i]]
+    return sum((text in "([") - (text in ")]") for text in before) > 0

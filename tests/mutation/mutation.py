@@ -1,95 +1,223 @@
 """Mutation tests of the C core: does something notice each small fault in it?
 
-python tests/mutation/mutation.py [--sample N] [--files queue,cancel] [--seeds 3000]
+python tests/mutation/mutation.py [--sample N] [--files queue.c,cancel.c] [--seeds 3000]
 
-Prints what became of the mutants, file by file, and each survivor.  The exit status is
-1 if one survives that survivors/ does not list, or if it lists one that does not exist
-any more.
+Prints what became of the mutants, file by file, and each survivor (`trying`).
+
+The simulation (tests/sim) comes first: it is quick, and a seed always does the same.
+Then come the programs that make their situations by hand.  What all these let pass is
+compared with the original as the compiler's optimiser sees both: the same object code
+is the same program.  The rest goes on to programs with real threads on real fds.
 """
 
 from __future__ import annotations
 
-import argparse
-import collections
-import random
+import re
+import resource
+import shutil
+import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-import tomllib
-from judging import CSRC, Judge, Verdict
 from mutants import mutants_of
+from trying import SURVIVORS, TESTS, Core, judged, parser
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from enum import Enum
+    from collections.abc import Callable, Sequence
 
-    from mutants import Mutant
+    from trying import Mutant
+
+CSRC, SIM = TESTS.parent / "csrc", TESTS / "sim"
 
 # (The relays' files are not here: the simulation does not run them.  Nor are lanes.c
 # and ring.c, whose survivors were never listed as a whole.)
 FILES = [
-    *("queue", "cancel", "move", "submit", "pump", "lender", "ending", "op", "pool"),
+    *("queue.c", "cancel.c", "move.c", "submit.c", "pump.c", "lender.c", "ending.c"),
+    *("op.c", "pool.c"),
 ]
-# What nothing notices, a file for each C file: harmless with a reason, or open: it
-# survived when the list was made, and wants a better test or a reason.
-SURVIVORS = Path(__file__).parent / "survivors"
-SAME = 20261123  # the seed of a sample
+CORE = Core(CSRC, FILES, SURVIVORS, mutants_of)
+
+# All but those that call the system, whose place a kernel takes.
+HELPER = [
+    path
+    for path in sorted(CSRC.glob("*.c"))
+    if not re.match("sys|split|poller", path.stem)
+]
+COMPILE = ["cc", "-std=c11", "-D_GNU_SOURCE=1", "-w", f"-I{CSRC}", f"-I{SIM}"]
+SIMULATED = ["-O1", "-include", str(SIM / "locks.h"), "-DAZC_LEND_MIN=2000"]
+AS_BUILT = ["-O2", "-fPIC", "-fvisibility=hidden"]
+
+FIRST_SEEDS = 100  # in which most mutants fail, or never end
+CPU_SECONDS = 10  # of a mutant that never ends,
+PATIENCE = 60.0  # or only waits
+MEMORY = 4 << 30
 
 
-def all_mutants(files: list[str]) -> list[Mutant]:
-    sources = [CSRC / f"{name}.c" for name in files]
-    return [it for path in sources for it in mutants_of(path.name, path.read_text())]
+class Kernel(NamedTuple):
+    """What stands under the helper, and how both are compiled."""
+
+    name: str
+    sources: list[Path]
+    flags: list[str]
 
 
-def listed(kind: str, folder: Path = SURVIVORS) -> set[str]:
-    """Survivors that are known: "harmless", with a reason, or "open", without one."""
-    files = [tomllib.loads(path.read_text()) for path in folder.glob("*.toml")]
-    groups = [group for file in files for group in file.get(kind, [])]
-    return {line for it in groups for line in it["mutants"].splitlines() if line}
+def _of(folder: Path, names: str) -> list[Path]:
+    return [folder / f"{name}.c" for name in names.split()]
 
 
-def report(
-    verdicts: Mapping[Mutant, Enum], lives: Sequence[Enum], harmless: set[str]
-) -> None:
-    """A row for each file, for whoever wants a score."""
-    columns = [*type(lives[0])]
-    print("file", "mutants", *(it.value for it in columns), "argued", sep=" | ")
-    for file in dict.fromkeys(mutant.file for mutant in verdicts):
-        ours = {it: verdict for it, verdict in verdicts.items() if it.file == file}
-        counts = collections.Counter(ours.values())
-        surviving = [it for it, verdict in ours.items() if verdict in lives]
-        excuses = sum(str(it) in harmless for it in surviving)
-        numbers = [len(ours), *(counts[it] for it in columns), excuses]
-        print(file, *numbers, sep=" | ")
+FOR_RANDOM = "oracle ports kernel rates lending poller threads"
+RANDOM = Kernel("random", _of(SIM, FOR_RANDOM), SIMULATED)
+SCRIPTED = Kernel("scripted", _of(SIM, "situations scripted threads"), SIMULATED)
+LINUX = Kernel("linux", _of(CSRC, "sys poller_epoll"), ["-O1"])
+
+
+@dataclass(frozen=True)
+class Program:
+    """One of tests/sim: what it runs on, and with which arguments in turn."""
+
+    name: str
+    kernel: Kernel
+    runs: Sequence[str] = ("",)
+    cpu_seconds: int = CPU_SECONDS
+
+
+SITUATIONS = [
+    *(Program(name, RANDOM, cpu_seconds=1) for name in ("submitting", "pools")),
+    *(Program(name, SCRIPTED, cpu_seconds=1) for name in ("moving", "pumping")),
+    *(Program(name, LINUX, cpu_seconds=1) for name in ("queueing", "cancelling")),
+]
+WITH_THREADS = [
+    Program("race", LINUX, [f"--operations 10000 --seed {seed}" for seed in (1, 2)]),
+    Program("relays", LINUX, [f"--rounds 10 --seed {seed}" for seed in (1, 2, 3)]),
+    *(Program(name, LINUX) for name in ("stop_early", "fairness", "caller")),
+]
+
+
+class Verdict(Enum):
+    IMPOSSIBLE = "does not compile"
+    SIMULATION = "killed by the simulation"
+    SITUATION = "killed by a situation"
+    EQUIVALENT = "equivalent"
+    THREADS = "killed with real threads"
+    SURVIVES = "survives"
+
+
+class Judge:
+    """All that is the same for every mutant, compiled once."""
+
+    def __init__(self, folder: Path, seeds: int, *, threads: bool) -> None:
+        self.folder = folder
+        self._simulation = [
+            Program("sim", RANDOM, [f"--seeds {FIRST_SEEDS}"], cpu_seconds=1),
+            Program("sim", RANDOM, [f"--from {FIRST_SEEDS + 1} --seeds {seeds}"]),
+        ]
+        self._with_threads = WITH_THREADS if threads else []
+        for kernel in (RANDOM, SCRIPTED, LINUX):
+            for source in (*HELPER, *kernel.sources):
+                self._compile(source, kernel.flags, f"{kernel.name}/{source.stem}.o")
+        for source in HELPER:
+            # (from a folder of its own, as a mutant is: no path of theirs differs)
+            copy = Path(shutil.copy(source, folder))
+            self._compile(copy, AS_BUILT, f"built/{source.stem}.o")
+        for each in (*self._simulation, *SITUATIONS, *WITH_THREADS):
+            source = SIM / f"{each.name}.c"
+            self._compile(source, each.kernel.flags, f"{each.name}.main")
+
+    def originals_pass(self) -> bool:
+        """Whether the programs find no fault where there is none."""
+        everything = (*self._simulation, *SITUATIONS, *self._with_threads)
+        return not self._is_caught(everything, None)
+
+    def judge(self, mutant: Mutant) -> Verdict:
+        source = self.folder / mutant.file
+        source.write_text(mutant.applied((CSRC / mutant.file).read_text()))
+        if not self._compiled(source, SIMULATED, "mutant.o"):
+            return Verdict.IMPOSSIBLE
+        if self._is_caught(self._simulation, source):
+            return Verdict.SIMULATION
+        if self._is_caught(SITUATIONS, source):
+            return Verdict.SITUATION
+        if self._is_the_same(source):
+            return Verdict.EQUIVALENT
+        if self._is_caught(self._with_threads, source):
+            return Verdict.THREADS
+        return Verdict.SURVIVES
+
+    def _is_the_same(self, source: Path) -> bool:
+        self._compiled(source, AS_BUILT, "mutant.o")
+        built = self.folder / "built" / f"{source.stem}.o"
+        return (self.folder / "mutant.o").read_bytes() == built.read_bytes()
+
+    def _is_caught(self, programs: Sequence[Program], source: Path | None) -> bool:
+        return any(
+            not _run([program, *arguments.split()], cpu_seconds=each.cpu_seconds)
+            for each in programs
+            for program in [self._linked(each, source)]
+            for arguments in each.runs
+        )
+
+    def _compiled(self, source: Path, flags: Sequence[str], target: str) -> bool:
+        path = self.folder / target
+        path.parent.mkdir(exist_ok=True)
+        return _run([*COMPILE, *flags, "-c", source, "-o", path])
+
+    def _compile(self, source: Path, flags: Sequence[str], target: str) -> None:
+        assert self._compiled(source, flags, target), source
+
+    def _linked(self, program: Program, source: Path | None) -> Path:
+        """The program, with this mutant in place of the original."""
+        kernel = program.kernel
+        objects = list((self.folder / kernel.name).glob("*.o"))
+        if source:
+            self._compiled(source, kernel.flags, "mutant.o")
+            objects = [each for each in objects if each.stem != source.stem]
+            objects.append(self.folder / "mutant.o")
+        target, main = self.folder / "program", self.folder / f"{program.name}.main"
+        linked = _run(["cc", *objects, "-x", "none", main, "-lpthread", "-o", target])
+        assert linked, f"{program.name} does not link"
+        return target
+
+
+def _run(command: Sequence[str | Path], cpu_seconds: int = CPU_SECONDS) -> bool:
+    """Whether it ends well, and in time."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    try:
+        done = subprocess.run(
+            command,
+            timeout=PATIENCE,
+            preexec_fn=limit,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--sample", type=int, help="so many, always the same")
-    parser.add_argument("--files", default=",".join(FILES))
-    parser.add_argument("--seeds", type=int, default=3000)
-    parser.add_argument("--no-threads", action="store_true", help="the simulation only")
-    options = parser.parse_args()
-    harmless, known = listed("harmless"), listed("harmless") | listed("open")
-    stale = known.difference(map(str, all_mutants(FILES)))
-    chosen = all_mutants(options.files.split(","))
-    if options.sample:
-        chosen = random.Random(SAME).sample(chosen, min(options.sample, len(chosen)))
-    verdicts: dict[Mutant, Verdict] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        judge = Judge(Path(folder), options.seeds, threads=not options.no_threads)
-        assert judge.originals_pass(), "the programs fail without a mutant"
-        for mutant in chosen:
-            verdicts[mutant] = judge.judge(mutant)
-            if verdicts[mutant] is Verdict.SURVIVES and str(mutant) not in known:
-                print(f"survives: {mutant}", flush=True)
-    report(verdicts, [Verdict.SURVIVES], harmless)
-    for line in sorted(stale):
-        print(f"no such mutant any more: {line}")
-    survivors = [it for it, verdict in verdicts.items() if verdict is Verdict.SURVIVES]
-    return 1 if stale or any(str(it) not in known for it in survivors) else 0
+    words = parser(__doc__, CORE)
+    words.add_argument("--seeds", type=int, default=3000)
+    words.add_argument("--no-threads", action="store_true", help="the simulation only")
+    options = words.parse_args()
+
+    def try_all(mutants: list[Mutant], note: Callable[[Mutant, Enum], None]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            judge = Judge(Path(folder), options.seeds, threads=not options.no_threads)
+            assert judge.originals_pass(), "the programs fail without a mutant"
+            for mutant in mutants:
+                note(mutant, judge.judge(mutant))
+
+    return judged(CORE, options, [Verdict.SURVIVES], try_all)
 
 
 if __name__ == "__main__":

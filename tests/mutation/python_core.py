@@ -1,112 +1,69 @@
 """Mutation tests of the Python core: does some test notice each small fault in it?
 
-python tests/mutation/python_core.py [--sample N] [--files borrows,pins]
+python tests/mutation/python_core.py [--sample N] [--files borrows.py,pins.py]
 
-Prints what became of the mutants, file by file, and each survivor.  The exit status is
-1 if one survives that survivors/python does not list, or if that lists one that does
-not exist any more.  It needs Python 3.12 or newer, Linux, cosmic-ray, and the package
-installed as `make test` does it.
+Prints what became of the mutants, file by file, and each survivor (`trying`).  It needs
+Python 3.12 or newer, Linux, and the package installed as `make test` does it.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import io
 import os
-import random
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from mutation import SAME, listed, report
-from python_judging import CORE, LIVES, TESTS, Judge, Verdict
+from python_judging import CORE, LIVES, Judge
 from python_mutants import mutants_of
+from trying import SURVIVORS, TESTS, Core, judged, parser
 
 if TYPE_CHECKING:
-    from mutants import Mutant
+    from collections.abc import Callable
+    from enum import Enum
+
+    from trying import Mutant
 
 # (The others' survivors were never listed as a whole.  fork_and_exit.py will never be
 # here: only programs that tests start reach it.)
-FILES = [
-    "ahead",
-    *("binding", "borrows", "census", "change", "channel", "errors", "groups"),
-    *("extras", "fds", "leases", "lifetime", "memory", "pins", "pipe_size"),
-    *("receiving", "relaying", "sending", "splitting", "to_all", "waiter"),
-]
-SURVIVORS = Path(__file__).parent / "survivors" / "python"
+FILES = """
+ahead binding borrows census change channel errors extras fds groups leases lifetime
+memory pins pipe_size receiving relaying sending splitting to_all waiter
+"""
 # The tests that tell most in the least time.
-JUDGES = [
-    *("core/test_ahead.py", "core/test_groups.py"),
-    *("core/test_borrows.py", "core/test_census.py"),
-    *("core/test_change.py", "core/test_channel.py"),
-    *("core/test_error_words.py", "core/test_extras.py"),
-    *("core/test_fds.py", "core/test_memory.py"),
-    *("core/test_one_receive.py", "core/test_one_relay.py"),
-    *("core/test_one_send.py", "core/test_one_split.py"),
-    *("core/test_one_stream.py", "core/test_one_ticket.py"),
-    *("core/test_pins.py", "core/test_pipe_size.py"),
-    *("core/test_to_all.py", "commands/test_top.py"),
-    *("core/test_waiter.py", "contract"),
-    *("core/test_buffers.py", "core/test_copied_sends.py"),
-    *("core/test_errors.py", "core/test_exclusive.py"),
-    *("core/test_lending.py", "core/test_lifetime.py"),
-    "core/test_pool.py",
-]
-PYTEST = ["-q", "-s", "-p", "no:cacheprovider"]
-
-
-def all_mutants(files: list[str]) -> list[Mutant]:
-    sources = [CORE / f"{name}.py" for name in files]
-    return [it for path in sources for it in mutants_of(path.name, path.read_text())]
-
-
-def try_all(
-    mutants: list[Mutant],
-    known: set[str],
-    verdicts: dict[Mutant, Verdict],
-    judge: Judge,
-) -> None:
-    for failure in judge.failures:
-        print(f"fails without a mutant: {failure}", file=sys.__stdout__, flush=True)
-    for mutant in mutants:
-        verdicts[mutant] = judge.judge(mutant)
-        if verdicts[mutant] in LIVES and str(mutant) not in known:
-            print(
-                f"{verdicts[mutant].value}: {mutant}", file=sys.__stdout__, flush=True
-            )
+JUDGES = """
+core/test_ahead.py core/test_groups.py core/test_borrows.py core/test_census.py
+core/test_change.py core/test_channel.py core/test_error_words.py core/test_extras.py
+core/test_fds.py core/test_memory.py core/test_one_receive.py core/test_one_relay.py
+core/test_one_send.py core/test_one_split.py core/test_one_stream.py
+core/test_one_ticket.py core/test_pins.py core/test_pipe_size.py core/test_to_all.py
+commands/test_top.py core/test_waiter.py contract core/test_buffers.py
+core/test_copied_sends.py core/test_errors.py core/test_exclusive.py
+core/test_lending.py core/test_lifetime.py core/test_pool.py
+"""
+PYTHON = Core(
+    CORE, [f"{it}.py" for it in FILES.split()], SURVIVORS / "python", mutants_of
+)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--sample", type=int, help="so many, always the same")
-    parser.add_argument("--files", default=",".join(FILES))
-    parser.add_argument("--tests", default=",".join(JUDGES))
-    options = parser.parse_args()
-    harmless = listed("harmless", SURVIVORS)
-    known = harmless | listed("open", SURVIVORS)
-    stale = known.difference(map(str, all_mutants(FILES)))
-    chosen = all_mutants(options.files.split(","))
-    if options.sample:
-        chosen = random.Random(SAME).sample(chosen, min(options.sample, len(chosen)))
-    verdicts: dict[Mutant, Verdict] = {}
+    words = parser(__doc__, PYTHON)
+    words.add_argument("--tests", default=",".join(JUDGES.split()))
+    options = words.parse_args()
+
+    def try_all(mutants: list[Mutant], note: Callable[[Mutant, Enum], None]) -> None:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            contextlib.redirect_stdout(sys.stderr),
+        ):
+            command = ["-q", "-s", "-p", "no:cacheprovider"]
+            command += [f"--basetemp={folder}/tests", *options.tests.split(",")]
+            pytest.main(command, plugins=[Judge(Path(folder), mutants, note)])
+
     os.chdir(TESTS)  # (where no aiozerocopy/ hides the installed one)
-    with tempfile.TemporaryDirectory() as folder:
-        judge = Judge(Path(folder), partial(try_all, chosen, known, verdicts))
-        base = f"--basetemp={folder}/tests"
-        with contextlib.redirect_stdout(io.StringIO()) as said:
-            pytest.main([*PYTEST, base, *options.tests.split(",")], plugins=[judge])
-    if len(verdicts) != len(chosen):
-        print("the tests do not get to an end without a mutant:", said.getvalue())
-        return 1
-    report(verdicts, LIVES, harmless)
-    for line in sorted(stale):
-        print(f"no such mutant any more: {line}")
-    survivors = [it for it, verdict in verdicts.items() if verdict in LIVES]
-    return 1 if stale or any(str(it) not in known for it in survivors) else 0
+    return judged(PYTHON, options, LIVES, try_all)
 
 
 if __name__ == "__main__":

@@ -25,18 +25,18 @@ import shutil
 import signal
 import sys
 from enum import Enum
-from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
+
+from trying import TESTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     import pytest
-    from mutants import Mutant
+    from trying import Mutant
 
-TESTS = Path(__file__).parents[1]
 CORE = TESTS.parent / "aiozerocopy" / "_core"
 
 MOST_TESTS = 500  # of those that reach a line
@@ -64,10 +64,15 @@ LIVES = (Verdict.UNREACHED, Verdict.SURVIVES)
 class Judge:
     """A plugin of pytest that forks, and runs tests, once for each mutant."""
 
-    def __init__(self, folder: Path, work: Callable[[Judge], None]) -> None:
-        self.folder = folder
-        self.failures: list[str] = []  # of tests, without a mutant
-        self._work = work
+    def __init__(
+        self,
+        folder: Path,
+        mutants: Iterable[Mutant],
+        note: Callable[[Mutant, Verdict], None],
+    ) -> None:
+        self._told = folder / "original"
+        self._copy = folder / "package" / "aiozerocopy"
+        self._mutants, self._note = mutants, note
         self._items: list[pytest.Item] = []
         self._reached: dict[str, list[int]] = {}  # by "file:line": tests
         self._functions: dict[str, list[FunctionType]] = {}
@@ -100,50 +105,44 @@ class Judge:
         shutil.copytree(package.submodule_search_locations[0], self._copy)
         gc.collect()
         gc.freeze()  # no child writes to it
-        if self._look_at_the_original():
-            self._work(self)
+        if self._in_child(self._observe, ORIGINAL, 15 * PATIENCE) != 0:
+            print("the tests do not get to an end without a mutant")
+            return True
+        self._note_what_is_reached()
+        for mutant in self._mutants:
+            self._note(mutant, self._judge(mutant))
         return True
 
     # -- the tests without a fault --------------------------------------------------
 
-    @property
-    def _copy(self) -> Path:
-        return self.folder / "package" / "aiozerocopy"
+    def _observe(self) -> int:
+        with self._told.open("w") as file:
+            for n in range(len(self._items)):
+                self._failed.clear()
+                with lines_of_core() as reached:
+                    self._run(n)
+                failure = self._failed[0] if self._failed else ""
+                print(json.dumps((failure, sorted(reached))), file=file, flush=True)
+        return 0
 
-    def _look_at_the_original(self) -> bool:
-        """Which tests there are for each line; False if they do not get to an end."""
-        told = self.folder / "original"
-        work = partial(self._observe, told)
-        if self._in_child(work, ORIGINAL, 15 * PATIENCE) != 0:
-            return False
+    def _note_what_is_reached(self) -> None:
+        """Which tests there are for each line, those that reach little else first."""
         reached = []
-        for n, line in enumerate(told.read_text().splitlines()):
+        for n, line in enumerate(self._told.read_text().splitlines()):
             failure, lines = json.loads(line)
             reached.append(len(lines))
             if failure:
-                self.failures.append(failure)
+                print(f"fails without a mutant: {failure}", flush=True)
                 continue
             for each in lines:
                 self._reached.setdefault(each, []).append(n)
+        loops = [_parameters(item).get("anyio_backend") for item in self._items]
         for tests in self._reached.values():
-            tests.sort(key=lambda n: (_on_trio(self._items[n]), reached[n], n))
-        return True
-
-    def _observe(self, told: Path) -> int:
-        lines = Lines()
-        with told.open("w") as file:
-            for i in range(len(self._items)):
-                self._failed.clear()
-                with lines:
-                    self._run(i)
-                failure = self._failed[0] if self._failed else ""
-                file.write(json.dumps((failure, sorted(lines.reached))) + "\n")
-                file.flush()
-        return 0
+            tests.sort(key=lambda n: (loops[n] == "trio", reached[n], n))
 
     # -- one fault ------------------------------------------------------------------
 
-    def judge(self, mutant: Mutant) -> Verdict:
+    def _judge(self, mutant: Mutant) -> Verdict:
         tests = self._tests_of(mutant)
         if not tests:
             return Verdict.UNREACHED
@@ -182,14 +181,8 @@ class Judge:
             ValueError: one of them would have other variables in its closure.
         """
         source = (CORE / mutant.file).read_text()
-        codes = {
-            _place(before): after
-            for before, after in zip(
-                _functions_in(source),
-                _functions_in(mutant.applied(source)),
-                strict=True,
-            )
-        }
+        before, after = map(_functions_in, (source, mutant.applied(source)))
+        codes = {_place(it): new for it, new in zip(before, after, strict=True)}
         for function in self._functions[mutant.file]:
             place = _place(function.__code__)
             if place in codes:
@@ -237,54 +230,53 @@ class Judge:
         os.environ["PYTHONPATH"] = str(self._copy.parent)
 
 
-class Lines:
-    """Which lines of the core run meanwhile, in any thread."""
+@contextlib.contextmanager
+def lines_of_core() -> Iterator[set[str]]:
+    """Which lines of the core run meanwhile, in any thread, as "file:line"."""
+    monitoring: Any = sys.monitoring
+    tool, line_events = 4, monitoring.events.LINE
+    reached: set[str] = set()
 
-    def __init__(self) -> None:
-        self.reached: set[str] = set()
-        self._monitoring: Any = sys.monitoring
-        self._tool = 4
-        self._monitoring.use_tool_id(self._tool, "mutants")
-        events = self._monitoring.events.LINE
-        self._monitoring.register_callback(self._tool, events, self._note)
+    def note(code: CodeType, line: int) -> Any:
+        if name := _file_of_core(code):
+            reached.add(f"{name}:{line}")
+        return monitoring.DISABLE
 
-    def __enter__(self) -> None:
-        self.reached = set()
-        self._monitoring.set_events(self._tool, self._monitoring.events.LINE)
-        self._monitoring.restart_events()
+    monitoring.use_tool_id(tool, "mutants")
+    monitoring.register_callback(tool, line_events, note)
+    monitoring.set_events(tool, line_events)
+    monitoring.restart_events()
+    try:
+        yield reached
+    finally:
+        monitoring.set_events(tool, 0)
+        monitoring.free_tool_id(tool)
 
-    def __exit__(self, *_: object) -> None:
-        self._monitoring.set_events(self._tool, 0)
 
-    def _note(self, code: CodeType, line: int) -> Any:
-        folder, _, name = code.co_filename.rpartition("/")
-        if folder.endswith("aiozerocopy/_core"):
-            self.reached.add(f"{name}:{line}")
-        return self._monitoring.DISABLE
+def _file_of_core(code: CodeType) -> str:
+    folder, _, name = code.co_filename.rpartition("/")
+    return name if folder.endswith("aiozerocopy/_core") else ""
+
+
+def _parameters(item: pytest.Item) -> dict[str, Any]:
+    return getattr(getattr(item, "callspec", None), "params", {})
 
 
 def _is_quick(item: pytest.Item) -> bool:
     if any(item.get_closest_marker(name) for name in ("slow", "builds", "quiet")):
         return False
-    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    parameters = _parameters(item)
     links = [parameters[it] for it in ("link", "clogged", "some") if it in parameters]
     loop = parameters.get("anyio_backend", "asyncio")
     return loop in LINKS and LINKS[loop].issuperset(links)
-
-
-def _on_trio(item: pytest.Item) -> bool:
-    parameters = getattr(getattr(item, "callspec", None), "params", {})
-    return bool(parameters.get("anyio_backend") == "trio")
 
 
 def _functions_of_core() -> dict[str, list[FunctionType]]:
     """By file."""
     found: dict[str, list[FunctionType]] = {}
     for it in gc.get_objects():
-        if type(it) is FunctionType:
-            folder, _, name = it.__code__.co_filename.rpartition("/")
-            if folder.endswith("aiozerocopy/_core"):
-                found.setdefault(name, []).append(it)
+        if type(it) is FunctionType and (name := _file_of_core(it.__code__)):
+            found.setdefault(name, []).append(it)
     return found
 
 
@@ -322,14 +314,12 @@ def _ended(pid: int, progress: int, patience: float) -> int | None:
     """Its exit status; None if one of its tests takes too long."""
     fd = os.pidfd_open(pid)
     try:
-        ready = select.poll()
-        ready.register(fd, select.POLLIN)
-        ready.register(progress, select.POLLIN)
-        while events := dict(ready.poll(patience * 1000)):
-            if fd in events:
+        watched = [fd, progress]
+        while ready := select.select(watched, [], [], patience)[0]:
+            if fd in ready:
                 return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             if not os.read(progress, 4096):
-                ready.unregister(progress)
+                watched.remove(progress)
         return None
     finally:
         os.close(fd)

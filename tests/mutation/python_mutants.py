@@ -1,4 +1,4 @@
-"""Small faults in a Python file, one at a time, by the operators of cosmic-ray.
+"""Small faults in a Python file, one at a time: what a typing error or a slip makes.
 
 Only what stands in functions is changed, and no annotation.  A fault that is the same
 program as the original or as another fault is left out.
@@ -8,185 +8,171 @@ from __future__ import annotations
 
 import ast
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import parso
-from cosmic_ray.operators.operator import Operator
-from cosmic_ray.plugins import get_operator
-from mutants import Mutant
+from trying import Mutant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Of all that an operator can become, the one that says the least or the opposite.
-SWAPPED = {
-    "Binary": [
-        *("Add_Sub", "Sub_Add", "Mul_FloorDiv", "FloorDiv_Mul", "Mod_FloorDiv"),
-        *("RShift_LShift", "LShift_RShift", "BitOr_BitAnd", "BitAnd_BitOr"),
-    ],
-    "Comparison": [
-        *("Eq_NotEq", "NotEq_Eq", "Is_IsNot", "IsNot_Is"),
-        *("Lt_LtE", "LtE_Lt", "Gt_GtE", "GtE_Gt"),
-    ],
-    "Unary": ["USub_UAdd", "Delete_Not"],
+# Of all that a sign can become, the one that says the least or the opposite.
+SWAPS: dict[type[ast.AST], tuple[str, str]] = {
+    ast.In: ("in", "not in"),
+    ast.NotIn: ("not in", "in"),
+    ast.Add: ("+", "-"),
+    ast.Sub: ("-", "+"),
+    ast.Mult: ("*", "//"),
+    ast.FloorDiv: ("//", "*"),
+    ast.Mod: ("%", "//"),
+    ast.RShift: (">>", "<<"),
+    ast.LShift: ("<<", ">>"),
+    ast.BitOr: ("|", "&"),
+    ast.BitAnd: ("&", "|"),
+    ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="),
+    ast.Is: ("is", "is not"),
+    ast.IsNot: ("is not", "is"),
+    ast.Lt: ("<", "<="),
+    ast.LtE: ("<=", "<"),
+    ast.Gt: (">", ">="),
+    ast.GtE: (">=", ">"),
+    ast.And: ("and", "or"),
+    ast.Or: ("or", "and"),
+    ast.USub: ("-", "+"),
+    ast.Not: ("not", ""),
 }
-PLAIN = [
-    *("ReplaceTrueWithFalse", "ReplaceFalseWithTrue"),
-    *("ReplaceAndWithOr", "ReplaceOrWithAnd"),
-    *("ReplaceBreakWithContinue", "ReplaceContinueWithBreak"),
-    *("ExceptionReplacer", "NumberReplacer", "ZeroIterationForLoop"),
-    "AddNot",  # (after those that say the same in fewer words)
-]
-DROPPED = {"expr_stmt", "atom_expr", "power", "raise_stmt", "del_stmt", "keyword"}
-NO_TYPES = {"annassign", "tfpdef"}
-
-
-class DropStatement(Operator):  # type: ignore[misc]
-    """A statement is forgotten."""
-
-    def mutation_positions(self, node: Any) -> Iterator[Any]:
-        if node.type == "simple_stmt":
-            statement = node.children[0]
-            code = statement.get_code(include_prefix=False)
-            bare = statement.type == "return_stmt" and len(statement.children) == 1
-            if code != "pass" and (bare or statement.type in DROPPED):
-                yield statement.start_pos, statement.end_pos
-
-    def mutate(self, node: Any, index: int) -> Any:
-        node.children[0] = parso.parse(node.children[0].get_first_leaf().prefix + PASS)
-        return node
-
-    @classmethod
-    def examples(cls) -> tuple[()]:
-        return ()
-
-
-class ReturnNothing(Operator):  # type: ignore[misc]
-    """A function forgets what it has found out."""
-
-    def mutation_positions(self, node: Any) -> Iterator[Any]:
-        if node.type == "return_stmt" and len(node.children) > 1:
-            value = node.children[1]
-            if value.get_code(include_prefix=False) not in ("None", "True", "False"):
-                yield value.start_pos, value.end_pos
-
-    def mutate(self, node: Any, index: int) -> Any:
-        node.children[1] = parso.parse(" None")
-        return node
-
-    @classmethod
-    def examples(cls) -> tuple[()]:
-        return ()
-
-
-class SwapIn(Operator):  # type: ignore[misc]
-    """``in`` is ``not in``, and the other way round."""
-
-    def mutation_positions(self, node: Any) -> Iterator[Any]:
-        if node.type == "comparison":
-            for sign in node.children[1::2]:
-                if sign.get_code(include_prefix=False) in ("in", "not in"):
-                    yield sign.start_pos, sign.end_pos
-
-    def mutate(self, node: Any, index: int) -> Any:
-        sign = node.children[2 * index + 1].get_code(include_prefix=False)
-        node.children[2 * index + 1] = parso.parse(" in" if " " in sign else " not in")
-        return node
-
-    @classmethod
-    def examples(cls) -> tuple[()]:
-        return ()
-
-
-PASS = "pass"
-
-
-def _operators() -> list[Any]:
-    names = [f"Replace{kind}Operator_{it}" for kind in SWAPPED for it in SWAPPED[kind]]
-    theirs = [get_operator(f"core/{name}")() for name in (*names, *PLAIN)]
-    return [SwapIn(), *theirs, DropStatement(), ReturnNothing()]
+NO_SUCH_ERROR = "NoSuchError"
+FORGOTTEN = (
+    *(ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Raise, ast.Delete),
+    *(ast.Break, ast.Continue),
+)
 
 
 def mutants_of(file: str, source: str) -> list[Mutant]:
     """All of them, in the order of the file."""
     lines = source.split("\n")
     starts = [0, *itertools.accumulate(len(line) + 1 for line in lines)]
-
-    def offset(position: tuple[int, int]) -> int:
-        return starts[position[0] - 1] + position[1]
-
     found = []
-    for function in _functions(parso.parse(source)):
-        begin = offset((function.start_pos[0], 0))
-        whole = source[begin : offset(function.end_pos)]
+    for function in _functions(ast.parse(source)):
+        begin, end = starts[function.lineno - 1], starts[function.end_lineno or 0]
+        whole = source[begin:end]
         seen = {_meaning(whole)}
-        for node, operator, i, (first, last) in _places(function):
-            new = _mutated(operator, node, i)
-            if new is None:
-                continue
-            at = offset(node.get_start_pos_of_prefix())
-            rest = source[at + len(node.get_code()) : begin + len(whole)]
-            mutant = source[begin:at] + new + rest
-            meaning = _meaning(mutant)
+        for at, to, new in _Faults(source, starts).of(function):
+            meaning = _meaning(source[begin:at] + new + source[to:end])
             if meaning is None or meaning in seen:
                 continue
             seen.add(meaning)
-            start, end = offset(first), offset(last)
-            kept = begin + len(whole) - end  # after the place
-            new = mutant[start - begin : len(mutant) - kept]
-            code = lines[first[0] - 1].strip()
-            old = source[start:end]
-            found.append(Mutant(file, first[0], code, old, new, start))
+            line = source.count("\n", 0, at)
+            code = lines[line].strip()
+            found.append(Mutant(file, line + 1, code, source[at:to], new, at))
     return sorted(found, key=lambda it: (it.at, it.old, it.new))
 
 
-def _functions(node: Any) -> Iterator[Any]:
+def _functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Those that stand in no other function."""
-    for child in getattr(node, "children", ()):
-        if child.type == "funcdef":
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             yield child
         else:
             yield from _functions(child)
 
 
-def _places(function: Any) -> Iterator[tuple[Any, Any, int, Any]]:
-    """Each node of its body that an operator can change, and from where to where."""
-    operators = _operators()
-    for node in _nodes(function.children[-1]):
-        for operator in operators:
-            for i, place in enumerate(operator.mutation_positions(node)):
-                yield node, operator, i, place
+class _Faults:
+    """What can be wrong in a source, as (from, to, what stands there instead)."""
+
+    def __init__(self, source: str, starts: list[int]) -> None:
+        self.source, self.starts = source, starts
+
+    def of(
+        self, function: ast.FunctionDef | ast.AsyncFunctionDef
+    ) -> Iterator[tuple[int, int, str]]:
+        for statement in function.body:
+            for node in _nodes(statement):
+                yield from self._at(node)
+
+    def _place(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        """(The parser counts bytes.)"""
+
+        def offset(line: int | None, column: int | None) -> int:
+            assert line is not None
+            start, end = self.starts[line - 1 : line + 1]
+            return start + len(self.source[start:end].encode()[:column].decode())
+
+        at = offset(node.lineno, node.col_offset)
+        return at, offset(node.end_lineno, node.end_col_offset)
+
+    def _with_parentheses(self, node: ast.expr) -> tuple[int, int]:
+        at, end = self._place(node)
+        while (
+            (before := self.source[:at].rstrip()).endswith("(")
+            and (after := self.source[end:].lstrip()).startswith(")")
+        ):  # fmt: skip
+            at, end = len(before) - 1, len(self.source) - len(after) + 1
+        return at, end
+
+    def _between(
+        self, sign: ast.AST, left: ast.expr, right: ast.expr
+    ) -> Iterator[tuple[int, int, str]]:
+        """The sign that stands between two."""
+        if type(sign) in SWAPS:
+            old, new = SWAPS[type(sign)]
+            at = self.source.index(old, self._place(left)[1], self._place(right)[0])
+            yield at, at + len(old), new
+
+    def _at(self, node: ast.AST) -> Iterator[tuple[int, int, str]]:
+        match node:
+            case ast.BinOp():
+                yield from self._between(node.op, node.left, node.right)
+            case ast.BoolOp():
+                for left, right in itertools.pairwise(node.values):
+                    yield from self._between(node.op, left, right)
+            case ast.Compare():
+                values = [node.left, *node.comparators]
+                for sign, pair in zip(
+                    node.ops, itertools.pairwise(values), strict=True
+                ):
+                    yield from self._between(sign, *pair)
+            case ast.UnaryOp() if type(node.op) in SWAPS:
+                old, new = SWAPS[type(node.op)]
+                at, _ = self._place(node)
+                yield at, at + len(old), new
+            case ast.Constant(value=bool()):
+                yield *self._place(node), str(not node.value)
+            case ast.Constant(value=int() | float() as value):
+                for step in (1, -1):
+                    yield *self._place(node), str(value + step)
+            case ast.ExceptHandler(type=ast.expr() as error):
+                for it in error.elts if isinstance(error, ast.Tuple) else [error]:
+                    yield *self._place(it), NO_SUCH_ERROR
+            case ast.Break():
+                yield *self._place(node), "continue"
+            case ast.Continue():
+                yield *self._place(node), "break"
+            case ast.For():
+                yield *self._place(node.iter), "[]"
+            case ast.If() if self.source.startswith("elif", self._place(node)[0]):
+                pass
+            case ast.If() | ast.While() | ast.Assert() | ast.IfExp():
+                at, end = self._with_parentheses(node.test)
+                yield at, end, f"not {self.source[at:end]}"
+            case ast.Return(value=ast.Constant(value=None | True | False)):
+                pass
+            case ast.Return(value=ast.expr() as it):
+                yield *self._with_parentheses(it), "None"
+            case ast.Expr(value=ast.Call() | ast.Await() | ast.Yield(value=None)):
+                yield *self._place(node), "pass"
+            case ast.Return(value=None):
+                yield *self._place(node), "pass"
+        if isinstance(node, FORGOTTEN):
+            yield *self._place(node), "pass"
 
 
-def _nodes(node: Any) -> Iterator[Any]:
-    if node.type not in NO_TYPES:
-        yield node
-        for child in getattr(node, "children", ()):
+def _nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """This one and all in it, but for annotations and what stands behind them."""
+    yield node
+    if not isinstance(node, ast.AnnAssign | ast.arg):
+        for child in ast.iter_child_nodes(node):
             yield from _nodes(child)
-
-
-def _mutated(operator: Any, node: Any, index: int) -> str | None:
-    """The node's code with a fault; the node is as before."""
-    children = list(getattr(node, "children", ()))
-    leaves = list(_leaves(node)) if node.type != "suite" else []
-    values = [leaf.value for leaf in leaves]
-    try:
-        return str(operator.mutate(node, index).get_code())
-    except AttributeError:  # ExceptionReplacer knows no names with dots
-        return None
-    finally:
-        if children:
-            node.children = children
-        for leaf, value in zip(leaves, values, strict=True):
-            leaf.value = value
-
-
-def _leaves(node: Any) -> Iterator[Any]:
-    if hasattr(node, "value"):
-        yield node
-    for child in getattr(node, "children", ()):
-        if child.type != "suite":
-            yield from _leaves(child)
 
 
 def _meaning(function: str) -> str | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import contextlib
 import json
 import signal
 import sys
@@ -13,39 +11,39 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from . import page, progress, results
-from .running import Runs
+from . import page, results, running
 from .table import MOST, SLICES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .results import Json
-    from .slices import Slice
+    from .table import Slice
 
 INTERRUPTED = 130
 
 
 def main(words: Sequence[str]) -> int:
     if words[:1] == ["page"]:
-        return write_again(words[1:])
+        file = Path(words[1]) if words[1:] else page.JSON
+        folder = Path(words[2]) if words[2:] else page.PAGES
+        page.write(json.loads(file.read_text()), folder)
+        return 0
     options = parsed(words)
     if options.list:
         for each in SLICES:
             print(f"{each.name:16} {each.minutes:4g} min  {each.shows}")
         return 0
-    chosen = [
-        each for each in SLICES if each.name in options.slices or not options.slices
-    ]
-    return prove(chosen, options.logs, options.pages)
+    try:
+        return prove(options.slices, options.logs, options.pages)
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
-    names = [each.name for each in SLICES]
+    by_name = {each.name: each for each in SLICES}
     parser = argparse.ArgumentParser(prog="python -m proof", description=__doc__)
-    parser.add_argument("slices", nargs="*", metavar="SLICE", help="; ".join(names))
+    parser.add_argument("slices", nargs="*", metavar="SLICE", help="; ".join(by_name))
     parser.add_argument("--list", action="store_true", help="only say what there is")
     parser.add_argument(
         "--logs", type=Path, help="an empty folder for logs and figures"
@@ -54,24 +52,22 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
         "--pages", type=Path, help="where the page goes (docs/pages, for all slices)"
     )
     options = parser.parse_args(words)
-    options.slices = " ".join(options.slices).replace(",", " ").split()
-    if unknown := [name for name in options.slices if name not in names]:
-        parser.error(f"no such slice: {', '.join(unknown)} (there are: {names})")
+    names = " ".join(options.slices).replace(",", " ").split() or list(by_name)
+    if unknown := [name for name in names if name not in by_name]:
+        parser.error(f"no such slice: {', '.join(unknown)} (there are: {[*by_name]})")
+    options.slices = [each for each in SLICES if each.name in names]
     return options
 
 
 def prove(slices: Sequence[Slice], logs: Path | None, pages: Path | None) -> int:
-    console = Console()
     folder = (logs or Path(tempfile.mkdtemp(prefix="aiozerocopy-proof-"))).absolute()
-    runs = Runs(slices, folder, 60 * MOST)
+    print(f"logs: {folder}", flush=True)
+    for number in (signal.SIGINT, signal.SIGTERM):  # (also in the background)
+        signal.signal(number, signal.default_int_handler)
     began = time.monotonic()
-    try:
-        asyncio.run(run_and_show(runs, console))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        console.print(f"interrupted; logs in {folder}")
-        return INTERRUPTED
-    found = results.gather(runs.all, time.monotonic() - began)
-    tell(found, console)
+    runs = running.run_all(slices, folder, 60 * MOST)
+    found = results.gather(runs, time.monotonic() - began)
+    tell(found)
     folder.mkdir(exist_ok=True)
     (folder / page.JSON.name).write_text(json.dumps(found, indent=1))
     if len(slices) == len(SLICES):
@@ -79,47 +75,21 @@ def prove(slices: Sequence[Slice], logs: Path | None, pages: Path | None) -> int
         found = page.with_earlier_runs(found, pages)
     if pages is not None:
         page.write(found, pages)
-        console.print(f"page: {pages / page.PAGE.name}")
-    console.print(f"logs: {folder}")
+        print(f"page: {pages / page.PAGE.name}")
+    print(f"logs: {folder}")
     return 0 if results.succeeded(found) else 1
 
 
-async def run_and_show(runs: Runs, console: Console) -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    shown = asyncio.create_task(progress.show(runs, console))
-    try:
-        await runs.run()
-        await shown
-    finally:
-        shown.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await shown
-
-
-def tell(found: Json, console: Console) -> None:
+def tell(found: Json) -> None:
     """What failed and what was left out, and the zeros."""
     for each in found["slices"]:
-        console.rule(f"{each['name']}: {each['verdict']}")
+        print(f"---- {each['name']}: {each['verdict']}")
         for test in each["failed"]:
-            console.print(f"failed: {test['test']}\n{test['said']}", markup=False)
+            print(f"failed: {test['test']}\n{test['said']}")
         for skip in each["skipped"]:
-            console.print(f"left out: {skip['tests']}: {skip['why']}", markup=False)
+            print(f"left out: {skip['tests']}: {skip['why']}")
     for each in found["zeros"]:
-        console.print(
-            f"{each['what']}: {each['found']:,} in {each['among']:,} {each['looks']}"
-        )
-
-
-def write_again(words: Sequence[str]) -> int:
-    """Write the page of these results, or of those that are kept, once more."""
-    path = Path(words[0]) if words else page.JSON
-    page.write(
-        json.loads(path.read_text()), Path(words[1]) if words[1:] else page.PAGES
-    )
-    return 0
+        print(f"{each['what']}: {each['found']:,} in {each['among']:,} {each['looks']}")
 
 
 if __name__ == "__main__":

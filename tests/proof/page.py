@@ -1,13 +1,18 @@
-"""The page of a proof, written from its JSON alone: nothing is typed by hand."""
+"""The page of a proof, written from its JSON alone: nothing is typed by hand.
+
+Its curves are pictures, one for each plot, with a line for each curve that is named
+"PLOT: LINE".  A picture says in its own text which data it was drawn from, so that a
+test can tell whether it is the one.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from typing import TYPE_CHECKING
 
-from . import plots
-from .results import summary
-from .slices import ROOT
+from .table import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -19,6 +24,7 @@ PAGES = ROOT / "docs" / "pages"
 JSON = PAGES / "proof.json"
 PAGE = PAGES / "proof.md"
 RUNS = 10  # that the page remembers
+TEXT = "Description"  # of the PNG: the digest of what was drawn
 
 HEAD = """\
 # Proof
@@ -37,59 +43,64 @@ def write(results: Json, folder: Path = PAGES) -> None:
     (folder / JSON.name).write_text(text + "\n")
     (folder / PAGE.name).write_text(render(results))
     for each in results["slices"]:
-        for name, plot in plots.plots(each["figures"]).items():
-            plots.draw(name, plot, folder)
+        for name, plot in plots(each).items():
+            draw(name, plot, folder)
 
 
 def with_earlier_runs(results: Json, folder: Path = PAGES) -> Json:
     """The results of a whole run, and in a line each those that the page had."""
     path = folder / JSON.name
     earlier = json.loads(path.read_text()).get("runs", []) if path.exists() else []
-    return {**results, "runs": [*earlier, summary(results)][-RUNS:]}
+    slices = results["slices"]
+    run = {
+        "date": results["machine"]["date"],
+        "commit": results["machine"]["commit"],
+        "minutes": results["minutes"],
+        "passed": sum(each["verdict"] == "passed" for each in slices),
+        "slices": len(slices),
+        "found": {each["what"]: each["found"] for each in results["zeros"]},
+    }
+    return {**results, "runs": [*earlier, run][-RUNS:]}
+
+
+# ---- Markdown -----------------------------------------------------------------------
 
 
 def render(results: Json) -> str:
     """The page as Markdown."""
-    parts = [HEAD, about(results), zeros(results), overview(results)]
-    parts += [runs(results)] if "runs" in results else []
+    facts = {**results["machine"], "it took": f"{results['minutes']:g} minutes"}
+    parts = [HEAD, table(("", ""), facts.items())]
+    zeros = (
+        (each["what"], number(each["found"]), among(each)) for each in results["zeros"]
+    )
+    parts += ["## What must be zero\n", table(("", "found", "in"), zeros)]
+    head = ("", "", "tests", "left out", "minutes")
+    parts += ["## Slices\n", table(head, map(overview, results["slices"]))]
+    if "runs" in results:
+        parts += ["## The last whole runs\n", earlier_runs(results)]
     parts += [section(each) for each in results["slices"]]
     return "\n".join(parts)
 
 
-def about(results: Json) -> str:
-    facts = {**results["machine"], "it took": f"{results['minutes']:g} minutes"}
-    return table(("", ""), facts.items())
+def among(zero: Json) -> str:
+    if zero["looks"] == "bytes compared":
+        return f"{number(zero['among'], 'B')} compared"
+    return f"{number(zero['among'])} {zero['looks']}"
 
 
-def zeros(results: Json) -> str:
-    rows = (
-        (each["what"], number(each["found"]), among(each["looks"], each["among"]))
-        for each in results["zeros"]
+def overview(each: Json) -> tuple[str, ...]:
+    skipped = sum(skip["tests"] for skip in each["skipped"])
+    good = each["verdict"] == "passed"
+    return (
+        f"[{each['name']}](#{each['name']})",
+        each["verdict"] if good else f"**{each['verdict']}**",
+        number(each["tests"]) if each["tests"] else "",
+        number(skipped) if skipped else "",
+        f"{each['minutes']:g}",
     )
-    return "## What must be zero\n\n" + table(("", "found", "in"), rows)
 
 
-def among(looks: str, many: float) -> str:
-    if looks.startswith("bytes "):
-        return f"{number(many, 'B')}{looks.removeprefix('bytes')}"
-    return f"{number(many)} {looks}"
-
-
-def overview(results: Json) -> str:
-    rows = (
-        (
-            f"[{each['name']}](#{each['name']})",
-            verdict(each),
-            number(each["tests"]) if each["tests"] else "",
-            number(skips(each)) if skips(each) else "",
-            f"{each['minutes']:g}",
-        )
-        for each in results["slices"]
-    )
-    return "## Slices\n\n" + table(("", "", "tests", "left out", "minutes"), rows)
-
-
-def runs(results: Json) -> str:
+def earlier_runs(results: Json) -> str:
     """Whole runs only; what was changed in between, the commits tell."""
     rows = (
         (
@@ -97,47 +108,29 @@ def runs(results: Json) -> str:
             each["commit"],
             f"{each['minutes']:g}",
             f"{each['passed']} of {each['slices']}",
-            *(number(found) for found in each["found"].values()),
+            *map(number, each["found"].values()),
         )
         for each in reversed(results["runs"])
     )
     names = (each["what"] for each in results["zeros"])
-    head = ("", "commit", "minutes", "slices that passed", *names)
-    return "## The last whole runs\n\n" + table(head, rows)
-
-
-def verdict(each: Json) -> str:
-    return (
-        str(each["verdict"])
-        if each["verdict"] == "passed"
-        else f"**{each['verdict']}**"
-    )
-
-
-def skips(each: Json) -> int:
-    return sum(skip["tests"] for skip in each["skipped"])
+    return table(("", "commit", "minutes", "slices that passed", *names), rows)
 
 
 def section(each: Json) -> str:
     parts = [f"## {each['name']}\n", f"{each['shows']}\n"]
     parts.append(f"```console\n{each['command']}\n```\n")
+    says = {"count": "", "worst": "at most"}
     rows = [
-        (what, number(figure["value"], figure["unit"]), worst(figure))
+        (what, number(figure["value"], figure["unit"]), says[figure["kind"]])
         for what, figure in each["figures"].items()
-        if figure["kind"] in ("count", "worst")
+        if figure["kind"] in says
     ]
     if rows:
         parts.append(table(("", "", ""), rows))
-    parts += (
-        f"![{name}]({plots.file_name(name)})\n" for name in plots.plots(each["figures"])
-    )
+    parts += (f"![{name}]({file_name(name)})\n" for name in plots(each))
     if notes := list(remarks(each)):
         parts.append("\n".join(notes) + "\n")
     return "\n".join(parts)
-
-
-def worst(figure: Json) -> str:
-    return "at most" if figure["kind"] == "worst" else ""
 
 
 def remarks(each: Json) -> Iterator[str]:
@@ -158,7 +151,11 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 def number(value: float, unit: str = "") -> str:
     if unit in ("B", "bytes"):
-        return bytes_as_said(value)
+        units = ["TB", "GB", "MB", "kB", "B"]
+        while value >= 1000 and len(units) > 1:
+            value /= 1000
+            units.pop()
+        unit = units[-1]
     if value == int(value):
         text = f"{int(value):,}"
     else:
@@ -166,15 +163,56 @@ def number(value: float, unit: str = "") -> str:
     return f"{text} {unit}".strip()
 
 
-def bytes_as_said(value: float) -> str:
-    units = ["TB", "GB", "MB", "kB", "B"]
-    while value >= 1000 and len(units) > 1:
-        value /= 1000
-        units.pop()
-    return f"{number(value)} {units[-1]}"
-
-
 def escaped(text: str) -> str:
     """As text of one line, whatever Markdown could make of it."""
-    words = " ".join(text.split())
-    return "".join(f"\\{char}" if char in "\\`*_[]<>|#" else char for char in words)
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", " ".join(text.split()))
+
+
+# ---- pictures -----------------------------------------------------------------------
+
+
+def plots(each: Json) -> dict[str, Json]:
+    """The plots of a slice: by its name the curves of each, by their lines' names."""
+    found: dict[str, Json] = {}
+    for what, figure in each["figures"].items():
+        if figure["kind"] == "curve":
+            name, _, line = what.partition(": ")
+            found.setdefault(name, {})[line] = figure
+    return found
+
+
+def file_name(plot: str) -> str:
+    slug = re.sub(r"\W+", "-", plot.lower()).strip("-")
+    return f"proof-{slug}.png"
+
+
+def digest(plot: Json) -> str:
+    return hashlib.sha256(json.dumps(plot, sort_keys=True).encode()).hexdigest()
+
+
+def draw(name: str, plot: Json, folder: Path) -> None:
+    """Needs matplotlib."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
+
+    drawing = Figure(figsize=(8, 3.6), layout="constrained")
+    axes = drawing.subplots()
+    for line, curve in plot.items():
+        xs, ys = zip(*sorted(curve["value"]), strict=True)
+        mark = "o" if curve["log"] else ""
+        axes.plot(xs, ys, label=line, marker=mark, linewidth=1.6)
+    axes.set(xlabel=curve["x"], ylabel=curve["y"])
+    axes.set_title(name, loc="left", fontsize=11)
+    axes.grid(color="0.9")
+    axes.spines[["top", "right"]].set_visible(False)
+    if curve["log"]:
+        axes.set(xscale="log", yscale="log")
+        axes.set_xticks(sorted({x for it in plot.values() for x, _ in it["value"]}))
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.minorticks_off()
+    else:
+        axes.set_ylim(bottom=0)
+    if any(plot):
+        axes.legend(frameon=False, fontsize=9)
+    drawing.savefig(folder / file_name(name), dpi=100, metadata={TEXT: digest(plot)})

@@ -14,10 +14,11 @@ from collections import Counter
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from .slices import FIGURES, REPORT, ROOT
+from .running import FIGURES, REPORT
+from .table import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from .running import Run
@@ -35,7 +36,6 @@ ZEROS = {
     "busy loops": (r"busy loop", "looks for busy loops"),
     "hangs": (r"Timeout >|Timeout \(>", "tests and programs with a limit"),
 }
-LIMITED = ZEROS["hangs"][1]
 
 
 def gather(runs: Sequence[Run], seconds: float) -> Json:
@@ -49,19 +49,6 @@ def gather(runs: Sequence[Run], seconds: float) -> Json:
     }
 
 
-def summary(results: Json) -> Json:
-    """One whole run in a line."""
-    passed = sum(each["verdict"] == "passed" for each in results["slices"])
-    return {
-        "date": results["machine"]["date"],
-        "commit": results["machine"]["commit"],
-        "minutes": results["minutes"],
-        "passed": passed,
-        "slices": len(results["slices"]),
-        "found": {each["what"]: each["found"] for each in results["zeros"]},
-    }
-
-
 def succeeded(results: Json) -> bool:
     passed = all(each["verdict"] == "passed" for each in results["slices"])
     return passed and not any(each["found"] for each in results["zeros"])
@@ -69,15 +56,14 @@ def succeeded(results: Json) -> bool:
 
 def of_slice(run: Run) -> Json:
     tests, failed, skipped = report(run.folder / REPORT)
-    verdict = run.verdict
-    if verdict == "passed" and run.slice.tests and not tests:
-        verdict = "failed"  # it has not tested anything
+    # (Tests that were all left out have not shown anything.)
+    nothing = run.verdict == "passed" and run.slice.is_pytest and not tests
     return {
         "name": run.slice.name,
         "shows": run.slice.shows,
-        "command": run.slice.as_typed(),
+        "command": run.slice.command,
         "alone": run.slice.alone,
-        "verdict": verdict,
+        "verdict": "failed" if nothing else run.verdict,
         "minutes": round(run.seconds / 60, 1),
         "tests": tests,
         "failed": failed,
@@ -89,11 +75,12 @@ def of_slice(run: Run) -> Json:
 def zero(name: str, slices: Sequence[Json]) -> Json:
     """How often it was found, and among how many looks."""
     pattern, looks = ZEROS[name]
-    found = sum(each["figures"].get(name, {}).get("value", 0) for each in slices)
-    among = sum(each["figures"].get(looks, {}).get("value", 0) for each in slices)
+    found = among = 0
     for each in slices:
+        found += each["figures"].get(name, {}).get("value", 0)
         found += sum(bool(re.search(pattern, test["said"])) for test in each["failed"])
-        if looks == LIMITED:
+        among += each["figures"].get(looks, {}).get("value", 0)
+        if name == "hangs":
             found += each["verdict"] == "hung"
             among += 1 + each["tests"]
     return {"what": name, "found": found, "looks": looks, "among": among}
@@ -107,23 +94,15 @@ def report(path: Path) -> tuple[int, list[Json], list[Json]]:
     if not path.exists():
         return 0, [], []
     cases = list(ElementTree.parse(path).iter("testcase"))
-    failed = []
+    failed, reasons = [], Counter[str]()
     for case in cases:
+        module = case.get("classname", "").removeprefix("tests.").replace(".", "/")
         for bad in (*case.findall("failure"), *case.findall("error")):
-            said = plain(f"{bad.get('message', '')}\n{bad.text or ''}")
-            failed.append({"test": name_of(case), "said": said[-4000:]})
-    reasons = Counter(
-        plain(skip.get("message", ""))
-        for case in cases
-        for skip in case.findall("skipped")
-    )
+            said = plain(f"{bad.get('message', '')}\n{bad.text or ''}")[-4000:]
+            failed.append({"test": f"{module}::{case.get('name', '')}", "said": said})
+        reasons.update(plain(it.get("message", "")) for it in case.findall("skipped"))
     skipped = [{"why": why, "tests": n} for why, n in sorted(reasons.items())]
-    return len(cases) - reasons.total(), failed, skipped
-
-
-def name_of(case: ElementTree.Element) -> str:
-    module = case.get("classname", "").removeprefix("tests.").replace(".", "/")
-    return f"{module}::{case.get('name', '')}"
+    return len(cases) - sum(reasons.values()), failed, skipped
 
 
 def figures(path: Path) -> Json:
@@ -132,34 +111,25 @@ def figures(path: Path) -> Json:
     Each is {"kind", "value", "unit"}; a curve's value is its points.
     """
     found: Json = {}
-    for line in lines(path):
-        what, kind, value = line.pop("what"), line["kind"], line["value"]
+    for text in path.read_text().splitlines() if path.exists() else ():
+        line = json.loads(text)
+        if line["kind"] == "remark":
+            line["value"] = [plain(line["value"])]
+        what, value = line.pop("what"), line["value"]
         old = found.setdefault(what, line)
         if old is line:
-            if kind == "remark":
-                old["value"] = [plain(value)]
-        elif kind == "count":
-            old["value"] += value
-        elif kind == "worst":
+            continue
+        if old["kind"] == "worst":
             old["value"] = max(old["value"], value)
-        elif kind == "curve":
+        elif old["kind"] != "remark" or value[0] not in old["value"]:
             old["value"] += value
-        elif plain(value) not in old["value"]:
-            old["value"].append(plain(value))
     return found
-
-
-def lines(path: Path) -> Iterator[Json]:
-    if path.exists():
-        yield from map(json.loads, path.read_text().splitlines())
 
 
 def plain(text: str) -> str:
     """Without this machine's folders and terminals' colours."""
     text = re.sub(r"\x1b\[[\d;]*m", "", text)
-    for folder, word in ((str(ROOT), "."), (tempfile.gettempdir(), "TMP")):
-        text = text.replace(folder, word)
-    return text
+    return text.replace(str(ROOT), ".").replace(tempfile.gettempdir(), "TMP")
 
 
 # ---- of the machine -----------------------------------------------------------------
@@ -168,34 +138,25 @@ def plain(text: str) -> str:
 def machine() -> Json:
     """Where it was, without the machine's name."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with open("/proc/cpuinfo") as file:
+        name = re.search(r"^model name\s*: (.*)$", file.read(), re.MULTILINE)
+    processor = name[1] if name else platform.machine()
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": commit(),
         "kernel": f"{platform.system()} {platform.release()}",
-        "processor": f"{processor()}, {len(os.sched_getaffinity(0))} cores",
+        "processor": f"{processor}, {len(os.sched_getaffinity(0))} cores",
         "memory": f"{memory / (1 << 30):.1f} GiB",
         "python": f"{platform.python_implementation()} {sys.version.split()[0]}",
         "C library": " ".join(platform.libc_ver()),
     }
 
 
-def processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            names = re.findall(r"^model name\s*: (.*)$", file.read(), re.MULTILINE)
-    except OSError:
-        names = []
-    return str(names[0]) if names else platform.machine()
-
-
 def commit() -> str:
     """The short name of the commit, and whether something was changed since."""
 
     def git(*words: str) -> str:
-        done = subprocess.run(
-            ["git", *words], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
+        return subprocess.check_output(["git", *words], cwd=ROOT, text=True).strip()
 
     try:
         changes = git("status", "--porcelain", "--", ".", ":!docs/pages/proof*")

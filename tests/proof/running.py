@@ -1,30 +1,36 @@
 """Runs slices: two beside each other, then those that need the machine for themselves.
 
-Whatever ends a slice ends every process that it has started: all of them have its
-folder in their environment, also those whose parents have gone.
+A line says what begins and ends, and each minute what still runs.  Whatever ends a
+slice ends every process that it has started: all of them have its folder in their
+environment, also those whose parents have gone.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from .slices import FOLDER, LOG, TESTS
+from .table import SLACK, TESTS, Slice
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from .slices import Slice
-
-Verdict = Literal["waits", "runs", "passed", "failed", "hung", "not run"]
 SIDE_BY_SIDE = 2
 TIDY = 10.0  # seconds for a slice that was asked to end
+STILL = 60.0  # seconds between two lines that say what still runs
+FOLDER = "AZC_PROOF"  # names the slice's folder to all that it starts
+PATIENCE = "AZC_PATIENCE"  # conftest.py multiplies the time that a test has with it
+# Files in a slice's folder
+FIGURES = "figures.jsonl"
+REPORT = "report.xml"
+LOG = "log.txt"
 
 
 @dataclass
@@ -33,127 +39,125 @@ class Run:
 
     slice: Slice
     folder: Path
-    verdict: Verdict = "waits"
+    verdict: Literal["waits", "runs", "passed", "failed", "hung", "not run"] = "waits"
     began: float = 0.0
+    limit: float = 0.0  # seconds
     seconds: float = 0.0
-    status: int | None = None
+    process: subprocess.Popen[bytes] | None = None
 
-    @property
-    def over(self) -> bool:
-        return self.verdict not in ("waits", "runs")
-
-    @property
-    def so_far(self) -> float:
-        return time.monotonic() - self.began if self.verdict == "runs" else self.seconds
+    def say(self) -> None:
+        minutes = f"{self.seconds / 60:5.1f} of {self.slice.minutes:g} minutes"
+        print(f"{self.slice.name:16} {self.verdict:8} {minutes}", flush=True)
 
 
-@dataclass
-class Runs:
-    """All slices of one proof; those that take longest begin first."""
-
-    slices: Sequence[Slice]
-    folder: Path
-    most: float  # seconds for all of them
-    all: list[Run] = field(init=False)
-
-    def __post_init__(self) -> None:
-        together = [each for each in self.slices if not each.alone]
-        together.sort(key=lambda each: -each.minutes)
-        alone = [each for each in self.slices if each.alone]
-        self.all = [Run(each, self.folder / each.name) for each in together + alone]
-
-    async def run(self) -> None:
-        """Returns when all are over; cancelled, it ends those that run."""
-        deadline = time.monotonic() + self.most
-        waiting = [run for run in self.all if not run.slice.alone]
-
-        async def lane() -> None:
-            while waiting:
-                await run_one(waiting.pop(0), deadline)
-
-        await all_of(*(lane() for _ in range(SIDE_BY_SIDE)))
-        for run in self.all:
-            if run.slice.alone:
-                await run_one(run, deadline)
+def in_order(slices: Sequence[Slice]) -> list[Slice]:
+    """Those that take longest begin first, those that are to be alone come last."""
+    return sorted(slices, key=lambda it: (it.alone, 0 if it.alone else -it.minutes))
 
 
-async def all_of(*coroutines: Coroutine[None, None, None]) -> None:
-    """Like gather; but if it is cancelled, it waits until each has tidied up."""
-    tasks = [asyncio.create_task(each) for each in coroutines]
+def run_all(slices: Sequence[Slice], folder: Path, most: float) -> list[Run]:
+    """Return when all are over, after so many seconds at most.
+
+    An exception, as Ctrl-C makes it, ends those that run.
+    """
+    runs = [Run(each, folder / each.name) for each in in_order(slices)]
+    said = time.monotonic()
+    deadline = said + most
     try:
-        await asyncio.gather(*tasks)
+        while waiting := [run for run in runs if run.verdict in ("waits", "runs")]:
+            running = [run for run in waiting if run.verdict == "runs"]
+            for run in running:
+                look_at(run)
+            if time.monotonic() - said >= STILL:
+                said = time.monotonic()
+                for run in running:
+                    run.say()
+            new = next((run for run in waiting if run.verdict == "waits"), None)
+            room = 0 if any(run.slice.alone for run in running) else SIDE_BY_SIDE
+            if new and len(running) < (1 if new.slice.alone else room):
+                begin(new, deadline)
+            else:
+                time.sleep(0.05)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        with contextlib.ExitStack() as each_of_them:  # whatever becomes of the others
+            for run in runs:
+                if run.verdict == "runs":
+                    ask_to_end(run, signal.SIGINT)
+                    each_of_them.callback(finish, run, "not run")
+    return runs
 
 
-async def run_one(run: Run, deadline: float) -> None:
-    limit = min(run.slice.limit, deadline - time.monotonic())
-    if limit <= 0:
+def begin(run: Run, deadline: float) -> None:
+    run.began = time.monotonic()
+    run.limit = min(run.slice.limit, deadline - run.began)
+    if run.limit <= 0:
         run.verdict = "not run"
         return
     run.folder.mkdir(parents=True)
-    run.verdict, run.began = "runs", time.monotonic()
-    verdict: Verdict = "not run"
+    run.verdict = "runs"
+    run.say()
+    numbers, words = run.slice.parsed()
+    # (What a user has set for pytest is not to choose what is shown here.)
+    ours = {
+        "AZC_FIGURES": str(run.folder / FIGURES),
+        FOLDER: str(run.folder),
+        "PYTEST_ADDOPTS": "",
+    }
+    if run.slice.is_pytest:
+        ours[PATIENCE] = f"{SLACK:g}"
+        words += ["-v", "--no-header", "--color=no", "-p", "no:randomly"]
+        words += ["-o", f"cache_dir={run.folder / 'cache'}"]
+        words += [f"--junitxml={run.folder / REPORT}"]
+    with open(run.folder / LOG, "wb") as log:
+        run.process = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=TESTS,
+            env=os.environ | ours | numbers,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def look_at(run: Run) -> None:
+    assert run.process is not None
+    run.seconds = time.monotonic() - run.began
+    if run.process.poll() is not None:
+        finish(run, "failed" if run.process.returncode else "passed")
+    elif run.seconds > run.limit:
+        ask_to_end(run, signal.SIGABRT)  # (pytest says then where each thread is)
+        finish(run, "hung")
+
+
+def ask_to_end(run: Run, word: signal.Signals) -> None:
+    if run.process is not None:
+        run.process.send_signal(word)
+
+
+def finish(run: Run, verdict: Literal["passed", "failed", "hung", "not run"]) -> None:
+    """Wait for it for a while, and kill what is left of it and of its children."""
     try:
-        with open(run.folder / LOG, "wb") as log:  # noqa: ASYNC230
-            process = await asyncio.create_subprocess_exec(
-                *run.slice.command(run.folder),
-                cwd=TESTS,
-                env=run.slice.environment(run.folder),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=asyncio.subprocess.STDOUT,
-                start_new_session=True,
-            )
-        verdict = await judged(run, process, limit)
+        if run.process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                run.process.wait(TIDY)
     finally:
-        await kill_all(run.folder)  # (it may have started without our knowing)
-        run.seconds = time.monotonic() - run.began
+        while left := list(started_by(run.folder)):
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+        if run.process is not None:
+            run.process.wait()
         run.verdict = verdict
-
-
-async def judged(
-    run: Run, process: asyncio.subprocess.Process, limit: float
-) -> Verdict:
-    try:
-        run.status = await asyncio.wait_for(process.wait(), limit)
-    except asyncio.TimeoutError:
-        # (pytest says then where each thread is)
-        await ask_to_end(process, signal.SIGABRT)
-        return "hung"
-    except asyncio.CancelledError:
-        await ask_to_end(process, signal.SIGINT)
-        raise
-    return "failed" if run.status else "passed"
-
-
-async def ask_to_end(process: asyncio.subprocess.Process, word: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(word)
-    with contextlib.suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(process.wait(), TIDY)
-
-
-async def kill_all(folder: Path) -> None:
-    """What is left of a slice and of its children."""
-    while left := list(started_by(folder)):
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        await asyncio.sleep(0.02)
+        run.say()
 
 
 def started_by(folder: Path) -> Iterator[int]:
     """The processes of the slice with this folder."""
     word = f"{FOLDER}={folder}".encode()
-    for name in os.listdir("/proc"):
+    for name in filter(str.isdigit, os.listdir("/proc")):
         # (Of one that has ended nothing is left there, and others' we may not read.)
         with contextlib.suppress(OSError):
-            if name.isdigit() and word in _environment(int(name)):
+            if word in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
                 yield int(name)
-
-
-def _environment(pid: int) -> list[bytes]:
-    return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")

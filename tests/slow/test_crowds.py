@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import figures
 import pytest
 from links import linux_only
-from proof.slices import TESTS
+from proof.table import TESTS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,16 +21,9 @@ pytestmark = [linux_only, pytest.mark.slow, pytest.mark.timeout(120)]
 
 def test_each_kind_has_its_curves(tmp_path: Path) -> None:
     path = tmp_path / "figures"
-    done = subprocess.run(
-        [sys.executable, "-m", "crowds", "--most", "10", "--seconds", "1"],
-        cwd=TESTS,
-        env=os.environ | {figures.VARIABLE: str(path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
+    command = [sys.executable, "-m", "crowds", "--most", "10", "--seconds", "1"]
+    environment = os.environ | {figures.VARIABLE: str(path)}
+    subprocess.run(command, cwd=TESTS, env=environment, check=True)
     lines = list(map(json.loads, path.read_text().splitlines()))
     curves = {line["what"]: line["value"] for line in lines if line["kind"] == "curve"}
     for kind in ("viewers", "web", "pipes"):

@@ -35,35 +35,24 @@ pytestmark = [
     reason="needs a C compiler and glibc's contexts",
 )
 def test_survivors_are_known() -> None:
-    told = _tried("mutation.py", "--no-threads", "--seeds", "1500")
-    figures.count("mutants of the C core", _counted(told))
-    figures.remark("mutation scores of the C core", told)
+    _try("C core", "mutation.py", "--no-threads", "--seeds", "1500")
 
 
 @pytest.mark.skipif(
     sys.platform != "linux" or sys.version_info < (3, 12),
     reason="needs Linux, and sys.monitoring (Python 3.12)",
 )
-@pytest.mark.skipif(
-    not importlib.util.find_spec("cosmic_ray"), reason="needs cosmic-ray"
-)
 @pytest.mark.timeout(600 if MUTANTS else 7200)  # (a minute is for tests without one)
 def test_survivors_in_python_are_known() -> None:
-    told = _tried("python_core.py")
-    figures.count("mutants of the Python core", _counted(told))
-    figures.remark("mutation scores of the Python core", told)
+    _try("Python core", "python_core.py")
 
 
-def _tried(program: str, *options: str) -> str:
+def _try(core: str, program: str, *options: str) -> None:
     sample = ["--sample", str(MUTANTS)] if MUTANTS else []
     command = [sys.executable, str(PROGRAMS / program), *options, *sample]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def _counted(told: str) -> int:
-    rows = re.findall(r"^\w+\.(?:c|py) \| (\d+) \|", told, re.MULTILINE)
-    tried = sum(map(int, rows))
-    assert tried
-    return tried
+    rows = re.findall(r"^\w+\.(?:c|py) \| (\d+) \|", done.stdout, re.MULTILINE)
+    assert rows
+    figures.count(f"mutants of the {core}", sum(map(int, rows)))
+    figures.remark(f"mutation scores of the {core}", done.stdout)

@@ -6,38 +6,36 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import anyio
-import figures
 import pytest
 from links import linux_only
-from proof import page, plots, results, running, table
-from proof.running import SIDE_BY_SIDE, Runs, started_by
-from proof.slices import FIGURES, TESTS, Slice
+from proof import page, results, running
+from proof.running import SIDE_BY_SIDE, in_order, run_all, started_by
+from proof.table import MOST, SLICES, TESTS, Slice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 pytestmark = linux_only
 
 
 def run(folder: Path, *slices: Slice, seconds: float = 60) -> dict[str, Any]:
     """What is found by a proof of these."""
-    runs = Runs(slices, folder, seconds)
-    anyio.run(runs.run)
-    found = results.gather(runs.all, 1.0)
-    assert not [pid for each in runs.all for pid in started_by(each.folder)]
+    runs = run_all(slices, folder, seconds)
+    found = results.gather(runs, 1.0)
+    assert not [pid for each in runs for pid in started_by(each.folder)]
     return found
 
 
-def program(name: str, text: str, **options: Any) -> Slice:
-    return Slice(name, "", options.pop("minutes", 1), program=("-c", text), **options)
+def program(name: str, text: str, *, alone: bool = False) -> Slice:
+    return Slice(name, "", 1, f"python -c {shlex.quote(text)}", alone)
 
 
 def verdicts(found: dict[str, Any]) -> dict[str, str]:
@@ -46,42 +44,66 @@ def verdicts(found: dict[str, Any]) -> dict[str, str]:
 
 # ---- running ------------------------------------------------------------------------
 
+COUNTS = """
+import sys
+sys.path.insert(0, "support")
+import figures as f
+f.count("kills", 2)
+f.count("kills", 3)
+f.count("bytes <moved>", 200e9, "B")
+f.worst("gap", 12.25, "ms")
+f.worst("gap", 5, "ms")
+f.remark("pipe | size", "as *this* one")
+f.remark("pipe | size", "as *this* one")
+f.curve("Age: p50", [(1, 2), (10, 3)], "viewers", "ms", log=True)
+"""
+TRIES = """
+import os, pytest
+def test_good(): assert os.environ["AZC_N"] == "7"
+def test_bad(): raise AssertionError("canary byte 0xca for 0x01")
+@pytest.mark.skip(reason="no root")
+def test_left_out(): pass
+@pytest.mark.timeout(0.1)
+def test_long():
+    while True: pass
+"""
 
-@pytest.mark.slow
-def test_figures_of_all_are_gathered(tmp_path: Path) -> None:
-    text = "import sys; sys.path.insert(0, 'support'); import figures as f\n"
-    text += "f.count('kills', 2); f.count('kills', 3); f.worst('gap', 7, 'ms')\n"
-    text += "f.worst('gap', 5, 'ms'); f.remark('root', 'no'); f.remark('root', 'no')"
-    found = run(tmp_path, program("one", text), program("two", "raise SystemExit(1)"))
-    assert verdicts(found) == {"one": "passed", "two": "failed"}
-    counted = found["slices"][0]["figures"]
-    assert (counted["kills"]["value"], counted["gap"]["value"]) == (5, 7)
-    assert counted["root"]["value"] == ["no"]
-    assert not results.succeeded(found)
 
-
-@pytest.mark.slow
-def test_reports_of_pytest_are_read(tmp_path: Path) -> None:
+def test_what_is_found_comes_onto_the_page(tmp_path: Path) -> None:
     file = tmp_path / "test_it.py"
-    file.write_text(
-        "import os, pytest\n"
-        "def test_good(): assert os.environ['AZC_N'] == '7'\n"
-        "def test_bad(): raise AssertionError('canary byte 0xca for 0x01')\n"
-        "@pytest.mark.skip(reason='no root')\ndef test_left_out(): pass\n"
-        "@pytest.mark.timeout(0.1)\ndef test_long():\n while True: pass\n"
-    )
-    tests = (str(file), "-c", os.devnull, "-p", "timeout")
-    chosen = Slice("it", "", 1, tests=tests, numbers={"AZC_N": 7})
-    found = run(tmp_path / "logs", chosen)
-    only = found["slices"][0]
-    assert only["verdict"] == "failed"
-    assert [test["test"].partition("::")[2] for test in only["failed"]] == [
-        "test_bad",
-        "test_long",
-    ]
-    assert (only["tests"], only["skipped"]) == (3, [{"why": "no root", "tests": 1}])
-    zeros = {each["what"]: each["found"] for each in found["zeros"]}
-    assert zeros == {"wrong bytes": 1, "leaks": 0, "busy loops": 0, "hangs": 1}
+    file.write_text(TRIES)
+    tests = f"AZC_N=7 python -m pytest {file} -c {os.devnull} -p timeout"
+    slices = program("one", COUNTS), program("two", "1 / 0"), Slice("it", "", 1, tests)
+    found = run(tmp_path / "logs", *slices)
+    assert verdicts(found) == {"one": "passed", "two": "failed", "it": "failed"}
+    assert not results.succeeded(found)
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(found))
+    if importlib.util.find_spec("matplotlib") is None:
+        pytest.skip("needs matplotlib")
+    # (matplotlib keeps fonts and a thread.)
+    command = [sys.executable, "-m", "proof", "page", str(path), str(tmp_path)]
+    subprocess.run(command, cwd=TESTS, check=True)
+    text = (tmp_path / "proof.md").read_text()
+    for line in (
+        "| kills | 5 |  |",
+        "| bytes <moved> | 200 GB |  |",
+        "| gap | 12.2 ms | at most |",
+        r"* pipe \| size: as \*this\* one",
+        "* left out, 1: no root",
+        "![Age](proof-age.png)",
+        "::test_bad`",
+        "::test_long`",
+        "| [it](#it) | **failed** | 3 | 1 |",
+        "| wrong bytes | 1 | 0 B compared |",
+        "| leaks | 0 | 0 looks for leaks |",
+        "| hangs | 1 | 6 tests and programs with a limit |",
+    ):
+        assert line in text
+    assert text.count("as \\*this") == 1
+    assert (tmp_path / "proof-age.png").stat().st_size > 5000
+    again = json.loads((tmp_path / "proof.json").read_text())
+    assert page.render(again) == text
 
 
 @pytest.mark.slow
@@ -109,19 +131,19 @@ def test_two_beside_each_other_then_those_alone(tmp_path: Path) -> None:
     text = f"""
 import time
 book = open({str(book)!r}, 'a+', buffering=1)
-def wait_for_another():
-    for _ in range(1000):
-        book.seek(0)
-        if book.read().count('+') > 1:
-            break
-        time.sleep(0.01)
+print('NAME+', file=book)
+for _ in range(1000):
+    book.seek(0)
+    if book.read().count('+') > 1:
+        break
+    time.sleep(0.01)
+time.sleep(0.2)
+print('NAME-', file=book)
 """
-    names = [("a", False), ("alone", True), ("b", False), ("c", False)]
     slices = [
-        program(name, f"{text}print('{name}+', file=book); wait_for_another()\n"
-                      f"time.sleep(0.2); print('{name}-', file=book)", alone=alone)
-        for name, alone in names
-    ]  # fmt: skip
+        program(name, text.replace("NAME", name), alone=name == "alone")
+        for name in ("a", "alone", "b", "c")
+    ]
     found = run(tmp_path / "logs", *slices)
     assert set(verdicts(found).values()) == {"passed"}
     at_once, most = 0, 0
@@ -153,8 +175,8 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
 def test_ctrl_c_ends_all(tmp_path: Path) -> None:
     with start(tmp_path, "races", "contract") as process:
         assert process.stdout is not None
-        begun = [process.stdout.readline().split()[:2] for _ in range(2)]
-        assert begun == [["races", "runs"], ["contract", "runs"]]
+        begun = [process.stdout.readline().split()[:2] for _ in range(3)]
+        assert begun[1:] == [["races", "runs"], ["contract", "runs"]]
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate()
     assert process.returncode == 130, said
@@ -175,33 +197,29 @@ def test_unknown_slice_is_refused(tmp_path: Path) -> None:
 def schedule(slices: Sequence[Slice]) -> float:
     """Minutes from the first to the last, as they are meant."""
     lanes = [0.0] * SIDE_BY_SIDE
-    for each in Runs(slices, Path(), 0).all:
-        if each.slice.alone:
-            lanes = [max(lanes) + each.slice.minutes] * SIDE_BY_SIDE
+    for each in in_order(slices):
+        if each.alone:
+            lanes = [max(lanes) + each.minutes] * SIDE_BY_SIDE
         else:
-            lanes[lanes.index(min(lanes))] += each.slice.minutes
+            lanes[lanes.index(min(lanes))] += each.minutes
     return max(lanes)
 
 
 def test_all_slices_fit_into_the_time() -> None:
-    assert schedule(table.SLICES) <= table.MOST
+    assert schedule(SLICES) <= MOST
 
 
-def test_slices_have_names_of_their_own_and_files_that_exist() -> None:
-    names = [each.name for each in table.SLICES]
+def test_slices_have_names_of_their_own_and_what_they_run_exists() -> None:
+    names = [each.name for each in SLICES]
     assert len(set(names)) == len(names)
     assert not [name for name in names if not name.replace("-", "").isalnum()]
-    for each in table.SLICES:
-        assert bool(each.tests) != bool(each.program), each.name
-        files = [word for word in each.tests if word.endswith(".py")]
-        assert [file for file in files if not (TESTS / file).exists()] == []
-
-
-def test_numbers_are_read_by_a_test() -> None:
     text = "".join(path.read_text() for path in TESTS.rglob("*.py"))
-    wanted = {name for each in table.SLICES for name in each.numbers}
-    unread = [name for name in wanted if f'environ.get("{name}"' not in text]
-    assert unread == []
+    for each in SLICES:
+        numbers, words = each.parsed()
+        files = [word for word in words if word.endswith(".py")]
+        assert [file for file in files if not (TESTS / file).exists()] == []
+        unread = [name for name in numbers if f'environ.get("{name}"' not in text]
+        assert unread == [], "no test reads these"
 
 
 # ---- the page -----------------------------------------------------------------------
@@ -231,51 +249,12 @@ def test_page_remembers_whole_runs(tmp_path: Path) -> None:
 def test_pictures_are_drawn_from_its_results() -> None:
     image = pytest.importorskip("PIL.Image")
     wanted = {
-        plots.file_name(name): plots.digest(plot)
+        page.file_name(name): page.digest(plot)
         for each in kept()["slices"]
-        for name, plot in plots.plots(each["figures"]).items()
+        for name, plot in page.plots(each).items()
     }
     there = {}
     for path in page.PAGES.glob("proof-*.png"):
         with image.open(path) as picture:
-            there[path.name] = picture.info[plots.TEXT]
+            there[path.name] = picture.info[page.TEXT]
     assert there == wanted
-
-
-@pytest.mark.slow
-def test_page_can_be_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if importlib.util.find_spec("matplotlib") is None:
-        pytest.skip("needs matplotlib")
-    log = tmp_path / FIGURES
-    monkeypatch.setenv(figures.VARIABLE, str(log))
-    figures.count("bytes <moved>", 200e9, "B")
-    figures.worst("gap", 12.25, "ms")
-    figures.remark("pipe | size", "as *this* one")
-    figures.curve("Age: p50", [(1, 2), (10, 3)], "viewers", "ms", log=True)
-    only = {
-        **{"name": "it", "shows": "All.", "command": "python x", "alone": False},
-        **{"verdict": "passed", "minutes": 1.5, "tests": 3, "failed": []},
-        "skipped": [{"why": "no root", "tests": 2}],
-        "figures": results.figures(log),
-    }
-    found = {"machine": {"date": "today"}, "minutes": 2.0, "slices": [only]}
-    file = tmp_path / "results.json"
-    file.write_text(json.dumps({**found, "zeros": [results.zero("leaks", [only])]}))
-    # (matplotlib keeps fonts and a thread.)
-    command = [sys.executable, "-m", "proof", "page", str(file), str(tmp_path)]
-    subprocess.run(command, cwd=TESTS, check=True)
-    text = (tmp_path / "proof.md").read_text()
-    for line in (
-        "| bytes <moved> | 200 GB |  |",
-        "| gap | 12.2 ms | at most |",
-        r"* pipe \| size: as \*this\* one",
-        "* left out, 2: no root",
-        "![Age](proof-age.png)",
-        "| leaks | 0 | 0 looks for leaks |",
-    ):
-        assert line in text
-    assert (tmp_path / "proof-age.png").stat().st_size > 5000
-    again = json.loads((tmp_path / "proof.json").read_text())
-    assert page.render(again) == text

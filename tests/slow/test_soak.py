@@ -11,8 +11,8 @@ import pytest
 import sabotage
 import trees
 from links import linux_only
-from proof.slices import TESTS
-from soak.judging import Sample, grown
+from proof.table import TESTS
+from soak.samples import Sample, grown
 from soak.ways import SHARES, shared_out
 
 from aiozerocopy._core.binding import PORTABLE
@@ -30,16 +30,11 @@ def soak(
     cwd: Path, seconds: int, environment: dict[str, str] | None = None
 ) -> tuple[int, str]:
     """Its exit status, and what it said."""
+    command = [sys.executable, "-m", "soak", "--seconds", str(seconds)]
     done = subprocess.run(
-        [sys.executable, "-m", "soak", "--seconds", str(seconds)],
-        cwd=cwd,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
+        command, cwd=cwd, env=environment, capture_output=True, text=True, check=False
     )
-    return done.returncode, done.stdout
+    return done.returncode, done.stdout + done.stderr
 
 
 @pytest.mark.slow
@@ -77,36 +72,28 @@ def test_fault_is_found(tree: Path, fault: str, seen: str) -> None:
     assert re.search(seen, said), said[-2000:]
 
 
-# ---- judging ------------------------------------------------------------------------
-
-
-def samples(
-    memory: float = 0, used: float = 0, fds: float = 0, threads: float = 0
-) -> list[Sample]:
+def samples(**grows: float) -> list[Sample]:
     """Minutes in which these are added each second, and a noise."""
+    begin = {"memory": 500e6, "used": 150e6, "fds": 200, "threads": 40}
     return [
         {
-            "memory": 500e6 + memory * second + 1e6 * (second % 7),
-            "used": 150e6 + used * second + 1e6 * (second % 5),
-            "fds": 200 + fds * second + second % 5,
-            "threads": 40 + threads * second + second % 3,
+            what: value * (1 + second % 7 / 500) + grows.get(what, 0) * second
+            for what, value in begin.items()
         }
         for second in range(200)
     ]
 
 
-def test_what_is_flat_has_not_grown() -> None:
+def test_what_grows_is_named() -> None:
     assert grown(samples()) == []
-
-
-@pytest.mark.parametrize(
-    "what",
-    [{"memory": 2e6}, {"used": 1e6}, {"fds": 1}, {"threads": 1}],
-    ids=lambda what: next(iter(what)),
-)
-def test_what_grows_is_named(what: dict[str, float]) -> None:
-    found = grown(samples(**what))
-    assert [line.split()[0] for line in found] == [*what]
+    for what, each_second in {
+        "memory": 2e6,
+        "used": 1e6,
+        "fds": 1,
+        "threads": 1,
+    }.items():
+        found = grown(samples(**{what: each_second}))
+        assert [line.split()[0] for line in found] == [what]
 
 
 def test_every_way_has_its_share() -> None:

@@ -8,8 +8,7 @@ messages    what is sent, and who checks what has arrived
 ways        a stream, and how its other end gets to the receiver
 sender      the process that sends
 receiver    the process that receives
-samples     memory, fds, threads and the event loop's beats, each second
-judging     what must hold of these
+samples     memory, fds, threads and beats each second, which must not grow
 """
 
 import sys

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import figures
 
-from . import judging
+from .samples import Sample, grown
 
 SENDERS = ("asyncio", "uvloop")
 RECEIVERS = ("plain", "ours")
@@ -25,10 +25,14 @@ PATIENCE = 90.0  # seconds for all to end after the last second
 IDLE = 0.15
 SETTLES = 30.0
 POINTS = 200  # of a curve
-
-
-class Ended(Exception):
-    """A process could not go on."""
+CURVES = (
+    ("private memory", "memory", "MB", 1e-6),
+    ("memory that is in use", "used", "MB", 1e-6),
+    ("open files", "fds", "fds", 1),
+    ("threads", "threads", "threads", 1),
+    ("bytes", "bytes", "GB", 1e-9),
+    ("latest beat in a second", "late", "ms", 1000),
+)
 
 
 @dataclass
@@ -37,7 +41,7 @@ class Child:
 
     name: str
     process: asyncio.subprocess.Process
-    samples: list[judging.Sample] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
     end: dict[str, int] = field(default_factory=dict)
     wrong: str = ""
 
@@ -50,7 +54,7 @@ class Child:
             self.end = said.get("end", self.end)
             self.wrong = said.get("wrong", self.wrong)
         if status := await self.process.wait():
-            raise Ended(f"{self.name} ended with status {status}")
+            raise RuntimeError(f"{self.name} ended with status {status}")
 
     def seconds(self) -> float:
         """Of a processor that it has used so far."""
@@ -58,14 +62,23 @@ class Child:
             parts = file.read().rpartition(")")[2].split()
         return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
 
+    def draw(self) -> None:
+        step = -(-len(self.samples) // POINTS) or 1
+        for plot, what, unit, scale in CURVES:
+            points = [
+                (it["at"] - self.samples[0]["at"], scale * it[what])
+                for it in self.samples[::step]
+            ]
+            figures.curve(f"Soak, {plot}: {self.name}", points, "s", unit, log=False)
+
 
 async def start(name: str, words: list[str], ends: list[socket.socket]) -> Child:
+    fds = [end.fileno() for end in ends]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", f"soak.{words[0]}", *words[1:]),
-        *(str(end.fileno()) for end in ends),
+        *(sys.executable, "-m", f"soak.{words[0]}", *words[1:], *map(str, fds)),
         cwd=Path(__file__).parents[1],
         stdout=asyncio.subprocess.PIPE,
-        pass_fds=[end.fileno() for end in ends],
+        pass_fds=fds,
     )
     for end in ends:
         end.close()
@@ -82,7 +95,7 @@ class Soak:
         self.looks = self.busy = 0
 
     async def run(self) -> None:
-        began = time.time()
+        began, options = time.time(), self.options
         pairs = {
             (s, r): socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             for s in SENDERS
@@ -93,17 +106,15 @@ class Soak:
                 ends = [pairs[s, r][1] for s in SENDERS]
                 self.children.append(await start(r, ["receiver", r], ends))
             for n, s in enumerate(SENDERS):
-                words = ["sender", s, str(n), str(self.options.streams // 2)]
-                words += [str(self.options.seconds), str(self.options.seed)]
+                numbers = (n, options.streams // 2, options.seconds, options.seed)
                 ends = [pairs[s, r][0] for r in RECEIVERS]
+                words = ["sender", s, *map(str, numbers)]
                 self.children.append(await start(s, words, ends))
             await self.watch()
         finally:
+            self.signal(SENDERS + RECEIVERS, signal.SIGKILL)
             for child in self.children:
-                if child.process.returncode is None:
-                    child.process.send_signal(signal.SIGCONT)
-                    child.process.kill()
-                    await child.process.wait()
+                await child.process.wait()
         self.judge(began)
 
     async def watch(self) -> None:
@@ -127,6 +138,11 @@ class Soak:
                 task.cancel()
             await asyncio.gather(stalls, *listening, return_exceptions=True)
 
+    def signal(self, names: tuple[str, ...], number: signal.Signals) -> None:
+        for child in self.children:
+            if child.name in names and child.process.returncode is None:
+                child.process.send_signal(number)
+
     # -- busy loops -----------------------------------------------------------------
 
     async def stalls(self) -> None:
@@ -142,11 +158,6 @@ class Soak:
             self.looks += len(SENDERS)
             self.busy += len(busy)
             self.found += [f"busy loop: {name} while nobody receives" for name in busy]
-
-    def signal(self, names: tuple[str, ...], number: signal.Signals) -> None:
-        for child in self.children:
-            if child.name in names and child.process.returncode is None:
-                child.process.send_signal(number)
 
     async def settle(self) -> list[str]:
         """Who does not come to rest."""
@@ -164,16 +175,14 @@ class Soak:
 
     def judge(self, began: float) -> None:
         seconds, over = time.time() - began, began + self.options.seconds
-        by_name = {child.name: child for child in self.children}
         for child in self.children:
             if child.wrong:
                 self.found.append(f"wrong bytes: {child.name}: {child.wrong}")
             # (While the last ones end there is less of everything.)
             busy = [sample for sample in child.samples if sample["at"] < over]
-            grown = judging.grown(busy) if not self.found else []
-            self.found += [f"{child.name}: {line}" for line in grown]
-        senders = [by_name[name] for name in SENDERS]
-        receivers = [by_name[name] for name in RECEIVERS]
+            lines = grown(busy) if not self.found else []
+            self.found += [f"{child.name}: {line}" for line in lines]
+        receivers, senders = self.children[:2], self.children[2:]
 
         def total(children: list[Child], what: str) -> int:
             return sum(child.end.get(what, 0) for child in children)
@@ -190,28 +199,11 @@ class Soak:
         for child in senders:
             late = max((sample["late"] for sample in child.samples), default=0.0)
             figures.worst(f"a late beat of {child.name}", 1000 * late, "ms")
-        self.draw()
+        for child in self.children:
+            child.draw()
         print(f"{arrived / 1e9:.1f} GB in {seconds:.0f} s, and compared")
         if arrived < self.options.gigabytes * 1e9:
             self.found.append(f"only {arrived / 1e9:.1f} GB came")
-
-    def draw(self) -> None:
-        for child in self.children:
-            first = child.samples[0]["at"] if child.samples else 0.0
-            step = -(-len(child.samples) // POINTS) or 1
-            kept = child.samples[::step]
-            for plot, what, unit, scale in (
-                ("Soak, private memory", "memory", "MB", 1e-6),
-                ("Soak, memory that is in use", "used", "MB", 1e-6),
-                ("Soak, open files", "fds", "fds", 1),
-                ("Soak, threads", "threads", "threads", 1),
-                ("Soak, bytes", "bytes", "GB", 1e-9),
-                ("Soak, latest beat in a second", "late", "ms", 1000),
-            ):
-                if what == "late" and child.name == "plain":
-                    continue  # it has no event loop
-                points = [(s["at"] - first, scale * s[what]) for s in kept]
-                figures.curve(f"{plot}: {child.name}", points, "s", unit, log=False)
 
 
 def main() -> int:

@@ -10,14 +10,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
 import signal
 import socket
 import stat
 import sys
-import time
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import anyio
@@ -25,14 +22,18 @@ import sabotage
 
 import aiozerocopy as azc
 
-from .messages import Verifier, Wrong
-from .samples import EVERY, Beats, sample, sampling
+from .messages import Verifier
+from .samples import sampling
 
 ROOM = 1 << 20  # bytes of a read, at most
 # What one stream or another is read with: who takes little at a time leaves the rest
 # where it is, for a sender to show whether it believes that it has been read.
 SIZES = (5000, 40_000, 256 << 10, ROOM)
 NOTE = 4096  # bytes of what a sender says
+
+
+class Wrong(Exception):
+    """Something arrived that was not sent, or not in its place."""
 
 
 @dataclass
@@ -57,186 +58,133 @@ class Incoming:
     def is_to_leave(self) -> bool:
         return self.dies is not None and self.received >= self.dies
 
-    def judge(self) -> None:
-        """Both ends are known."""
-        whole = self.verifier.ended
-        if self.ended == "left" or self.fate == "aborted":
-            return
-        if self.fate == "closed" and not whole:
-            raise Wrong(f"{self}: it was closed, but the rest of it has not come")
-        if self.fate == "broken":
-            raise Wrong(f"{self}: broken over there, but read to its end here")
 
+class Receiver:
+    """All streams that are open, and what has come through those before.
 
-class Desk:
-    """All streams that are open, and what has come through those before."""
+    ``plain`` reads by system calls, with a memory that all share while nobody else
+    runs; otherwise each stream is one of ours.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, *, plain: bool) -> None:
+        self.plain = memoryview(bytearray(ROOM)) if plain else None
         self.open: dict[int, Incoming] = {}
         self.counts = dict.fromkeys(("bytes", "messages", "missing", "left"), 0)
 
-    def note(self, fact: dict[str, Any]) -> Incoming | None:
-        """A new stream, or else the fate of one."""
-        if "way" in fact:
-            number = fact["id"]
-            new = Incoming(Verifier(number), fact["way"], fact["dies"])
-            self.open[number] = new
-            return new
-        one = self.open[fact["id"]]
-        one.fate = fact["fate"]
-        self._close(one)
-        return None
-
-    def feed(self, one: Incoming, piece: memoryview) -> None:
-        self.counts["bytes"] += len(piece)
-        try:
-            one.verifier.feed(piece)
-        except Wrong as wrong:
-            raise Wrong(f"{one.way}: {wrong}") from None
-
-    def end(self, one: Incoming, how: str) -> None:
-        one.ended = how
-        self.counts["left"] += how == "left"
-        self._close(one)
-
-    def tell(self) -> None:
-        """What is still open, for who wonders why this does not end."""
-        for one in self.open.values():
-            print(f"receiver: {one}, {vars(one.verifier)}", file=sys.stderr)
-
-    def _close(self, one: Incoming) -> None:
-        if one.ended and one.fate:
-            del self.open[one.verifier.stream]
-            self.counts["messages"] += one.verifier.messages
-            self.counts["missing"] += one.verifier.missing
-            one.judge()
-
-
-def heard(sock: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """What a sender said, and the fd that came with it; None at the end."""
-    note, fds, _, _ = socket.recv_fds(sock, NOTE, 1)
-    return (json.loads(note) if note else None), fds
-
-
-# ---- with plain reads ---------------------------------------------------------------
-
-
-class Plain:
-    """One thread that reads what is ready."""
-
-    def __init__(self, desk: Desk, notices: list[socket.socket]) -> None:
-        self.desk = desk
-        self.memory = memoryview(bytearray(ROOM))
-        self.selector = selectors.DefaultSelector()
-        self.talking = len(notices)
-        for sock in notices:
-            self.selector.register(sock, selectors.EVENT_READ, partial(self.hear, sock))
-
-    def run(self) -> None:
-        told = time.monotonic()
-        while self.talking or self.desk.open:
-            for key, _ in self.selector.select(EVERY):
-                key.data()
-            if time.monotonic() - told >= EVERY:
-                told = time.monotonic()
-                print(sample(self.desk.counts), flush=True)
-
-    def hear(self, sock: socket.socket) -> None:
-        fact, fds = heard(sock)
-        if fact is None:
-            self.talking -= 1
-            self.selector.unregister(sock)
-            return
-        one = self.desk.note(fact)
-        if one is not None:
-            os.set_blocking(fds[0], False)
-            read = partial(self.read, fds[0], one)
-            self.selector.register(fds[0], selectors.EVENT_READ, read)
-
-    def read(self, fd: int, one: Incoming) -> None:
-        try:
-            n = os.readv(fd, [self.memory[: one.room()]]) if not one.is_to_leave else 0
-        except BlockingIOError:
-            return
-        except ConnectionResetError:
-            n = 0
-        if n:
-            self.desk.feed(one, self.memory[:n])
-        else:
-            self.selector.unregister(fd)
-            os.close(fd)
-            self.desk.end(one, "left" if one.is_to_leave else "end")
-
-
-# ---- with our streams ---------------------------------------------------------------
-
-
-class Ours:
-    """A task for each stream, with a memory that all share while nobody else runs."""
-
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
-
     async def run(self, notices: list[socket.socket]) -> None:
-        beats = Beats()
         async with anyio.create_task_group() as helpers:
-            helpers.start_soon(beats.run)
-            helpers.start_soon(sampling, self.desk.counts, beats)
+            helpers.start_soon(sampling, self.counts)
             async with anyio.create_task_group() as tasks:
                 for sock in notices:
                     tasks.start_soon(self.hear, sock, tasks)
             helpers.cancel_scope.cancel()
 
     async def hear(self, sock: socket.socket, tasks: anyio.abc.TaskGroup) -> None:
+        """Of new streams, and how others ended over there, until the sender ends."""
         while True:
             await anyio.wait_readable(sock)
-            fact, fds = heard(sock)
-            if fact is None:
+            note, fds, _, _ = socket.recv_fds(sock, NOTE, 1)
+            if not note:
                 return
-            one = self.desk.note(fact)
-            if one is not None and one.way == "ring":
-                tasks.start_soon(self.records, one, fact["path"])
-            elif one is not None:
-                tasks.start_soon(self.read, one, fds[0])
+            fact: dict[str, Any] = json.loads(note)
+            number = fact["id"]
+            if "fate" in fact:
+                self.open[number].fate = fact["fate"]
+                self.judge(self.open[number])
+                continue
+            one = Incoming(Verifier(number), fact["way"], fact["dies"])
+            self.open[number] = one
+            tasks.start_soon(self.receive, one, fact.get("path"), fds[0] if fds else -1)
 
-    async def read(self, one: Incoming, fd: int) -> None:
+    async def receive(self, one: Incoming, path: str | None, fd: int) -> None:
+        errors = (anyio.EndOfStream, azc.StreamBroken, ConnectionResetError)
+        with contextlib.suppress(*errors):
+            if path is not None:
+                await self.records(one, path)
+            elif self.plain is not None:
+                await self.read(one, fd, self.plain)
+            else:
+                await self.stream(one, fd)
+        one.ended = "left" if one.is_to_leave else "end"
+        self.counts["left"] += one.is_to_leave
+        self.judge(one)
+
+    async def read(self, one: Incoming, fd: int, memory: memoryview) -> None:
+        os.set_blocking(fd, False)
+        try:
+            while not one.is_to_leave:
+                try:
+                    n = os.readv(fd, [memory[: one.room()]])
+                except BlockingIOError:
+                    await anyio.wait_readable(fd)
+                    continue
+                if not n:
+                    return
+                self.feed(one, memory[:n])
+                await anyio.lowlevel.checkpoint()
+        finally:
+            os.close(fd)
+
+    async def stream(self, one: Incoming, fd: int) -> None:
         is_socket = stat.S_ISSOCK(os.fstat(fd).st_mode)
         opener = azc.wrap_socket if is_socket else azc.open_reader
         memory = memoryview(bytearray(one.room()))
         stream: azc.ReceiveStream = opener(fd)
-        with contextlib.suppress(anyio.EndOfStream, azc.StreamBroken):
+        try:
             while not one.is_to_leave:
                 n = await stream.receive_into(memory[: one.room()])
-                self.desk.feed(one, memory[:n])
-        stream.abort()
-        self.desk.end(one, "left" if one.is_to_leave else "end")
+                self.feed(one, memory[:n])
+        finally:
+            stream.abort()
 
     async def records(self, one: Incoming, path: str) -> None:
         ring = await azc.shm.connect_ring(path, sends=False, timeout=60)
-        with contextlib.suppress(anyio.EndOfStream, azc.StreamBroken):
+        try:
             while not one.is_to_leave:
                 async with await ring.receive() as record:
-                    self.desk.feed(one, memoryview(record.view))
-        ring.abort()
-        self.desk.end(one, "left" if one.is_to_leave else "end")
+                    self.feed(one, memoryview(record.view))
+        finally:
+            ring.abort()
+
+    def feed(self, one: Incoming, piece: memoryview) -> None:
+        self.counts["bytes"] += len(piece)
+        try:
+            one.verifier.feed(piece)
+        except AssertionError as error:
+            raise Wrong(f"{one.way} {one.verifier.stream}: {error}") from None
+
+    def judge(self, one: Incoming) -> None:
+        """Whether the end was right, if both are known."""
+        if not (one.ended and one.fate):
+            return
+        del self.open[one.verifier.stream]
+        self.counts["messages"] += one.verifier.messages
+        self.counts["missing"] += one.verifier.missing
+        if one.ended == "end" and one.fate == "closed" and not one.verifier.ended:
+            raise Wrong(f"{one}: it was closed, but the rest of it has not come")
+        if one.ended == "end" and one.fate == "broken":
+            raise Wrong(f"{one}: broken over there, but read to its end here")
+
+    def tell(self) -> None:
+        """What is still open, for who wonders why this does not end."""
+        for one in self.open.values():
+            print(f"receiver: {one}, {vars(one.verifier)}", file=sys.stderr)
 
 
 def main(how: str, numbers: list[str]) -> int:
     sabotage.apply(os.environ.get(sabotage.VARIABLE, ""))
-    desk = Desk()
-    signal.signal(signal.SIGUSR1, lambda *_: desk.tell())
+    receiver = Receiver(plain=how == "plain")
+    signal.signal(signal.SIGUSR1, lambda *_: receiver.tell())
     notices = [socket.socket(fileno=int(number)) for number in numbers]
     try:
-        if how == "plain":
-            Plain(desk, notices).run()
-        else:
-            anyio.run(Ours(desk).run, notices, backend_options={"use_uvloop": True})
+        options = {"use_uvloop": how == "ours"}
+        anyio.run(receiver.run, notices, backend_options=options)
     except Exception as error:  # (Wrong, or a group with one)
         if "Wrong(" not in repr(error):
             raise
         print(json.dumps({"wrong": repr(error)}), flush=True)
         return 1
-    print(json.dumps({"end": desk.counts}), flush=True)
+    print(json.dumps({"end": receiver.counts}), flush=True)
     return 0
 
 

@@ -1,4 +1,7 @@
-"""What a process has and does, each second: memory, fds, threads, the loop's beats."""
+"""What a process has and does, each second: memory, fds, threads, the loop's beats.
+
+After a warm-up none of it may grow.
+"""
 
 from __future__ import annotations
 
@@ -6,56 +9,73 @@ import ctypes
 import json
 import os
 import time
+from statistics import median
 from typing import TYPE_CHECKING
 
 import anyio
 from own_threads import thread_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+Sample = dict[str, float]
 
 BEAT = 0.01  # seconds
 EVERY = 1.0
+# By how much the last quarter's median may be above the second quarter's: a share of
+# it, and so much more.  (Streams come and go, and messages that were cancelled are
+# copied for a while.)
+MAY_GROW = {
+    "memory": (0.1, 64 << 20),  # (with what the allocator keeps between two pieces)
+    "used": (0.05, 24 << 20),
+    "fds": (0.05, 24),
+    "threads": (0.1, 8),
+}
+# Samples: a run of some seconds is over before all streams have begun, and on a busy
+# machine that is no fault.  It shows the bytes alone.
+LEAST = 100
 
 
-class Beats:
-    """A task that wants to run every 10 ms, and how late it was at most."""
-
-    def __init__(self) -> None:
-        self._latest = 0.0
-
-    async def run(self) -> None:
-        while True:
-            began = time.monotonic()
-            await anyio.sleep(BEAT)
-            self._latest = max(self._latest, time.monotonic() - began - BEAT)
-
-    def latest(self) -> float:
-        """Seconds, since this was asked for the last time."""
-        latest, self._latest = self._latest, 0.0
-        return latest
+def grown(samples: Sequence[Sample]) -> list[str]:
+    """What has grown, in words."""
+    found = []
+    quarter = len(samples) // 4
+    for what, (share, more) in MAY_GROW.items() if len(samples) >= LEAST else ():
+        values = [sample[what] for sample in samples]
+        growth = median(values[-quarter:]) - median(values[quarter : 2 * quarter])
+        allowed = share * median(values) + more
+        if growth > allowed:
+            found.append(f"{what} grew by {growth:,.0f}, {allowed:,.0f} at most")
+    return found
 
 
-def sample(counts: Mapping[str, int], late: float = 0.0) -> str:
-    """A line for the one who watches."""
-    now = {
-        "at": time.time(),
-        "memory": private(),
-        "used": used(),
-        "fds": len(os.listdir("/proc/self/fd")) - 1,
-        "threads": len(thread_ids()),
-        "late": late,
-        "bytes": counts["bytes"],
-    }
-    return json.dumps({"sample": now})
+async def sampling(counts: Mapping[str, int]) -> None:
+    """Print a sample each second, and by how much a beat was late at most meanwhile."""
+    late, said = 0.0, time.monotonic()
+    while True:
+        began = time.monotonic()
+        await anyio.sleep(BEAT)
+        late = max(late, time.monotonic() - began - BEAT)
+        if time.monotonic() - said >= EVERY:
+            now = {
+                "at": time.time(),
+                "memory": private(),
+                "used": used(),
+                "fds": len(os.listdir("/proc/self/fd")) - 1,
+                "threads": len(thread_ids()),
+                "late": late,
+                "bytes": counts["bytes"],
+            }
+            print(json.dumps({"sample": now}), flush=True)
+            late, said = 0.0, time.monotonic()
 
 
 def private() -> int:
     """Bytes of memory that no other process shares."""
     with open("/proc/self/smaps_rollup") as file:
-        fields = dict(line.split(":", 1) for line in file if ":" in line)
-    parts = (fields["Private_Clean"], fields["Private_Dirty"])
-    return sum(int(part.split()[0]) << 10 for part in parts)
+        lines = [line.split() for line in file]
+    parts = ("Private_Clean:", "Private_Dirty:")
+    return sum(int(line[1]) << 10 for line in lines if line[0] in parts)
 
 
 class _Allocator(ctypes.Structure):
@@ -76,9 +96,3 @@ def used() -> int:
     mallinfo.restype = _Allocator
     now = mallinfo()
     return int(now.uordblks + now.hblkhd)
-
-
-async def sampling(counts: Mapping[str, int], beats: Beats) -> None:
-    while True:
-        await anyio.sleep(EVERY)
-        print(sample(counts, beats.latest()), flush=True)

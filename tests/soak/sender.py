@@ -1,14 +1,15 @@
 """The process that sends: so many streams at once, each followed by another one.
 
-A life is one stream from its opening to its end.  It ends by a clean close, by an abort
-in the middle of a message, or by its reader, who may leave at any byte.  What a buffer
-held is overwritten as soon as it is ours again.
+A stream ends by a clean close, by an abort in the middle of a message, or by its
+reader, who may leave at any byte.  What a buffer held is overwritten as soon as it is
+ours again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -17,6 +18,7 @@ import socket
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ import aiozerocopy as azc
 
 from . import ways
 from .messages import HEADER, LAST, PIECE, seed_of, write
-from .samples import Beats, sampling
+from .samples import sampling
 
 SMALL, MIDDLE = 65537, 1 << 20
 HUGE = {8 << 20: 3, 64 << 20: 1}  # bytes of a message: buffers for all streams
@@ -69,106 +71,84 @@ class Office:
     """What all streams of the process share: big buffers, counters, the way to R."""
 
     def __init__(
-        self, number: int, receivers: list[socket.socket], folder: Path
+        self, number: int, receivers: list[socket.socket], folder: Path, until: float
     ) -> None:
-        self.number = number
-        self.folder = folder
-        self.receivers = receivers
+        self.folder, self.receivers, self.until = folder, receivers, until
+        self.ids = itertools.count(2 + number, 2)
         self.counts = dict.fromkeys(
             ("bytes", "messages", "streams", "cancels", "broken", "aborts"), 0
         )
         self.threads = anyio.CapacityLimiter(THREADS)
-        self._gates = [anyio.Lock() for _ in receivers]
-        self._ids = 0
-        self._big: dict[int, asyncio.Queue[memoryview]] = {}
+        self.gates = [anyio.Lock() for _ in receivers]
+        self.big: dict[int, asyncio.Queue[memoryview]] = {}
         for nbytes, many in HUGE.items():
-            self._big[nbytes] = asyncio.Queue()
+            self.big[nbytes] = asyncio.Queue()
             for _ in range(many):
-                self._big[nbytes].put_nowait(room(nbytes))
+                self.big[nbytes].put_nowait(room(nbytes))
 
-    def new_id(self) -> int:
-        self._ids += 1
-        return 2 * self._ids + self.number
-
-    def big(self, nbytes: int) -> asyncio.Queue[memoryview]:
-        return self._big[nbytes]
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self.until
 
     async def tell(self, receiver: int, fd: int | None = None, **fact: Any) -> None:
         """(The receiver may be stopped for a while, and the socket full.)"""
-        sock = self.receivers[receiver]
-        async with self._gates[receiver]:
+        sock, fds = self.receivers[receiver], [] if fd is None else [fd]
+        async with self.gates[receiver]:
             await anyio.wait_writable(sock)
-            socket.send_fds(
-                sock, [json.dumps(fact).encode()], [] if fd is None else [fd]
-            )
+            socket.send_fds(sock, [json.dumps(fact).encode()], fds)
 
 
-class Place:
-    """One of the streams at a time, and its buffers."""
+class Sender:
+    """One stream after the other, and the buffers for them."""
 
     def __init__(self, office: Office, way: str, seed: int) -> None:
-        self.office = office
-        self.way = way
-        self.life: Life | None = None
+        self.office, self.way = office, way
         self.chance = random.Random(seed)
         self.small = [room(SMALL) for _ in range(IN_FLIGHT)]
-        lends = way == "lent"
-        self.middle = None if lends else room(MIDDLE)
-        self.pool = azc.FramePool(HEADER.size + MIDDLE, slots=2) if lends else None
+        self.middle = room(0 if way == "lent" else MIDDLE)
+        self.pool: azc.FramePool | None = None
+        if way == "lent":
+            self.pool = azc.FramePool(HEADER.size + MIDDLE, slots=2)
+        self.stream: Any = None
+        self.number = self.sequence = self.cancelled = self.sent = 0  # of the stream
 
-    async def live(self, until: float) -> None:
-        """One life after the other."""
-        while time.monotonic() < until:
-            doomed = self.chance.random() < 0.2
-            life = Life(self, doomed)
-            receiver = self.receiver()
-            after = self.chance.randint(0, BUDGET[1] // 4) if doomed else None
-            self.life = life
-            await life.run(receiver, after, until)
-        self.life = None
+    async def live(self) -> None:
+        while not self.office.is_over:
+            await self._life()
+        self.stream = None
 
-    def receiver(self) -> int:
-        """Which one: 0 only ever reads, 1 has our streams and rings."""
-        return {"lent": 0, "ring": 1}.get(self.way, self.chance.randint(0, 1))
-
-
-class Life:
-    """One stream, from its opening to its end."""
-
-    def __init__(self, place: Place, doomed: bool) -> None:
-        self.place, self.office, self.chance = place, place.office, place.chance
-        self.doomed = doomed
-        self.number = self.office.new_id()
+    async def _life(self) -> None:
+        """One stream, from its opening to its end."""
+        doomed = self.chance.random() < 0.2  # its reader leaves, behind so many bytes:
+        dies = self.chance.randint(0, BUDGET[1] // 4) if doomed else None
+        # The one that receives: 0 only ever reads, 1 has our streams and rings.
+        receiver = {"lent": 0, "ring": 1}.get(self.way, self.chance.randint(0, 1))
+        self.number = next(self.office.ids)
         self.sequence = self.cancelled = self.sent = 0
-        self.budget = int(BUDGET[0] * (BUDGET[1] / BUDGET[0]) ** self.chance.random())
-
-    async def run(self, receiver: int, after: int | None, until: float) -> None:
         self.office.counts["streams"] += 1
-        fact: dict[str, Any] = {"id": self.number, "way": self.place.way, "dies": after}
+        fact: dict[str, Any] = {"id": self.number, "way": self.way, "dies": dies}
         async with anyio.create_task_group() as tasks:
-            if self.place.way == "ring":
+            if self.way == "ring":
                 path = str(self.office.folder / f"ring{self.number}")
                 await self.office.tell(receiver, **fact, path=path)
-                ring = await azc.shm.listen_ring(path, ways.RING, sends=True)
-                self.stream: Any = ring
+                self.stream = await azc.shm.listen_ring(path, ways.RING, sends=True)
             else:
-                kind = self.place.way
-                if kind == "relay":
-                    kind = self.chance.choice([w for w in ways.KERNEL if w != "lent"])
-                end = ways.OPEN[kind](self.office.folder)
-                self.stream = end.stream
-                if self.place.way == "relay":
-                    relayed = ways.Relayed(end)
-                    self.stream = relayed.writer
-                    tasks.start_soon(relayed.run)
-                await self.office.tell(receiver, end.fd, **fact)
-                os.close(end.fd)
-            fate = await self._fate(until)
+                is_relay = self.way == "relay"
+                way = self.chance.choice(ways.RELAYED) if is_relay else self.way
+                self.stream, fd = ways.open_end(way, self.office.folder)
+                if is_relay:
+                    source, writer = azc.pipe()
+                    tasks.start_soon(ways.relay, source, self.stream)
+                    self.stream = writer
+                await self.office.tell(receiver, fd, **fact)
+                os.close(fd)
+            fate = await self._fate(doomed)
         await self.office.tell(receiver, id=self.number, fate=fate)
 
-    async def _fate(self, until: float) -> str:
+    async def _fate(self, doomed: bool) -> str:
+        budget = int(BUDGET[0] * (BUDGET[1] / BUDGET[0]) ** self.chance.random())
         try:
-            while self.sent < self.budget and time.monotonic() < until:
+            while self.sent < budget and not self.office.is_over:
                 await self._message()
             if self.chance.random() < 0.2:
                 return await self._abort()
@@ -176,7 +156,7 @@ class Life:
             await self.stream.aclose()
             return "closed"
         except (azc.StreamBroken, azc.StreamClosed):
-            if not self.doomed:
+            if not doomed:
                 raise
             self.office.counts["broken"] += 1
             self.stream.abort()
@@ -196,11 +176,17 @@ class Life:
             self.stream.abort()
         return "aborted"
 
+    def tell(self) -> None:
+        """What is still open, for who wonders why this does not end."""
+        if self.stream is not None:
+            stats = [getattr(it, "stats", None) for it in (self.stream, self.pool)]
+            print(f"sender: {self.way}, {vars(self)}, {stats}", file=sys.stderr)
+
     # -- messages -----------------------------------------------------------------
 
     async def _message(self) -> None:
         kind = self.chance.random()
-        is_ring = self.place.way == "ring"
+        is_ring = self.way == "ring"
         if kind < 0.15 and not is_ring:
             await self._put()
         elif kind < 0.25 and not is_ring:
@@ -210,7 +196,7 @@ class Life:
 
     def _size(self) -> int:
         nbytes = size(self.chance)
-        return nbytes % ways.LARGEST if self.place.way == "ring" else nbytes
+        return nbytes % ways.LARGEST if self.way == "ring" else nbytes
 
     def _head(self, view: memoryview, last: bool = False) -> int:
         """Write a header; return the seed of what follows it."""
@@ -237,19 +223,18 @@ class Life:
 
     async def _send(self, nbytes: int, last: bool = False) -> None:
         if nbytes in HUGE:
-            queue = self.office.big(nbytes)
+            queue = self.office.big[nbytes]
             buffer = await queue.get()
             try:
                 await self._send_from(buffer, nbytes, last)
             finally:
                 queue.put_nowait(buffer)
-        elif self.place.pool is not None:
-            async with await self.place.pool.acquire() as frame:
+        elif self.pool is not None:
+            async with await self.pool.acquire() as frame:
                 with frame.view as buffer:  # (an error's traceback may hold it)
                     await self._send_from(buffer, nbytes, last)
         else:
-            assert self.place.middle is not None
-            await self._send_from(self.place.middle, nbytes, last)
+            await self._send_from(self.middle, nbytes, last)
 
     async def _send_from(self, buffer: memoryview, nbytes: int, last: bool) -> None:
         view = buffer[: HEADER.size + nbytes]
@@ -274,7 +259,7 @@ class Life:
 
     async def _hand_over(self, view: memoryview) -> None:
         kind = self.chance.random()
-        if self.place.way == "ring" or kind < 0.8:
+        if self.way == "ring" or kind < 0.8:
             await self.stream.send(view)
         elif kind < 0.9:
             cut = self.chance.randint(0, len(view))
@@ -287,7 +272,7 @@ class Life:
     async def _put(self) -> None:
         """Some in flight; each buffer is overwritten when its ticket is done."""
         tickets = []
-        for buffer in self.place.small:
+        for buffer in self.small:
             view = self._fill(buffer, self.chance.choice((1, 4096, 65536, 65537)))
             tickets.append((await self.stream.put(view), view))
             self._count(1, len(view))
@@ -297,7 +282,7 @@ class Life:
 
     async def _send_many(self) -> None:
         sizes = self.chance.choices((0, 1, 100, 4095, 4096, 4097), k=8)
-        buffer, views = self.place.small[0], []
+        buffer, views = self.small[0], []
         for nbytes in sizes:
             views.append(self._fill(buffer, nbytes))
             buffer = buffer[HEADER.size + nbytes :]
@@ -317,35 +302,28 @@ class Life:
 # ---- the process --------------------------------------------------------------------
 
 
-def tell(places: list[Place]) -> None:
-    """What is still open, for who wonders why this does not end."""
-    for place in places:
-        if life := place.life:
-            print(f"sender: {place.way}, {vars(life)}", file=sys.stderr)
-            print(f"        {getattr(life.stream, 'stats', None)}", file=sys.stderr)
-            if place.pool:
-                print(f"        {place.pool.stats}", file=sys.stderr)
-
-
 async def run(number: int, streams: int, seconds: float, seed: int) -> None:
     receivers = [socket.socket(fileno=int(fd)) for fd in sys.argv[6:]]
     for sock in receivers:
         sock.setblocking(False)
     until = time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
-        office = Office(number, receivers, Path(folder))
-        beats = Beats()
+        office = Office(number, receivers, Path(folder), until)
+        senders = [
+            Sender(office, way, seed * 1_000_003 + number * 1009 + n)
+            for n, way in enumerate(ways.shared_out(streams))
+        ]
+
+        def tell(*_: object) -> None:
+            for sender in senders:
+                sender.tell()
+
+        signal.signal(signal.SIGUSR1, tell)
         async with anyio.create_task_group() as helpers:
-            helpers.start_soon(beats.run)
-            helpers.start_soon(sampling, office.counts, beats)
+            helpers.start_soon(sampling, office.counts)
             async with anyio.create_task_group() as tasks:
-                places = [
-                    Place(office, way, seed * 1_000_003 + number * 1009 + n)
-                    for n, way in enumerate(ways.shared_out(streams))
-                ]
-                signal.signal(signal.SIGUSR1, lambda *_: tell(places))
-                for place in places:
-                    tasks.start_soon(place.live, until)
+                for sender in senders:
+                    tasks.start_soon(sender.live)
             helpers.cancel_scope.cancel()
     print(json.dumps({"end": office.counts}), flush=True)
 
@@ -353,8 +331,5 @@ async def run(number: int, streams: int, seconds: float, seed: int) -> None:
 if __name__ == "__main__":
     loop, number, streams, seconds, seed = sys.argv[1:6]
     sabotage.apply(os.environ.get(sabotage.VARIABLE, ""))
-    options = {"use_uvloop": loop == "uvloop"}
-    anyio.run(
-        run, int(number), int(streams), float(seconds), int(seed),
-        backend_options=options,
-    )  # fmt: skip
+    work = partial(run, int(number), int(streams), float(seconds), int(seed))
+    anyio.run(work, backend_options={"use_uvloop": loop == "uvloop"})

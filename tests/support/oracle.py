@@ -91,7 +91,7 @@ class Checker:
     def _feed_payload(self, rest: memoryview) -> memoryview:
         n = min(len(rest), self._length - self._offset)
         if not is_payload(self._seed, self._offset, rest[:n]):
-            wanted = payload(self._seed, self._offset + n)[self._offset :]
+            wanted = payload(self._seed, n, self._offset)
             raise AssertionError(self._where(difference(rest[:n], wanted)))
         self._offset += n
         self._inside = self._offset < self._length

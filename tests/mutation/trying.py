@@ -1,0 +1,120 @@
+"""What both programs do: they choose mutants, try them, and say which survive.
+
+The exit status is 1 if a mutant survives that the list does not know, or if the list
+has one that does not exist any more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tomllib
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from enum import Enum
+
+TESTS = Path(__file__).parents[1]
+# What nothing notices, a file for each source: harmless with a reason, or open: it
+# survived when the list was made, and wants a better test or a reason.
+SURVIVORS = Path(__file__).parent / "survivors"
+SAME = 20261123  # the seed of a sample
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A file in which `old`, at this place, is `new`."""
+
+    file: str
+    line: int
+    code: str  # the line as it stands in the file
+    old: str
+    new: str
+    at: int
+
+    def __str__(self) -> str:
+        """How survivors/ names it: by its line's text, not by its number."""
+        old, new = (" ".join(text.split()) for text in (self.old, self.new))
+        return f"{self.file} | {self.code} | {old} -> {new}"
+
+    def applied(self, source: str) -> str:
+        return source[: self.at] + self.new + source[self.at + len(self.old) :]
+
+
+@dataclass(frozen=True)
+class Core:
+    """What is tried: a folder's files of which all survivors are listed."""
+
+    folder: Path
+    files: Sequence[str]
+    survivors: Path
+    mutants_of: Callable[[str, str], list[Mutant]]
+
+    def mutants(self, files: Sequence[str]) -> list[Mutant]:
+        texts = {name: (self.folder / name).read_text() for name in files}
+        return [it for name in files for it in self.mutants_of(name, texts[name])]
+
+    def listed(self, kind: str) -> set[str]:
+        """Survivors that are known: "harmless", with a reason, or "open", without."""
+        files = map(Path.read_text, self.survivors.glob("*.toml"))
+        groups = [group for it in files for group in tomllib.loads(it).get(kind, [])]
+        return {line for it in groups for line in it["mutants"].splitlines() if line}
+
+
+def parser(doc: str | None, core: Core) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("--sample", type=int, help="so many, always the same")
+    parser.add_argument("--files", default=",".join(core.files))
+    return parser
+
+
+def judged(
+    core: Core,
+    options: argparse.Namespace,
+    lives: Collection[Enum],
+    try_all: Callable[[list[Mutant], Callable[[Mutant, Enum], None]], object],
+) -> int:
+    """Have the chosen ones tried, and report; return the exit status."""
+    harmless = core.listed("harmless")
+    known = harmless | core.listed("open")
+    chosen = core.mutants(options.files.split(","))
+    if options.sample:
+        chosen = random.Random(SAME).sample(chosen, min(options.sample, len(chosen)))
+    verdicts: dict[Mutant, Enum] = {}
+    unknown = 0
+
+    def note(mutant: Mutant, verdict: Enum) -> None:
+        nonlocal unknown
+        verdicts[mutant] = verdict
+        if verdict in lives and str(mutant) not in known:
+            unknown += 1
+            print(f"{verdict.value}: {mutant}", flush=True)
+
+    try_all(chosen, note)
+    if len(verdicts) != len(chosen):
+        print("not all mutants were tried")
+        return 1
+    report(verdicts, lives, harmless)
+    stale = known.difference(map(str, core.mutants(core.files)))
+    for line in sorted(stale):
+        print(f"no such mutant any more: {line}")
+    return 1 if unknown or stale else 0
+
+
+def report(
+    verdicts: Mapping[Mutant, Enum], lives: Collection[Enum], harmless: set[str]
+) -> None:
+    """A row for each file, for whoever wants a score."""
+    columns = [*type(next(iter(lives)))]
+    print("file", "mutants", *(it.value for it in columns), "argued", sep=" | ")
+    for file in dict.fromkeys(mutant.file for mutant in verdicts):
+        ours = {it: verdict for it, verdict in verdicts.items() if it.file == file}
+        counts = collections.Counter(ours.values())
+        argued = [it for it, v in ours.items() if v in lives and str(it) in harmless]
+        numbers = [len(ours), *(counts[it] for it in columns), len(argued)]
+        print(file, *numbers, sep=" | ")
