@@ -286,7 +286,7 @@ def code(path: Path) -> str:
 
 
 def c_rows() -> list[list[str]]:
-    """The C files from the ground up, as the map has them: a header, a file, or both."""
+    """The C files from the ground up: a header, its file, or both in one row."""
     return [re.findall(r"`(\w+\.[ch])`", row[0]) for row in rows("C files")]
 
 
