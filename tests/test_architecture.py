@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+from functools import cache
 from importlib.util import resolve_name
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -114,6 +115,7 @@ def imports(source: str, path: Path, *, inside_functions: bool) -> set[str]:
     return found
 
 
+@cache
 def read(path: Path, *, inside_functions: bool = True) -> set[str]:
     return imports(path.read_text(), path, inside_functions=inside_functions)
 
@@ -145,6 +147,7 @@ def module_of(name: str) -> str:
     return below
 
 
+@cache
 def ours(path: Path) -> set[str]:
     """The modules of ours that the one at path names, also for types alone."""
     found = read(path) | read_types(path)
@@ -158,97 +161,93 @@ def test_every_room_has_its_place() -> None:
     assert set(CORE) == {path.stem for path in (PACKAGE / "_core").glob("[a-z]*.py")}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=module_name)
-def test_imports_go_one_way_between_rooms(path: Path) -> None:
-    room = room_of(module_name(path))
-    allowed = {"_azc", *ROOMS[: ROOMS.index(room) + 1]}
-    assert {room_of(name) for name in ours(path)} - allowed == set()
+def test_imports_go_one_way_between_rooms() -> None:
+    wrong = [
+        f"{name} imports {other}"
+        for name, path in NAMES.items()
+        for other in ours(path)
+        if room_of(other) not in {"_azc", *ROOMS[: ROOMS.index(room_of(name)) + 1]}
+    ]
+    assert wrong == []
 
 
-@pytest.mark.parametrize("name", CORE)
-def test_imports_go_one_way_in_the_core(name: str) -> None:
-    allowed = {"_azc", "_core", *(f"_core.{one}" for one in CORE[: CORE.index(name)])}
-    assert ours(NAMES[f"_core.{name}"]) - allowed == set()
+def test_imports_go_one_way_in_the_core() -> None:
+    wrong = [
+        f"{name} imports {other}"
+        for n, name in enumerate(CORE)
+        for other in ours(NAMES[f"_core.{name}"])
+        if other not in {"_azc", "_core", *(f"_core.{one}" for one in CORE[:n])}
+    ]
+    assert wrong == []
 
 
-@pytest.mark.parametrize("room", [room for room in ROOMS if (PACKAGE / room).is_dir()])
-def test_there_is_no_circle_in_a_room(room: str) -> None:
-    inside = {name for name in NAMES if room_of(name) == room and name != room}
-    graph = {name: ours(NAMES[name]) & inside for name in inside}
-    tuple(graphlib.TopologicalSorter(graph).static_order())
+def test_there_is_no_circle_in_a_room() -> None:
+    graph = {
+        name: {it for it in ours(path) if room_of(it) == room_of(name) != it}
+        for name, path in NAMES.items()
+        if room_of(name) != name
+    }
+    tuple(graphlib.TopologicalSorter(graph).static_order())  # (names the circle)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=module_name)
-def test_only_binding_sees_cffi(path: Path) -> None:
-    names = {name for full in read(path) for name in full.split(".")[:2]}
-    if module_name(path) == "_core.binding":
-        assert "_azc" in names
-    else:
-        assert names.isdisjoint({"_azc", "cffi", "_cffi_backend"})
+def test_only_the_core_sees_cffi() -> None:
+    """Its binding imports it, and only the core uses what that offers."""
+    wrong = []
+    for name, path in NAMES.items():
+        found = read(path)
+        parts = {part for full in found for part in full.split(".")[:2]}
+        used = {full.rpartition(".")[2] for full in found if "binding" in full}
+        if name == "_core.binding":
+            assert "_azc" in parts
+        elif parts & {"_azc", "cffi", "_cffi_backend"}:
+            wrong.append(f"{name} imports cffi")
+        if room_of(name) != "_core" and used & {"ffi", "lib"}:
+            wrong.append(f"{name} uses {used & {'ffi', 'lib'}}")
+    assert wrong == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=module_name)
-def test_only_the_core_uses_what_cffi_offers(path: Path) -> None:
-    if module_name(path).partition(".")[0] != "_core":
-        used = {full.rpartition(".")[2] for full in read(path) if "binding" in full}
-        assert used.isdisjoint({"ffi", "lib"})
+def is_in(module: str, area: str) -> bool:
+    return f"{module}.".startswith(f"{area}.")
 
 
-def belongs_to(path: Path, area: str) -> bool:
-    return f"{module_name(path)}.".startswith(f"{area}.")
+def test_optional_packages_are_imported_where_they_are_used() -> None:
+    wrong = []
+    for name, path in NAMES.items():
+        if path.name != "__init__.py" and any(is_in(name, it) for it in ABOUT_OTHERS):
+            continue
+        tops = {full.partition(".")[0] for full in read(path, inside_functions=False)}
+        for area, allowed in MAY_IMPORT.items():
+            if is_in(name, area):
+                tops -= allowed
+        wrong += [f"{name} imports {it} at its top" for it in tops & OPTIONAL]
+    assert wrong == []
 
 
-def is_about_others(path: Path) -> bool:
-    """Does it measure or adapt other packages?"""
-    return path.name != "__init__.py" and any(
-        belongs_to(path, area) for area in ABOUT_OTHERS
-    )
+def test_module_of() -> None:
+    names = {
+        "aiozerocopy": "",
+        "aiozerocopy.Stream": "",
+        "aiozerocopy._azc.lib": "_azc",
+        "aiozerocopy.commands.doctor.main": "commands.doctor",
+        "aiozerocopy._core.pins.pin": "_core.pins",
+        "aiozerocopy._core": "_core",
+    }
+    assert {name: module_of(name) for name in names} == names
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in SOURCES if not is_about_others(path)], ids=module_name
-)
-def test_optional_packages_are_imported_where_they_are_used(path: Path) -> None:
-    tops = {full.partition(".")[0] for full in read(path, inside_functions=False)}
-    for area, allowed in MAY_IMPORT.items():
-        if belongs_to(path, area):
-            tops -= allowed
-    assert tops & OPTIONAL == set()
-
-
-@pytest.mark.parametrize(
-    ("name", "found"),
-    [
-        ("aiozerocopy", ""),
-        ("aiozerocopy.Stream", ""),
-        ("aiozerocopy._azc.lib", "_azc"),
-        ("aiozerocopy.commands.doctor.main", "commands.doctor"),
-        ("aiozerocopy._core.pins.pin", "_core.pins"),
-        ("aiozerocopy._core", "_core"),
-    ],
-)
-def test_module_of(name: str, found: str) -> None:
-    assert module_of(name) == found
-
-
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ("import numpy.linalg as n", {"numpy.linalg"}),
-        ("from anyio import abc, run", {"anyio.abc", "anyio.run"}),
-        ("from . import streams", {"aiozerocopy.streams"}),
-        ("from ._core.pins import pin", {"aiozerocopy._core.pins.pin"}),
-        ("try:\n import trio\nexcept ImportError:\n pass", {"trio"}),
-        ("class A:\n import trio", {"trio"}),
-        ("def f():\n import trio", set()),
-        ("if TYPE_CHECKING:\n import trio\nelse:\n import rich", {"rich"}),
-    ],
-)
-def test_reader_of_imports(source: str, found: set[str]) -> None:
+def test_reader_of_imports() -> None:
+    sources = {
+        "import numpy.linalg as n": {"numpy.linalg"},
+        "from anyio import abc, run": {"anyio.abc", "anyio.run"},
+        "from . import streams": {"aiozerocopy.streams"},
+        "from ._core.pins import pin": {"aiozerocopy._core.pins.pin"},
+        "try:\n import trio\nexcept ImportError:\n pass": {"trio"},
+        "class A:\n import trio": {"trio"},
+        "def f():\n import trio": set(),
+        "if TYPE_CHECKING:\n import trio\nelse:\n import rich": {"rich"},
+    }
     path = PACKAGE / "streams.py"
-    assert imports(source, path, inside_functions=False) == found
-
-
-def test_reader_of_imports_looks_into_functions() -> None:
+    found = {it: imports(it, path, inside_functions=False) for it in sources}
+    assert found == sources
     source = "def f():\n if x:\n  import trio"
-    assert imports(source, PACKAGE / "streams.py", inside_functions=True) == {"trio"}
+    assert imports(source, path, inside_functions=True) == {"trio"}
