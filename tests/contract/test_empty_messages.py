@@ -6,7 +6,7 @@ import pytest
 from links import BIG, Link, attempt, reading, stuck, submitted
 from oracle import message
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 
 async def test_nothing_is_sent(link: Link) -> None:

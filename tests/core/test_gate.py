@@ -35,19 +35,13 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 SMALL = 1000
 
 
-@pytest.fixture(params=["pipe", "unix"])
-def link(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Link]:
-    with open_link(request.param, tmp_path) as opened:
-        yield opened
-
-
 @pytest.fixture
-def pipe(tmp_path: Path) -> Iterator[Link]:
+def link(tmp_path: Path) -> Iterator[Link]:
     with open_link("pipe", tmp_path) as opened:
         yield opened
 
@@ -138,6 +132,7 @@ async def test_order_of_calls_is_the_order_of_messages(link: Link, limit: int) -
     assert checker.counts == {1: crowd.sequence}
 
 
+@pytest.mark.every_loop
 async def test_put_that_is_cancelled_in_line_leaves_no_trace(link: Link) -> None:
     checker = Checker()
     async with reading(link, checker.feed, start=False) as reader:
@@ -160,6 +155,7 @@ async def test_put_that_is_cancelled_in_line_leaves_no_trace(link: Link) -> None
     assert checker.counts == {1: 3}
 
 
+@pytest.mark.every_loop
 async def test_those_behind_a_cancelled_put_come_in(link: Link) -> None:
     checker = Checker()
     async with reading(link, checker.feed, start=False) as reader:
@@ -194,7 +190,7 @@ async def _cancel_in_line(stream: azc.SendStream, scope: anyio.CancelScope) -> N
 # ---- ... and no more than that ------------------------------------------------------
 
 
-async def test_two_hundred_threads_are_bounded(pipe: Link) -> None:
+async def test_two_hundred_threads_are_bounded(link: Link) -> None:
     received = most = 0
 
     def count(piece: memoryview) -> None:
@@ -202,8 +198,8 @@ async def test_two_hundred_threads_are_bounded(pipe: Link) -> None:
         received += len(piece)
 
     data = bytes(BIG)
-    async with reading(pipe, count, start=False) as reader:
-        async with pipe.sender(queue_limit=1) as stream:
+    async with reading(link, count, start=False) as reader:
+        async with link.sender(queue_limit=1) as stream:
             await stream.put(data)
             senders = [Sender(stream, data) for _ in range(200)]
             await submitted(stream, 201)
@@ -354,6 +350,7 @@ def restless() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+@pytest.mark.every_loop
 @pytest.mark.usefixtures("restless")
 @pytest.mark.parametrize("call", [_send, _send_pieces, _put, _send_many, _flush])
 async def test_abort_in_another_thread(call: Callable[..., Any]) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
@@ -466,6 +466,7 @@ async def openers(tmp_path: Path) -> AsyncIterator[dict[str, Callable[[], Any]]]
             }
 
 
+@pytest.mark.every_loop
 @pytest.mark.parametrize("name", sorted(AWAITED))
 async def test_what_opens_something_can_be_awaited(
     openers: dict[str, Callable[[], Any]], name: str
@@ -532,6 +533,7 @@ async def test_the_one_that_sends_is_closed_first(
     assert closed == [writer, reader]
 
 
+@pytest.mark.every_loop
 @pytest.mark.parametrize("make", [azc.pipe, azc.socketpair])
 async def test_a_block_that_fails_closes_both_ends(make: Callable[[], Any]) -> None:
     with pytest.raises(ZeroDivisionError):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 np = pytest.importorskip("numpy")
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 RECORD = np.dtype([("number", ">u4"), ("place", "<f8", (2,))])
 DTYPES = [
@@ -166,6 +166,7 @@ async def test_records_before_a_break_come_first() -> None:
         assert await stream.receive() == data[32:]
 
 
+@pytest.mark.every_loop
 @pytest.mark.parametrize("pool", [False, True])
 async def test_cancel_at_every_await_loses_nothing(pool: bool, ends: Any) -> None:
     reader, writer = ends

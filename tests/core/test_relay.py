@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy import ReceiveStream, Relay, SendStream, Stream
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 DATA = bytes(payload(1, 4 << 20))
 SPLICES = pytest.mark.skipif(PORTABLE, reason="the portable build copies")
@@ -130,6 +130,7 @@ async def test_from_socket_to_socket_through_a_pipe() -> None:
         assert await b.receive() == b"456"
 
 
+@pytest.mark.every_loop
 async def test_echo() -> None:
     """One socket may be both, since its directions are two."""
     async with azc.socketpair() as (one, other), anyio.create_task_group() as tasks:
@@ -302,6 +303,7 @@ async def test_one_message_among_others(kind: str, film: Path, tmp_path: Path) -
     assert_same(got, DATA[:1_000_000] + DATA + b"last")
 
 
+@pytest.mark.every_loop
 async def test_a_message_from_a_thread_waits_for_its_end() -> None:
     async with azc.pipe() as (reader, writer), azc.pipe() as (source, feeder):
         async with anyio.create_task_group() as tasks:
@@ -318,6 +320,7 @@ async def test_a_message_from_a_thread_waits_for_its_end() -> None:
     assert received == b"5678thread"
 
 
+@pytest.mark.every_loop
 async def test_in_pieces_others_may_send_in_between() -> None:
     async with azc.pipe() as (reader, writer), azc.pipe() as (source, feeder):
         async with anyio.create_task_group() as tasks:
@@ -414,6 +417,7 @@ def ends(kind: str) -> tuple[Any, Any]:
     return one, other
 
 
+@pytest.mark.every_loop
 @pytest.mark.parametrize(("kind", "to"), PAIRS)
 async def test_cancelled_every_byte_is_out_or_the_sources(kind: str, to: str) -> None:
     source, feeder = ends(kind)
@@ -447,6 +451,7 @@ async def _exactly(stream: ReceiveStream, n: int) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.every_loop
 @pytest.mark.parametrize(("kind", "to"), PAIRS)
 async def test_when_the_sinks_reader_leaves(kind: str, to: str) -> None:
     """What it has not taken is still the source's."""
@@ -466,6 +471,7 @@ async def test_when_the_sinks_reader_leaves(kind: str, to: str) -> None:
     sink.abort()
 
 
+@pytest.mark.every_loop
 async def test_the_reader_leaves_while_the_source_is_silent() -> None:
     async with azc.pipe() as (source, feeder):
         reader, sink = azc.pipe()
@@ -498,6 +504,7 @@ async def test_a_source_that_breaks_leaves_the_sink_well() -> None:
         assert await reader.receive() == b"goes on"
 
 
+@pytest.mark.every_loop
 @pytest.mark.parametrize("which", ["source", "sink"])
 @pytest.mark.parametrize("how", ["abort", "aclose"])
 @pytest.mark.parametrize("begins", [True, False])
@@ -532,6 +539,7 @@ async def test_closed_on_this_side(which: str, how: str, begins: bool) -> None:
             assert await reader.receive() == b"goes on"
 
 
+@pytest.mark.every_loop
 async def test_cancelled_before_its_turn_it_leaves_no_trace() -> None:
     async with azc.pipe() as (reader, sink), azc.pipe() as (source, feeder):
         source._unread = b"left "

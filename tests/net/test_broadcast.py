@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from aiozerocopy.broadcast import Client
 
 np = pytest.importorskip("numpy")
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 WATCHERS = str(Path(__file__).parents[1] / "support" / "watchers.py")
 M_MMAP_THRESHOLD = -3  # of malloc.h
@@ -313,6 +313,7 @@ async def test_drop_oldest_keeps_as_many_as_its_limit(studio: Studio) -> None:
     assert viewer.client.stats.dropped == 6
 
 
+@pytest.mark.every_loop
 async def test_block_waits_for_room(studio: Studio) -> None:
     viewer, other = studio.viewer(policy="block", limit=2), studio.viewer()
     await studio.publish(0, 1, 2)
@@ -325,6 +326,7 @@ async def test_block_waits_for_room(studio: Studio) -> None:
     assert viewer.client.stats.dropped == 0
 
 
+@pytest.mark.every_loop
 async def test_block_with_a_deadline(studio: Studio) -> None:
     stuck = studio.viewer(policy="block", deadline=0.02)
     other = studio.viewer(policy="block", deadline=60)
@@ -553,6 +555,7 @@ class SlowEncoder:
             self._go.release()
 
 
+@pytest.mark.every_loop
 async def test_slow_encoder_delays_neither_publisher_nor_others(
     anyio_backend: object,
 ) -> None:
@@ -623,6 +626,7 @@ async def test_slow_encoder_and_frames_that_need_those_before(
         assert viewer.client.stats.dropped == 3
 
 
+@pytest.mark.every_loop
 async def test_slow_encoder_of_a_client_who_must_not_miss_a_frame(
     anyio_backend: object,
 ) -> None:
@@ -658,6 +662,7 @@ async def test_slow_encoder_and_newcomers(anyio_backend: object) -> None:
         assert encode.begun == [1, 2]
 
 
+@pytest.mark.every_loop
 async def test_slow_encoder_whose_clients_leave(anyio_backend: object) -> None:
     """It ends; but who comes before that keeps it, and there is never a second."""
     encode = SlowEncoder()
@@ -678,6 +683,7 @@ async def test_slow_encoder_whose_clients_leave(anyio_backend: object) -> None:
         await until(lambda: not studio.hub._encodings)
 
 
+@pytest.mark.every_loop
 async def test_slow_encoder_at_the_end_of_the_broadcast(anyio_backend: object) -> None:
     """What is being made still gets out; with a grace of 0 it does not."""
     encode = SlowEncoder()
@@ -698,6 +704,7 @@ async def test_slow_encoder_at_the_end_of_the_broadcast(anyio_backend: object) -
     assert len(encode.begun) <= 2
 
 
+@pytest.mark.every_loop
 async def test_slow_encoder_that_is_cancelled_with_its_hub(
     anyio_backend: object,
 ) -> None:
@@ -881,6 +888,7 @@ async def test_client_that_is_detached_as_another_fails(studio: Studio) -> None:
     assert twin.client.stats.sent == twin.client.stats.bytes == 0
 
 
+@pytest.mark.every_loop
 async def test_client_that_leaves_inside_of_a_frame(studio: Studio) -> None:
     gone = studio.viewer()
     await studio.publish(1, 2)
@@ -911,6 +919,7 @@ async def test_closed_stream_is_refused(studio: Studio) -> None:
     assert studio.hub.clients == ()
 
 
+@pytest.mark.every_loop
 async def test_detached_client_completes_what_has_begun(studio: Studio) -> None:
     viewer = studio.viewer()
     await studio.publish(1, 2)
@@ -926,6 +935,7 @@ async def test_detached_client_completes_what_has_begun(studio: Studio) -> None:
             await viewer.receiver.receive()
 
 
+@pytest.mark.every_loop
 async def test_aclose_waits_for_what_is_on_its_way() -> None:
     studio = Studio(Broadcast())
     viewer = studio.viewer()
@@ -943,6 +953,7 @@ async def test_aclose_waits_for_what_is_on_its_way() -> None:
     await close(studio)
 
 
+@pytest.mark.every_loop
 async def test_aclose_ends_a_publish_that_waits(studio: Studio) -> None:
     studio.viewer(policy="block")
     await studio.publish(1, 2)
@@ -970,6 +981,7 @@ async def test_hook_hears_of_everything(studio: Studio) -> None:
     assert heard == [("dropped", 1), ("sent", 0), ("sent", 2), ("closed", -1)]
 
 
+@pytest.mark.every_loop
 async def test_publishing_tasks_take_turns(studio: Studio) -> None:
     viewer = studio.viewer(policy="drop_oldest", limit=100)
     async with anyio.create_task_group() as tasks:
@@ -995,6 +1007,7 @@ class Foreign(anyio.abc.ByteSendStream):
         await self.stream.aclose()
 
 
+@pytest.mark.every_loop
 async def test_foreign_stream_is_fed_by_wait_closed(studio: Studio) -> None:
     near, far = azc.socketpair()
     client = studio.hub.attach(Foreign(near))
@@ -1034,6 +1047,7 @@ async def test_foreign_stream_that_nobody_can_feed_is_forgotten(studio: Studio) 
         assert (studio.hub.clients, encoded) == ((), [0])
 
 
+@pytest.mark.every_loop
 @pytest.mark.parametrize("how", ["deadline", "cancel"])
 async def test_foreign_stream_that_is_stuck(studio: Studio, how: str) -> None:
     near, far = azc.socketpair()
@@ -1055,6 +1069,7 @@ async def test_foreign_stream_that_is_stuck(studio: Studio, how: str) -> None:
 # ---- over TCP ---------------------------------------------------------------------
 
 
+@pytest.mark.every_loop
 async def test_server_with_clients_that_come_and_go(anyio_backend: object) -> None:
     """Each sees whole frames in order, whenever it came, and however it left."""
     hub = Broadcast()

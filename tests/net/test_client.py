@@ -28,7 +28,7 @@ from aiozerocopy.pool import FramePool
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 np = pytest.importorskip("numpy")
 
 AT_ONCE = Backoff(first=0, longest=0)
@@ -85,6 +85,7 @@ async def stay(stream: azc.Stream) -> None:
     await anyio.lowlevel.checkpoint()
 
 
+@pytest.mark.every_loop
 async def test_frames_through_lost_connections() -> None:
     server = Server(
         frames(0, 1, then=end),
@@ -162,6 +163,7 @@ async def test_limit_of_bytes() -> None:
     server.close()
 
 
+@pytest.mark.every_loop
 @pytest.mark.parametrize("where", ["receiving", "waiting"])
 async def test_aclose_ends_a_receive(where: str) -> None:
     first = frames(then=stay) if where == "receiving" else OSError("nobody there")
@@ -189,6 +191,7 @@ async def collect(client: FrameClient) -> list[int]:
     return [frame.sequence async for frame in client]
 
 
+@pytest.mark.every_loop
 async def test_cancelled_receive_loses_nothing() -> None:
     server = Server(frames(0, then=stay))
     async with FrameClient(server.connect) as client:
@@ -236,6 +239,7 @@ def test_backoff_is_never_in_step() -> None:
 # ---- over TCP -----------------------------------------------------------------------
 
 
+@pytest.mark.every_loop
 async def test_server_that_is_restarted() -> None:
     async def show(stream: azc.Stream) -> None:
         await FrameSender(stream).send(b"frame")

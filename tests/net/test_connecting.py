@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(params=["127.0.0.1", "::1"])
@@ -100,6 +100,7 @@ async def test_buffer_is_the_kernels_choice_over_a_network(
         assert buffer_of(stream._raw_socket) == usual
 
 
+@pytest.mark.every_loop
 async def test_connect_with_async_with(listener: socket.socket) -> None:
     host, port, *_ = listener.getsockname()
     async with azc.connect_tcp(host, port) as stream:
@@ -195,6 +196,7 @@ def full_listener(host: str = "127.0.0.1") -> Iterator[int]:
         yield int(listener.getsockname()[1])
 
 
+@pytest.mark.every_loop
 @linux_only
 async def test_timeout() -> None:
     with (
@@ -205,6 +207,7 @@ async def test_timeout() -> None:
     assert caught.value.errno == errno.ETIMEDOUT
 
 
+@pytest.mark.every_loop
 @linux_only
 async def test_cancelled() -> None:
     with full_listener() as port, anyio.move_on_after(0.01) as scope:
@@ -269,6 +272,7 @@ def has_addresses(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
     monkeypatch.setattr(anyio, "getaddrinfo", find)
 
 
+@pytest.mark.every_loop
 @linux_only
 async def test_who_does_not_answer_is_overtaken(
     monkeypatch: pytest.MonkeyPatch,
@@ -282,6 +286,7 @@ async def test_who_does_not_answer_is_overtaken(
         assert sockets() == before
 
 
+@pytest.mark.every_loop
 @linux_only
 async def test_after_a_failure_the_next_is_tried_at_once(
     monkeypatch: pytest.MonkeyPatch,
@@ -294,6 +299,7 @@ async def test_after_a_failure_the_next_is_tried_at_once(
             assert stream._raw_socket.getpeername() == ("127.0.0.2", port)
 
 
+@pytest.mark.every_loop
 @linux_only
 async def test_one_of_two_that_answer_is_taken(
     monkeypatch: pytest.MonkeyPatch,
@@ -306,6 +312,7 @@ async def test_one_of_two_that_answer_is_taken(
             assert len(sockets()) == len(before) + 1
 
 
+@pytest.mark.every_loop
 @linux_only
 async def test_nobody_of_many_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     has_addresses(monkeypatch, "127.0.0.1", "127.0.0.2")
@@ -324,6 +331,7 @@ async def test_nobody_of_many_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sockets() == before
 
 
+@pytest.mark.every_loop
 @pytest.mark.parametrize("hosts", [["127.0.0.1"], ["127.0.0.1", "127.0.0.2"]])
 async def test_an_error_is_in_no_cycle(
     monkeypatch: pytest.MonkeyPatch, hosts: list[str]
@@ -350,6 +358,7 @@ async def test_an_error_is_in_no_cycle(
         gc.enable()
 
 
+@pytest.mark.every_loop
 @linux_only
 @pytest.mark.parametrize("hosts", [["127.0.0.1"], ["127.0.0.1", "127.0.0.2"]])
 async def test_cancelled_leaves_nothing(
@@ -369,6 +378,7 @@ async def test_cancelled_leaves_nothing(
         assert sockets() == before
 
 
+@pytest.mark.every_loop
 async def test_cancelled_when_it_is_there_already(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -406,6 +416,7 @@ async def test_an_address_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> N
 # ---- Unix ----------------------------------------------------------------------
 
 
+@pytest.mark.every_loop
 async def test_connect_unix(unix_listener: socket.socket) -> None:
     async with azc.connect_unix(unix_listener.getsockname()) as stream:
         peer, _ = unix_listener.accept()
@@ -444,6 +455,7 @@ async def test_path_that_is_too_long() -> None:
         await azc.connect_unix("x" * 500)
 
 
+@pytest.mark.every_loop
 @linux_only
 async def test_unix_server_with_a_full_backlog(tmp_path: Path) -> None:
     path = str(tmp_path / "socket")
@@ -477,6 +489,7 @@ async def test_body_that_fails_closes_what_was_opened(
     assert stream.fileno() == -1
 
 
+@pytest.mark.every_loop
 async def test_never_awaited_warns() -> None:
     with pytest.warns(RuntimeWarning, match="never awaited"):
         azc.connect_tcp("127.0.0.1", 1)
