@@ -119,7 +119,8 @@ async def test_socket_in_one_direction() -> None:
 
 
 def cat() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    command = ["cat", "/dev/stdin"]  # (no socket can be opened there)
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 async def test_stdin_of_popen() -> None:
