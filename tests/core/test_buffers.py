@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import errno
 import mmap
 import os
 import threading
@@ -337,18 +338,42 @@ async def test_memory_without_a_file_is_refused(
     assert checker.counts == {1: 2}
 
 
-async def test_memory_that_ends_halfway_breaks_the_stream(
-    link: Link, beyond_the_end: mmap.mmap
+@pytest.mark.parametrize("kind", ["pipe", "adopted", "fifo", "unix", "tcp4"])
+async def test_memory_that_ends_in_the_middle(
+    kind: str, beyond_the_end: mmap.mmap, tmp_path: Path
 ) -> None:
     received = bytearray()
-    async with reading(link, received.extend):
-        stream = link.sender()
-        with pytest.raises(StreamBroken) as caught:
-            await stream.send(beyond_the_end)
-        assert caught.value.bytes_sent <= BIG
-        stream.abort()
+    with open_link(kind, tmp_path) as link:
+        async with reading(link, received.extend, start=False) as reader:
+            stream = link.sender()
+            async with anyio.create_task_group() as tasks:
+                sending = attempt(tasks, stream.send, beyond_the_end)
+                await begun(stream)
+                behind = [
+                    attempt(tasks, stream.send, b"behind"),
+                    attempt(tasks, stream.send, b"behind", b"it"),
+                    attempt(tasks, stream.send_many, [b"behind", b"it"]),
+                ]
+                ticket = await stream.put(b"behind all")
+                reader.start()
+                await until(lambda: all(each.done for each in [sending, *behind]))
+                with pytest.raises(StreamBroken) as of_ticket:
+                    await ticket
+            with pytest.raises(StreamBroken) as later:
+                await stream.send(b"later")
+            stream.abort()
     assert_same(received, payload(1, BIG)[: len(received)])
-    assert len(received) == caught.value.bytes_sent
+    assert isinstance(sending.error, StreamBroken)
+    assert sending.error.bytes_sent == len(received) > 0
+    assert f"{len(received):,} of {2 * BIG:,} bytes" in str(sending.error)
+    for error in (
+        *(each.error for each in [sending, *behind]),
+        of_ticket.value,
+        later.value,
+    ):
+        assert isinstance(error, StreamBroken)
+        assert "nothing was sent" not in str(error)
+        assert error.errno == errno.EFAULT
 
 
 async def test_rescue_of_memory_without_a_file(

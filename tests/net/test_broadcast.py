@@ -859,22 +859,6 @@ async def test_client_that_leaves(studio: Studio) -> None:
     assert studio.hub.clients == (stays.client,)
 
 
-async def test_client_that_a_hook_has_detached(studio: Studio) -> None:
-    """It leaves while others are sent a frame: that is none that it has missed."""
-    last: list[Viewer] = []
-
-    def leave(_: Client, event: str, sequence: int) -> None:
-        if (event, sequence) == ("sent", 1):
-            last[0].client.detach()
-
-    studio.viewer(on_event=leave)
-    for _ in range(BURST):
-        last[:] = [studio.viewer()]
-    await studio.publish(1, 2, size=1000)
-    stats = last[0].client.stats
-    assert (stats.sent, stats.dropped) == (1, 0)
-
-
 async def test_client_that_is_detached_as_another_fails(studio: Studio) -> None:
     """Both were to be sent the frame by the same call."""
 

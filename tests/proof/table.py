@@ -36,7 +36,7 @@ SLICES = (
                 "core/test_lending.py",
                 "core/test_finalizers.py",
             ),
-            *("core/test_copied_sends.py", "core/test_pool.py", "core/test_buffers.py"),
+            *("core/test_channel.py", "core/test_pool.py", "core/test_buffers.py"),
         ),
     ),
     Slice(
