@@ -182,13 +182,6 @@ class TestFork:
 class TestNumbers:
     """A stream is its file, never the number: no byte goes to another file."""
 
-    async def test_callers_number_is_closed(self, adopted: Link) -> None:
-        fd = adopted.take_write_fd()
-        async with azc.open_writer(fd) as stream:
-            assert stream.fileno() != fd
-            with pytest.raises(OSError, match="Bad file descriptor"):
-                os.fstat(fd)
-
     async def test_callers_number_is_anothers(
         self, adopted: Link, tmp_path: Path
     ) -> None:

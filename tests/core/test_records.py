@@ -19,10 +19,8 @@ np = pytest.importorskip("numpy")
 pytestmark = pytest.mark.anyio
 
 RECORD = np.dtype([("number", ">u4"), ("place", "<f8", (2,))])
-DTYPES = [
-    *("?", "i1", ">i4", "<f2", "f4", "f8", "g", "c16", "M8[ns]", "m8[s]", "U3", "S5"),
-    *("V7", "(2,3)i4", RECORD),
-]
+# Those that a buffer tells of in different ways, or not at all.
+DTYPES = ["?", ">i4", "<f2", "g", "c16", "M8[ns]", "U3", "V7", "(2,3)i4", RECORD]
 
 
 @pytest.fixture
@@ -39,8 +37,14 @@ def records(count: int, length: int = 16) -> Any:
 # ---- receive_exactly -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(3, 4), (), 5, (0, 2)])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [
+        *((dtype, (3, 4)) for dtype in DTYPES),
+        *(("f4", shape) for shape in [(), (0, 2)]),
+    ],
+    ids=str,
+)
 async def test_array_of_any_kind_is_filled(dtype: Any, shape: Any, ends: Any) -> None:
     reader, writer = ends
     array = np.empty(shape, dtype)

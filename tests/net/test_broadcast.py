@@ -5,21 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import fcntl
 import gc
-import heapq
 import json
 import math
 import os
-import random
 import resource
 import select
-import shutil
 import socket
-import struct
-import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -1212,142 +1205,3 @@ async def test_one_stuck_one_slow_eight_fast(
     assert premiere.left < 8 << 20
     ages = sorted(age for seen in fast for age in seen["ages_ms"])
     print(f"age {ages[len(ages) // 2]:.1f} ms, {ages[-1]:.0f} at most; late {late:.3f}")
-
-
-# ---- between two hosts ------------------------------------------------------------
-
-
-VIEWER = """
-import sys, anyio
-from aiozerocopy.client import connect_frames
-
-async def main():
-    async with connect_frames(sys.argv[1], int(sys.argv[2])) as client:
-        while client.stats.received < int(sys.argv[3]):
-            frame = await client.receive()
-            assert frame.array.min() == frame.array.max() == frame.sequence % 256
-        print(client.stats.received, client.stats.missing, client.stats.connections)
-
-anyio.run(main)
-"""
-
-
-class LossyLine:
-    """Two network devices of ours, and a thread between them that delays and drops.
-
-    What tc's netem does in kernels that have it.
-    """
-
-    def __init__(self, loss: float, delay: float, jitter: float) -> None:
-        self._loss, self._delay, self._jitter = loss, delay, jitter
-        self._rng = random.Random(77)
-        self.dropped = 0
-        self._due: list[tuple[float, int, int, bytes]] = []
-        self.names = [f"azc{os.getpid()}{end}" for end in "ab"]
-        self._fds = list(map(_tun, self.names))
-        self._stop_fd, self._wake_fd = os.pipe()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        ready = select.poll()
-        for fd in (*self._fds, self._stop_fd):
-            ready.register(fd, select.POLLIN)
-        while True:
-            wait = (self._due[0][0] - time.monotonic()) * 1000 if self._due else None
-            readable = {fd for fd, _ in ready.poll(wait and max(wait, 0))}
-            if self._stop_fd in readable:
-                return
-            for fd in readable:
-                self._take(fd, os.read(fd, 65536))
-            while self._due and self._due[0][0] <= time.monotonic():
-                _, _, fd, packet = heapq.heappop(self._due)
-                with contextlib.suppress(OSError):  # (IPv6, which nobody wants here)
-                    os.write(fd, packet)
-
-    def _take(self, fd: int, packet: bytes) -> None:
-        if self._rng.random() < self._loss:
-            self.dropped += 1
-            return
-        other = self._fds[1 - self._fds.index(fd)]
-        due = time.monotonic() + self._delay + self._jitter * self._rng.random()
-        heapq.heappush(self._due, (due, len(self._due), other, packet))
-
-    def close(self) -> None:
-        os.close(self._wake_fd)
-        self._thread.join()
-        for fd in (*self._fds, self._stop_fd):
-            os.close(fd)  # with which the devices go
-
-
-def _tun(name: str) -> int:
-    fd = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
-    try:
-        # TUNSETIFF; plain IP packets, without a header of its own
-        fcntl.ioctl(fd, 0x400454CA, struct.pack("16sH22x", name.encode(), 0x1001))
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
-
-
-@contextlib.contextmanager
-def other_host() -> Iterator[tuple[str, LossyLine]]:
-    """A network name space behind a lossy line; its name, and the line."""
-    line = LossyLine(loss=0.02, delay=0.003, jitter=0.002)
-    here, there = line.names
-    space = here[:-1]
-    commands = [
-        f"ip netns add {space}",
-        f"ip link set {there} netns {space}",
-        f"ip addr add {ADDRESS}/30 dev {here}",
-        f"ip link set {here} up",
-        f"ip -n {space} addr add 198.18.77.2/30 dev {there}",
-        f"ip -n {space} link set {there} up",
-    ]
-    try:
-        for command in commands:
-            subprocess.run(command.split(), check=True)
-        yield space, line
-    finally:
-        line.close()
-        subprocess.run(["ip", "netns", "del", space], check=True)
-
-
-ADDRESS = "198.18.77.1"  # of the block that is for tests of this kind
-may_make_hosts = pytest.mark.skipif(
-    os.geteuid() != 0 or not os.path.exists("/dev/net/tun") or not shutil.which("ip"),
-    reason="needs root, /dev/net/tun and ip",
-)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-@may_make_hosts
-@pytest.mark.parametrize("policy", ["latest", "block"])
-async def test_two_hosts_with_loss_and_delay(
-    anyio_backend: object, policy: Any
-) -> None:
-    hub = Broadcast()
-
-    async def watch(stream: azc.Stream) -> None:
-        await hub.attach(stream, policy=policy).wait_closed()
-
-    with other_host() as (space, line):
-        async with azc.serve_tcp(watch, ADDRESS) as server, hub:
-            python = ["ip", "netns", "exec", space, sys.executable, "-c", VIEWER]
-            async with anyio.create_task_group() as tasks:
-
-                async def publish() -> None:
-                    while True:
-                        await hub.publish(picture(hub.sequence % 256, 100_000))
-
-                tasks.start_soon(publish)
-                viewer = await anyio.run_process(
-                    [*python, ADDRESS, str(server.port), "60"]
-                )
-                tasks.cancel_scope.cancel()
-    received, missing, connections = map(int, viewer.stdout.split())
-    assert (received, connections) == (60, 1)
-    assert (missing > 0) == (policy == "latest")
-    assert line.dropped > 10
