@@ -122,12 +122,6 @@ async def test_port_in_use() -> None:
         assert caught.value.errno == errno.EADDRINUSE
 
 
-async def test_address_of_another_machine() -> None:
-    with pytest.raises(OSError, match=r"listen on 192\.0\.2\.1:0: ") as caught:
-        await azc.serve_tcp(echo, "192.0.2.1").serve_forever()
-    assert caught.value.errno == errno.EADDRNOTAVAIL
-
-
 async def test_another_free_port_if_one_address_has_it_in_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -454,13 +448,6 @@ async def test_wrong_token(data: bytes, answer: bytes) -> None:
         assert await refused(server, data) in (answer, b"")
         await until(lambda: server.refused == 1)
         await until(lambda: server.connections == 0)
-
-
-async def test_token_that_is_refused() -> None:
-    async with azc.serve_tcp(echo, token="secret") as server:
-        async with azc.connect_tcp("127.0.0.1", server.port) as stream:
-            with pytest.raises(TokenRefused):
-                await present_token(stream, "wrong")
 
 
 @pytest.mark.parametrize("token", ["", "x" * 1025])
