@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import struct
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 from anyio import EndOfStream
-from anyio.streams.tls import TLSStream
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from links import attempt, begun, until
@@ -36,7 +34,6 @@ from aiozerocopy.framing import (
 from aiozerocopy.pool import FramePool
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import AsyncIterator, Callable
 
 np = pytest.importorskip("numpy")
@@ -169,23 +166,6 @@ def test_fuzz_a_good_header(edits: list[tuple[int, int]]) -> None:
     for at, value in edits:
         fields[at] = value
     read_hostile(sealed(bytes(fields)))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_fuzz_a_million_headers() -> None:
-    import random
-
-    random_bytes = random.Random(4).randbytes
-    good = GOOD[:124]
-    for number in range(1_000_000):
-        noise = random_bytes(6)
-        fields = bytearray(good)
-        for at, value in zip(noise[:3], noise[3:], strict=True):
-            fields[at % 124] = value
-        with contextlib.suppress(FrameError):
-            found = FrameHeader.unpack(sealed(bytes(fields)) if number % 8 else fields)
-            assert found.payload_length <= framing.MAX_BYTES
 
 
 # ---- describing what is sent ------------------------------------------------------
@@ -497,28 +477,6 @@ async def test_cancelled_send_over_a_foreign_stream_breaks_the_sender() -> None:
 
 
 # ---- over TLS -----------------------------------------------------------------------
-
-
-@anyio_test
-async def test_over_tls(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
-    server_context, client_context = tls
-    one, other = azc.socketpair()
-    frames = []
-
-    async def serve() -> None:
-        async with await TLSStream.wrap(
-            one, server_side=True, ssl_context=server_context
-        ) as stream:
-            await FrameSender(stream).send(np.arange(500_000, dtype="u1"))
-
-    async with anyio.create_task_group() as tasks, other:
-        tasks.start_soon(serve)
-        async with await TLSStream.wrap(
-            other, server_side=False, hostname="localhost", ssl_context=client_context
-        ) as stream:
-            frames = [frame async for frame in FrameReceiver(stream)]
-    (frame,) = frames
-    assert np.array_equal(frame.array, np.arange(500_000, dtype="u1"))
 
 
 # ---- readers in other languages -----------------------------------------------------
