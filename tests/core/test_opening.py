@@ -225,10 +225,10 @@ def test_standard_streams(stdout: str, unbuffered: str) -> None:
     [True, None, 1.5, "path", b"path", [1], object(), socket.socket],
     ids=repr,
 )
-@pytest.mark.parametrize("open_it", [azc.open_writer, azc.open_reader, azc.wrap_socket])
-def test_neither_fd_nor_file(open_it: Callable[..., object], source: object) -> None:
-    with pytest.raises(TypeError, match="an fd, or an object with fileno"):
-        open_it(source)
+def test_neither_fd_nor_file(source: Any) -> None:
+    for open_it in (azc.open_writer, azc.open_reader, azc.wrap_socket):
+        with pytest.raises(TypeError, match="an fd, or an object with fileno"):
+            open_it(source)
 
 
 def test_negative_fd() -> None:
