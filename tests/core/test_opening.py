@@ -207,9 +207,12 @@ anyio.run(main)
 
 
 @pytest.mark.parametrize(
-    "stdout", ["1", "sys.stdout", "sys.stdout.buffer", "open(1, 'wb', closefd=False)"]
+    ("stdout", "unbuffered"),
+    [
+        *[("1", ""), ("sys.stdout", ""), ("sys.stdout", "1")],
+        *[("sys.stdout.buffer", "1"), ("open(1, 'wb', closefd=False)", "")],
+    ],
 )
-@pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_standard_streams(stdout: str, unbuffered: str) -> None:
     command = [sys.executable, "-c", _STANDARD_STREAMS, stdout]
     settings = {**os.environ, "PYTHONUNBUFFERED": unbuffered}

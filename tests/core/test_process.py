@@ -199,9 +199,8 @@ run(main)
 """
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
-def test_program_without_standard_files(loop: str) -> None:
-    assert scripts.run(DAEMON, loop) == "True True\nb'hello'\n"
+def test_program_without_standard_files() -> None:
+    assert scripts.run(DAEMON) == "True True\nb'hello'\n"
 
 
 async def test_passed_fd_that_is_not_open() -> None:

@@ -25,14 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 at_once = pytest.mark.skipif(PORTABLE, reason="there the pump reads from every pipe")
-
-
-@pytest.fixture(params=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": request.param == "uvloop"}
 
 
 class Ends:
