@@ -24,7 +24,7 @@ async def test_nothing_is_sent(link: Link) -> None:
 
 async def test_at_the_end_of_a_batch(some: Link) -> None:
     received = bytearray()
-    data = message(1, 0, BIG)
+    data = bytes(message(1, 0, BIG))
     async with reading(some, received.extend, start=False) as reader:
         async with some.sender() as stream, anyio.create_task_group() as tasks:
             tasks.start_soon(stream.send_many, [data, b""])
