@@ -490,6 +490,17 @@ class TestAnotherLoop:
         receiver.abort()
 
 
+async def test_block_that_fails_says_so_although_its_reader_left() -> None:
+    receiver, sender = azc.pipe()
+    with pytest.raises(ZeroDivisionError):
+        async with sender:
+            ticket = await sender.put(bytes(2 * BIG))
+            receiver.abort()
+            raise ZeroDivisionError
+    assert sender.fileno() == -1
+    assert ticket.done()
+
+
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EIO])
 async def test_put_that_the_system_refuses(
     stream: SendStream, code: int, monkeypatch: pytest.MonkeyPatch
