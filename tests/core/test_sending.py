@@ -449,6 +449,14 @@ class TestShortWay:
             with pytest.raises(AssertionError, match="long"):
                 await stream.put(*several)
 
+    async def test_of_send_many(
+        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await stream.send(b"bound")
+        monkeypatch.setattr(SendStream, "_send", refuse)
+        await stream.send_many([b"ab"] * 3)
+        await stream.send_many((b"ab",) * 3)
+
 
 @pytest.mark.usefixtures("cheap")
 class TestAnotherLoop:

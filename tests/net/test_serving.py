@@ -122,6 +122,12 @@ async def test_port_in_use() -> None:
         assert caught.value.errno == errno.EADDRINUSE
 
 
+async def test_address_of_another_machine() -> None:
+    with pytest.raises(OSError, match=r"listen on 192\.0\.2\.1:0: ") as caught:
+        await azc.serve_tcp(echo, "192.0.2.1").serve_forever()
+    assert caught.value.errno == errno.EADDRNOTAVAIL
+
+
 async def test_another_free_port_if_one_address_has_it_in_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
