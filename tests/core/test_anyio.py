@@ -117,13 +117,6 @@ class TestWrappers:
             with pytest.raises(anyio.EndOfStream):
                 await buffered.receive()
 
-    async def test_buffered_hears_of_the_end(self, pipe: Link) -> None:
-        async with pipe.receiver() as receiver:
-            async with pipe.sender() as sender:
-                await sender.send(b"abc")
-            with pytest.raises(anyio.IncompleteRead):
-                await BufferedByteReceiveStream(receiver).receive_exactly(4)
-
     async def test_stapled(self) -> None:
         there, to_there = azc.pipe()
         back, to_back = azc.pipe()
