@@ -9,7 +9,9 @@ from __future__ import annotations
 import errno
 import gc
 import select
+import threading
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -51,6 +53,12 @@ def is_borrowed(data: bytearray) -> bool:
     return False
 
 
+def wait_for_event(port: Port) -> None:
+    ready = select.poll()
+    ready.register(port.fileno(), select.POLLIN)
+    assert ready.poll(10_000)
+
+
 class TestOperation:
     @pytest.mark.parametrize("moved", [0, 1])
     @pytest.mark.parametrize("status", [0, -errno.ECANCELED, errno.ECANCELED])
@@ -65,6 +73,19 @@ class TestOperation:
         dropped = cancelled and outcome == lib.AZC_DROPPED and moved == 0
         assert operation.was_dropped is dropped
         assert operation.was_rescued is (cancelled and outcome == lib.AZC_RESCUED)
+
+    def test_any_error_is_raised(self, port: Port) -> None:
+        operation = Operation(port, [])
+        operation.end(0, -1, 0)  # EPERM, the smallest of all
+        port.forget(operation)
+        with pytest.raises(StreamBroken):
+            operation.raise_if_failed()
+
+    def test_success_is_not_raised(self, port: Port) -> None:
+        operation = Operation(port, [])
+        operation.end(1, 0, 0)
+        port.forget(operation)
+        operation.raise_if_failed()
 
     @pytest.mark.parametrize(
         ("outcome", "kind", "words"),
@@ -84,6 +105,20 @@ class TestOperation:
         failure = operation.failure()
         assert type(failure) is kind
         assert words in str(failure)
+
+    def test_its_memory_is_given_back_at_the_end(self, port: Port) -> None:
+        data = bytearray(10_000)
+        view = pin(data)  # (who still refers to the pin does not hold the memory)
+        views = [view]
+        operation = Operation(port, views)
+        assert is_borrowed(data)
+        operation.end(0, 0, 0)
+        assert not is_borrowed(data)
+        assert not views
+        assert operation.token not in borrowed
+        assert operation.token in port.operations
+        port.forget(operation)
+        assert not port.operations
 
     def test_pages_that_somebody_may_see_stay_borrowed(self, port: Port) -> None:
         data = bytearray(10_000)
@@ -105,6 +140,40 @@ class TestOperation:
         operation.end(0, 0, 0)
         port.forget(operation)
 
+    def test_listeners_are_told_once_of_each_change(self, port: Port) -> None:
+        told: list[str] = []
+        room, end, gone = (partial(told.append, it) for it in ("room", "end", "gone"))
+        operation = Operation(port, [])
+        operation.listen(room)
+        operation.listen(gone)
+        operation.forget(gone)
+        operation.admit()
+        assert operation.has_room
+        assert told == ["room"]
+        operation.listen(end)
+        operation.end(0, 0, 0)
+        operation.end(0, 0, 0)
+        assert told == ["room", "end"]
+        operation.listen(room)  # too late: it is over
+        assert told == ["room", "end", "room"]
+        port.forget(operation)
+
+    def test_a_listener_that_was_interrupted_is_called_again(self, port: Port) -> None:
+        calls = []
+
+        def listener() -> None:
+            calls.append(1)
+            if len(calls) == 1:
+                raise KeyboardInterrupt
+
+        operation = Operation(port, [])
+        operation.listen(listener)
+        with pytest.raises(KeyboardInterrupt):
+            operation.end(0, 0, 0)
+        operation.end(0, 0, 0)
+        port.forget(operation)
+        assert len(calls) == 2
+
 
 class TestEvents:
     """What `Port.drain` makes of them.  Events may be told twice, or too late."""
@@ -121,6 +190,16 @@ class TestEvents:
         assert is_borrowed(data) is (status != 0)
         operation.end(0, 0, 0)
 
+    def test_of_room(self, port: Port) -> None:
+        operation = Operation(port, [])
+        event = SimpleNamespace(token=operation.token, status=lib.AZC_ROOM)
+        borrows._note(event, port.operations)
+        assert operation.has_room
+        assert not operation.done
+        assert operation.token in port.operations
+        operation.end(0, 0, 0)
+        port.forget(operation)
+
     def test_of_a_copy(self, port: Port) -> None:
         views = [pin(bytearray(10)) for _ in range(2)]
         copy = views[-1]
@@ -132,8 +211,34 @@ class TestEvents:
         operation.end(0, 0, 0)
         port.forget(operation)
 
+    def test_of_an_end(self, pipe: Unread, port: Port) -> None:
+        data = bytearray(SIZE)
+        operation = pipe.send(port, data)
+        pipe.read()
+        wait_for_event(port)
+        assert is_borrowed(data)  # as nobody has looked
+        port.drain()
+        assert (operation.done, operation.moved, operation.status) == (True, SIZE, 0)
+        assert not is_borrowed(data)
+        assert not port.operations
+
 
 class TestWait:
+    def test_until_it_is_done(self, pipe: Unread, port: Port) -> None:
+        operation = pipe.send(port, bytearray(SIZE))
+        reader = threading.Thread(target=pipe.read)
+        reader.start()
+        assert port.wait(operation)
+        assert operation.done
+        reader.join()
+
+    def test_with_a_limit_that_is_not_reached(self, pipe: Unread, port: Port) -> None:
+        operation = pipe.send(port, bytearray(SIZE))
+        reader = threading.Thread(target=pipe.read)
+        reader.start()
+        assert port.wait(operation, 60) is True
+        reader.join()
+
     @pytest.mark.parametrize("seconds", [0, 0.2])
     def test_as_long_as_was_said(
         self, pipe: Unread, port: Port, seconds: float
@@ -148,6 +253,29 @@ class TestWait:
 
 
 class TestClose:
+    def test_not_while_an_operation_is_on_its_way(self, pipe: Unread) -> None:
+        port = Port()
+        data = bytearray(SIZE)
+        operation = pipe.send(port, data)
+        assert port.is_busy() is True
+        assert port.close() is False
+        assert is_borrowed(data)
+        pipe.read()
+        assert port.wait(operation)
+        assert port.is_busy() is False
+        assert port.close() is True
+        assert port.is_busy() is False
+
+    def test_what_has_ended_is_noted(self, pipe: Unread) -> None:
+        port = Port()
+        data = bytearray(SIZE)
+        operation = pipe.send(port, data)
+        pipe.read()
+        wait_for_event(port)
+        assert port.close() is True
+        assert operation.done
+        assert not is_borrowed(data)
+
     def test_a_port_that_was_never_opened(self) -> None:
         lost = list(borrows._lost)
         Port.__new__(Port).__del__()
@@ -155,6 +283,12 @@ class TestClose:
         unopened._number, unopened.operations = ffi.new("azc_id *"), {}
         unopened.__del__()
         assert borrows._lost == lost
+
+    def test_nothing_is_closed_at_the_interpreters_end(self) -> None:
+        port = Port()
+        port.__del__(lambda: True)
+        assert port.fileno() >= 0
+        assert port.close()
 
 
 def open_a_channel() -> None:
@@ -169,6 +303,12 @@ class TestLost:
         port = Port()
         pipe.send(port, data)
         return port.id
+
+    def test_an_idle_port_is_closed_at_once(self) -> None:
+        number = Port().id
+        gc.collect()
+        assert number not in borrows._lost
+        assert lib.azc_port_fd(number) < 0
 
     @pytest.mark.parametrize("by", [borrows.sweep, Port, open_a_channel])
     def test_its_memory_comes_back(

@@ -9,7 +9,6 @@ import os
 import resource
 import select
 import socket
-import warnings
 import weakref
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,6 @@ from oracle import Checker, assert_prefix, message, payload
 
 import aiozerocopy as azc
 from aiozerocopy import StreamBroken, StreamClosed
-from aiozerocopy._core import fork_and_exit
 from aiozerocopy._core.borrows import borrowed
 
 if TYPE_CHECKING:
@@ -171,69 +169,6 @@ class TestFork:
 
 
 @pytest.mark.anyio
-class TestByHand:
-    """One stream in a child, or forgotten, without either."""
-
-    @pytest.fixture
-    def stream(self) -> Iterator[azc.SendStream]:
-        receiver, sender = azc.pipe()
-        yield sender
-        sender.abort()
-        receiver.abort()
-
-    async def test_the_child_of_a_fork_has_none(
-        self, stream: azc.SendStream, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        following = fork_and_exit.generation + 1
-        with monkeypatch.context() as patched:
-            patched.setattr(fork_and_exit, "generation", following)
-            with pytest.raises(StreamClosed, match="forked child: open"):
-                stream._enter()
-        assert stream._waiter is None
-
-    async def test_in_a_forked_child_nothing_is_touched(
-        self, stream: azc.SendStream, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        waiter = stream._enter()
-        following = fork_and_exit.generation + 1
-        fd = stream.fileno()
-        with monkeypatch.context() as patched:
-            patched.setattr(fork_and_exit, "generation", following)
-            await stream._close()
-        assert is_open(fd)
-        assert stream._has_ended
-        assert waiter._users == {stream._key}
-        waiter.leave(stream._key)
-        stream._out.abort()
-
-    @pytest.mark.parametrize("stage", ["open", "closed", "ended", "inherited"])
-    async def test_who_forgets_it_is_warned(
-        self, stage: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        receiver, sender = azc.pipe()
-        fd = sender.fileno()
-        if stage == "ended":
-            await sender.aclose()
-        sender._closed = stage != "open"
-        told = repr(sender)
-        with (
-            monkeypatch.context() as patched,
-            warnings.catch_warnings(record=True) as caught,
-        ):
-            warnings.simplefilter("always")
-            if stage == "inherited":
-                following = fork_and_exit.generation + 1
-                patched.setattr(fork_and_exit, "generation", following)
-            sender.__del__()
-        assert sender._has_ended is (stage != "inherited")
-        assert is_open(fd) is (stage == "inherited")
-        expected = [f"unclosed {told}"] if stage == "open" else []
-        assert [str(each.message) for each in caught] == expected
-        sender.abort()
-        receiver.abort()
-
-
-@pytest.mark.anyio
 class TestNumbers:
     """A stream is its file, never the number: no byte goes to another file."""
 
@@ -283,14 +218,6 @@ class TestNumbers:
                 assert os.fstat(other).st_size == 0  # open still, and empty
                 os.close(other)
         assert_prefix(received, sent)
-
-
-def is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
 
 
 def _put_a_file_at(number: int, path: Path) -> int:

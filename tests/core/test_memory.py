@@ -24,6 +24,7 @@ from aiozerocopy._core.memory import (
     Memory,
     Slots,
     _Terms,
+    finalizing_view,
     is_over,
 )
 
@@ -74,6 +75,10 @@ class TestInterruptedLeases:
 
 
 class TestSlots:
+    def test_in_a_circle(self) -> None:
+        slots = Slots(3)
+        assert [claim(slots)[0] for _ in range(5)] == [0, 1, 2, 0, 1]
+
     def test_the_same_again(self) -> None:
         slots = Slots(3, in_circle=False)
         assert claim(slots)[0] == 0
@@ -84,6 +89,15 @@ class TestSlots:
         del held, also_held
         assert claim(slots)[0] == 2  # (whose memory is warm)
 
+    def test_those_that_are_leased_are_passed_over(self) -> None:
+        slots = Slots(3)
+        claims = [claim(slots) for _ in range(3)]
+        assert claim(slots)[0] is None
+        assert slots.free() == 0
+        del claims[1]
+        assert slots.free() == 1
+        assert claim(slots)[0] == 1
+
     def test_two_pools_have_slots_of_their_own(self) -> None:
         pools = Slots(2), Slots(2)
         claims = [claim(slots) for slots in (*pools, *pools)]
@@ -91,6 +105,33 @@ class TestSlots:
 
 
 class TestMemory:
+    def test_a_slot_for_each_view(self) -> None:
+        memory = Memory(5000, 3)
+        assert memory.nbytes >= 3 * 5000
+        views = [memory.lease(nothing) for _ in range(3)]
+        for n, view in enumerate(views):
+            assert view is not None
+            assert view.nbytes == memory.slot_bytes == 5000
+            view[:] = bytes([n]) * 5000
+        assert memory.lease(nothing) is None
+        for n, view in enumerate(views):
+            assert view is not None
+            assert view == bytes([n]) * 5000
+            assert memory.number_of(view) == n
+
+    def test_a_lease_ends_with_its_last_view(self) -> None:
+        ends: list[str] = []
+        memory = Memory(10, 1)
+        view = memory.lease(partial(ends.append, "ended"))
+        assert view is not None
+        part = view[3:4]
+        del view
+        assert memory.slots.free() == 0
+        assert not ends
+        del part
+        assert memory.slots.free() == 1
+        assert ends == ["ended"]
+
     def test_it_is_mapped_until_nobody_needs_it(self) -> None:
         memory = Memory(10, 1)
         number = memory._number[0]
@@ -149,6 +190,22 @@ class TestClaims:
 
     def test_one_that_was_interrupted_at_its_start(self) -> None:
         Claim.__new__(Claim).__del__()
+
+
+def test_views_of_other_memory_end_by_themselves() -> None:
+    ends: list[str] = []
+    data = bytearray(10), bytearray(20)
+    first = finalizing_view(data[0], partial(ends.append, "first"))
+    second = finalizing_view(data[1], partial(ends.append, "second"))
+    assert (first.nbytes, second.nbytes) == (10, 20)
+    del second
+    assert ends == ["second"]
+    data[1].append(0)
+    with pytest.raises(BufferError):
+        data[0].append(0)
+    del first
+    assert ends == ["second", "first"]
+    data[0].append(0)
 
 
 @contextlib.contextmanager

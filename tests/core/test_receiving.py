@@ -1,27 +1,42 @@
-"""One receive, by hand: when it yields, whose its fd is, and how it is interrupted."""
+"""One receive, step by step: what is borrowed, when it yields, and what is refused."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from answering import InUse
+from answering import Answering, InUse, TwiceInterrupted
 
 import aiozerocopy as azc
+from aiozerocopy import StreamBroken, StreamClosed
+from aiozerocopy._core import channel
+from aiozerocopy._core.binding import PORTABLE
+from aiozerocopy._core.borrows import borrowed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 
 pytestmark = pytest.mark.anyio
+
+at_once = pytest.mark.skipif(PORTABLE, reason="there the pump reads from every pipe")
 
 
 class Ends:
     def __init__(self) -> None:
         self.receiver, self.sender = azc.pipe()
         self.memory = bytearray(10)
+
+    async def waiting(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Begin to receive, and return the coroutine."""
+        coroutine = work(*arguments)
+        coroutine.send(None)
+        return coroutine
 
 
 @pytest.fixture
@@ -30,6 +45,31 @@ async def ends() -> AsyncIterator[Ends]:
     yield made
     await made.sender.aclose(linger=0)
     await made.receiver.aclose()
+
+
+class TestBorrowed:
+    async def test_until_it_is_over(self, ends: Ends) -> None:
+        before = set(borrowed)
+        coroutine = await ends.waiting(ends.receiver.receive_into, ends.memory)
+        (token,) = set(borrowed) - before
+        assert list(map(len, borrowed[token])) == [10]
+        with pytest.raises(BufferError):
+            ends.memory.append(0)
+        coroutine.close()
+        assert set(borrowed) == before
+        ends.memory.append(0)
+
+    async def test_what_was_left_over_needs_no_call(self, ends: Ends) -> None:
+        ends.receiver._unread = b"abcdef"
+        await ends.receiver.receive(1)
+        before, calls = set(borrowed), ends.receiver.stats.receive_calls
+        await ends.receiver.receive_exactly(memory := bytearray(4))
+        assert memory == b"bcde"
+        assert set(borrowed) == before
+        assert ends.receiver.stats.receive_calls == calls
+        assert ends.receiver._waiter is not None
+        assert not ends.receiver._waiter.port.operations
+        assert await ends.receiver.receive() == b"f"
 
 
 class TestYields:
@@ -50,6 +90,23 @@ class TestYields:
             begun.append(None)
             await ends.receiver.receive_into(bytearray(1))
         assert yields == [2, 5, 8]
+
+    async def test_what_asks_for_nothing_does(
+        self, ends: Ends, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its stream may be closed meanwhile."""
+        await ends.sender.send(b"x")
+        await ends.receiver.receive()
+        assert await ends.receiver.receive_into(bytearray()) == 0
+        waiter = ends.receiver._waiter
+        assert waiter is not None
+
+        async def close() -> None:
+            ends.receiver.abort()
+
+        monkeypatch.setattr(waiter, "checkpoint", close)
+        with pytest.raises(StreamClosed):
+            await ends.receiver.receive_into(bytearray())
 
 
 class TestLending:
@@ -78,6 +135,42 @@ class TestLending:
         assert not receiver._has_unread()
         os.close(fd)
 
+    async def test_its_number_is_none_of_the_first_three(
+        self, ends: Ends, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They may be free, and programs that are started expect others there."""
+        asked: list[tuple[int, ...]] = []
+
+        def fcntl_of(*arguments: int) -> int:
+            asked.append(arguments)
+            return 7
+
+        with monkeypatch.context() as patched:
+            patched.setattr(fcntl, "fcntl", fcntl_of)
+            assert ends.receiver._lend_fd(self) == 7
+        assert asked == [(ends.receiver.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)]
+
+    async def test_what_c_has_left_over_is_unread(
+        self, ends: Ends, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        leftover = SimpleNamespace(leftover=1)
+        with monkeypatch.context() as patched:
+            patched.setattr(ends.receiver._in, "stats", lambda: leftover)
+            assert ends.receiver._has_unread() is True
+        assert ends.receiver._has_unread() is False
+
+
+class TestErrors:
+    @pytest.mark.parametrize("code", [errno.EPERM, errno.EIO])
+    async def test_of_the_call_itself(
+        self, ends: Ends, code: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(channel, "lib", Answering("azc_recv", -code))
+        with pytest.raises(StreamBroken) as caught:
+            await ends.receiver.receive_into(ends.memory)
+        assert (caught.value.errno, caught.value.total) == (code, 10)
+        ends.memory.append(0)
+
 
 class TestInterrupted:
     @pytest.mark.parametrize("error", [GeneratorExit, KeyboardInterrupt])
@@ -89,9 +182,20 @@ class TestInterrupted:
         await ends.receiver.receive()
         with monkeypatch.context() as patched:
             it = InUse(ends.receiver._waiter, patched)
-            coroutine = ends.receiver.receive_into(ends.memory)
-            coroutine.send(None)
+            coroutine = await ends.waiting(ends.receiver.receive_into, ends.memory)
             with pytest.raises(error):
                 coroutine.throw(error())
         assert it.waits == {"blocks" if error is GeneratorExit else "awaits"}
         ends.memory.append(0)
+
+    @at_once
+    async def test_twice(self, ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What had come is kept, and the memory given back."""
+        await ends.sender.send(b"abc")
+        with monkeypatch.context() as patched:
+            it = TwiceInterrupted("receiving._number", patched)
+            with pytest.raises(KeyboardInterrupt, match="second"):
+                await ends.receiver.receive_into(ends.memory)
+        assert it.tries == 2
+        ends.memory.append(0)
+        assert await ends.receiver.receive() == b"abc"

@@ -1,9 +1,10 @@
-"""One relay, by hand: what those of test_relay.py meet only once in a great while."""
+"""One relay, step by step: what it tells, who has the bytes, and why it fails."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 import signal
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from answering import Answering, TwiceInterrupted
+from answering import Answering, InUse, TwiceInterrupted
 from links import Attempt, until
 from unread import SIZE
 
@@ -19,7 +20,8 @@ import aiozerocopy as azc
 from aiozerocopy import ReceiveStream, SendStream, StreamBroken, StreamClosed
 from aiozerocopy._core import relaying
 from aiozerocopy._core.binding import PORTABLE, ffi, lib
-from aiozerocopy._core.relaying import Relay, relay_streams
+from aiozerocopy._core.borrows import borrowed
+from aiozerocopy._core.relaying import Relay, open_source, relay_streams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterator
@@ -39,6 +41,20 @@ class Ends:
 
     def relay(self, nbytes: int | None = None) -> Relay:
         return azc.relay(self.source, self.sink, nbytes)
+
+    async def begun(self, nbytes: int | None = None) -> tuple[Relay, Any]:
+        """A relay that has moved 4 bytes, and the coroutine that awaits it."""
+        relay = self.relay(nbytes)
+        coroutine = call(relay)
+        coroutine.send(None)
+        await self.feeder.send(b"1234")
+        assert await self.reader.receive() == b"1234"
+        await until(lambda: relay.moved == 4)
+        return relay, coroutine
+
+    async def fill(self) -> None:
+        """What is sent after this waits for its turn."""
+        await self.sink.put(bytes(2 * SIZE))
 
     async def use_sockets(self) -> None:
         """A source whose peer resets the connection when it leaves."""
@@ -106,6 +122,18 @@ class TestTells:
         relay._give(2)
         assert (relay.moved, relay.taken) == (11, 12)
 
+    async def test_it_counts_once(
+        self, ends: Ends, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also if C has it for a moment longer."""
+        monkeypatch.setattr(relaying, "lib", Answering("azc_relay_free", 0))
+        relay, coroutine = await ends.begun()
+        number = relay._number[0]
+        coroutine.close()
+        relay._settle()
+        assert (relay.moved, relay.taken) == (4, 4)
+        lib.azc_relay_free(number)
+
     def test_one_that_is_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
         freed: list[int] = []
 
@@ -127,6 +155,50 @@ class TestTells:
 
 
 class TestUnread:
+    async def test_if_that_is_enough_it_needs_no_thread(
+        self, ends: Ends, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(relaying, "lib", Answering("azc_relay_open", -errno.EPERM))
+        ends.source._unread = b"abcdef"
+        before = set(borrowed)
+        for n, left in ((4, b"ef"), (0, b"ef"), (2, b"")):
+            relay = ends.relay(n)
+            assert await relay == n
+            assert (relay.moved, relay.taken, relay.lane) == (n, n, "copy")
+            assert ends.source._unread == left
+            assert ends.is_idle()
+        assert await ends.reader.receive() == b"abcdef"
+        ends.sink._out.unbind_port()
+        assert set(borrowed) == before
+
+    @pytest.mark.parametrize("n", [2, 9])
+    async def test_before_its_turn_it_stays(self, ends: Ends, n: int) -> None:
+        """And nobody else receives it meanwhile."""
+        ends.source._unread = b"left"
+        await ends.fill()
+        relay = ends.relay(n)
+        coroutine = call(relay)
+        coroutine.send(None)
+        with pytest.raises(anyio.BusyResourceError):
+            await ends.source.receive()
+        coroutine.close()
+        assert (relay.moved, relay.taken) == (0, 0)
+        assert await ends.source.receive() == b"left"
+
+    async def test_what_was_begun_follows(self, ends: Ends) -> None:
+        data = b"x" * (2 * SIZE)
+        ends.source._unread = data + b"rest"
+        relay = ends.relay(len(data))
+        coroutine = call(relay)
+        coroutine.send(None)
+        assert await ends.reader.receive(1) == b"x"
+        coroutine.close()
+        assert (relay.moved, relay.taken) == (len(data), len(data))
+        assert await ends.source.receive() == b"rest"
+        received = bytearray(len(data) - 1)
+        await ends.reader.receive_exactly(received)
+        assert received == data[1:]
+
     async def test_what_did_not_get_out_stays(self, ends: Ends) -> None:
         ends.source._unread = data = os.urandom(2 * SIZE)
         relay, attempt = ends.relay(len(data)), Attempt()
@@ -145,13 +217,23 @@ class TestUnread:
 
 
 class TestRefused:
-    async def test_somebody_else_receives(self, ends: Ends) -> None:
-        """What was received before is not sent, either."""
-        ends.source._unread, ends.source._reception = b"abcdef", ends
+    @pytest.mark.parametrize("unread", [b"", b"abcdef"])
+    async def test_somebody_else_receives(self, ends: Ends, unread: bytes) -> None:
+        ends.source._unread, ends.source._reception = unread, ends
         with pytest.raises(anyio.BusyResourceError, match="reading"):
             await ends.relay(3)
         assert ends.source._reception is ends
-        assert ends.source._unread == b"abcdef"
+        assert ends.source._unread == unread
+
+    async def test_somebody_else_sends(self, ends: Ends) -> None:
+        ends.sink._be_exclusive()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ends.sink.send, bytes(2 * SIZE))
+            await until(lambda: ends.sink.stats.messages_queued)
+            with pytest.raises(anyio.BusyResourceError, match="writing"):
+                await ends.relay()
+            assert ends.source._reception is None
+            await ends.reader.receive_exactly(bytearray(2 * SIZE))
 
     @pytest.mark.parametrize(
         ("code", "why"),
@@ -206,7 +288,76 @@ class TestRefused:
         assert ends.is_idle()
 
 
+# ---- why it fails ------------------------------------------------------------------
+
+
+class TestFails:
+    @pytest.mark.parametrize(
+        ("ended", "kind", "text"),
+        [
+            ("reader", StreamBroken, "the sink broke: the reader is gone, "),
+            ("feeder", StreamBroken, "the source broke: the peer reset .*, "),
+            ("source", StreamClosed, "the source was closed, "),
+            ("sink", StreamClosed, "the stream is closed"),
+        ],
+    )
+    async def test_and_says_why(
+        self,
+        ends: Ends,
+        ended: str,
+        kind: type[Exception],
+        text: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        explained: list[Exception] = []
+
+        async def explain(_: SendStream, error: StreamBroken) -> None:
+            explained.append(error)
+
+        monkeypatch.setattr(SendStream, "_explain", explain)
+        if ended == "feeder":
+            await ends.use_sockets()
+        relay, attempt = ends.relay(), Attempt()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(attempt.run, call, relay)
+            await ends.feeder.send(b"1234")
+            assert await ends.reader.receive() == b"1234"
+            await until(lambda: relay.moved == 4)
+            getattr(ends, ended).abort()
+        assert type(attempt.error) is kind
+        count = "after 4 bytes were relayed" if text.endswith(" ") else ""
+        assert re.fullmatch(text + count, str(attempt.error))
+        assert getattr(attempt.error, "bytes_sent", 4) == 4
+        assert explained == ([attempt.error] if ended == "reader" else [])
+        assert (relay.moved, relay.taken) == (4, 4)
+        assert ended == "sink" or ends.is_idle()
+
+
 class TestInterrupted:
+    @pytest.mark.parametrize("error", [GeneratorExit, KeyboardInterrupt])
+    async def test_while_a_thread_moves_the_bytes(
+        self, ends: Ends, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A coroutine that is being closed may not await: its thread blocks.
+
+        Until the relay is over nobody else receives.
+        """
+        _, coroutine = await ends.begun()
+        it = InUse(ends.sink._waiter, monkeypatch)
+        too_soon: list[bool] = []
+        settle = relaying._settle
+
+        def note(*arguments: Any) -> None:
+            too_soon.append(not it.waits)
+            settle(*arguments)
+
+        monkeypatch.setattr(relaying, "_settle", note)
+        with pytest.raises(error):
+            coroutine.throw(error())
+        assert it.waits == {"blocks" if error is GeneratorExit else "awaits"}
+        assert not any(too_soon)
+        await until(ends.is_idle)
+
     async def test_twice(self, ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
         relay = ends.relay()
         with monkeypatch.context() as patched:
@@ -249,6 +400,30 @@ def film(tmp_path: Path) -> Path:
 
 
 class TestFile:
+    @pytest.mark.parametrize("offset", [None, 0, 4])
+    @pytest.mark.parametrize("kind", ["path", "text", "bytes", "open", "number"])
+    async def test_of_every_kind(
+        self, film: Path, kind: str, offset: int | None
+    ) -> None:
+        """An open one moves along, if no offset is given."""
+        with film.open("rb", buffering=0) as opened:
+            opened.seek(2)
+            files: dict[str, Any] = {"path": film, "text": str(film), "open": opened}
+            files |= {"bytes": os.fsencode(film), "number": opened.fileno()}
+            source = open_source(files[kind], offset)
+            begin = 2 if offset is None and kind in ("open", "number") else offset or 0
+            assert await source.receive() == DATA[begin:]
+            await relaying.close_source(source)
+            moves = offset is None and kind in ("open", "number")
+            assert opened.tell() == (len(DATA) if moves else 2)
+        assert source.fileno() == -1
+
+    def test_a_fifo_that_nobody_writes_to(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "fifo")
+        source = open_source(tmp_path / "fifo")
+        assert not os.get_blocking(source.fileno())
+        source.abort()
+
     async def test_an_offset_below_zero(self, ends: Ends, film: Path) -> None:
         with pytest.raises(ValueError, match="never negative, as -1 is"):
             await ends.sink.send_file(film, -1)

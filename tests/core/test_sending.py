@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import errno
 import itertools
 import random
 import socket
@@ -15,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from answering import Answering
 from links import (
     BIG,
     Link,
@@ -32,12 +29,11 @@ from links import (
 from oracle import Checker, message
 
 import aiozerocopy as azc
-from aiozerocopy import SendStream, StreamBroken, StreamClosed
-from aiozerocopy._core import channel, lifetime, sending
+from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy._core.binding import PORTABLE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from anyio.abc import TaskGroup
@@ -399,105 +395,6 @@ async def test_every_opener_takes_it(tmp_path: Path) -> None:
         assert all(stream._is_exclusive for stream in (one, other, *served))
 
 
-# ---- one stream, step by step --------------------------------------------------------
-
-
-@pytest.fixture
-async def stream() -> AsyncIterator[SendStream]:
-    """One end of a pipe that nobody reads."""
-    receiver, sender = azc.pipe()
-    yield sender
-    await sender.aclose(linger=0)
-    await receiver.aclose()
-
-
-@pytest.fixture(params=[True, False])
-def cheap(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to know the loop, of which a Python takes the quicker one."""
-    if not request.param and sys.version_info >= (3, 14):
-        pytest.skip("this Python does not tell the running tasks")
-    for module in (sending, lifetime):
-        monkeypatch.setattr(module, "LOOP_IS_CHEAP", request.param)
-
-
-def refuse(*_: object, **__: object) -> Any:
-    raise AssertionError("the long way")
-
-
-@at_once
-@pytest.mark.usefixtures("cheap")
-class TestShortWay:
-    async def test_of_send(
-        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        await stream.send(b"bound")
-        monkeypatch.setattr(SendStream, "_send", refuse)
-        monkeypatch.setattr(SendStream, "_enter", refuse)
-        for item in (b"ab", bytearray(b"ab"), memoryview(b"ab")):
-            await stream.send(item)
-        with pytest.raises(AssertionError, match="long"):
-            await stream.send(b"a", b"b")
-
-    async def test_of_put(
-        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        await stream.send(b"bound")
-        monkeypatch.setattr(SendStream, "_begin", refuse)
-        for item in (b"ab", bytearray(b"ab"), memoryview(b"ab")):
-            await stream.put(item)
-        for several in ((), (b"a", b"b")):
-            with pytest.raises(AssertionError, match="long"):
-                await stream.put(*several)
-
-    async def test_of_send_many(
-        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        await stream.send(b"bound")
-        monkeypatch.setattr(SendStream, "_send", refuse)
-        await stream.send_many([b"ab"] * 3)
-        await stream.send_many((b"ab",) * 3)
-
-
-@pytest.mark.usefixtures("cheap")
-class TestAnotherLoop:
-    CALLS = ("send", "put", "send_many", "flush")
-
-    @staticmethod
-    async def is_refused(stream: SendStream, name: str) -> None:
-        arguments: tuple[Any, ...] = () if name == "flush" else (b"x",)
-        if name == "send_many":
-            arguments = ([b"x"],)
-        with pytest.raises(RuntimeError, match="another event loop"):
-            await getattr(stream, name)(*arguments)
-
-    @pytest.mark.parametrize("name", CALLS)
-    async def test_in_another_thread_while_ours_is_running(
-        self, stream: SendStream, name: str
-    ) -> None:
-        await stream.send(b"bound")
-        done: list[None] = []
-        other = threading.Thread(
-            target=lambda: done.append(asyncio.run(self.is_refused(stream, name)))
-        )
-        other.start()
-        other.join()  # (our task runs all the while)
-        assert done == [None]
-        assert stream.stats.messages_sent == 1
-
-    @pytest.mark.parametrize("name", CALLS)
-    def test_in_this_thread_after_the_first(self, name: str) -> None:
-        receiver, sender = azc.pipe()
-
-        async def bind() -> None:
-            await sender.send(b"bound")
-
-        asyncio.run(bind())
-        asyncio.run(self.is_refused(sender, name))
-        assert sender.stats.messages_sent == 1
-        sender.abort()
-        receiver.abort()
-
-
 async def test_block_that_fails_says_so_although_its_reader_left() -> None:
     receiver, sender = azc.pipe()
     with pytest.raises(ZeroDivisionError):
@@ -507,17 +404,6 @@ async def test_block_that_fails_says_so_although_its_reader_left() -> None:
             raise ZeroDivisionError
     assert sender.fileno() == -1
     assert ticket.done()
-
-
-@pytest.mark.parametrize("code", [errno.EPERM, errno.EIO])
-async def test_put_that_the_system_refuses(
-    stream: SendStream, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waiter, operation = await stream._begin()
-    monkeypatch.setattr(channel, "lib", Answering("azc_sendv", -code))
-    with pytest.raises(StreamBroken) as caught:
-        stream._put_now(waiter, operation, b"ab")
-    assert (caught.value.errno, caught.value.total) == (code, 2)
 
 
 # ---- while another thread ends it ---------------------------------------------------

@@ -1,19 +1,24 @@
-"""One split, by hand: whose fds are whose, how patient it is, and a fork."""
+"""One split, step by step: whose fds are whose, who joins, and how it ends."""
 
 from __future__ import annotations
 
 import errno
 import math
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 from answering import Answering
-from links import linux_only
+from links import linux_only, until
 
+import aiozerocopy as azc
 from aiozerocopy import StreamClosed
-from aiozerocopy._core import fork_and_exit, splitting
-from aiozerocopy._core.splitting import Split
+from aiozerocopy._core import change, fork_and_exit, splitting
+from aiozerocopy._core.binding import ffi, lib
+from aiozerocopy._core.pipe_size import PIPE_SIZE, capacity_of
+from aiozerocopy._core.splitting import Split, SplitterReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,13 +34,40 @@ class Source:
 
     def __init__(self) -> None:
         self.read_fd, self.fd = os.pipe()
+        self.splits: list[Split] = []
+        self.readers: list[SplitterReader] = []
+
+    def split(self, patience: float = math.inf) -> Split:
+        """It runs."""
+        self.splits.append(Split(self.read_fd, -1, patience, 1))
+        self.splits[0].start()
+        return self.splits[0]
+
+    def end(self) -> None:
+        fd, self.fd = self.fd, -1
+        os.close(fd)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            self.end()
+        for split in self.splits:
+            split.stop()
+        for thread in its_threads():
+            thread.join()
+        self.splits.clear()
+        for reader in self.readers:
+            reader.abort()
+
+
+def its_threads() -> list[threading.Thread]:
+    return [it for it in threading.enumerate() if it.name == "aiozerocopy split"]
 
 
 @pytest.fixture
 def source() -> Iterator[Source]:
     made = Source()
     yield made
-    os.close(made.fd)
+    made.close()
 
 
 def is_open(fd: int) -> bool:
@@ -44,6 +76,19 @@ def is_open(fd: int) -> bool:
     except OSError:
         return False
     return True
+
+
+async def until_begun(split: Split, n: int) -> None:
+    """Let others run until so many readers have begun."""
+    await until(lambda: split.state().readers + split.state().dropped >= n)
+
+
+async def content(reader: azc.ReceiveStream) -> bytes:
+    data = bytearray()
+    async with reader:
+        async for piece in reader:
+            data += piece
+    return bytes(data)
 
 
 class TestBegins:
@@ -73,6 +118,14 @@ class TestBegins:
         assert not is_open(source.read_fd)
         assert file == -1 or not is_open(file)
 
+    def test_if_there_is_memory(
+        self, source: Source, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        answering = Answering("azc_split_open", -errno.ENOMEM)
+        monkeypatch.setattr(splitting, "lib", answering)
+        with pytest.raises(OSError, match=os.strerror(errno.ENOMEM)):
+            Split(source.read_fd, -1, 1, 1)
+
     @pytest.mark.parametrize(
         ("patience", "us"),
         [(0, 0), (2, 2_000_000), (math.inf, 2**64 - 1), (1e300, 2**64 - 1)],
@@ -95,13 +148,48 @@ class TestBegins:
             Split(source.read_fd, -1, patience, 1)
         assert told == [us]
 
+    async def test_its_thread_holds_nothing_up(self, source: Source) -> None:
+        source.split()
+        assert [it.daemon for it in its_threads()] == [True]
+
 
 class TestJoins:
+    async def test_a_pipe_of_that_size(
+        self, source: Source, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """No end of it blocks, and it is the smallest if that is enough."""
+        fds: list[int] = []
+
+        def note(split: Any, fd: int, record: Any) -> int:
+            fds.append(fd)
+            return lib.azc_split_join(split, fd, record)
+
+        split = source.split()
+        monkeypatch.setattr(splitting, "lib", Answering("azc_split_join", note))
+        for size in (SMALL, PIPE_SIZE):
+            async with split.join(size) as reader:
+                assert capacity_of(reader.fileno()) == size
+                assert not os.get_blocking(reader.fileno())
+                assert not os.get_blocking(fds.pop())
+
+    @pytest.mark.parametrize("code", [errno.ESHUTDOWN, errno.ENOMEM])
+    async def test_it_cannot(
+        self, source: Source, code: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Then nothing is left open."""
+        split = source.split()
+        monkeypatch.setattr(splitting, "lib", Answering("azc_split_join", -code))
+        if code == errno.ESHUTDOWN:
+            with pytest.raises(StreamClosed, match="come to its end"):
+                split.join(SMALL)
+        else:
+            with pytest.raises(OSError, match=os.strerror(code)):
+                split.join(SMALL)
+
     async def test_a_forked_child_does_not(
         self, source: Source, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        split = Split(source.read_fd, -1, math.inf, 1)
-        split.start()
+        split = source.split()
         reader = split.join(SMALL)
         assert (split.inherited, reader.ended) == (False, None)
         with monkeypatch.context() as patched:
@@ -111,5 +199,87 @@ class TestJoins:
             with pytest.raises(StreamClosed, match="parent"):
                 split.join(SMALL)
         await reader.aclose()
-        split.stop()
+
+
+class TestEnds:
+    async def test_with_its_source(self, source: Source) -> None:
+        split = source.split()
+        reader = split.join(SMALL)
+        assert isinstance(reader, SplitterReader)
+        os.write(source.fd, b"abc")
+        assert await reader.receive() == b"abc"
+        assert (split.result, reader.ended) == (None, None)
+        await until(lambda: split.state().taken == 3)
+        assert split.state().readers == 1
+        source.end()
         await split.wait()
+        assert (split.result, reader.ended) == (0, "end")
+        assert await content(reader) == b""
+        with pytest.raises(StreamClosed, match="come to its end"):
+            split.join(SMALL)
+        split.stop()
+        assert split.result == 0
+
+    async def test_when_it_is_stopped(self, source: Source) -> None:
+        split = source.split()
+        reader = split.join(SMALL)
+        for _ in range(2):
+            split.stop()
+        await split.wait()
+        assert (split.result, reader.ended) == (-errno.ECANCELED, "stopped")
+        assert split.rest() == b""
+        await reader.aclose()
+
+    async def test_for_who_is_too_slow(self, source: Source) -> None:
+        split = source.split(patience=0)
+        reader = split.join(SMALL)
+        await until(lambda: split.state().readers)
+        os.write(source.fd, bytes(SMALL))
+        await until(lambda: split.state().taken == SMALL)
+        os.write(source.fd, b"x")
+        await until(lambda: reader.ended)  # (it is counted before that)
+        assert (reader.ended, split.state().dropped) == ("too slow", 1)
+        assert await content(reader) == bytes(SMALL)
+
+    @pytest.mark.parametrize("patience", [2**64 / 1e9, 1e300, math.inf])
+    async def test_not_for_who_is_slow_in_the_end(
+        self, source: Source, patience: float
+    ) -> None:
+        """However long a time it was promised."""
+        split = source.split(patience)
+        reader = split.join(SMALL)
+        await until(lambda: split.state().readers)
+        os.write(source.fd, bytes(SMALL))
+        await until(lambda: split.state().taken == SMALL)
+        os.write(source.fd, b"x")
+        for n in (2, 3):  # (before the third begins, it has looked who is slow)
+            source.readers.append(split.join(SMALL))
+            await until_begun(split, n)
+        assert split.state().dropped == 0
+        source.end()
+        assert await content(reader) == bytes(SMALL) + b"x"
+        assert reader.ended == "end"
+
+    async def test_whoever_waits_is_woken(
+        self, source: Source, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(change, "LOOK_AGAIN", 3600)
+        split = source.split()
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(split.wait)
+                await until(lambda: split._change._wakes)
+                source.end()
+
+    async def test_what_nobody_was_given(
+        self, source: Source, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        kept = ffi.from_buffer(b"abcdef")
+
+        def get(_: Any, state: Any) -> int:
+            state.bytes, state.rest = kept, 3
+            return 0
+
+        split = source.split()
+        monkeypatch.setattr(splitting, "lib", Answering("azc_split_get", get))
+        assert split.rest() == b"abc"

@@ -9,11 +9,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from answering import Answering
 from links import until
 from oracle import assert_same, payload, poison
 
 import aiozerocopy as azc
 from aiozerocopy._core import to_all
+from aiozerocopy._core.binding import IN_PROGRESS, lib
 from aiozerocopy._core.channel import Channel
 from aiozerocopy._core.to_all import Row, Seat, Shared, move_to_copy
 
@@ -112,6 +114,32 @@ def interrupt(*_: object) -> Any:
     raise KeyboardInterrupt
 
 
+class TestSeat:
+    async def test_taken_and_left(self, pairs: Pairs) -> None:
+        seat = Seat()
+        assert (seat.is_taken, seat.tally.away) == (False, 1)
+        assert seat.take(pairs.channels[0])
+        assert (seat.is_taken, seat.tally.away) == (True, 0)
+        assert seat.channel is pairs.channels[0]
+        assert seat.operation is pairs.channels[0].ready
+        seat.leave()
+        assert (seat.is_taken, seat.tally.away) == (False, 1)
+
+    async def test_of_a_channel_that_has_nothing_ready(self, pairs: Pairs) -> None:
+        seat = Seat()
+        assert seat.take(pairs.channels[0])
+        pairs.channels[0].unbind_port()
+        assert not seat.take(pairs.channels[0])
+        assert (seat.is_taken, seat.tally.away) == (False, 1)
+
+    def test_counts_what_was_out_later(self) -> None:
+        seat = Seat()
+        seat.count(10, 7)
+        seat.count(20, 5)
+        tally = seat.tally
+        assert (tally.messages, tally.bytes, tally.age_ns) == (2, 30, 5)
+
+
 class TestSend:
     async def test_at_once(self, pairs: Pairs) -> None:
         ready, row = pairs.ready, pairs.row()
@@ -128,6 +156,17 @@ class TestSend:
         assert all(0 < seat.tally.age_ns < elapsed for seat in pairs.seats)
         assert all(seat.is_taken for seat in pairs.seats)
 
+    async def test_to_a_part(self, pairs: Pairs) -> None:
+        assert pairs.row().send(range(1, 2), pairs.port, Shared([b"ab"]), 0) == {}
+        assert pairs.counted() == [(0, 0), (1, 2), (0, 0)]
+        assert await pairs.far[1].receive() == b"ab"
+
+    async def test_the_numbers_are_those_of_the_row(self, pairs: Pairs) -> None:
+        row = pairs.row()
+        pairs.seats[2].leave()
+        missed = row.send(range(1, 3), pairs.port, Shared([b"ab"]), 0)
+        assert missed == {2: None}
+
     async def test_one_that_is_closed(self, pairs: Pairs) -> None:
         pairs.channels[1].abort()
         missed = pairs.send(Shared([b"ab"]))
@@ -137,6 +176,64 @@ class TestSend:
         assert (closed.moved, closed.total) == (0, 2)
         assert [seat.is_taken for seat in pairs.seats] == [True, False, True]
 
+    async def test_later(self, pairs: Pairs) -> None:
+        data, ready = bytearray(4 * BIG), pairs.ready
+        message = Shared([data])
+        operations = pairs.queued(message)
+        assert operations == ready
+        assert not set(pairs.ready) & set(ready)
+        assert [each.views for each in operations] == [[message.pins]] * 3
+        assert [each.total for each in operations] == [len(data)] * 3
+        assert not any(each.done for each in operations)
+        assert not any(seat.is_taken for seat in pairs.seats)
+        assert pairs.counted() == [(0, 0)] * 3
+        del message
+        gc.collect()
+        with pytest.raises(BufferError):
+            data.append(0)
+
+    async def test_one_of_them_later(self, pairs: Pairs) -> None:
+        """What the others have ready is as it was."""
+        ready, message = pairs.ready, Shared([bytes(100)])
+        await pairs.near[1].put(bytes(4 * BIG))  # (which needs no operation of these)
+        missed = pairs.send(message)
+        assert missed == {1: pairs.near[1]._out and missed[1]}
+        assert missed[1].views == [message.pins]
+        assert pairs.ready[0] is ready[0]
+        assert pairs.ready[2] is ready[2]
+        assert ready[0].views == ready[2].views == [None]
+
+    async def test_one_channel_twice(self, pairs: Pairs) -> None:
+        """Two messages never have one operation, which holds one message's memory."""
+        twin, message = Seat(), Shared([bytearray(4 * BIG)])
+        assert twin.take(pairs.channels[0])
+        pairs.row()
+        row = Row([pairs.seats[0], twin])
+        first = pairs.channels[0].ready
+        missed = row.send(range(2), pairs.port, message, 0)
+        assert missed == {0: first, 1: None}
+        assert first is not None
+        assert first.views == [message.pins]
+        assert pairs.channels[0].stats().queued == 1
+
+    async def test_where_the_operation_is_used_up_nothing_is_sent(
+        self, pairs: Pairs
+    ) -> None:
+        """Another's message borrows its memory by it."""
+        row, other = pairs.row(), bytearray(4 * BIG)
+        begun, near = pairs.ready[1], pairs.near[1]
+        result = near._out.put_bound(pairs.port, begun, other)
+        assert result == IN_PROGRESS
+        assert pairs.send(Shared([b"ab"]), row) == {1: None}
+        assert pairs.counted() == [(1, 2), (0, 0), (1, 2)]
+        with pytest.raises(BufferError):
+            other.append(0)
+        received = bytearray(len(other))
+        await pairs.far[1].receive_exactly(received)
+        await until(lambda: begun.done)
+        assert begun.status == 0
+        assert pairs.send(Shared([b"ab"]), row)[1] is None
+
     async def test_where_the_operation_was_taken_back_nothing_is_sent(
         self, pairs: Pairs
     ) -> None:
@@ -144,6 +241,27 @@ class TestSend:
         assert pairs.channels[1].take_back(pairs.port, ready)
         assert pairs.send(Shared([b"ab"]), row) == {1: None}
         assert ready.views == []
+
+    async def test_who_has_left_gets_nothing(self, pairs: Pairs) -> None:
+        row, ready = pairs.row(), pairs.ready
+        pairs.seats[1].leave()
+        assert pairs.send(Shared([b"ab"]), row) == {1: None}
+        assert ready[1].views == [None]
+        assert pairs.counted() == [(1, 2), (0, 0), (1, 2)]
+
+    async def test_it_is_borrowed_before_c_has_it(
+        self, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        message, had = Shared([b"ab"]), list[Any]()
+
+        def send(*arguments: Any) -> int:
+            had.extend(each.views[0] for each in pairs.ready)
+            return int(lib.azc_send_to_all(*arguments))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(to_all, "lib", Answering("azc_send_to_all", send))
+            pairs.send(message)
+        assert had == [message.pins] * 3
 
     async def test_interrupted_it_is_taken_back_everywhere(
         self, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
@@ -220,6 +338,21 @@ class TestMove:
         assert [each.is_newer for each in waiting] == [True] * 3
         assert [each.total for each in waiting] == [5] * 3
         assert [each.done for each in waiting] == [True] * 3
+
+    async def test_interrupted_twice_it_is_taken_back_everywhere(
+        self, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        data = bytearray(4 * BIG)
+        begun = pairs.queued(message := Shared([data]))
+        copy = Shared([message.copied()])
+        with monkeypatch.context() as patched:
+            patched.setattr(to_all, "_note_moves", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                move_to_copy(pairs.channels, pairs.port, begun, copy, None)
+        del message
+        gc.collect()
+        assert [each.done for each in begun] == [True] * 3
+        data.append(0)
 
 
 NEWER: Any = SimpleNamespace(pins="newer's", nbytes=7)

@@ -47,9 +47,10 @@ JUDGES = [
         for name in (
             *("ahead", "anyio", "batches", "borrows", "buffers", "census", "change"),
             *("channel", "errors", "extras", "fds", "lasting", "lending", "lifetime"),
-            *("memory", "opening", "peers", "pins", "pipe_size", "pool", "process"),
-            *("receiving", "records", "relay", "relaying", "sending", "splitter"),
-            *("splitting", "to_all", "trio_streams", "waiter"),
+            *("lifetime_by_hand", "memory", "opening", "peers", "pins", "pipe_size"),
+            *("pool", "process", "receiving", "records", "relay", "relaying"),
+            *("sending", "sending_by_hand", "splitter", "splitting", "tickets"),
+            *("to_all", "trio_streams", "waiter"),
         )
     ),
 ]

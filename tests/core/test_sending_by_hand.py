@@ -1,0 +1,295 @@
+"""One send, step by step: the short way, whose loop it is, how it is interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import select
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from answering import Answering, InUse, TwiceInterrupted
+from unread import SIZE
+
+import aiozerocopy as azc
+from aiozerocopy import SendStream, StreamBroken, StreamClosed
+from aiozerocopy._core import channel, lifetime, sending
+from aiozerocopy._core.binding import PORTABLE, lib
+from aiozerocopy._core.borrows import Port
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.anyio
+
+at_once = pytest.mark.skipif(PORTABLE, reason="there the pump writes to every pipe")
+
+
+@pytest.fixture
+async def streams() -> AsyncIterator[tuple[SendStream, azc.ReceiveStream]]:
+    receiver, sender = azc.pipe()
+    yield sender, receiver
+    await sender.aclose(linger=0)
+    await receiver.aclose()
+
+
+@pytest.fixture
+def stream(streams: tuple[SendStream, azc.ReceiveStream]) -> SendStream:
+    return streams[0]
+
+
+@pytest.fixture(params=[True, False])
+def cheap(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to know the loop, of which a Python takes the quicker one."""
+    if not request.param and sys.version_info >= (3, 14):
+        pytest.skip("this Python does not tell the running tasks")
+    for module in (sending, lifetime):
+        monkeypatch.setattr(module, "LOOP_IS_CHEAP", request.param)
+
+
+def refuse(*_: object, **__: object) -> Any:
+    raise AssertionError("the long way")
+
+
+@at_once
+@pytest.mark.usefixtures("cheap")
+class TestShortWay:
+    async def test_of_send(
+        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await stream.send(b"bound")
+        monkeypatch.setattr(SendStream, "_send", refuse)
+        monkeypatch.setattr(SendStream, "_enter", refuse)
+        for item in (b"ab", bytearray(b"ab"), memoryview(b"ab")):
+            await stream.send(item)
+        with pytest.raises(AssertionError, match="long"):
+            await stream.send(b"a", b"b")
+
+    async def test_of_put(
+        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await stream.send(b"bound")
+        monkeypatch.setattr(SendStream, "_begin", refuse)
+        for item in (b"ab", bytearray(b"ab"), memoryview(b"ab")):
+            await stream.put(item)
+        for several in ((), (b"a", b"b")):
+            with pytest.raises(AssertionError, match="long"):
+                await stream.put(*several)
+
+    async def test_of_send_many(
+        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await stream.send(b"bound")
+        monkeypatch.setattr(SendStream, "_send", refuse)
+        await stream.send_many([b"ab"] * 3)
+        await stream.send_many((b"ab",) * 3)
+
+    async def test_it_yields_when_the_budget_is_spent(
+        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await stream.send(b"bound")
+        assert stream._waiter is not None
+        stream._out.unbind_port()
+        stream._out.bind_port(stream._waiter.port, 3)  # of which that was one
+        begun, yields = list[str](), list[int]()
+
+        async def note() -> None:
+            yields.append(len(begun))
+
+        monkeypatch.setattr(stream._waiter, "yield_to_loop", note)
+        for name in ("send", "send_many", "put"):
+            for _ in range(9):
+                begun.append(name)
+                await getattr(stream, name)([b"x"] if name == "send_many" else b"x")
+        assert yields == list(range(2, 27, 3))
+        assert stream._spent == 0  # the budget is counted once, by C
+
+
+@pytest.mark.usefixtures("cheap")
+class TestAnotherLoop:
+    CALLS = ("send", "put", "send_many", "flush")
+
+    @staticmethod
+    async def is_refused(stream: SendStream, name: str) -> None:
+        arguments: tuple[Any, ...] = () if name == "flush" else (b"x",)
+        if name == "send_many":
+            arguments = ([b"x"],)
+        with pytest.raises(RuntimeError, match="another event loop"):
+            await getattr(stream, name)(*arguments)
+
+    @pytest.mark.parametrize("name", CALLS)
+    async def test_in_another_thread_while_ours_is_running(
+        self, stream: SendStream, name: str
+    ) -> None:
+        await stream.send(b"bound")
+        done: list[None] = []
+        other = threading.Thread(
+            target=lambda: done.append(asyncio.run(self.is_refused(stream, name)))
+        )
+        other.start()
+        other.join()  # (our task runs all the while)
+        assert done == [None]
+        assert stream.stats.messages_sent == 1
+
+    @pytest.mark.parametrize("name", CALLS)
+    def test_in_this_thread_after_the_first(self, name: str) -> None:
+        receiver, sender = azc.pipe()
+
+        async def bind() -> None:
+            await sender.send(b"bound")
+
+        asyncio.run(bind())
+        asyncio.run(self.is_refused(sender, name))
+        assert sender.stats.messages_sent == 1
+        sender.abort()
+        receiver.abort()
+
+
+async def test_how_much_may_be_queued(stream: SendStream) -> None:
+    limited = SendStream(stream._out, queue_limit=1)
+    await limited.put(bytes(2 * SIZE))
+    waits = limited.put(b"x")
+    waits.send(None)
+    waits.close()
+    await limited.aclose(linger=0)
+
+
+async def test_a_flush_at_once_tells_the_tickets(
+    streams: tuple[SendStream, azc.ReceiveStream],
+) -> None:
+    """Also of a message whose end the loop has not heard of."""
+    stream, receiver = streams
+    ticket = await stream.put(bytes(2 * SIZE))
+    assert stream._waiter is not None
+    os.set_blocking(receiver.fileno(), True)
+    left = 2 * SIZE
+    while left:
+        left -= len(os.read(receiver.fileno(), left))
+    port = stream._waiter.port
+    event = select.poll()
+    event.register(port.fileno(), select.POLLIN)
+    assert event.poll(10_000)
+    assert not ticket.done()
+    with pytest.raises(StopIteration):
+        stream.flush().send(None)  # it does not wait
+    assert ticket.done()
+
+
+class TestFromAThread:
+    async def test_its_port_goes_with_it(
+        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ports: list[Port] = []
+
+        def noted() -> Port:
+            ports.append(Port())
+            return ports[-1]
+
+        monkeypatch.setattr(sending, "Port", noted)
+        await anyio.to_thread.run_sync(stream.send_from_thread, b"x")
+        assert [lib.azc_port_fd(port.id) < 0 for port in ports] == [True]
+
+    @pytest.mark.parametrize("end", ["send_eof", "aclose"])
+    async def test_at_the_end_it_is_refused_before_anything_else(
+        self, end: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with azc.socketpair() as (ours, peer):
+            await getattr(ours, end)()
+            monkeypatch.setattr(sending, "Port", refuse)
+            with pytest.raises(StreamClosed):
+                await anyio.to_thread.run_sync(ours.send_from_thread, b"x")
+            await peer.aclose()
+
+
+class TestPutNow:
+    @at_once
+    async def test_at_once(self, streams: tuple[SendStream, azc.ReceiveStream]) -> None:
+        stream, receiver = streams
+        for _ in range(2):  # (the first binds it)
+            waiter, operation = await stream._begin()
+            ticket = stream._put_now(waiter, operation, b"ab")
+            assert isinstance(ticket, azc.Ticket)
+            assert ticket.done()
+            assert await receiver.receive() == b"ab"
+
+    async def test_beyond_the_limit(self, stream: SendStream) -> None:
+        stream._out.set_limit(1)
+        await stream.put(bytes(2 * SIZE))
+        waiter, operation = await stream._begin()
+        ticket = stream._put_now(waiter, operation, b"ab")
+        assert not ticket.done()
+        assert stream._out.stats().waiting == 1
+        stream.abort()
+        with pytest.raises(StreamClosed):
+            await ticket
+
+    @pytest.mark.parametrize("code", [errno.EPERM, errno.EIO])
+    async def test_a_refusal(
+        self, stream: SendStream, code: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        waiter, operation = await stream._begin()
+        monkeypatch.setattr(channel, "lib", Answering("azc_sendv", -code))
+        with pytest.raises(StreamBroken) as caught:
+            stream._put_now(waiter, operation, b"ab")
+        assert (caught.value.errno, caught.value.total) == (code, 2)
+
+
+class TestInterrupted:
+    @pytest.mark.parametrize("bound", [False, True])
+    @pytest.mark.parametrize("name", ["send", "put", "send_many"])
+    async def test_twice(
+        self,
+        stream: SendStream,
+        name: str,
+        bound: bool,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        if bound:
+            await stream.send(b"bound")
+        data = bytearray(SIZE)
+        with monkeypatch.context() as patched:
+            it = TwiceInterrupted("channel.Channel.note_result", patched)
+            with pytest.raises(KeyboardInterrupt, match="second"):
+                await getattr(stream, name)([data] if name == "send_many" else data)
+        assert it.tries == 2
+        data.append(0)
+
+    async def test_twice_in_a_thread(
+        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        data = bytearray(SIZE)
+        with (
+            monkeypatch.context() as patched,
+            pytest.raises(KeyboardInterrupt, match="second"),
+        ):
+            it = TwiceInterrupted("channel.Channel.note_result", patched)
+            await anyio.to_thread.run_sync(stream.send_from_thread, data)
+        assert it.tries == 2
+        data.append(0)
+
+    @pytest.mark.parametrize("name", ["send", "put", "send_many"])
+    @pytest.mark.parametrize("error", [GeneratorExit, KeyboardInterrupt])
+    async def test_while_the_kernel_uses_the_buffer(
+        self,
+        stream: SendStream,
+        name: str,
+        error: type[BaseException],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """A coroutine that is being closed may not await: its thread blocks."""
+        stream._out.set_limit(1)
+        ticket = await stream.put(bytes(2 * SIZE))  # more than the pipe holds
+        data = bytearray(SIZE)
+        with monkeypatch.context() as patched:
+            it = InUse(stream._waiter, patched)
+            coroutine = getattr(stream, name)([data] if name == "send_many" else data)
+            coroutine.send(None)
+            with pytest.raises(error):
+                coroutine.throw(error())
+        assert it.waits == {"blocks" if error is GeneratorExit else "awaits"}
+        data.append(0)
+        assert not ticket.done()

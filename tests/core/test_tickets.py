@@ -1,0 +1,312 @@
+"""A message that was put, or sent by a thread, or is left at the end: how it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import select
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from answering import Answering
+from links import error_in_thread, others_wait, until
+from unread import SIZE
+
+import aiozerocopy as azc
+from aiozerocopy import StreamBroken, StreamClosed
+from aiozerocopy._core import channel
+from aiozerocopy._core.borrows import Operation, Port
+from aiozerocopy._core.sending import _Failures
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.anyio
+
+MUCH = 2 * SIZE  # more than the pipe holds
+
+
+class Ends:
+    def __init__(self) -> None:
+        self.receiver, self.sender = azc.pipe()
+
+    def read(self, n: int) -> None:
+        """Take so many bytes, without the loop."""
+        fd = self.receiver.fileno()
+        os.set_blocking(fd, True)
+        while n:
+            piece = os.read(fd, n)
+            assert piece
+            n -= len(piece)
+
+    def loop_is_not_told(self) -> None:
+        """Return when something has ended of which the loop will hear."""
+        assert self.sender._waiter is not None
+        event = select.poll()
+        event.register(self.sender._waiter.port.fileno(), select.POLLIN)
+        assert event.poll(10_000)
+
+
+@pytest.fixture
+async def ends() -> AsyncIterator[Ends]:
+    made = Ends()
+    yield made
+    await made.sender.aclose(linger=0)
+    await made.receiver.aclose()
+
+
+class TestTicket:
+    async def test_of_what_went_out_at_once(self, ends: Ends) -> None:
+        for _ in range(3):
+            ticket = await ends.sender.put(b"x")
+            await ticket
+            assert ticket.done()
+
+    async def test_of_what_is_queued(self, ends: Ends) -> None:
+        ticket = await ends.sender.put(bytes(MUCH))
+        assert not ticket.done()
+        waiting = ticket._wait()
+        waiting.send(None)
+        assert not ticket.done()
+        waiting.close()
+        await anyio.to_thread.run_sync(ends.read, MUCH)
+        await ticket
+        assert ticket.done()
+
+    async def test_of_what_fails(self, ends: Ends) -> None:
+        """Who was told by the ticket is not told again."""
+        sizes = (MUCH, MUCH + 1, MUCH + 2)
+        told, *others = [await ends.sender.put(bytes(size)) for size in sizes]
+        ends.receiver.abort()
+        with pytest.raises(StreamBroken):
+            await told
+        await until(lambda: all(other.done() for other in others))
+        assert len(ends.sender._failures.operations) == 2
+        with pytest.raises(StreamBroken) as caught:
+            await ends.sender.aclose()
+        assert (caught.value.bytes_sent, caught.value.total) == (0, MUCH + 1)
+        assert len(ends.sender._failures.operations) == 1
+
+    async def test_a_failure_is_remembered_once(self) -> None:
+        failures, port = _Failures(), Port()
+        for status in (0, -errno.EPIPE):
+            operation = Operation(port, [])
+            failures.watch(operation)
+            operation.admit()
+            failures.watch(operation)
+            operation.end(0, status)
+            failures.watch(operation)
+            port.forget(operation)
+        assert failures.operations == [operation]
+        for _ in range(2):
+            failures.forget(operation)
+            assert not failures.operations
+
+    async def test_while_it_waits_for_room(self, ends: Ends) -> None:
+        ends.sender._out.set_limit(1)
+        ticket = await ends.sender.put(bytes(MUCH))
+        async with anyio.create_task_group() as tasks:
+            failed: list[type[BaseException]] = []
+
+            async def put() -> None:
+                with pytest.raises(StreamBroken) as caught:
+                    await ends.sender.put(b"x")
+                failed.append(caught.type)
+
+            tasks.start_soon(put)
+            await others_wait()
+            ends.receiver.abort()
+        assert failed == [StreamBroken]
+        assert ticket.done()
+
+    async def test_one_that_is_cancelled_has_not_failed(
+        self, ends: Ends, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It yields now and then, once it is queued."""
+        ticket = await ends.sender.put(bytes(MUCH))
+        waiter, stream = ends.sender._waiter, ends.sender
+        assert waiter is not None
+        yields: list[int] = []
+
+        async def note() -> None:
+            yields.append(stream.stats.messages_queued)
+            raise asyncio.CancelledError
+
+        with monkeypatch.context() as patched:
+            patched.setattr(waiter, "yield_to_loop", note)
+            stream._budget, stream._spent = 3, 0
+            queued = [await stream.put(b"x") for _ in range(2)]
+            with pytest.raises(asyncio.CancelledError):
+                await stream.put(b"x")
+        assert yields == [4]
+        assert stream.stats.messages_queued == 3
+        assert not stream._failures.operations
+        assert not any(each.done() for each in (ticket, *queued))
+
+
+class TestFromAThread:
+    @pytest.mark.parametrize("bound", [False, True])
+    async def test_it_returns_when_all_is_out(self, ends: Ends, bound: bool) -> None:
+        if bound:
+            await ends.sender.send(b"x")
+            ends.read(1)
+        data = bytearray(MUCH)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.to_thread.run_sync, ends.read, MUCH + 1)
+            await anyio.to_thread.run_sync(ends.sender.send_from_thread, data)
+            assert ends.sender.stats.messages_sent == 1 + bound
+            data.append(0)
+            await anyio.to_thread.run_sync(ends.sender.send_from_thread, b"x")
+
+    async def test_small_ones_beside_a_loop(self, ends: Ends) -> None:
+        await ends.sender.send(b"x")
+        for _ in range(3):
+            await anyio.to_thread.run_sync(ends.sender.send_from_thread, b"x")
+        assert ends.sender.stats.messages_sent == 4
+
+    async def test_a_failure_later(self, ends: Ends) -> None:
+        send = ends.sender.send_from_thread
+        error = asyncio.ensure_future(
+            asyncio.to_thread(error_in_thread, send, bytes(MUCH))
+        )
+        await until(lambda: ends.sender.stats.bytes_sent > 0)
+        ends.receiver.abort()
+        assert isinstance(await error, StreamBroken)
+
+    @pytest.mark.parametrize("code", [errno.EPERM, errno.EIO])
+    async def test_a_refusal(
+        self, ends: Ends, code: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(channel, "lib", Answering("azc_sendv", -code))
+            error = await anyio.to_thread.run_sync(
+                error_in_thread, ends.sender.send_from_thread, b"ab"
+            )
+        assert isinstance(error, StreamBroken)
+        assert (error.errno, error.total) == (code, 2)
+
+    async def test_a_failure_is_explained(
+        self, ends: Ends, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ends.receiver.abort()
+        explained: list[StreamBroken] = []
+        monkeypatch.setattr(ends.sender, "_explain_in_thread", explained.append)
+        for data in (b"x", bytes(MUCH)):
+            error = await anyio.to_thread.run_sync(
+                error_in_thread, ends.sender.send_from_thread, data
+            )
+            assert isinstance(error, StreamBroken)
+            assert explained.pop() is error
+
+    async def test_what_is_no_buffer(self, ends: Ends) -> None:
+        send: Any = ends.sender.send_from_thread
+        error = await anyio.to_thread.run_sync(error_in_thread, send, "text")
+        assert isinstance(error, TypeError)
+
+
+class TestFailure:
+    @pytest.mark.parametrize("code", [errno.EPERM, errno.EIO])
+    @pytest.mark.parametrize("name", ["send", "put", "send_many"])
+    async def test_a_refusal_is_explained(
+        self, ends: Ends, code: int, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        explained: list[StreamBroken] = []
+
+        async def explain(error: StreamBroken) -> None:
+            explained.append(error)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ends.sender, "_explain", explain)
+            patched.setattr(channel, "lib", Answering("azc_sendv", -code))
+            with pytest.raises(StreamBroken) as caught:
+                await getattr(ends.sender, name)(
+                    [b"x"] if name == "send_many" else b"x"
+                )
+        assert explained == [caught.value]
+        assert (caught.value.errno, caught.value.total) == (code, 1)
+
+    async def test_while_it_is_going_out(self, ends: Ends) -> None:
+        sending = asyncio.ensure_future(ends.sender.send(bytes(MUCH)))
+        await others_wait()
+        ends.receiver.abort()
+        with pytest.raises(StreamBroken) as caught:
+            await sending
+        assert caught.value.total == MUCH
+
+
+class TestTheEnd:
+    async def test_a_peer_that_takes_too_long(self, ends: Ends) -> None:
+        await ends.sender.put(bytes(MUCH))
+        with pytest.raises(StreamBroken, match=r"within 0\.01 s") as caught:
+            await ends.sender.aclose(linger=0.01)
+        assert caught.value.bytes_sent == 0
+        assert 0 < caught.value.total <= MUCH
+        assert isinstance(caught.value.__cause__, TimeoutError)
+        assert ends.sender._has_ended
+
+    @pytest.mark.parametrize("fails", [False, True])
+    async def test_of_which_the_loop_has_not_heard(
+        self, ends: Ends, fails: bool
+    ) -> None:
+        ticket = await ends.sender.put(bytes(MUCH))
+        if fails:
+            ends.receiver.abort()
+            ends.loop_is_not_told()
+            with pytest.raises(StreamBroken):
+                await ends.sender.aclose()
+        else:
+            ends.read(MUCH)
+            ends.loop_is_not_told()
+            await ends.sender.aclose()
+        assert ticket.done()
+
+    @pytest.mark.parametrize("reads", [False, True])
+    async def test_of_a_block_that_fails(
+        self, ends: Ends, reads: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What was accepted may still go out, for a moment."""
+        monkeypatch.setattr("aiozerocopy._core.sending.LINGER", 60.0)
+        async with anyio.create_task_group() as tasks:
+            with pytest.raises(ValueError, match="of the block"):
+                async with ends.sender:
+                    ticket = await ends.sender.put(bytes(MUCH))
+                    if reads:
+                        tasks.start_soon(anyio.to_thread.run_sync, ends.read, MUCH)
+                    else:
+                        ends.receiver.abort()
+                    raise ValueError("of the block")
+        assert ends.sender._has_ended
+        assert ticket.done()
+        if reads:
+            await ticket
+
+    async def test_of_a_block_that_is_cancelled(
+        self, ends: Ends, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The cancel does not reach what is waited for at its end."""
+        drain, readings = ends.sender._drain, list[asyncio.Future[None]]()
+
+        async def drain_while_it_is_read() -> None:
+            reading = asyncio.to_thread(ends.read, MUCH)
+            readings.append(asyncio.ensure_future(reading))
+            await drain()
+
+        with anyio.CancelScope() as scope, monkeypatch.context() as patched:
+            patched.setattr("aiozerocopy._core.sending.LINGER", 60.0)
+            patched.setattr(ends.sender, "_drain", drain_while_it_is_read)
+            async with ends.sender:
+                ticket = await ends.sender.put(bytes(MUCH))
+                scope.cancel()
+                await anyio.sleep_forever()
+        await ticket  # it went out
+        await readings[0]
+
+    async def test_of_a_block_that_is_over(self, ends: Ends) -> None:
+        async with ends.sender:
+            ends.receiver.abort()
+            with pytest.raises(StreamBroken):
+                await ends.sender.send(b"x")
+        with pytest.raises(StreamClosed):
+            await ends.sender.send(b"x")
