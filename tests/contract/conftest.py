@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,7 +10,22 @@ from links import EACH_WAY, KINDS, STALLING, Link, open_link
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+OF_ALL_KINDS = ("link", "clogged", "source")  # fixtures
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep all links on asyncio, and on other loops one for each way in and out."""
+    here = Path(__file__).parent
+    items[:] = [it for it in items if it.path.parent != here or not _is_spare(it)]
+
+
+def _is_spare(item: pytest.Item) -> bool:
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    kinds = {parameters[name] for name in OF_ALL_KINDS if name in parameters}
+    return parameters.get("anyio_backend", "asyncio") != "asyncio" and not (
+        kinds <= {*EACH_WAY}
+    )
 
 
 @pytest.fixture(params=KINDS)

@@ -28,9 +28,10 @@ from aiozerocopy._core import sending
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.every_loop
 async def test_aclose_sends_what_was_accepted(some: Link) -> None:
     checker = Checker()
     data = [message(1, n, BIG // 2) for n in range(4)]
@@ -52,6 +53,7 @@ async def test_aclose_sends_what_was_accepted(some: Link) -> None:
     assert checker.counts == {1: 4}
 
 
+@pytest.mark.every_loop
 async def test_abort_ends_every_sender(some: Link) -> None:
     received = bytearray()
     data = [message(1, n, BIG) for n in range(5)]
@@ -81,6 +83,7 @@ async def test_abort_ends_every_sender(some: Link) -> None:
     assert 0 < len(received) < len(sent)
 
 
+@pytest.mark.every_loop
 async def test_buffers_are_free_when_aclose_or_abort_returns(
     some: Link, tmp_path: Path
 ) -> None:
@@ -122,6 +125,7 @@ async def test_use_after_close(some: Link) -> None:
     assert stream.stats.bytes_sent == 1
 
 
+@pytest.mark.every_loop
 async def test_linger_bounds_the_wait(some: Link) -> None:
     data = message(1, 0, BIG)
     stream = some.sender()
@@ -134,6 +138,7 @@ async def test_linger_bounds_the_wait(some: Link) -> None:
     data.clear()
 
 
+@pytest.mark.every_loop
 async def test_without_linger_nothing_is_waited_for(some: Link) -> None:
     stream = some.sender()
     data = [message(1, n, BIG) for n in range(2)]
@@ -168,6 +173,7 @@ async def test_linger_is_a_number_of_seconds(some: Link) -> None:
         await stream.send(b"x")
 
 
+@pytest.mark.every_loop
 async def test_leaving_by_exception_ends_within_the_linger(
     some: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +190,7 @@ async def test_leaving_by_exception_ends_within_the_linger(
     data.clear()
 
 
+@pytest.mark.every_loop
 async def test_leaving_by_exception_sends_what_a_reader_takes(
     some: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +205,7 @@ async def test_leaving_by_exception_sends_what_a_reader_takes(
     assert checker.counts == {1: 1}
 
 
+@pytest.mark.every_loop
 async def test_leaving_by_exception_hides_no_exception(some: Link) -> None:
     with pytest.raises(ZeroDivisionError):
         async with some.sender() as stream:
@@ -206,6 +214,7 @@ async def test_leaving_by_exception_hides_no_exception(some: Link) -> None:
             raise ZeroDivisionError
 
 
+@pytest.mark.every_loop
 async def test_aclose_tells_that_the_reader_left(some: Link) -> None:
     stream = some.sender()
     await stream.put(message(1, 0, BIG))

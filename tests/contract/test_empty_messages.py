@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
-from links import BIG, Link, attempt, reading, stuck, submitted
-from oracle import message
+from links import BIG, Link, attempt, begun, reading, stuck, submitted
+from oracle import assert_same, message
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 
 async def test_nothing_is_sent(link: Link) -> None:
@@ -19,6 +20,17 @@ async def test_nothing_is_sent(link: Link) -> None:
         await stream.send_many([b"", b""])
         await stream.send(b"x", b"")
     assert received == b"x"
+
+
+async def test_at_the_end_of_a_batch(some: Link) -> None:
+    received = bytearray()
+    data = bytes(message(1, 0, BIG))
+    async with reading(some, received.extend, start=False) as reader:
+        async with some.sender() as stream, anyio.create_task_group() as tasks:
+            tasks.start_soon(stream.send_many, [data, b""])
+            await begun(stream)
+            reader.start()
+    assert_same(received, data)
 
 
 async def test_waits_for_those_before_it(some: Link) -> None:

@@ -9,9 +9,10 @@ import pytest
 from links import BIG, Link, reading, stuck
 from oracle import CANARY, Checker, assert_same, message, poison
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.every_loop
 async def test_buffer_is_overwritten_the_instant_send_returns(
     link: Link, ours: bool
 ) -> None:
@@ -80,6 +81,7 @@ async def test_temporary_buffer_is_kept_alive(some: Link) -> None:
     assert_same(received, message(1, 0, BIG))
 
 
+@pytest.mark.every_loop
 async def test_flush_means_all_before_it_is_out(clogged: Link) -> None:
     checker = Checker()
     data = [message(1, sequence, BIG // 2) for sequence in range(3)]

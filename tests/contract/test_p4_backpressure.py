@@ -26,9 +26,10 @@ from aiozerocopy import Ticket
 if TYPE_CHECKING:
     from aiozerocopy import SendStream
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.every_loop
 async def test_put_waits_for_room(clogged: Link) -> None:
     limit = BIG + 200_000
     data = [message(1, sequence, BIG // 8) for sequence in range(40)]
@@ -55,6 +56,7 @@ async def test_put_waits_for_room(clogged: Link) -> None:
     assert 0 < most <= limit
 
 
+@pytest.mark.every_loop
 async def test_put_returns_once_there_is_room(clogged: Link) -> None:
     """Which is before its message is out."""
     first, second = message(1, 0, BIG), message(1, 1, BIG)
@@ -120,6 +122,7 @@ async def test_line_is_first_in_first_out(clogged: Link) -> None:
     assert checker.counts == {1: 7}
 
 
+@pytest.mark.every_loop
 async def test_cancelled_put_in_line_leaves_no_trace(some: Link) -> None:
     checker = Checker()
     dropped = message(9, 0, BIG)
@@ -140,6 +143,7 @@ async def test_cancelled_put_in_line_leaves_no_trace(some: Link) -> None:
     assert checker.counts == {1: 2}
 
 
+@pytest.mark.every_loop
 async def test_cancelled_while_others_run_gives_the_buffer_back(some: Link) -> None:
     """A put gives others a turn too; who cancels it then has no ticket."""
     checker = Checker()

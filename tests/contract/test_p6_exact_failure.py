@@ -15,7 +15,7 @@ from oracle import message
 
 from aiozerocopy import SendStream, StreamBroken, Ticket
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 
 async def test_bytes_sent_is_exact(clogged: Link) -> None:
@@ -39,6 +39,7 @@ async def test_bytes_sent_is_exact(clogged: Link) -> None:
     assert f"{error.bytes_sent:,} of {len(data):,} bytes" in str(error)
 
 
+@pytest.mark.every_loop
 async def test_all_senders_fail_in_order(clogged: Link) -> None:
     failed: list[tuple[int, StreamBroken]] = []
 
@@ -94,6 +95,7 @@ async def test_sending_after_the_peer_left(some: Link) -> None:
             await stream.flush()
 
 
+@pytest.mark.every_loop
 async def test_thread_gets_the_error_too(some: Link) -> None:
     errors: list[StreamBroken] = []
 

@@ -19,7 +19,7 @@ import aiozerocopy as azc
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 
 TRANSFER = """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 
 SIZE = 400_000
@@ -43,6 +43,7 @@ def source(
         yield link, data
 
 
+@pytest.mark.every_loop
 @pytest.mark.parametrize("call", CALLS)
 async def test_all_and_the_end(source: tuple[Link, bytes], call: str) -> None:
     link, data = source
@@ -57,6 +58,7 @@ async def test_all_and_the_end(source: tuple[Link, bytes], call: str) -> None:
     assert_same(received, data)
 
 
+@pytest.mark.every_loop
 @pytest.mark.parametrize("call", CALLS)
 async def test_cancel_at_every_await_loses_nothing(
     source: tuple[Link, bytes], call: str
@@ -111,6 +113,7 @@ async def test_pending_receive_locks_the_buffer(some: Link) -> None:
         memory.clear()
 
 
+@pytest.mark.every_loop
 async def test_nothing_is_stored_after_a_cancel(some: Link) -> None:
     memory = bytearray(1_000)
     async with some.receiver() as stream, some.sender() as sender:
@@ -127,6 +130,7 @@ async def test_nothing_is_stored_after_a_cancel(some: Link) -> None:
     assert again == b"a" * 400 + b"b" * 600
 
 
+@pytest.mark.every_loop
 async def test_close_ends_a_receive(some: Link) -> None:
     stream = some.receiver()
     async with anyio.create_task_group() as tasks:
@@ -139,6 +143,7 @@ async def test_close_ends_a_receive(some: Link) -> None:
             await _receive(stream, call, 10)
 
 
+@pytest.mark.every_loop
 async def test_abort_ends_a_receive(some: Link) -> None:
     stream = some.receiver()
     async with anyio.create_task_group() as tasks:

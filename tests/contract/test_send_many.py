@@ -16,7 +16,7 @@ from aiozerocopy._core import channel
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("size", [10, 3_000, 40_000])
@@ -54,6 +54,7 @@ async def test_size_that_changes_meanwhile_is_refused(some: Link, size: int) -> 
     assert checker.counts == {1: 1}
 
 
+@pytest.mark.every_loop
 @pytest.mark.parametrize("size", [1_000, 60_000])
 async def test_cancel_cuts_between_messages(clogged: Link, size: int) -> None:
     count = 4 * BIG // size

@@ -9,9 +9,10 @@ from oracle import Checker, message
 
 from aiozerocopy import StreamBroken
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.every_loop
 async def test_awaited_twice_and_by_many(some: Link) -> None:
     checker = Checker()
     data = message(1, 0, BIG)
@@ -58,6 +59,7 @@ async def test_of_a_broken_stream_raise_every_time(some: Link) -> None:
         stream.abort()
 
 
+@pytest.mark.every_loop
 async def test_in_any_order(some: Link) -> None:
     checker = Checker()
     async with reading(some, checker.feed), some.sender() as stream:

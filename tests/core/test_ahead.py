@@ -11,7 +11,6 @@ import pytest
 from answering import Answering
 from gates import Gate
 from links import (
-    KINDS,
     Link,
     attempt,
     cancelled_at,
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy import ReceiveStream, SendStream
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 SIZE = 400_000
 SMALL = Conversion("rgb24", "yuv420p", (64, 48))
@@ -45,7 +44,7 @@ LARGE = Conversion("bgra", "nv12", (320, 200))
 Picture = tuple[bytearray, bytearray]  # as it came, and as pixels
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["pipe", "unix", "file"])
 def source(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> Iterator[tuple[Link, bytes]]:
@@ -102,6 +101,7 @@ async def test_all_and_the_end(
             await pictures.next()
 
 
+@pytest.mark.every_loop
 async def test_cancel_at_every_await_loses_nothing(source: tuple[Link, bytes]) -> None:
     link, data = source
     received = bytearray()
@@ -239,6 +239,7 @@ async def test_nothing_of_what_was_there_already_is_left(
     assert planes == PLANES
 
 
+@pytest.mark.every_loop
 async def test_given_up_while_somebody_waits(
     empty: tuple[Pictures, SendStream],
 ) -> None:
@@ -252,6 +253,7 @@ async def test_given_up_while_somebody_waits(
     assert isinstance(taking.error, StreamClosed)
 
 
+@pytest.mark.every_loop
 async def test_closed_without_giving_up(empty: tuple[Pictures, SendStream]) -> None:
     pictures, _ = empty
     pictures.begin_some(1)
@@ -262,6 +264,7 @@ async def test_closed_without_giving_up(empty: tuple[Pictures, SendStream]) -> N
     assert isinstance(taking.error, StreamClosed)
 
 
+@pytest.mark.every_loop
 @pytest.mark.parametrize("steps", range(4))
 async def test_closed_meanwhile(steps: int, tmp_path: Path) -> None:
     with open_link("pipe", tmp_path) as link:

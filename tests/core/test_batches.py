@@ -16,13 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 np = pytest.importorskip("numpy")
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 RECORD = np.dtype([("number", ">u4"), ("place", "<f8", (2,))])
-DTYPES = [
-    *("?", "i1", ">i4", "<f2", "f4", "f8", "g", "c16", "M8[ns]", "m8[s]", "U3", "S5"),
-    *("V7", "(2,3)i4", RECORD),
-]
+# Those that a buffer tells of in different ways, or not at all.
+DTYPES = ["?", ">i4", "<f2", "g", "c16", "M8[ns]", "U3", "V7", "(2,3)i4", RECORD]
 
 
 @pytest.fixture
@@ -39,8 +37,14 @@ def records(count: int, length: int = 16) -> Any:
 # ---- receive_exactly -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(3, 4), (), 5, (0, 2)])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [
+        *((dtype, (3, 4)) for dtype in DTYPES),
+        *(("f4", shape) for shape in [(), (0, 2)]),
+    ],
+    ids=str,
+)
 async def test_array_of_any_kind_is_filled(dtype: Any, shape: Any, ends: Any) -> None:
     reader, writer = ends
     array = np.empty(shape, dtype)
@@ -48,26 +52,6 @@ async def test_array_of_any_kind_is_filled(dtype: Any, shape: Any, ends: Any) ->
     await writer.send(data)
     await reader.receive_exactly(array)
     assert array.tobytes() == data
-
-
-@pytest.mark.parametrize(
-    ("array", "error", "says"),
-    [
-        (np.zeros((4, 4))[:, ::2], BufferError, "receive into contiguous memory"),
-        (np.zeros((4, 4), order="F"), BufferError, "receive into contiguous memory"),
-        (np.broadcast_to(np.zeros(1), 4), BufferError, "contiguous|read-only"),
-        (np.frombuffer(bytes(8)), BufferError, "read-only"),
-        (np.zeros(3, object), TypeError, "Python objects"),
-    ],
-)
-async def test_array_that_cannot_be_filled_is_refused(
-    array: Any, error: type[Exception], says: str, ends: Any
-) -> None:
-    reader, writer = ends
-    await writer.send(b"kept")
-    with pytest.raises(error, match=says):
-        await reader.receive_exactly(array)
-    assert await reader.receive() == b"kept"
 
 
 # ---- batches -------------------------------------------------------------------------
@@ -166,6 +150,7 @@ async def test_records_before_a_break_come_first() -> None:
         assert await stream.receive() == data[32:]
 
 
+@pytest.mark.every_loop
 @pytest.mark.parametrize("pool", [False, True])
 async def test_cancel_at_every_await_loses_nothing(pool: bool, ends: Any) -> None:
     reader, writer = ends

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 np = pytest.importorskip("numpy")  # (it starts threads)
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 ReceiveFds = Callable[[int, int], Awaitable[tuple[bytes, list[int]]]]
 
@@ -155,6 +155,7 @@ async def test_behind_a_flush(files: list[Any]) -> None:
     assert same(came[0][1], files)
 
 
+@pytest.mark.every_loop
 async def test_a_message_that_clogs_the_socket(files: list[Any]) -> None:
     data = message(1, 0, BIG)
     async with azc.socketpair() as (ours, theirs), anyio.create_task_group() as tasks:
@@ -168,6 +169,7 @@ async def test_a_message_that_clogs_the_socket(files: list[Any]) -> None:
 # ---- cancelled, closed, broken ---------------------------------------------------
 
 
+@pytest.mark.every_loop
 async def test_cancelled_before_it_began_sends_neither(files: list[Any]) -> None:
     data = message(1, 0, BIG)
     async with azc.socketpair() as (ours, theirs):
@@ -184,6 +186,7 @@ async def test_cancelled_before_it_began_sends_neither(files: list[Any]) -> None
     assert came == []
 
 
+@pytest.mark.every_loop
 async def test_cancelled_later_sends_both(files: list[Any]) -> None:
     data = message(1, 0, BIG)
     async with azc.socketpair() as (ours, theirs):
@@ -213,6 +216,7 @@ async def cancel_once_they_have_come(
         tasks.cancel_scope.cancel()
 
 
+@pytest.mark.every_loop
 async def test_cancelled_receive_loses_nothing(files: list[Any]) -> None:
     async with azc.socketpair() as (ours, theirs):
         await cancel_once_they_have_come(ours, theirs, files)
@@ -314,6 +318,7 @@ async def test_one_task_at_a_time_receives() -> None:
         tasks.cancel_scope.cancel()
 
 
+@pytest.mark.every_loop
 @pytest.mark.parametrize("end", ["abort", "peer"])
 async def test_end_while_fds_are_queued(end: str, files: list[Any]) -> None:
     ours, theirs = azc.socketpair()

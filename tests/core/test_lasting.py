@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
 import os
 import platform
 import pty
@@ -237,15 +236,12 @@ async def _send_from_thread(stream: azc.SendStream) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("again", [_send, _send_pieces])
 @pytest.mark.parametrize(
     "call",
     [_send, _send_pieces, _send_view, _send_many, _put, _send_from_thread],
 )
 async def test_reset_is_told_first_and_ever_after(
-    call: Callable[[azc.SendStream], Awaitable[None]],
-    again: Callable[[azc.SendStream], Awaitable[None]],
-    tmp_path: Path,
+    call: Callable[[azc.SendStream], Awaitable[None]], tmp_path: Path
 ) -> None:
     with open_link("tcp4", tmp_path) as link:
         far = socket.socket(fileno=link.take_read_fd())
@@ -253,7 +249,7 @@ async def test_reset_is_told_first_and_ever_after(
         stream = link.sender()
         await stream.send(b"hello")
         far.close()
-        for each in (call, again):
+        for each in (call, _send, _send_pieces):
             with pytest.raises(StreamBroken) as caught:
                 await each(stream)
             assert caught.value.errno == errno.ECONNRESET
@@ -625,61 +621,6 @@ def _stuck_in_a_terminal() -> int:
         with contextlib.suppress(OSError):  # it has just ended
             count += (task / "wchan").read_text() == "wait_woken"
     return count
-
-
-# ---- the truth about memory that is gone --------------------------------------------
-
-
-@pytest.fixture
-def beyond_the_end(tmp_path: Path) -> Iterator[mmap.mmap]:
-    """A mapping of 2 MiB of which the file has lost the last one."""
-    fd = os.open(tmp_path / "mapped", os.O_RDWR | os.O_CREAT)
-    os.ftruncate(fd, 2 * BIG)
-    with mmap.mmap(fd, 2 * BIG) as memory:
-        memory[:BIG] = payload(1, BIG)
-        os.ftruncate(fd, BIG)
-        yield memory
-        os.ftruncate(fd, 2 * BIG)
-    os.close(fd)
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("kind", ["pipe", "adopted", "fifo", "unix", "tcp4"])
-async def test_memory_that_ends_in_the_middle(
-    kind: str, beyond_the_end: mmap.mmap, tmp_path: Path
-) -> None:
-    received = bytearray()
-    with open_link(kind, tmp_path) as link:
-        async with reading(link, received.extend, start=False) as reader:
-            stream = link.sender()
-            async with anyio.create_task_group() as tasks:
-                sending = attempt(tasks, stream.send, beyond_the_end)
-                await begun(stream)
-                behind = [
-                    attempt(tasks, stream.send, b"behind"),
-                    attempt(tasks, stream.send, b"behind", b"it"),
-                    attempt(tasks, stream.send_many, [b"behind", b"it"]),
-                ]
-                ticket = await stream.put(b"behind all")
-                reader.start()
-                await until(lambda: all(each.done for each in [sending, *behind]))
-                with pytest.raises(StreamBroken) as of_ticket:
-                    await ticket
-            with pytest.raises(StreamBroken) as later:
-                await stream.send(b"later")
-            stream.abort()
-    assert_same(received, payload(1, BIG)[: len(received)])
-    assert isinstance(sending.error, StreamBroken)
-    assert sending.error.bytes_sent == len(received) > 0
-    assert f"{len(received):,} of {2 * BIG:,} bytes" in str(sending.error)
-    for error in (
-        *(each.error for each in [sending, *behind]),
-        of_ticket.value,
-        later.value,
-    ):
-        assert isinstance(error, StreamBroken)
-        assert "nothing was sent" not in str(error)
-        assert error.errno == errno.EFAULT
 
 
 # ---- a pipe of ours that somebody made blocking -------------------------------------

@@ -9,9 +9,6 @@ import os
 import resource
 import select
 import socket
-import subprocess
-import sys
-import threading
 import weakref
 from typing import TYPE_CHECKING
 
@@ -170,24 +167,10 @@ class TestFork:
         )
         assert said == "child works\nparent works\n"
 
-    def test_child_process_inherits_nothing(self) -> None:
-        streams = [*azc.pipe(), *azc.socketpair()]
-        for stream in streams:
-            assert fcntl.fcntl(stream.fileno(), fcntl.F_GETFD) & fcntl.FD_CLOEXEC
-        for stream in streams:
-            stream.abort()
-
 
 @pytest.mark.anyio
 class TestNumbers:
     """A stream is its file, never the number: no byte goes to another file."""
-
-    async def test_callers_number_is_closed(self, adopted: Link) -> None:
-        fd = adopted.take_write_fd()
-        async with azc.open_writer(fd) as stream:
-            assert stream.fileno() != fd
-            with pytest.raises(OSError, match="Bad file descriptor"):
-                os.fstat(fd)
 
     async def test_callers_number_is_anothers(
         self, adopted: Link, tmp_path: Path
@@ -235,19 +218,6 @@ class TestNumbers:
                 assert os.fstat(other).st_size == 0  # open still, and empty
                 os.close(other)
         assert_prefix(received, sent)
-
-    async def test_standard_output_stays_open(self) -> None:
-        said = scripts.run(
-            """
-            async def main():
-                async with azc.open_writer(1) as stdout:
-                    await stdout.send(b"hello")
-                print("lost", flush=True)
-                os.fstat(1)
-            run(main)
-            """
-        )
-        assert said == "hello"
 
 
 def _put_a_file_at(number: int, path: Path) -> int:
@@ -305,41 +275,6 @@ class TestModes:
 class TestLoops:
     """A stream belongs to the loop that first used it."""
 
-    @pytest.mark.anyio
-    async def test_another_loop_is_refused(self, pipe: Link) -> None:
-        checker = Checker()
-        async with reading(pipe, checker.feed), pipe.sender() as stream:
-            await stream.send(message(1, 0, 10))
-            errors: list[BaseException] = []
-
-            async def use() -> None:
-                for call in (stream.send, stream.put):
-                    with pytest.raises(RuntimeError, match="another event loop"):
-                        await call(b"x")
-                with pytest.raises(RuntimeError, match="another event loop"):
-                    await stream.flush()
-
-            def run() -> None:
-                try:
-                    anyio.run(use)
-                except BaseException as error:
-                    errors.append(error)
-
-            thread = threading.Thread(target=run)
-            thread.start()
-            await until(lambda: not thread.is_alive())
-            assert errors == []
-            await stream.send(message(1, 1, 10))
-        checker.finish()
-        assert checker.counts == {1: 2}
-
-    def test_next_loop_is_refused(self, pipe: Link) -> None:
-        stream = pipe.sender()
-        anyio.run(stream.send, b"x")
-        with pytest.raises(RuntimeError, match="another event loop"):
-            anyio.run(stream.send, b"x")
-        stream.abort()
-
     def test_no_loop(self, pipe: Link) -> None:
         stream = pipe.sender()
         data = bytearray(10)
@@ -349,50 +284,6 @@ class TestLoops:
         data.clear()
         stream.send_from_thread(b"threads need none")
         stream.abort()
-
-    def test_loop_closed_with_sends_pending(self) -> None:
-        status, said, complained = scripts.finish(
-            scripts.start(
-                """
-                loop = asyncio.new_event_loop()
-                loop.set_exception_handler(lambda *_: None)
-                reader, writer = azc.pipe(1 << 16)
-                data = [bytearray(1 << 20) for _ in range(3)]
-                tasks = []
-
-                async def use():
-                    tasks.append(loop.create_task(writer.send(data[0])))
-                    tasks.append(loop.create_task(writer.send_many(data[1:2])))
-                    await asyncio.sleep(0)
-                    await writer.put(data[2])
-                    await begun(writer)
-
-                loop.run_until_complete(use())
-                loop.close()
-                try:
-                    data[0].clear()
-                except BufferError:
-                    print("locked")
-                del reader, writer
-                for task in tasks:
-                    task._log_destroy_pending = False
-                del task, tasks, loop
-                gc.collect()
-                for each in data:
-                    each.clear()
-                print("free")
-                print(sorted(thread.name for thread in threading.enumerate()))
-                while len(os.listdir("/proc/self/task")) > 1:
-                    time.sleep(0.001)  # nobody waits for the pump, which is ending
-                """,
-                warnings="default",
-            )
-        )
-        assert status == 0
-        assert said.splitlines() == ["locked", "free", "['MainThread']"]
-        assert complained.count("ResourceWarning: unclosed <SendStream") == 1
-        assert complained.count("ResourceWarning: unclosed <ReceiveStream") == 1
-        assert "Traceback" not in complained
 
     def test_abort_after_the_loop(self, pipe: Link) -> None:
         data = bytearray(BIG)
@@ -450,17 +341,6 @@ class TestCollected:
             data.clear()
         assert_prefix(received, sent)
         assert 0 < len(received) < len(sent)
-
-    async def test_socket(self) -> None:
-        ours, theirs = azc.socketpair()
-        await ours.send(b"x")
-        with pytest.warns(ResourceWarning, match="unclosed <UnixStream fd="):
-            del ours
-            gc.collect()
-        async with theirs:
-            assert await theirs.receive() == b"x"
-            with pytest.raises(anyio.EndOfStream):
-                await theirs.receive()
 
 
 class TestExit:
@@ -564,19 +444,6 @@ class TestExit:
         assert 0 < len(received) < 1 << 20
         assert "Fatal" not in complained
 
-    def test_after_a_good_end_it_is_quiet(self) -> None:
-        said = scripts.run(
-            """
-            async def main():
-                reader, writer = azc.pipe()
-                async with reader, writer:
-                    await writer.send(b"x" * 1000)
-                    print(len(await reader.receive()))
-            run(main)
-            """
-        )
-        assert said == "1000\n"
-
 
 SIGNALS = """
     import links, oracle, pathlib
@@ -658,44 +525,6 @@ class TestSignals:
     """
         )
 
-    @every_loop
-    def test_interrupted_all_the_time(self, loop: str, tmp_path: Path) -> None:
-        said = scripts.run(
-            SIGNALS
-            + """
-    ticks = 0
-    def tick(*_):
-        global ticks
-        ticks += 1
-
-    async def transfer(kind):
-        checker = oracle.Checker()
-        (folder := pathlib.Path(sys.argv[2]) / kind).mkdir()
-        with links.open_link(kind, folder) as link:
-            async with links.reading(link, checker.feed, ours=True):
-                async with link.sender() as stream:
-                    size = 100_000 if kind in ("fifo", "pty") else 2_000_000
-                    for n in range(4):
-                        await stream.send(oracle.message(1, n, size))
-        checker.finish()
-        assert checker.counts == {1: 4}
-
-    async def main():
-        signal.signal(signal.SIGALRM, tick)
-        signal.siginterrupt(signal.SIGALRM, True)
-        signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
-        for kind in ("pipe", "fifo", "pty", "unix", "cat"):
-            await transfer(kind)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        assert ticks > 20
-        print("whole")
-    run(main)
-    """,
-            loop,
-            str(tmp_path),
-        )
-        assert said == "whole\n"
-
 
 @pytest.mark.anyio
 class TestLimits:
@@ -766,13 +595,6 @@ class _only_so_many_fds:
         resource.setrlimit(resource.RLIMIT_NOFILE, self._limits)
         for fd in self._fillers:
             os.close(fd)
-
-
-def test_payloads_are_what_both_sides_think() -> None:
-    code = "import oracle, sys; sys.stdout.buffer.write(oracle.payload(3, 1000))"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    said = subprocess.check_output([sys.executable, "-c", code], env=environment)
-    assert said == bytes(payload(3, 1000))
 
 
 @pytest.mark.anyio

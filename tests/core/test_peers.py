@@ -11,6 +11,10 @@ Most of it is the contract, and tested there (contract/), on every link:
     a number that was closed gets the bytes of another file         TestNumbers
     a forked child hangs; what was queued is lost without a word    TestFork, TestExit
     NumPy, mmap and array are refused, or sent in part              core/test_buffers.py
+    the rest of a view is counted in elements                       core/test_buffers.py
+    a batch is taken before its reader takes it                     core/test_batches.py
+    a child cannot open /dev/stdin                                  core/test_opening.py
+    a stream's file must be non-blocking, or blocking               TestModes
 
 Here is the rest.
 """
@@ -23,27 +27,23 @@ import logging
 import os
 import socket
 import struct
-import subprocess
 import threading
 import tracemalloc
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
-import numpy as np
 import pytest
 from links import (
     BIG,
-    EACH_WAY,
     Link,
     attempt,
     begun,
     open_link,
     others_wait,
     reading,
-    stuck,
     until,
 )
-from oracle import Checker, assert_same, message, payload, poison
+from oracle import assert_same, message, payload, poison
 
 import aiozerocopy as azc
 from aiozerocopy import StreamBroken
@@ -52,13 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
-
-
-@pytest.fixture(params=EACH_WAY)
-def link(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Link]:
-    with open_link(request.param, tmp_path) as opened:
-        yield opened
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
@@ -71,55 +65,6 @@ def pipe(tmp_path: Path) -> Iterator[Link]:
 def unix(tmp_path: Path) -> Iterator[Link]:
     with open_link("unix", tmp_path) as opened:
         yield opened
-
-
-async def test_fd_that_was_set_non_blocking_works(link: Link) -> None:
-    fd = link.take_write_fd()
-    os.set_blocking(fd, False)
-    checker = Checker()
-    async with reading(link, checker.feed), azc.open_writer(fd) as stream:
-        await stream.send(message(1, 0, BIG))
-    checker.finish()
-
-
-async def test_reader_in_the_same_loop_gets_its_turn(link: Link) -> None:
-    """A library that holds the GIL, or the loop, while it waits would hang here."""
-    data = message(1, 0, BIG)
-    copy = bytearray(len(data))
-    ticks = 0
-
-    async def tick() -> None:
-        nonlocal ticks
-        while True:
-            ticks += 1
-            await anyio.lowlevel.checkpoint()
-
-    async with link.receiver() as receiver, link.sender() as stream:
-        async with anyio.create_task_group() as ticking:
-            ticking.start_soon(tick)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(stream.send, data)
-                await receiver.receive_exactly(copy)
-            ticking.cancel_scope.cancel()
-    assert copy == data
-    assert ticks > 1
-
-
-async def test_view_that_nobody_keeps(link: Link) -> None:
-    data = message(1, 0, BIG)
-    checker = Checker()
-    async with reading(link, checker.feed, start=False) as reader:
-        async with link.sender() as stream:
-            async with anyio.create_task_group() as tasks:
-                sending = attempt(tasks, stream.send, memoryview(data)[:])
-                await begun(stream)
-                gc.collect()
-                with pytest.raises(BufferError):
-                    data.clear()
-                assert not sending.done
-                reader.start()
-            data.clear()
-    checker.finish()
 
 
 async def test_many_objects_leave_nothing_behind(
@@ -163,57 +108,6 @@ async def test_message_that_fits_half_is_not_done_before_it_is_out(unix: Link) -
     assert_same(received, payload(1, 60_000))
 
 
-@pytest.mark.parametrize("kind", ["float", "double", "int", "short"])
-async def test_rest_of_a_view_is_counted_in_bytes(link: Link, kind: str) -> None:
-    data = bytes(payload(1, BIG))
-    view = memoryview(data)
-    views: dict[str, memoryview[Any]] = {
-        "float": view.cast("f"),
-        "double": view.cast("d"),
-        "int": view.cast("I"),
-        "short": view.cast("H"),
-    }
-    received = bytearray()
-    async with reading(link, received.extend, start=False) as reader:
-        async with link.sender() as stream:
-            async with stuck(stream, views[kind]):
-                reader.start()
-            await stream.send(np.frombuffer(data, np.uint8).reshape(16, -1))
-    assert_same(received, data * 2)
-
-
-async def test_batch_is_taken_as_the_reader_takes_it(link: Link) -> None:
-    taken = 0
-    checker = Checker()
-
-    def messages() -> Iterator[bytearray]:
-        nonlocal taken
-        for sequence in range(1_000):
-            taken += 1
-            yield message(1, sequence, 20_000)
-
-    async with reading(link, checker.feed, start=False) as reader:
-        async with link.sender() as stream, anyio.create_task_group() as tasks:
-            tasks.start_soon(stream.send_many, messages())
-            await begun(stream)
-            await others_wait()
-            assert taken * 20_000 < 3 * BIG
-            assert stream.stats.bytes_queued < 2 * BIG
-            tasks.cancel_scope.cancel()
-            reader.start()
-    checker.finish()
-
-
-async def test_batch_that_ends_with_an_empty_message(link: Link) -> None:
-    received = bytearray()
-    async with reading(link, received.extend, start=False) as reader:
-        async with link.sender() as stream, anyio.create_task_group() as tasks:
-            tasks.start_soon(stream.send_many, [bytes(payload(1, BIG)), b""])
-            await begun(stream)
-            reader.start()
-    assert_same(received, payload(1, BIG))
-
-
 @pytest.mark.parametrize("end", ["aclose", "abort", "reset"])
 async def test_closing_twice_closes_nobody_elses_file(pipe: Link, end: str) -> None:
     read_fd = pipe.take_read_fd()
@@ -251,22 +145,3 @@ async def test_reset_while_a_send_waits(tmp_path: Path) -> None:
                 peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         assert isinstance(sending.error, StreamBroken)
         assert isinstance(sending.error.__cause__, ConnectionResetError)
-
-
-async def test_child_can_open_its_standard_input() -> None:
-    child = subprocess.Popen(  # noqa: ASYNC220 - it is the fds that matter here
-        ["cat", "/dev/stdin"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert child.stdin is not None
-    assert child.stdout is not None
-    data = message(1, 0, BIG)
-    copy = bytearray(len(data))
-    async with azc.open_reader(child.stdout) as reader:
-        async with azc.open_writer(child.stdin) as stream:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(stream.send, data)
-                await reader.receive_exactly(copy)
-        with pytest.raises(anyio.EndOfStream):
-            await reader.receive()
-    assert copy == data
-    assert child.wait() == 0

@@ -17,7 +17,7 @@ from links import is_trio, until
 
 import aiozerocopy as azc
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 
 def waiting(pool: azc.FramePool, n: int) -> bool:
@@ -173,6 +173,7 @@ class TestSlots:
         assert memory() is None
         assert pool.stats.free == 2
 
+    @pytest.mark.every_loop
     async def test_cancelled_acquire_takes_no_slot(self) -> None:
         with azc.FramePool(10, slots=1) as pool, anyio.CancelScope() as scope:
             scope.cancel()
@@ -182,6 +183,7 @@ class TestSlots:
         assert scope.cancelled_caught
         assert pool.stats.acquired == 0
 
+    @pytest.mark.every_loop
     async def test_acquire_waits_in_order(self) -> None:
         order = []
         async with azc.FramePool(10, slots=1) as pool:
@@ -201,6 +203,7 @@ class TestSlots:
             assert order == list(range(5))
             assert pool.stats.free == 1
 
+    @pytest.mark.every_loop
     async def test_a_cancelled_wait_leaves_no_trace(self) -> None:
         async with azc.FramePool(10, slots=1) as pool:
             frame = await pool.acquire()
@@ -221,6 +224,7 @@ class TestSlots:
             assert len(taken) == 1
             assert pool.stats.waiting == 0
 
+    @pytest.mark.every_loop
     async def test_a_slot_comes_back_from_another_thread(self) -> None:
         async with azc.FramePool(10, slots=1) as pool:
             frames = [await pool.acquire()]
@@ -231,6 +235,7 @@ class TestSlots:
                 thread.start()
                 thread.join()
 
+    @pytest.mark.every_loop
     async def test_close_tells_those_who_wait(self) -> None:
         pool = azc.FramePool(10, slots=1)
         frame = await pool.acquire()

@@ -28,7 +28,7 @@ from aiozerocopy._process.child import Tail
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 MEBIBYTE = 1 << 20
 
@@ -61,6 +61,7 @@ def patient_errors(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- pipes ---------------------------------------------------------------------
 
 
+@pytest.mark.every_loop
 async def test_through_a_child() -> None:
     async with azc.open_process(["cat"], stdout=True) as child:
         assert child.stdin
@@ -73,6 +74,7 @@ async def test_through_a_child() -> None:
     assert is_gone(child.pid)
 
 
+@pytest.mark.every_loop
 async def test_awaited_and_closed() -> None:
     child = await azc.open_process(["cat"])
     assert child.stdin
@@ -199,9 +201,8 @@ run(main)
 """
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
-def test_program_without_standard_files(loop: str) -> None:
-    assert scripts.run(DAEMON, loop) == "True True\nb'hello'\n"
+def test_program_without_standard_files() -> None:
+    assert scripts.run(DAEMON) == "True True\nb'hello'\n"
 
 
 async def test_passed_fd_that_is_not_open() -> None:
@@ -296,6 +297,7 @@ async def test_failure_on_the_way_leaves_nothing(
         await azc.open_process(["cat"], stdout=True)
 
 
+@pytest.mark.every_loop
 async def test_cancelled_before_the_start() -> None:
     with anyio.CancelScope() as scope:
         scope.cancel()
@@ -379,6 +381,7 @@ async def test_broken_stream_tells_why() -> None:
     assert "exited with code 3" in str(caught.value)
 
 
+@pytest.mark.every_loop
 async def test_every_waiting_sender_is_told() -> None:
     errors: list[azc.StreamBroken] = []
 
@@ -397,6 +400,7 @@ async def test_every_waiting_sender_is_told() -> None:
     assert [error.returncode for error in errors] == [-signal.SIGKILL] * 3
 
 
+@pytest.mark.every_loop
 async def test_child_that_closes_stdin_and_lives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -422,6 +426,7 @@ async def test_reader_of_a_part() -> None:
         assert await everything(child.stdout) == b"hello"
 
 
+@pytest.mark.every_loop
 async def test_end_says_what_could_not_be_sent() -> None:
     # It reads a part when it is told to, and then has its time to end by itself.
     script = "trap 'head -c 5; exit 3' USR1; echo ready; while :; do sleep 0.01; done"
@@ -456,6 +461,7 @@ async def test_signals() -> None:
         assert repr(child) == f"<Process {child.pid} exited with code -15>"
 
 
+@pytest.mark.every_loop
 async def test_many_may_wait() -> None:
     codes: list[int] = []
 
@@ -473,6 +479,7 @@ async def test_many_may_wait() -> None:
     assert codes == [0, 0, 0]
 
 
+@pytest.mark.every_loop
 @pytest.mark.parametrize("answer", [None, OSError(errno.ENOSYS, "forbidden")])
 async def test_wait_without_pidfd(
     monkeypatch: pytest.MonkeyPatch, answer: OSError | None
@@ -494,6 +501,7 @@ async def test_wait_without_pidfd(
     assert child.returncode == -signal.SIGTERM
 
 
+@pytest.mark.every_loop
 async def test_wait_from_thread() -> None:
     wait = anyio.to_thread.run_sync
     async with azc.open_process(["cat"]) as child:
@@ -518,6 +526,7 @@ async def test_child_that_does_not_end_is_terminated() -> None:
     assert is_gone(child.pid)
 
 
+@pytest.mark.every_loop
 async def test_child_that_does_not_heed_is_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -538,6 +547,7 @@ async def test_child_that_reads_nothing_is_terminated() -> None:
     assert child.returncode == -signal.SIGTERM
 
 
+@pytest.mark.every_loop
 async def test_abort() -> None:
     child = await azc.open_process(STUBBORN, stdout=True)
     assert child.stdin
@@ -567,6 +577,7 @@ async def test_abort_in_a_forked_child_is_not_ours() -> None:
         await child.stdin.aclose()
 
 
+@pytest.mark.every_loop
 async def test_block_that_fails_terminates() -> None:
     children: list[azc.Process] = []
 
@@ -582,6 +593,7 @@ async def test_block_that_fails_terminates() -> None:
     assert is_gone(children[0].pid)
 
 
+@pytest.mark.every_loop
 async def test_block_that_is_cancelled() -> None:
     with anyio.CancelScope() as scope:
         async with azc.open_process(["cat"], stdout=True) as child:
@@ -591,6 +603,7 @@ async def test_block_that_is_cancelled() -> None:
     assert is_gone(child.pid)
 
 
+@pytest.mark.every_loop
 async def test_aclose_that_is_cancelled() -> None:
     child = await azc.open_process(["sleep", "60"])
     with anyio.move_on_after(0.01) as scope:
@@ -609,6 +622,7 @@ async def test_stopped_child(monkeypatch: pytest.MonkeyPatch) -> None:
     assert child.returncode == -signal.SIGKILL
 
 
+@pytest.mark.every_loop
 async def test_forgotten_child_is_killed_and_reaped() -> None:
     child = await azc.open_process(["sleep", "60"], stdin=False)
     pid = child.pid
@@ -617,6 +631,7 @@ async def test_forgotten_child_is_killed_and_reaped() -> None:
     assert is_gone(pid)
 
 
+@pytest.mark.every_loop
 async def test_stdout_ends_with_the_child() -> None:
     async with azc.open_process(["cat"], stdout=True) as child:
         assert child.stdout

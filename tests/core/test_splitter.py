@@ -521,31 +521,6 @@ def test_without_tee_it_copies(error: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-AT_EXIT = """
-import anyio, aiozerocopy as azc
-
-async def main():
-    source, writer = azc.pipe()
-    splitter = azc.Splitter(source)
-    await splitter.__aenter__()
-    kept.extend((source, writer, splitter, await splitter.join()))
-    raise SystemExit(3)
-
-kept = []
-anyio.run(main)
-"""
-
-
-def test_program_may_end_without_a_close() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", AT_EXIT],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stderr) == (3, "")
-
-
 async def test_forked_child_has_no_part_in_it() -> None:
     async with azc.pipe() as (source, writer), azc.Splitter(source) as splitter:
         reader = await splitter.join()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy._core.borrows import Operation, Port
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 BIG = 1 << 20  # more than a socket pair takes by itself
 

@@ -124,33 +124,6 @@ def test_ssl_stream(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
     assert received == data
 
 
-def test_stapled_stream() -> None:
-    async def main() -> None:
-        there, back = await pipe(), await pipe()
-        ours = trio.StapledStream(there[0], back[1])
-        theirs = trio.StapledStream(back[0], there[1])
-        async with ours, theirs:
-            await ours.send_all(b"ping")
-            assert await theirs.receive_some(100) == b"ping"
-            await ours.send_eof()
-            assert await theirs.receive_some(100) == b""
-            await theirs.send_all(b"pong")
-            assert await ours.receive_some(100) == b"pong"
-
-    trio.run(main)
-
-
-def test_buffers_of_any_kind() -> None:
-    async def main() -> None:
-        sender, receiver = await pipe()
-        async with sender, receiver:
-            array = np.arange(6, dtype="float32").reshape(2, 3)
-            await sender.send_all(array)
-            assert await receiver.receive_some() == array.tobytes()
-
-    trio.run(main)
-
-
 def test_room_in_a_regular_file(tmp_path: Path) -> None:
     async def main() -> None:
         async with azc.as_trio(azc.open_writer((tmp_path / "f").open("wb"))) as sender:

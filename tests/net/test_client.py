@@ -28,7 +28,7 @@ from aiozerocopy.pool import FramePool
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 np = pytest.importorskip("numpy")
 
 
@@ -89,6 +89,7 @@ async def stay(stream: azc.Stream) -> None:
     await anyio.lowlevel.checkpoint()
 
 
+@pytest.mark.every_loop
 @pytest.mark.usefixtures("at_once")
 async def test_frames_through_lost_connections() -> None:
     server = Server(
@@ -165,6 +166,7 @@ async def test_limit_of_bytes() -> None:
     server.close()
 
 
+@pytest.mark.every_loop
 @pytest.mark.parametrize("where", ["receiving", "waiting"])
 async def test_aclose_ends_a_receive(
     where: str, monkeypatch: pytest.MonkeyPatch
@@ -195,6 +197,7 @@ async def collect(client: FrameClient) -> list[int]:
     return [frame.sequence async for frame in client]
 
 
+@pytest.mark.every_loop
 async def test_cancelled_receive_loses_nothing() -> None:
     server = Server(frames(0, then=stay))
     async with FrameClient(server.connect) as client:
@@ -242,6 +245,7 @@ def test_pauses_are_never_in_step() -> None:
 # ---- over TCP -----------------------------------------------------------------------
 
 
+@pytest.mark.every_loop
 @pytest.mark.usefixtures("at_once")
 async def test_server_that_is_restarted() -> None:
     async def show(stream: azc.Stream) -> None:

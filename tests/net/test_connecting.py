@@ -26,18 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["127.0.0.1", "::1"])
-def listener(request: pytest.FixtureRequest) -> Iterator[socket.socket]:
-    family = socket.AF_INET6 if ":" in request.param else socket.AF_INET
-    with socket.socket(family) as sock:
-        try:
-            sock.bind((request.param, 0))
-        except OSError:
-            pytest.skip("no IPv6 on this machine")
-        sock.listen()
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
         yield sock
 
 
@@ -100,26 +94,24 @@ async def test_buffer_is_the_kernels_choice_over_a_network(
         assert buffer_of(stream._raw_socket) == usual
 
 
-async def test_connect_with_async_with(listener: socket.socket) -> None:
-    host, port, *_ = listener.getsockname()
+@pytest.mark.every_loop
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+async def test_connect_with_async_with(host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, 0), family=family)
+    except OSError:
+        pytest.skip("no IPv6 on this machine")
+    port = listener.getsockname()[1]
     async with azc.connect_tcp(host, port) as stream:
         peer, _ = listener.accept()
-        with peer:
+        with peer, listener:
             await stream.send(b"there")
             assert peer.recv(10) == b"there"
             peer.send(b"back")
             assert await stream.receive() == b"back"
             await stream.aclose()
             assert peer.recv(10) == b""
-
-
-async def test_connect_with_await(listener: socket.socket) -> None:
-    host, port, *_ = listener.getsockname()
-    stream = await azc.connect_tcp(host, port)
-    peer, _ = listener.accept()
-    with peer:
-        await stream.aclose()
-        assert peer.recv(10) == b""
 
 
 async def test_the_connection_stays_open_in_both_directions(
@@ -194,6 +186,7 @@ def full_listener(host: str = "127.0.0.1") -> Iterator[int]:
         yield int(listener.getsockname()[1])
 
 
+@pytest.mark.every_loop
 @linux_only
 async def test_timeout() -> None:
     with (
@@ -253,6 +246,7 @@ def has_addresses(
     monkeypatch.setattr(connecting, "DELAY", delay)
 
 
+@pytest.mark.every_loop
 @linux_only
 async def test_who_does_not_answer_is_overtaken(
     monkeypatch: pytest.MonkeyPatch,
@@ -266,6 +260,7 @@ async def test_who_does_not_answer_is_overtaken(
         assert sockets() == before
 
 
+@pytest.mark.every_loop
 @linux_only
 async def test_after_a_failure_the_next_is_tried_at_once(
     monkeypatch: pytest.MonkeyPatch,
@@ -278,6 +273,7 @@ async def test_after_a_failure_the_next_is_tried_at_once(
             assert stream._raw_socket.getpeername() == ("127.0.0.2", port)
 
 
+@pytest.mark.every_loop
 @linux_only
 async def test_one_of_two_that_answer_is_taken(
     monkeypatch: pytest.MonkeyPatch,
@@ -290,6 +286,7 @@ async def test_one_of_two_that_answer_is_taken(
             assert len(sockets()) == len(before) + 1
 
 
+@pytest.mark.every_loop
 @linux_only
 async def test_nobody_of_many_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     has_addresses(monkeypatch, "127.0.0.1", "127.0.0.2")
@@ -308,6 +305,7 @@ async def test_nobody_of_many_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sockets() == before
 
 
+@pytest.mark.every_loop
 @pytest.mark.parametrize("hosts", [["127.0.0.1"], ["127.0.0.1", "127.0.0.2"]])
 async def test_an_error_is_in_no_cycle(
     monkeypatch: pytest.MonkeyPatch, hosts: list[str]
@@ -334,6 +332,7 @@ async def test_an_error_is_in_no_cycle(
         gc.enable()
 
 
+@pytest.mark.every_loop
 @linux_only
 @pytest.mark.parametrize("hosts", [["127.0.0.1"], ["127.0.0.1", "127.0.0.2"]])
 async def test_cancelled_leaves_nothing(
@@ -353,6 +352,7 @@ async def test_cancelled_leaves_nothing(
         assert sockets() == before
 
 
+@pytest.mark.every_loop
 async def test_cancelled_when_it_is_there_already(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -390,6 +390,7 @@ async def test_an_address_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> N
 # ---- Unix ----------------------------------------------------------------------
 
 
+@pytest.mark.every_loop
 async def test_connect_unix(unix_listener: socket.socket) -> None:
     async with azc.connect_unix(unix_listener.getsockname()) as stream:
         peer, _ = unix_listener.accept()
@@ -428,6 +429,7 @@ async def test_path_that_is_too_long() -> None:
         await azc.connect_unix("x" * 500)
 
 
+@pytest.mark.every_loop
 @linux_only
 async def test_unix_server_with_a_full_backlog(tmp_path: Path) -> None:
     path = str(tmp_path / "socket")
@@ -461,6 +463,7 @@ async def test_body_that_fails_closes_what_was_opened(
     assert stream.fileno() == -1
 
 
+@pytest.mark.every_loop
 async def test_never_awaited_warns() -> None:
     with pytest.warns(RuntimeWarning, match="never awaited"):
         azc.connect_tcp("127.0.0.1", 1)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import ssl
     from pathlib import Path
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -62,6 +62,7 @@ def logged(caplog: pytest.LogCaptureFixture, level: int) -> list[logging.LogReco
 # ---- TCP -----------------------------------------------------------------------
 
 
+@pytest.mark.every_loop
 async def test_clients_are_served_side_by_side() -> None:
     async with azc.serve_tcp(echo) as server:
         assert server.addresses == [("127.0.0.1", server.port)]
@@ -87,6 +88,7 @@ async def test_all_addresses(host: str | None) -> None:
         assert "0.0.0.0" in families
 
 
+@pytest.mark.every_loop
 async def test_the_stream_is_closed_after_the_handler() -> None:
     async def greet(stream: azc.Stream) -> None:
         await stream.put(b"hello")
@@ -159,6 +161,7 @@ async def test_reuse_port() -> None:
 # ---- the end -------------------------------------------------------------------
 
 
+@pytest.mark.every_loop
 async def test_serves_until_cancelled(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     async with anyio.create_task_group() as tasks:
@@ -211,6 +214,7 @@ def test_address_of_a_listener() -> None:
         assert str(listening.Listener(sock, b"\0name")) == r"b'\x00name'"
 
 
+@pytest.mark.every_loop
 async def test_handlers_may_finish_within_the_grace() -> None:
     going_on = anyio.Event()
 
@@ -237,6 +241,7 @@ async def test_handlers_may_finish_within_the_grace() -> None:
         assert await stream.receive() == b"bye"
 
 
+@pytest.mark.every_loop
 @pytest.mark.parametrize("grace", [0, 0.01])
 async def test_handlers_are_cancelled_after_the_grace(grace: float) -> None:
     async with (
@@ -251,6 +256,7 @@ async def test_handlers_are_cancelled_after_the_grace(grace: float) -> None:
             await stream.receive()
 
 
+@pytest.mark.every_loop
 async def test_handler_may_close_the_server() -> None:
     async def stop(_stream: azc.Stream) -> None:
         await server.aclose(0)
@@ -263,6 +269,7 @@ async def test_handler_may_close_the_server() -> None:
             await stream.receive()
 
 
+@pytest.mark.every_loop
 async def test_block_that_fails_cancels_the_handlers() -> None:
     server = azc.serve_tcp(echo)
 
@@ -276,6 +283,7 @@ async def test_block_that_fails_cancels_the_handlers() -> None:
     assert server.connections == 0
 
 
+@pytest.mark.every_loop
 async def test_block_that_is_cancelled() -> None:
     with anyio.CancelScope() as scope:
         async with azc.serve_tcp(echo) as server:
@@ -288,6 +296,7 @@ async def test_block_that_is_cancelled() -> None:
     await stream.aclose()
 
 
+@pytest.mark.every_loop
 async def test_aclose_that_is_cancelled_cancels_the_handlers() -> None:
     async with (
         azc.serve_tcp(echo) as server,
@@ -308,6 +317,7 @@ async def test_server_serves_once() -> None:
         await server.serve_forever()
 
 
+@pytest.mark.every_loop
 async def test_start_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     with anyio.CancelScope() as scope:
@@ -320,6 +330,7 @@ async def test_start_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
 # ---- what goes wrong -----------------------------------------------------------
 
 
+@pytest.mark.every_loop
 async def test_handler_that_raises(caplog: pytest.LogCaptureFixture) -> None:
     async def divide(stream: azc.Stream) -> None:
         data = await stream.receive()
@@ -339,6 +350,7 @@ async def test_handler_that_raises(caplog: pytest.LogCaptureFixture) -> None:
     assert record.exc_info[0] is ZeroDivisionError
 
 
+@pytest.mark.every_loop
 @pytest.mark.parametrize("grouped", [False, True])
 async def test_client_that_leaves(
     caplog: pytest.LogCaptureFixture, grouped: bool
@@ -372,6 +384,7 @@ class Faulty(socket.socket):
         return super().accept()
 
 
+@pytest.mark.every_loop
 @pytest.mark.parametrize(
     ("code", "pauses"),
     [(errno.EMFILE, 3), (errno.ENOBUFS, 3), (errno.ECONNABORTED, 0), (errno.EPROTO, 0)],
@@ -443,19 +456,13 @@ async def test_wrong_token(data: bytes, answer: bytes) -> None:
         await until(lambda: server.connections == 0)
 
 
-async def test_token_that_is_refused() -> None:
-    async with azc.serve_tcp(echo, token="secret") as server:
-        async with azc.connect_tcp("127.0.0.1", server.port) as stream:
-            with pytest.raises(TokenRefused):
-                await present_token(stream, "wrong")
-
-
 @pytest.mark.parametrize("token", ["", "x" * 1025])
 async def test_bad_token(token: str) -> None:
     with pytest.raises(ValueError, match="token"):
         azc.serve_tcp(echo, token=token)
 
 
+@pytest.mark.every_loop
 async def test_client_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "ADMISSION_SECONDS", 0.01)
     async with azc.serve_tcp(echo, token="secret") as server:
@@ -465,6 +472,7 @@ async def test_client_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None
         assert server.refused == 1
 
 
+@pytest.mark.every_loop
 async def test_more_clients_than_allowed() -> None:
     async with azc.serve_tcp(echo, max_connections=2) as server:
         streams = [await azc.connect_tcp("127.0.0.1", server.port) for _ in range(2)]
@@ -481,6 +489,7 @@ async def test_more_clients_than_allowed() -> None:
         await streams.pop().aclose()
 
 
+@pytest.mark.every_loop
 async def test_idle_client_is_cancelled() -> None:
     cancelled: list[bytes] = []
 
@@ -509,6 +518,7 @@ async def test_idle_client_is_cancelled() -> None:
         assert server.connections == 1
 
 
+@pytest.mark.every_loop
 async def test_many_clients_that_come_and_go() -> None:
     async with azc.serve_tcp(nothing, max_connections=50) as server:
         async with anyio.create_task_group() as tasks:
@@ -532,6 +542,7 @@ async def test_many_clients_that_come_and_go() -> None:
 # ---- TLS ------------------------------------------------------------------------
 
 
+@pytest.mark.every_loop
 async def test_tls_and_token(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
     server_context, client_context = tls
     async with azc.serve_tcp(
@@ -568,6 +579,7 @@ async def test_unix_with_a_token(tmp_path: Path) -> None:
         assert server.connections == 1
 
 
+@pytest.mark.every_loop
 async def test_serve_unix(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     async with azc.serve_unix(echo, path, mode=0o600) as server:

@@ -69,7 +69,7 @@ SLICES = (
         "finalizer, a fork, a signal or a changed number may do to a stream.",
         2,
         "python -m pytest contract core/test_lifetime.py core/test_lending.py "
-        "core/test_finalizers.py core/test_copied_sends.py core/test_pool.py "
+        "core/test_finalizers.py core/test_channel.py core/test_pool.py "
         "core/test_buffers.py",
     ),
     Slice(

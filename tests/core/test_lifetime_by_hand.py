@@ -26,12 +26,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy import ReceiveStream, SendStream
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
-
-
-@pytest.fixture(params=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": request.param == "uvloop"}
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture

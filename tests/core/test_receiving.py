@@ -10,29 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-import trio
-import trio.testing
 from answering import Answering, InUse, TwiceInterrupted
 
 import aiozerocopy as azc
-from aiozerocopy import ReceiveStream, StreamBroken, StreamClosed
+from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy._core import channel
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._core.borrows import borrowed
-from aiozerocopy._core.receiving import Reception
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
 
-pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+pytestmark = pytest.mark.anyio
 
 at_once = pytest.mark.skipif(PORTABLE, reason="there the pump reads from every pipe")
-
-
-@pytest.fixture(params=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": request.param == "uvloop"}
 
 
 class Ends:
@@ -65,21 +57,6 @@ class TestBorrowed:
             ends.memory.append(0)
         coroutine.close()
         assert set(borrowed) == before
-        ends.memory.append(0)
-
-    async def test_nothing_that_is_kept_holds_the_memory(
-        self, ends: Ends, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        fill, kept = ReceiveStream._fill, list[Reception]()
-
-        async def noted(*arguments: Any) -> int:
-            kept.append(arguments[2])
-            return await fill(*arguments)
-
-        monkeypatch.setattr(ReceiveStream, "_fill", noted)
-        await ends.sender.send(b"x")
-        await ends.receiver.receive_into(ends.memory)
-        assert [reception.views for reception in kept] == [[]]
         ends.memory.append(0)
 
     async def test_what_was_left_over_needs_no_call(self, ends: Ends) -> None:
@@ -130,15 +107,6 @@ class TestYields:
         monkeypatch.setattr(waiter, "checkpoint", close)
         with pytest.raises(StreamClosed):
             await ends.receiver.receive_into(bytearray())
-
-    def test_closing_does_in_trio(self) -> None:
-        async def main() -> None:
-            for stream in azc.pipe():
-                for _ in range(2):
-                    with trio.testing.assert_checkpoints():
-                        await stream.aclose()
-
-        trio.run(main)
 
 
 class TestLending:
@@ -202,11 +170,6 @@ class TestErrors:
             await ends.receiver.receive_into(ends.memory)
         assert (caught.value.errno, caught.value.total) == (code, 10)
         ends.memory.append(0)
-
-    async def test_the_end(self, ends: Ends) -> None:
-        ends.sender.abort()
-        with pytest.raises(anyio.EndOfStream):
-            await ends.receiver.receive()
 
 
 class TestInterrupted:

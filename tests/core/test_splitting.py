@@ -29,11 +29,6 @@ pytestmark = [pytest.mark.anyio, linux_only]
 SMALL = 1 << 16  # bytes that a pipe holds
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": request.param == "uvloop"}
-
-
 class Source:
     """A pipe of which the read end is to be a split's."""
 
