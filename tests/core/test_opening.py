@@ -226,7 +226,7 @@ def test_standard_streams(stdout: str, unbuffered: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [True, None, 1.5, "path", b"path", [1], object(), socket.socket],
-    ids=repr,
+    ids=lambda source: type(source).__name__,
 )
 def test_neither_fd_nor_file(source: Any) -> None:
     for open_it in (azc.open_writer, azc.open_reader, azc.wrap_socket):

@@ -521,7 +521,7 @@ class TestSync:
             pytest.param(lambda data: data, id="itself"),
         ],
     )
-    @pytest.mark.parametrize("piped", [memoryview, lambda data: data], ids=str)
+    @pytest.mark.parametrize("piped", [memoryview, lambda data: data])
     def test_waits_for_whatever_shares_a_byte(
         self,
         pipe: Pipe,

@@ -261,7 +261,7 @@ anyio.run(main)
 def test_gl_3_3_without_extensions() -> None:
     child = subprocess.run(
         [sys.executable, "-W", "error", "-c", ON_OLD],
-        env=os.environ | OLD | {"PYTHONPATH": os.path.dirname(scene.__file__)},
+        env=os.environ | OLD | {"PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
     )
