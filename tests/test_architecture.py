@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import graphlib
 import re
+from functools import cache
 from importlib.util import resolve_name
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,6 +78,7 @@ def running(node: ast.AST, inside_functions: bool) -> Iterator[ast.AST]:
         yield from running(child, inside_functions)
 
 
+@cache
 def imports(
     source: str, path: Path, *, inside_functions: bool = True, types: bool = False
 ) -> set[str]:
@@ -102,6 +104,7 @@ def module_of(name: str) -> str:
     return below
 
 
+@cache
 def ours(path: Path) -> set[str]:
     """The modules of ours that the one at path names, also for types alone."""
     found = imports(path.read_text(), path, types=True)
@@ -160,6 +163,7 @@ def names_in(cell: str) -> list[str]:
     return re.findall(r"`([^`/]*)/?`", cell)
 
 
+@cache
 def rooms() -> list[str]:
     """From the ground up; "" is the package itself, with the public names."""
     names = [names_in(row[0])[0].removesuffix(".py") for row in rows("room")]
@@ -174,9 +178,8 @@ def row_of(room: str) -> str:
     below = sorted(used, key=lambda name: order.index(name) if name in order else -1)
     name = f"{room}{'/' if path_of(room).name == '__init__.py' else '.py'}"
     name = name if room else "aiozerocopy"
-    doc = ast.get_docstring(ast.parse(path_of(room).read_text())) or ""
     seen = ticked(each or "aiozerocopy" for each in below)
-    return f"| `{name}` | {first_sentence(doc)} | {seen} |"
+    return f"| `{name}` | {first_sentence(head_of(room))} | {seen} |"
 
 
 def table_of_rooms() -> str:
@@ -203,12 +206,15 @@ def test_imports_go_one_way_between_rooms() -> None:
     assert culprits == []
 
 
+def head_of(room: str) -> str:
+    return ast.get_docstring(ast.parse(path_of(room).read_text())) or ""
+
+
 def listed(room: str) -> list[str]:
     """The modules in the docstring of a room, if it says that they stand in order."""
-    doc = ast.get_docstring(ast.parse(path_of(room).read_text())) or ""
-    if "imports those above it" not in doc:
+    if "imports those above it" not in head_of(room):
         return []
-    return re.findall(r"^    (\w+)  +\S", doc, re.MULTILINE)
+    return re.findall(r"^    (\w+)  +\S", head_of(room), re.MULTILINE)
 
 
 def test_imports_go_one_way_in_a_room() -> None:
@@ -217,6 +223,9 @@ def test_imports_go_one_way_in_a_room() -> None:
         inside = {name for name in NAMES if room_of(name) == room and name != room}
         graph = {name: ours(NAMES[name]) & inside for name in inside}
         tuple(graphlib.TopologicalSorter(graph).static_order())  # (no circle)
+        names = {name.partition(".")[2] for name in inside}
+        told = set(re.findall(r"\w+", head_of(room)))
+        culprits += [f"{room} does not name {name}" for name in sorted(names - told)]
         if order := [f"{room}.{name}" for name in listed(room)]:
             culprits += sorted(inside ^ set(order))
             culprits += [
