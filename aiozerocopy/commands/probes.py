@@ -21,7 +21,7 @@ import sys
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import anyio
 
@@ -32,7 +32,7 @@ from aiozerocopy.ffmpeg.codecs import hardware_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    Seen = str | "Lack" | None
+    Seen: TypeAlias = "str | Lack | None"
 
 Availability = Literal["ok", "limited", "missing", "unknown"]
 

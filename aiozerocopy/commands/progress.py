@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
@@ -25,16 +26,12 @@ def _quiet(lane: str = "") -> None:
 @contextmanager
 def frames_bar(title: str, frames: int, frame_bytes: int) -> Iterator[Tick]:
     """Shows frames, frames a second and, where there is room, bytes and the lane."""
-    try:
-        from rich import console, progress
-    except ModuleNotFoundError:
+    if not sys.stdout.isatty() or not importlib.util.find_spec("rich"):
         print(title, flush=True)
         yield _quiet
         return
-    if not sys.stdout.isatty():
-        print(title, flush=True)
-        yield _quiet
-        return
+    from rich import console, progress
+
     room = console.Console().width
     has_room = room >= WIDE
     columns: list[str | progress.ProgressColumn] = ["{task.description}"]
