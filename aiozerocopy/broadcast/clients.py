@@ -24,7 +24,7 @@ from aiozerocopy._net.foreign_streams import drop_stream, whole_sender
 from aiozerocopy.broadcast.frame_queue import FrameQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from anyio.abc import ByteSendStream
 
@@ -186,19 +186,16 @@ class Client:
             if queued > max(self._limit, message.nbytes):
                 self._fail(ClientTooSlow(f"{queued:,} bytes were queued"))
         elif self.policy != "block":
-            self._drop_all(self._pending.drop_to(self._limit))
+            self._drop(*self._pending.drop_to(self._limit))
         for waiting in self._pending:  # it and the one before may stay in their slots
             if waiting.sequence < message.sequence - 1:
                 waiting.keep()
 
-    def _drop(self, frame: Message | Published) -> None:
-        """It does not get this frame."""
-        self._dropped += 1
-        self._tell("dropped", frame.sequence)
-
-    def _drop_all(self, messages: Iterable[Message]) -> None:
-        for message in messages:
-            self._drop(message)
+    def _drop(self, *frames: Message | Published) -> None:
+        """It does not get these frames."""
+        for frame in frames:
+            self._dropped += 1
+            self._tell("dropped", frame.sequence)
 
     def _send(self, message: Message) -> None:
         """Give it to the stream; `_note_sent` is called at once or later."""
@@ -206,7 +203,6 @@ class Client:
 
     def _stop_borrowing(self) -> None:
         """Borrow nothing any more for the frame in flight."""
-        raise NotImplementedError
 
     def _note_sent(self, message: Message, now: int) -> None:
         """It was sent as a whole, by the clock of `time.monotonic_ns`."""
@@ -239,7 +235,7 @@ class Client:
         self._closed = True
         if self._current is not None:  # it is counted when it ends
             self._current = self._current.without_memory()
-        self._drop_all(self._pending.drop_to(0))
+        self._drop(*self._pending.drop_to(0))
         self._tell("closed", -1)
 
     def _tell(self, event: Event, sequence: int) -> None:
@@ -270,7 +266,7 @@ class FedClient(Client):
         self._change.happen()
 
     def _send(self, message: Message) -> None:
-        message.keep()
+        message.keep()  # so nothing is borrowed
         self._current, self._since = message, time.monotonic()
 
     async def wait_closed(self) -> None:
@@ -302,9 +298,6 @@ class FedClient(Client):
         if isinstance(self.error, ClientTooSlow):
             await drop_stream(self._stream)
         self._advance()
-
-    def _stop_borrowing(self) -> None:
-        """Nothing is borrowed: `_send` has copied it."""
 
     def _abort(self) -> None:
         if self._scope is not None:
