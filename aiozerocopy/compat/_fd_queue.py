@@ -12,6 +12,7 @@ import stat
 import threading
 import time
 import warnings
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aiozerocopy._core.borrows import Operation, Port
@@ -31,15 +32,13 @@ LOOK = 0.005  # seconds, after which it looks whether the program has closed its
 STALL = 1.0  # seconds without progress, after which the interpreter's exit gives up
 
 
+@dataclass(eq=False)
 class Transfer:
     """A source on its way, and the memory that is sent."""
 
-    def __init__(
-        self, source: Source, copy: mmap.mmap | None, operation: Operation
-    ) -> None:
-        self.source = source
-        self.copy = copy
-        self.operation = operation
+    source: Source
+    copy: mmap.mmap | None
+    operation: Operation
 
 
 class FdQueue:
@@ -79,7 +78,6 @@ class FdQueue:
         self._channel = _channel_to(number)
         name = f"aiozerocopy turbopipe, fd {number}"
         self.thread = threading.Thread(target=self._watch, name=name, daemon=True)
-        self._begun = False
 
     def leads_to(self, number: int, identity: os.stat_result) -> bool:
         now = (number, identity.st_dev, identity.st_ino)
@@ -97,6 +95,11 @@ class FdQueue:
             finally:
                 self._begin()
             return True
+
+    def _begin(self) -> None:
+        """Start the thread, only now, for it ends when it finds nothing to do."""
+        if self.thread.ident is None:
+            self.thread.start()
 
     def _submit(self, source: Source) -> None:
         copy = None
@@ -117,12 +120,6 @@ class FdQueue:
             operation = self._channel.send_copied(self._port, mapped, copy)
         source.data = source.gl  # a view of the caller's would keep it mapped
         return copy, operation
-
-    def _begin(self) -> None:
-        """Start the thread, only now, for it ends when it finds nothing to do."""
-        if not self._begun:
-            self._begun = True
-            self.thread.start()
 
     def wait(self, wanted: Callable[[Source], bool]) -> None:
         """Return when the wanted transfers are out; raise if one of them failed."""
