@@ -326,10 +326,6 @@ def _grow_pipe(fd: int, wanted: int) -> int:
     return fcntl.fcntl(fd, F_GETPIPE_SZ)
 
 
-class _IOVec(ctypes.Structure):
-    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
-
-
 def _vmsplice_shares() -> bool:
     """Change a byte between vmsplice and read: does the reader see the change?"""
     page = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -350,15 +346,8 @@ def _vmsplice_shares() -> bool:
 
 def _vmsplice_page(fd: int, address: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    vector = _IOVec(address, mmap.PAGESIZE)
-    libc.vmsplice.restype = ctypes.c_ssize_t
-    libc.vmsplice.argtypes = (
-        ctypes.c_int,
-        ctypes.POINTER(_IOVec),
-        ctypes.c_size_t,
-        ctypes.c_uint,
-    )
-    if libc.vmsplice(fd, ctypes.byref(vector), 1, SPLICE_F_NONBLOCK) < 0:
+    iovec = (ctypes.c_size_t * 2)(address, mmap.PAGESIZE)
+    if libc.vmsplice(fd, iovec, ctypes.c_size_t(1), SPLICE_F_NONBLOCK) < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
 

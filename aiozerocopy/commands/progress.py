@@ -19,16 +19,12 @@ class Tick(Protocol):
     def __call__(self, lane: str = "") -> None: ...
 
 
-def _quiet(lane: str = "") -> None:
-    """Nobody looks."""
-
-
 @contextmanager
 def frames_bar(title: str, frames: int, frame_bytes: int) -> Iterator[Tick]:
     """Shows frames, frames a second and, where there is room, bytes and the lane."""
     if not sys.stdout.isatty() or not importlib.util.find_spec("rich"):
         print(title, flush=True)
-        yield _quiet
+        yield lambda lane="": None  # nobody looks
         return
     from rich import console, progress
 
@@ -46,7 +42,8 @@ def frames_bar(title: str, frames: int, frame_bytes: int) -> Iterator[Tick]:
         columns += [progress.BarColumn(8), progress.TaskProgressColumn()]
         columns += ["{task.fields[rate]}"]
     with progress.Progress(*columns) as bars:
-        name = escaped(shortened(title, 24 if has_room else 12))
+        name = shortened(title, 24 if has_room else 12)
+        name = name.replace("[", "\\[")  # rich has brackets for its markup
         bar = bars.add_task(name, total=frames, rate="", lane="")
 
         def tick(lane: str = "") -> None:
@@ -62,8 +59,3 @@ def frames_bar(title: str, frames: int, frame_bytes: int) -> Iterator[Tick]:
 def shortened(title: str, most: int) -> str:
     """The end of it, which tells films apart."""
     return title if len(title) <= most else f"…{title[1 - most :]}"
-
-
-def escaped(title: str) -> str:
-    """For rich, which would take square brackets for its markup."""
-    return title.replace("[", "\\[")

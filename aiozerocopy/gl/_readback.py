@@ -80,7 +80,13 @@ class Readback:
         self._gl = Functions(context)
         if mapping == "persistent" and not self._gl.has_storage:
             raise ValueError("persistent mapping needs GL 4.4 or ARB_buffer_storage")
-        self._persistent = mapping != "copy" and self._gl.has_storage
+        is_mapped = mapping != "copy" and self._gl.has_storage
+        self.size: tuple[int, int] = (width, height)
+        self.pix_fmt: str = chosen
+        self.shape: tuple[int, ...] = self._format.shape  # of a picture as an array
+        self.nbytes: int = self._format.nbytes  # of one picture
+        self.depth: int = depth
+        self.mapping: str = "persistent" if is_mapped else "copy"
         self._submitted: deque[Slot] = deque()
         self._reading = anyio.Lock()
         # A frame was submitted, a slot is free, or this was closed.
@@ -89,7 +95,7 @@ class Readback:
         with self._gl.current():
             self._transfer = Transfer(self._gl, self._format)
             self._gl.forget_errors()
-            of_each = self._gl, self.nbytes, self._persistent, self._on_return
+            of_each = self._gl, self.nbytes, is_mapped, self._on_return
             try:
                 for _ in range(depth):
                     self._slots.append(Slot(*of_each))
@@ -100,32 +106,6 @@ class Readback:
         self._closed = False
 
     # ---- what it is -------------------------------------------------------------
-
-    @property
-    def size(self) -> tuple[int, int]:
-        return self._format.size
-
-    @property
-    def pix_fmt(self) -> str:
-        return self._format.pix_fmt
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of a picture as an array."""
-        return self._format.shape
-
-    @property
-    def nbytes(self) -> int:
-        """Of one picture."""
-        return self._format.nbytes
-
-    @property
-    def depth(self) -> int:
-        return len(self._slots)
-
-    @property
-    def mapping(self) -> str:
-        return "persistent" if self._persistent else "copy"
 
     @property
     def free(self) -> int:
