@@ -86,7 +86,7 @@ class Client:
         self.encode = encode
         self.error: Exception | None = None  # why it was disconnected
         self._forget = forget  # tells the hub that this is a client no more
-        self._stream = stream
+        self.stream: ByteSendStream = stream
         self._limit = LIMITS[policy] if limit is None or policy == "latest" else limit
         self._deadline = deadline
         self._on_event = on_event
@@ -94,18 +94,10 @@ class Client:
         self._current: Message | None = None  # in flight
         self._since = 0.0  # when that began
         self._last_offered = -1  # its sequence
-        self._closed = False
+        self.closed: bool = False
         self._change = Change()  # a frame has left, a frame came, or it was closed
         self._dropped = 0
         self._seat = Seat()  # which counts what was sent
-
-    @property
-    def stream(self) -> ByteSendStream:
-        return self._stream
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
 
     @property
     def stats(self) -> ClientStats:
@@ -123,7 +115,7 @@ class Client:
 
     def detach(self) -> None:
         """Send no more.  What has begun completes; frames that wait are dropped."""
-        if not self._closed:
+        if not self.closed:
             self._end()
         self._stop_borrowing()
 
@@ -133,12 +125,12 @@ class Client:
         What a server's handler does with a client.  A stream that is not ours (TLS) is
         fed by this very call: without it, nothing is sent there.
         """
-        while not self._closed:
+        while not self.closed:
             await self._change.next()
 
     async def _idle(self) -> None:
         """Return when nothing waits and nothing is in flight."""
-        while not self._closed and (self._current is not None or self._pending):
+        while not self.closed and (self._current is not None or self._pending):
             await self._change.next()
 
     # -- what the hub does with it ------------------------------------------------
@@ -155,7 +147,7 @@ class Client:
 
     def _takes(self, message: Message) -> bool:
         """Is it to be sent now?  If not, it was queued or dropped."""
-        if self._closed or message.sequence <= self._last_offered:
+        if self.closed or message.sequence <= self._last_offered:
             return False
         self._last_offered = message.sequence
         if not self._pending.accepts(message):
@@ -170,9 +162,9 @@ class Client:
         """`_offer` it when there is room; disconnect it after the deadline."""
         deadline = math.inf if self._deadline is None else started + self._deadline
         with anyio.CancelScope(deadline=deadline):
-            while self._is_full and not self._closed:
+            while self._is_full and not self.closed:
                 await self._change.next()
-        if self._is_full and not self._closed:
+        if self._is_full and not self.closed:
             self._fail(ClientTooSlow(f"a frame waited for {self._deadline:g} s"))
         self._offer(message)
 
@@ -211,13 +203,13 @@ class Client:
 
     def _advance(self) -> None:
         """Nothing is in flight: send what waits, and wake the tasks that wait."""
-        while self._pending and self._current is None and not self._closed:
+        while self._pending and self._current is None and not self.closed:
             self._send(self._pending.pop())
         self._change.happen()
 
     def _fail(self, error: Exception) -> None:
         """Disconnect."""
-        if self._closed:
+        if self.closed:
             return
         self.error = error
         self._end()
@@ -228,11 +220,11 @@ class Client:
         """Close the stream at once."""
 
     def _end(self) -> None:
-        """Safe to repeat: a signal may interrupt it before ``_closed`` is set."""
+        """Safe to repeat: a signal may interrupt it before ``closed`` is set."""
         self._seat.leave()
         self._forget(self)
         self._change.happen()
-        self._closed = True
+        self.closed = True
         if self._current is not None:  # it is counted when it ends
             self._current = self._current.without_memory()
         self._drop(*self._pending.drop_to(0))
@@ -248,8 +240,8 @@ class Client:
             log.error("the hook of a broadcast's client failed:\n%s", told)
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else self.policy
-        return f"<Client {state} {self._stream!r}>"
+        state = "closed" if self.closed else self.policy
+        return f"<Client {state} {self.stream!r}>"
 
 
 class FedClient(Client):
@@ -259,7 +251,7 @@ class FedClient(Client):
 
     @cached_property
     def _sender(self) -> SendStream | MessageStream:
-        return whole_sender(self._stream)
+        return whole_sender(self.stream)
 
     def _offer(self, message: Message) -> None:
         super()._offer(message)
@@ -270,7 +262,7 @@ class FedClient(Client):
         self._current, self._since = message, time.monotonic()
 
     async def wait_closed(self) -> None:
-        while not self._closed:
+        while not self.closed:
             if self._current is None:
                 await self._change.next()
             else:
@@ -296,7 +288,7 @@ class FedClient(Client):
             else:
                 self._drop(message)
         if isinstance(self.error, ClientTooSlow):
-            await drop_stream(self._stream)
+            await drop_stream(self.stream)
         self._advance()
 
     def _abort(self) -> None:

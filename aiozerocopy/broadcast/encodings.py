@@ -102,17 +102,13 @@ class Audience:
         if not self._kept:
             return None, tuple(self._fed)
         if self._sorted is None or not self._sorted[0].is_here():
-            self._sorted = self._sort(offered)
+            waiter = current_waiter()
+            sides: dict[bool, list[DirectClient]] = {True: [], False: []}
+            for client in self._kept:
+                sides[client._is_in_step(waiter, offered)].append(client)
+            self._sorted = Lineup(sides[True], waiter), tuple(sides[False])
         lineup, apart = self._sorted
         return lineup, (*apart, *self._fed)
-
-    def _sort(self, offered: int) -> tuple[Lineup, tuple[DirectClient, ...]]:
-        waiter = current_waiter()
-        in_step: list[DirectClient] = []
-        apart: list[DirectClient] = []
-        for client in self._kept:
-            (in_step if client._is_in_step(waiter, offered) else apart).append(client)
-        return Lineup(in_step, waiter), tuple(apart)
 
     def sort_again(self) -> None:
         """A client came, left, or may be in step now."""
@@ -303,16 +299,16 @@ class SlowEncoding(Encoding):
         with self._scope:
             try:
                 while self.clients:
-                    await self._next_message()
+                    if self._waiting:
+                        await self._encode_next()
+                    else:
+                        self._set_idle()
+                        await self._change.next()
             finally:
                 self._waiting.drop_to(0)
                 self._set_idle()
 
-    async def _next_message(self) -> None:
-        if not self._waiting:
-            self._set_idle()
-            await self._change.next()
-            return
+    async def _encode_next(self) -> None:
         published = self._waiting.pop()
         try:
             encode: Any = self.encode
