@@ -39,7 +39,8 @@ class Readback:
     "full".
 
     At most ``depth`` frames are between their submission and the release of their
-    picture.  ``mapping`` is "persistent", "copy" (into memory of our own), or "auto":
+    picture.  ``mapping`` is "persistent" (the context's release ends the memory of all
+    pictures), "copy" (into memory of our own, which outlives everything), or "auto":
     the first where the context can.
 
     Belongs to the thread that makes it, and `close` it, or use it in ``with``.
