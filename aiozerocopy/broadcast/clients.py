@@ -24,7 +24,7 @@ from aiozerocopy._net.foreign_streams import drop_stream, whole_sender
 from aiozerocopy.broadcast.frame_queue import FrameQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from anyio.abc import ByteSendStream
 
@@ -86,7 +86,7 @@ class Client:
         self.encode = encode
         self.error: Exception | None = None  # why it was disconnected
         self._forget = forget  # tells the hub that this is a client no more
-        self._stream = stream
+        self.stream: ByteSendStream = stream
         self._limit = LIMITS[policy] if limit is None or policy == "latest" else limit
         self._deadline = deadline
         self._on_event = on_event
@@ -94,18 +94,10 @@ class Client:
         self._current: Message | None = None  # in flight
         self._since = 0.0  # when that began
         self._last_offered = -1  # its sequence
-        self._closed = False
+        self.closed: bool = False
         self._change = Change()  # a frame has left, a frame came, or it was closed
         self._dropped = 0
         self._seat = Seat()  # which counts what was sent
-
-    @property
-    def stream(self) -> ByteSendStream:
-        return self._stream
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
 
     @property
     def stats(self) -> ClientStats:
@@ -123,7 +115,7 @@ class Client:
 
     def detach(self) -> None:
         """Send no more.  What has begun completes; frames that wait are dropped."""
-        if not self._closed:
+        if not self.closed:
             self._end()
         self._stop_borrowing()
 
@@ -133,12 +125,12 @@ class Client:
         What a server's handler does with a client.  A stream that is not ours (TLS) is
         fed by this very call: without it, nothing is sent there.
         """
-        while not self._closed:
+        while not self.closed:
             await self._change.next()
 
     async def _idle(self) -> None:
         """Return when nothing waits and nothing is in flight."""
-        while not self._closed and (self._current is not None or self._pending):
+        while not self.closed and (self._current is not None or self._pending):
             await self._change.next()
 
     # -- what the hub does with it ------------------------------------------------
@@ -155,7 +147,7 @@ class Client:
 
     def _takes(self, message: Message) -> bool:
         """Is it to be sent now?  If not, it was queued or dropped."""
-        if self._closed or message.sequence <= self._last_offered:
+        if self.closed or message.sequence <= self._last_offered:
             return False
         self._last_offered = message.sequence
         if not self._pending.accepts(message):
@@ -170,9 +162,9 @@ class Client:
         """`_offer` it when there is room; disconnect it after the deadline."""
         deadline = math.inf if self._deadline is None else started + self._deadline
         with anyio.CancelScope(deadline=deadline):
-            while self._is_full and not self._closed:
+            while self._is_full and not self.closed:
                 await self._change.next()
-        if self._is_full and not self._closed:
+        if self._is_full and not self.closed:
             self._fail(ClientTooSlow(f"a frame waited for {self._deadline:g} s"))
         self._offer(message)
 
@@ -186,19 +178,16 @@ class Client:
             if queued > max(self._limit, message.nbytes):
                 self._fail(ClientTooSlow(f"{queued:,} bytes were queued"))
         elif self.policy != "block":
-            self._drop_all(self._pending.drop_to(self._limit))
+            self._drop(*self._pending.drop_to(self._limit))
         for waiting in self._pending:  # it and the one before may stay in their slots
             if waiting.sequence < message.sequence - 1:
                 waiting.keep()
 
-    def _drop(self, frame: Message | Published) -> None:
-        """It does not get this frame."""
-        self._dropped += 1
-        self._tell("dropped", frame.sequence)
-
-    def _drop_all(self, messages: Iterable[Message]) -> None:
-        for message in messages:
-            self._drop(message)
+    def _drop(self, *frames: Message | Published) -> None:
+        """It does not get these frames."""
+        for frame in frames:
+            self._dropped += 1
+            self._tell("dropped", frame.sequence)
 
     def _send(self, message: Message) -> None:
         """Give it to the stream; `_note_sent` is called at once or later."""
@@ -206,7 +195,6 @@ class Client:
 
     def _stop_borrowing(self) -> None:
         """Borrow nothing any more for the frame in flight."""
-        raise NotImplementedError
 
     def _note_sent(self, message: Message, now: int) -> None:
         """It was sent as a whole, by the clock of `time.monotonic_ns`."""
@@ -215,13 +203,13 @@ class Client:
 
     def _advance(self) -> None:
         """Nothing is in flight: send what waits, and wake the tasks that wait."""
-        while self._pending and self._current is None and not self._closed:
+        while self._pending and self._current is None and not self.closed:
             self._send(self._pending.pop())
         self._change.happen()
 
     def _fail(self, error: Exception) -> None:
         """Disconnect."""
-        if self._closed:
+        if self.closed:
             return
         self.error = error
         self._end()
@@ -232,14 +220,14 @@ class Client:
         """Close the stream at once."""
 
     def _end(self) -> None:
-        """Safe to repeat: a signal may interrupt it before ``_closed`` is set."""
+        """Safe to repeat: a signal may interrupt it before ``closed`` is set."""
         self._seat.leave()
         self._forget(self)
         self._change.happen()
-        self._closed = True
+        self.closed = True
         if self._current is not None:  # it is counted when it ends
             self._current = self._current.without_memory()
-        self._drop_all(self._pending.drop_to(0))
+        self._drop(*self._pending.drop_to(0))
         self._tell("closed", -1)
 
     def _tell(self, event: Event, sequence: int) -> None:
@@ -252,8 +240,8 @@ class Client:
             log.error("the hook of a broadcast's client failed:\n%s", told)
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else self.policy
-        return f"<Client {state} {self._stream!r}>"
+        state = "closed" if self.closed else self.policy
+        return f"<Client {state} {self.stream!r}>"
 
 
 class FedClient(Client):
@@ -263,18 +251,18 @@ class FedClient(Client):
 
     @cached_property
     def _sender(self) -> SendStream | MessageStream:
-        return whole_sender(self._stream)
+        return whole_sender(self.stream)
 
     def _offer(self, message: Message) -> None:
         super()._offer(message)
         self._change.happen()
 
     def _send(self, message: Message) -> None:
-        message.keep()
+        message.keep()  # so nothing is borrowed
         self._current, self._since = message, time.monotonic()
 
     async def wait_closed(self) -> None:
-        while not self._closed:
+        while not self.closed:
             if self._current is None:
                 await self._change.next()
             else:
@@ -300,11 +288,8 @@ class FedClient(Client):
             else:
                 self._drop(message)
         if isinstance(self.error, ClientTooSlow):
-            await drop_stream(self._stream)
+            await drop_stream(self.stream)
         self._advance()
-
-    def _stop_borrowing(self) -> None:
-        """Nothing is borrowed: `_send` has copied it."""
 
     def _abort(self) -> None:
         if self._scope is not None:

@@ -27,7 +27,7 @@ class DirectClient(Client):
     Its seat is taken while nothing is in flight there: see `Lineup`.
     """
 
-    _stream: SendStream
+    stream: SendStream
     _operation: Operation | None = None  # of the message in flight
     _holds_slot = False  # it may still read the memory that was published
     _instead: Message | None = None  # what the operation may become in `_go_on`
@@ -37,7 +37,7 @@ class DirectClient(Client):
 
     def _takes_seat(self, message: Message) -> bool:
         """Be ready for a message; if the stream takes none, disconnect."""
-        stream = self._stream
+        stream = self.stream
         try:
             port = stream._enter().port
             if stream._out.ready is None:
@@ -57,7 +57,7 @@ class DirectClient(Client):
         """
         return (
             self._seat.is_taken
-            and self._stream._waiter is waiter
+            and self.stream._waiter is waiter
             and self._last_offered <= offered
             and not self._pending.needs_key
         )
@@ -101,12 +101,12 @@ class DirectClient(Client):
             self._current, self._holds_slot = newest, True
 
     def _stop_borrowing(self) -> None:
-        waiter, operation = self._stream._waiter, self._operation
+        waiter, operation = self.stream._waiter, self._operation
         if waiter is not None and operation is not None:
-            self._stream._out.take_back(waiter.port, operation, operation.total)
+            self.stream._out.take_back(waiter.port, operation, operation.total)
 
     def _abort(self) -> None:
-        self._stream.abort()
+        self.stream.abort()
 
 
 class Lineup:
@@ -158,7 +158,7 @@ def send(clients: Iterable[DirectClient], message: Message) -> None:
     """Send it to all of them, none of which has anything in flight."""
     ready = []
     for client in clients:
-        if client._closed:  # while others were sent to
+        if client.closed:  # while others were sent to
             client._drop(message)
         elif client._takes_seat(message):
             ready.append(client)
@@ -177,7 +177,7 @@ def stop_borrowing(clients: Iterable[DirectClient], newest: Message) -> None:
     groups: dict[tuple[Message, bool, bool], list[DirectClient]] = {}
     for client in clients:
         message, operation = client._current, client._operation
-        is_open = client._stream._waiter is not None  # else its operation ends now
+        is_open = client.stream._waiter is not None  # else its operation ends now
         if is_open and message is not None and operation is not None:
             message.keep()
             uses_slot = operation.views[0] is not message.shared().pins
@@ -191,11 +191,11 @@ def stop_borrowing(clients: Iterable[DirectClient], newest: Message) -> None:
 def _go_on(
     clients: Sequence[DirectClient], copy: Shared | None, newest: Message | None
 ) -> None:
-    channels = [client._stream._out for client in clients]
+    channels = [client.stream._out for client in clients]
     operations = [client._operation for client in clients if client._operation]
     newer = None if newest is None else newest.shared()
     # (no client keeps a port: of a loop that has ended it would not be swept)
-    waiter = clients[0]._stream._waiter
+    waiter = clients[0].stream._waiter
     assert waiter is not None
     for client in clients:
         client._instead, client._holds_slot = newest, False

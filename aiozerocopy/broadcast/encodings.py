@@ -102,17 +102,13 @@ class Audience:
         if not self._kept:
             return None, tuple(self._fed)
         if self._sorted is None or not self._sorted[0].is_here():
-            self._sorted = self._sort(offered)
+            waiter = current_waiter()
+            sides: dict[bool, list[DirectClient]] = {True: [], False: []}
+            for client in self._kept:
+                sides[client._is_in_step(waiter, offered)].append(client)
+            self._sorted = Lineup(sides[True], waiter), tuple(sides[False])
         lineup, apart = self._sorted
         return lineup, (*apart, *self._fed)
-
-    def _sort(self, offered: int) -> tuple[Lineup, tuple[DirectClient, ...]]:
-        waiter = current_waiter()
-        in_step: list[DirectClient] = []
-        apart: list[DirectClient] = []
-        for client in self._kept:
-            (in_step if client._is_in_step(waiter, offered) else apart).append(client)
-        return Lineup(in_step, waiter), tuple(apart)
 
     def sort_again(self) -> None:
         """A client came, left, or may be in step now."""
@@ -143,10 +139,12 @@ class Encoding:
         sequence of the next frame.
         """
         self.clients.add(client)
-        message = None if last is None else self._encoded(last)
-        if message is not None:
-            client._offer(message)
-            client._pending.needs_key = message.sequence + 1 < upcoming
+        if last is not None and (message := self._encoded(last)) is not None:
+            self._give(client, message, upcoming)
+
+    def _give(self, client: Client, message: Message, upcoming: int) -> None:
+        client._offer(message)
+        client._pending.needs_key = message.sequence + 1 < upcoming
 
     def on_published(self, published: Published) -> None:
         """A newer frame was published: borrow nothing of the one that is kept."""
@@ -157,8 +155,7 @@ class Encoding:
 
     async def publish(self, published: Published, started: float) -> None:
         """Offer it to all clients; wait for those that must not miss it."""
-        message = self._encoded(published)
-        if message is not None:
+        if (message := self._encoded(published)) is not None:
             await self._offer_to_all(message, started)
 
     def _encoded(self, published: Published) -> Message | None:
@@ -237,10 +234,9 @@ class Encoding:
         stop_borrowing(behind, message)
         return idle
 
-    def forget(self, client: Client) -> bool:
-        """Remove the client.  True if none is left, and this may be removed too."""
+    def forget(self, client: Client) -> None:
+        """Remove the client."""
         self.clients.discard(client)
-        return self.is_over
 
     @property
     def is_over(self) -> bool:
@@ -267,8 +263,7 @@ class SlowEncoding(Encoding):
     def welcome(self, client: Client, last: Published | None, upcoming: int) -> None:
         self.clients.add(client)
         if self._last is not None:
-            client._offer(self._last)
-            client._pending.needs_key = self._last.sequence + 1 < upcoming
+            self._give(client, self._last, upcoming)
         elif last is not None and self._is_idle:
             self._take(last)
             self._waiting.needs_key = last.sequence + 1 < upcoming
@@ -304,16 +299,16 @@ class SlowEncoding(Encoding):
         with self._scope:
             try:
                 while self.clients:
-                    await self._next_message()
+                    if self._waiting:
+                        await self._encode_next()
+                    else:
+                        self._set_idle()
+                        await self._change.next()
             finally:
                 self._waiting.drop_to(0)
                 self._set_idle()
 
-    async def _next_message(self) -> None:
-        if not self._waiting:
-            self._set_idle()
-            await self._change.next()
-            return
+    async def _encode_next(self) -> None:
         published = self._waiting.pop()
         try:
             encode: Any = self.encode
@@ -336,10 +331,9 @@ class SlowEncoding(Encoding):
     def stop(self) -> None:
         self._scope.cancel()
 
-    def forget(self, client: Client) -> bool:
+    def forget(self, client: Client) -> None:
         super().forget(client)
         self._change.happen()  # and if nobody is left `run` ends
-        return False
 
     @property
     def is_over(self) -> bool:

@@ -165,8 +165,10 @@ class Broadcast(Block):
 
     def _forget(self, client: Client) -> None:
         encoding = self._encodings.get(client.encode)
-        if encoding is not None and encoding.forget(client):
-            self._remove(encoding)
+        if encoding is not None:
+            encoding.forget(client)
+            if encoding.is_over:
+                self._remove(encoding)
 
     def _remove(self, encoding: Encoding) -> None:
         """Unless a signal's exception has kept it from being noted."""

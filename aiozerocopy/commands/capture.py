@@ -11,7 +11,7 @@ import anyio
 from aiozerocopy import ffmpeg
 from aiozerocopy.capture import X11Screen
 from aiozerocopy.commands import ending
-from aiozerocopy.commands.film import QUICK
+from aiozerocopy.commands.film import quick_preset
 from aiozerocopy.commands.options import (
     Parser,
     add_film,
@@ -20,8 +20,7 @@ from aiozerocopy.commands.options import (
     rate,
     seconds,
 )
-from aiozerocopy.ffmpeg.codecs import QUALITIES, has_presets
-from aiozerocopy.ffmpeg.destination import container_of
+from aiozerocopy.ffmpeg.codecs import QUALITIES
 
 if TYPE_CHECKING:
     import argparse
@@ -119,7 +118,6 @@ async def run(options: argparse.Namespace) -> str:
     frames = math.inf
     if options.seconds is not None:
         frames = max(1, round(options.seconds * fps))
-    preset = QUICK if has_presets(options.codec, container_of(options.output)) else None
     async with open_screen(options, SLOTS) as screen:
         film = ffmpeg.Writer(
             options.output,
@@ -128,7 +126,7 @@ async def run(options: argparse.Namespace) -> str:
             screen.pix_fmt,
             options.codec,
             quality=options.quality,
-            preset=preset,
+            preset=quick_preset(options.codec, options.output),
             overwrite=options.overwrite,
         )
         begun = f"recording {screen.region} of the display {screen.display}"

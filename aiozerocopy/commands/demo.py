@@ -20,7 +20,6 @@ from aiozerocopy import ffmpeg
 from aiozerocopy.commands import scenes
 from aiozerocopy.commands.film import Rendered, render
 from aiozerocopy.commands.options import Parser, Size, check_place, count, film
-from aiozerocopy.commands.progress import frames_bar
 from aiozerocopy.ffmpeg.run import failure
 
 if TYPE_CHECKING:
@@ -34,29 +33,6 @@ FRAMES, CHECKED = 240, 30
 SHEET = (4, 3)  # pictures across and down
 
 
-async def render_to_file(
-    scene: Scene, output: Path, frames: int, **options: Any
-) -> Rendered:
-    """Render into a file, with a bar."""
-    frame_bytes = scene.new_pool(1).frame_bytes
-    with frames_bar(output.name, frames, frame_bytes) as tick:
-        return await render(
-            scene, str(output), size=SIZE, fps=FPS, frames=frames, tick=tick, **options
-        )
-
-
-async def count_frames(path: Path) -> int:
-    """How many frames FFmpeg decodes from the file."""
-    width, height = SIZE
-    count = 0
-    async with ffmpeg.Reader(str(path), pix_fmt="gray") as video:
-        async for frame in video:
-            assert frame.nbytes == width * height
-            frame.release()
-            count += 1
-    return count
-
-
 async def decoded_digests(path: Path, pix_fmt: str) -> list[str]:
     """The hash of each frame that FFmpeg decodes from the file."""
     digests = []
@@ -67,6 +43,11 @@ async def decoded_digests(path: Path, pix_fmt: str) -> list[str]:
     return digests
 
 
+async def _render(scene: Scene, path: Path, frames: int, **options: Any) -> Rendered:
+    film = {"size": SIZE, "fps": FPS, "frames": frames, **options}
+    return await render(scene, str(path), path.name, **film)
+
+
 async def check_lossless(scene: Scene, frames: int) -> tuple[Rendered, bool]:
     """Do frames come back bit by bit from a lossless codec?"""
     with tempfile.TemporaryDirectory() as folder:
@@ -74,7 +55,7 @@ async def check_lossless(scene: Scene, frames: int) -> tuple[Rendered, bool]:
         options = ["-pix_fmt", "bgra" if scene.pix_fmt == "rgba" else "gbrp"]
         if scene.pix_fmt not in ("rgba", "rgb24"):
             options = []
-        made = await render_to_file(
+        made = await _render(
             scene, path, frames, codec="ffv1", options=options, check=True
         )
         return made, await decoded_digests(path, scene.pix_fmt) == made.digests
@@ -110,8 +91,8 @@ async def run(options: argparse.Namespace) -> bool:
             f"{scene.name}\nand encoded by {ffmpeg.find_ffmpeg()}\n"
         )
         output: Path = options.output
-        made = await render_to_file(scene, output, options.frames)
-        counted = await count_frames(output)
+        made = await _render(scene, output, options.frames)
+        counted = len(await decoded_digests(output, "gray"))
         checked, same = await check_lossless(scene, options.checked_frames)
     finally:
         scene.close()
@@ -167,7 +148,5 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     options.output = options.output.resolve()
     check_place(options.output)
-    backend: dict[str, Any] = {}
-    if options.loop == "uvloop":
-        backend["backend_options"] = {"use_uvloop": True}
-    return 0 if anyio.run(run, options, **backend) else 1
+    backend = {"use_uvloop": options.loop == "uvloop"}
+    return 0 if anyio.run(run, options, backend_options=backend) else 1

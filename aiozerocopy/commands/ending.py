@@ -73,7 +73,9 @@ def line_for(error: BaseException) -> str | None:
         return "the connection was lost"
     if isinstance(error, CalledProcessError):
         return f"{error.cmd[0]} failed (exit status {error.returncode})"
-    if isinstance(error, ValueError) or _is_ours(error):
+    # What the package raises itself is meant to be read.
+    is_ours = type(error).__module__.partition(".")[0] == "aiozerocopy"
+    if isinstance(error, ValueError) or is_ours:
         return in_one_line(str(error))
     return None
 
@@ -83,11 +85,6 @@ def _first(error: BaseException) -> BaseException:
     while inner := getattr(error, "exceptions", ()):
         error = inner[0]
     return error
-
-
-def _is_ours(error: BaseException) -> bool:
-    """What the package raises itself is meant to be read."""
-    return type(error).__module__.partition(".")[0] == "aiozerocopy"
 
 
 def in_one_line(text: str, most: int = 0) -> str:

@@ -11,6 +11,7 @@ import anyio
 
 from aiozerocopy import ffmpeg
 from aiozerocopy.commands import ending
+from aiozerocopy.commands.progress import frames_bar
 from aiozerocopy.commands.scenes import ShaderScene
 from aiozerocopy.ffmpeg.codecs import has_presets
 from aiozerocopy.ffmpeg.destination import container_of
@@ -19,13 +20,17 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from fractions import Fraction
 
-    from aiozerocopy.commands.progress import Tick
     from aiozerocopy.commands.scenes import Scene
     from aiozerocopy.gl import Picture
     from aiozerocopy.pool import Frame, FramePool
 
 SLOTS = 4
-QUICK = "ultrafast"  # unless another preset is asked for
+QUICK = "ultrafast"
+
+
+def quick_preset(codec: str | None, output: str) -> str | None:
+    """What is used where no preset is asked for."""
+    return QUICK if has_presets(codec, container_of(output)) else None
 
 
 @dataclass
@@ -44,32 +49,36 @@ class Rendered:
 async def render(
     scene: Scene,
     output: str,
+    title: str,
     *,
     size: tuple[int, int],
     fps: float | Fraction,
     frames: int,
     codec: str | None = None,
     preset: str | None = None,
-    tick: Tick,
     check: bool = False,
     **settings: Any,
 ) -> Rendered:
-    """Render ``frames`` frames into ``output``; with check, note the hash of each.
+    """Render ``frames`` frames into ``output``, with a bar that has this title.
+
+    With ``check``, note the hash of each.
 
     Raises:
         FFmpegError: FFmpeg is missing, refused or died.
         OSError, ValueError: as `ffmpeg.Writer`.
     """
-    if preset is None and has_presets(codec, container_of(output)):
-        preset = QUICK
+    preset = preset or quick_preset(codec, output)
     digests: list[str] = []
     begin = time.perf_counter()
     video = ffmpeg.Writer(
         output, size, fps, scene.pix_fmt, codec, preset=preset, **settings
     )
     try:
-        async with video:
-            with scene.new_pool(SLOTS) as pool:
+        with (
+            scene.new_pool(SLOTS) as pool,
+            frames_bar(title, frames, pool.frame_bytes) as tick,
+        ):
+            async with video:
                 async for frame in _pictures(scene, pool, frames, video):
                     with frame:
                         if check:
@@ -77,7 +86,7 @@ async def render(
                         last = await video.put(frame)
                     tick(video.lane)
                 await last
-            stats, lane = video.stats, video.lane
+                stats, lane = video.stats, video.lane
     except (KeyboardInterrupt, anyio.get_cancelled_exc_class()):
         if video.frames_written and not check:  # (what is checked is no film to keep)
             kept = f"{video.frames_written:,} of {frames:,} frames"

@@ -1,7 +1,6 @@
 """What the commands are told: sizes, rates, addresses, files, tokens and TLS.
 
-Each function of one text is a ``type`` for argparse; its error says what to write
-instead.
+Each function of one text is a ``type`` for argparse; it raises `Refused`.
 """
 
 from __future__ import annotations
@@ -68,6 +67,13 @@ class _Help(HelpFormatter):
         return f"{text} (default: %(default)s)"
 
 
+class Refused(ArgumentTypeError):
+    """What is wrong with a text, and what to write instead."""
+
+    def __init__(self, text: str, why: str) -> None:
+        super().__init__(f"{text!r} {why}")
+
+
 # --- numbers ------------------------------------------------------------------
 
 
@@ -85,19 +91,12 @@ def size(text: str) -> Size:
     """``1280x720``: width and height, both even, as most video formats need it."""
     match = re.fullmatch(r"([0-9]{1,5})x([0-9]{1,5})", text)
     if match is None:
-        raise ArgumentTypeError(
-            f"{text!r} is not a size: write WIDTHxHEIGHT, such as 1280x720"
-        )
-    width, height = int(match[1]), int(match[2])
-    if (
-        width % 2
-        or height % 2
-        or not 2 <= min(width, height) <= LARGEST >= max(width, height)
-    ):
-        raise ArgumentTypeError(
-            f"{text!r} cannot be encoded: write an even width and height, 2 to "
-            f"{LARGEST}"
-        )
+        raise Refused(text, "is not a size: write WIDTHxHEIGHT, such as 1280x720")
+    width, height = map(int, match.groups())
+    fitting = range(2, LARGEST + 1, 2)
+    if width not in fitting or height not in fitting:
+        what = f"write an even width and height, 2 to {LARGEST}"
+        raise Refused(text, f"cannot be encoded: {what}")
     return Size(width, height)
 
 
@@ -108,9 +107,8 @@ def region(text: str) -> tuple[int, int, int, int]:
     )
     width, height, x, y = map(int, match.groups()) if match else (0, 0, 0, 0)
     if not (width and height):
-        raise ArgumentTypeError(
-            f"{text!r} is not a region: write WIDTHxHEIGHT+X+Y, such as 640x480+0+0"
-        )
+        what = "write WIDTHxHEIGHT+X+Y, such as 640x480+0+0"
+        raise Refused(text, f"is not a region: {what}")
     return x, y, width, height
 
 
@@ -122,14 +120,11 @@ def rate(text: str) -> Fraction:
     except (ValueError, ZeroDivisionError, OverflowError):
         value = Fraction()
     if value <= 0:
-        raise ArgumentTypeError(
-            f"{text!r} is not a positive number: write one such as 30, 29.97 or "
-            "30000/1001"
-        )
+        what = "write one such as 30, 29.97 or 30000/1001"
+        raise Refused(text, f"is not a positive number: {what}")
     if not 1 / FASTEST <= value <= FASTEST:
-        raise ArgumentTypeError(
-            f"{text!r} is no rate of a film: write one such as 30, at most {FASTEST}"
-        )
+        what = f"write one such as 30, at most {FASTEST}"
+        raise Refused(text, f"is no rate of a film: {what}")
     return value
 
 
@@ -140,13 +135,11 @@ def seconds(text: str) -> float:
     except ValueError:
         value = 0.0
     if not value > 0:
-        raise ArgumentTypeError(
-            f"{text!r} is not a positive number: write seconds, such as 10 or 0.5"
-        )
+        what = "write seconds, such as 10 or 0.5"
+        raise Refused(text, f"is not a positive number: {what}")
     if value > LONGEST:
-        raise ArgumentTypeError(
-            f"{text!r} is too long: write at most {LONGEST} seconds; Ctrl-C ends it"
-        )
+        what = f"write at most {LONGEST} seconds; Ctrl-C ends it"
+        raise Refused(text, f"is too long: {what}")
     return value
 
 
@@ -154,9 +147,7 @@ def count(text: str) -> int:
     """``1`` or more."""
     value = _whole_number(text)
     if not value:
-        raise ArgumentTypeError(
-            f"{text!r} is not a count: write a whole number, 1 or more"
-        )
+        raise Refused(text, "is not a count: write a whole number, 1 or more")
     return value
 
 
@@ -167,12 +158,9 @@ def _whole_number(text: str) -> int | None:
 
 def ffmpeg_option(text: str) -> tuple[str, str]:
     """``crf=20``: an option of FFmpeg's and its value."""
-    name, found, value = text.partition("=")
-    name = name.removeprefix("-")
-    if not (found and name and value):
-        raise ArgumentTypeError(
-            f"{text!r} is not an option: write NAME=VALUE, such as crf=20"
-        )
+    name, _, value = text.removeprefix("-").partition("=")
+    if not (name and value):
+        raise Refused(text, "is not an option: write NAME=VALUE, such as crf=20")
     return name, value
 
 
@@ -181,9 +169,9 @@ def words(text: str) -> list[str]:
     try:
         found = shlex.split(text)
     except ValueError as error:
-        raise ArgumentTypeError(f"{text!r} cannot be read: {error}") from None
+        raise Refused(text, f"cannot be read: {error}") from None
     if not found:
-        raise ArgumentTypeError(f"{text!r} is empty: leave it away, or write words")
+        raise Refused(text, "is empty: leave it away, or write words")
     return found
 
 
@@ -202,30 +190,28 @@ def token(text: str) -> str:
 def file(text: str) -> Path:
     """The path of a file."""
     if not text:
-        raise ArgumentTypeError("'' is no file: write its path")
+        raise Refused(text, "is no file: write its path")
     return Path(text)
 
 
 def film(text: str) -> Path:
     """The path of a film, by whose end FFmpeg knows what it is to be."""
     if Path(text).suffix.lower() not in FILMS:
-        raise ArgumentTypeError(
-            f"{text!r} is no film: write a name such as demo.mp4 or demo.mkv"
-        )
+        raise Refused(text, "is no film: write a name such as demo.mp4 or demo.mkv")
     return Path(text)
 
 
 def output(text: str) -> str:
     """Whatever FFmpeg can write to: a path or a URL."""
     if text in ("", "-"):
-        raise ArgumentTypeError(f"{text!r} is no place for a film: write a path or URL")
+        raise Refused(text, "is no place for a film: write a path or URL")
     return text
 
 
 def source(text: str) -> str:
     """Whatever FFmpeg can read: a path, a URL, a device."""
     if text in ("", "-"):
-        raise ArgumentTypeError(f"{text!r} is no source: write a file, a URL or demo")
+        raise Refused(text, "is no source: write a file, a URL or demo")
     return text
 
 
@@ -271,40 +257,33 @@ def port(text: str) -> int:
     """``8000``; ``0`` is any free one."""
     value = _whole_number(text)
     if value is None or value > LAST_PORT:
-        raise ArgumentTypeError(
-            f"{text!r} is not a port: write a number up to {LAST_PORT}, or 0 for any "
-            "that is free"
-        )
+        what = f"write a number up to {LAST_PORT}, or 0 for any that is free"
+        raise Refused(text, f"is not a port: {what}")
     return value
 
 
 def address(text: str) -> Address:
     """``localhost:8000``, ``[::1]:8000``, or the path of a Unix socket."""
     if re.match("[a-z]+://", text):
-        raise ArgumentTypeError(
-            f"{text!r} is for browsers: write HOST:PORT as serve --tcp shows it"
-        )
+        what = "write HOST:PORT as serve --tcp shows it"
+        raise Refused(text, f"is for browsers: {what}")
     host, number = parse_address(text)
-    if number is None and (host == "localhost" or _is_ip(host)):
-        raise ArgumentTypeError(
-            f"{text!r} has no port: write {_in_brackets(host)}:PORT"
-        )
-    if number is None and host and (":" not in host or "/" in host):
-        return Address(host)
     if number is None:
-        raise ArgumentTypeError(
-            f"{text!r} is not an address: write HOST:PORT, such as localhost:8000, or "
-            "the path of a Unix socket (with ./ in front if it has a colon)"
+        if host == "localhost" or _is_ip(host):
+            raise Refused(text, f"has no port: write {_in_brackets(host)}:PORT")
+        if host and (":" not in host or "/" in host):
+            return Address(host)
+        what = (
+            "write HOST:PORT, such as localhost:8000, or the path of a Unix socket "
+            "(with ./ in front if it has a colon)"
         )
+        raise Refused(text, f"is not an address: {what}")
     if ":" in host and not text.startswith("["):
-        raise ArgumentTypeError(
-            f"{text!r} has several colons: write an IPv6 address in brackets, such as "
-            "[::1]:8000"
-        )
+        what = "write an IPv6 address in brackets, such as [::1]:8000"
+        raise Refused(text, f"has several colons: {what}")
     if not 0 < number <= LAST_PORT:
-        raise ArgumentTypeError(
-            f"{text!r} has no port: write one from 1 to {LAST_PORT} after the colon"
-        )
+        what = f"write one from 1 to {LAST_PORT} after the colon"
+        raise Refused(text, f"has no port: {what}")
     return Address(host, number)
 
 
@@ -312,10 +291,8 @@ def host(text: str) -> str:
     """``127.0.0.1``, ``::1`` or a name, without a port."""
     name = text.removeprefix("[").removesuffix("]")
     if not _is_ip(name) and not re.fullmatch(r"[^\s:/]+", name):
-        raise ArgumentTypeError(
-            f"{text!r} is not a host: write one without a port, such as 127.0.0.1, or "
-            "0.0.0.0 for everybody"
-        )
+        what = "write one without a port, such as 127.0.0.1, or 0.0.0.0 for everybody"
+        raise Refused(text, f"is not a host: {what}")
     return name
 
 

@@ -120,18 +120,15 @@ class Peers:
 
     def _look(self, pid: int, link: str) -> str:
         if link.startswith("pipe:"):
-            return self._at_the_pipe(pid, link)
+            if self._holders is None:
+                self._holders = _pipes()
+            others = sorted(self._holders.get(link, set()) - {pid})
+            return ", ".join(map(process_name, others))
         if link.startswith("socket:["):
             if pid not in self._addresses:
                 self._addresses[pid] = dict(_sockets(pid))
             return self._addresses[pid].get(link[len("socket:[") : -1], "")
         return link
-
-    def _at_the_pipe(self, pid: int, link: str) -> str:
-        if self._holders is None:
-            self._holders = _pipes()
-        others = sorted(self._holders.get(link, set()) - {pid})
-        return ", ".join(map(process_name, others))
 
 
 def _pipes() -> dict[str, set[int]]:

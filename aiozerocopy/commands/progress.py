@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
@@ -18,23 +19,15 @@ class Tick(Protocol):
     def __call__(self, lane: str = "") -> None: ...
 
 
-def _quiet(lane: str = "") -> None:
-    """Nobody looks."""
-
-
 @contextmanager
 def frames_bar(title: str, frames: int, frame_bytes: int) -> Iterator[Tick]:
     """Shows frames, frames a second and, where there is room, bytes and the lane."""
-    try:
-        from rich import console, progress
-    except ModuleNotFoundError:
+    if not sys.stdout.isatty() or not importlib.util.find_spec("rich"):
         print(title, flush=True)
-        yield _quiet
+        yield lambda lane="": None  # nobody looks
         return
-    if not sys.stdout.isatty():
-        print(title, flush=True)
-        yield _quiet
-        return
+    from rich import console, progress
+
     room = console.Console().width
     has_room = room >= WIDE
     columns: list[str | progress.ProgressColumn] = ["{task.description}"]
@@ -49,7 +42,8 @@ def frames_bar(title: str, frames: int, frame_bytes: int) -> Iterator[Tick]:
         columns += [progress.BarColumn(8), progress.TaskProgressColumn()]
         columns += ["{task.fields[rate]}"]
     with progress.Progress(*columns) as bars:
-        name = escaped(shortened(title, 24 if has_room else 12))
+        name = shortened(title, 24 if has_room else 12)
+        name = name.replace("[", "\\[")  # rich has brackets for its markup
         bar = bars.add_task(name, total=frames, rate="", lane="")
 
         def tick(lane: str = "") -> None:
@@ -65,8 +59,3 @@ def frames_bar(title: str, frames: int, frame_bytes: int) -> Iterator[Tick]:
 def shortened(title: str, most: int) -> str:
     """The end of it, which tells films apart."""
     return title if len(title) <= most else f"…{title[1 - most :]}"
-
-
-def escaped(title: str) -> str:
-    """For rich, which would take square brackets for its markup."""
-    return title.replace("[", "\\[")

@@ -19,7 +19,6 @@ from aiozerocopy.commands.options import (
     film_written,
     seconds,
 )
-from aiozerocopy.commands.progress import frames_bar
 from aiozerocopy.ffmpeg.codecs import PRESETS, QUALITIES
 
 if TYPE_CHECKING:
@@ -73,22 +72,20 @@ def _parser() -> Parser:
 async def run(options: argparse.Namespace, scene: scenes.Scene) -> str:
     """Render all of it; the line that says how that went."""
     frames = max(1, round(options.duration * options.fps))
-    width, height = options.size
-    with frames_bar(options.output, frames, width * height * 3) as tick:
-        made = await render(
-            scene,
-            options.output,
-            size=options.size,
-            fps=options.fps,
-            frames=frames,
-            codec=options.codec,
-            quality=options.quality,
-            preset=options.preset,
-            bitrate=options.bitrate,
-            options=dict(options.ffmpeg_option),
-            overwrite=options.overwrite,
-            tick=tick,
-        )
+    made = await render(
+        scene,
+        options.output,
+        options.output,
+        size=options.size,
+        fps=options.fps,
+        frames=frames,
+        codec=options.codec,
+        quality=options.quality,
+        preset=options.preset,
+        bitrate=options.bitrate,
+        options=dict(options.ffmpeg_option),
+        overwrite=options.overwrite,
+    )
     return (
         f"{made.output}: {made.frames} frames in {made.seconds:.2f} s "
         f"({made.frames / made.seconds:,.0f} fps, {made.nbytes / 1e6:,.0f} MB of "

@@ -62,9 +62,14 @@ class Scene(Protocol):
     name: str
     pix_fmt: str
 
-    def frames(self, pool: FramePool, count: int) -> AsyncIterator[Frame]: ...
-    def new_pool(self, slots: int) -> FramePool: ...
-    def close(self) -> None: ...
+    def new_pool(self, slots: int) -> FramePool:
+        """A pool whose frames have the shape of the pictures."""
+
+    def frames(self, pool: FramePool, count: int) -> AsyncIterator[Frame]:
+        """So many frames, from the first; each is its receiver's to release."""
+
+    def close(self) -> None:
+        """Let go of what draws it."""
 
 
 def open_context() -> Any:
@@ -132,11 +137,9 @@ class ShaderScene:
         self._triangle.render(vertices=3)
 
     def new_pool(self, slots: int) -> FramePool:
-        """A pool whose frames have the shape of the pictures."""
         return FramePool(self._readback.shape, slots=slots)
 
     async def frames(self, pool: FramePool, count: int) -> AsyncIterator[Frame]:
-        """So many frames, from the first; each is its receiver's to release."""
         async for picture in self.pictures(count):
             with picture:
                 frame = await pool.acquire()
@@ -157,7 +160,6 @@ class ShaderScene:
             yield await self._readback.next()
 
     def close(self) -> None:
-        """Let go of the context."""
         self._readback.close()
         self._context.release()
 
@@ -185,11 +187,9 @@ class NumpyScene:
         self._layers = [x + y, x - y, x ^ y]
 
     def new_pool(self, slots: int) -> FramePool:
-        """A pool of rgb24 frames."""
         return FramePool(self._shape, slots=slots)
 
     async def frames(self, pool: FramePool, count: int) -> AsyncIterator[Frame]:
-        """So many frames, from the first; each is its receiver's to release."""
         for number in range(count):
             frame = await pool.acquire()
             shift = np.uint8(number * self._step & 255)
@@ -198,7 +198,7 @@ class NumpyScene:
             yield frame
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        pass
 
 
 def open_scene(

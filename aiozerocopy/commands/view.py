@@ -59,8 +59,8 @@ class Meter:
         self.gaps: int = 0
         self.nbytes: int = 0
         self._since = time.monotonic()
-        self._counted = (0, 0)
-        self._ages: list[float] = []
+        self._bytes_before = 0
+        self._ages: list[float] = []  # since then, one a frame
         self._last: int | None = None
 
     def count(self, frame: ReceivedFrame) -> None:
@@ -74,17 +74,13 @@ class Meter:
         now = time.monotonic()
         if now - self._since >= EVERY:
             self._report(now - self._since)
-            self._since, self._counted = now, (self.frames, self.nbytes)
+            self._since, self._bytes_before = now, self.nbytes
             self._ages.clear()
 
     def _report(self, seconds: float) -> None:
-        frames, nbytes = (
-            now - then
-            for now, then in zip((self.frames, self.nbytes), self._counted, strict=True)
-        )
-        ages = sorted(self._ages)
+        nbytes, ages = self.nbytes - self._bytes_before, sorted(self._ages)
         print(
-            f"{frames / seconds:7.1f} fps  {nbytes / seconds / 1e6:8.1f} MB/s  "
+            f"{len(ages) / seconds:7.1f} fps  {nbytes / seconds / 1e6:8.1f} MB/s  "
             f"age {ages[len(ages) // 2]:6.1f} ms, {ages[-1]:6.1f} at most  "
             f"{self.gaps} missed",
             flush=True,
@@ -94,10 +90,9 @@ class Meter:
 def command_for(template: Sequence[str], frame: ReceivedFrame) -> list[str]:
     """The program to pipe to, with what the frames are filled in."""
     height, width = frame.array.shape[:2]
-    values = {"size": f"{width}x{height}", "pix_fmt": frame.pixel_format or "rgb24"}
+    size, pix_fmt = f"{width}x{height}", frame.pixel_format or "rgb24"
     return [
-        word.replace("{size}", values["size"]).replace("{pix_fmt}", values["pix_fmt"])
-        for word in template
+        word.replace("{size}", size).replace("{pix_fmt}", pix_fmt) for word in template
     ]
 
 

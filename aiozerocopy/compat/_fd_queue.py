@@ -98,7 +98,6 @@ class FdQueue:
         self._channel = _channel_to(number)
         name = f"aiozerocopy turbopipe, fd {number}"
         self.thread = threading.Thread(target=self._watch, name=name, daemon=True)
-        self._begun = False
 
     def leads_to(self, number: int, identity: os.stat_result) -> bool:
         now = (number, identity.st_dev, identity.st_ino)
@@ -116,6 +115,11 @@ class FdQueue:
             finally:
                 self._begin()
             return True
+
+    def _begin(self) -> None:
+        """Start the thread, only now, for it ends when it finds nothing to do."""
+        if self.thread.ident is None:
+            self.thread.start()
 
     def _submit(self, source: Source) -> None:
         copy = None
@@ -136,12 +140,6 @@ class FdQueue:
             operation = self._channel.send_copied(self._port, mapped, copy)
         source.data = source.gl  # a view of the caller's would keep it mapped
         return copy, operation
-
-    def _begin(self) -> None:
-        """Start the thread, only now, for it ends when it finds nothing to do."""
-        if not self._begun:
-            self._begun = True
-            self.thread.start()
 
     def wait(self, wanted: Callable[[Source], bool]) -> None:
         """Return when the wanted transfers are out; raise if one of them failed."""

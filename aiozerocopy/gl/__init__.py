@@ -10,26 +10,19 @@ reading    the GPU fills it; its fence has not been passed          the fence pa
 leased     a `Picture`, or a view or array made of it, is alive     all are gone
 =========  =======================================================  ===============
 
-Only an idle buffer is submitted to.  ``picture.release()`` invalidates
-``picture.view``; what cannot be invalidated (an array, a slice, a send in progress)
-keeps the buffer leased until it is gone too.  So a picture that is being sent is
-never overwritten, even if it was released, and a forgotten one is collected.
+Only an idle buffer is submitted to, so a picture that is being sent is never
+overwritten, even if it was released, and a forgotten one is collected.
 
 **Closed while a picture lives**: idle and reading buffers are deleted; a leased one
 stays mapped and readable, and is deleted when its last view is gone (in the thread of
 the context; in another thread it is left to the end of the context).  A picture keeps
 its context from being collected.
 
-**What ends a view's memory** is the context: after ``ctx.release()`` the mapped memory
-is gone, as after any unmap, so release the pictures first.  With ``mapping="copy"``
-pictures are memory of our own, which outlives everything.
-
 **Not waited for.**  Fences are polled with a timeout of zero, with ``anyio.sleep``
 between; a buffer is mapped once for good (GL 4.4 or ARB_buffer_storage), else after its
 fence, and then copied out in pieces with a checkpoint after each.  A software renderer
 (llvmpipe) is different in that a read waits until all is drawn: ``put`` and ``read``
-wait for that before, as for a fence.  Nothing is converted for free there, and RGBA is
-the cheapest by far, which ``pix_fmt="auto"`` finds out by measuring.
+wait for that before, as for a fence.
 
 All calls must come from the thread that made the `Readback`.
 """

@@ -13,7 +13,7 @@ from aiozerocopy._core.leases import Lease
 from aiozerocopy.gl import _functions as gl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from aiozerocopy.gl._functions import Functions
 
@@ -110,21 +110,23 @@ class Slot:
         self._memory: Any = None  # our own, unless the buffer stays mapped
         self._name = ctypes.c_uint()
         functions.GenBuffers(1, ctypes.byref(self._name))
-        functions.BindBuffer(gl.PIXEL_PACK_BUFFER, self._name)
+        with self._bound():
+            if persistent:
+                flags = PERSISTENT | gl.CLIENT_STORAGE
+                functions.BufferStorage(gl.PIXEL_PACK_BUFFER, nbytes, None, flags)
+                self._address = self._map(PERSISTENT)
+            else:
+                functions.BufferData(gl.PIXEL_PACK_BUFFER, nbytes, None, gl.STREAM_READ)
+                self._memory = self._kind()
+                self._address = ctypes.addressof(self._memory)
+
+    @contextlib.contextmanager
+    def _bound(self) -> Iterator[None]:
+        self._gl.BindBuffer(gl.PIXEL_PACK_BUFFER, self._name)
         try:
-            self._address = self._map_persistently() if persistent else self._allocate()
+            yield
         finally:
-            functions.BindBuffer(gl.PIXEL_PACK_BUFFER, 0)
-
-    def _map_persistently(self) -> int:
-        flags = PERSISTENT | gl.CLIENT_STORAGE
-        self._gl.BufferStorage(gl.PIXEL_PACK_BUFFER, self.nbytes, None, flags)
-        return self._map(PERSISTENT)
-
-    def _allocate(self) -> int:
-        self._gl.BufferData(gl.PIXEL_PACK_BUFFER, self.nbytes, None, gl.STREAM_READ)
-        self._memory = self._kind()
-        return ctypes.addressof(self._memory)
+            self._gl.BindBuffer(gl.PIXEL_PACK_BUFFER, 0)
 
     def _map(self, flags: int) -> int:
         address: int | None = self._gl.MapBufferRange(
@@ -145,11 +147,8 @@ class Slot:
 
     def begin(self, queue_reads: Callable[[], None]) -> None:
         """Queue the reads into the buffer, and a fence behind them."""
-        self._gl.BindBuffer(gl.PIXEL_PACK_BUFFER, self._name)
-        try:
+        with self._bound():
             queue_reads()
-        finally:
-            self._gl.BindBuffer(gl.PIXEL_PACK_BUFFER, 0)
         self._fence = Fence(self._gl)
         self.is_reading = True
 
@@ -169,12 +168,8 @@ class Slot:
         """
         if self._memory is None:
             return
-        with self._gl.current():
-            self._gl.BindBuffer(gl.PIXEL_PACK_BUFFER, self._name)
-            try:
-                source = self._map(gl.MAP_READ)
-            finally:
-                self._gl.BindBuffer(gl.PIXEL_PACK_BUFFER, 0)
+        with self._gl.current(), self._bound():
+            source = self._map(gl.MAP_READ)
         try:
             for start in range(0, self.nbytes, PIECE):
                 size = min(PIECE, self.nbytes - start)
@@ -182,26 +177,21 @@ class Slot:
                 await anyio.lowlevel.checkpoint()
                 check()
         finally:
-            self._unmap()
-
-    def _unmap(self) -> None:
-        if not self._name:  # deleted meanwhile, and thereby unmapped
-            return
-        with contextlib.suppress(gl.ContextLost), self._gl.current():
-            self._gl.BindBuffer(gl.PIXEL_PACK_BUFFER, self._name)
-            self._gl.UnmapBuffer(gl.PIXEL_PACK_BUFFER)
-            self._gl.BindBuffer(gl.PIXEL_PACK_BUFFER, 0)
+            if self._name:  # else deleted meanwhile, and thereby unmapped
+                with (
+                    contextlib.suppress(gl.ContextLost),
+                    self._gl.current(),
+                    self._bound(),
+                ):
+                    self._gl.UnmapBuffer(gl.PIXEL_PACK_BUFFER)
 
     def lend(self) -> memoryview:
         """A view of what was read; the slot is leased until all views are gone."""
         lease: Any = self._kind.from_address(self._address)
         lease.keeps = self._gl.context, self._memory
-        self._lease = weakref.ref(lease, self._returned)
+        self._lease = weakref.ref(lease, lambda _: self._on_return(self))
         self.is_reading = False
         return memoryview(lease).cast("B").toreadonly()
-
-    def _returned(self, _lease: object) -> None:
-        self._on_return(self)
 
     def abandon(self) -> None:
         """Nobody wants the frame.  The GPU will be done with it before the next one."""

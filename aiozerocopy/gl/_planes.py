@@ -122,7 +122,7 @@ class Format:
         outputs = "".join(
             f"layout(location = {i}) out vec4 plane{i};\n" for i in range(draw.planes)
         )
-        return f"{_HEAD}{outputs}{self._constants()}{_FUNCTIONS}{_main(draw.body)}"
+        return f"{_HEAD}{outputs}{self._constants()}{_FUNCTIONS}{draw.body}\n}}\n"
 
     def _constants(self) -> str:
         width, height = self.size
@@ -164,12 +164,9 @@ vec2 chroma(int x, int y) {
     vec3 mean = sum / (6.0 + 2.0 * left);
     return GREY + vec2(dot(U, mean), dot(V, mean));
 }
+void main() {
+    int x = int(gl_FragCoord.x), y = int(gl_FragCoord.y);
 """
-
-
-def _main(body: str) -> str:
-    where = "int x = int(gl_FragCoord.x), y = int(gl_FragCoord.y);"
-    return f"void main() {{\n{where}\n{body}\n}}\n"
 
 
 def _vec3(name: str, *values: float) -> str:

@@ -39,7 +39,8 @@ class Readback:
     "full".
 
     At most ``depth`` frames are between their submission and the release of their
-    picture.  ``mapping`` is "persistent", "copy" (into memory of our own), or "auto":
+    picture.  ``mapping`` is "persistent" (the context's release ends the memory of all
+    pictures), "copy" (into memory of our own, which outlives everything), or "auto":
     the first where the context can.
 
     Belongs to the thread that makes it, and `close` it, or use it in ``with``.
@@ -80,57 +81,32 @@ class Readback:
         self._gl = Functions(context)
         if mapping == "persistent" and not self._gl.has_storage:
             raise ValueError("persistent mapping needs GL 4.4 or ARB_buffer_storage")
-        self._persistent = mapping != "copy" and self._gl.has_storage
+        is_mapped = mapping != "copy" and self._gl.has_storage
+        self.size: tuple[int, int] = (width, height)
+        self.pix_fmt: str = chosen
+        self.shape: tuple[int, ...] = self._format.shape  # of a picture as an array
+        self.nbytes: int = self._format.nbytes  # of one picture
+        self.depth: int = depth
+        self.mapping: str = "persistent" if is_mapped else "copy"
         self._submitted: deque[Slot] = deque()
         self._reading = anyio.Lock()
         # A frame was submitted, a slot is free, or this was closed.
         self._change = RemoteChange()
         self._slots: list[Slot] = []
         with self._gl.current():
-            self._open(depth)
+            self._transfer = Transfer(self._gl, self._format)
+            self._gl.forget_errors()
+            of_each = self._gl, self.nbytes, is_mapped, self._on_return
+            try:
+                for _ in range(depth):
+                    self._slots.append(Slot(*of_each))
+                self._gl.check("the pixel-pack buffers were made")
+            except GLError:
+                self._delete_all()
+                raise
         self._closed = False
 
-    def _open(self, depth: int) -> None:
-        nbytes = self._format.nbytes
-        self._transfer = Transfer(self._gl, self._format)
-        self._gl.forget_errors()
-        try:
-            for _ in range(depth):
-                self._slots.append(
-                    Slot(self._gl, nbytes, self._persistent, self._on_return)
-                )
-            self._gl.check("the pixel-pack buffers were made")
-        except GLError:
-            self._delete_all()
-            raise
-
     # ---- what it is -------------------------------------------------------------
-
-    @property
-    def size(self) -> tuple[int, int]:
-        return self._format.size
-
-    @property
-    def pix_fmt(self) -> str:
-        return self._format.pix_fmt
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of a picture as an array."""
-        return self._format.shape
-
-    @property
-    def nbytes(self) -> int:
-        """Of one picture."""
-        return self._format.nbytes
-
-    @property
-    def depth(self) -> int:
-        return len(self._slots)
-
-    @property
-    def mapping(self) -> str:
-        return "persistent" if self._persistent else "copy"
 
     @property
     def free(self) -> int:
@@ -184,9 +160,7 @@ class Readback:
         The framebuffer must not be drawn to until this returns.  Raises what `submit`
         does; cancelled, it has submitted nothing.
         """
-        self._check_framebuffer(framebuffer)
-        await self._drawn()
-        await self.wait_room()
+        await self._ready_for(framebuffer)
         self.submit(framebuffer)
 
     async def read(self, framebuffer: Any) -> Picture:
@@ -194,9 +168,7 @@ class Readback:
 
         Pictures of earlier submissions are left to `next`.  Raises what `submit` does.
         """
-        self._check_framebuffer(framebuffer)
-        await self._drawn()
-        await self.wait_room()
+        await self._ready_for(framebuffer)
         slot = self._begin(framebuffer)
         try:
             return await self._picture(slot)
@@ -224,34 +196,35 @@ class Readback:
         await slot.fetch(self._check_usable)
         return Picture(slot.lend(), self.shape, self.pix_fmt)
 
-    async def _drawn(self) -> None:
-        """Wait until all that was queued is drawn, where a read would wait for it.
+    async def _ready_for(self, framebuffer: Any) -> None:
+        """Wait for room; and until all is drawn, where a read would wait for that.
 
         A GPU draws by itself: what is read of it is queued behind.
         """
+        self._check_framebuffer(framebuffer)
         if not self._gl.draws_in_software:
             await anyio.lowlevel.checkpoint()
-            return
-        with self._gl.current():
-            fence = Fence(self._gl)
-        try:
-            await self._until(fence.poll)
-        finally:
-            with contextlib.suppress(ContextLost), self._gl.current():
-                fence.drop()
+        else:
+            with self._gl.current():
+                fence = Fence(self._gl)
+            try:
+                await self._until(fence.poll)
+            finally:
+                with contextlib.suppress(ContextLost), self._gl.current():
+                    fence.drop()
+        await self.wait_room()
 
     async def _until(self, passed: Callable[[], bool]) -> None:
         """Look again and again, while other tasks run."""
         await anyio.lowlevel.checkpoint()
         nap = FIRST_NAP
-        while not self._look(passed):
+        while True:
+            self._check_usable()
+            with self._gl.current():
+                if passed():
+                    return
             await anyio.sleep(nap)
             nap = min(2 * nap, LONGEST_NAP)
-
-    def _look(self, passed: Callable[[], bool]) -> bool:
-        self._check_usable()
-        with self._gl.current():
-            return passed()
 
     # ---- what may be refused ---------------------------------------------------------
 

@@ -45,15 +45,6 @@ class _Draw:
         self.program.release()
 
 
-def _make_sampler(functions: Functions) -> ctypes.c_uint:
-    """A sampler that reads any texture, whatever its own filters and mipmaps are."""
-    sampler = ctypes.c_uint()
-    functions.GenSamplers(1, ctypes.byref(sampler))
-    functions.SamplerParameteri(sampler, gl.TEXTURE_MIN_FILTER, gl.NEAREST)
-    functions.SamplerParameteri(sampler, gl.TEXTURE_MAG_FILTER, gl.NEAREST)
-    return sampler
-
-
 class Transfer:
     """Brings a framebuffer's pixels, top down, into the bound pack buffer.
 
@@ -68,7 +59,11 @@ class Transfer:
         self._picture = picture
         self._unit = context.default_texture_unit
         self._resolved: Any = None
-        self._sampler = _make_sampler(functions)
+        # It reads any texture, whatever that has of filters and mipmaps.
+        self._sampler = ctypes.c_uint()
+        functions.GenSamplers(1, ctypes.byref(self._sampler))
+        for name in (gl.TEXTURE_MIN_FILTER, gl.TEXTURE_MAG_FILTER):
+            functions.SamplerParameteri(self._sampler, name, gl.NEAREST)
         self._neutral_texture = context.texture((1, 1), 4)
         self._neutral = context.framebuffer([self._neutral_texture])
         self._draws: list[_Draw] | None = None

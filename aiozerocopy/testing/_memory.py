@@ -5,8 +5,9 @@ in the kernel, up to ``capacity`` bytes that are out and were not received.  Byt
 from the queue when a message is submitted and when something is received, never in
 between, so a test sees the same each time.
 
-The states of a message are those of our other streams (see `_core.sending`): queued,
-started (a cancel copies its rest), done.  Its buffers are borrowed until it is done.
+A message borrows its buffers until it is done.  If it is cancelled before its first
+byte is out it is dropped; if later, all the rest goes out at once, into more room than
+there is.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from aiozerocopy._core.errors import (
     StreamClosed,
     error_of,
 )
-from aiozerocopy._core.pins import Pins, content, fill, pin, pin_writable, unpin
+from aiozerocopy._core.pins import Pins, content, fill, pin, pin_writable
 from aiozerocopy._core.receiving import RECEIVE_SIZE
 from aiozerocopy._core.sending import LINGER, QUEUE_LIMIT
 from aiozerocopy._net.foreign_streams import MessageStream
@@ -55,27 +56,24 @@ class _Message:
 
     def __init__(self, buffers: Sequence[Buffer]) -> None:
         self._pins = Pins(map(pin, buffers))
-        self._copied_from = 0
         self.total = sum(map(len, self._pins))
         self.sent = 0
         self.done = False
         self.status = 0
-        self.is_told = False  # somebody has got its failure
+
+    @property
+    def unsent(self) -> int:
+        return self.total - self.sent
 
     def next(self, n: int) -> bytes:
-        """Its next n bytes, or as many as are left."""
-        piece, at = b"", self.sent - self._copied_from
+        """Its next n bytes, which are out then."""
+        piece, at = b"", self.sent
         for each in self._pins:
             skipped = min(at, len(each))
             at -= skipped
             piece += content(each + skipped, min(n - len(piece), len(each) - skipped))
+        self.sent += n
         return piece
-
-    def rescue(self) -> None:
-        """Copy what is left of it, and give its buffers back."""
-        rest = self.next(self.total - self.sent)
-        self._pins.release()
-        self._pins, self._copied_from = Pins([pin(rest)]), self.sent
 
     def end(self, status: int = 0) -> None:
         """Its buffers are the caller's again."""
@@ -100,22 +98,24 @@ class _Line:
 
     def submit(self, buffers: Sequence[Buffer]) -> _Message:
         message = _Message(buffers)
-        self.queue.append(message)
         if self.refused:
-            self.queue.pop().end(self.refused)
-        self.move()
+            message.end(self.refused)
+        else:
+            self.queue.append(message)
+            self.move()
         return message
 
-    def move(self) -> None:
-        """Let messages go out while there is room."""
+    def move(self, whole: _Message | None = None) -> None:
+        """Let messages go out while there is room; there is for a ``whole`` one."""
         while self.queue and self.lasts > 0:
             message = self.queue[0]
             room = max(self._capacity - len(self.out), 0)
-            piece = message.next(int(min(room, self.lasts)))
-            self.out += piece
-            message.sent += len(piece)
-            self.lasts -= len(piece)
-            if message.sent < message.total:
+            if message is whole:
+                room = message.unsent
+            n = int(min(room, self.lasts, message.unsent))
+            self.out += message.next(n)
+            self.lasts -= n
+            if message.unsent:
                 break
             self.queue.popleft().end()
         if self.lasts <= 0:
@@ -140,9 +140,10 @@ class _Line:
 
     def has_room(self, message: _Message, limit: int) -> bool:
         """May a put of this message return?"""
+        if message.done or message is self.queue[0]:
+            return True
         before = itertools.takewhile(lambda each: each is not message, self.queue)
-        queued = sum(each.total - each.sent for each in before)
-        return message.done or not queued or queued + message.total <= limit
+        return sum(each.unsent for each in before) + message.total <= limit
 
     async def wait(self, message: _Message) -> None:
         """Return when the message is done."""
@@ -153,12 +154,10 @@ class _Line:
         """A cancel: a message that has not begun is dropped, another completes."""
         if message.done:
             return
-        if message.sent:
-            message.rescue()
-        else:
+        if not message.sent:
             self.queue.remove(message)
             message.end()
-        self.move()
+        self.move(message)
 
     async def take(self, most: int) -> bytes:
         """The next 1 to ``most`` bytes that are out."""
@@ -177,14 +176,15 @@ class MemoryStream(MessageStream, ByteStream):
 
     It has what a program uses of one (`Stream` documents each): `send`, `put`,
     `send_many`, `flush`, `send_eof`, `receive`, `receive_into`, `receive_exactly`,
-    `aclose` and `abort`; no fd, so nothing that needs one.  Every call is a checkpoint.
+    `aclose` (without ``linger``) and `abort`; no fd, so nothing that needs one.  Every
+    call is a checkpoint.
     """
 
     def __init__(self, out: _Line, into: _Line, queue_limit: int) -> None:
         self._out = out
         self._in = into
         self._queue_limit = queue_limit
-        self._put: list[_Message] = []  # which may have failed, and nobody knows
+        self._put: list[_Message] = []  # which may have failed, and nobody was told
         self._receiving = anyio.ResourceGuard("reading from")
 
     def break_after(self, nbytes: int) -> None:
@@ -237,7 +237,8 @@ class MemoryStream(MessageStream, ByteStream):
         return Ticket(*ours)
 
     async def _raise(self, message: _Message) -> NoReturn:
-        message.is_told = True
+        if message in self._put:
+            self._put.remove(message)
         raise error_of(message.status, message.sent, message.total)
 
     async def send_eof(self) -> None:
@@ -256,17 +257,17 @@ class MemoryStream(MessageStream, ByteStream):
             return await self._in.take(max_bytes)
 
     async def receive_into(self, buffer: Buffer) -> int:
-        return await self._fill(buffer, 1)
+        return await self._fill(buffer, whole=False)
 
     async def receive_exactly(self, buffer: Buffer) -> None:
-        await self._fill(buffer, None)
+        await self._fill(buffer, whole=True)
 
-    async def _fill(self, buffer: Buffer, need: int | None) -> int:
-        with self._receiving:
+    async def _fill(self, buffer: Buffer, *, whole: bool) -> int:
+        with self._receiving, pin_writable(buffer) as memory:
             await anyio.lowlevel.checkpoint()
-            memory, n = pin_writable(buffer), 0
+            n = 0
             try:
-                while n < min(len(memory), need or len(memory)):
+                while n < len(memory) and (whole or not n):
                     piece = await self._in.take(len(memory) - n)
                     fill(memory + n, memoryview(piece))
                     n += len(piece)
@@ -277,34 +278,20 @@ class MemoryStream(MessageStream, ByteStream):
             except BaseException:
                 self._in.out[:0] = content(memory, n)  # for the next receive
                 raise
-            finally:
-                unpin([memory])
             return n
 
     # -- the end ----------------------------------------------------------------------
 
-    async def aclose(self, *, linger: float | None = None) -> None:
-        if linger is not None and not linger >= 0:
-            raise ValueError(f"linger is a number of seconds, not {linger!r}")
+    async def aclose(self) -> None:
         try:
-            if self._in.ended != _CLOSED and linger != 0:
-                with anyio.move_on_after(linger) as scope:
-                    await self._drain()
-                if scope.cancelled_caught:
-                    unsent = sum(each.total - each.sent for each in self._out.queue)
-                    late = f"{unsent:,} bytes were not sent within {linger:g} s"
-                    error = StreamBroken(f"the peer took too long: {late}", 0, unsent)
-                    raise error from TimeoutError(errno.ETIMEDOUT, late)
+            if self._out.queue:
+                await self._send(())
+            for each in self._put:
+                if each.status and self._in.ended != _CLOSED:
+                    await self._raise(each)
         finally:
             self.abort()
         await anyio.lowlevel.checkpoint()
-
-    async def _drain(self) -> None:
-        if self._out.queue:
-            await self._send(())
-        for each in self._put:
-            if each.status and not each.is_told:
-                await self._raise(each)
 
     def abort(self) -> None:
         self._out.end(_CLOSED, _OVER)
@@ -314,9 +301,11 @@ class MemoryStream(MessageStream, ByteStream):
         if error is None:
             await self.aclose()
             return
-        with anyio.CancelScope(shield=True):  # and do not hide the block's exception
-            with contextlib.suppress(StreamBroken, StreamClosed):
-                await self.aclose(linger=LINGER)
+        with (  # (and the block's exception is not hidden)
+            anyio.move_on_after(LINGER, shield=True),
+            contextlib.suppress(StreamBroken, StreamClosed),
+        ):
+            await self.aclose()
 
 
 class MemoryEnds(

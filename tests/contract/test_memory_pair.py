@@ -292,22 +292,6 @@ async def test_aclose_sends_what_was_accepted() -> None:
         await other.receive()
 
 
-@pytest.mark.parametrize("linger", [0, 0.01])
-async def test_linger(linger: float) -> None:
-    one, other = memory_pair(10)
-    ticket = await one.put(b"x" * 30)
-    if linger:
-        with pytest.raises(StreamBroken, match="20 bytes were not sent within"):
-            await one.aclose(linger=linger)
-    else:
-        await one.aclose(linger=0)
-    with pytest.raises(StreamClosed):
-        await ticket
-    assert await other.receive() == b"x" * 10
-    with pytest.raises(ValueError, match="linger"):
-        await one.aclose(linger=-1)
-
-
 async def test_cancelled_aclose_closes() -> None:
     one, other = memory_pair(10)
     ticket = await one.put(b"x" * 30)
