@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 from importlib.util import resolve_name
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from aiozerocopy import _azc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -191,6 +194,12 @@ def test_only_the_core_uses_what_cffi_offers(path: Path) -> None:
     if module_name(path).partition(".")[0] != "_core":
         used = {full.rpartition(".")[2] for full in read(path) if "binding" in full}
         assert used.isdisjoint({"ffi", "lib"})
+
+
+@pytest.mark.parametrize("name", CORE)
+def test_c_has_all_that_the_core_asks_for(name: str) -> None:
+    source = NAMES[f"_core.{name}"].read_text()
+    assert set(re.findall(r"\blib\.(\w+)", source)) <= set(dir(_azc.lib))
 
 
 def belongs_to(path: Path, area: str) -> bool:

@@ -14,7 +14,7 @@ import array
 import errno
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core import fork_and_exit
 from aiozerocopy._core.binding import BUSY, IN_PROGRESS, check, ffi, lib
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+    from aiozerocopy._core.binding import Counters
     from aiozerocopy._core.borrows import Port
     from aiozerocopy._core.colour import ThenRgb
 
@@ -46,26 +47,7 @@ _CLOSING, _CLOSING_IN_USE = 0.1, 1.0
 _HELD_UP = 1.0
 
 
-class Stats(Protocol):
-    """The counters of a channel: azc_stats in csrc/azc.h."""
-
-    bytes: int
-    messages: int
-    calls: int
-    waits: int
-    immediate: int
-    rescued: int
-    lent: int
-    queued_bytes: int
-    queued: int
-    waiting: int
-    leftover: int
-    error: int
-    lends: int
-    outward: int
-
-
-def lane_of(stats: Stats) -> str:
+def lane_of(stats: Counters) -> str:
     """How a pool's bytes travel, once they have: see `SendStream.lane`."""
     return "vmsplice" if stats.lent and stats.lends else "copy"
 
@@ -122,11 +104,11 @@ class Channel:
         """Its fd; -1 once it is closed."""
         return max(lib.azc_fd(self.id), -1)
 
-    def stats(self) -> Stats:
+    def stats(self) -> Counters:
         """The counters, as of now; all zero in a forked child."""
-        stats = ffi.new("azc_stats *")
+        stats: Counters = ffi.new("azc_stats *")
         lib.azc_get_stats(self.id, stats)
-        return cast("Stats", stats)
+        return stats
 
     def refused(self, status: int, total: int) -> Exception:
         """The exception for a message or receive that was never queued."""

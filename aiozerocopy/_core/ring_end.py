@@ -19,7 +19,7 @@ import errno
 import sys
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core import fork_and_exit
 from aiozerocopy._core.binding import check, ffi, lib
@@ -28,6 +28,8 @@ from aiozerocopy._core.memory import Claim, is_over, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from aiozerocopy._core.binding import Counters
 
 ANY: int = lib.AZC_ANY
 PRODUCER: int = lib.AZC_PRODUCER
@@ -49,21 +51,6 @@ _FAULTS = {
 }
 
 _allocate = ffi.new_allocator(should_clear_after_alloc=False)
-
-
-class Stats(Protocol):
-    """The counters of a ring: azc_shm_stats in csrc/azc.h."""
-
-    capacity: int
-    used: int
-    held: int
-    records: int
-    bytes: int
-    waits: int
-    rings: int
-    fault: int
-    gone: int
-    left: int
 
 
 @dataclass(frozen=True)
@@ -239,11 +226,11 @@ class RingEnd:
         """Close the fds, which nobody may wait for any more."""
         lib.azc_shm_close(self.id)
 
-    def stats(self) -> Stats:
+    def stats(self) -> Counters:
         """The counters, as of now; all zero in a forked child."""
-        stats = ffi.new("azc_shm_stats *")
+        stats: Counters = ffi.new("azc_shm_stats *")
         lib.azc_shm_get_stats(self.id, stats)
-        return cast("Stats", stats)
+        return stats
 
     def error(self, status: int, nbytes: int = 0) -> Exception:
         """The exception for a ``-errno`` of a call that moves records."""

@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import threading
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING
 
 from aiozerocopy._core import fork_and_exit
 from aiozerocopy._core.binding import check, ffi, lib
@@ -24,25 +24,14 @@ from aiozerocopy._core.receiving import ReceiveStream
 if TYPE_CHECKING:
     from typing import Any
 
+    from aiozerocopy._core.binding import Counters
+
 _FOR_EVER = (1 << 64) - 1  # microseconds
 _OUTCOMES = {
     lib.AZC_HAS_ALL: "end",
     lib.AZC_TOO_SLOW: "too slow",
     lib.AZC_STOPPED: "stopped",
 }
-
-
-class State(Protocol):
-    """What a split has done: azc_split_state in csrc/split.h."""
-
-    taken: int
-    filed: int
-    readers: int
-    dropped: int
-    file_error: int
-    copies: int
-    rest: int
-    bytes: Any
 
 
 class SplitterReader(ReceiveStream):
@@ -115,10 +104,11 @@ class Split:
         """In a forked child it is the parent's."""
         return self._generation != fork_and_exit.generation
 
-    def state(self) -> State:
-        state = ffi.new("azc_split_state *")
+    def state(self) -> Counters:
+        """What it has done."""
+        state: Counters = ffi.new("azc_split_state *")
         lib.azc_split_get(self._split, state)
-        return cast("State", state)
+        return state
 
     def rest(self) -> bytes:
         """Once it is over: what it has read from the source and given to nobody."""
