@@ -254,7 +254,7 @@ class TestFailure:
             await ticket
 
     async def test_one_at_a_time(self, ends: Ends) -> None:
-        ends.sender._be_exclusive()
+        ends.sender._is_exclusive = True
         first = ends.sender.send(bytes(MUCH))
         first.send(None)
         with pytest.raises(anyio.BusyResourceError):
