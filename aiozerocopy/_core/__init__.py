@@ -1,27 +1,7 @@
 """How a send is done, and how its promise is kept.
 
-A module imports those above it, never those below.
-
-    errors          errno -> exception, the only table
-    pipe_size       how much a pipe holds
-    binding         the C functions, as cffi offers them: the only file that sees cffi
-    leases          memory lent to the program until it releases it: frames, pictures
-    pins            a caller's buffer as memory that C may use
-    colour          RGB and YUV: what Python asks of csrc/colour
-    borrows         what C has borrowed, and whom to tell when it is done
-    memory          a pool's slots, and views that tell when the last of them is gone
-    fork_and_exit   what happens in a forked child, and at interpreter exit
-    channel         one fd, one direction
-    groups          many messages in few system calls
-    waiter          wakes the tasks that wait, on asyncio, uvloop and trio
-    change          waiting for something to change
-    lifetime        a stream's tie to its event loop, and its end
-    receiving       ReceiveStream
-    ahead           receives that begin before anybody waits for them
-    splitting       one pipe to many readers
-    relaying        from one stream to another, without Python
-    sending         SendStream
-    ring_end        one side of a ring through shared memory
+docs/pages/architecture.md says what each module is for, and tests/test_architecture.py
+which ones it may import.
 """
 
 from __future__ import annotations

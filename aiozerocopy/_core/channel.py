@@ -16,10 +16,10 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._core import fork_and_exit
 from aiozerocopy._core.binding import BUSY, IN_PROGRESS, check, ffi, lib
 from aiozerocopy._core.borrows import Operation, borrowed, sweep
 from aiozerocopy._core.errors import error_of
+from aiozerocopy._core.fork_and_exit import OfOneProcess
 from aiozerocopy._core.pins import nbytes, pin, pin_or_copy, pin_writable
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def own_end(fd: int, flags: int) -> Channel:
     return Channel(fd, flags | OWN)
 
 
-class Channel:
+class Channel(OfOneProcess):
     """One fd, one direction.  Its number in C is valid as long as this lives."""
 
     def __init__(self, fd: int, flags: int) -> None:
@@ -81,7 +81,7 @@ class Channel:
         sweep()
         # C stores the number itself: an exception after the call cannot lose it.
         self._number = ffi.new("azc_id *")
-        self._generation = fork_and_exit.generation
+        OfOneProcess.__init__(self)
         self._closing: Operation | None = None
         self._port: Port | None = None
         self._budget = 0
@@ -94,11 +94,6 @@ class Channel:
         check(lib.azc_open_opposite(self.id, channel._number))
         channel.id = channel._number[0]
         return channel
-
-    @property
-    def inherited(self) -> bool:
-        """True in a forked child: the channel is the parent's, and dead here."""
-        return self._generation != fork_and_exit.generation
 
     def fileno(self) -> int:
         """Its fd; -1 once it is closed."""

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._core import fork_and_exit
 from aiozerocopy._core.binding import check, ffi, lib
 from aiozerocopy._core.errors import StreamClosed, broken_by, error_of
+from aiozerocopy._core.fork_and_exit import OfOneProcess
 from aiozerocopy._core.memory import Claim, is_over, sweep
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _give_back(
     give_back(mapping.number[0], batch)
 
 
-class RingEnd:
+class RingEnd(OfOneProcess):
     """One side of a ring."""
 
     def __init__(self, capacity: int = 0, role: int = ANY) -> None:
@@ -103,7 +103,7 @@ class RingEnd:
         self._mapping = _Mapping()
         self._claims: collections.deque[tuple[int, Any]] = collections.deque()
         self._last: Any = None  # the azc_batch that was taken last
-        self._generation = fork_and_exit.generation
+        OfOneProcess.__init__(self)
         self.id: int = 0
         self.role: int = role
         if capacity:
@@ -115,11 +115,6 @@ class RingEnd:
         self.role = lib.azc_shm_role(self.id)
         self.capacity: int = self.stats().capacity
         self.largest: int = min(self.capacity - HEADER, _LARGEST)
-
-    @property
-    def inherited(self) -> bool:
-        """True in a forked child: the ring is the parent's, and dead here."""
-        return self._generation != fork_and_exit.generation
 
     # -- the handshake ----------------------------------------------------------------
 

@@ -13,11 +13,11 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from aiozerocopy._core import fork_and_exit
 from aiozerocopy._core.binding import check, ffi, lib
 from aiozerocopy._core.change import RemoteChange
 from aiozerocopy._core.channel import IN, OWN, Channel
 from aiozerocopy._core.errors import StreamClosed
+from aiozerocopy._core.fork_and_exit import OfOneProcess
 from aiozerocopy._core.pipe_size import enlarge_pipe
 from aiozerocopy._core.receiving import ReceiveStream
 
@@ -52,14 +52,14 @@ class SplitterReader(ReceiveStream):
         return _OUTCOMES.get(lib.azc_split_outcome(self._record))
 
 
-class Split:
+class Split(OfOneProcess):
     """The source's read end, the file, and a thread."""
 
     def __init__(self, source: int, file: int, patience: float, unit: int) -> None:
         """The fds are the split's from here on, also if this raises; -1 is no file."""
         self._change = RemoteChange()
         self._result: list[int] = []
-        self._generation = fork_and_exit.generation
+        OfOneProcess.__init__(self)
         fds = [source] if file == -1 else [source, file]
         try:
             fds.append(null := os.open(os.devnull, os.O_WRONLY))
@@ -98,11 +98,6 @@ class Split:
             return SplitterReader(
                 Channel(read_fd, IN | OWN), ffi.gc(record[0], lib.azc_split_let_go)
             )
-
-    @property
-    def inherited(self) -> bool:
-        """In a forked child it is the parent's."""
-        return self._generation != fork_and_exit.generation
 
     def state(self) -> Counters:
         """What it has done."""
