@@ -49,11 +49,7 @@ class Batches:
     """The batches of a stream, with ``async for`` or ``await anext(...)``."""
 
     def __init__(
-        self,
-        stream: Source,
-        shape: int | Sequence[int],
-        dtype: Any,
-        pool: Pool | None,
+        self, stream: Source, shape: int | Sequence[int], dtype: Any, pool: Pool | None
     ) -> None:
         with extras.optional("batches", "numpy"):
             import numpy

@@ -88,7 +88,6 @@ class Lease(Lent):
         return array
 
     def release(self) -> None:
-        """Let go of the memory; may be called twice."""
         self._array = self._view = None
 
 
