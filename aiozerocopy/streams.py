@@ -66,13 +66,6 @@ class Stream(SendStream, ReceiveStream, ByteStream):
         self._eof, self._loop = True, NOWHERE
         self._out.shutdown()
 
-    async def aclose(self, *, linger: float | None = None) -> None:
-        """Send what was accepted, then close both directions.
-
-        ``linger``, and what it raises, are as for `SendStream.aclose`.
-        """
-        await SendStream.aclose(self, linger=linger)
-
     def _let_go(self) -> None:
         if self._socket is not None:
             self._socket.detach()
