@@ -115,23 +115,23 @@ def _argv(command: str | bytes | Sequence[Argument]) -> Any:
 
 def _given(name: str, value: object) -> Any:
     """What Popen understands, for all that is not a pipe of ours."""
-    is_stderr = name == "stderr"
     if value is False:
         return subprocess.DEVNULL
-    if value is None or (value == "tail" if is_stderr else value is True):
+    if value is None or (value is True and name != "stderr"):
+        return None
+    if name == "stderr" and value == "tail":
         return None
     if isinstance(value, int):
-        usable = value is not True and (
-            value >= 0
-            or value == subprocess.DEVNULL
-            or (is_stderr and value == subprocess.STDOUT)
-        )
+        special = [subprocess.DEVNULL]
+        if name == "stderr":
+            special.append(subprocess.STDOUT)
+        usable = (value >= 0 and value is not True) or value in special
     else:
         usable = hasattr(value, "fileno")
     if not usable:
-        ours = "'tail'" if is_stderr else "True"
+        kinds = "'tail', False" if name == "stderr" else "True, False"
         raise ValueError(
-            f"{name} is {ours}, False, None, an fd or an open file, not {value!r}"
+            f"{name} is {kinds}, None, an fd or an open file, not {value!r}"
         )
     return value
 
