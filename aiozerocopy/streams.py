@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
     from aiozerocopy._core.channel import Channel
     from aiozerocopy._core.fds import HasFileno
-    from aiozerocopy._core.lifetime import Stats as Stats
     from aiozerocopy._core.receiving import Reception
     from aiozerocopy._core.waiter import Waiter
 
@@ -69,17 +67,6 @@ class Stream(SendStream, ReceiveStream, ByteStream):
     def _let_go(self) -> None:
         if self._socket is not None:
             self._socket.detach()
-
-    @property
-    def stats(self) -> Stats:
-        """Counters of both directions, as of now."""
-        received = self._in.stats()
-        return replace(
-            super().stats,
-            bytes_received=received.bytes,
-            receive_calls=received.calls,
-            receive_waits=received.waits,
-        )
 
     # -- what anyio and others ask a socket ---------------------------------------
 

@@ -182,6 +182,11 @@ class Bound(Ready):
         return -1 if self._closed else self._channels[0].fileno()
 
     @property
+    def stats(self) -> Stats:
+        """Counters, as of now; of both directions, where there are two."""
+        return Stats()  # (each direction adds its own)
+
+    @property
     def lane(self) -> str:
         """How the bytes travel: "copy" (one copy, made by the kernel), or "vmsplice"
         once a pool's pages were lent to a pipe's reader, and may be again."""

@@ -22,6 +22,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, get_args
 
@@ -526,9 +527,9 @@ class SendStream(Bound, ByteSendStream):
 
     @property
     def stats(self) -> Stats:
-        """Counters, as of now."""
         out = self._out.stats()
-        return Stats(
+        return replace(
+            super().stats,
             bytes_sent=out.bytes,
             messages_sent=out.messages,
             sent_at_once=out.immediate,
