@@ -1,9 +1,4 @@
-"""A client that comes back: frames from a server, through lost connections.
-
-`FrameClient` connects, receives, and when the connection is lost waits and connects
-again, a little longer each time.  Its user sees one sequence of frames, and is told of
-those that are missing.
-"""
+"""A client that comes back: frames from a server, through lost connections."""
 
 from __future__ import annotations
 
@@ -14,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import anyio
+from anyio.abc import AsyncResource
 from anyio.streams.tls import TLSStream
 
 from aiozerocopy._core.errors import StreamClosed
@@ -22,12 +18,7 @@ from aiozerocopy._net.admission import TokenRefused as TokenRefused
 from aiozerocopy._net.admission import present_token as present_token
 from aiozerocopy._net.connecting import connect_tcp, connect_unix
 from aiozerocopy._net.foreign_streams import drop_stream
-from aiozerocopy.framing import (
-    MAX_BYTES,
-    FrameError,
-    FrameReceiver,
-    TruncatedFrame,
-)
+from aiozerocopy.framing import MAX_BYTES, FrameError, FrameReceiver, TruncatedFrame
 
 if TYPE_CHECKING:
     import ssl
@@ -137,7 +128,7 @@ async def open_stream(
     return stream
 
 
-class FrameClient(Ready):
+class FrameClient(Ready, AsyncResource):
     """Frames from a server, through lost connections: ``async for frame in client``.
 
     ``connect`` is an async function that returns a new stream.  Each time the
@@ -214,7 +205,9 @@ class FrameClient(Ready):
 
     async def _reconnect(self) -> None:
         if self._failed:
-            await self._pause()
+            seconds = seconds_to_wait(self._failed - 1)
+            self._tell("waiting", seconds)
+            await anyio.sleep(seconds)
         try:
             self._stream = await self._connect()
         except _LOST as error:
@@ -226,15 +219,12 @@ class FrameClient(Ready):
         self._tell("connected", self.stats.connections)
         self.stats.connections += 1
 
-    async def _pause(self) -> None:
-        seconds = seconds_to_wait(self._failed - 1)
-        self._tell("waiting", seconds)
-        await anyio.sleep(seconds)
-
     def _count_failure(self, error: Exception) -> bool:
         """True if it is the last: one is enough, or more are of no use."""
-        if _is_final(error):
-            return True
+        import ssl  # takes its time, and is not needed before
+
+        if isinstance(error, (TokenRefused, ssl.SSLCertVerificationError)):
+            return True  # the next attempt would end the same way
         self._failed += 1
         if not self._reconnects:
             return True
@@ -276,25 +266,8 @@ class FrameClient(Ready):
         self._connecting.cancel()
         await self._drop_stream()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
 
 def seconds_to_wait(attempt: int) -> float:
     """The wait after the attempt of that number, from 0 on."""
-    wait = FIRST_WAIT
-    for _ in range(attempt):  # FACTOR ** attempt could overflow
-        wait *= FACTOR
-        if wait >= LONGEST_WAIT:
-            break
+    wait = FIRST_WAIT * FACTOR ** min(attempt, 100)  # (more could overflow)
     return min(wait, LONGEST_WAIT) * (1 - JITTER * random.random())
-
-
-def _is_final(error: Exception) -> bool:
-    """Would the next attempt end the same way?"""
-    import ssl
-
-    return isinstance(error, (TokenRefused, ssl.SSLCertVerificationError))

@@ -183,11 +183,7 @@ def _coefficients(rgb: str, yuv: str, size: tuple[int, int], colour: Colour) -> 
 # ---- for one picture ---------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=16)
-def _conversion(
-    rgb: str, yuv: str, size: tuple[int, int], colour: Colour | None
-) -> Conversion:
-    return Conversion(rgb, yuv, size, colour)
+_conversion = functools.lru_cache(maxsize=16)(Conversion)
 
 
 def to_yuv420p(
@@ -233,7 +229,7 @@ def _to_planes(
     size: tuple[int, int] | None,
     colour: Colour | None,
 ) -> Any:
-    shape = _shape_of(rgb)
+    shape = (rgb if isinstance(rgb, Lease) else memoryview(rgb)).shape or ()
     if size is None:
         if len(shape) != 3:
             raise ValueError(
@@ -284,12 +280,6 @@ def to_rgb24(
 ) -> Any:
     """As `to_rgb`, to rgb24."""
     return to_rgb(yuv, size, out, source=source, colour=colour)
-
-
-def _shape_of(picture: Any) -> tuple[int, ...]:
-    if isinstance(picture, Lease):
-        return picture.shape
-    return memoryview(picture).shape or ()
 
 
 def _new_array(shape: tuple[int, ...]) -> npt.NDArray[Any]:

@@ -213,20 +213,16 @@ def _payload_view(n: int, into: Buffer | None, slot: Frame | None) -> memoryview
         return slot.view[:n]
     if into is None:
         return fresh(n)
-    with memoryview(memory_of(into)) as whole:
+    data: Any = memory_of(into)
+    with memoryview(data) as whole:
         if whole.nbytes < n:
             raise ValueError(f"{n:,} bytes do not fit into {whole.nbytes:,}")
         if whole.readonly or not whole.c_contiguous:
             raise BufferError("nothing can be received into this memory")
-    return _plain(into)[:n]
-
-
-def _plain(buffer: Buffer) -> memoryview:
-    """The bytes of a writable buffer (memoryview.cast knows native formats only)."""
-    data: Any = memory_of(buffer)
+    # (memoryview.cast knows native formats only)
     if not isinstance(data, (bytes, bytearray, memoryview)) and hasattr(data, "dtype"):
         data = data.reshape(-1).view("u1")
-    return memoryview(data).cast("B")
+    return memoryview(data).cast("B")[:n]
 
 
 def fresh(n: int) -> memoryview:

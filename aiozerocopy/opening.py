@@ -1,8 +1,5 @@
 """Streams over pipes, files, terminals and sockets: those that exist, and new pairs.
 
-All of them are ready at once.  They may be awaited nevertheless, as all that opens a
-stream may, which returns them as they are; or used with ``async with``.
-
 Who owns the fd.  `open_writer`, `open_reader` and `wrap_socket` take over what they are
 given: the stream has an fd of its own (a dup, 3 or higher, closed on exec), and the
 caller's fd or object is closed, so that the end of the stream is seen when the stream
@@ -215,14 +212,10 @@ def _take_over(source: int | HasFileno, access: int | None) -> Iterator[_Dup]:
 
 
 def _number_of(source: int | HasFileno) -> int:
-    if not isinstance(source, int) or isinstance(source, bool):
-        return _number_in(source)
-    if source < 0:
-        raise ValueError(f"an fd is never negative, as {source} is")
-    return source
-
-
-def _number_in(source: bool | HasFileno) -> int:
+    if isinstance(source, int) and not isinstance(source, bool):
+        if source < 0:
+            raise ValueError(f"an fd is never negative, as {source} is")
+        return source
     methods = (getattr(source, name, None) for name in ("fileno", "close"))
     if isinstance(source, (bool, type)) or not all(map(callable, methods)):
         raise TypeError(

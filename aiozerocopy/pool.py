@@ -21,9 +21,11 @@ import contextlib
 import math
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from anyio import ClosedResourceError, WouldBlock
+from anyio.abc import AsyncResource
 
 from aiozerocopy._core import waiter
 from aiozerocopy._core.change import RemoteChange
@@ -45,6 +47,9 @@ _ITEMSIZE = {
     )
     for bits in sizes
 }
+
+# ctypes names the byte order even if it is the machine's own.
+_NATIVE = "<" if sys.byteorder == "little" else ">"
 
 
 @dataclass(frozen=True)
@@ -77,22 +82,16 @@ class Frame(Lease):
         return f"<Frame {state}>"
 
 
-class _Line:
-    """The tasks that wait for a slot; finalizers refer to it, not to the pool."""
-
-    def __init__(self) -> None:
-        self.places: collections.deque[RemoteChange] = collections.deque()
-
-    def wake(self) -> None:
-        """Let the first in line look again.  Any thread or finalizer may call it."""
-        try:
-            first = self.places[0]
-        except IndexError:
-            return
-        first.happen()
+def _wake_first(line: collections.deque[RemoteChange]) -> None:
+    """Let the first in line look again.  Any thread or finalizer may call it."""
+    try:
+        first = line[0]
+    except IndexError:
+        return
+    first.happen()
 
 
-class FramePool:
+class FramePool(AsyncResource):
     """Frames of one shape and dtype, in ``slots`` slots and never more.
 
     The memory is private to this process, begins at a huge page, and asks for huge
@@ -123,7 +122,8 @@ class FramePool:
         self.nbytes: int = memory.nbytes
         self._memory: Memory | None = memory  # None once closed
         self._slots = memory.slots
-        self._line = _Line()
+        # The tasks that wait; finalizers refer to this, not to the pool.
+        self._line: collections.deque[RemoteChange] = collections.deque()
         self._acquired = self._waited = 0
 
     def _new_memory(self) -> Memory:
@@ -138,12 +138,12 @@ class FramePool:
         """
         if self._memory is None:
             raise ClosedResourceError("the pool is closed")
-        if self._line.places:
+        if self._line:
             raise WouldBlock
         return self._take(self._memory)
 
     def _take(self, memory: Memory) -> Frame:
-        view = memory.lease(self._line.wake)
+        view = memory.lease(partial(_wake_first, self._line))
         if view is None:
             raise WouldBlock
         self._acquired += 1
@@ -158,14 +158,13 @@ class FramePool:
             ClosedResourceError: the pool is or was closed.
         """
         await waiter.enter()
-        if self._memory is None or (self._slots.free() and not self._line.places):
+        if self._memory is None or (self._slots.free() and not self._line):
             return self.acquire_nowait()
         return await self._wait_in_line()
 
     async def _wait_in_line(self) -> Frame:
         self._waited += 1
-        line = self._line.places
-        place = RemoteChange()
+        line, place = self._line, RemoteChange()
 
         def ready() -> bool:
             return self._memory is None or (line[0] is place and self._slots.free() > 0)
@@ -180,7 +179,7 @@ class FramePool:
             with contextlib.suppress(ValueError):
                 line.remove(place)
             if self._slots.free():
-                self._line.wake()
+                _wake_first(line)
 
     @property
     def stats(self) -> PoolStats:
@@ -188,7 +187,7 @@ class FramePool:
         return PoolStats(
             slots=self.slots,
             free=self._slots.free(),
-            waiting=len(self._line.places),
+            waiting=len(self._line),
             acquired=self._acquired,
             waited=self._waited,
             nbytes=self.nbytes,
@@ -198,7 +197,7 @@ class FramePool:
         """Hand out no more.  Frames and views stay usable; the memory is freed with the
         last of them."""
         self._memory = None
-        for place in tuple(self._line.places):
+        for place in tuple(self._line):
             place.happen()
 
     async def aclose(self) -> None:
@@ -209,12 +208,6 @@ class FramePool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -257,18 +250,7 @@ def finalizing_buffer(memory: Buffer, finalizer: Callable[[], Any]) -> memoryvie
     if outer.readonly:
         view = view.toreadonly()
     if outer.format != "B" or outer.ndim != 1:
-        view = _cast_like(view, outer)
+        cast: Any = view.cast
+        with contextlib.suppress(TypeError, ValueError):
+            view = cast(outer.format.removeprefix(_NATIVE), outer.shape)
     return view
-
-
-# ctypes names the byte order even if it is the machine's own.
-_NATIVE = "<" if sys.byteorder == "little" else ">"
-
-
-def _cast_like(view: memoryview, other: memoryview) -> memoryview:
-    """Bytes in the format and the shape of another view, if they can be."""
-    cast: Any = view.cast
-    try:
-        return cast(other.format.removeprefix(_NATIVE), other.shape)  # type: ignore[no-any-return]
-    except (TypeError, ValueError):
-        return view

@@ -10,12 +10,7 @@ import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream
 
 from aiozerocopy._core.borrows import Operation
-from aiozerocopy._core.relaying import (
-    AnyFile,
-    close_source,
-    open_source,
-    relay_streams,
-)
+from aiozerocopy._core.relaying import AnyFile, close_source, open_source, relay_streams
 from aiozerocopy._core.relaying import Relay as Relay
 from aiozerocopy.opening import open_writer
 from aiozerocopy.streams import ReceiveStream, SendStream
@@ -129,14 +124,14 @@ async def _through_python(
             data = await source.receive(most)
         except anyio.EndOfStream:
             break
-        relay._take(len(data))
+        relay._taken += len(data)
         if isinstance(sink, SendStream):
             # What was queued goes out, also if this is cancelled while it waits.
             waiter = sink._enter()
             ticket = sink._put_now(waiter, Operation(waiter.port, []), data)
-            relay._give(len(data))
+            relay._sent += len(data)
             await ticket
         else:
             await sink.send(data)
-            relay._give(len(data))
+            relay._sent += len(data)
     return relay.moved

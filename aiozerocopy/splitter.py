@@ -118,28 +118,22 @@ class Splitter(Block):
         else:
             self._inner, self._writer = pipe(PIPE_SIZE)
         try:
-            self._split = self._start(self._inner)
+            fd = self._inner._lend_fd(self)
+            file, self._file = self._file, -1
+            split = Split(fd, file, self._patience, self._unit)
+            split.start()
         except BaseException:
+            self._inner._return_fd(self, b"")
             if self._writer is not None:
                 self._writer.abort()
                 self._inner.abort()
             raise
-        undo.callback(self._split.stop)
+        self._split = split
+        undo.callback(split.stop)
         if self._writer is not None:
             tasks = await undo.enter_async_context(anyio.create_task_group())
             undo.callback(tasks.cancel_scope.cancel)
             tasks.start_soon(self._feed, self._writer)
-
-    def _start(self, inner: ReceiveStream) -> Split:
-        fd = inner._lend_fd(self)
-        file, self._file = self._file, -1
-        try:
-            split = Split(fd, file, self._patience, self._unit)
-            split.start()
-        except BaseException:
-            inner._return_fd(self, b"")
-            raise
-        return split
 
     async def _feed(self, writer: SendStream) -> None:
         """Pass on what comes from a source that is no pipe."""
@@ -299,12 +293,8 @@ def _file(file: File) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         fd = os.open(file, flags, 0o666)
     else:
-        if isinstance(file, int):
-            number = file
-        else:
-            number = file.fileno()
-            getattr(file, "flush", lambda: None)()
-        fd = os.dup(number)
+        getattr(file, "flush", lambda: None)()
+        fd = os.dup(file if isinstance(file, int) else file.fileno())
     is_regular = stat.S_ISREG(os.fstat(fd).st_mode)
     is_writable = fcntl.fcntl(fd, fcntl.F_GETFL) & _ACCESS != os.O_RDONLY
     if is_regular and is_writable:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
     from aiozerocopy._core.channel import Channel
     from aiozerocopy._core.fds import HasFileno
-    from aiozerocopy._core.lifetime import Stats as Stats
     from aiozerocopy._core.receiving import Reception
     from aiozerocopy._core.waiter import Waiter
 
@@ -66,27 +64,9 @@ class Stream(SendStream, ReceiveStream, ByteStream):
         self._eof, self._loop = True, NOWHERE
         self._out.shutdown()
 
-    async def aclose(self, *, linger: float | None = None) -> None:
-        """Send what was accepted, then close both directions.
-
-        ``linger``, and what it raises, are as for `SendStream.aclose`.
-        """
-        await SendStream.aclose(self, linger=linger)
-
     def _let_go(self) -> None:
         if self._socket is not None:
             self._socket.detach()
-
-    @property
-    def stats(self) -> Stats:
-        """Counters of both directions, as of now."""
-        received = self._in.stats()
-        return replace(
-            super().stats,
-            bytes_received=received.bytes,
-            receive_calls=received.calls,
-            receive_waits=received.waits,
-        )
 
     # -- what anyio and others ask a socket ---------------------------------------
 

@@ -52,7 +52,7 @@ class TrioSendStream(trio.abc.SendStream):
 
     def __init__(self, stream: SendStream) -> None:
         self._sender = stream
-        stream._be_exclusive()
+        stream._is_exclusive = True  # (on trio every call asks `_claim`)
 
     async def send_all(self, data: Buffer) -> None:
         """Send a buffer as one message; when this returns it is yours again.

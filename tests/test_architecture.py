@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aiozerocopy import _azc
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -249,6 +251,17 @@ def test_only_the_core_sees_cffi() -> None:
         if room_of(name) != "_core" and offered & {"ffi", "lib"}:
             culprits.append(f"{name} uses ffi or lib")
     assert culprits == []
+
+
+def test_c_has_all_that_the_core_asks_for() -> None:
+    asked = {
+        f"{name} asks for {wanted}"
+        for name, path in NAMES.items()
+        if room_of(name) == "_core"
+        for wanted in re.findall(r"\blib\.(\w+)", path.read_text())
+        if not hasattr(_azc.lib, wanted)
+    }
+    assert asked == set()
 
 
 def test_optional_packages_are_imported_where_they_are_used() -> None:

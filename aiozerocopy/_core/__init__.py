@@ -3,18 +3,23 @@
 A module imports those above it, never those below.
 
     errors          errno -> exception, the only table
+    extras          what is said where an optional package is missing
     pipe_size       how much a pipe holds
     binding         the C functions, as cffi offers them: the only file that sees cffi
     leases          memory lent to the program until it releases it: frames, pictures
     pins            a caller's buffer as memory that C may use
     colour          RGB and YUV: what Python asks of csrc/colour
     borrows         what C has borrowed, and whom to tell when it is done
+    fds             open files that travel with bytes
     memory          a pool's slots, and views that tell when the last of them is gone
     fork_and_exit   what happens in a forked child, and at interpreter exit
     channel         one fd, one direction
     groups          many messages in few system calls
+    to_all          one message to many channels
     waiter          wakes the tasks that wait, on asyncio, uvloop and trio
     change          waiting for something to change
+    batches         many records in one receive
+    census          what there is in this process, for those who count it
     lifetime        a stream's tie to its event loop, and its end
     receiving       ReceiveStream
     ahead           receives that begin before anybody waits for them

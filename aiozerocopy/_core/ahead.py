@@ -49,10 +49,6 @@ class Coming(Reception, Generic[T]):
         self.then = then
         self.result = result
 
-    def borrow(self, memory: Buffer) -> None:
-        self.view = pin_writable(memory)
-        self.views += (self.view, *self.then.borrowed)
-
 
 class Ahead(Generic[T]):
     """Receives from a stream in its place: nobody else can from now on."""
@@ -82,7 +78,8 @@ class Ahead(Generic[T]):
         waiter = self._stream._enter()
         one = Coming(waiter.port, then, result)
         try:
-            one.borrow(memory)
+            one.view = pin_writable(memory)
+            one.views += (one.view, *then.borrowed)
             self._coming.append(one)
             self._submit(waiter, one)
         except BaseException:

@@ -49,11 +49,7 @@ class Batches:
     """The batches of a stream, with ``async for`` or ``await anext(...)``."""
 
     def __init__(
-        self,
-        stream: Source,
-        shape: int | Sequence[int],
-        dtype: Any,
-        pool: Pool | None,
+        self, stream: Source, shape: int | Sequence[int], dtype: Any, pool: Pool | None
     ) -> None:
         with extras.optional("batches", "numpy"):
             import numpy
@@ -130,8 +126,7 @@ class Batches:
 
     def _array(self, view: memoryview, count: int) -> npt.NDArray[Any]:
         shape = (count, *self._shape[1:])
-        array: npt.NDArray[Any] = self._numpy.ndarray(shape, self._dtype, view)
-        return array
+        return self._numpy.ndarray(shape, self._dtype, view)
 
     def _last(self, view: memoryview, received: int) -> npt.NDArray[Any]:
         """The whole records of a batch that the end of the stream has cut short."""

@@ -6,6 +6,7 @@ and no finalizer runs here.  It may be done in any thread.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import socket
@@ -111,20 +112,17 @@ def _peer(fd: int) -> int:
     """The process at the other end of a socket; 0 if it is not known."""
     if fd < 0 or socket.getdefaulttimeout() is not None:
         return 0  # (a timeout would be set for this one, too)
-    try:
+    with contextlib.suppress(OSError):
         borrowed = socket.socket(fileno=fd)
-    except OSError:
-        return 0
-    try:
-        told = borrowed.getsockopt(
-            socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
-        )
+        try:
+            told = borrowed.getsockopt(
+                socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+            )
+        finally:
+            borrowed.detach()
         pid, _user, _group = _CREDENTIALS.unpack(told)
         return int(pid)
-    except OSError:
-        return 0
-    finally:
-        borrowed.detach()
+    return 0
 
 
 def _fill(fd: int) -> dict[str, int]:

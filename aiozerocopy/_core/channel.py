@@ -14,12 +14,12 @@ import array
 import errno
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._core import fork_and_exit
 from aiozerocopy._core.binding import BUSY, IN_PROGRESS, check, ffi, lib
 from aiozerocopy._core.borrows import Operation, borrowed, sweep
 from aiozerocopy._core.errors import error_of
+from aiozerocopy._core.fork_and_exit import OfOneProcess
 from aiozerocopy._core.pins import nbytes, pin, pin_or_copy, pin_writable
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+    from aiozerocopy._core.binding import Counters
     from aiozerocopy._core.borrows import Port
     from aiozerocopy._core.colour import ThenRgb
 
@@ -46,26 +47,7 @@ _CLOSING, _CLOSING_IN_USE = 0.1, 1.0
 _HELD_UP = 1.0
 
 
-class Stats(Protocol):
-    """The counters of a channel: azc_stats in csrc/azc.h."""
-
-    bytes: int
-    messages: int
-    calls: int
-    waits: int
-    immediate: int
-    rescued: int
-    lent: int
-    queued_bytes: int
-    queued: int
-    waiting: int
-    leftover: int
-    error: int
-    lends: int
-    outward: int
-
-
-def lane_of(stats: Stats) -> str:
+def lane_of(stats: Counters) -> str:
     """How a pool's bytes travel, once they have: see `SendStream.lane`."""
     return "vmsplice" if stats.lent and stats.lends else "copy"
 
@@ -80,7 +62,7 @@ def own_end(fd: int, flags: int) -> Channel:
     return Channel(fd, flags | OWN)
 
 
-class Channel:
+class Channel(OfOneProcess):
     """One fd, one direction.  Its number in C is valid as long as this lives."""
 
     def __init__(self, fd: int, flags: int) -> None:
@@ -99,7 +81,7 @@ class Channel:
         sweep()
         # C stores the number itself: an exception after the call cannot lose it.
         self._number = ffi.new("azc_id *")
-        self._generation = fork_and_exit.generation
+        OfOneProcess.__init__(self)
         self._closing: Operation | None = None
         self._port: Port | None = None
         self._budget = 0
@@ -113,20 +95,15 @@ class Channel:
         channel.id = channel._number[0]
         return channel
 
-    @property
-    def inherited(self) -> bool:
-        """True in a forked child: the channel is the parent's, and dead here."""
-        return self._generation != fork_and_exit.generation
-
     def fileno(self) -> int:
         """Its fd; -1 once it is closed."""
         return max(lib.azc_fd(self.id), -1)
 
-    def stats(self) -> Stats:
+    def stats(self) -> Counters:
         """The counters, as of now; all zero in a forked child."""
-        stats = ffi.new("azc_stats *")
+        stats: Counters = ffi.new("azc_stats *")
         lib.azc_get_stats(self.id, stats)
-        return cast("Stats", stats)
+        return stats
 
     def refused(self, status: int, total: int) -> Exception:
         """The exception for a message or receive that was never queued."""

@@ -43,11 +43,8 @@ class Rows:
     def __enter__(self) -> Rows:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if isinstance(self._borrowed, memoryview):
-            self._borrowed.release()
-        else:
-            ffi.release(self._borrowed)
+    def __exit__(self, *error: object) -> None:
+        self._borrowed.__exit__(*error)
 
 
 def _apart(memory: Any, shape: tuple[int, ...]) -> tuple[Any, int] | None:

@@ -13,24 +13,22 @@ Either way they lie in an ``azc_fds`` of C's.
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from aiozerocopy._core.binding import check, ffi, lib
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Protocol
-
-    class HasFileno(Protocol):
-        """An open file, a socket."""
-
-        def fileno(self) -> int: ...
-
 
 MOST_FDS: int = lib.AZC_MOST_FDS  # with one message
 
-
 close_fds = lib.azc_close_fds
+
+
+class HasFileno(Protocol):
+    """An open file, a socket."""
+
+    def fileno(self) -> int: ...
 
 
 def duplicates(files: Iterable[int | HasFileno]) -> Any:

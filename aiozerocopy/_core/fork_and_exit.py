@@ -25,14 +25,21 @@ def _after_fork() -> None:
     generation += 1
 
 
-def unsent() -> int:
-    """Bytes that are queued in all channels of this process."""
-    return lib.azc_unsent()
+class OfOneProcess:
+    """What is of no use in a forked child."""
+
+    def __init__(self) -> None:
+        self._generation = generation
+
+    @property
+    def inherited(self) -> bool:
+        """True in a forked child: it is the parent's, and dead here."""
+        return self._generation != generation
 
 
 def stop() -> None:
     """Close every channel, and wait until no thread reads borrowed memory."""
-    lost = unsent()
+    lost = lib.azc_unsent()
     if lost:
         warnings.warn(
             f"{lost:,} bytes were still queued at the end of the program and are "

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from aiozerocopy._core import extras
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
     from typing_extensions import Self
 
@@ -72,7 +71,7 @@ class Lease(Lent):
 
     def __init__(self, view: memoryview) -> None:
         super().__init__(view)
-        self._array: Any = None
+        self._array: npt.NDArray[Any] | None = None
 
     @property
     def array(self) -> npt.NDArray[Any]:
@@ -84,11 +83,9 @@ class Lease(Lent):
         view = self.view
         if self._array is None:
             self._array = array_over(view, self.dtype, self.shape)
-        array: np.ndarray[Any, Any] = self._array
-        return array
+        return self._array
 
     def release(self) -> None:
-        """Let go of the memory; may be called twice."""
         self._array = self._view = None
 
 
@@ -104,5 +101,4 @@ def array_over(
     with extras.optional("an array", "numpy"):
         import numpy
 
-    array: npt.NDArray[Any] = numpy.ndarray(shape, dtype, view)
-    return array
+    return numpy.ndarray(shape, dtype, view)

@@ -10,6 +10,7 @@ again: every step may be taken twice, and only the last marks the stream as ende
 
 from __future__ import annotations
 
+import errno
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 from anyio.streams.file import FileStreamAttribute
 
 from aiozerocopy._core.channel import lane_of
-from aiozerocopy._core.errors import StreamClosed
+from aiozerocopy._core.errors import StreamClosed, error_of
 from aiozerocopy._core.waiter import (
     LOOP_IS_CHEAP,
     announce_closing,
     current_waiter,
-    is_current,
     running_asyncio_loop,
     running_tasks,
+    runs_here,
     this_thread,
 )
 
@@ -99,20 +100,17 @@ class Bound(Ready):
             return waiter
         if self._closed:
             raise StreamClosed("the stream is closed")
-        if waiter is not None and self._budget and is_current(waiter):
+        if waiter is not None and self._budget and runs_here(waiter.loop):
             return waiter
         return self._bind()
 
     def _bind(self) -> Waiter:
         if self._channels[0].inherited:
-            raise StreamClosed(
-                "the stream belongs to the parent process, and this is a forked "
-                "child: open a stream of its own here"
-            )
+            raise error_of(-errno.ECHILD)
         waiter = self._waiter
         if waiter is None or not self._budget:
             waiter = self._waiter = current_waiter()
-        elif not is_current(waiter):
+        elif not runs_here(waiter.loop):
             raise RuntimeError(
                 "the stream is used by another event loop; from another thread use "
                 "send_from_thread, or anyio.from_thread.run"
@@ -120,7 +118,7 @@ class Bound(Ready):
         waiter.join(self._key)
         self._budget, self._thread = waiter.loop.budget, this_thread()
         if not waiter.is_trio:
-            self._loop = waiter.native
+            self._loop = waiter.loop.native
         return waiter
 
     def _budget_is_spent(self, n: int) -> bool:
@@ -134,7 +132,7 @@ class Bound(Ready):
     async def _close(self) -> None:
         """Close the fd, and return when it is closed."""
         waiter = self._waiter
-        here = waiter is not None and is_current(waiter)
+        here = waiter is not None and runs_here(waiter.loop)
         if waiter is None or not here or self._channels[0].inherited:
             self.abort()
             return
@@ -182,6 +180,11 @@ class Bound(Ready):
     def fileno(self) -> int:
         """The stream's own fd, which is not the one it was made from; -1 if closed."""
         return -1 if self._closed else self._channels[0].fileno()
+
+    @property
+    def stats(self) -> Stats:
+        """Counters, as of now; of both directions, where there are two."""
+        return Stats()  # (each direction adds its own)
 
     @property
     def lane(self) -> str:

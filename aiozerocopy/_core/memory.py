@@ -103,8 +103,8 @@ class Slots:
 
     def __init__(self, count: int, *, in_circle: bool = True) -> None:
         self._in_circle = in_circle
-        self._first = next(_numbers) * _MOST_SLOTS
-        self._keys = range(self._first, self._first + count)
+        first = next(_numbers) * _MOST_SLOTS
+        self._keys = range(first, first + count)
         self._next = 0
 
     def free(self) -> int:
@@ -123,7 +123,7 @@ class Slots:
         return None
 
     def index(self, key: int) -> int:
-        return key - self._first
+        return self._keys.index(key)
 
 
 class Memory:
@@ -181,26 +181,21 @@ class Claim:
     no view.
     """
 
-    __slots__ = ("_key", "_terms")
+    __slots__ = ("_terms", "key")
 
     def __init__(self, on_end: Callable[[], object]) -> None:
         """What ``on_end`` refers to is kept until it has been called."""
-        self._key = next(_numbers) * _MOST_SLOTS
+        self.key: int = next(_numbers) * _MOST_SLOTS  # for `is_over`
         self._terms = _Terms(object(), on_end)
-        _leases[self._key] = self._terms
-
-    @property
-    def key(self) -> int:
-        """For `is_over`, which keeps nothing alive."""
-        return self._key
+        _leases[self.key] = self._terms
 
     def view(self, address: int, nbytes: int) -> memoryview:
         """The memory, asked for once; what is read-only must not be written."""
-        return _view(self._key, self._terms, address, nbytes)
+        return _view(self.key, self._terms, address, nbytes)
 
     # (the default arguments as in `_Lease`)
     def __del__(self, end: Callable[[int], bool] = is_over) -> None:
-        key = getattr(self, "_key", None)
+        key = getattr(self, "key", None)
         if key is not None:
             end(key)
 

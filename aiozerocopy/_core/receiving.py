@@ -14,6 +14,7 @@ nested, because a second exception may arrive while the first one is handled.
 from __future__ import annotations
 
 import fcntl
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -262,9 +263,9 @@ class ReceiveStream(Bound, ByteReceiveStream):
 
     @property
     def stats(self) -> Stats:
-        """Counters, as of now."""
         counters = self._in.stats()
-        return Stats(
+        return replace(
+            super().stats,
             bytes_received=counters.bytes,
             receive_calls=counters.calls,
             receive_waits=counters.waits,

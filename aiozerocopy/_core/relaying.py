@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Union
 from aiozerocopy._core.binding import IN_PROGRESS, ffi, lib
 from aiozerocopy._core.channel import IN, Channel
 from aiozerocopy._core.errors import StreamBroken, StreamClosed, error_of
+from aiozerocopy._core.fds import HasFileno
 from aiozerocopy._core.receiving import ReceiveStream
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Relay(Awaitable[int]):
 
     def __init__(self, run: Callable[[Relay], Awaitable[int]]) -> None:
         self._run: Callable[[Relay], Awaitable[int]] | None = run
-        self._sent = self._taken = 0  # by parts that have ended
+        self._sent = self._taken = 0  # by parts that have ended, or through Python
         self._lane = "copy"
         # C stores the number itself: an exception after the call cannot lose it.
         self._number = ffi.new("azc_id *")
@@ -91,13 +92,6 @@ class Relay(Awaitable[int]):
         if lib.azc_relay_ask(self._number[0], state) == 0:
             self._lane = _LANES[state.lane]
         return state
-
-    def _take(self, n: int) -> None:
-        """Count bytes that Python has taken from the source, or (below) given away."""
-        self._taken += n
-
-    def _give(self, n: int) -> None:
-        self._sent += n
 
     def _settle(self) -> None:
         """The relay in C is over: keep what it told.  May be called twice."""
@@ -256,17 +250,11 @@ async def _send_unread(
         if source._reception is operation:
             out = n if operation.was_rescued else operation.sent
             source._unread, source._reception = source._unread[out:], None
-            relay._take(out)
-            relay._give(out)
+            relay._taken += out
+            relay._sent += out
 
 
 # ---- files --------------------------------------------------------------------------
-
-
-class HasFileno(Protocol):
-    """An open file."""
-
-    def fileno(self) -> int: ...
 
 
 AnyFile = Union[str, bytes, "os.PathLike[Any]", int, HasFileno]

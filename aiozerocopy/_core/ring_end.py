@@ -19,15 +19,17 @@ import errno
 import sys
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._core import fork_and_exit
 from aiozerocopy._core.binding import check, ffi, lib
 from aiozerocopy._core.errors import StreamClosed, broken_by, error_of
+from aiozerocopy._core.fork_and_exit import OfOneProcess
 from aiozerocopy._core.memory import Claim, is_over, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from aiozerocopy._core.binding import Counters
 
 ANY: int = lib.AZC_ANY
 PRODUCER: int = lib.AZC_PRODUCER
@@ -49,21 +51,6 @@ _FAULTS = {
 }
 
 _allocate = ffi.new_allocator(should_clear_after_alloc=False)
-
-
-class Stats(Protocol):
-    """The counters of a ring: azc_shm_stats in csrc/azc.h."""
-
-    capacity: int
-    used: int
-    held: int
-    records: int
-    bytes: int
-    waits: int
-    rings: int
-    fault: int
-    gone: int
-    left: int
 
 
 @dataclass(frozen=True)
@@ -103,7 +90,7 @@ def _give_back(
     give_back(mapping.number[0], batch)
 
 
-class RingEnd:
+class RingEnd(OfOneProcess):
     """One side of a ring."""
 
     def __init__(self, capacity: int = 0, role: int = ANY) -> None:
@@ -116,7 +103,7 @@ class RingEnd:
         self._mapping = _Mapping()
         self._claims: collections.deque[tuple[int, Any]] = collections.deque()
         self._last: Any = None  # the azc_batch that was taken last
-        self._generation = fork_and_exit.generation
+        OfOneProcess.__init__(self)
         self.id: int = 0
         self.role: int = role
         if capacity:
@@ -128,11 +115,6 @@ class RingEnd:
         self.role = lib.azc_shm_role(self.id)
         self.capacity: int = self.stats().capacity
         self.largest: int = min(self.capacity - HEADER, _LARGEST)
-
-    @property
-    def inherited(self) -> bool:
-        """True in a forked child: the ring is the parent's, and dead here."""
-        return self._generation != fork_and_exit.generation
 
     # -- the handshake ----------------------------------------------------------------
 
@@ -239,11 +221,11 @@ class RingEnd:
         """Close the fds, which nobody may wait for any more."""
         lib.azc_shm_close(self.id)
 
-    def stats(self) -> Stats:
+    def stats(self) -> Counters:
         """The counters, as of now; all zero in a forked child."""
-        stats = ffi.new("azc_shm_stats *")
+        stats: Counters = ffi.new("azc_shm_stats *")
         lib.azc_shm_get_stats(self.id, stats)
-        return cast("Stats", stats)
+        return stats
 
     def error(self, status: int, nbytes: int = 0) -> Exception:
         """The exception for a ``-errno`` of a call that moves records."""

@@ -11,8 +11,6 @@ The states of a message, and who owns its buffers
     queued    no byte is out              borrowed; a cancel drops it without a trace
     started   some bytes are out          borrowed; a cancel copies the rest (rescue)
     done                                  the caller's again
-The order of messages is the order of the queue in C.  Each has its place there from
-the moment it is submitted, so none overtakes another.
 
 When a cancel, or an exception from a signal handler, interrupts a call, `_take_back`
 takes the buffers back before the exception goes on.  The handlers are nested, because
@@ -24,6 +22,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, get_args
 
@@ -36,20 +35,15 @@ from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.groups import groups, joined
 from aiozerocopy._core.lifetime import NOWHERE, Bound, Stats
 from aiozerocopy._core.pins import pin_or_copy
-from aiozerocopy._core.relaying import (
-    Relay,
-    close_source,
-    open_source,
-    relay_streams,
-)
+from aiozerocopy._core.relaying import Relay, close_source, open_source, relay_streams
 from aiozerocopy._core.waiter import (
     LOOP_IS_CHEAP,
     Waiter,
     checkpoint,
     has_loop,
-    is_current,
     running_asyncio_loop,
     running_tasks,
+    runs_here,
     this_thread,
 )
 
@@ -366,13 +360,6 @@ class SendStream(Bound, ByteSendStream):
             self._out.bind_port(waiter.port, self._budget)
         return waiter, Operation(waiter.port, [])
 
-    def _be_exclusive(self) -> None:
-        """As ``concurrent="raise"``, from now on; in trio, where it is never too late.
-
-        There all calls come to `_claim`, however the stream was used before.
-        """
-        self._is_exclusive = True
-
     def _claim(self, call: Call) -> None:
         """Refuse the call if it must be alone and is not.
 
@@ -519,7 +506,7 @@ class SendStream(Bound, ByteSendStream):
         if stats.queued or stats.waiting:
             self._call = None  # who is sending is waited for, not refused
             await self.flush()
-        elif waiter is not None and is_current(waiter) and not self._out.inherited:
+        elif waiter is not None and runs_here(waiter.loop) and not self._out.inherited:
             waiter.port.drain()  # a failure may not have been noted yet
 
     async def __aexit__(
@@ -527,11 +514,8 @@ class SendStream(Bound, ByteSendStream):
     ) -> None:
         if error is None:
             await self.aclose()
-        else:
-            await self._close_after_failure()
-
-    async def _close_after_failure(self) -> None:
-        """A flush must not hide the exception of the block, and must not hang."""
+            return
+        # A flush must not hide the exception of the block, and must not hang.
         with anyio.CancelScope(shield=True):
             try:
                 with anyio.move_on_after(LINGER):
@@ -543,9 +527,9 @@ class SendStream(Bound, ByteSendStream):
 
     @property
     def stats(self) -> Stats:
-        """Counters, as of now."""
         out = self._out.stats()
-        return Stats(
+        return replace(
+            super().stats,
             bytes_sent=out.bytes,
             messages_sent=out.messages,
             sent_at_once=out.immediate,

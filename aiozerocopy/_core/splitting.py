@@ -11,18 +11,20 @@ import contextlib
 import errno
 import os
 import threading
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING
 
-from aiozerocopy._core import fork_and_exit
 from aiozerocopy._core.binding import check, ffi, lib
 from aiozerocopy._core.change import RemoteChange
 from aiozerocopy._core.channel import IN, OWN, Channel
 from aiozerocopy._core.errors import StreamClosed
+from aiozerocopy._core.fork_and_exit import OfOneProcess
 from aiozerocopy._core.pipe_size import enlarge_pipe
 from aiozerocopy._core.receiving import ReceiveStream
 
 if TYPE_CHECKING:
     from typing import Any
+
+    from aiozerocopy._core.binding import Counters
 
 _FOR_EVER = (1 << 64) - 1  # microseconds
 _OUTCOMES = {
@@ -30,19 +32,6 @@ _OUTCOMES = {
     lib.AZC_TOO_SLOW: "too slow",
     lib.AZC_STOPPED: "stopped",
 }
-
-
-class State(Protocol):
-    """What a split has done: azc_split_state in csrc/split.h."""
-
-    taken: int
-    filed: int
-    readers: int
-    dropped: int
-    file_error: int
-    copies: int
-    rest: int
-    bytes: Any
 
 
 class SplitterReader(ReceiveStream):
@@ -63,14 +52,14 @@ class SplitterReader(ReceiveStream):
         return _OUTCOMES.get(lib.azc_split_outcome(self._record))
 
 
-class Split:
+class Split(OfOneProcess):
     """The source's read end, the file, and a thread."""
 
     def __init__(self, source: int, file: int, patience: float, unit: int) -> None:
         """The fds are the split's from here on, also if this raises; -1 is no file."""
         self._change = RemoteChange()
         self._result: list[int] = []
-        self._generation = fork_and_exit.generation
+        OfOneProcess.__init__(self)
         fds = [source] if file == -1 else [source, file]
         try:
             fds.append(null := os.open(os.devnull, os.O_WRONLY))
@@ -110,15 +99,11 @@ class Split:
                 Channel(read_fd, IN | OWN), ffi.gc(record[0], lib.azc_split_let_go)
             )
 
-    @property
-    def inherited(self) -> bool:
-        """In a forked child it is the parent's."""
-        return self._generation != fork_and_exit.generation
-
-    def state(self) -> State:
-        state = ffi.new("azc_split_state *")
+    def state(self) -> Counters:
+        """What it has done."""
+        state: Counters = ffi.new("azc_split_state *")
         lib.azc_split_get(self._split, state)
-        return cast("State", state)
+        return state
 
     def rest(self) -> bytes:
         """Once it is over: what it has read from the source and given to nobody."""

@@ -19,7 +19,7 @@ import sys
 import threading
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import anyio
 from anyio.lowlevel import current_token
@@ -50,55 +50,36 @@ class Changing(Protocol):
     def forget(self, listener: Callable[[], object]) -> None: ...
 
 
-class Loop(Protocol):
+class _AsyncioLoop:
     """An event loop, as much of it as we need."""
 
-    native: Any  # the loop itself, or trio's token
-    budget: int  # calls that may finish at once before one yields to the loop
-
-    def watch(self, fd: int, callback: Callable[[], None]) -> None: ...
-    def unwatch(self, fd: int) -> None: ...
-    def call_in_loop(self, callback: Callable[[], object]) -> None: ...
-    def is_closed(self) -> bool: ...
-    async def park(self, operation: Changing) -> None:
-        """Return at its next change, or without one."""
-
+    budget = 512  # calls that may finish at once before one yields to the loop
     # Delivers a cancel at the start of every call; None where a call is only
     # cancelled while it waits.
-    entry: Callable[[], Awaitable[None]] | None
-
-    async def checkpoint(self) -> None:
-        """Let others run; a cancel is delivered."""
-
-    async def yield_to_loop(self) -> None:
-        """Let others run, once the work is done; trio delivers no cancel here."""
-
-
-class _AsyncioLoop:
-    budget = 512
     entry: Callable[[], Awaitable[None]] | None = None
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.native = self._loop = loop
+        self.native = loop
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
-        self._loop.add_reader(fd, callback)
+        self.native.add_reader(fd, callback)
 
     def unwatch(self, fd: int) -> None:
-        if not self._loop.is_closed():
-            self._loop.remove_reader(fd)
+        if not self.native.is_closed():
+            self.native.remove_reader(fd)
 
     def call_in_loop(self, callback: Callable[[], object]) -> None:
-        self._loop.call_soon_threadsafe(callback)
+        self.native.call_soon_threadsafe(callback)
 
     def is_closed(self) -> bool:
-        return self._loop.is_closed()
+        return self.native.is_closed()
 
     async def park(self, operation: Changing) -> None:
-        future = self._loop.create_future()
+        """Return at its next change, or without one."""
+        future = self.native.create_future()
 
         def wake() -> None:
-            if not future.done() and not self._loop.is_closed():
+            if not future.done() and not self.native.is_closed():
                 future.set_result(None)
 
         try:
@@ -108,18 +89,22 @@ class _AsyncioLoop:
             operation.forget(wake)
 
     async def checkpoint(self) -> None:
+        """Let others run; a cancel is delivered."""
         await asyncio.sleep(0)
 
+    # The same once the work is done: trio delivers no cancel here.
     yield_to_loop = checkpoint
 
 
 class _TrioLoop:
+    """The same of trio, whose native loop is its token."""
+
     budget = 1  # in trio every call is a checkpoint
 
     def __init__(self, token: trio.lowlevel.TrioToken) -> None:
         import trio
 
-        self.native = self._token = token
+        self.native = token
         self._trio = trio  # at interpreter exit, nothing can be imported
         self._watched: set[int] = set()
         self.entry: Callable[[], Awaitable[None]] | None = (
@@ -148,11 +133,11 @@ class _TrioLoop:
             self._trio.lowlevel.notify_closing(fd)
 
     def call_in_loop(self, callback: Callable[[], object]) -> None:
-        self._token.run_sync_soon(callback)
+        self.native.run_sync_soon(callback)
 
     def is_closed(self) -> bool:
         try:
-            self._token.run_sync_soon(lambda: None)
+            self.native.run_sync_soon(lambda: None)
         except self._trio.RunFinishedError:
             return True
         return False
@@ -167,11 +152,13 @@ class _TrioLoop:
             operation.forget(wake)
 
 
+Loop: TypeAlias = _AsyncioLoop | _TrioLoop
+
+
 class Waiter:
     """One event loop's port, shared by the streams of that loop."""
 
     def __init__(self, native_token: Any) -> None:
-        self.native = native_token
         self.loop: Loop = _adapted(native_token)
         self.port: Port = Port()
         self._fd = self.port.fileno()
@@ -189,9 +176,6 @@ class Waiter:
     def join(self, key: object) -> None:
         """Serve one stream more."""
         self._users.add(key)
-        self._watch()
-
-    def _watch(self) -> None:
         if not self._is_watched:
             self.loop.watch(self._fd, self._hear)
             self._is_watched = True
@@ -204,7 +188,7 @@ class Waiter:
 
     def leave(self, key: object) -> None:
         """Serve one stream fewer, and give back what has ended of it."""
-        self.call_soon(partial(self._leave, key))
+        call_soon(self.loop, partial(self._leave, key))
 
     def _leave(self, key: object) -> None:
         self.port.drain()
@@ -216,8 +200,8 @@ class Waiter:
         """Close the port.  While it is busy it stays watched, and `_hear` ends it."""
         if self.port.is_busy():
             return
-        if _waiters.get(id(self.native)) is self:
-            del _waiters[id(self.native)]
+        if _waiters.get(id(self.loop.native)) is self:
+            del _waiters[id(self.loop.native)]
         if self._is_watched:
             self.loop.unwatch(self._fd)
             self._is_watched = False
@@ -253,10 +237,6 @@ class Waiter:
                     cancelled = error
         if cancelled is not None:
             raise cancelled
-
-    def call_soon(self, callback: Callable[[], object]) -> None:
-        """Run it in the loop's thread: now, if this is it or the loop is closed."""
-        call_soon(self.loop, callback)
 
 
 # By the ids of their loops.  The values are weak, because a waiter refers to its loop:
@@ -305,7 +285,7 @@ def current_waiter() -> Waiter:
     """The running loop's waiter.  It is kept only once a stream has joined it."""
     native = _current_native() or current_token().native_token
     waiter = _waiters.get(id(native))
-    if waiter is None or waiter.native is not native:
+    if waiter is None or waiter.loop.native is not native:
         waiter = _waiters[id(native)] = Waiter(native)
     return waiter
 
@@ -336,11 +316,6 @@ def announce_closing(fd: int) -> None:
 def has_loop() -> bool:
     """Does an event loop run in this thread?"""
     return _current_native() is not None
-
-
-def is_current(waiter: Waiter) -> bool:
-    """Is this the waiter of the loop that runs in this thread?"""
-    return runs_here(waiter.loop)
 
 
 os.register_at_fork(after_in_child=_waiters.clear)

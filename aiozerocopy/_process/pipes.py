@@ -9,16 +9,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from aiozerocopy._core.channel import IN, OUT, Channel, own_end
 from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
 from aiozerocopy._process.child import Tail
 from aiozerocopy.opening import flags_for
 from aiozerocopy.streams import ReceiveStream, SendStream
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 S = TypeVar("S", bound=SendStream)
 
@@ -88,12 +85,7 @@ class ChildPipes:
     def __enter__(self) -> ChildPipes:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self._undo.close()
         finally:

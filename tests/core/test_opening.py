@@ -21,8 +21,8 @@ from anyio import EndOfStream
 from links import linux_only
 
 import aiozerocopy as azc
-from aiozerocopy._core import channel, fork_and_exit, pipe_size
-from aiozerocopy._core.binding import PORTABLE
+from aiozerocopy._core import channel, pipe_size
+from aiozerocopy._core.binding import PORTABLE, lib
 from aiozerocopy._core.channel import OUT, OWN, Channel
 from aiozerocopy._core.lifetime import Bound
 
@@ -573,7 +573,7 @@ async def test_limits_are_passed_on(
         async with azc.wrap_socket(one, rescue_limit=1, queue_limit=2) as stream:
             assert stream._rescue_limit == 1
     assert limits == [2, 2]
-    assert fork_and_exit.unsent() == 0
+    assert lib.azc_unsent() == 0
 
 
 @linux_only

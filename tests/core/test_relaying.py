@@ -118,8 +118,8 @@ class TestTells:
         ends.source._unread = b"ghi"
         assert await relay_streams(relay, ends.source, ends.sink, 3) == 3
         assert (relay.moved, relay.taken) == (9, 9)
-        relay._take(3)
-        relay._give(2)
+        relay._taken += 3
+        relay._sent += 2
         assert (relay.moved, relay.taken) == (11, 12)
 
     async def test_it_counts_once(
@@ -226,7 +226,7 @@ class TestRefused:
         assert ends.source._unread == unread
 
     async def test_somebody_else_sends(self, ends: Ends) -> None:
-        ends.sink._be_exclusive()
+        ends.sink._is_exclusive = True
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ends.sink.send, bytes(2 * SIZE))
             await until(lambda: ends.sink.stats.messages_queued)

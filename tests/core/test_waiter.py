@@ -27,7 +27,6 @@ from aiozerocopy._core.waiter import (
     current_loop,
     current_waiter,
     enter,
-    is_current,
     runs_here,
 )
 
@@ -150,7 +149,8 @@ class Recording:
 
 async def test_the_port_is_watched_once() -> None:
     waiter, keys = current_waiter(), [object(), object()]
-    waiter.loop = loop = Recording(waiter.loop)
+    loop: Any = Recording(waiter.loop)
+    waiter.loop = loop
     for key in (*keys, *keys):
         waiter.join(key)
     for key in (*keys, *keys):  # (by then the fd's number may be somebody else's)
@@ -233,11 +233,10 @@ class TestLoop:
     async def test_its_kind(self) -> None:
         loop, waiter = current_loop(), current_waiter()
         assert waiter.is_trio is is_trio()
-        assert loop.native is waiter.native
-        assert loop.is_closed() is False
+        assert loop.native is waiter.loop.native
         assert runs_here(loop)
-        assert is_current(waiter) is True
-        assert await anyio.to_thread.run_sync(is_current, waiter) is False
+        assert runs_here(waiter.loop) is True
+        assert await anyio.to_thread.run_sync(runs_here, waiter.loop) is False
 
     async def test_what_is_called_soon_runs_in_its_thread(self) -> None:
         loop, threads = current_loop(), list[int]()
