@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import ssl
+from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeAlias, cast
 from urllib.parse import urlsplit
 
@@ -48,25 +49,6 @@ HEADER_SECONDS = 10.0  # from a request's first byte to the end of its headers
 IDLE_SECONDS = 30.0  # without a request
 GOODBYE_SECONDS = 1.0  # that a refused client has to read why
 GOODBYE_BYTES = 256 << 10  # that it may still send meanwhile
-
-REASONS = {
-    101: "Switching Protocols",
-    200: "OK",
-    206: "Partial Content",
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    408: "Request Timeout",
-    413: "Content Too Large",
-    416: "Range Not Satisfiable",
-    426: "Upgrade Required",
-    431: "Request Header Fields Too Large",
-    501: "Not Implemented",
-    503: "Service Unavailable",
-    505: "HTTP Version Not Supported",
-}
 
 # A request's line and headers; empty lines before it are let pass, as RFC 9112 asks.
 _HEAD = re.compile(rb"[\r\n]*([^\r\n].*?\n\r?\n)", re.DOTALL)
@@ -209,7 +191,7 @@ class HttpConnection:
         """
         await self._send(status, {**headers, "Content-Length": str(length)})
 
-    async def start(self, headers: Mapping[str, str]) -> bool:
+    async def begin_endless(self, headers: Mapping[str, str]) -> bool:
         """Begin an answer that has no end, of which the caller sends the rest itself.
 
         True if that must go in chunks.
@@ -242,7 +224,7 @@ class HttpConnection:
             fields["Connection"] = "keep-alive"
         fields.update(headers)
         lines = [f"{name}: {value}" for name, value in fields.items()]
-        first = f"HTTP/1.1 {status} {REASONS[status]}"
+        first = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"
         head = "\r\n".join([first, *lines, "", ""]).encode("latin-1")
         with anyio.fail_after(SEND_SECONDS):
             await self.stream.send(head + body)

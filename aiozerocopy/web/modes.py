@@ -68,14 +68,11 @@ class Modes:
             "mjpeg": self._show_mjpeg if self._jpeg else None,
             "raw": self._show_raw if "raw" in modes else None,
         }
+        offered = {mode: show for mode, show in handlers.items() if show}
+        self.modes: tuple[str, ...] = tuple(offered)
         self.routes: dict[str, Route] = {
-            PATHS[mode]: partial(self._admit, show)
-            for mode, show in handlers.items()
-            if show
+            PATHS[mode]: partial(self._admit, show) for mode, show in offered.items()
         }
-        self.modes: tuple[str, ...] = tuple(
-            mode for mode in PATHS if PATHS[mode] in self.routes
-        )
         if not self.modes:
             raise ValueError(f"none of {list(modes)} can be offered here")
         self._past = dict.fromkeys(self.modes, Counts())

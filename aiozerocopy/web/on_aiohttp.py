@@ -116,9 +116,6 @@ class _Exchange:
         else:
             self.response = web.StreamResponse(status=status, headers=headers)
 
-    async def refuse(self, refusal: Refused) -> None:
-        await self.respond(refusal.status, refusal.body, refusal.headers)
-
     async def start(self, headers: Mapping[str, str]) -> Viewer:
         self._count(200)
         self.response = web.StreamResponse(headers={**COMMON_HEADERS, **headers})
@@ -142,18 +139,23 @@ class _Exchange:
         return _WebSocket(self._request, socket)
 
 
-def _drop(request: web.Request) -> None:
-    """Close its connection at once."""
-    if request.transport is not None:
-        request.transport.abort()
+class _Viewer(ForeignViewer):
+    """A viewer whose connection can be closed at once."""
+
+    def __init__(self, request: web.Request) -> None:
+        super().__init__()
+        self._request = request
+
+    def _drop(self) -> None:
+        if self._request.transport is not None:
+            self._request.transport.abort()
 
 
-class _Answer(ForeignViewer):
+class _Answer(_Viewer):
     """An answer that has no end; aiohttp ends it when the handler returns."""
 
     def __init__(self, request: web.Request, response: web.StreamResponse) -> None:
-        super().__init__(lambda: _drop(request))
-        self._request = request
+        super().__init__(request)
         self._response = response
 
     async def _deliver(self, data: bytes) -> None:
@@ -166,11 +168,11 @@ class _Answer(ForeignViewer):
             await anyio.sleep(LOOK_SECONDS)
 
 
-class _WebSocket(ForeignViewer):
+class _WebSocket(_Viewer):
     """A WebSocket and its viewer."""
 
     def __init__(self, request: web.Request, socket: web.WebSocketResponse) -> None:
-        super().__init__(lambda: _drop(request))
+        super().__init__(request)
         self._socket = socket
 
     async def _deliver(self, data: bytes) -> None:
@@ -184,7 +186,7 @@ class _WebSocket(ForeignViewer):
                 break
             if talk.is_too_fast():
                 await self.close(POLICY_VIOLATION, "too many messages")
-        self.stream.is_open = False
+        self.is_open = False
 
     async def _say_goodbye(self, code: int, reason: str) -> None:
         await self._socket.close(code=code, message=reason.encode())

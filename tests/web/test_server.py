@@ -11,6 +11,7 @@ import socket
 import struct
 import threading
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -496,7 +497,7 @@ async def test_a_slow_compressor_delays_nobody_else(
 
 @needs_jpeg
 @pytest.mark.parametrize("name", ["simplejpeg", "PIL"])
-@pytest.mark.parametrize("pixels", jpeg._PILLOW)
+@pytest.mark.parametrize("pixels", ["gray8", *jpeg._COLOURS])
 def test_compressors_agree_on_colours(name: str, pixels: str) -> None:
     pytest.importorskip(name)
     image = pytest.importorskip("PIL.Image")
@@ -912,7 +913,7 @@ async def test_mutated_requests_never_get_through_the_parser() -> None:
         except Refused as refusal:
             outcome = refusal
         status = outcome.status if isinstance(outcome, Refused) else 200
-        assert status in http.REASONS
+        assert HTTPStatus(status).phrase
 
 
 @pytest.mark.timeout(900)
