@@ -42,10 +42,11 @@ from aiozerocopy.web.request import (
 from aiozerocopy.web.site import MODES, PATIENCE, VIEWERS, Site
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+    from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 
     from aiozerocopy.broadcast import Broadcast
     from aiozerocopy.web.exchange import Viewer
+    from aiozerocopy.web.request import Headers
 
     Scope: TypeAlias = MutableMapping[str, Any]
     Message: TypeAlias = MutableMapping[str, Any]
@@ -171,7 +172,7 @@ def _path_in(scope: Scope, query: str) -> str:
     raise Refused(307, f"it is at {place}", {"Location": target})
 
 
-def _raw(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+def _raw(headers: Headers) -> list[tuple[bytes, bytes]]:
     fields = {**COMMON_HEADERS, **headers}
     return [
         (name.lower().encode("latin-1"), value.encode("latin-1"))
@@ -195,7 +196,7 @@ class _Exchange(ForeignViewer):
         with breaking():
             await self._send({"type": kind, **fields})
 
-    async def _begin(self, kind: str, status: int, headers: Mapping[str, str]) -> None:
+    async def _begin(self, kind: str, status: int, headers: Headers) -> None:
         self._count(status)
         await self._say(kind, status=status, headers=_raw(headers))
 
@@ -203,9 +204,7 @@ class _Exchange(ForeignViewer):
 class _Http(_Exchange):
     """One request, which gets a whole answer or one that has no end."""
 
-    async def respond(
-        self, status: int, body: bytes, headers: Mapping[str, str]
-    ) -> None:
+    async def respond(self, status: int, body: bytes, headers: Headers) -> None:
         if body:
             headers = {**headers, "Content-Length": str(len(body))}
         with anyio.fail_after(SEND_SECONDS):
@@ -213,7 +212,7 @@ class _Http(_Exchange):
             rest = b"" if self._scope["method"] == "HEAD" else body
             await self._say("http.response.body", body=rest)
 
-    async def start(self, headers: Mapping[str, str]) -> Viewer:
+    async def start(self, headers: Headers) -> Viewer:
         with anyio.fail_after(SEND_SECONDS):
             await self._begin("http.response.start", 200, headers)
         return self
@@ -247,9 +246,7 @@ class _WebSocket(_Exchange):
             await self._say("websocket.accept", headers=[])
         return self
 
-    async def respond(
-        self, status: int, body: bytes, headers: Mapping[str, str]
-    ) -> None:
+    async def respond(self, status: int, body: bytes, headers: Headers) -> None:
         if status == 200:
             raise Refused(404, "there is no WebSocket here")
         await self._connect()
@@ -261,7 +258,7 @@ class _WebSocket(_Exchange):
                 self._count(403)  # which the server makes of it
                 await self._say("websocket.close", code=POLICY_VIOLATION)
 
-    async def start(self, headers: Mapping[str, str]) -> Viewer:
+    async def start(self, headers: Headers) -> Viewer:
         raise Refused(404, "there is no WebSocket here")
 
     async def _deliver(self, data: bytes) -> None:

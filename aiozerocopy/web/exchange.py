@@ -23,12 +23,12 @@ from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._net.foreign_streams import MessageStream
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from typing_extensions import Buffer
 
     from aiozerocopy.streams import SendStream
-    from aiozerocopy.web.request import Request
+    from aiozerocopy.web.request import Headers, Request
 
     Sink: TypeAlias = SendStream | MessageStream
     # What a message becomes on its way; all viewers of one kind have the same.
@@ -75,15 +75,13 @@ class Exchange(Protocol):
     All of it raises what `PEER_LEFT` has, once the client is gone.
     """
 
-    async def respond(
-        self, status: int, body: bytes, headers: Mapping[str, str]
-    ) -> None:
+    async def respond(self, status: int, body: bytes, headers: Headers) -> None:
         """Send a whole answer.
 
         Without a body, to a HEAD, it stands for one without an end.
         """
 
-    async def start(self, headers: Mapping[str, str]) -> Viewer:
+    async def start(self, headers: Headers) -> Viewer:
         """Begin an answer that has no end."""
 
     async def accept(self, request: Request) -> Viewer:

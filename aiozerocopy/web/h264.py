@@ -88,7 +88,7 @@ def ffmpeg_command(ffmpeg: str, picture: PictureFormat) -> list[str]:
     rate = bitrate(picture.width, picture.height)
     return [
         *(ffmpeg, "-hide_banner", "-nostats", "-loglevel", "error"),
-        *("-f", "rawvideo", "-pix_fmt", picture.form.ffmpeg),
+        *("-f", "rawvideo", "-pix_fmt", picture.form.name),
         *("-video_size", f"{picture.width}x{picture.height}", "-framerate", str(FPS)),
         *("-probesize", "32", "-analyzeduration", "0", "-i", "pipe:0"),
         *("-vf", _FILTERS.format(yuv=_YUV if picture.form.is_yuv else "")),
@@ -215,15 +215,18 @@ class _Run:
         picture, prefix, payload = self.picture, tag[:_AVC_PREFIX], tag[_AVC_PREFIX:]
         assert picture is not None
         if prefix[1] == 0:
-            packet = _packet(payload, H264_CONFIGURATION, picture, 0, 0, key=True)
-            self._configuration = [packet]
+            kind = H264_CONFIGURATION
+            message = websocket_message(payload, kind, picture, 0, 0, key=True)
+            self._configuration = [Packet(message, kind, key=True)]
             return self._configuration
         if prefix[1] == 1:
             self._encoded.append((prefix[0] >> 4 == 1, payload))
         ready = []
         while self._encoded and self._sent:
             key, payload = self._encoded.popleft()
-            packet = _packet(payload, H264, picture, *self._sent.popleft(), key=key)
+            frame = self._sent.popleft()
+            message = websocket_message(payload, H264, picture, *frame, key=key)
+            packet = Packet(message, H264, key)
             if self._latest.accepts(packet):
                 self._latest.append(packet)
             if key:
@@ -234,19 +237,6 @@ class _Run:
     def packets_so_far(self) -> list[Packet]:
         """What a newcomer needs to decode what follows."""
         return [*self._configuration, *self._latest, *self._reason]
-
-
-def _packet(
-    payload: memoryview,
-    kind: int,
-    picture: PictureFormat,
-    sequence: int,
-    timestamp_ns: int,
-    *,
-    key: bool,
-) -> Packet:
-    buffers = websocket_message(payload, kind, picture, sequence, timestamp_ns, key=key)
-    return Packet(buffers, kind, key)
 
 
 class H264Encoder:

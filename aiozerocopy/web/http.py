@@ -35,12 +35,13 @@ from aiozerocopy.web.request import (
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from anyio.abc import ByteStream
     from typing_extensions import Buffer
 
     from aiozerocopy.streams import Stream
+    from aiozerocopy.web.request import Headers
 
 MAX_HEADER = 16 << 10  # bytes of a request's line and headers
 MAX_LINES = 100  # of these; each takes its time
@@ -165,9 +166,7 @@ class HttpConnection:
 
     # -- answers ------------------------------------------------------------------
 
-    async def respond(
-        self, status: int, body: bytes, headers: Mapping[str, str]
-    ) -> None:
+    async def respond(self, status: int, body: bytes, headers: Headers) -> None:
         """Send a whole answer, without its body where the method is HEAD.
 
         An empty body then stands for one without an end, which has no length.
@@ -184,14 +183,14 @@ class HttpConnection:
         await self.respond(refusal.status, refusal.body, refusal.headers)
         await self._say_goodbye()
 
-    async def begin(self, status: int, headers: Mapping[str, str], length: int) -> None:
+    async def begin(self, status: int, headers: Headers, length: int) -> None:
         """Begin an answer of ``length`` bytes, which the caller sends itself.
 
         For HEAD the caller sends none.
         """
         await self._send(status, {**headers, "Content-Length": str(length)})
 
-    async def begin_endless(self, headers: Mapping[str, str]) -> bool:
+    async def begin_endless(self, headers: Headers) -> bool:
         """Begin an answer that has no end, of which the caller sends the rest itself.
 
         True if that must go in chunks.
@@ -203,7 +202,7 @@ class HttpConnection:
         await self._send(200, headers)
         return is_chunked
 
-    async def switch(self, headers: Mapping[str, str]) -> bytes:
+    async def switch(self, headers: Headers) -> bytes:
         """Change to another protocol, which has the stream from here on.
 
         What came after the request is returned.
@@ -212,9 +211,7 @@ class HttpConnection:
         await self._send(101, {**headers, "Connection": "Upgrade"})
         return bytes(self._unread)
 
-    async def _send(
-        self, status: int, headers: Mapping[str, str], body: bytes = b""
-    ) -> None:
+    async def _send(self, status: int, headers: Headers, body: bytes = b"") -> None:
         self._is_answered = True
         self._on_answer(status)
         fields = {**COMMON_HEADERS}

@@ -6,7 +6,7 @@ H.264 encoder keeps a bounded number of frames for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -75,7 +75,7 @@ class Modes:
         }
         if not self.modes:
             raise ValueError(f"none of {list(modes)} can be offered here")
-        self._past = dict.fromkeys(self.modes, Counts())
+        self._past = {mode: Counter[str]() for mode in self.modes}
         self._encoders: dict[tuple[Encode, Wrap], Encode] = {}
 
     def close(self) -> None:
@@ -147,37 +147,22 @@ class Modes:
         finally:
             feed.close()
             self._feeds.pop(feed, None)
-            self._past[mode] += feed.counts
+            self._past[mode] = self._past[mode] + feed.counts
 
     # -- statistics ---------------------------------------------------------------
 
-    def counts(self) -> dict[str, tuple[int, Counts]]:
-        """By mode: how many watch now, and what they and those before them got."""
+    def counts(self) -> dict[str, Counter[str]]:
+        """By mode: the viewers that watch now, and what they and those before them got.
+
+        What they got is in frames ``sent`` and ``dropped``, and in ``bytes_sent``.
+        """
         counts = dict(self._past)
-        watching = dict.fromkeys(self.modes, 0)
         for feed, mode in self._feeds.items():
-            counts[mode] += feed.counts
-            watching[mode] += 1
-        return {mode: (watching[mode], counts[mode]) for mode in self.modes}
+            counts[mode] = counts[mode] + feed.counts + Counter(viewers=1)
+        return counts
 
 
 # ---- feeds: they send frames to one viewer, from the hub or the H.264 encoder -------
-
-
-@dataclass(frozen=True)
-class Counts:
-    """What viewers got."""
-
-    sent: int = 0
-    dropped: int = 0
-    bytes_sent: int = 0
-
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            self.sent + other.sent,
-            self.dropped + other.dropped,
-            self.bytes_sent + other.bytes_sent,
-        )
 
 
 class HubFeed:
@@ -198,9 +183,11 @@ class HubFeed:
         self._client.detach()
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> Counter[str]:
         stats = self._client.stats
-        return Counts(stats.sent, stats.dropped, stats.bytes_sent)
+        return Counter(
+            sent=stats.sent, dropped=stats.dropped, bytes_sent=stats.bytes_sent
+        )
 
 
 class PacketFeed:
@@ -210,7 +197,7 @@ class PacketFeed:
         self._encoder = encoder
         self._viewer = viewer
         self._patience = patience
-        self._counts = Counts()
+        self._counts = Counter[str]()
         self._queue = encoder.subscribe()
 
     async def run(self) -> None:
@@ -218,14 +205,14 @@ class PacketFeed:
             buffers = self._viewer.wrap(packet.buffers)
             with anyio.fail_after(self._patience):
                 await self._viewer.stream.send(*buffers)
-            self._counts += Counts(packet.is_picture, 0, packet.nbytes)
+            self._counts.update(sent=int(packet.is_picture), bytes_sent=packet.nbytes)
 
     def close(self) -> None:
         self._encoder.unsubscribe(self._queue)
 
     @property
-    def counts(self) -> Counts:
-        return self._counts + Counts(dropped=self._queue.dropped)
+    def counts(self) -> Counter[str]:
+        return self._counts + Counter(dropped=self._queue.dropped)
 
 
 def wrapped(encode: Encode, wrap: Wrap) -> Encode:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import contextlib
     import os
     import ssl
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from anyio.abc import ByteStream
     from typing_extensions import Buffer
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aiozerocopy.broadcast import Broadcast
     from aiozerocopy.web.exchange import Viewer
     from aiozerocopy.web.http import HttpStream
-    from aiozerocopy.web.request import Request
+    from aiozerocopy.web.request import Headers, Request
 
 UNSENT = 256 << 10  # bytes the kernel takes ahead for a viewer: more would be latency
 _LAST_CHUNK = b"0\r\n\r\n"
@@ -83,10 +83,10 @@ def serve(
     return WebServer(
         Site(hub, ways, Guard(host, token, hosts, origins), title),
         (host, port),
+        token,
+        connections,
         None if file is None else Download(file, patience),
-        token=token,
-        connections=connections,
-        ssl_context=ssl_context,
+        ssl_context,
     )
 
 
@@ -103,10 +103,9 @@ class WebServer(Service):
         self,
         site: Site,
         address: tuple[str | None, int],
-        download: Download | None,
-        *,
         token: str | None,
         connections: int,
+        download: Download | None,
         ssl_context: ssl.SSLContext | None,
     ) -> None:
         self._site = site
@@ -235,7 +234,7 @@ def _set_options(stream: HttpStream) -> None:
 class _Exchange(HttpConnection):
     """The requests of a connection of ours: what is sent goes out without a copy."""
 
-    async def start(self, headers: Mapping[str, str]) -> Viewer:
+    async def start(self, headers: Headers) -> Viewer:
         is_chunked = await self.begin_endless(headers)
         return _Answer(self.stream, is_chunked=is_chunked)
 

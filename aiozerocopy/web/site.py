@@ -27,14 +27,16 @@ VIEWERS = 256
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-# Metrics of what viewers got, by the field of `Counts`.
-_GOT = {
-    "sent": ("web_frames_sent_total", "Frames that viewers were sent."),
+# Metrics of each way to watch, by what `Modes.counts` calls them.
+_BY_MODE = {
+    "viewers": ("web_viewers", "gauge", "Who watches."),
+    "sent": ("web_frames_sent_total", "counter", "Frames that viewers were sent."),
     "dropped": (
         "web_frames_dropped_total",
+        "counter",
         "Frames that were skipped for slow viewers.",
     ),
-    "bytes_sent": ("web_sent_bytes_total", "Bytes of those frames."),
+    "bytes_sent": ("web_sent_bytes_total", "counter", "Bytes of those frames."),
 }
 
 
@@ -137,14 +139,9 @@ class Site:
         published: list[tuple[dict[str, str], int]] = [({}, self._hub.sequence)]
         yield metric("frames_published_total", "counter", text, published)
         counts = self.modes.counts()
-        watching = [({"mode": mode}, viewers) for mode, (viewers, _) in counts.items()]
-        yield metric("web_viewers", "gauge", "Who watches.", watching)
-        for field, (name, text) in _GOT.items():
-            got = [
-                ({"mode": mode}, getattr(all_, field))
-                for mode, (_, all_) in counts.items()
-            ]
-            yield metric(name, "counter", text, got)
+        for what, (name, kind, text) in _BY_MODE.items():
+            values = [({"mode": mode}, got[what]) for mode, got in counts.items()]
+            yield metric(name, kind, text, values)
         if self.connections is not None:
             text = "Connections that are open."
             yield metric("web_connections", "gauge", text, [({}, self.connections())])
