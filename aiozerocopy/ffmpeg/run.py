@@ -157,12 +157,11 @@ class Run:
         self._progress = progress
         self._watchdog: Watchdog | None = None
         self._is_closing = False  # its inputs were closed, and its end is awaited
-        self._generation = fork_and_exit.generation
 
     @property
     def is_inherited(self) -> bool:
         """In a forked child: it is the parent's."""
-        return self._generation != fork_and_exit.generation
+        return self.process._generation != fork_and_exit.generation
 
     def watch(self, timeout: float) -> None:
         """End it if it does nothing for so long while something waits for it."""

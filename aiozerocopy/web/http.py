@@ -10,6 +10,7 @@ each piece of one.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import ssl
 from http import HTTPStatus
@@ -23,6 +24,7 @@ from anyio.streams.tls import TLSStream
 
 from aiozerocopy._core.errors import StreamBroken
 from aiozerocopy._net.foreign_streams import WholeSender
+from aiozerocopy.web.exchange import PEER_LEFT
 from aiozerocopy.web.request import (
     COMMON_HEADERS,
     SEND_SECONDS,
@@ -57,8 +59,6 @@ _HEAD = re.compile(rb"[\r\n]*([^\r\n].*?\n\r?\n)", re.DOTALL)
 # Belongs into no header.  (h11 would say so itself, but takes 0.8 s to find one behind
 # 16 KiB of blanks.)
 _CONTROL = re.compile(rb"[^\t\r\n -~\x80-\xff]|\r[^\n]")
-
-_CONNECTION_LOST = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
 def parse_request(event: h11.Request) -> Request:
@@ -233,11 +233,9 @@ class HttpConnection:
         """
         with anyio.move_on_after(GOODBYE_SECONDS):
             await self.stream.send_eof()
-            try:
+            with contextlib.suppress(*PEER_LEFT):
                 for _ in range(GOODBYE_BYTES // READ_SIZE):
                     await self.stream.receive(READ_SIZE)
-            except (anyio.EndOfStream, *_CONNECTION_LOST):
-                pass
 
 
 def _check_head(head: bytes | bytearray) -> None:

@@ -60,15 +60,15 @@ class Modes:
         self._feeds: WeakKeyDictionary[HubFeed | PacketFeed, str] = WeakKeyDictionary()
         self._closing = anyio.Event()
         ffmpeg = ffmpeg_if_any() if "h264" in modes else None
-        self._h264 = H264Encoder(hub, ffmpeg) if ffmpeg else None
         compress = jpeg.find_compressor() if "mjpeg" in modes else None
-        self._jpeg = jpeg.JpegEncoder(compress, quality) if compress else None
-        handlers: dict[str, Route | None] = {
-            "h264": self._show_h264 if self._h264 else None,
-            "mjpeg": self._show_mjpeg if self._jpeg else None,
-            "raw": self._show_raw if "raw" in modes else None,
-        }
-        offered = {mode: show for mode, show in handlers.items() if show}
+        offered: dict[str, Route] = {}
+        if ffmpeg:
+            offered["h264"] = partial(self._show_h264, H264Encoder(hub, ffmpeg))
+        if compress:
+            encoder = jpeg.JpegEncoder(compress, quality)
+            offered["mjpeg"] = partial(self._show_mjpeg, encoder)
+        if "raw" in modes:
+            offered["raw"] = self._show_raw
         self.modes: tuple[str, ...] = tuple(offered)
         self.routes: dict[str, Route] = {
             PATHS[mode]: partial(self._admit, show) for mode, show in offered.items()
@@ -111,23 +111,25 @@ class Modes:
         await self._show(viewer, feed, "raw")
         await viewer.close(GOING_AWAY, "the end")
 
-    async def _show_h264(self, exchange: Exchange, request: Request) -> None:
-        assert self._h264 is not None
+    async def _show_h264(
+        self, encoder: H264Encoder, exchange: Exchange, request: Request
+    ) -> None:
         viewer = await exchange.accept(request)
-        feed = PacketFeed(self._h264, viewer, self._patience)
+        feed = PacketFeed(encoder, viewer, self._patience)
         ended = await self._show(viewer, feed, "h264")
         if ended == _FEED_ENDED and not self._hub._closed:
             await viewer.close(CANNOT, "H.264 cannot be encoded here")
         await viewer.close(GOING_AWAY, "the end")
 
-    async def _show_mjpeg(self, exchange: Exchange, request: Request) -> None:
-        assert self._jpeg is not None
+    async def _show_mjpeg(
+        self, encoder: jpeg.JpegEncoder, exchange: Exchange, request: Request
+    ) -> None:
         headers = {"Content-Type": jpeg.CONTENT_TYPE}
         if request.method == "HEAD":
             await exchange.respond(200, b"", headers)
             return
         viewer = await exchange.start(headers)
-        encode = self._for(viewer, self._jpeg.encode)
+        encode = self._for(viewer, encoder.encode)
         feed = HubFeed(self._hub, viewer, encode, self._patience)
         if await self._show(viewer, feed, "mjpeg") != _VIEWER_LEFT:
             await viewer.close(GOING_AWAY, "the end")
