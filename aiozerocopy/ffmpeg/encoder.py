@@ -25,12 +25,7 @@ from aiozerocopy._net.block import Block
 from aiozerocopy.broadcast.clients import ClientTooSlow
 from aiozerocopy.broadcast.frame_queue import FrameQueue
 from aiozerocopy.ffmpeg.arguments import checked_rate, words
-from aiozerocopy.ffmpeg.cutters import (
-    MKVClusters,
-    MP4Fragments,
-    TSPackets,
-    unmarked,
-)
+from aiozerocopy.ffmpeg.cutters import MKVClusters, MP4Fragments, TSPackets, unmarked
 from aiozerocopy.ffmpeg.destination import FRAGMENTS
 from aiozerocopy.ffmpeg.run import FFmpegError
 from aiozerocopy.ffmpeg.writer import TIMEOUT, Writer
@@ -99,8 +94,7 @@ class Encoder(Writer, ByteReceiveStream):
     With ``low_delay`` so does MP4, and the encoder is told to hold no frames back.
 
     For many clients see `clients`, and for bytes that only go on elsewhere `output`.
-    The end of the block ends FFmpeg: chunks that were
-    not taken are lost.
+    The end of the block ends FFmpeg: chunks that were not taken are lost.
     """
 
     _gives_output = True
@@ -188,8 +182,7 @@ class Encoder(Writer, ByteReceiveStream):
         They need not come into this program then.  It is not to be closed, and its end
         does not say whether all was well: `wait` does.
 
-        Raises:
-            StreamClosed: the video was closed.
+        Raises: StreamClosed, as `receive`.
         """
         output = self._open_running().process.stdout
         assert output is not None
@@ -233,9 +226,7 @@ class Encoder(Writer, ByteReceiveStream):
         It waits as `put` does, until the last frame is on its way to FFmpeg, and not
         until FFmpeg has written all.
 
-        Raises:
-            FFmpegError: FFmpeg failed, and why.
-            StreamClosed: the video was closed.
+        Raises: FFmpegError, StreamClosed, as `receive`.
         """
         running = self._open_running()
         self.is_finished = True

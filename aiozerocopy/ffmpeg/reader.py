@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from aiozerocopy.ffmpeg.layouts import Layout
     from aiozerocopy.streams import ReceiveStream
 
+    Memory = Frame | npt.NDArray[Any]  # of one frame
     Seconds = float | Fraction | str
     Picture = TypeVar("Picture", default=Frame, covariant=True)
 else:
@@ -160,7 +161,7 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         self._copies = copy
         self._ffmpeg = ffmpeg
         self.layout: Layout | None = None
-        self._converter: ReceivingConverter[Frame | npt.NDArray[Any]] | None = None
+        self._converter: ReceivingConverter[Memory] | None = None
         self._ended = self._closed = self._has_warned = False
 
     # -- the beginning ------------------------------------------------------------
@@ -275,17 +276,13 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         self.frames_received += 1
         return cast("Picture", frame)
 
-    async def _next(
-        self, stream: ReceiveStream, layout: Layout
-    ) -> Frame | npt.NDArray[Any]:
+    async def _next(self, stream: ReceiveStream, layout: Layout) -> Memory:
         if self._converter is None:  # (as deep as the other: for the line of a warning)
             return await self._as_it_is(stream, layout)
         room, spare = partial(self._room, layout), partial(self._spare, layout)
         return await self._converter.receive(room, spare)
 
-    async def _as_it_is(
-        self, stream: ReceiveStream, layout: Layout
-    ) -> Frame | npt.NDArray[Any]:
+    async def _as_it_is(self, stream: ReceiveStream, layout: Layout) -> Memory:
         frame = await self._room(layout)
         try:
             await stream.receive_exactly(frame)
@@ -294,7 +291,7 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
             raise
         return frame
 
-    def _spare(self, layout: Layout) -> Frame | npt.NDArray[Any] | None:
+    def _spare(self, layout: Layout) -> Memory | None:
         """Memory for one more frame, if that takes nobody's place."""
         if self.pool is None:
             return self._array(layout)
@@ -311,7 +308,7 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
 
         return numpy.empty(layout.shape, layout.dtype)
 
-    async def _room(self, layout: Layout) -> Frame | npt.NDArray[Any]:
+    async def _room(self, layout: Layout) -> Memory:
         """Memory for a frame."""
         if self.pool is None:
             return self._array(layout)

@@ -269,11 +269,7 @@ class SecureStream(WholeSender):
             raise StreamBroken(f"TLS: {error}") from error
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
-        """As `Stream.receive`.
-
-        Raises:
-            EndOfStream, StreamBroken, StreamClosed: as there.
-        """
+        """As `Stream.receive`."""
         try:
             return await self._tls.receive(max_bytes)
         except ssl.SSLError as error:
