@@ -229,15 +229,18 @@ class Run:
             raise errors[0]
 
     async def finish(self) -> None:
-        """Wait until it has written all.
+        """Wait until it has written all, and end it in any case.
 
         Raises:
             FFmpegError: it could not.
         """
-        await self.close_inputs()
-        await self.process.wait()
-        if self.has_failed:
-            raise self.failure()
+        try:
+            await self.close_inputs()
+            await self.process.wait()
+            if self.has_failed:
+                raise self.failure()
+        finally:
+            await self.end()
 
     def abort(self) -> None:
         """Kill it at once."""

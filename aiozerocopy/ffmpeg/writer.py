@@ -183,10 +183,9 @@ class Writer(Video):
             ours = await codecs.encoder_for(container, self._codec, self._binary)
             codec = ours
         choice = self._choose(ours)
-        is_told = choice.pix_fmt is not None or "-pix_fmt" in options
-        may_be_rgb = is_told or codec is None
-        if not may_be_rgb and codec is not None:
-            may_be_rgb = await codecs.takes_rgb(codec, self._binary)
+        ends_as_yuv = False
+        if codec is not None and choice.pix_fmt is None and "-pix_fmt" not in options:
+            ends_as_yuv = not await codecs.takes_rgb(codec, self._binary)
         made = plan(
             self.pix_fmt,
             self.size,
@@ -194,7 +193,7 @@ class Writer(Video):
             options,
             self._colour,
             ours=self._convert == "auto",
-            ends_as_yuv=not may_be_rgb,
+            ends_as_yuv=ends_as_yuv,
         )
         if made.is_padded:
             width, height = (side + side % 2 for side in self.size)
@@ -340,10 +339,7 @@ class Writer(Video):
             return
         self._closed = True
         try:
-            try:
-                await running.finish()
-            finally:
-                await running.end()
+            await running.finish()
         except BaseException as error:
             if self._destination is not None:
                 with anyio.CancelScope(shield=True):
