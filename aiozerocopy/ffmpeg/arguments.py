@@ -1,4 +1,8 @@
-"""A caller's arguments about a video, checked and turned into FFmpeg's arguments."""
+"""A caller's arguments about a video, checked and turned into FFmpeg's arguments.
+
+Each function raises ValueError or TypeError for what makes no sense, and says what
+would.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,7 @@ _STANDARD_OUTPUT = ("-", "pipe:", "pipe:1")
 
 
 def checked_size(size: tuple[int, int]) -> tuple[int, int]:
-    """Width and height.
-
-    Raises:
-        ValueError: not two whole numbers, or a picture without pixels.
-    """
+    """Width and height."""
     try:
         width, height = map(operator.index, size)
     except (TypeError, ValueError):
@@ -33,11 +33,7 @@ def checked_size(size: tuple[int, int]) -> tuple[int, int]:
 
 
 def checked_rate(fps: float | Fraction | str) -> Fraction:
-    """Frames a second.
-
-    Raises:
-        ValueError: no number, or not a positive one.
-    """
+    """Frames a second."""
     try:
         rate = Fraction(fps).limit_denominator(1_000_000)
     except (TypeError, ValueError, OverflowError, ZeroDivisionError):
@@ -56,11 +52,7 @@ _UNITS = {"s": 1, "ms": 1000, "us": 1_000_000}
 def part_arguments(
     start: float | Fraction | str | None, duration: float | Fraction | str | None
 ) -> list[str]:
-    """Which part of an input: what stands before its "-i".
-
-    Raises:
-        ValueError: they are no times, or the part has no length.
-    """
+    """Which part of an input: what stands before its "-i"."""
     arguments: list[str] = []
     if start is not None:
         arguments += ["-ss", f"{_checked_microseconds(start, 'start')}us"]
@@ -73,11 +65,7 @@ def part_arguments(
 
 
 def _checked_microseconds(time: float | Fraction | str, name: str) -> int:
-    """A time as FFmpeg counts it.
-
-    Raises:
-        ValueError: no time, or a negative one.
-    """
+    """A time as FFmpeg counts it."""
     try:
         microseconds = round(_seconds(time) * 1_000_000)
     except (TypeError, ValueError, OverflowError, ZeroDivisionError):
@@ -99,11 +87,7 @@ def _seconds(time: float | Fraction | str) -> Fraction:
 
 
 def checked_format(pix_fmt: str) -> str:
-    """The name of a pixel format, which FFmpeg may or may not know.
-
-    Raises:
-        TypeError: not a str.
-    """
+    """The name of a pixel format, which FFmpeg may or may not know."""
     if not isinstance(pix_fmt, str):
         raise TypeError(f"pix_fmt is a name such as 'rgb24', not {pix_fmt!r}")
     return pix_fmt
@@ -115,8 +99,7 @@ def words(
 ) -> list[str]:
     """Arguments for FFmpeg: a list, or names and values.
 
-    Raises:
-        TypeError: neither.  (A str would be taken for a list of letters.)
+    A str is refused: it would be taken for a list of letters.
     """
     if isinstance(arguments, Mapping):
         return [
@@ -144,10 +127,6 @@ def output_arguments(
     """A path, a URL or a list of arguments, as a list.
 
     ``takes_stdout`` tells that somebody reads FFmpeg's standard output.
-
-    Raises:
-        ValueError: there is nothing in it, or it is FFmpeg's standard output.
-        TypeError: it is none of these.
     """
     if isinstance(output, (str, os.PathLike)):
         arguments = [location(output)]
@@ -164,11 +143,9 @@ def output_arguments(
 
 
 def input_arguments(source: str | os.PathLike[str] | Sequence[str]) -> list[str]:
-    """A path, a URL or a list of arguments that ends with an input, as a list.
+    """A path, a URL or a list of arguments, as a list that ends with an input.
 
-    Raises:
-        ValueError: the list does not; FFmpeg would write to what was to be read.
-        TypeError: it is none of these.
+    (Without a "-i" FFmpeg would write to what was to be read.)
     """
     if isinstance(source, (str, os.PathLike)):
         return ["-i", location(source)]

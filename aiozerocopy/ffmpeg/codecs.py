@@ -125,13 +125,10 @@ KNOWN: dict[str, Codec] = {
     "libvpx-vp9": Codec(
         quality=_qualities("-crf {} -b:v 0", 22, 31, 42),
         preset={
-            word: (
-                "-deadline",
-                "realtime" if step > 5 else "good",
-                "-cpu-used",
-                str(step),
+            word: ("-deadline", deadline, "-cpu-used", str(step))
+            for word, deadline, step in zip(
+                PRESETS, 3 * ["realtime"] + 6 * ["good"], range(8, -1, -1), strict=True
             )
-            for word, step in zip(PRESETS, range(8, -1, -1), strict=True)
         },
         lossless_rgb=("libvpx-vp9", "gbrp"),
         lossless=("-lossless", "1"),
@@ -239,11 +236,15 @@ def _looked_up(
     return table[word]
 
 
-def named_in(options: Sequence[str]) -> str | None:
-    """The encoder that a user's own arguments name."""
-    names = ("-c:v", "-vcodec", "-codec:v", "-c:v:0", "-c")
+def last_value(options: Sequence[str], *names: str) -> str | None:
+    """The value of an option that has these names; of two, the last wins."""
     found = [value for name, value in itertools.pairwise(options) if name in names]
     return found[-1] if found else None
+
+
+def named_in(options: Sequence[str]) -> str | None:
+    """The encoder that a user's own arguments name."""
+    return last_value(options, "-c:v", "-vcodec", "-codec:v", "-c:v:0", "-c")
 
 
 def has_presets(codec: str | None, container: str) -> bool:
@@ -270,32 +271,26 @@ async def encoder_for(container: str, codec: str | None, ffmpeg: str) -> str | N
         ValueError: this FFmpeg has no such encoder.
         FFmpegError: it cannot even list them.
     """
-    if codec == "auto":
-        return await _quickest(container, ffmpeg)
-    if codec is None:
-        wanted = CONTAINERS.get(container, ())
-        if not wanted:
-            return None
-        available = await encoders_of(ffmpeg)
-        return next((name for name in wanted if name in available), None)
     if codec == "copy":
         raise ValueError("codec='copy' is for films: raw frames must be encoded")
-    available = await encoders_of(ffmpeg)
-    name = ALIASES.get(codec, codec)
-    if name not in available:
-        name = codec
-    if name not in available:
-        close = difflib.get_close_matches(codec, available, n=3)
-        hint = f": did you mean {' or '.join(close)}?" if close else ""
-        raise ValueError(f"{ffmpeg} has no encoder {codec!r}{hint}")
-    return name
-
-
-async def _quickest(container: str, ffmpeg: str) -> str | None:
-    if CONTAINERS.get(container, H264) is H264:
-        for name in await hardware_of(ffmpeg):
+    if codec == "auto":
+        if CONTAINERS.get(container, H264) is H264:
+            for name in await hardware_of(ffmpeg):
+                return name
+        codec = None
+    if codec is None:
+        wanted = CONTAINERS.get(container, ())
+    else:
+        wanted = (ALIASES.get(codec, codec), codec)
+    available = await encoders_of(ffmpeg) if wanted else frozenset()
+    for name in wanted:
+        if name in available:
             return name
-    return await encoder_for(container, None, ffmpeg)
+    if codec is None:
+        return None
+    close = difflib.get_close_matches(codec, available, n=3)
+    hint = f": did you mean {' or '.join(close)}?" if close else ""
+    raise ValueError(f"{ffmpeg} has no encoder {codec!r}{hint}")
 
 
 def _key(ffmpeg: str) -> tuple[str, int]:

@@ -15,12 +15,11 @@ A film that is read
 
 from __future__ import annotations
 
-import itertools
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from aiozerocopy.ffmpeg.codecs import RGB, named_in
+from aiozerocopy.ffmpeg.codecs import RGB, last_value, named_in
 from aiozerocopy.frames import PIXELS, PLANES, Colour, Conversion
 
 if TYPE_CHECKING:
@@ -67,8 +66,8 @@ def plan(
     by us, unless ``ours`` is false or the user has filters, which may want all of them.
     ``ends_as_yuv`` tells of an encoder whose format FFmpeg chooses.
     """
-    target = _last(options, "-pix_fmt") or choice.pix_fmt
-    is_raw = target is None and _last(options, "-f") in _RAW
+    target = last_value(options, "-pix_fmt") or choice.pix_fmt
+    is_raw = target is None and last_value(options, "-f") in _RAW
     if is_raw or named_in(options) == "copy":  # frames stay as they are
         return Plan(pix_fmt, [], [], list(options))
     filtered = any(word in _FILTERING for word in options)
@@ -135,15 +134,6 @@ def _needs_even(pix_fmt: str | None, size: tuple[int, int]) -> bool:
 
 def _is_yuv(pix_fmt: str) -> bool:
     return not pix_fmt.startswith((*RGB, *_GREY))
-
-
-def _last(options: Sequence[str], name: str) -> str | None:
-    """The value of an option; of two, the last wins."""
-    found = None
-    for option, value in itertools.pairwise(options):
-        if option == name:
-            found = value
-    return found
 
 
 # ---- what FFmpeg is told --------------------------------------------------------

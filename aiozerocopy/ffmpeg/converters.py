@@ -47,6 +47,10 @@ class SendingConverter:
         self._order = anyio.Lock()
         self._thread = anyio.CapacityLimiter(1)
 
+    async def send(self, *pieces: Buffer) -> None:
+        """Convert a frame and send it.  Raises: as `SendStream.send`."""
+        await (await self.put(*pieces))
+
     async def put(self, *pieces: Buffer) -> Ticket:
         """Convert a frame and queue it; when this returns, its memory is yours.
 
@@ -57,13 +61,25 @@ class SendingConverter:
                 rgb = (
                     pieces[0] if len(pieces) == 1 else b"".join(map(memory_of, pieces))
                 )
-                job = _Job(self._conversion, rgb, slot)
-                try:
-                    await to_thread.run_sync(job.run, limiter=self._thread)
-                except BaseException:
-                    job.give_up()
-                    raise
+                await self._convert(rgb, slot)
                 return await self._stream.put(slot)
+
+    async def _convert(self, rgb: Buffer, slot: Frame) -> None:
+        """In a thread, for which a cancel of asyncio does not wait, but this does."""
+        lock = threading.Lock()
+
+        def convert() -> None:
+            if lock.acquire(blocking=False):
+                try:
+                    self._conversion.to_yuv(rgb, slot)
+                finally:
+                    lock.release()
+
+        try:
+            await to_thread.run_sync(convert, limiter=self._thread)
+        except BaseException:
+            lock.acquire()  # the thread is done with the memory, or will not begin
+            raise
 
     async def _slot(self) -> Frame:
         try:
@@ -74,28 +90,6 @@ class SendingConverter:
     def close(self) -> None:
         """Let go of the slots, as they become free."""
         self._pool.close()
-
-
-class _Job:
-    """One conversion.  A cancel of asyncio waits for no thread, but `give_up` does."""
-
-    def __init__(self, conversion: Conversion, rgb: Buffer, slot: Frame) -> None:
-        self._conversion = conversion
-        self._rgb = rgb
-        self._slot = slot
-        self._lock = threading.Lock()
-        self._is_given_up = False
-
-    def run(self) -> None:
-        with self._lock:
-            if not self._is_given_up:
-                self._conversion.to_yuv(self._rgb, self._slot)
-
-    def give_up(self) -> None:
-        """When this returns, the memory is the caller's."""
-        self._is_given_up = True
-        with self._lock:
-            return
 
 
 _MARK = b"FRAME\n"  # before each picture

@@ -58,15 +58,14 @@ class Destination:
             f"{self.path.stem}.{state}-{token}{self.path.suffix}"
         )
 
-    @property
-    def _is_fragmented(self) -> bool:
-        return self.path.suffix[1:].lower() in _FRAGMENTED
+    def _is_fragmented(self, others: Sequence[str]) -> bool:
+        """By us: with -movflags of the user's own it is in its final form."""
+        is_mp4 = self.path.suffix[1:].lower() in _FRAGMENTED
+        return is_mp4 and "-movflags" not in others
 
     def arguments(self, others: Sequence[str]) -> list[str]:
         """FFmpeg's output, and how it writes it."""
-        if "-movflags" in others:  # the user's own: then that is the final form
-            return [f"file:{self.unfinished}"]
-        fragments = ("-movflags", FRAGMENTS) if self._is_fragmented else ()
+        fragments = ("-movflags", FRAGMENTS) if self._is_fragmented(others) else ()
         return [*fragments, f"file:{self.unfinished}"]
 
     async def keep(self, ffmpeg: str, others: Sequence[str]) -> None:
@@ -75,7 +74,7 @@ class Destination:
         Cancelled, that is in fragments, which play as well.
         """
         try:
-            if self._is_fragmented and "-movflags" not in others:
+            if self._is_fragmented(others):
                 await self._put_index_in_front(ffmpeg)
         finally:
             self._replace(self.unfinished)

@@ -1,22 +1,33 @@
-"""Encoder: frames in, and a film out, as bytes while it is made."""
+"""Encoder: frames in, and a film out, as bytes while it is made.
+
+How the bytes come to many clients
+    They are cut into pieces once, and all clients share them.  Each gets the pieces in
+    order, from a key frame on.  What waits for a client is bounded: one that is slow
+    goes on at a key frame, or is ended.  No client holds up the encoder, or another.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import anyio
-from anyio.abc import ByteReceiveStream
+import anyio.lowlevel
+from anyio.abc import ByteReceiveStream, ObjectReceiveStream
 
+from aiozerocopy._core.change import Change
+from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.receiving import RECEIVE_SIZE
+from aiozerocopy._net.block import Block
+from aiozerocopy.broadcast.clients import ClientTooSlow
+from aiozerocopy.broadcast.frame_queue import FrameQueue
 from aiozerocopy.ffmpeg.arguments import checked_rate, words
+from aiozerocopy.ffmpeg.cutters import MKVClusters, MP4Fragments, TSPackets, unmarked
 from aiozerocopy.ffmpeg.destination import FRAGMENTS
-from aiozerocopy.ffmpeg.mkv_clusters import MKVClusters
-from aiozerocopy.ffmpeg.mp4_fragments import MP4Fragments
 from aiozerocopy.ffmpeg.run import FFmpegError
-from aiozerocopy.ffmpeg.subscriptions import LIMIT, Clients
-from aiozerocopy.ffmpeg.ts_packets import TSPackets
 from aiozerocopy.ffmpeg.writer import TIMEOUT, Writer
 
 if TYPE_CHECKING:
@@ -25,14 +36,16 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from aiozerocopy.ffmpeg.codecs import Quality
-    from aiozerocopy.ffmpeg.cutter import Cutter
+    from aiozerocopy.ffmpeg.cutters import Cutter, Piece
     from aiozerocopy.ffmpeg.layouts import Audio
     from aiozerocopy.ffmpeg.run import Run
     from aiozerocopy.frames import Colour
     from aiozerocopy.streams import ReceiveStream
 
     Path = str | os.PathLike[str]
+    Ending = Exception | type[Exception]
 
+LIMIT = 8 << 20  # bytes that may wait for one client
 GROUP = 2.0  # seconds from one key frame to the next
 
 
@@ -81,8 +94,7 @@ class Encoder(Writer, ByteReceiveStream):
     With ``low_delay`` so does MP4, and the encoder is told to hold no frames back.
 
     For many clients see `clients`, and for bytes that only go on elsewhere `output`.
-    The end of the block ends FFmpeg: chunks that were
-    not taken are lost.
+    The end of the block ends FFmpeg: chunks that were not taken are lost.
     """
 
     _gives_output = True
@@ -139,7 +151,7 @@ class Encoder(Writer, ByteReceiveStream):
             timeout=timeout,
         )
         self._choose = partial(self._choose, low_delay=low_delay)
-        self._finished = False
+        self.is_finished: bool = False  # no more frames will come
 
     def _container(self, _options: Sequence[str]) -> str:
         return self.format if self._cut is None else self._cut.container
@@ -158,11 +170,8 @@ class Encoder(Writer, ByteReceiveStream):
             BusyResourceError: another task is receiving.
         """
         running = self._open_running()
-        assert running.process.stdout is not None
-        try:
-            return await running.process.stdout.receive(max_bytes)
-        except anyio.EndOfStream:
-            pass
+        with contextlib.suppress(anyio.EndOfStream):
+            return await self.output.receive(max_bytes)
         await self._look_at_end(running)
         raise anyio.EndOfStream
 
@@ -173,8 +182,7 @@ class Encoder(Writer, ByteReceiveStream):
         They need not come into this program then.  It is not to be closed, and its end
         does not say whether all was well: `wait` does.
 
-        Raises:
-            StreamClosed: the video was closed.
+        Raises: StreamClosed, as `receive`.
         """
         output = self._open_running().process.stdout
         assert output is not None
@@ -212,23 +220,16 @@ class Encoder(Writer, ByteReceiveStream):
 
     # -- the end ------------------------------------------------------------------
 
-    @property
-    def is_finished(self) -> bool:
-        """No more frames will come."""
-        return self._finished
-
     async def finish(self) -> None:
         """Send what was put, and let the chunks come to their end.
 
         It waits as `put` does, until the last frame is on its way to FFmpeg, and not
         until FFmpeg has written all.
 
-        Raises:
-            FFmpegError: FFmpeg failed, and why.
-            StreamClosed: the video was closed.
+        Raises: FFmpegError, StreamClosed, as `receive`.
         """
         running = self._open_running()
-        self._finished = True
+        self.is_finished = True
         await running.close_inputs()
 
     async def aclose(self) -> None:
@@ -242,3 +243,191 @@ class Encoder(Writer, ByteReceiveStream):
             await running.end()
         finally:
             self._discard()
+
+
+# ---- its clients --------------------------------------------------------------------
+
+
+class Subscription(ObjectReceiveStream[bytes]):
+    """What one client gets; close it when the client has left.
+
+    First comes the header, then pieces, each as it is: together they are a film that
+    begins with a key frame.
+    """
+
+    def __init__(self, clients: Clients, when_slow: Literal["skip", "end"]) -> None:
+        self.skipped: int = 0  # pieces, because the client was slow
+        self._clients = clients
+        self._ends_when_slow = when_slow == "end"
+        self._pieces: FrameQueue[Piece] = FrameQueue()
+        self._waiting = 0  # bytes
+        self._limit = clients._limit
+        self._has_header = False
+        self._ending: Ending | None = None  # what is raised after the last piece
+        self._mark: Callable[[bytes], bytes] = unmarked
+        self._change = Change()
+
+    async def receive(self) -> bytes:
+        """The header, and then the next piece.
+
+        Raises:
+            EndOfStream: there will be none.
+            ClientTooSlow: too much waited, and ``when_slow`` is "end".
+            FFmpegError: FFmpeg failed; what was encoded before has come.
+            StreamClosed: this was closed.
+        """
+        await anyio.lowlevel.checkpoint()
+        while not self._pieces:
+            if self._ending is not None:
+                raise self._ending
+            await self._change.next()
+        if not self._has_header:
+            self._has_header = True
+            if header := self._clients._cutter.header:
+                return header
+        piece = self._pieces.pop()
+        self._waiting -= len(piece.data)
+        return self._mark(piece.data)
+
+    async def aclose(self) -> None:
+        """Want no more; a task that waits for a piece gets `StreamClosed`."""
+        self._forget_pieces()
+        self._end(StreamClosed("the subscription was closed"))
+        await anyio.lowlevel.checkpoint()
+
+    def _begin_with(self, pieces: FrameQueue[Piece]) -> None:
+        """Let these wait beyond the limit: the client cannot have taken them yet."""
+        for piece in pieces:
+            self._add(piece)
+        self._limit += self._waiting
+
+    def _push(self, piece: Piece) -> None:
+        self._add(piece)
+        while self._waiting > self._limit and len(self._pieces) > 1:
+            if self._ends_when_slow:
+                self._forget_pieces()
+                self._end(ClientTooSlow(f"more than {self._limit:,} bytes waited"))
+                return
+            for dropped in self._pieces.drop_to(len(self._pieces) - 1):
+                self._waiting -= len(dropped.data)
+                self._skip()
+
+    def _add(self, piece: Piece) -> None:
+        if self._pieces.accepts(piece):
+            self._pieces.append(piece)
+            self._waiting += len(piece.data)
+            self._change.happen()
+        elif self._has_header:
+            self._skip()
+
+    def _skip(self) -> None:
+        self.skipped += 1
+        self._mark = self._clients._cutter.gap()
+
+    def _end(self, ending: Ending) -> None:
+        self._ending = ending
+        self._clients._subscriptions.discard(self)
+        self._change.happen()
+
+    def _forget_pieces(self) -> None:
+        self._pieces.drop_to(0)
+        self._waiting = 0
+
+
+class Clients(Block):
+    """Those who want what an encoder makes: what `Encoder.clients` returns.
+
+    Its ``async with`` block takes the encoder's chunks, so nobody else may.  At the end
+    of the block, if the encoder is finished, all that it still makes is given out.
+    Subscriptions keep what waits for them, and then end.
+    """
+
+    def __init__(self, encoder: Encoder, cutter: Cutter, limit: int) -> None:
+        self._encoder = encoder
+        self._cutter = cutter
+        self._limit = limit
+        self._subscriptions: set[Subscription] = set()
+        self._latest: FrameQueue[Piece] = FrameQueue()  # from the last key frame on
+        self._latest_bytes = 0
+        self._scope = anyio.CancelScope()
+        self._ended = anyio.Event()
+        self._ending: Ending = anyio.EndOfStream  # of all subscriptions
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._subscriptions)
+
+    def subscribe(self, when_slow: Literal["skip", "end"] = "skip") -> Subscription:
+        """All pieces from the last key frame on, for one client.
+
+        A client that leaves more than the limit waiting goes on at a later key frame,
+        or with ``when_slow="end"`` gets `ClientTooSlow`: for players that cannot skip.
+
+        Raises:
+            ValueError: another ``when_slow``.
+        """
+        if when_slow not in ("skip", "end"):
+            raise ValueError(f"when_slow is 'skip' or 'end', not {when_slow!r}")
+        subscription = Subscription(self, when_slow)
+        subscription._begin_with(self._latest)
+        if self._ended.is_set():
+            subscription._end(self._ending)
+        else:
+            self._subscriptions.add(subscription)
+        return subscription
+
+    # -- the pieces ---------------------------------------------------------------
+
+    async def _begin(self, undo: contextlib.AsyncExitStack) -> None:
+        tasks = await undo.enter_async_context(anyio.create_task_group())
+        tasks.start_soon(self._run)
+
+    async def _run(self) -> None:
+        try:
+            with self._scope:
+                async for chunk in self._encoder:
+                    self._give(self._cutter.feed(chunk))
+                self._give(self._cutter.rest())
+        except (StreamBroken, StreamClosed) as error:
+            self._give(self._cutter.rest())
+            self._ending = error
+        except ValueError as error:
+            self._ending = error
+            self._encoder.abort()  # or it would wait for ever: nobody takes its chunks
+        finally:
+            self._ended.set()
+            for subscription in tuple(self._subscriptions):
+                subscription._end(self._ending)
+
+    def _give(self, pieces: list[Piece]) -> None:
+        for piece in pieces:
+            self._remember(piece)
+            for subscription in tuple(self._subscriptions):
+                subscription._push(piece)
+
+    def _remember(self, piece: Piece) -> None:
+        """Keep it for newcomers; but not a group without end."""
+        if piece.key:
+            self._forget()
+        if self._latest.accepts(piece):
+            self._latest.append(piece)
+            self._latest_bytes += len(piece.data)
+        if self._latest_bytes > self._limit and len(self._latest) > 1:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._latest = FrameQueue()
+        self._latest_bytes = 0
+
+    async def aclose(self, grace: float = math.inf) -> None:
+        """Give out what a finished encoder still makes, then end all subscriptions."""
+        try:
+            if self._encoder.is_finished:
+                with anyio.move_on_after(grace):
+                    await self._ended.wait()
+        finally:
+            self._scope.cancel()
+        await anyio.lowlevel.checkpoint()
+
+    def __repr__(self) -> str:
+        return f"<Clients: {len(self)} of {self._encoder!r}>"

@@ -102,16 +102,17 @@ def _described(array: Any) -> tuple[str, int, Sequence[int]]:
 
 # ---- pixel formats ---------------------------------------------------------------
 
+# The channels of each format, by the bits of one.
 _CHANNELS = {
-    "uint8": "gray=1 gray8=1 ya8=2 rgb24=3 bgr24=3 rgba=4 bgra=4 argb=4 abgr=4 rgb0=4 "
+    "8": "gray=1 gray8=1 ya8=2 rgb24=3 bgr24=3 rgba=4 bgra=4 argb=4 abgr=4 rgb0=4 "
     "bgr0=4 0rgb=4 0bgr=4",
-    "uint16": "gray9=1 gray10=1 gray12=1 gray14=1 gray16=1 ya16=2 rgb48=3 bgr48=3 "
+    "16": "gray9=1 gray10=1 gray12=1 gray14=1 gray16=1 ya16=2 rgb48=3 bgr48=3 "
     "rgba64=4 bgra64=4",
-    "float32": "grayf32=1 rgbf32=3 rgbaf32=4",
+    "f32": "grayf32=1 rgbf32=3 rgbaf32=4",
 }
 _PACKED = {
-    name: (dtype, int(channels))
-    for dtype, names in _CHANNELS.items()
+    name: (depth, int(channels))
+    for depth, names in _CHANNELS.items()
     for name, channels in (entry.split("=") for entry in names.split())
 }
 
@@ -129,24 +130,22 @@ def layout_of(pix_fmt: str, size: tuple[int, int]) -> Layout | None:
     shape: tuple[int, ...]
     name, order = _without_order(pix_fmt)
     if name in _PACKED:
-        dtype, channels = _PACKED[name]
+        depth, channels = _PACKED[name]
         shape = (height, width) if channels == 1 else (height, width, channels)
-        return Layout(pix_fmt, size, shape, _ordered(dtype, order), packed=True)
-    if match := _GBR.fullmatch(name):
-        dtype = "float32" if match["depth"] == "f32" else _dtype(match["depth"])
+    elif match := _GBR.fullmatch(name):
+        depth = match["depth"]
         shape = (4 if match["alpha"] else 3, height, width)
-        return Layout(pix_fmt, size, shape, _ordered(dtype, order))
-    chroma = _chroma_of(name)
-    if chroma is None:
+    elif chroma := _chroma_of(name):
+        subsampling, depth, alpha = chroma
+        wide, high = _HALVED[subsampling]
+        plane = -(-width >> wide) * -(-height >> high)
+        items = width * height * (2 if alpha else 1) + 2 * plane
+        # As rows if they come out even: 420 has half as many again as the picture.
+        rows, rest = divmod(items, width)
+        shape = (items,) if rest else (rows, width)
+    else:
         return None
-    subsampling, depth, alpha = chroma
-    wide, high = _HALVED[subsampling]
-    plane = -(-width >> wide) * -(-height >> high)
-    items = width * height * (2 if alpha else 1) + 2 * plane
-    # As rows if they come out even: 420 has half as many again as the picture.
-    rows, rest = divmod(items, width)
-    shape = (items,) if rest else (rows, width)
-    return Layout(pix_fmt, size, shape, _ordered(_dtype(depth), order))
+    return Layout(pix_fmt, size, shape, _dtype(depth, order), packed=name in _PACKED)
 
 
 def _chroma_of(name: str) -> tuple[str, str, bool] | None:
@@ -169,14 +168,13 @@ def _without_order(pix_fmt: str) -> tuple[str, str]:
     return pix_fmt, sys.byteorder
 
 
-def _dtype(depth: str) -> str:
-    return "uint8" if depth in ("", "8") else "uint16"
-
-
-def _ordered(dtype: str, order: str) -> str:
-    if order == sys.byteorder or dtype == "uint8":
-        return dtype
-    return (">" if order == "big" else "<") + ("u2" if dtype == "uint16" else "f4")
+def _dtype(depth: str, order: str) -> str:
+    if depth in ("", "8"):
+        return "uint8"
+    ours, theirs = ("float32", "f4") if depth == "f32" else ("uint16", "u2")
+    return (
+        ours if order == sys.byteorder else f"{'>' if order == 'big' else '<'}{theirs}"
+    )
 
 
 # ---- the formats that only FFmpeg knows ------------------------------------------

@@ -24,22 +24,24 @@ from aiozerocopy.ffmpeg.arguments import (
 from aiozerocopy.ffmpeg.binary import QUIETLY, environment, find_ffmpeg
 from aiozerocopy.ffmpeg.colours import Request, conversion_of
 from aiozerocopy.ffmpeg.converters import ReceivingConverter, let_go
-from aiozerocopy.ffmpeg.facts import Facts, facts_in
+from aiozerocopy.ffmpeg.facts import facts_in
 from aiozerocopy.ffmpeg.layouts import frame_layout
-from aiozerocopy.ffmpeg.run import FFmpegError, failure
+from aiozerocopy.ffmpeg.run import FFmpegError, Video, failure
 from aiozerocopy.pool import Frame, FramePool
-from aiozerocopy.process import LAST_WORDS, Process, open_process
+from aiozerocopy.process import LAST_WORDS, open_process
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Sequence
     from fractions import Fraction
 
     import numpy.typing as npt
     from typing_extensions import Self, TypeVar
 
+    from aiozerocopy.ffmpeg.facts import Facts
     from aiozerocopy.ffmpeg.layouts import Layout
     from aiozerocopy.streams import ReceiveStream
 
+    Memory = Frame | npt.NDArray[Any]  # of one frame
     Seconds = float | Fraction | str
     Picture = TypeVar("Picture", default=Frame, covariant=True)
 else:
@@ -51,7 +53,7 @@ _LOG_BYTES = 1 << 20  # a file's metadata is logged before its first frame
 _PATIENCE = 1.0  # seconds that nobody releases a frame in, until that is told
 
 
-class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
+class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
     """An FFmpeg that decodes a video; await it, or use it with ``async with``.
 
     ``source`` is a path, a URL, or a list of FFmpeg's input arguments such as
@@ -71,6 +73,9 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
     that to FFmpeg, which converts all others.  Either way a film is taken for what it
     says it is.  A file that says nothing is BT.709 from 1280x720 on, and else BT.601,
     as players have it; other sources FFmpeg takes for BT.601 then.
+
+    Once it is open, ``size``, ``layout`` and ``pool`` are those of its frames; ``fps``,
+    and ``duration`` (seconds of the source) are None if FFmpeg does not know them.
     """
 
     @overload
@@ -129,6 +134,9 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
             ValueError, TypeError: arguments that mean nothing.
         """
         self.pix_fmt: str = checked_format(pix_fmt)
+        self.size: tuple[int, int] = (0, 0)  # if there are no frames at all
+        self.fps: Fraction | None = None  # if FFmpeg knows
+        self.duration: float | None = None  # of the source, in seconds, if it knows
         self.frames_received: int = 0
         *before, dash_i, name = input_arguments(source)
         self._input = [*before, *part_arguments(start, duration), dash_i, name]
@@ -148,14 +156,12 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
         if copy and pool is not None:
             raise ValueError("copy=True gives arrays of their own: it needs no pool")
         self._slots = slots
-        self._pool = pool
+        self.pool: FramePool | None = pool  # where the frames are; None with copy
         self._own_pool = pool is None
         self._copies = copy
         self._ffmpeg = ffmpeg
-        self._process: Process | None = None
-        self._facts: Facts | None = None
-        self._layout: Layout | None = None
-        self._converter: ReceivingConverter[Frame | npt.NDArray[Any]] | None = None
+        self.layout: Layout | None = None
+        self._converter: ReceivingConverter[Memory] | None = None
         self._ended = self._closed = self._has_warned = False
 
     # -- the beginning ------------------------------------------------------------
@@ -230,24 +236,18 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
 
     async def _prepare(self, facts: Facts, binary: str) -> None:
         """Know how a frame lies in memory, and have memory for some."""
-        size = facts.frames.size
-        self._facts = facts
-        self._layout = layout = await frame_layout(self.pix_fmt, size, binary)
+        self.size, self.fps = facts.frames.size, facts.fps
+        self.duration = facts.duration
+        self.layout = layout = await frame_layout(self.pix_fmt, self.size, binary)
         if self._copies:
             return
-        if self._pool is None:
-            self._pool = FramePool(layout.shape, layout.dtype, slots=self._slots)
-        elif self._pool.frame_bytes != layout.nbytes:
+        if self.pool is None:
+            self.pool = FramePool(layout.shape, layout.dtype, slots=self._slots)
+        elif self.pool.frame_bytes != layout.nbytes:
             raise ValueError(
                 f"{layout} has {layout.nbytes:,} bytes, and a frame of the "
-                f"pool {self._pool.frame_bytes:,}"
+                f"pool {self.pool.frame_bytes:,}"
             )
-
-    def __await__(self) -> Generator[Any, None, Self]:
-        return self._open().__await__()
-
-    async def __aenter__(self) -> Self:
-        return await self._open()
 
     # -- frames -------------------------------------------------------------------
 
@@ -264,10 +264,10 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
         stream = self._stream
         if self._closed:
             raise StreamClosed("the video was closed")
-        if self._ended or self._layout is None:
+        if self._ended or self.layout is None:
             raise anyio.EndOfStream
         try:
-            frame = await self._next(stream, self._layout)
+            frame = await self._next(stream, self.layout)
         except anyio.EndOfStream:
             await self._end()
             raise
@@ -276,17 +276,13 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
         self.frames_received += 1
         return cast("Picture", frame)
 
-    async def _next(
-        self, stream: ReceiveStream, layout: Layout
-    ) -> Frame | npt.NDArray[Any]:
+    async def _next(self, stream: ReceiveStream, layout: Layout) -> Memory:
         if self._converter is None:  # (as deep as the other: for the line of a warning)
             return await self._as_it_is(stream, layout)
         room, spare = partial(self._room, layout), partial(self._spare, layout)
         return await self._converter.receive(room, spare)
 
-    async def _as_it_is(
-        self, stream: ReceiveStream, layout: Layout
-    ) -> Frame | npt.NDArray[Any]:
+    async def _as_it_is(self, stream: ReceiveStream, layout: Layout) -> Memory:
         frame = await self._room(layout)
         try:
             await stream.receive_exactly(frame)
@@ -295,14 +291,14 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
             raise
         return frame
 
-    def _spare(self, layout: Layout) -> Frame | npt.NDArray[Any] | None:
+    def _spare(self, layout: Layout) -> Memory | None:
         """Memory for one more frame, if that takes nobody's place."""
-        if self._pool is None:
+        if self.pool is None:
             return self._array(layout)
         if not self._own_pool:
             return None
         try:
-            return self._pool.acquire_nowait()
+            return self.pool.acquire_nowait()
         except anyio.WouldBlock:
             return None
 
@@ -312,23 +308,23 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
 
         return numpy.empty(layout.shape, layout.dtype)
 
-    async def _room(self, layout: Layout) -> Frame | npt.NDArray[Any]:
+    async def _room(self, layout: Layout) -> Memory:
         """Memory for a frame."""
-        if self._pool is None:
+        if self.pool is None:
             return self._array(layout)
-        if self._has_warned or self._pool.stats.free:
-            return await self._pool.acquire()
+        if self._has_warned or self.pool.stats.free:
+            return await self.pool.acquire()
         with anyio.move_on_after(_PATIENCE):
-            return await self._pool.acquire()
+            return await self.pool.acquire()
         self._has_warned = True
         warnings.warn(
-            f"{self!r} waits for a free slot: none of {self._pool.slots} frames was "
+            f"{self!r} waits for a free slot: none of {self.pool.slots} frames was "
             f"released for {_PATIENCE:g} s. Release each when it is done with (with "
             "frame: ...), have more slots=, or keep them with copy=True",
             RuntimeWarning,
             stacklevel=6,  # the caller's line, if that is an async for
         )
-        return await self._pool.acquire()
+        return await self.pool.acquire()
 
     async def _end(self) -> None:
         """No more bytes come: raise if FFmpeg failed."""
@@ -355,51 +351,14 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
     @property
     def _stream(self) -> ReceiveStream:
         if self._process is None or self._process.stdout is None:
-            raise RuntimeError("this Reader is not open: await it, or use async with")
+            raise self._not_open()
         return self._process.stdout
-
-    # -- what is known ------------------------------------------------------------
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Width and height of the frames; (0, 0) if there are none at all."""
-        return (0, 0) if self._facts is None else self._facts.frames.size
-
-    @property
-    def fps(self) -> Fraction | None:
-        """Frames a second, if FFmpeg knows."""
-        return None if self._facts is None else self._facts.fps
-
-    @property
-    def duration(self) -> float | None:
-        """Seconds from beginning to end of the source, if FFmpeg knows."""
-        return None if self._facts is None else self._facts.duration
-
-    @property
-    def layout(self) -> Layout | None:
-        """How a frame lies in memory."""
-        return self._layout
-
-    @property
-    def pool(self) -> FramePool | None:
-        """Where the frames are; None with ``copy``."""
-        return self._pool
-
-    @property
-    def log(self) -> str:
-        """What FFmpeg has said last."""
-        return "" if self._process is None else self._process.stderr_tail
-
-    @property
-    def returncode(self) -> int | None:
-        """FFmpeg's exit code, or minus the signal that ended it; None while it runs."""
-        return None if self._process is None else self._process.returncode
 
     @property
     def pid(self) -> int:
         """FFmpeg's process id."""
         if self._process is None:
-            raise RuntimeError("this Reader is not open: await it, or use async with")
+            raise self._not_open()
         return self._process.pid
 
     # -- the end ------------------------------------------------------------------
@@ -407,8 +366,8 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
     async def aclose(self) -> None:
         """End FFmpeg, however far it is.  Leased frames stay valid."""
         self._closed = True
-        if self._own_pool and self._pool is not None:
-            self._pool.close()
+        if self._own_pool and self.pool is not None:
+            self.pool.close()
         await self._stop()
         self._give_up()
 
@@ -416,10 +375,3 @@ class Reader(ObjectReceiveStream[Picture], Generic[Picture]):
         if self._process is not None:
             self._process.kill()  # it has nothing to finish
             await self._process.aclose(grace=0)
-
-    def __repr__(self) -> str:
-        state = "not open" if self._process is None else "running"
-        if self.returncode is not None:
-            state = f"ended with code {self.returncode}"
-        width, height = self.size
-        return f"<Reader {width}x{height} {self.pix_fmt}, {state}>"

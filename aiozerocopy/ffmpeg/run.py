@@ -1,35 +1,38 @@
-"""One run of FFmpeg: its input pipes, its errors, its end, and a watchdog for it."""
+"""One run of FFmpeg: its pipes, reports, errors and end, and a watchdog for it."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import fcntl
+import math
 import os
 import re
 import signal
 import termios
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from aiozerocopy._core import fork_and_exit
 from aiozerocopy._core.errors import StreamBroken
+from aiozerocopy._process.child import ChildStdin
 from aiozerocopy._process.pipes import ChildPipes
 from aiozerocopy.ffmpeg.binary import environment
-from aiozerocopy.ffmpeg.status import REPORT_BYTES, Status, parse
-from aiozerocopy.process import LAST_WORDS, Process, open_process
-from aiozerocopy.streams import ReceiveStream, SendStream
+from aiozerocopy.process import Process, open_process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
-    from aiozerocopy._process.child import Tail
+    from typing_extensions import Self
+
+    from aiozerocopy._process.child import ChildProcess, Tail
+    from aiozerocopy.streams import ReceiveStream
 
 LAST_LINES = 20
+REPORT_BYTES = 4 << 10  # a report has about 300 bytes, more with many streams
 
 
 class FFmpegError(StreamBroken):
@@ -126,28 +129,16 @@ class Watchdog:
         self._thread.join()
 
 
-class Input(SendStream):
+class Input(ChildStdin):
     """A stream into FFmpeg, whose end it reports as an `FFmpegError`."""
 
-    run: Run | None = None
+    run: Run
 
-    async def _explain(self, error: StreamBroken) -> None:
-        if self.run is not None and error.errno == errno.EPIPE:
-            with anyio.move_on_after(LAST_WORDS):
-                await self.run.process.wait()
-            raise self._translated(self.run, error) from error.__cause__
-
-    def _explain_in_thread(self, error: StreamBroken) -> None:
-        if self.run is not None and error.errno == errno.EPIPE:
-            with contextlib.suppress(TimeoutError):
-                self.run.process.wait_from_thread(LAST_WORDS)
-            raise self._translated(self.run, error) from error.__cause__
-
-    def _translated(self, run: Run, error: StreamBroken) -> FFmpegError:
-        told = run.failure()
+    def _quote(self, child: ChildProcess, error: StreamBroken) -> None:
+        told = self.run.failure()
         told.errno = error.errno
         told.bytes_sent, told.total = error.bytes_sent, error.total
-        return told
+        raise told from error.__cause__
 
 
 class Run:
@@ -161,65 +152,59 @@ class Run:
         self.audio = audio
         self.inputs: list[Input] = [video] if audio is None else [video, audio]
         for stream in self.inputs:
-            stream.run = self
+            stream.run, stream.child = self, process._child
         self._progress = progress
         self._watchdog: Watchdog | None = None
         self._is_closing = False  # its inputs were closed, and its end is awaited
-        self._generation = fork_and_exit.generation
 
     @property
     def is_inherited(self) -> bool:
         """In a forked child: it is the parent's."""
-        return self._generation != fork_and_exit.generation
+        return self.process._generation != fork_and_exit.generation
 
     def watch(self, timeout: float) -> None:
         """End it if it does nothing for so long while something waits for it."""
         output = self.process.stdout
 
         def is_awaited() -> bool:
-            if output is not None and (self._has_ended or _has_bytes(output)):
+            if output is not None and (
+                self.process.returncode is not None or _has_bytes(output)
+            ):
                 return False  # FFmpeg waits for its output to be taken
-            return self._is_closing or any(_counters(one)[1] for one in self.inputs)
+            return self._is_closing or any(
+                one.stats.messages_queued for one in self.inputs
+            )
 
         def signs() -> object:
             status = self.status()
-            sent = [_counters(stream)[0] for stream in self.inputs]
+            sent = [stream.stats.bytes_sent for stream in self.inputs]
             return sent, status.frames, status.size
 
         self._watchdog = Watchdog(self.process, timeout, is_awaited, signs)
 
     def status(self) -> Status:
-        return parse(self._progress.text())
-
-    @property
-    def log(self) -> str:
-        return self.process.stderr_tail
+        return status_in(self._progress.text())
 
     # -- its end ------------------------------------------------------------------
 
     def failure(self) -> FFmpegError:
+        reason, log = "", self.process.stderr_tail
         if self._watchdog is not None and self._watchdog.barked:
             seconds = self._watchdog.timeout
             reason = f"FFmpeg did nothing for {seconds:g} s and was ended"
             if self.audio is not None:
                 reason += " (are picture and sound sent from two tasks?)"
-        elif unfinished := _UNFINISHED.search(self.log):
+        elif unfinished := _UNFINISHED.search(log):
             reason = f"FFmpeg failed: {unfinished['what']}"
-        else:
-            reason = ""
-        return failure(self.process.returncode, self.log, reason)
-
-    @property
-    def _has_ended(self) -> bool:
-        return self.process.returncode is not None
+        return failure(self.process.returncode, log, reason)
 
     @property
     def has_failed(self) -> bool:
         """Has it ended with an error?"""
         code = self.process.returncode
-        if code is None:
-            return False
-        return code != 0 or bool(_UNFINISHED.search(self.log))
+        return code is not None and (
+            code != 0 or bool(_UNFINISHED.search(self.process.stderr_tail))
+        )
 
     async def close_inputs(self) -> None:
         """Send what they accepted and close them, both at once: FFmpeg may want the
@@ -243,15 +228,18 @@ class Run:
             raise errors[0]
 
     async def finish(self) -> None:
-        """Wait until it has written all.
+        """Wait until it has written all, and end it in any case.
 
         Raises:
             FFmpegError: it could not.
         """
-        await self.close_inputs()
-        await self.process.wait()
-        if self.has_failed:
-            raise self.failure()
+        try:
+            await self.close_inputs()
+            await self.process.wait()
+            if self.has_failed:
+                raise self.failure()
+        finally:
+            await self.end()
 
     def abort(self) -> None:
         """Kill it at once."""
@@ -276,12 +264,6 @@ class Run:
         self._progress.stop()
         if self._watchdog is not None:
             self._watchdog.stop()
-
-
-def _counters(stream: Input) -> tuple[int, int]:
-    """Bytes that were sent, and messages still queued.  From any thread."""
-    stats = stream.stats
-    return stats.bytes_sent, stats.messages_queued
 
 
 def _has_bytes(output: ReceiveStream) -> bool:
@@ -326,3 +308,96 @@ async def start(
     if patience is not None:
         run.watch(patience)
     return run
+
+
+# ---- what it reports while it works --------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Status:
+    """FFmpeg's last report: two a second, and one at the end."""
+
+    frames: int = 0  # that it has encoded
+    fps: float = 0.0
+    bitrate: float | None = None  # bits a second
+    size: int | None = None  # bytes of output
+    out_time: float = 0.0  # seconds of output
+    duplicated: int = 0
+    dropped: int = 0
+    speed: float | None = None  # seconds of output in a second
+    ended: bool = False  # it was the last report
+
+
+def status_in(text: str) -> Status:
+    """The last whole report in FFmpeg's ``-progress`` output."""
+    report: dict[str, str] = {}
+    fields: dict[str, str] = {}
+    for line in text.splitlines(keepends=True):
+        name, _, value = line.partition("=")
+        fields[name] = value.strip()
+        if name == "progress" and line.endswith("\n"):
+            report, fields = fields, {}
+
+    def number(name: str) -> float | None:
+        """If it is one: FFmpeg says "N/A" and "inf" too."""
+        text = report.get(name, "").removesuffix("kbits/s").removesuffix("x")
+        try:
+            value = float(text)
+        except ValueError:
+            return None
+        return value if math.isfinite(value) else None
+
+    bitrate, size = number("bitrate"), number("total_size")
+    return Status(
+        frames=int(number("frame") or 0),
+        fps=number("fps") or 0.0,
+        bitrate=None if bitrate is None else bitrate * 1000,
+        size=None if size is None else int(size),
+        out_time=max(number("out_time_us") or 0.0, 0.0) / 1e6,
+        duplicated=int(number("dup_frames") or 0),
+        dropped=int(number("drop_frames") or 0),
+        speed=number("speed"),
+        ended=report.get("progress") == "end",
+    )
+
+
+# ---- what is read and what is written ------------------------------------------------
+
+
+class Video:
+    """What reads and writes films share: an FFmpeg that starts when they are opened."""
+
+    size: tuple[int, int]
+    pix_fmt: str
+    _process: Process | None = None
+
+    async def _open(self) -> Self:
+        raise NotImplementedError
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Self:
+        return await self._open()
+
+    def _not_open(self) -> RuntimeError:
+        name = type(self).__name__
+        return RuntimeError(f"this {name} is not open: await it, or use async with")
+
+    @property
+    def log(self) -> str:
+        """What FFmpeg has said last: warnings and errors."""
+        return "" if self._process is None else self._process.stderr_tail
+
+    @property
+    def returncode(self) -> int | None:
+        """FFmpeg's exit code, or minus the signal that ended it; None while it runs."""
+        return None if self._process is None else self._process.returncode
+
+    def __repr__(self) -> str:
+        code = self.returncode
+        state = "not open" if self._process is None else "running"
+        if code is not None:
+            state = f"ended with code {code}"
+        width, height = self.size
+        return f"<{type(self).__name__} {width}x{height} {self.pix_fmt}, {state}>"

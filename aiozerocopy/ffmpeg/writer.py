@@ -6,7 +6,7 @@ import contextlib
 import os
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import anyio
 
@@ -32,17 +32,17 @@ from aiozerocopy.ffmpeg.destination import (
     muxer_of,
 )
 from aiozerocopy.ffmpeg.layouts import Audio, Layout, frame_layout, layout_of
-from aiozerocopy.ffmpeg.run import FFmpegError, Run, start
-from aiozerocopy.ffmpeg.status import Status
+from aiozerocopy.ffmpeg.run import FFmpegError, Run, Status, Video, start
 from aiozerocopy.frames import Colour
 from aiozerocopy.process import GRACE
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from fractions import Fraction
 
     from typing_extensions import Buffer, Self
 
+    from aiozerocopy.ffmpeg.run import Input
     from aiozerocopy.streams import Ticket
 
     Path = str | os.PathLike[str]
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 TIMEOUT = 60.0  # seconds that FFmpeg may do nothing while somebody waits for it
 
 
-class Writer:
+class Writer(Video):
     """An FFmpeg that takes frames; await it, or use it with ``async with``.
 
     ``output`` is a path, a URL (rtmp:, srt:, ...), or a list of FFmpeg's output
@@ -169,6 +169,7 @@ class Writer:
         except BaseException:
             self._discard()
             raise
+        self._process = self._running.process
         if made.conversion is not None:
             self._converter = SendingConverter(made.conversion, self._running.video)
         return self
@@ -182,10 +183,9 @@ class Writer:
             ours = await codecs.encoder_for(container, self._codec, self._binary)
             codec = ours
         choice = self._choose(ours)
-        is_told = choice.pix_fmt is not None or "-pix_fmt" in options
-        may_be_rgb = is_told or codec is None
-        if not may_be_rgb and codec is not None:
-            may_be_rgb = await codecs.takes_rgb(codec, self._binary)
+        ends_as_yuv = False
+        if codec is not None and choice.pix_fmt is None and "-pix_fmt" not in options:
+            ends_as_yuv = not await codecs.takes_rgb(codec, self._binary)
         made = plan(
             self.pix_fmt,
             self.size,
@@ -193,7 +193,7 @@ class Writer:
             options,
             self._colour,
             ours=self._convert == "auto",
-            ends_as_yuv=not may_be_rgb,
+            ends_as_yuv=ends_as_yuv,
         )
         if made.is_padded:
             width, height = (side + side % 2 for side in self.size)
@@ -225,12 +225,6 @@ class Writer:
             *(*arguments, *place),
         ]
 
-    def __await__(self) -> Generator[Any, None, Self]:
-        return self._open().__await__()
-
-    async def __aenter__(self) -> Self:
-        return await self._open()
-
     # -- frames and samples -------------------------------------------------------
 
     async def send(self, *planes: Buffer) -> None:
@@ -245,11 +239,7 @@ class Writer:
             FFmpegError: FFmpeg failed, and why.
             StreamClosed: the video was closed.
         """
-        running = self._open_for_frames(planes)
-        if self._converter is not None:
-            await (await self._converter.put(*planes))
-        else:
-            await running.video.send(*planes)
+        await self._open_for_frames(planes).send(*planes)
 
     async def put(self, *planes: Buffer) -> Ticket:
         """Queue one frame, waiting for room only.
@@ -258,10 +248,7 @@ class Writer:
 
         Raises: as `send`, and so does the ticket.
         """
-        running = self._open_for_frames(planes)
-        if self._converter is not None:
-            return await self._converter.put(*planes)
-        return await running.video.put(*planes)
+        return await self._open_for_frames(planes).put(*planes)
 
     async def send_audio(self, samples: Buffer) -> None:
         """Send samples, all channels of one after the other; then they are yours.
@@ -286,10 +273,10 @@ class Writer:
         if running.audio is not None:
             await running.audio.aclose()
 
-    def _open_for_frames(self, planes: Sequence[Buffer]) -> Run:
+    def _open_for_frames(self, planes: Sequence[Buffer]) -> Input | SendingConverter:
         running = self._open_running()
         self.layout.check(planes)
-        return running
+        return self._converter or running.video
 
     def _open_running(self) -> Run:
         if self._running is None:
@@ -297,10 +284,6 @@ class Writer:
         if self._closed:
             raise StreamClosed("the video was closed")
         return self._running
-
-    def _not_open(self) -> RuntimeError:
-        name = type(self).__name__
-        return RuntimeError(f"this {name} is not open: await it, or use async with")
 
     # -- what is known ------------------------------------------------------------
 
@@ -325,16 +308,6 @@ class Writer:
     def status(self) -> Status:
         """What FFmpeg has reported last: frames, fps, bitrate and more."""
         return Status() if self._running is None else self._running.status()
-
-    @property
-    def log(self) -> str:
-        """What FFmpeg has said last: warnings and errors."""
-        return "" if self._running is None else self._running.log
-
-    @property
-    def returncode(self) -> int | None:
-        """FFmpeg's exit code, or minus the signal that ended it; None while it runs."""
-        return None if self._running is None else self._running.process.returncode
 
     @property
     def pid(self) -> int:
@@ -366,13 +339,12 @@ class Writer:
             return
         self._closed = True
         try:
-            try:
-                await running.finish()
-            finally:
-                await running.end()
+            await running.finish()
         except BaseException as error:
-            with anyio.CancelScope(shield=True):
-                await self._keep_what_plays()
+            if self._destination is not None:
+                with anyio.CancelScope(shield=True):
+                    frames = await self._destination.keep_what_plays(self._binary)
+                self.frames_written = frames
             self._tell_what_is_left(error)
             raise
         finally:
@@ -389,11 +361,6 @@ class Writer:
             self._destination.discard()
             raise FFmpegError("no frame was sent, so there is no film")
         await self._destination.keep(self._binary, self._options)
-
-    async def _keep_what_plays(self) -> None:
-        """FFmpeg was broken off."""
-        if self._destination is not None:
-            self.frames_written = await self._destination.keep_what_plays(self._binary)
 
     def _tell_what_is_left(self, error: BaseException | None) -> None:
         if self._destination is None or not isinstance(error, FFmpegError):
@@ -442,14 +409,6 @@ class Writer:
             )
         finally:
             self.abort()
-
-    def __repr__(self) -> str:
-        code = self.returncode
-        state = "not open" if self._running is None else "running"
-        if code is not None:
-            state = f"ended with code {code}"
-        width, height = self.size
-        return f"<{type(self).__name__} {width}x{height} {self.pix_fmt}, {state}>"
 
 
 def _is_rgb_of_8_bits(pix_fmt: str) -> bool:

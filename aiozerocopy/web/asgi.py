@@ -42,10 +42,11 @@ from aiozerocopy.web.request import (
 from aiozerocopy.web.site import MODES, PATIENCE, VIEWERS, Site
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+    from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 
     from aiozerocopy.broadcast import Broadcast
-    from aiozerocopy.web.exchange import ForeignExchange, Viewer
+    from aiozerocopy.web.exchange import Viewer
+    from aiozerocopy.web.request import Headers
 
     Scope: TypeAlias = MutableMapping[str, Any]
     Message: TypeAlias = MutableMapping[str, Any]
@@ -123,8 +124,7 @@ class WebApp:
         if kind == "lifespan":
             await self._live(receive, send)
         elif kind in _EXCHANGES:
-            server = _Server(receive, send, self._site.count)
-            exchange = _EXCHANGES[kind](scope, server)
+            exchange = _EXCHANGES[kind](scope, receive, send, self._site.count)
             await self._site.serve(exchange, lambda: request_of(scope))
         else:
             raise ValueError(f"nothing is known of a scope of type {kind!r}")
@@ -172,7 +172,7 @@ def _path_in(scope: Scope, query: str) -> str:
     raise Refused(307, f"it is at {place}", {"Location": target})
 
 
-def _raw(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+def _raw(headers: Headers) -> list[tuple[bytes, bytes]]:
     fields = {**COMMON_HEADERS, **headers}
     return [
         (name.lower().encode("latin-1"), value.encode("latin-1"))
@@ -180,142 +180,107 @@ def _raw(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     ]
 
 
-class _Server:
-    """What the server gave us for one request."""
+class _Exchange(ForeignViewer):
+    """One call of the application: a request, and its viewer if it gets one."""
 
     def __init__(
-        self, receive: Receive, send: Send, count: Callable[[int], object]
+        self, scope: Scope, receive: Receive, send: Send, count: Callable[[int], object]
     ) -> None:
-        self.receive = receive
+        super().__init__()
+        self._scope = scope
+        self._receive = receive
         self._send = send
         self._count = count
 
-    async def say(self, kind: str, **fields: object) -> None:
+    async def _say(self, kind: str, **fields: object) -> None:
         with breaking():
             await self._send({"type": kind, **fields})
 
-    async def begin(self, kind: str, status: int, headers: Mapping[str, str]) -> None:
+    async def _begin(self, kind: str, status: int, headers: Headers) -> None:
         self._count(status)
-        await self.say(kind, status=status, headers=_raw(headers))
-
-    async def accept(self) -> None:
-        self._count(101)
-        await self.say("websocket.accept", headers=[])
-
-    async def refuse_to_accept(self) -> None:
-        self._count(403)  # which the server makes of it
-        await self.say("websocket.close", code=POLICY_VIOLATION)
+        await self._say(kind, status=status, headers=_raw(headers))
 
 
-class _Http:
+class _Http(_Exchange):
     """One request, which gets a whole answer or one that has no end."""
 
-    def __init__(self, scope: Scope, server: _Server) -> None:
-        self._is_head = scope["method"] == "HEAD"
-        self._server = server
-
-    async def respond(
-        self, status: int, body: bytes, headers: Mapping[str, str]
-    ) -> None:
+    async def respond(self, status: int, body: bytes, headers: Headers) -> None:
         if body:
             headers = {**headers, "Content-Length": str(len(body))}
         with anyio.fail_after(SEND_SECONDS):
-            await self._server.begin("http.response.start", status, headers)
-            rest = b"" if self._is_head else body
-            await self._server.say("http.response.body", body=rest)
+            await self._begin("http.response.start", status, headers)
+            rest = b"" if self._scope["method"] == "HEAD" else body
+            await self._say("http.response.body", body=rest)
 
-    async def refuse(self, refusal: Refused) -> None:
-        await self.respond(refusal.status, refusal.body, refusal.headers)
-
-    async def start(self, headers: Mapping[str, str]) -> Viewer:
+    async def start(self, headers: Headers) -> Viewer:
         with anyio.fail_after(SEND_SECONDS):
-            await self._server.begin("http.response.start", 200, headers)
-        return _Answer(self._server)
+            await self._begin("http.response.start", 200, headers)
+        return self
 
     async def accept(self, request: Request) -> Viewer:
         raise Refused(426, "this is for WebSockets only", UPGRADE)
 
-
-class _Answer(ForeignViewer):
-    """An answer that has no end."""
-
-    def __init__(self, server: _Server) -> None:
-        super().__init__()
-        self._server = server
-
     async def _deliver(self, data: bytes) -> None:
-        await self._server.say("http.response.body", body=data, more_body=True)
+        await self._say("http.response.body", body=data, more_body=True)
 
     async def wait_left(self) -> None:
         for _ in range(MAX_WORDS):
-            if (await self._server.receive())["type"] == "http.disconnect":
+            if (await self._receive())["type"] == "http.disconnect":
                 break
 
     async def _say_goodbye(self, code: int, reason: str) -> None:
-        await self._server.say("http.response.body", body=b"")
+        await self._say("http.response.body", body=b"")
 
 
-class _WebSocket(ForeignViewer):
-    """A WebSocket: first what it asks for, then, if that was accepted, who watches."""
+class _WebSocket(_Exchange):
+    """A WebSocket, which gets a refusal or is accepted."""
 
-    def __init__(self, scope: Scope, server: _Server) -> None:
-        super().__init__()
-        self._can_say_why = "websocket.http.response" in (scope.get("extensions") or {})
-        self._server = server
-
-    # -- the request --------------------------------------------------------------
-
-    async def _begin(self) -> None:
-        if (await self._server.receive())["type"] != "websocket.connect":
+    async def _connect(self) -> None:
+        if (await self._receive())["type"] != "websocket.connect":
             raise StreamClosed("the viewer has left")
 
     async def accept(self, request: Request) -> Viewer:
-        await self._begin()
+        await self._connect()
         with anyio.fail_after(SEND_SECONDS):
-            await self._server.accept()
+            self._count(101)
+            await self._say("websocket.accept", headers=[])
         return self
 
-    async def refuse(self, refusal: Refused) -> None:
-        await self._begin()
+    async def respond(self, status: int, body: bytes, headers: Headers) -> None:
+        if status == 200:
+            raise Refused(404, "there is no WebSocket here")
+        await self._connect()
         with anyio.fail_after(SEND_SECONDS):
-            if not self._can_say_why:
-                await self._server.refuse_to_accept()
-                return
-            await self._server.begin(
-                "websocket.http.response.start", refusal.status, refusal.headers
-            )
-            await self._server.say("websocket.http.response.body", body=refusal.body)
+            if "websocket.http.response" in (self._scope.get("extensions") or {}):
+                await self._begin("websocket.http.response.start", status, headers)
+                await self._say("websocket.http.response.body", body=body)
+            else:
+                self._count(403)  # which the server makes of it
+                await self._say("websocket.close", code=POLICY_VIOLATION)
 
-    async def respond(
-        self, status: int, body: bytes, headers: Mapping[str, str]
-    ) -> None:
+    async def start(self, headers: Headers) -> Viewer:
         raise Refused(404, "there is no WebSocket here")
-
-    async def start(self, headers: Mapping[str, str]) -> Viewer:
-        raise Refused(404, "there is no WebSocket here")
-
-    # -- the viewer ---------------------------------------------------------------
 
     async def _deliver(self, data: bytes) -> None:
-        await self._server.say("websocket.send", bytes=data)
+        await self._say("websocket.send", bytes=data)
 
     async def wait_left(self) -> None:
         talk = Talk()
-        while (message := await self._server.receive())["type"] == "websocket.receive":
+        while (message := await self._receive())["type"] == "websocket.receive":
             said = message.get("bytes") or message.get("text") or ""
             if len(said) > MAX_MESSAGE:
                 await self.close(TOO_BIG, "the message is too long")
             elif talk.is_too_fast():
                 await self.close(POLICY_VIOLATION, "too many messages")
-            if not self.stream.is_open:
+            if not self.is_open:
                 return
-        self.stream.is_open = False
+        self.is_open = False
 
     async def _say_goodbye(self, code: int, reason: str) -> None:
-        await self._server.say("websocket.close", code=code, reason=reason)
+        await self._say("websocket.close", code=code, reason=reason)
 
 
-_EXCHANGES: dict[str, Callable[[Scope, _Server], ForeignExchange]] = {
+_EXCHANGES: dict[str, type[_Http] | type[_WebSocket]] = {
     "http": _Http,
     "websocket": _WebSocket,
 }

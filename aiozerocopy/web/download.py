@@ -80,10 +80,7 @@ class Download:
     async def _pass_on(self, http: HttpConnection, file: FileIO, part: range) -> None:
         moving = relay(file, http.stream, len(part), offset=part.start)
 
-        async def move() -> None:
-            await moving
-
-        await first_to_end(move, lambda: self._until_stalled(moving))
+        await first_to_end(lambda: moving, lambda: self._until_stalled(moving))
         if moving.moved < len(part):
             http.stream.abort()
 

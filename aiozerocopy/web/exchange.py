@@ -23,12 +23,12 @@ from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._net.foreign_streams import MessageStream
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from typing_extensions import Buffer
 
     from aiozerocopy.streams import SendStream
-    from aiozerocopy.web.request import Refused, Request
+    from aiozerocopy.web.request import Headers, Request
 
     Sink: TypeAlias = SendStream | MessageStream
     # What a message becomes on its way; all viewers of one kind have the same.
@@ -75,15 +75,13 @@ class Exchange(Protocol):
     All of it raises what `PEER_LEFT` has, once the client is gone.
     """
 
-    async def respond(
-        self, status: int, body: bytes, headers: Mapping[str, str]
-    ) -> None:
+    async def respond(self, status: int, body: bytes, headers: Headers) -> None:
         """Send a whole answer.
 
         Without a body, to a HEAD, it stands for one without an end.
         """
 
-    async def start(self, headers: Mapping[str, str]) -> Viewer:
+    async def start(self, headers: Headers) -> Viewer:
         """Begin an answer that has no end."""
 
     async def accept(self, request: Request) -> Viewer:
@@ -92,13 +90,6 @@ class Exchange(Protocol):
         Raises:
             Refused: what was asked for is no WebSocket.
         """
-
-
-class ForeignExchange(Exchange, Protocol):
-    """An `Exchange` of a server that is not ours, which is also told of refusals."""
-
-    async def refuse(self, refusal: Refused) -> None:
-        """Send an error, as nothing has been sent."""
 
 
 async def first_to_end(*waits: Callable[[], Awaitable[object]]) -> int:
@@ -148,23 +139,24 @@ def breaking() -> Iterator[None]:
         raise StreamBroken(f"the server cannot send: {error}") from error
 
 
-class Outlet(MessageStream):
-    """Sends each message by one call of a function, which is another server's.
+class ForeignViewer(MessageStream):
+    """Somebody who watches through a server that is not ours, and the stream to them.
 
+    Each message is one call of the server's, which keeps it for as long as it likes.
     One that was cancelled may have gone out in part, so nothing follows it.
     """
 
-    def __init__(
-        self,
-        deliver: Callable[[bytes], Awaitable[object]],
-        drop: Callable[[], object] | None = None,
-    ) -> None:
+    wrap = staticmethod(in_one_piece)
+
+    def __init__(self) -> None:
         self.is_open: bool = True
-        self._deliver = deliver
-        self._drop = drop
+
+    @property
+    def stream(self) -> MessageStream:
+        return self
 
     async def send(self, item: Buffer = b"", *more: Buffer) -> None:
-        """Send one message; the server keeps it for as long as it likes.
+        """Send one message.
 
         Raises:
             StreamClosed: it is closed, or the viewer has left.
@@ -183,27 +175,20 @@ class Outlet(MessageStream):
     async def aclose(self) -> None:
         """Send no more, and drop the connection where the server can do that."""
         self.is_open = False
-        if self._drop is not None:
-            self._drop()
-
-
-class ForeignViewer:
-    """Somebody who watches through a server that is not ours."""
-
-    wrap = staticmethod(in_one_piece)
-
-    def __init__(self, drop: Callable[[], object] | None = None) -> None:
-        self.stream: Outlet = Outlet(self._deliver, drop)
+        self._drop()
 
     async def close(self, code: int, reason: str) -> None:
-        if self.stream.is_open:
-            self.stream.is_open = False
+        if self.is_open:
+            self.is_open = False
             with anyio.move_on_after(CLOSE_SECONDS):
                 await self._say_goodbye(code, reason)
 
     async def _deliver(self, data: bytes) -> None:
         """Send one message."""
         raise NotImplementedError
+
+    def _drop(self) -> None:
+        """Nothing to do where the server drops the connection by itself."""
 
     async def _say_goodbye(self, code: int, reason: str) -> None:
         """Nothing to do where the server ends the answer by itself."""

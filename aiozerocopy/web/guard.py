@@ -57,7 +57,8 @@ class Guard:
         if name in self._names or "*" in self._names or is_loopback(name):
             return True
         # Such a page has a name, and does not know the token.
-        return not self._is_strict and (self._token is not None or is_address(name))
+        is_safe = self._token is not None or address_in(name) is not None
+        return is_safe and not self._is_strict
 
     def check_origin(self, request: Request) -> None:
         """A browser says which page asks; programs need not.
@@ -103,17 +104,15 @@ def _without_token(request: Request, *, is_wrong: bool) -> Refused:
 
 
 def is_loopback(name: str) -> bool:
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    return is_address(name) and ipaddress.ip_address(name).is_loopback
+    address = address_in(name)
+    is_local = address is not None and address.is_loopback
+    return is_local or name == "localhost" or name.endswith(".localhost")
 
 
-def is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+def address_in(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(name)
+    return None
 
 
 def names_of_this_machine() -> set[str]:

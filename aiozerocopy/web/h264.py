@@ -15,7 +15,6 @@ import collections
 import contextlib
 import logging
 import math
-import os
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,11 +24,11 @@ import anyio
 
 from aiozerocopy._core.change import Change
 from aiozerocopy._core.errors import IncompleteReceive, StreamBroken
-from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
+from aiozerocopy._process.pipes import ChildPipes
 from aiozerocopy.broadcast.frame_queue import FrameQueue
 from aiozerocopy.ffmpeg import binary
-from aiozerocopy.opening import open_writer
 from aiozerocopy.process import open_process
+from aiozerocopy.streams import SendStream
 from aiozerocopy.web.exchange import first_to_end
 from aiozerocopy.web.pixels import (
     H264,
@@ -88,7 +87,7 @@ def ffmpeg_command(ffmpeg: str, picture: PictureFormat) -> list[str]:
     rate = bitrate(picture.width, picture.height)
     return [
         *(ffmpeg, "-hide_banner", "-nostats", "-loglevel", "error"),
-        *("-f", "rawvideo", "-pix_fmt", picture.form.ffmpeg),
+        *("-f", "rawvideo", "-pix_fmt", picture.form.name),
         *("-video_size", f"{picture.width}x{picture.height}", "-framerate", str(FPS)),
         *("-probesize", "32", "-analyzeduration", "0", "-i", "pipe:0"),
         *("-vf", _FILTERS.format(yuv=_YUV if picture.form.is_yuv else "")),
@@ -184,7 +183,9 @@ class _Run:
         try:
             picture = picture_format(frame)
         except UnknownPicture as reason:
-            self._explain(frame, reason)
+            packet = Packet(reason_message(frame, reason), REASON, key=False)
+            self._reason = [packet]
+            self._tell(packet)
             return (b"",)
         self._reason = []
         if self.picture is None:
@@ -196,18 +197,13 @@ class _Run:
         self._timestamps[frame.sequence] = frame.timestamp_ns
         return (frame.view,)
 
-    def _explain(self, frame: Published, reason: UnknownPicture) -> None:
-        packet = Packet(reason_message(frame, reason), REASON, key=False)
-        self._reason = [packet]
-        self._tell(packet)
-
     def on_event(self, _client: Client, event: Event, sequence: int) -> None:
         timestamp = self._timestamps.pop(sequence, None)
         if event == "sent" and timestamp is not None:
             self._sent.append((sequence, timestamp))
 
-    def packets(self, tag: memoryview) -> list[Packet]:
-        """What a tag of FFmpeg's completes.
+    def take(self, tag: memoryview) -> None:
+        """Send the packets that a tag of FFmpeg's completes.
 
         One frame in is one packet out, in the same order; but the packet may be here
         before we hear that the frame is there.
@@ -215,38 +211,27 @@ class _Run:
         picture, prefix, payload = self.picture, tag[:_AVC_PREFIX], tag[_AVC_PREFIX:]
         assert picture is not None
         if prefix[1] == 0:
-            packet = _packet(payload, H264_CONFIGURATION, picture, 0, 0, key=True)
+            kind = H264_CONFIGURATION
+            message = websocket_message(payload, kind, picture, 0, 0, key=True)
+            packet = Packet(message, kind, key=True)
             self._configuration = [packet]
-            return self._configuration
+            self._tell(packet)
         if prefix[1] == 1:
             self._encoded.append((prefix[0] >> 4 == 1, payload))
-        ready = []
         while self._encoded and self._sent:
             key, payload = self._encoded.popleft()
-            packet = _packet(payload, H264, picture, *self._sent.popleft(), key=key)
+            frame = self._sent.popleft()
+            message = websocket_message(payload, H264, picture, *frame, key=key)
+            packet = Packet(message, H264, key)
             if self._latest.accepts(packet):
                 self._latest.append(packet)
             if key:
                 self._latest.drop_to(1)
-            ready.append(packet)
-        return ready
+            self._tell(packet)
 
     def packets_so_far(self) -> list[Packet]:
         """What a newcomer needs to decode what follows."""
         return [*self._configuration, *self._latest, *self._reason]
-
-
-def _packet(
-    payload: memoryview,
-    kind: int,
-    picture: PictureFormat,
-    sequence: int,
-    timestamp_ns: int,
-    *,
-    key: bool,
-) -> Packet:
-    buffers = websocket_message(payload, kind, picture, sequence, timestamp_ns, key=key)
-    return Packet(buffers, kind, key)
 
 
 class H264Encoder:
@@ -322,12 +307,8 @@ class H264Encoder:
         Raises:
             StreamBroken, IncompleteReceive, OSError: FFmpeg ended, or cannot begin.
         """
-        with contextlib.ExitStack() as undo:
-            read_fd, write_fd = os.pipe()
-            undo.callback(os.close, read_fd)
-            enlarge_pipe(read_fd, PIPE_SIZE)
-            writer = open_writer(write_fd, peer="reads")
-            undo.callback(writer.abort)
+        with ChildPipes() as pipes, contextlib.ExitStack() as undo:
+            read_fd, writer = pipes.into(SendStream, "reads")
             client = self._hub.attach(
                 writer, policy="latest", encode=run.feed, on_event=run.on_event
             )
@@ -355,8 +336,7 @@ class H264Encoder:
         try:
             await stdout.receive_exactly(bytearray(_FLV_HEADER))
             while True:
-                for packet in run.packets(await _next_tag(stdout)):
-                    self._push(packet)
+                run.take(await _next_tag(stdout))
         except (IncompleteReceive, anyio.EndOfStream):
             run.failure = f"FFmpeg ended: {ffmpeg.stderr_tail.strip() or 'in silence'}"
 

@@ -10,8 +10,10 @@ each piece of one.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import ssl
+from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeAlias, cast
 from urllib.parse import urlsplit
 
@@ -22,6 +24,7 @@ from anyio.streams.tls import TLSStream
 
 from aiozerocopy._core.errors import StreamBroken
 from aiozerocopy._net.foreign_streams import WholeSender
+from aiozerocopy.web.exchange import PEER_LEFT
 from aiozerocopy.web.request import (
     COMMON_HEADERS,
     SEND_SECONDS,
@@ -34,12 +37,13 @@ from aiozerocopy.web.request import (
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from anyio.abc import ByteStream
     from typing_extensions import Buffer
 
     from aiozerocopy.streams import Stream
+    from aiozerocopy.web.request import Headers
 
 MAX_HEADER = 16 << 10  # bytes of a request's line and headers
 MAX_LINES = 100  # of these; each takes its time
@@ -49,33 +53,12 @@ IDLE_SECONDS = 30.0  # without a request
 GOODBYE_SECONDS = 1.0  # that a refused client has to read why
 GOODBYE_BYTES = 256 << 10  # that it may still send meanwhile
 
-REASONS = {
-    101: "Switching Protocols",
-    200: "OK",
-    206: "Partial Content",
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    408: "Request Timeout",
-    413: "Content Too Large",
-    416: "Range Not Satisfiable",
-    426: "Upgrade Required",
-    431: "Request Header Fields Too Large",
-    501: "Not Implemented",
-    503: "Service Unavailable",
-    505: "HTTP Version Not Supported",
-}
-
 # A request's line and headers; empty lines before it are let pass, as RFC 9112 asks.
 _HEAD = re.compile(rb"[\r\n]*([^\r\n].*?\n\r?\n)", re.DOTALL)
 
 # Belongs into no header.  (h11 would say so itself, but takes 0.8 s to find one behind
 # 16 KiB of blanks.)
 _CONTROL = re.compile(rb"[^\t\r\n -~\x80-\xff]|\r[^\n]")
-
-_CONNECTION_LOST = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
 def parse_request(event: h11.Request) -> Request:
@@ -183,9 +166,7 @@ class HttpConnection:
 
     # -- answers ------------------------------------------------------------------
 
-    async def respond(
-        self, status: int, body: bytes, headers: Mapping[str, str]
-    ) -> None:
+    async def respond(self, status: int, body: bytes, headers: Headers) -> None:
         """Send a whole answer, without its body where the method is HEAD.
 
         An empty body then stands for one without an end, which has no length.
@@ -202,14 +183,14 @@ class HttpConnection:
         await self.respond(refusal.status, refusal.body, refusal.headers)
         await self._say_goodbye()
 
-    async def begin(self, status: int, headers: Mapping[str, str], length: int) -> None:
+    async def begin(self, status: int, headers: Headers, length: int) -> None:
         """Begin an answer of ``length`` bytes, which the caller sends itself.
 
         For HEAD the caller sends none.
         """
         await self._send(status, {**headers, "Content-Length": str(length)})
 
-    async def start(self, headers: Mapping[str, str]) -> bool:
+    async def begin_endless(self, headers: Headers) -> bool:
         """Begin an answer that has no end, of which the caller sends the rest itself.
 
         True if that must go in chunks.
@@ -221,7 +202,7 @@ class HttpConnection:
         await self._send(200, headers)
         return is_chunked
 
-    async def switch(self, headers: Mapping[str, str]) -> bytes:
+    async def switch(self, headers: Headers) -> bytes:
         """Change to another protocol, which has the stream from here on.
 
         What came after the request is returned.
@@ -230,9 +211,7 @@ class HttpConnection:
         await self._send(101, {**headers, "Connection": "Upgrade"})
         return bytes(self._unread)
 
-    async def _send(
-        self, status: int, headers: Mapping[str, str], body: bytes = b""
-    ) -> None:
+    async def _send(self, status: int, headers: Headers, body: bytes = b"") -> None:
         self._is_answered = True
         self._on_answer(status)
         fields = {**COMMON_HEADERS}
@@ -242,7 +221,7 @@ class HttpConnection:
             fields["Connection"] = "keep-alive"
         fields.update(headers)
         lines = [f"{name}: {value}" for name, value in fields.items()]
-        first = f"HTTP/1.1 {status} {REASONS[status]}"
+        first = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"
         head = "\r\n".join([first, *lines, "", ""]).encode("latin-1")
         with anyio.fail_after(SEND_SECONDS):
             await self.stream.send(head + body)
@@ -254,11 +233,9 @@ class HttpConnection:
         """
         with anyio.move_on_after(GOODBYE_SECONDS):
             await self.stream.send_eof()
-            try:
+            with contextlib.suppress(*PEER_LEFT):
                 for _ in range(GOODBYE_BYTES // READ_SIZE):
                     await self.stream.receive(READ_SIZE)
-            except (anyio.EndOfStream, *_CONNECTION_LOST):
-                pass
 
 
 def _check_head(head: bytes | bytearray) -> None:
@@ -292,11 +269,7 @@ class SecureStream(WholeSender):
             raise StreamBroken(f"TLS: {error}") from error
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
-        """As `Stream.receive`.
-
-        Raises:
-            EndOfStream, StreamBroken, StreamClosed: as there.
-        """
+        """As `Stream.receive`."""
         try:
             return await self._tls.receive(max_bytes)
         except ssl.SSLError as error:

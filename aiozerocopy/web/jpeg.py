@@ -26,20 +26,8 @@ if TYPE_CHECKING:
 
 BOUNDARY = "aiozerocopy-frame"
 _PART_END = b"\r\n"
-_SIMPLEJPEG = {
-    "gray8": "GRAY",
-    "rgb24": "RGB",
-    "rgba": "RGBX",
-    "bgr24": "BGR",
-    "bgra": "BGRX",
-}
-_PILLOW = {  # mode and raw mode
-    "gray8": ("L", "L"),
-    "rgb24": ("RGB", "RGB"),
-    "rgba": ("RGB", "RGBX"),
-    "bgr24": ("RGB", "BGR"),
-    "bgra": ("RGB", "BGRX"),
-}
+# Both compressors call them so, but gray.
+_COLOURS = {"rgb24": "RGB", "rgba": "RGBX", "bgr24": "BGR", "bgra": "BGRX"}
 CONTENT_TYPE = f"multipart/x-mixed-replace; boundary={BOUNDARY}"
 
 
@@ -52,7 +40,7 @@ def _with_simplejpeg(array: Any, form: PixelFormat, quality: int) -> bytes:
     encoded: bytes = simplejpeg.encode_jpeg(
         array,
         quality=quality,
-        colorspace=_SIMPLEJPEG[form.name],
+        colorspace=_COLOURS.get(form.name, "GRAY"),
         colorsubsampling=subsampling,
         fastdct=True,
     )
@@ -64,8 +52,9 @@ def _with_pillow(array: Any, form: PixelFormat, quality: int) -> bytes:
 
     from PIL import Image
 
-    mode, raw_mode = _PILLOW[form.name]
+    mode = "L" if form.channels == 1 else "RGB"
     size = (array.shape[1], array.shape[0])
+    raw_mode = _COLOURS.get(form.name, "L")
     image = Image.frombuffer(mode, size, array, "raw", raw_mode, 0, 1)
     out = io.BytesIO()
     image.save(out, "jpeg", quality=quality)

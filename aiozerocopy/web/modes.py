@@ -6,7 +6,7 @@ H.264 encoder keeps a bounded number of frames for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -60,25 +60,22 @@ class Modes:
         self._feeds: WeakKeyDictionary[HubFeed | PacketFeed, str] = WeakKeyDictionary()
         self._closing = anyio.Event()
         ffmpeg = ffmpeg_if_any() if "h264" in modes else None
-        self._h264 = H264Encoder(hub, ffmpeg) if ffmpeg else None
         compress = jpeg.find_compressor() if "mjpeg" in modes else None
-        self._jpeg = jpeg.JpegEncoder(compress, quality) if compress else None
-        handlers: dict[str, Route | None] = {
-            "h264": self._show_h264 if self._h264 else None,
-            "mjpeg": self._show_mjpeg if self._jpeg else None,
-            "raw": self._show_raw if "raw" in modes else None,
-        }
+        offered: dict[str, Route] = {}
+        if ffmpeg:
+            offered["h264"] = partial(self._show_h264, H264Encoder(hub, ffmpeg))
+        if compress:
+            encoder = jpeg.JpegEncoder(compress, quality)
+            offered["mjpeg"] = partial(self._show_mjpeg, encoder)
+        if "raw" in modes:
+            offered["raw"] = self._show_raw
+        self.modes: tuple[str, ...] = tuple(offered)
         self.routes: dict[str, Route] = {
-            PATHS[mode]: partial(self._admit, show)
-            for mode, show in handlers.items()
-            if show
+            PATHS[mode]: partial(self._admit, show) for mode, show in offered.items()
         }
-        self.modes: tuple[str, ...] = tuple(
-            mode for mode in PATHS if PATHS[mode] in self.routes
-        )
         if not self.modes:
             raise ValueError(f"none of {list(modes)} can be offered here")
-        self._past = dict.fromkeys(self.modes, Counts())
+        self._past = {mode: Counter[str]() for mode in self.modes}
         self._encoders: dict[tuple[Encode, Wrap], Encode] = {}
 
     def close(self) -> None:
@@ -114,23 +111,25 @@ class Modes:
         await self._show(viewer, feed, "raw")
         await viewer.close(GOING_AWAY, "the end")
 
-    async def _show_h264(self, exchange: Exchange, request: Request) -> None:
-        assert self._h264 is not None
+    async def _show_h264(
+        self, encoder: H264Encoder, exchange: Exchange, request: Request
+    ) -> None:
         viewer = await exchange.accept(request)
-        feed = PacketFeed(self._h264, viewer, self._patience)
+        feed = PacketFeed(encoder, viewer, self._patience)
         ended = await self._show(viewer, feed, "h264")
         if ended == _FEED_ENDED and not self._hub._closed:
             await viewer.close(CANNOT, "H.264 cannot be encoded here")
         await viewer.close(GOING_AWAY, "the end")
 
-    async def _show_mjpeg(self, exchange: Exchange, request: Request) -> None:
-        assert self._jpeg is not None
+    async def _show_mjpeg(
+        self, encoder: jpeg.JpegEncoder, exchange: Exchange, request: Request
+    ) -> None:
         headers = {"Content-Type": jpeg.CONTENT_TYPE}
         if request.method == "HEAD":
             await exchange.respond(200, b"", headers)
             return
         viewer = await exchange.start(headers)
-        encode = self._for(viewer, self._jpeg.encode)
+        encode = self._for(viewer, encoder.encode)
         feed = HubFeed(self._hub, viewer, encode, self._patience)
         if await self._show(viewer, feed, "mjpeg") != _VIEWER_LEFT:
             await viewer.close(GOING_AWAY, "the end")
@@ -150,37 +149,22 @@ class Modes:
         finally:
             feed.close()
             self._feeds.pop(feed, None)
-            self._past[mode] += feed.counts
+            self._past[mode] = self._past[mode] + feed.counts
 
     # -- statistics ---------------------------------------------------------------
 
-    def counts(self) -> dict[str, tuple[int, Counts]]:
-        """By mode: how many watch now, and what they and those before them got."""
+    def counts(self) -> dict[str, Counter[str]]:
+        """By mode: the viewers that watch now, and what they and those before them got.
+
+        What they got is in frames ``sent`` and ``dropped``, and in ``bytes_sent``.
+        """
         counts = dict(self._past)
-        watching = dict.fromkeys(self.modes, 0)
         for feed, mode in self._feeds.items():
-            counts[mode] += feed.counts
-            watching[mode] += 1
-        return {mode: (watching[mode], counts[mode]) for mode in self.modes}
+            counts[mode] = counts[mode] + feed.counts + Counter(viewers=1)
+        return counts
 
 
 # ---- feeds: they send frames to one viewer, from the hub or the H.264 encoder -------
-
-
-@dataclass(frozen=True)
-class Counts:
-    """What viewers got."""
-
-    sent: int = 0
-    dropped: int = 0
-    bytes_sent: int = 0
-
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            self.sent + other.sent,
-            self.dropped + other.dropped,
-            self.bytes_sent + other.bytes_sent,
-        )
 
 
 class HubFeed:
@@ -201,9 +185,11 @@ class HubFeed:
         self._client.detach()
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> Counter[str]:
         stats = self._client.stats
-        return Counts(stats.sent, stats.dropped, stats.bytes_sent)
+        return Counter(
+            sent=stats.sent, dropped=stats.dropped, bytes_sent=stats.bytes_sent
+        )
 
 
 class PacketFeed:
@@ -213,7 +199,7 @@ class PacketFeed:
         self._encoder = encoder
         self._viewer = viewer
         self._patience = patience
-        self._counts = Counts()
+        self._counts = Counter[str]()
         self._queue = encoder.subscribe()
 
     async def run(self) -> None:
@@ -221,14 +207,14 @@ class PacketFeed:
             buffers = self._viewer.wrap(packet.buffers)
             with anyio.fail_after(self._patience):
                 await self._viewer.stream.send(*buffers)
-            self._counts += Counts(packet.is_picture, 0, packet.nbytes)
+            self._counts.update(sent=int(packet.is_picture), bytes_sent=packet.nbytes)
 
     def close(self) -> None:
         self._encoder.unsubscribe(self._queue)
 
     @property
-    def counts(self) -> Counts:
-        return self._counts + Counts(dropped=self._queue.dropped)
+    def counts(self) -> Counter[str]:
+        return self._counts + Counter(dropped=self._queue.dropped)
 
 
 def wrapped(encode: Encode, wrap: Wrap) -> Encode:

@@ -27,10 +27,11 @@ from aiozerocopy.web.request import COMMON_HEADERS, Refused, Request, fields_of,
 from aiozerocopy.web.site import MODES, PATIENCE, VIEWERS, Site
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from aiozerocopy.broadcast import Broadcast
     from aiozerocopy.web.exchange import Viewer
+    from aiozerocopy.web.request import Headers
 
 PING_SECONDS = 20.0
 LOOK_SECONDS = 1.0  # between two looks whether a viewer is there: aiohttp does not tell
@@ -98,17 +99,19 @@ def request_of(request: web.Request) -> Request:
     )
 
 
-class _Exchange:
-    """One request, and ``response``, which its handler returns."""
+class _Exchange(ForeignViewer):
+    """One request, ``response``, which its handler returns, and who watches that.
+
+    An answer that has no end is ended by aiohttp when the handler returns.
+    """
 
     def __init__(self, request: web.Request, count: Callable[[int], object]) -> None:
+        super().__init__()
         self.response: web.StreamResponse = web.Response(status=500)
         self._request = request
         self._count = count
 
-    async def respond(
-        self, status: int, body: bytes, headers: Mapping[str, str]
-    ) -> None:
+    async def respond(self, status: int, body: bytes, headers: Headers) -> None:
         self._count(status)
         headers = {**COMMON_HEADERS, **headers}
         if body:
@@ -116,15 +119,12 @@ class _Exchange:
         else:
             self.response = web.StreamResponse(status=status, headers=headers)
 
-    async def refuse(self, refusal: Refused) -> None:
-        await self.respond(refusal.status, refusal.body, refusal.headers)
-
-    async def start(self, headers: Mapping[str, str]) -> Viewer:
+    async def start(self, headers: Headers) -> Viewer:
         self._count(200)
         self.response = web.StreamResponse(headers={**COMMON_HEADERS, **headers})
         with breaking():
             await self.response.prepare(self._request)
-        return _Answer(self._request, self.response)
+        return self
 
     async def accept(self, request: Request) -> Viewer:
         socket = web.WebSocketResponse(
@@ -139,38 +139,29 @@ class _Exchange:
         self.response = socket
         with breaking():
             await socket.prepare(self._request)
-        return _WebSocket(self._request, socket)
-
-
-def _drop(request: web.Request) -> None:
-    """Close its connection at once."""
-    if request.transport is not None:
-        request.transport.abort()
-
-
-class _Answer(ForeignViewer):
-    """An answer that has no end; aiohttp ends it when the handler returns."""
-
-    def __init__(self, request: web.Request, response: web.StreamResponse) -> None:
-        super().__init__(lambda: _drop(request))
-        self._request = request
-        self._response = response
+        return _WebSocket(self, socket)
 
     async def _deliver(self, data: bytes) -> None:
         with breaking():
-            await self._response.write(data)
+            await self.response.write(data)
 
     async def wait_left(self) -> None:
         transport = self._request.transport
         while transport is not None and not transport.is_closing():  # noqa: ASYNC110
             await anyio.sleep(LOOK_SECONDS)
 
+    def _drop(self) -> None:
+        """Close its connection at once."""
+        if self._request.transport is not None:
+            self._request.transport.abort()
+
 
 class _WebSocket(ForeignViewer):
     """A WebSocket and its viewer."""
 
-    def __init__(self, request: web.Request, socket: web.WebSocketResponse) -> None:
-        super().__init__(lambda: _drop(request))
+    def __init__(self, exchange: _Exchange, socket: web.WebSocketResponse) -> None:
+        super().__init__()
+        self._exchange = exchange
         self._socket = socket
 
     async def _deliver(self, data: bytes) -> None:
@@ -184,7 +175,10 @@ class _WebSocket(ForeignViewer):
                 break
             if talk.is_too_fast():
                 await self.close(POLICY_VIOLATION, "too many messages")
-        self.stream.is_open = False
+        self.is_open = False
+
+    def _drop(self) -> None:
+        self._exchange._drop()
 
     async def _say_goodbye(self, code: int, reason: str) -> None:
         await self._socket.close(code=code, message=reason.encode())

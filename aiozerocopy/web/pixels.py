@@ -40,12 +40,11 @@ _HEADER = struct.Struct("<BBBBIIIQq")
 
 @dataclass(frozen=True)
 class PixelFormat:
-    """How pixels lie in memory, and what FFmpeg calls that."""
+    """How pixels lie in memory.  FFmpeg knows them by the same names."""
 
     name: str
     code: int
     channels: int  # 1 for YUV, whose planes are rows as wide as the picture
-    ffmpeg: str
 
     @property
     def is_yuv(self) -> bool:
@@ -55,13 +54,13 @@ class PixelFormat:
 FORMATS = {
     form.name: form
     for form in (
-        PixelFormat("gray8", 0, 1, "gray"),
-        PixelFormat("rgb24", 1, 3, "rgb24"),
-        PixelFormat("rgba", 2, 4, "rgba"),
-        PixelFormat("bgr24", 3, 3, "bgr24"),
-        PixelFormat("bgra", 4, 4, "bgra"),
-        PixelFormat("yuv420p", 5, 1, "yuv420p"),
-        PixelFormat("nv12", 6, 1, "nv12"),
+        PixelFormat("gray8", 0, 1),
+        PixelFormat("rgb24", 1, 3),
+        PixelFormat("rgba", 2, 4),
+        PixelFormat("bgr24", 3, 3),
+        PixelFormat("bgra", 4, 4),
+        PixelFormat("yuv420p", 5, 1),
+        PixelFormat("nv12", 6, 1),
     )
 }
 _BY_CHANNELS = {1: "gray8", 3: "rgb24", 4: "rgba"}

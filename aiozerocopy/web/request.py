@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    Headers: TypeAlias = Mapping[str, str]
 
 # What every answer says: no guessing of its type, and no Referer with the address,
 # which may hold the token.
@@ -25,9 +27,7 @@ _TEXT = {"Content-Type": "text/plain; charset=utf-8"}
 class Refused(Exception):
     """A request that is answered with an error, and ``text`` to say why."""
 
-    def __init__(
-        self, status: int, text: str, headers: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, status: int, text: str, headers: Headers | None = None) -> None:
         super().__init__(text)
         self.status = status
         self.text = text
@@ -46,7 +46,7 @@ class Request:
     authority: str  # host and port that the client asked for
     path: str
     query: Mapping[str, str]
-    headers: Mapping[str, str]  # as `joined` makes them
+    headers: Headers  # as `joined` makes them
     version: str = "1.1"
     wants_websocket: bool = False
 

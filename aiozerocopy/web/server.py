@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import contextlib
     import os
     import ssl
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from anyio.abc import ByteStream
     from typing_extensions import Buffer
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aiozerocopy.broadcast import Broadcast
     from aiozerocopy.web.exchange import Viewer
     from aiozerocopy.web.http import HttpStream
-    from aiozerocopy.web.request import Request
+    from aiozerocopy.web.request import Headers, Request
 
 UNSENT = 256 << 10  # bytes the kernel takes ahead for a viewer: more would be latency
 _LAST_CHUNK = b"0\r\n\r\n"
@@ -83,10 +83,10 @@ def serve(
     return WebServer(
         Site(hub, ways, Guard(host, token, hosts, origins), title),
         (host, port),
+        token,
+        connections,
         None if file is None else Download(file, patience),
-        token=token,
-        connections=connections,
-        ssl_context=ssl_context,
+        ssl_context,
     )
 
 
@@ -103,10 +103,9 @@ class WebServer(Service):
         self,
         site: Site,
         address: tuple[str | None, int],
-        download: Download | None,
-        *,
         token: str | None,
         connections: int,
+        download: Download | None,
         ssl_context: ssl.SSLContext | None,
     ) -> None:
         self._site = site
@@ -176,7 +175,7 @@ class WebServer(Service):
 
     async def _serve_client(self, client: ByteStream) -> None:
         stream = http_stream(client)
-        http = HttpConnection(stream, self._site.count)
+        http = _Exchange(stream, self._site.count)
         try:
             if self._open >= self._limit:
                 await http.refuse(Refused(503, "too many connections"))
@@ -190,7 +189,7 @@ class WebServer(Service):
         except PEER_LEFT:
             stream.abort()
 
-    async def _answer_all(self, http: HttpConnection) -> None:
+    async def _answer_all(self, http: _Exchange) -> None:
         try:
             while (request := await self._next_request(http)) is not None:
                 await self._answer(http, request)
@@ -209,13 +208,13 @@ class WebServer(Service):
                 self._idle.discard(scope)
         return None
 
-    async def _answer(self, http: HttpConnection, request: Request) -> None:
+    async def _answer(self, http: _Exchange, request: Request) -> None:
         """Raises: Refused."""
         if self._download is not None and request.path == PATH:
             self._site.check(request)
             await self._download.send(http, request)
         else:
-            await self._site.answer(DirectExchange(http), request)
+            await self._site.answer(http, request)
 
 
 def _set_options(stream: HttpStream) -> None:
@@ -232,23 +231,15 @@ def _set_options(stream: HttpStream) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-class DirectExchange:
-    """One request of a connection of ours: what is sent goes out without a copy."""
+class _Exchange(HttpConnection):
+    """The requests of a connection of ours: what is sent goes out without a copy."""
 
-    def __init__(self, http: HttpConnection) -> None:
-        self._http = http
-
-    async def respond(
-        self, status: int, body: bytes, headers: Mapping[str, str]
-    ) -> None:
-        await self._http.respond(status, body, headers)
-
-    async def start(self, headers: Mapping[str, str]) -> Viewer:
-        is_chunked = await self._http.start(headers)
-        return _Answer(self._http.stream, is_chunked=is_chunked)
+    async def start(self, headers: Headers) -> Viewer:
+        is_chunked = await self.begin_endless(headers)
+        return _Answer(self.stream, is_chunked=is_chunked)
 
     async def accept(self, request: Request) -> Viewer:
-        return await WebSocket.accept(self._http, request)
+        return await WebSocket.accept(self, request)
 
 
 class _Answer:

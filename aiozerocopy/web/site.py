@@ -5,19 +5,18 @@ from __future__ import annotations
 import collections
 import json
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aiozerocopy.web import assets
 from aiozerocopy.web.exchange import PEER_LEFT
-from aiozerocopy.web.modes import PATHS, Counts, Modes
+from aiozerocopy.web.modes import PATHS, Modes
 from aiozerocopy.web.request import Refused, refuse_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from aiozerocopy.broadcast import Broadcast
-    from aiozerocopy.web.exchange import Exchange, ForeignExchange
+    from aiozerocopy.web.exchange import Exchange
     from aiozerocopy.web.guard import Guard
     from aiozerocopy.web.modes import Route
     from aiozerocopy.web.request import Request
@@ -28,23 +27,31 @@ VIEWERS = 256
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-@dataclass(frozen=True)
-class Metric:
-    """One metric: its name without the prefix, and a value for each set of labels."""
+# Metrics of each way to watch, by what `Modes.counts` calls them.
+_BY_MODE = {
+    "viewers": ("web_viewers", "gauge", "Who watches."),
+    "sent": ("web_frames_sent_total", "counter", "Frames that viewers were sent."),
+    "dropped": (
+        "web_frames_dropped_total",
+        "counter",
+        "Frames that were skipped for slow viewers.",
+    ),
+    "bytes_sent": ("web_sent_bytes_total", "counter", "Bytes of those frames."),
+}
 
-    name: str
-    kind: str  # "counter" or "gauge"
-    text: str
-    values: Iterable[tuple[Mapping[str, str], float]]
 
-    def lines(self) -> Iterable[str]:
-        """In the text format that Prometheus scrapes."""
-        name = f"aiozerocopy_{self.name}"
-        yield f"# HELP {name} {self.text}\n"
-        yield f"# TYPE {name} {self.kind}\n"
-        for labels, value in self.values:
-            pairs = ",".join(f'{key}="{label}"' for key, label in labels.items())
-            yield f"{name}{{{pairs}}} {value!r}\n" if pairs else f"{name} {value!r}\n"
+def metric(
+    name: str, kind: str, text: str, values: Iterable[tuple[Mapping[str, str], float]]
+) -> str:
+    """One metric, with a value for each set of labels, as Prometheus scrapes it."""
+    name = f"aiozerocopy_{name}"
+    lines = [f"# HELP {name} {text}\n", f"# TYPE {name} {kind}\n"]
+    for labels, value in values:
+        pairs = ",".join(f'{key}="{label}"' for key, label in labels.items())
+        lines.append(
+            f"{name}{{{pairs}}} {value!r}\n" if pairs else f"{name} {value!r}\n"
+        )
+    return "".join(lines)
 
 
 class Site:
@@ -82,9 +89,7 @@ class Site:
         if request.method not in ("GET", "HEAD"):
             raise Refused(405, "GET or HEAD", {"Allow": "GET, HEAD"})
 
-    async def serve(
-        self, exchange: ForeignExchange, read: Callable[[], Request]
-    ) -> None:
+    async def serve(self, exchange: Exchange, read: Callable[[], Request]) -> None:
         """Answer a request that another server took; return too if the client left."""
         try:
             try:
@@ -92,7 +97,7 @@ class Site:
                 refuse_body(request)
                 await self.answer(exchange, request)
             except Refused as refusal:
-                await exchange.refuse(refusal)
+                await exchange.respond(refusal.status, refusal.body, refusal.headers)
         except PEER_LEFT:
             pass
 
@@ -126,51 +131,23 @@ class Site:
         await exchange.respond(200, body, {"Content-Type": "application/json"})
 
     async def _send_metrics(self, exchange: Exchange, _request: Request) -> None:
-        page = "".join(line for metric in self._metrics() for line in metric.lines())
+        page = "".join(self._metrics())
         await exchange.respond(200, page.encode(), {"Content-Type": METRICS_TYPE})
 
-    def _metrics(self) -> Iterator[Metric]:
+    def _metrics(self) -> Iterator[str]:
+        text = "Frames that were published to the hub."
+        published: list[tuple[dict[str, str], int]] = [({}, self._hub.sequence)]
+        yield metric("frames_published_total", "counter", text, published)
         counts = self.modes.counts()
-
-        def by_mode(
-            name: str, kind: str, text: str, value: Callable[[int, Counts], float]
-        ) -> Metric:
-            values = [({"mode": mode}, value(*each)) for mode, each in counts.items()]
-            return Metric(name, kind, text, values)
-
-        yield Metric(
-            "frames_published_total",
-            "counter",
-            "Frames that were published to the hub.",
-            [({}, self._hub.sequence)],
-        )
-        yield by_mode(
-            "web_viewers", "gauge", "Who watches.", lambda viewers, _: viewers
-        )
-        yield by_mode(
-            "web_frames_sent_total",
-            "counter",
-            "Frames that viewers were sent.",
-            lambda _, got: got.sent,
-        )
-        yield by_mode(
-            "web_frames_dropped_total",
-            "counter",
-            "Frames that were skipped for slow viewers.",
-            lambda _, got: got.dropped,
-        )
-        yield by_mode(
-            "web_sent_bytes_total",
-            "counter",
-            "Bytes of those frames.",
-            lambda _, got: got.bytes_sent,
-        )
+        for what, (name, kind, text) in _BY_MODE.items():
+            values = [({"mode": mode}, got[what]) for mode, got in counts.items()]
+            yield metric(name, kind, text, values)
         if self.connections is not None:
             text = "Connections that are open."
-            yield Metric("web_connections", "gauge", text, [({}, self.connections())])
-        yield Metric(
-            "web_responses_total",
-            "counter",
-            "Answers by their status.",
-            [({"code": str(code)}, n) for code, n in sorted(self._answers.items())],
+            yield metric("web_connections", "gauge", text, [({}, self.connections())])
+        answers = [
+            ({"code": str(code)}, n) for code, n in sorted(self._answers.items())
+        ]
+        yield metric(
+            "web_responses_total", "counter", "Answers by their status.", answers
         )

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from wsproto.events import Event
     from wsproto.frame_protocol import FrameDecoder, FrameProtocol, Opcode
 
-    from aiozerocopy.web.exchange import Wrap
     from aiozerocopy.web.http import HttpStream
     from aiozerocopy.web.request import Request
 
@@ -86,16 +85,14 @@ class _Limit(Extension):
 class WebSocket:
     """The server's side of one WebSocket: a `Viewer`."""
 
+    wrap = staticmethod(in_a_frame)
+
     def __init__(self, http: HttpConnection) -> None:
         self.stream: HttpStream = http.stream
         self._ws = Connection(ConnectionType.SERVER, [_Limit()])
         self._message_bytes = 0
         self._talk = Talk()
         self._is_alive = True  # something came since the last ping
-
-    @property
-    def wrap(self) -> Wrap:
-        return in_a_frame
 
     @classmethod
     async def accept(cls, http: HttpConnection, request: Request) -> WebSocket:

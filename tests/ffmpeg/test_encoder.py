@@ -24,9 +24,7 @@ import aiozerocopy as azc
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy.broadcast import ClientTooSlow
 from aiozerocopy.ffmpeg import Audio, Encoder, FFmpegError, codecs
-from aiozerocopy.ffmpeg.mkv_clusters import MKVClusters
-from aiozerocopy.ffmpeg.mp4_fragments import MP4Fragments
-from aiozerocopy.ffmpeg.ts_packets import TSPackets
+from aiozerocopy.ffmpeg.cutters import MKVClusters, MP4Fragments, TSPackets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from aiozerocopy.ffmpeg import Subscription
-    from aiozerocopy.ffmpeg.cutter import Cutter, Piece
+    from aiozerocopy.ffmpeg.cutters import Cutter, Piece
 
 pytestmark = pytest.mark.anyio
 

@@ -214,7 +214,7 @@ async def test_never_reading(
     monkeypatch: pytest.MonkeyPatch, pretend: Callable[[str], str], body: str
 ) -> None:
     """Whether it has its input open or not."""
-    monkeypatch.setattr("aiozerocopy.ffmpeg.run.LAST_WORDS", 0.01)
+    monkeypatch.setattr("aiozerocopy._process.child.LAST_WORDS", 0.01)
     async with Writer(NULL, (640, 480), ffmpeg=pretend(body), timeout=0.1) as video:
         frame = np.empty((480, 640, 3), "u1")
         with pytest.raises(FFmpegError) as caught:

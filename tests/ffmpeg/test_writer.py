@@ -42,9 +42,7 @@ from aiozerocopy.ffmpeg import (
 from aiozerocopy.ffmpeg import (
     facts as probing,
 )
-from aiozerocopy.ffmpeg import (
-    status as progress,
-)
+from aiozerocopy.ffmpeg.run import status_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -495,16 +493,16 @@ REPORT = (
 
 def test_reports() -> None:
     text = REPORT.format(frame=10, progress="continue")
-    status = progress.parse(text)
+    status = status_in(text)
     assert status == Status(10, 25.5, 123_400, 1000, 1.5, 1, 2, 1.5)
     last = REPORT.format(frame=20, progress="end")
     for cut in range(len(last)):
-        assert progress.parse(text + last[:cut]) == status
-    assert progress.parse(text + last).ended
-    assert progress.parse(text + last).frames == 20
+        assert status_in(text + last[:cut]) == status
+    assert status_in(text + last).ended
+    assert status_in(text + last).frames == 20
     nothing = "frame=1\nbitrate=N/A\ntotal_size=N/A\nspeed=inf\nprogress=continue\n"
-    assert progress.parse(nothing) == Status(frames=1)
-    assert progress.parse("") == Status()
+    assert status_in(nothing) == Status(frames=1)
+    assert status_in("") == Status()
 
 
 def test_facts() -> None:

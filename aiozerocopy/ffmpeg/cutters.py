@@ -1,0 +1,408 @@
+"""Cutters make pieces of encoded bytes, which a client may begin with, or miss."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+
+class Piece(NamedTuple):
+    """Bytes that belong together: a fragment, a cluster, a packet of a stream."""
+
+    data: bytes
+    key: bool  # it begins with a picture that can be decoded without those before it
+
+
+class Cutter:
+    """Cuts one kind of container into units, of which it makes pieces."""
+
+    # What a client needs before its first piece; known once there is a piece.
+    header: bytes = b""
+
+    def __init__(self) -> None:
+        self._data = bytearray()  # that are not a whole unit yet
+
+    def feed(self, data: bytes) -> list[Piece]:
+        """The pieces that are whole with these bytes, which may end anywhere.
+
+        Raises:
+            ValueError: this is no such container.
+        """
+        self._data += data
+        pieces = []
+        while 0 < (size := self._unit_size()) <= len(self._data):
+            unit = bytes(self._data[:size])
+            del self._data[:size]
+            pieces += self._take(unit)
+        return pieces
+
+    def _unit_size(self) -> int:
+        """Of the unit that begins the data; 0 if there is too little to tell."""
+        raise NotImplementedError
+
+    def _take(self, unit: bytes) -> list[Piece]:
+        """The piece that is whole with this unit, if one is."""
+        raise NotImplementedError
+
+    def rest(self) -> list[Piece]:
+        """The last piece, once there are no more bytes.
+
+        None, where each piece says how long it is.
+        """
+        return []
+
+    def gap(self) -> Callable[[bytes], bytes]:
+        """What all pieces go through after some that a client has missed."""
+        return unmarked
+
+
+def unmarked(data: bytes) -> bytes:
+    """As it is: in this container a player sees by itself that pieces are missing."""
+    return data
+
+
+# ---- fragments of MP4 (ISO/IEC 14496-12) -------------------------------------------
+
+_BOX_HEAD = 8  # of a box: its size, and its kind
+_LONG_BOX_HEAD = 16  # the size is 1, and the real one follows
+_NO_SYNC = 0x10000  # in a sample's flags: it needs others to be decoded
+
+
+class MP4Fragments(Cutter):
+    """Cuts fragmented MP4 and MOV.
+
+    header      ``ftyp`` and ``moov``: all boxes before the first fragment
+    fragment    ``moof`` and ``mdat``, with what stands before them, such as ``styp``
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._boxes: list[bytes] = []  # of the piece that has begun
+        self._key: bool | None = None  # of that piece, once its ``moof`` is there
+        self._video = 0  # the number of the video track
+        self._usual_flags = 0  # of its samples
+
+    def _unit_size(self) -> int:
+        if len(self._data) < _BOX_HEAD:
+            return 0
+        size = _number(self._data, 0, 4)
+        if size == 1:
+            if len(self._data) < _LONG_BOX_HEAD:
+                return 0
+            size = _number(self._data, 8, 8)
+        return _checked(size)
+
+    def _take(self, unit: bytes) -> list[Piece]:
+        kind, body = unit[4:8], memoryview(unit)[_BOX_HEAD:]
+        if kind == b"mfra":
+            return []  # an index of places in a file, which is not what a client gets
+        self._boxes.append(unit)
+        if kind == b"moov":
+            self._look_at_tracks(body)
+            self.header = self._taken()
+        elif kind == b"moof":
+            self._key = self._begins_with_key(body)
+        elif kind == b"mdat":
+            if self._key is None:
+                raise ValueError("not an MP4 in fragments: pictures before a 'moof'")
+            key, self._key = self._key, None
+            return [Piece(self._taken(), key)]
+        return []
+
+    def _taken(self) -> bytes:
+        taken = b"".join(self._boxes)
+        self._boxes.clear()
+        return taken
+
+    def _look_at_tracks(self, moov: memoryview) -> None:
+        for track in _boxes(moov, b"trak"):
+            [head] = _boxes(track, b"tkhd")
+            [media] = _boxes(track, b"mdia")
+            [handler] = _boxes(media, b"hdlr")
+            if bytes(handler[8:12]) == b"vide":
+                self._video = _number(head, 20 if head[0] else 12, 4)
+        for extends in _boxes(moov, b"mvex"):
+            for usual in _boxes(extends, b"trex"):
+                if _number(usual, 4, 4) == self._video:
+                    self._usual_flags = _number(usual, 20, 4)
+
+    def _begins_with_key(self, moof: memoryview) -> bool:
+        """Can the first sample of the video track be decoded by itself?"""
+        for track in _boxes(moof, b"traf"):
+            [head] = _boxes(track, b"tfhd")
+            runs = [*_boxes(track, b"trun")]
+            if _number(head, 4, 4) == self._video and runs:
+                usual = _usual_flags(head, self._usual_flags)
+                return not _first_flags(runs[0], usual) & _NO_SYNC
+        return False
+
+
+def _usual_flags(tfhd: memoryview, otherwise: int) -> int:
+    """What a fragment says of all samples of a track that say nothing themselves."""
+    has = _number(tfhd, 1, 3)
+    if not has & 0x20:
+        return otherwise
+    before = 8 * bool(has & 1) + 4 * sum(bool(has & bit) for bit in (2, 8, 0x10))
+    return _number(tfhd, 8 + before, 4)
+
+
+def _first_flags(trun: memoryview, otherwise: int) -> int:
+    """Those of the first sample in a run."""
+    has = _number(trun, 1, 3)
+    at = 8 + 4 * bool(has & 1)
+    if has & 4:
+        return _number(trun, at, 4)
+    if has & 0x400:
+        before = 4 * sum(bool(has & bit) for bit in (0x100, 0x200))
+        return _number(trun, at + before, 4)
+    return otherwise
+
+
+def _boxes(body: memoryview, kind: bytes) -> Iterator[memoryview]:
+    """The bodies of those boxes inside of a box that are of this kind."""
+    at = 0
+    while at + _BOX_HEAD <= len(body):
+        size = _checked(_number(body, at, 4))
+        if bytes(body[at + 4 : at + 8]) == kind:
+            yield body[at + _BOX_HEAD : at + size]
+        at += size
+
+
+def _checked(size: int) -> int:
+    if size < _BOX_HEAD:
+        raise ValueError(f"not an MP4 in fragments: a box of {size} bytes")
+    return size
+
+
+def _number(data: memoryview | bytearray, at: int, size: int) -> int:
+    return int.from_bytes(data[at : at + size], "big")
+
+
+# ---- clusters of Matroska and WebM (RFC 9559) --------------------------------------
+
+_SEGMENT, _CLUSTER, _TRACKS = 0x18538067, 0x1F43B675, 0x1654AE6B
+_TRACK, _TRACK_NUMBER, _TRACK_TYPE = 0xAE, 0xD7, 0x83
+_VIDEO_TRACK = 1
+_SIMPLE_BLOCK, _GROUP, _BLOCK, _REFERENCE = 0xA3, 0xA0, 0xA1, 0xFB
+
+
+class MKVClusters(Cutter):
+    """Cuts Matroska and WebM, with clusters that say how long they are.
+
+    header      all before the first cluster, such as EBML and the tracks
+    cluster     blocks, each with a frame of one track
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._video = 0  # the number of the video track
+        self._has_begun = False  # a cluster has come
+
+    def _unit_size(self) -> int:
+        head = _head(self._data, 0)
+        if head is None:
+            return 0
+        name, start, size = head
+        # A segment is the rest of the film: look at what is in it.
+        return start if name == _SEGMENT else start + _known(name, size)
+
+    def _take(self, unit: bytes) -> list[Piece]:
+        head = _head(memoryview(unit), 0)
+        assert head is not None  # or there would be no unit
+        name, start, _ = head
+        body = memoryview(unit)[start:]
+        if name == _CLUSTER:
+            self._has_begun = True
+            return [Piece(unit, self._begins_with_key(body))]
+        if not self._has_begun:  # an index at the end is of places in a file
+            self.header += unit
+        if name == _TRACKS:
+            self._look_at_tracks(body)
+        return []
+
+    def _look_at_tracks(self, tracks: memoryview) -> None:
+        for _, track in _elements(tracks, _TRACK):
+            told = {
+                name: int.from_bytes(value, "big") for name, value in _elements(track)
+            }
+            if told.get(_TRACK_TYPE) == _VIDEO_TRACK:
+                self._video = told[_TRACK_NUMBER]
+
+    def _begins_with_key(self, cluster: memoryview) -> bool:
+        """Can its first picture be decoded by itself?"""
+        for name, body in _elements(cluster, _SIMPLE_BLOCK, _GROUP):
+            key, block = True, body
+            if name == _GROUP:
+                [(_, block)] = _elements(body, _BLOCK)
+                key = not [*_elements(body, _REFERENCE)]
+            track, at = _vint(block, 0)
+            if track == self._video:
+                return key if name == _GROUP else bool(block[at + 2] & 0x80)
+        return False
+
+
+def _elements(body: memoryview, *names: int) -> Iterator[tuple[int, memoryview]]:
+    """The elements inside of an element, or those of these names: which, and their
+    bodies."""
+    at = 0
+    while (head := _head(body, at)) is not None:
+        name, start, size = head
+        at = start + _known(name, size)
+        if not names or name in names:
+            yield name, body[start:at]
+
+
+def _known(name: int, size: int | None) -> int:
+    if size is None:
+        raise ValueError(f"a Matroska element {name:X} without a size")
+    return size
+
+
+def _head(data: memoryview | bytearray, at: int) -> tuple[int, int, int | None] | None:
+    """Which element begins here, where what is in it begins, and its size, if known.
+
+    None if there are not enough bytes to tell.
+    """
+    if len(data) <= at or len(data) <= (end := at + _length(data[at])):
+        return None
+    if len(data) < end + _length(data[end]):
+        return None
+    size, start = _vint(data, end)
+    unknown = (1 << 7 * (start - end)) - 1
+    name = int.from_bytes(data[at:end], "big")
+    return name, start, None if size == unknown else size
+
+
+def _vint(data: memoryview | bytearray, at: int) -> tuple[int, int]:
+    """A number of as many bytes as its first bits say, and where it ends."""
+    end = at + _length(data[at])
+    marker = 1 << 7 * (end - at)
+    return int.from_bytes(data[at:end], "big") & (marker - 1), end
+
+
+def _length(first: int) -> int:
+    if not first:
+        raise ValueError("not a Matroska film")
+    return 9 - first.bit_length()
+
+
+# ---- packets of MPEG-TS (ISO/IEC 13818-1) ------------------------------------------
+
+_PACKET = 188
+_SYNC = 0x47
+# MPEG-1, MPEG-2, MPEG-4, H.264, H.265, H.266
+_VIDEO_STREAMS = {0x01, 0x02, 0x10, 0x1B, 0x24, 0x33}
+
+
+class TSPackets(Cutter):
+    """Cuts MPEG-TS with one programme, whose tables are one packet each.
+
+    header    its tables: the PAT tells where the PMT is, and that tells the streams
+    gap       after one, the first packet of each stream says that some are missing
+    piece     all packets from the one where a picture or a piece of sound begins to the
+              next such, so it is whole when the next begins
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._packets: list[bytes] = []  # of the piece that has begun
+        self._key = False
+        self._pat = self._pmt = b""
+        self._pmt_pid = -1
+        self._streams: dict[int, int] = {}  # what kind each is
+
+    def _unit_size(self) -> int:
+        return _PACKET
+
+    def rest(self) -> list[Piece]:
+        packets, self._packets = self._packets, []
+        return [Piece(b"".join(packets), self._key)] if packets else []
+
+    def gap(self) -> Gap:
+        return Gap(self._streams)
+
+    def _take(self, unit: bytes) -> list[Piece]:
+        """The piece before this packet, if it begins another one."""
+        if unit[0] != _SYNC:
+            raise ValueError("not an MPEG transport stream")
+        pieces: list[Piece] = []
+        if unit[1] & 0x40:  # something begins here
+            pid = _low_bits(13, unit, 1)
+            if pid == 0:
+                self._pat = unit
+                self.header = self._pat + self._pmt
+                self._pmt_pid = _pmt_pid(_section(unit))
+            elif pid == self._pmt_pid:
+                self._pmt = unit
+                self.header = self._pat + self._pmt
+                self._streams = _streams(_section(unit))
+            elif pid in self._streams:
+                pieces = self.rest()
+                is_video = self._streams[pid] in _VIDEO_STREAMS
+                self._key = is_video and _is_random_access(unit)
+        self._packets.append(unit)
+        return pieces
+
+
+class Gap:
+    """Sets the discontinuity indicator, where there is a field that has one.
+
+    FFmpeg gives one to each picture, and to each piece of sound.
+    """
+
+    def __init__(self, streams: Iterable[int]) -> None:
+        self._unmarked = set(streams)
+
+    def __call__(self, data: bytes) -> bytes:
+        if not self._unmarked:
+            return data
+        packets = bytearray(data)
+        for at in range(0, len(packets), _PACKET):
+            pid = _low_bits(13, data, at + 1)
+            if pid in self._unmarked:
+                self._unmarked.remove(pid)
+                if packets[at + 3] & 0x20 and packets[at + 4] > 0:
+                    packets[at + 5] |= 0x80
+        return bytes(packets)
+
+
+def _is_random_access(packet: bytes) -> bool:
+    """Does its adaptation field say that decoding may begin here?"""
+    has_field = packet[3] & 0x20 and packet[4] > 0
+    return bool(has_field and packet[5] & 0x40)
+
+
+def _section(packet: bytes) -> bytes:
+    """A table, without its checksum."""
+    at = 4
+    if packet[3] & 0x20:
+        at += 1 + packet[at]
+    at += 1 + packet[at]
+    length = _low_bits(12, packet, at + 1)
+    if at + 3 + length > _PACKET:
+        raise ValueError("a table of the transport stream needs more than one packet")
+    return packet[at : at + 3 + length - 4]
+
+
+def _pmt_pid(pat: bytes) -> int:
+    """Where the table of the first programme is."""
+    for at in range(8, len(pat) - 3, 4):
+        if pat[at : at + 2] != b"\0\0":  # that of the network
+            return _low_bits(13, pat, at + 2)
+    return -1
+
+
+def _streams(pmt: bytes) -> dict[int, int]:
+    at = 12 + _low_bits(12, pmt, 10)
+    streams = {}
+    while at + 5 <= len(pmt):
+        streams[_low_bits(13, pmt, at + 1)] = pmt[at]
+        at += 5 + _low_bits(12, pmt, at + 3)
+    return streams
+
+
+def _low_bits(count: int, data: bytes, at: int) -> int:
+    """Of a number of two bytes."""
+    return int.from_bytes(data[at : at + 2], "big") & ((1 << count) - 1)
