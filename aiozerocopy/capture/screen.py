@@ -194,7 +194,7 @@ class X11Screen:
         between us passes no fds on."""
         shm, _ = self._extensions["MIT-SHM"]
         version = await connection.query(x11.shm_version(shm))
-        if x11.shm_version_of(version) < _SHM_WITH_FDS:
+        if x11.version_of(version, "=HH") < _SHM_WITH_FDS:
             return False
         segment = connection.new_id()
         attached = connection.ask(x11.shm_attach_fd(shm, segment), fd=fd)
