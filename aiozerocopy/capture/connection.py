@@ -70,7 +70,7 @@ class Connection:
         self.listeners: list[Callable[[bytes], object]] = []  # to events
         self.lost: ScreenLost | None = None
         self._socket = sock
-        self._closed = False
+        self.is_closed: bool = False
         self._sent = 0
         self._is_unsure = False  # how far the server or we have got
         self._unsent = b""
@@ -88,10 +88,6 @@ class Connection:
         """Can an fd be passed?"""
         return self._socket.family == socket.AF_UNIX
 
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
-
     # ---- the beginning and the end ----------------------------------------------
 
     @classmethod
@@ -105,13 +101,12 @@ class Connection:
         try:
             with anyio.fail_after(PATIENCE):
                 await connection._greet(display)
-        except TimeoutError:
+        except BaseException as error:
             connection.close()
-            raise ScreenError(
-                f"{display.name}: what is there says nothing: is it an X server?"
-            ) from None
-        except BaseException:
-            connection.close()
+            if isinstance(error, TimeoutError):
+                raise ScreenError(
+                    f"{display.name}: what is there says nothing: is it an X server?"
+                ) from None
             raise
         return connection
 
@@ -149,8 +144,8 @@ class Connection:
 
     def close(self) -> None:
         """Close the socket; tasks that wait get ClosedResourceError."""
-        if not self._closed:
-            self._closed = True
+        if not self.is_closed:
+            self.is_closed = True
             with contextlib.suppress(RuntimeError):  # no loop runs, so nobody waits
                 anyio.notify_closing(self._socket)
             self._socket.close()
@@ -295,8 +290,11 @@ class Connection:
                 n = self._socket.recv_into(self._missing)
             except BlockingIOError:
                 self._is_unsure = False
-                with self._closing_is_closed():
+                try:
                     await anyio.wait_readable(self._socket)
+                except (OSError, ValueError):  # closed, while a loop began to wait
+                    self._check_open()
+                    raise
                 continue
             except OSError as error:
                 raise self._fail("has gone", error) from error
@@ -304,16 +302,8 @@ class Connection:
                 raise self._fail("has gone")
             self._missing, self._is_unsure = self._missing[n:], False
 
-    @contextlib.contextmanager
-    def _closing_is_closed(self) -> Any:
-        try:
-            yield
-        except (OSError, ValueError):  # closed, while a loop began to wait for it
-            self._check_open()
-            raise
-
     def _check_open(self) -> None:
-        if self._closed:
+        if self.is_closed:
             raise anyio.ClosedResourceError("the screen is closed")
         if self.lost is not None:
             raise ScreenLost(str(self.lost)) from self.lost.__cause__

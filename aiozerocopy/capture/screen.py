@@ -135,8 +135,7 @@ class X11Screen:
     async def _region(self, connection: Connection) -> Rectangle:
         region = self._wanted
         if self._monitor is not None:
-            randr = self._extensions.get("RANDR", (0, 0))[0]
-            monitors = await list_monitors(connection, randr, self._whole)
+            monitors = await list_monitors(connection, self._extensions, self._whole)
             found = {one.name: one for one in monitors}
             if self._monitor not in found:
                 raise ValueError(
@@ -229,7 +228,8 @@ class X11Screen:
             await self._fetch(connection, frame, [(0, self.size[1])])
             if cursor is not None:
                 self._draw(x11.cursor(await connection.answer(cursor)), frame)
-            return self._screenshot(frame.view, frame, None, number)
+            self._usable()
+            return Screenshot(frame.view, frame, self.pix_fmt, None, number)
 
     def frames(
         self, rate: float | Fraction | None = None, *, damage: bool = False
@@ -317,16 +317,6 @@ class X11Screen:
             self._resize(x11.geometry(geometry))
             self._usable()
 
-    def _screenshot(
-        self,
-        view: memoryview,
-        frame: Frame,
-        changed: tuple[Rectangle, ...] | None,
-        number: int,
-    ) -> Screenshot:
-        self._usable()
-        return Screenshot(view, frame, self.pix_fmt, changed, number)
-
     # ---- the cursor ------------------------------------------------------------------
 
     def _ask_cursor(self, connection: Connection) -> Answer | None:
@@ -368,8 +358,9 @@ class X11Screen:
                 await self._fetch(connection, frame, damage.spoil(slot))
                 drawn = None if cursor is None else self._draw(cursor, frame)
                 damage.mend(slot, but=drawn)
-                view = frame.view.toreadonly()
-                return self._screenshot(view, frame, damage.report(), number)
+                view, changed = frame.view.toreadonly(), damage.report()
+                self._usable()
+                return Screenshot(view, frame, self.pix_fmt, changed, number)
 
     async def _look_for_cursor(
         self, connection: Connection, damage: Damage
