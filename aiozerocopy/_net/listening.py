@@ -15,6 +15,9 @@ import anyio
 from aiozerocopy._core import fork_and_exit
 from aiozerocopy._net.connecting import located
 
+# errno of accept, when there are no fds or no memory: pause, and try again.
+EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
 PORTS = 20  # attempts to find a port that is free on all addresses
 
 

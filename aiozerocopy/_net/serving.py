@@ -11,7 +11,6 @@ memory into other user memory, and the handler gets anyio's ``TLSStream``; `fram
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ import anyio.lowlevel
 from aiozerocopy._core.errors import IncompleteReceive, StreamBroken, StreamClosed
 from aiozerocopy._net.admission import Admission, NotAdmitted, token_bytes
 from aiozerocopy._net.block import Service
-from aiozerocopy._net.listening import listen_tcp, listen_unix
+from aiozerocopy._net.listening import EXHAUSTED, listen_tcp, listen_unix
 from aiozerocopy.opening import stream_over
 
 if TYPE_CHECKING:
@@ -47,7 +46,6 @@ PAUSE = 0.1  # seconds without accepting, when there are no fds or no memory
 
 log = logging.getLogger("aiozerocopy")
 
-_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _PEER_LEFT = (
     StreamBroken,
     StreamClosed,
@@ -265,7 +263,7 @@ class Server(Service):
             sock, _ = listener.accept()
         except OSError as error:
             # Any other error: no connection is pending, or it was reset.
-            if error.errno in _EXHAUSTED:
+            if error.errno in EXHAUSTED:
                 await self._pause(error)
             return None
         self._exhausted = False

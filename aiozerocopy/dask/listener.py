@@ -10,7 +10,6 @@ closed.
 from __future__ import annotations
 
 import asyncio
-import errno
 import inspect
 import logging
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import dask
 from distributed.comm.core import BaseListener, CommClosedError
 
+from aiozerocopy._net.listening import EXHAUSTED
 from aiozerocopy.dask.connector import refuse_to_encrypt
 from aiozerocopy.opening import stream_over
 
@@ -33,7 +33,6 @@ logger: logging.Logger = logging.getLogger("distributed.comm.azc")
 
 BURST = 64  # connections accepted before other tasks run
 PAUSE = 0.1  # seconds without accepting, when there are no fds or no memory
-_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class StreamListener(BaseListener):
@@ -107,7 +106,7 @@ class StreamListener(BaseListener):
                 sock, address = listening.accept()
             except OSError as error:
                 # Any other error: no connection is pending, or it was reset.
-                if error.errno in _EXHAUSTED:
+                if error.errno in EXHAUSTED:
                     self._pause(listening, error)
                 return
             self._is_exhausted = False

@@ -14,15 +14,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
-import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-import anyio
 from distributed.comm.registry import Backend
 
-from aiozerocopy._net.connecting import BACKLOG_IS_FULL, located
+from aiozerocopy._net.connecting import connected_unix
 from aiozerocopy._net.listening import listen_unix
 from aiozerocopy.dask.comm import StreamComm
 from aiozerocopy.dask.connector import StreamConnector
@@ -71,7 +68,8 @@ class UnixConnector(StreamConnector):
     prefix = "azc+unix://"
 
     async def _open(self, address: str) -> Stream:
-        return await connect_named(address)
+        with await connected_unix(address, with_name=True) as sock:
+            return stream_over(sock)
 
     async def _comm(
         self, stream: Stream, address: str, deserialize: bool, args: dict[str, Any]
@@ -157,24 +155,3 @@ def location_of(address: str | bytes) -> str:
     if isinstance(address, str):
         return address or UNNAMED
     return UNNAMED + os.fsdecode(address[1:])
-
-
-async def connect_named(path: str) -> Stream:
-    """Connect to a path, as a client that has a name.
-
-    Raises: OSError: nobody listens there; the path is in the text.
-    """
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.setblocking(False)
-        if sys.platform == "linux":
-            sock.bind("")
-        while True:
-            try:
-                sock.connect(path)
-            except BlockingIOError:  # noqa: PERF203
-                # The server's backlog is full; no fd tells when there is room.
-                await anyio.sleep(BACKLOG_IS_FULL)
-            except OSError as error:
-                raise located(error, f"cannot connect to {path!r}") from error
-            else:
-                return stream_over(sock)

@@ -4,14 +4,16 @@ the loop has them."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ipaddress
-import itertools
 import socket
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aiozerocopy._net.connecting import connect_first, connected_unix, located
+from aiozerocopy._net.connecting import (
+    connect_first,
+    connected_unix,
+    located,
+    look_up,
+)
 from aiozerocopy.transport.socket_transport import transport_over
 from aiozerocopy.transport.tls import TLSTransport
 from aiozerocopy.transport.tls_options import TLSOptions, for_client, for_server
@@ -19,9 +21,8 @@ from aiozerocopy.transport.tls_options import TLSOptions, for_client, for_server
 if TYPE_CHECKING:
     import os
     import ssl as tls
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from aiozerocopy._net.connecting import Candidate
     from aiozerocopy.transport.lifetime import Lifetime
     from aiozerocopy.transport.socket_transport import SocketTransport
 
@@ -74,9 +75,9 @@ async def create_connection(
     if local_addr is not None:
         place += f" from {local_addr}"
     try:
-        candidates = await _look_up(host, port, family, proto, flags)
-        if interleave:
-            candidates = _interleaved(candidates, interleave)
+        candidates = await look_up(
+            host, port, interleave, family=family, proto=proto, flags=flags
+        )
         sock = await connect_first(candidates, local_addr, happy_eyeballs_delay)
     except OSError as error:
         cause = error.__cause__
@@ -109,13 +110,12 @@ async def create_unix_connection(
     options = for_client(
         ssl, None, server_hostname, ssl_handshake_timeout, ssl_shutdown_timeout
     )
-    if path is None and sock is None:
-        raise ValueError("no path and sock were specified")
-    if path is not None and sock is not None:
-        raise ValueError("path and sock can not be specified at the same time")
     if path is not None:
+        if sock is not None:
+            raise ValueError("path and sock can not be specified at the same time")
         return await begun(protocol_factory, await connected_unix(path), options)
-    assert sock is not None
+    if sock is None:
+        raise ValueError("no path and sock were specified")
     check_unix(sock)
     return await begun(protocol_factory, sock, options, is_given=True)
 
@@ -236,38 +236,3 @@ async def made(transport: Lifetime) -> None:
     except BaseException:
         transport.abort()
         raise
-
-
-async def _look_up(
-    host: str | None, port: int | str | None, family: int, proto: int, flags: int
-) -> list[Candidate]:
-    if host and isinstance(port, int) and not flags:
-        with contextlib.suppress(ValueError):  # it is a name
-            is_v6 = ipaddress.ip_address(host).version == 6
-            kind = socket.AF_INET6 if is_v6 else socket.AF_INET
-            if family in (0, kind):
-                return [(kind, (host, port))]
-    found = await asyncio.get_running_loop().getaddrinfo(
-        host or None,
-        port,
-        family=family,
-        type=socket.SOCK_STREAM,
-        proto=proto,
-        flags=flags,
-    )
-    candidates = dict.fromkeys((family, at) for family, *_, at in found)
-    if not candidates:
-        raise OSError("getaddrinfo() returned empty list")
-    return list(candidates)  # type: ignore[arg-type]
-
-
-def _interleaved(candidates: Sequence[Candidate], first: int) -> list[Candidate]:
-    """The families in turn, after the ``first`` of the best one."""
-    families: dict[int, list[Candidate]] = {}
-    for candidate in candidates:
-        families.setdefault(candidate[0], []).append(candidate)
-    best = next(iter(families.values()))
-    head = best[: first - 1]
-    del best[: first - 1]
-    turns = itertools.zip_longest(*families.values())
-    return [*head, *(each for turn in turns for each in turn if each is not None)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import socket
 import sys
@@ -12,7 +11,7 @@ from asyncio.trsock import TransportSocket
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozerocopy._net.listening import Listener, listen_tcp, listen_unix
+from aiozerocopy._net.listening import EXHAUSTED, Listener, listen_tcp, listen_unix
 from aiozerocopy.transport.connections import check_stream, check_unix
 from aiozerocopy.transport.readiness import readiness_in
 from aiozerocopy.transport.socket_transport import transport_over
@@ -21,7 +20,7 @@ from aiozerocopy.transport.tls_options import for_server
 
 if TYPE_CHECKING:
     import ssl as tls
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from aiozerocopy.transport.socket_transport import SocketTransport
     from aiozerocopy.transport.tls_options import TLSOptions
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     Factory = Callable[[], asyncio.BaseProtocol]
 
 PAUSE = 1.0  # seconds without accepting, when there are no fds or no memory
-
-_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 async def create_server(
@@ -59,11 +56,9 @@ async def create_server(
         OSError: it cannot listen there; host and port are in the text.
         ValueError: arguments that contradict each other.
     """
-    factory = _under_tls(
-        protocol_factory, for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
-    )
-    listeners: list[Listener] = []
-    with _closed_if_it_fails(listeners):
+    options = for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
+    server = Server(_under_tls(protocol_factory, options), backlog)
+    async with server.opening(start_serving) as listeners:
         if sock is not None:
             if host is not None or port is not None:
                 raise ValueError(
@@ -85,7 +80,7 @@ async def create_server(
                 port = port or listeners[0].address[1]
         for listener in listeners if keep_alive else ():
             listener.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        return await _served(listeners, factory, backlog, start_serving)
+    return server
 
 
 async def create_unix_server(
@@ -110,24 +105,23 @@ async def create_unix_server(
         OSError: it cannot listen there, or somebody else does; the path is in the text.
         ValueError: arguments that contradict each other.
     """
-    factory = _under_tls(
-        protocol_factory, for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
-    )
-    if path is not None and sock is not None:
-        raise ValueError("path and sock can not be specified at the same time")
-    if sock is not None:
-        check_unix(sock)
-        listener = _taken(sock, backlog)
-        if listener.address and listener.address[0] != "\0":
-            listener.own_file()
-    elif path is not None:
-        listener = listen_unix(os.fspath(path), None, backlog)
-    else:
-        raise ValueError("path was not specified, and no sock specified")
-    if not cleanup_socket:
-        listener.file = None
-    with _closed_if_it_fails([listener]):
-        return await _served([listener], factory, backlog, start_serving)
+    options = for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
+    server = Server(_under_tls(protocol_factory, options), backlog)
+    async with server.opening(start_serving) as listeners:
+        if path is not None:
+            if sock is not None:
+                raise ValueError("path and sock can not be specified at the same time")
+            listeners.append(listen_unix(os.fspath(path), None, backlog))
+        elif sock is not None:
+            check_unix(sock)
+            listeners.append(listener := _taken(sock, backlog))
+            if listener.address and listener.address[0] != "\0":
+                listener.own_file()
+        else:
+            raise ValueError("path was not specified, and no sock specified")
+        if not cleanup_socket:
+            listeners[0].file = None
+    return server
 
 
 def _under_tls(factory: Factory, options: TLSOptions | None) -> Factory:
@@ -141,29 +135,6 @@ def _taken(sock: socket.socket, backlog: int) -> Listener:
     return Listener(sock, sock.getsockname())
 
 
-@contextlib.contextmanager
-def _closed_if_it_fails(listeners: list[Listener]) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        for listener in listeners:
-            listener.close()
-        raise
-
-
-async def _served(
-    listeners: list[Listener], factory: Factory, backlog: int, start: bool
-) -> Server:
-    server = Server(asyncio.get_running_loop(), listeners, factory, backlog)
-    try:
-        if start:
-            await server.start_serving()
-        return server
-    except BaseException:
-        server.close()
-        raise
-
-
 class Server(asyncio.AbstractServer):
     """What `create_server` and its like return: `asyncio.Server`, as documented there.
 
@@ -171,18 +142,12 @@ class Server(asyncio.AbstractServer):
     version of Python (asyncio's own: from 3.12 on).
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        listeners: list[Listener],
-        protocol_factory: Factory,
-        backlog: int,
-    ) -> None:
-        self._loop = loop
-        self._listeners = listeners
+    def __init__(self, protocol_factory: Factory, backlog: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._listeners: list[Listener] = []
         self._factory = protocol_factory
         self._burst = backlog  # clients taken before others have their turn
-        self._readiness = readiness_in(loop)
+        self._readiness = readiness_in(self._loop)
         self._clients: set[SocketTransport] = set()
         self._is_serving = False
         self._forever: asyncio.Future[None] | None = None
@@ -204,6 +169,17 @@ class Server(asyncio.AbstractServer):
         return self._is_serving
 
     # -- serving ------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def opening(self, start: bool) -> AsyncIterator[list[Listener]]:
+        """A block that fills the list of listeners; if it fails, close them."""
+        try:
+            yield self._listeners
+            if start:
+                await self.start_serving()
+        except BaseException:
+            self.close()
+            raise
 
     async def start_serving(self) -> None:
         """Take clients.  Called again, it does nothing."""
@@ -253,7 +229,7 @@ class Server(asyncio.AbstractServer):
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno not in _EXHAUSTED:
+                if error.errno not in EXHAUSTED:
                     raise
                 self._pause(listener, error)
                 return
