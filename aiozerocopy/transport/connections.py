@@ -203,12 +203,11 @@ async def begun(
     is_given: bool = False,
 ) -> tuple[Connected, P]:
     """A transport over a connected socket, once connection_made was called."""
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
+    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     try:
         protocol = protocol_factory()
         upper = TLSTransport(protocol, options, ready) if options else None
-        transport = transport_over(loop, sock, upper or protocol, is_given=is_given)
+        transport = transport_over(sock, upper or protocol, is_given=is_given)
     except BaseException:
         if not is_given:
             sock.close()

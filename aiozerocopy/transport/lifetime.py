@@ -21,7 +21,6 @@ follow it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import logging
 import os
@@ -29,12 +28,17 @@ import socket
 from asyncio.trsock import TransportSocket
 from typing import TYPE_CHECKING, Any
 
+from aiozerocopy._core.channel import IN, Channel
+from aiozerocopy._core.lifetime import Bound
+from aiozerocopy._core.receiving import ReceiveStream
+from aiozerocopy._core.sending import SendStream
 from aiozerocopy.transport.readiness import readiness_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from aiozerocopy._core.lifetime import Bound
+    from typing_extensions import Self
+
     from aiozerocopy.opening import HasFileno
 
 log: logging.Logger = logging.getLogger("aiozerocopy")
@@ -44,17 +48,35 @@ def os_error(error: BaseException) -> OSError:
     """The kernel's own error, which is what protocols know."""
     if isinstance(error.__cause__, OSError):
         return error.__cause__
-    return ConnectionAbortedError(errno.ECONNABORTED, str(error))
+    return aborted(str(error))
 
 
-@contextlib.contextmanager
-def aborted_if_it_fails(stream: Bound) -> Iterator[None]:
-    """A block that makes a transport over the stream."""
-    try:
-        yield
-    except BaseException:
-        stream.abort()
-        raise
+def aborted(why: str) -> ConnectionAbortedError:
+    """The error of something that was not sent."""
+    return ConnectionAbortedError(errno.ECONNABORTED, why)
+
+
+WAS_CLOSED = "it was written to after it was closed"
+WAS_ABORTED = "it was aborted before all was out"
+
+
+class Named(Bound):
+    """A transport's stream.  Its name outlives its channel, which has the number."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._name = f"<transport fd={channel.fileno()}>"
+        super().__init__(channel)
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+class In(Named, ReceiveStream):
+    """The stream of a transport that only reads."""
+
+
+class Out(Named, SendStream):
+    """The stream of a transport that writes."""
 
 
 class Lifetime(asyncio.BaseTransport):
@@ -83,6 +105,25 @@ class Lifetime(asyncio.BaseTransport):
         self._closing = False
         self._is_lost = False
         self._untold: list[Any] = []  # the protocol, until connection_lost is called
+
+    @classmethod
+    def over(
+        cls,
+        fd: int,
+        flags: int,
+        protocol: asyncio.BaseProtocol,
+        extra: dict[str, Any],
+        handle: HasFileno | None = None,
+    ) -> Self:
+        """A transport over an fd, which it takes over; `begin` is next."""
+        stream = (In if flags & IN else Out)(Channel(fd, flags))
+        try:
+            transport = cls(asyncio.get_running_loop(), stream, protocol, extra)
+        except BaseException:
+            stream.abort()
+            raise
+        transport._handle = handle
+        return transport
 
     def __repr__(self) -> str:
         state = "closed" if self._is_lost else "closing" if self._closing else "open"

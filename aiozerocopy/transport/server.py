@@ -241,7 +241,7 @@ class Server(asyncio.AbstractServer):
         transport: SocketTransport | None = None
         with sock:  # (a transport takes it out of the object)
             try:
-                transport = transport_over(self._loop, sock, self._factory())
+                transport = transport_over(sock, self._factory())
                 transport.on_lost = partial(self._left, transport)
                 self._clients.add(transport)
                 transport.begin()

@@ -9,11 +9,10 @@ import socket
 from asyncio.trsock import TransportSocket
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._core.channel import OUT, Channel
+from aiozerocopy._core.channel import OUT
 from aiozerocopy.opening import UNIX_BUFFER
-from aiozerocopy.transport.lifetime import aborted_if_it_fails
 from aiozerocopy.transport.reading import Reading
-from aiozerocopy.transport.writing import Out, Writing
+from aiozerocopy.transport.writing import Writing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +32,6 @@ class SocketTransport(Writing, Reading, asyncio.Transport):
 
 
 def transport_over(
-    loop: asyncio.AbstractEventLoop,
     sock: socket.socket,
     protocol: asyncio.BaseProtocol,
     *,
@@ -46,13 +44,10 @@ def transport_over(
     """
     _prepare(sock)
     extra = {"sockname": _name(sock.getsockname), "peername": _name(sock.getpeername)}
-    stream = Out(Channel(os.dup(sock.fileno()) if is_given else sock.detach(), OUT))
-    with aborted_if_it_fails(stream):
-        transport = SocketTransport(loop, stream, protocol, extra)
     if is_given:
-        transport._handle = sock
         extra["socket"] = TransportSocket(sock)
-    return transport
+        return SocketTransport.over(os.dup(sock.fileno()), OUT, protocol, extra, sock)
+    return SocketTransport.over(sock.detach(), OUT, protocol, extra)
 
 
 def _prepare(sock: socket.socket) -> None:

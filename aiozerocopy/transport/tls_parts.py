@@ -13,10 +13,10 @@ an exception has interrupted us.
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from aiozerocopy.transport.lifetime import WAS_ABORTED, WAS_CLOSED, aborted
 from aiozerocopy.transport.reading import scratch
 
 if TYPE_CHECKING:
@@ -124,18 +124,14 @@ class Outbox:
     def refuse(self) -> None:
         """Something was written after the end: `drained` shall say so."""
         if self._unsent is None:
-            self._unsent = ConnectionAbortedError(
-                errno.ECONNABORTED, "it was written to after it was closed"
-            )
+            self._unsent = aborted(WAS_CLOSED)
 
     def lose(self, cause: BaseException | None) -> None:
         """The wire is gone."""
         if isinstance(cause, OSError):
             self._unsent = cause
         elif self._held or self._is_in_transit:
-            self._unsent = ConnectionAbortedError(
-                errno.ECONNABORTED, "it was aborted before all was out"
-            )
+            self._unsent = aborted(WAS_ABORTED)
         self._held.clear()
         self.nbytes = 0
         self._wake()
