@@ -152,9 +152,14 @@ def listen_unix(
     listener = Listener(sock, path)
     try:
         sock.setblocking(False)
-        _bind_unix(listener, path)
-        if mode is not None and listener.file is not None:
-            os.chmod(listener.file, mode)  # before anybody can connect
+        if path[:1] in ("\0", b"\0"):
+            sock.bind(path)
+        else:
+            _remove_stale(path)
+            sock.bind(path)
+            listener.own_file()
+            if mode is not None:
+                os.chmod(path, mode)  # before anybody can connect
         sock.listen(backlog)
     except BaseException as error:
         listener.close()
@@ -162,15 +167,6 @@ def listen_unix(
             raise located(error, f"cannot listen on {path!r}") from error
         raise
     return listener
-
-
-def _bind_unix(listener: Listener, path: str | bytes) -> None:
-    if path[:1] in ("\0", b"\0"):
-        listener.sock.bind(path)
-        return
-    _remove_stale(path)
-    listener.sock.bind(path)
-    listener.own_file()
 
 
 def _remove_stale(path: str | bytes) -> None:

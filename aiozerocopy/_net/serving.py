@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -84,9 +85,7 @@ def serve_tcp(
         OSError: it cannot listen there; host and port are in the text.
     """
 
-    def listen() -> Awaitable[list[Listener]]:
-        return listen_tcp(host, port, BACKLOG, reuse_port)
-
+    listen = partial(listen_tcp, host, port, BACKLOG, reuse_port)
     admission = Admission(ssl_context, token_bytes(token))
     limits = (max_connections, idle_timeout)
     return Server(handler, listen, admission, *limits, concurrent)
@@ -254,7 +253,10 @@ class Server(Service):
                     sock.close()
                     self.refused += 1
                     continue
-                connection = self._register(sock)
+                with sock:
+                    stream = stream_over(sock, self._concurrent)
+                    connection = _Connection(stream, anyio.CancelScope())
+                self._connections[id(connection)] = connection
                 clients.start_soon(self._serve_client, connection)
 
     async def _accept_one(self, listener: socket.socket) -> socket.socket | None:
@@ -263,25 +265,14 @@ class Server(Service):
             sock, _ = listener.accept()
         except OSError as error:
             # Any other error: no connection is pending, or it was reset.
-            if error.errno in EXHAUSTED:
-                await self._pause(error)
+            if error.errno in EXHAUSTED:  # others may give something back; log it once
+                if not self._exhausted:
+                    self._exhausted = True
+                    log.error("no clients are accepted for now: %s", error.strerror)
+                await anyio.sleep(PAUSE)
             return None
         self._exhausted = False
         return sock
-
-    async def _pause(self, error: OSError) -> None:
-        """Wait for others to give something back; log it once."""
-        if not self._exhausted:
-            self._exhausted = True
-            log.error("no clients are accepted for now: %s", error.strerror)
-        await anyio.sleep(PAUSE)
-
-    def _register(self, sock: socket.socket) -> _Connection:
-        with sock:
-            stream = stream_over(sock, self._concurrent)
-            connection = _Connection(stream, anyio.CancelScope())
-        self._connections[id(connection)] = connection
-        return connection
 
     async def _serve_client(self, connection: _Connection) -> None:
         try:

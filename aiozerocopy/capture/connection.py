@@ -210,10 +210,7 @@ class Connection:
         return answer.data
 
     async def query(self, request: bytes) -> bytes:
-        """Send a request, and return its reply.
-
-        Raises: as `answer`.
-        """
+        """Send a request, and return its reply; raises what `answer` does."""
         return await self.answer(self.ask(request))
 
     async def until(self, ready: Callable[[], bool]) -> None:

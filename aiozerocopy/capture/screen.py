@@ -26,7 +26,6 @@ from aiozerocopy.capture.damage import Damage
 from aiozerocopy.capture.display import Display
 from aiozerocopy.capture.errors import ScreenChanged, ScreenError
 from aiozerocopy.capture.monitors import list_monitors
-from aiozerocopy.capture.pace import Pace
 from aiozerocopy.capture.slots import HAS_FILES, ScreenPool, Screenshot
 from aiozerocopy.capture.x11 import Rectangle
 
@@ -251,10 +250,13 @@ class X11Screen:
         if rate is not None and not 0 < rate < math.inf:
             raise ValueError(f"a rate is a positive number, not {rate}")
         if damage:
-            self._watch_damage()
+            connection, found = self._usable(), self._extensions
+            if self._damage is None:
+                self._damage = Damage(connection, found, self.region, self._slots)
+            self._damage.forget()
         if rate is None and damage and self._cursor:
             rate = CURSOR_RATE
-        return _Pictures(self, Pace(None if rate is None else float(rate)), damage)
+        return _Pictures(self, None if rate is None else float(rate), damage)
 
     async def _acquire(self, connection: Connection) -> Frame:
         """A free slot.  While we wait for one we read, since a slot may be in the hands
@@ -329,15 +331,6 @@ class X11Screen:
         return pointer.draw(cursor, frame.array, self.region, self.pix_fmt)
 
     # ---- damage ----------------------------------------------------------------------
-
-    def _watch_damage(self) -> None:
-        """Raises: ScreenError if the server does not tell."""
-        connection = self._usable()
-        if self._damage is None:
-            self._damage = Damage(
-                connection, self._extensions, self.region, self._slots
-            )
-        self._damage.forget()
 
     def _has_news(self) -> bool:
         damaged = self._damage is None or self._damage.has_news
@@ -426,12 +419,17 @@ class X11Screen:
 
 
 class _Pictures:
-    """What `X11Screen.frames` returns.  A cancelled wait may be begun again."""
+    """What `X11Screen.frames` returns.  A cancelled wait may be begun again.
 
-    def __init__(self, screen: X11Screen, pace: Pace, damage: bool) -> None:
+    The times at which one is due are numbered from 0; without a rate, each is at once.
+    """
+
+    def __init__(self, screen: X11Screen, rate: float | None, damage: bool) -> None:
         self._screen = screen
-        self._pace = pace
+        self._rate = rate
         self._damage = damage
+        self._began: float | None = None
+        self._number = -1
 
     def __aiter__(self) -> Self:
         return self
@@ -439,10 +437,22 @@ class _Pictures:
     async def __anext__(self) -> Screenshot:
         screen = self._screen
         if not self._damage:
-            return await screen._grab(await self._pace.next())
+            return await screen._grab(await self._due())
         while True:
             if not screen._cursor:
                 await screen._usable().until(screen._has_news)
-            picture = await screen._grab_changes(await self._pace.next())
+            picture = await screen._grab_changes(await self._due())
             if picture is not None:
                 return picture
+
+    async def _due(self) -> int:
+        """Wait for the next time and return its number; those missed are left out."""
+        now = anyio.current_time()
+        if self._began is None:
+            self._began = now
+        self._number += 1
+        if self._rate is not None:
+            late = math.floor((now - self._began) * self._rate)
+            self._number = max(self._number, late)
+            await anyio.sleep_until(self._began + self._number / self._rate)
+        return self._number

@@ -21,8 +21,7 @@ from distributed.comm.registry import Backend
 
 from aiozerocopy._net.connecting import connected_unix
 from aiozerocopy._net.listening import listen_unix
-from aiozerocopy.dask.comm import StreamComm
-from aiozerocopy.dask.connector import StreamConnector
+from aiozerocopy.dask.comm import StreamComm, StreamConnector
 from aiozerocopy.dask.listener import StreamListener
 from aiozerocopy.dask.loan import CAN_LEND
 from aiozerocopy.dask.local import LocalStream
@@ -33,11 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiozerocopy._net.listening import Listener
+    from aiozerocopy.dask.comm import Link
     from aiozerocopy.dask.messages import Frame
     from aiozerocopy.streams import Stream
 
 MODE = 0o600  # of a socket's file: only this user may connect
-UNNAMED = "@"
 
 # In the handshake: does a process take the pipes of `LocalStream`?
 PIPES = "aiozerocopy-pipes"
@@ -48,7 +47,7 @@ class UnixComm(StreamComm):
 
     stream: LocalStream
 
-    def __init__(self, stream: Stream, *args: Any) -> None:
+    def __init__(self, stream: Link, *args: Any) -> None:
         assert isinstance(stream, UnixStream)
         super().__init__(LocalStream(stream), *args)
 
@@ -66,20 +65,16 @@ class UnixComm(StreamComm):
 
 class UnixConnector(StreamConnector):
     prefix = "azc+unix://"
+    comm_class = UnixComm
 
     async def _open(self, address: str) -> Stream:
         with await connected_unix(address, with_name=True) as sock:
             return stream_over(sock)
 
-    async def _comm(
-        self, stream: Stream, address: str, deserialize: bool, args: dict[str, Any]
-    ) -> StreamComm:
-        local = location_of(stream._raw_socket.getsockname())
-        return UnixComm(stream, self.prefix + local, self.prefix + address, deserialize)
-
 
 class UnixListener(StreamListener):
     prefix = "azc+unix://"
+    comm_class = UnixComm
 
     def __init__(self, address: str, *args: Any, **options: Any) -> None:
         super().__init__(address, *args, **options)
@@ -104,13 +99,6 @@ class UnixListener(StreamListener):
     def _remove_folder(self) -> None:
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _peer_location(self, address: Any) -> str:
-        return location_of(address)
-
-    async def _comm(self, stream: Stream, peer: str) -> StreamComm | None:
-        local = self.prefix + self._path  # also if it stops just now
-        return UnixComm(stream, local, peer, self.deserialize)
 
     @property
     def listen_address(self) -> str:
@@ -145,13 +133,3 @@ class UnixBackend(Backend):
 
     def get_local_address_for(self, loc: str) -> str:
         return ""
-
-
-# ---- addresses ---------------------------------------------------------------------
-
-
-def location_of(address: str | bytes) -> str:
-    """What a socket says of its own address or of its peer's, as text."""
-    if isinstance(address, str):
-        return address or UNNAMED
-    return UNNAMED + os.fsdecode(address[1:])

@@ -89,12 +89,10 @@ def listen_ring(
         try:
             end = RingEnd(capacity, role)
         except OSError as error:
-            raise located(
-                error, f"no memory for a ring of {capacity:,} bytes"
-            ) from error
-        listener = listen_unix(
-            where, 0o666 if any_user else 0o600, BACKLOG, RING_SOCKET[1]
-        )
+            place = f"no memory for a ring of {capacity:,} bytes"
+            raise located(error, place) from error
+        mode = 0o666 if any_user else 0o600
+        listener = listen_unix(where, mode, BACKLOG, RING_SOCKET[1])
         try:
             with anyio.fail_after(timeout):
                 while not await _is_taken(end, listener, any_user):

@@ -27,7 +27,7 @@ class Route:
 
     def __init__(self, routes: Routes) -> None:
         self._routes = routes
-        self._queue: collections.deque[Record] = collections.deque()
+        self.queue: collections.deque[Record] = collections.deque()
 
     async def receive(self) -> Record:
         """The next of these records.
@@ -35,12 +35,9 @@ class Route:
         Raises: as `Ring.receive`; any number of tasks may wait, though.
         """
         await waiter.enter()
-        while not self._queue:
+        while not self.queue:
             await self._routes.pull()
-        return self._queue.popleft()
-
-    def add(self, record: Record) -> None:
-        self._queue.append(record)
+        return self.queue.popleft()
 
     def __aiter__(self) -> Self:
         return self
@@ -74,7 +71,7 @@ class Routes:
             try:
                 self._is_pulling = True
                 record = await self._receiver.receive(1, only_record)
-                self._by_type.get(record.type_id, self.others).add(record)
+                self._by_type.get(record.type_id, self.others).queue.append(record)
             finally:
                 self._let_others_pull()
         except BaseException:  # also of a signal's handler, in the line above

@@ -90,7 +90,7 @@ class Slot(Lent):
     def rollback(self) -> None:
         """Send nothing.  May be called twice, and after `commit`."""
         if self._place is not None and self._place.is_first():
-            self._sender.rollback()  # (nobody else can have reserved)
+            self._sender.end.rollback()  # (nobody else can have reserved)
         self._leave()
 
     release = rollback

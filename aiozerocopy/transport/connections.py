@@ -59,9 +59,8 @@ async def create_connection(
         ssl.SSLError, ConnectionError: the TLS handshake failed.
         ValueError: arguments that contradict each other.
     """
-    options = for_client(
-        ssl, host, server_hostname, ssl_handshake_timeout, ssl_shutdown_timeout
-    )
+    timeouts = (ssl_handshake_timeout, ssl_shutdown_timeout)
+    options = for_client(ssl, host, server_hostname, *timeouts)
     if sock is not None:
         if host is not None or port is not None:
             raise ValueError("host/port and sock can not be specified at the same time")
@@ -107,9 +106,8 @@ async def create_unix_connection(
         ssl.SSLError, ConnectionError: the TLS handshake failed.
         ValueError: arguments that contradict each other.
     """
-    options = for_client(
-        ssl, None, server_hostname, ssl_handshake_timeout, ssl_shutdown_timeout
-    )
+    timeouts = (ssl_handshake_timeout, ssl_shutdown_timeout)
+    options = for_client(ssl, None, server_hostname, *timeouts)
     if path is not None:
         if sock is not None:
             raise ValueError("path and sock can not be specified at the same time")
@@ -162,13 +160,8 @@ async def start_tls(
         TypeError: ``sslcontext`` is no context.
         ValueError: a timeout is not positive.
     """
-    options = TLSOptions(
-        sslcontext,
-        server_side,
-        server_hostname,
-        ssl_handshake_timeout,
-        ssl_shutdown_timeout,
-    )
+    timeouts = (ssl_handshake_timeout, ssl_shutdown_timeout)
+    options = TLSOptions(sslcontext, server_side, server_hostname, *timeouts)
     ready = asyncio.get_running_loop().create_future()
     wire: Any = transport
     upper = TLSTransport(protocol, options, ready, is_made=True)

@@ -23,9 +23,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import os
-import socket
-from asyncio.trsock import TransportSocket
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.channel import IN, Channel
@@ -240,15 +237,5 @@ class Lifetime(asyncio.BaseTransport):
         return protocol
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What is known: "socket", "sockname", "peername", "pipe" and others.
-
-        The socket is another number of the same connection, for setsockopt and the
-        like, and is closed after connection_lost.
-        """
-        if name == "socket" and name not in self._extra and self._has_socket():
-            self._handle = sock = socket.socket(fileno=os.dup(self._fd))
-            self._extra[name] = TransportSocket(sock)
+        """What is known: "sockname", "peername", "pipe" and others."""
         return self._extra.get(name, default)
-
-    def _has_socket(self) -> bool:
-        return False

@@ -151,7 +151,7 @@ class Server(asyncio.AbstractServer):
         self._clients: set[SocketTransport] = set()
         self._is_serving = False
         self._forever: asyncio.Future[None] | None = None
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._over = asyncio.Event()  # it is closed, and all its clients have gone
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} sockets={self.sockets!r}>"
@@ -277,7 +277,7 @@ class Server(asyncio.AbstractServer):
         self._is_serving = False
         if self._forever is not None and not self._forever.done():
             self._forever.cancel()
-        self._wake_if_over()
+        self._note_end()
 
     def close_clients(self) -> None:
         """Close the transports of all clients."""
@@ -292,21 +292,12 @@ class Server(asyncio.AbstractServer):
 
     def _left(self, transport: SocketTransport) -> None:
         self._clients.discard(transport)
-        self._wake_if_over()
+        self._note_end()
 
-    def _wake_if_over(self) -> None:
+    def _note_end(self) -> None:
         if not self._listeners and not self._clients:
-            for waiter in self._waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+            self._over.set()
 
     async def wait_closed(self) -> None:
         """Return once it is closed and all its clients have gone."""
-        if not self._listeners and not self._clients:
-            return
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.add(waiter)
-        try:
-            await waiter
-        finally:
-            self._waiters.discard(waiter)
+        await self._over.wait()

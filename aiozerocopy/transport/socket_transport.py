@@ -27,8 +27,16 @@ class SocketTransport(Writing, Reading, asyncio.Transport):
     # asyncio asks this before it puts TLS over a transport.
     _start_tls_compatible = True
 
-    def _has_socket(self) -> bool:
-        return not self._is_lost
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """What is known: "socket", "sockname" and "peername".
+
+        The socket is another number of the same connection, for setsockopt and the
+        like, and is closed after connection_lost.
+        """
+        if name == "socket" and name not in self._extra and not self._is_lost:
+            self._handle = sock = socket.socket(fileno=os.dup(self._fd))
+            self._extra[name] = TransportSocket(sock)
+        return super().get_extra_info(name, default)
 
 
 def transport_over(

@@ -217,10 +217,7 @@ async def subprocess_shell(
     cmd: str | bytes,
     **options: Any,
 ) -> tuple[SubprocessTransport, P]:
-    """The same for a line of the shell: see `asyncio.loop.subprocess_shell`.
-
-    Raises: as `subprocess_exec`.
-    """
+    """As `asyncio.loop.subprocess_shell`; raises what `subprocess_exec` does."""
     if not isinstance(cmd, (str, bytes)):
         raise ValueError("cmd must be a string")
     if not options.pop("shell", True):
@@ -234,10 +231,7 @@ async def create_subprocess_exec(
     limit: int = LIMIT,
     **options: Any,
 ) -> Process:
-    """Start a program, with streams: see `asyncio.create_subprocess_exec`.
-
-    Raises: as `subprocess_exec`.
-    """
+    """As `asyncio.create_subprocess_exec`; raises what `subprocess_exec` does."""
     loop = asyncio.get_running_loop()
     factory = partial(SubprocessStreamProtocol, limit=limit, loop=loop)
     options = dict.fromkeys(_PIPES) | options

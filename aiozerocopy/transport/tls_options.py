@@ -6,8 +6,7 @@ import ssl
 from dataclasses import dataclass
 from typing import Any
 
-HANDSHAKE_TIMEOUT = 60.0  # seconds, as asyncio has them
-SHUTDOWN_TIMEOUT = 30.0
+TIMEOUTS = {"handshake": 60.0, "shutdown": 30.0}  # seconds, as asyncio has them
 
 
 @dataclass
@@ -30,18 +29,14 @@ class TLSOptions:
             raise TypeError(f"an ssl.SSLContext is expected, not {self.context!r}")
         if self.server_side:
             self.server_hostname = None
-        self.handshaking: float = _seconds(
-            "ssl_handshake_timeout", self.handshake_timeout, HANDSHAKE_TIMEOUT
-        )
-        self.leaving: float = _seconds(
-            "ssl_shutdown_timeout", self.shutdown_timeout, SHUTDOWN_TIMEOUT
-        )
+        self.handshaking = _seconds("handshake", self.handshake_timeout)
+        self.leaving = _seconds("shutdown", self.shutdown_timeout)
 
 
-def _seconds(name: str, given: float | None, default: float) -> float:
+def _seconds(name: str, given: float | None) -> float:
     if given is not None and given <= 0:
-        raise ValueError(f"{name} should be a positive number, got {given}")
-    return default if given is None else given
+        raise ValueError(f"ssl_{name}_timeout should be a positive number, got {given}")
+    return TIMEOUTS[name] if given is None else given
 
 
 def for_client(
@@ -91,12 +86,7 @@ def for_server(
     return TLSOptions(given, True, None, handshake_timeout, shutdown_timeout)
 
 
-def _check_absent(
-    handshake_timeout: float | None, shutdown_timeout: float | None
-) -> None:
-    for name, value in (
-        ("ssl_handshake_timeout", handshake_timeout),
-        ("ssl_shutdown_timeout", shutdown_timeout),
-    ):
+def _check_absent(handshake: float | None, shutdown: float | None) -> None:
+    for name, value in (("handshake", handshake), ("shutdown", shutdown)):
         if value is not None:
-            raise ValueError(f"{name} is only meaningful with ssl")
+            raise ValueError(f"ssl_{name}_timeout is only meaningful with ssl")

@@ -16,6 +16,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from aiozerocopy._core.change import Change
 from aiozerocopy.transport.lifetime import WAS_ABORTED, WAS_CLOSED, aborted
 from aiozerocopy.transport.reading import scratch
 
@@ -79,7 +80,7 @@ class Outbox:
         self._session = session
         self._held: deque[memoryview] = deque()
         self._is_in_transit = False
-        self._waiting: list[asyncio.Future[None]] = []
+        self._end = Change()  # of what is held
         self._unsent: OSError | None = None  # why not all will be sent
         self.nbytes: int = 0
         self.wire: Any = None
@@ -110,8 +111,8 @@ class Outbox:
             self._session.encrypt(piece)
             self.hand_on()
             self._is_in_transit = False
-        if self._waiting and not self._held:
-            self._wake()
+        if not self._held:
+            self._end.happen()
 
     def is_empty(self) -> bool:
         return not self._held
@@ -134,7 +135,7 @@ class Outbox:
             self._unsent = aborted(WAS_ABORTED)
         self._held.clear()
         self.nbytes = 0
-        self._wake()
+        self._end.happen()
 
     async def drained(self) -> None:
         """Return once nothing is borrowed, and all is out.
@@ -143,23 +144,11 @@ class Outbox:
             OSError: not all is out, nor will be.
         """
         if self._held:
-            future = asyncio.get_running_loop().create_future()
-            self._waiting.append(future)
-            await future
-        elif self._unsent is not None:
+            await self._end.next()
+        if self._unsent is not None:
             raise self._unsent
         if hasattr(self.wire, "drained"):  # it is one of ours
             await self.wire.drained()
-
-    def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            if future.done():
-                continue
-            if self._unsent is None:
-                future.set_result(None)
-            else:
-                future.set_exception(self._unsent)
 
 
 class Upper:
