@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 DELAY = 0.25  # seconds until the next of a host's addresses is tried as well
 
-BACKLOG_IS_FULL = 0.01  # seconds between attempts to connect to a busy Unix server
+AGAIN = 0.01  # seconds between attempts to connect to a Unix server
 
 
 def connect_tcp(
@@ -101,22 +101,33 @@ async def connected_unix(
     await anyio.lowlevel.checkpoint()
     sock = socket.socket(socket.AF_UNIX)
     try:
-        sock.setblocking(False)
         if with_name and sys.platform == "linux":
             sock.bind("")
-        while True:
-            try:
-                sock.connect(os.fspath(path))
-            except BlockingIOError:  # noqa: PERF203
-                # The server's backlog is full; no fd tells when there is room.
-                await anyio.sleep(BACKLOG_IS_FULL)
-            else:
-                return sock
+        await connect_once_possible(sock, os.fspath(path))
+        return sock
     except BaseException as error:
         sock.close()
         if isinstance(error, OSError):
             raise located(error, f"cannot connect to {path!r}") from error
         raise
+
+
+async def connect_once_possible(
+    sock: socket.socket, path: str | bytes, *, is_patient: bool = False
+) -> None:
+    """Connect as soon as the server's backlog has room, and somebody listens if we are
+    patient.  No fd tells when it is worth another try."""
+    sock.setblocking(False)
+    while True:
+        try:
+            sock.connect(path)
+            return
+        except BlockingIOError:
+            pass  # the backlog is full
+        except (FileNotFoundError, ConnectionRefusedError):
+            if not is_patient:
+                raise
+        await anyio.sleep(AGAIN)
 
 
 def located(error: OSError, place: str) -> OSError:
@@ -142,10 +153,7 @@ async def look_up(
 ) -> list[Candidate]:
     """All addresses of a host, the best one first; for ``first`` see `interleaved`.
 
-    An IP address is not looked up.  The rest is for `anyio.getaddrinfo`.
-
-    Raises:
-        OSError: the name is unknown.
+    An IP address is not looked up.  The rest is for `anyio.getaddrinfo`, also errors.
     """
     if host and isinstance(port, int) and not flags:
         with contextlib.suppress(ValueError):  # it is a name

@@ -23,7 +23,7 @@ import anyio.lowlevel
 from aiozerocopy._core.errors import IncompleteReceive, StreamBroken, StreamClosed
 from aiozerocopy._net.admission import Admission, NotAdmitted, token_bytes
 from aiozerocopy._net.block import Service
-from aiozerocopy._net.listening import EXHAUSTED, listen_tcp, listen_unix
+from aiozerocopy._net.listening import EXHAUSTED, Listener, listen_tcp, listen_unix
 from aiozerocopy.opening import stream_over
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup, TaskStatus
 
     from aiozerocopy._core.sending import Concurrent
-    from aiozerocopy._net.listening import Listener
     from aiozerocopy.streams import Stream
 
     # of a Stream, or with TLS of a TLSStream: anyio's ByteStream both

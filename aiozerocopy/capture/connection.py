@@ -92,11 +92,7 @@ class Connection:
 
     @classmethod
     async def open(cls, display: Display) -> Connection:
-        """Connect, and be let in.
-
-        Raises:
-            ScreenError: nobody is there, or does not let us in.
-        """
+        """Connect, and be let in; raises ScreenError if that cannot be."""
         connection = cls(await display.connect(), display.name)
         try:
             with anyio.fail_after(PATIENCE):

@@ -56,11 +56,7 @@ class Display:
         return cls(name, host, int(match["number"]), int(match["screen"] or 0))
 
     async def connect(self) -> socket.socket:
-        """A socket that does not block.
-
-        Raises:
-            ScreenError: nobody is there.
-        """
+        """A socket that does not block; raises ScreenError if nobody is there."""
         try:
             if not self.host:
                 return self._connect_unix()

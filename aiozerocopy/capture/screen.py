@@ -21,13 +21,13 @@ import anyio
 
 from aiozerocopy.capture import cursor as pointer
 from aiozerocopy.capture import x11
-from aiozerocopy.capture.connection import Connection
-from aiozerocopy.capture.damage import Damage
+from aiozerocopy.capture.connection import Answer, Connection
+from aiozerocopy.capture.damage import Damage, Rows
 from aiozerocopy.capture.display import Display
 from aiozerocopy.capture.errors import ScreenChanged, ScreenError
 from aiozerocopy.capture.monitors import list_monitors
 from aiozerocopy.capture.slots import HAS_FILES, ScreenPool, Screenshot
-from aiozerocopy.capture.x11 import Rectangle
+from aiozerocopy.capture.x11 import Cursor, Rectangle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Sequence
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from aiozerocopy.capture.connection import Answer
-    from aiozerocopy.capture.damage import Rows
-    from aiozerocopy.capture.x11 import Cursor
     from aiozerocopy.pool import Frame
 
 _SHM_WITH_FDS = (1, 2)
@@ -294,8 +291,11 @@ class X11Screen:
         try:
             for answer in answers:
                 await connection.answer(answer)
-        except ScreenError:
-            await self._explain(connection)
+        except ScreenError:  # it may be the first that we hear of a new size
+            if connection.lost is None:
+                geometry = await connection.query(x11.get_geometry(self._setup.root))
+                self._resize(x11.geometry(geometry))
+                self._usable()
             raise
 
     def _ask_rows(
@@ -308,16 +308,9 @@ class X11Screen:
             request = x11.get_image(root, part)
             return connection.ask(request, into=frame.view[first:last])
         shm, _ = self._extensions["MIT-SHM"]
-        offset = self.pool.offset_of(self.pool.number_of(frame.view)) + first
+        offset = self.pool.number_of(frame.view) * self.pool.stride + first
         request = x11.shm_get_image(shm, root, part, self._segment, offset)
         return connection.ask(request, keeps=frame.view)
-
-    async def _explain(self, connection: Connection) -> None:
-        """A refusal may be the first that we hear of a new size."""
-        if connection.lost is None:
-            geometry = await connection.query(x11.get_geometry(self._setup.root))
-            self._resize(x11.geometry(geometry))
-            self._usable()
 
     # ---- the cursor ------------------------------------------------------------------
 

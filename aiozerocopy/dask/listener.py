@@ -18,7 +18,7 @@ import dask
 from distributed.comm.core import BaseListener, CommClosedError
 
 from aiozerocopy._net.listening import EXHAUSTED
-from aiozerocopy.dask.comm import location_of, refuse_to_encrypt
+from aiozerocopy.dask.comm import Link, StreamComm, location_of, refuse_to_encrypt
 from aiozerocopy.opening import stream_over
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiozerocopy._net.listening import Listener as Listening
-    from aiozerocopy.dask.comm import Link, StreamComm
     from aiozerocopy.streams import Stream
 
 logger: logging.Logger = logging.getLogger("distributed.comm.azc")

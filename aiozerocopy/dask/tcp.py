@@ -9,13 +9,11 @@ from distributed.comm.tcp import BaseTCPBackend, set_tcp_timeout
 from distributed.comm.utils import ensure_concrete_host
 
 from aiozerocopy._net.connecting import connect_tcp
-from aiozerocopy._net.listening import listen_tcp
-from aiozerocopy.dask.comm import StreamComm, StreamConnector
+from aiozerocopy._net.listening import Listener, listen_tcp
+from aiozerocopy.dask.comm import Link, StreamComm, StreamConnector
 from aiozerocopy.dask.listener import StreamListener
 
 if TYPE_CHECKING:
-    from aiozerocopy._net.listening import Listener
-    from aiozerocopy.dask.comm import Link
     from aiozerocopy.streams import Stream
 
 

@@ -13,7 +13,7 @@ from distributed.comm.tcp import BaseTCPBackend
 
 from aiozerocopy._core.errors import IncompleteReceive
 from aiozerocopy._net.tls_session import Session
-from aiozerocopy.dask.comm import LOST, logger, timeout
+from aiozerocopy.dask.comm import LOST, Link, logger, timeout
 from aiozerocopy.dask.tcp import TCPComm, TCPConnector, TCPListener
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from aiozerocopy.dask.comm import Link
     from aiozerocopy.streams import Stream
 
 PIECE = 256 << 10  # bytes that are encrypted at once

@@ -20,21 +20,18 @@ from typing import TYPE_CHECKING, Any
 from distributed.comm.registry import Backend
 
 from aiozerocopy._net.connecting import connected_unix
-from aiozerocopy._net.listening import listen_unix
-from aiozerocopy.dask.comm import StreamComm, StreamConnector
+from aiozerocopy._net.listening import Listener, listen_unix
+from aiozerocopy.dask.comm import Link, StreamComm, StreamConnector
 from aiozerocopy.dask.listener import StreamListener
 from aiozerocopy.dask.loan import CAN_LEND
 from aiozerocopy.dask.local import LocalStream
 from aiozerocopy.opening import stream_over
-from aiozerocopy.streams import UnixStream
+from aiozerocopy.streams import Stream, UnixStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiozerocopy._net.listening import Listener
-    from aiozerocopy.dask.comm import Link
     from aiozerocopy.dask.messages import Frame
-    from aiozerocopy.streams import Stream
 
 MODE = 0o600  # of a socket's file: only this user may connect
 

@@ -32,7 +32,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
-from anyio.abc import AsyncResource
+from anyio.abc import AsyncResource, TaskGroup
 
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy.shm.record import Record
@@ -40,7 +40,6 @@ from aiozerocopy.shm.record import Record
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from anyio.abc import TaskGroup
     from typing_extensions import Buffer
 
     from aiozerocopy.shm.ring import Ring

@@ -19,7 +19,7 @@ import anyio
 from aiozerocopy._core import waiter
 from aiozerocopy._core.change import RemoteChange
 from aiozerocopy._core.pins import Pins, pin
-from aiozerocopy._core.ring_end import FULL, RESERVED
+from aiozerocopy._core.ring_end import FULL, RESERVED, RingEnd
 from aiozerocopy.shm.side import Side
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer, Self
 
-    from aiozerocopy._core.ring_end import RingEnd
 
 SLACK = 0.001  # seconds: see azc_shm_send
 

@@ -14,15 +14,13 @@ import contextlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from aiozerocopy._core.leases import Lent, array_over
-from aiozerocopy.shm.sender import Place
+from aiozerocopy.shm.sender import Place, Sender
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     import numpy.typing as npt
     from typing_extensions import Self
-
-    from aiozerocopy.shm.sender import Sender
 
 
 class Slot(Lent):

@@ -7,13 +7,11 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy.transport.connections import create_connection, create_unix_connection
-from aiozerocopy.transport.server import create_server, create_unix_server
+from aiozerocopy.transport.server import Server, create_server, create_unix_server
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Awaitable, Callable, Sequence
-
-    from aiozerocopy.transport.server import Server
 
     Connected = Callable[
         [asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None

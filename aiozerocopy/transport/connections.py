@@ -14,7 +14,7 @@ from aiozerocopy._net.connecting import (
     located,
     look_up,
 )
-from aiozerocopy.transport.socket_transport import transport_over
+from aiozerocopy.transport.socket_transport import SocketTransport, transport_over
 from aiozerocopy.transport.tls import TLSTransport
 from aiozerocopy.transport.tls_options import TLSOptions, for_client, for_server
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiozerocopy.transport.lifetime import Lifetime
-    from aiozerocopy.transport.socket_transport import SocketTransport
 
     Connected = SocketTransport | TLSTransport
 

@@ -14,16 +14,13 @@ from typing import TYPE_CHECKING
 from aiozerocopy._net.listening import EXHAUSTED, Listener, listen_tcp, listen_unix
 from aiozerocopy.transport.connections import check_stream, check_unix
 from aiozerocopy.transport.readiness import readiness_in
-from aiozerocopy.transport.socket_transport import transport_over
+from aiozerocopy.transport.socket_transport import SocketTransport, transport_over
 from aiozerocopy.transport.tls import TLSTransport
-from aiozerocopy.transport.tls_options import for_server
+from aiozerocopy.transport.tls_options import TLSOptions, for_server
 
 if TYPE_CHECKING:
     import ssl as tls
     from collections.abc import AsyncIterator, Callable, Sequence
-
-    from aiozerocopy.transport.socket_transport import SocketTransport
-    from aiozerocopy.transport.tls_options import TLSOptions
 
     Factory = Callable[[], asyncio.BaseProtocol]
 
@@ -57,7 +54,7 @@ async def create_server(
         ValueError: arguments that contradict each other.
     """
     options = for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
-    server = Server(_under_tls(protocol_factory, options), backlog)
+    server = Server(protocol_factory, options, backlog)
     async with server.opening(start_serving) as listeners:
         if sock is not None:
             if host is not None or port is not None:
@@ -106,7 +103,7 @@ async def create_unix_server(
         ValueError: arguments that contradict each other.
     """
     options = for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
-    server = Server(_under_tls(protocol_factory, options), backlog)
+    server = Server(protocol_factory, options, backlog)
     async with server.opening(start_serving) as listeners:
         if path is not None:
             if sock is not None:
@@ -124,11 +121,6 @@ async def create_unix_server(
     return server
 
 
-def _under_tls(factory: Factory, options: TLSOptions | None) -> Factory:
-    """The factory, or one whose protocols stand on TLS."""
-    return (lambda: TLSTransport(factory(), options)) if options else factory
-
-
 def _taken(sock: socket.socket, backlog: int) -> Listener:
     sock.setblocking(False)
     sock.listen(backlog)
@@ -142,10 +134,14 @@ class Server(asyncio.AbstractServer):
     version of Python (asyncio's own: from 3.12 on).
     """
 
-    def __init__(self, protocol_factory: Factory, backlog: int) -> None:
+    def __init__(
+        self, factory: Factory, options: TLSOptions | None, backlog: int
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._listeners: list[Listener] = []
-        self._factory = protocol_factory
+        self._factory = (
+            (lambda: TLSTransport(factory(), options)) if options else factory
+        )
         self._burst = backlog  # clients taken before others have their turn
         self._readiness = readiness_in(self._loop)
         self._clients: set[SocketTransport] = set()

@@ -50,21 +50,17 @@ def transport_over(
     A socket that the program has given stays one, until it is closed with the
     transport: the transport then has a number of its own for the connection.
     """
-    _prepare(sock)
-    extra = {"sockname": _name(sock.getsockname), "peername": _name(sock.getpeername)}
-    if is_given:
-        extra["socket"] = TransportSocket(sock)
-        return SocketTransport.over(os.dup(sock.fileno()), OUT, protocol, extra, sock)
-    return SocketTransport.over(sock.detach(), OUT, protocol, extra)
-
-
-def _prepare(sock: socket.socket) -> None:
     sock.setblocking(False)
     if sock.family == socket.AF_UNIX:  # (as `stream_over` does)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER)
     elif sock.family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError):  # the peer may have gone already
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    extra = {"sockname": _name(sock.getsockname), "peername": _name(sock.getpeername)}
+    if is_given:
+        extra["socket"] = TransportSocket(sock)
+        return SocketTransport.over(os.dup(sock.fileno()), OUT, protocol, extra, sock)
+    return SocketTransport.over(sock.detach(), OUT, protocol, extra)
 
 
 def _name(ask: Callable[[], Any]) -> Any:

@@ -181,11 +181,9 @@ class SubprocessTransport(asyncio.SubprocessTransport):
         self._popen.send_signal(number)
 
     def terminate(self) -> None:
-        """Raises: as `send_signal`."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Raises: as `send_signal`."""
         self.send_signal(signal.SIGKILL)
 
     async def _wait(self) -> int:

@@ -13,9 +13,7 @@ TIMEOUTS = {"handshake": 60.0, "shutdown": 30.0}  # seconds, as asyncio has them
 class TLSOptions:
     """How a connection is to be encrypted; the timeouts get their defaults.
 
-    Raises:
-        TypeError: the context is none.
-        ValueError: a timeout is not positive.
+    Raises: as `connections.start_tls`.
     """
 
     context: ssl.SSLContext
@@ -40,13 +38,11 @@ def _seconds(name: str, given: float | None) -> float:
 
 
 def for_client(
-    given: Any,
-    host: str | None,
-    server_hostname: str | None,
-    handshake_timeout: float | None,
-    shutdown_timeout: float | None,
+    given: Any, host: str | None, server_hostname: str | None, *timeouts: float | None
 ) -> TLSOptions | None:
     """What the arguments of a client ask for; None if no TLS.
+
+    The timeouts are the handshake's and the shutdown's.
 
     Raises:
         TypeError: ``ssl`` is neither true nor a context.
@@ -55,7 +51,7 @@ def for_client(
     if not given:
         if server_hostname is not None:
             raise ValueError("server_hostname is only meaningful with ssl")
-        _check_absent(handshake_timeout, shutdown_timeout)
+        _check_absent(*timeouts)
         return None
     if server_hostname is None:
         if not host:
@@ -66,24 +62,15 @@ def for_client(
     if given is True:
         given = ssl.create_default_context()
         given.check_hostname = bool(server_hostname)
-    return TLSOptions(
-        given, False, server_hostname, handshake_timeout, shutdown_timeout
-    )
+    return TLSOptions(given, False, server_hostname, *timeouts)
 
 
-def for_server(
-    given: Any, handshake_timeout: float | None, shutdown_timeout: float | None
-) -> TLSOptions | None:
-    """What the arguments of a server ask for; None if no TLS.
-
-    Raises:
-        TypeError: ``ssl`` is no context.
-        ValueError: the arguments contradict each other.
-    """
+def for_server(given: Any, *timeouts: float | None) -> TLSOptions | None:
+    """The same for a server."""
     if not given:
-        _check_absent(handshake_timeout, shutdown_timeout)
+        _check_absent(*timeouts)
         return None
-    return TLSOptions(given, True, None, handshake_timeout, shutdown_timeout)
+    return TLSOptions(given, True, None, *timeouts)
 
 
 def _check_absent(handshake: float | None, shutdown: float | None) -> None:
