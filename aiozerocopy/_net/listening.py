@@ -72,8 +72,7 @@ async def listen_tcp(
 ) -> list[Listener]:
     """Listen on one port of all addresses of a host; port 0 is a free one.
 
-    Raises:
-        OSError: with host and port in its text.
+    Raises: OSError, with host and port in its text.
     """
     try:
         found = await anyio.getaddrinfo(
@@ -145,8 +144,7 @@ def listen_unix(
 ) -> Listener:
     """Listen at a path, or at a name in the abstract name space.
 
-    Raises:
-        OSError: with the path in its text.
+    Raises: OSError, with the path in its text.
     """
     sock = socket.socket(socket.AF_UNIX, kind)
     listener = Listener(sock, path)

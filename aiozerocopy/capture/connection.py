@@ -66,6 +66,7 @@ class Connection:
 
     def __init__(self, sock: socket.socket, name: str) -> None:
         self.name = name
+        self.is_local: bool = sock.family == socket.AF_UNIX  # an fd can be passed
         self.majors: dict[int, str] = {}  # of extensions, for what errors say
         self.listeners: list[Callable[[bytes], object]] = []  # to events
         self.lost: ScreenLost | None = None
@@ -82,11 +83,6 @@ class Connection:
         self._body: memoryview | None = None
         self._missing = memoryview(self._head)  # what is received next
         self._ids = itertools.count(1)
-
-    @property
-    def is_local(self) -> bool:
-        """Can an fd be passed?"""
-        return self._socket.family == socket.AF_UNIX
 
     # ---- the beginning and the end ----------------------------------------------
 

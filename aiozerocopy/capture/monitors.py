@@ -48,7 +48,7 @@ async def list_monitors(
     if "RANDR" in extensions:
         request = x11.get_monitors(extensions["RANDR"][0], connection.setup.root)
         entries = x11.monitors(await connection.query(request))
-        names = [connection.ask(x11.get_atom_name(entry.atom)) for entry in entries]
+        names = [connection.ask(x11.get_atom_name(atom)) for atom, *_ in entries]
         for (_, is_primary, place), asked in zip(entries, names, strict=True):
             name = x11.atom_name(await connection.answer(asked))
             found.append(Monitor(name, place, is_primary))

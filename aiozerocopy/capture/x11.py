@@ -237,22 +237,15 @@ def rectangles(reply: bytes) -> list[Rectangle]:
     return [Rectangle(*one) for one in struct.iter_unpack("=hhHH", reply[HEAD:])]
 
 
-class MonitorEntry(NamedTuple):
-    """A monitor's name as an atom, whether it is the first, and where it is."""
-
-    atom: int
-    is_primary: bool
-    place: Rectangle
-
-
 @_sense()
-def monitors(reply: bytes) -> list[MonitorEntry]:
+def monitors(reply: bytes) -> list[tuple[int, bool, Rectangle]]:
+    """Of each its name as an atom, whether it is the first, and where it is."""
     (count,) = struct.unpack_from("=I", reply, 12)
     at, found = HEAD, []
     for _ in range(count):
         atom, primary, outputs = struct.unpack_from("=IBxH", reply, at)
         place = Rectangle(*struct.unpack_from("=hhHH", reply, at + 8))
-        found.append(MonitorEntry(atom, bool(primary), place))
+        found.append((atom, bool(primary), place))
         at += 24 + 4 * outputs
     return found
 

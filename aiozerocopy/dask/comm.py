@@ -117,10 +117,7 @@ class StreamComm(Comm):
 
     @property
     def socket(self) -> socket.socket:
-        """To look at, or to set options of.
-
-        Raises: StreamClosed.
-        """
+        """To look at, or to set options of.  Raises StreamClosed."""
         return self.stream._raw_socket
 
     async def read(self, deserializers: Any = None) -> Any:

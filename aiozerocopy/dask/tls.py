@@ -170,10 +170,7 @@ class TLSListener(TCPListener):
     encrypted = True
 
     def __init__(self, *args: Any, **connection_args: Any) -> None:
-        """As for all.
-
-        Raises: TypeError: Dask was given no certificates.
-        """
+        """As for all; raises TypeError if Dask was given no certificates."""
         super().__init__(*args, **connection_args)
         self._context = tls_context(self.prefix, connection_args)
 
@@ -196,10 +193,7 @@ class TLSBackend(BaseTCPBackend):
 
 
 def tls_context(prefix: str, connection_args: dict[str, Any]) -> ssl.SSLContext:
-    """The context that Dask's `Security` has made.
-
-    Raises: TypeError: it has made none.
-    """
+    """The context that Dask's `Security` has made; TypeError if it has made none."""
     context = connection_args.get("ssl_context")
     if not isinstance(context, ssl.SSLContext):
         raise TypeError(

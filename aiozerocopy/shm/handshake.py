@@ -196,8 +196,7 @@ async def _when_ready(sock: socket.socket, step: Callable[[], int]) -> int:
 async def _offer(sock: socket.socket, end: RingEnd, any_user: bool) -> None:
     """The listener's part, on a connection that was accepted.
 
-    Raises:
-        OSError: the ring was not taken.  (The other side may have its memory, though.)
+    Raises: OSError: it was not taken.  (The other side may have its memory, though.)
     """
     number = sock.fileno()
     with anyio.fail_after(PATIENCE):

@@ -27,17 +27,14 @@ class Route:
 
     def __init__(self, routes: Routes) -> None:
         self._routes = routes
-        self.queue: collections.deque[Record] = collections.deque()
+        self._queue: collections.deque[Record] = collections.deque()
 
     async def receive(self) -> Record:
-        """The next of these records.
-
-        Raises: as `Ring.receive`; any number of tasks may wait, though.
-        """
+        """The next of these, as `Ring.receive`; but any number of tasks may wait."""
         await waiter.enter()
-        while not self.queue:
+        while not self._queue:
             await self._routes.pull()
-        return self.queue.popleft()
+        return self._queue.popleft()
 
     def __aiter__(self) -> Self:
         return self
@@ -71,7 +68,7 @@ class Routes:
             try:
                 self._is_pulling = True
                 record = await self._receiver.receive(1, only_record)
-                self._by_type.get(record.type_id, self.others).queue.append(record)
+                self._by_type.get(record.type_id, self.others)._queue.append(record)
             finally:
                 self._let_others_pull()
         except BaseException:  # also of a signal's handler, in the line above

@@ -217,10 +217,7 @@ async def begun(
 
 
 async def made(transport: Lifetime) -> None:
-    """Return once connection_made was called.
-
-    Raises: what it has raised.
-    """
+    """Return once connection_made was called; raises what that does."""
     try:
         await asyncio.sleep(0)  # let others run, as the loop's own does
         transport.begin()

@@ -129,10 +129,7 @@ class Lifetime(asyncio.BaseTransport):
     # -- its beginning ------------------------------------------------------------
 
     def begin(self) -> None:
-        """Call connection_made, and listen.  Called once.
-
-        Raises: what connection_made does, and then the connection is lost.
-        """
+        """Call connection_made, once, and listen; if it raises, the connection ends."""
         try:
             self._is_made = True
             self._protocol.connection_made(self)

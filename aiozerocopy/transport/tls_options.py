@@ -42,11 +42,8 @@ def for_client(
 ) -> TLSOptions | None:
     """What the arguments of a client ask for; None if no TLS.
 
-    The timeouts are the handshake's and the shutdown's.
-
-    Raises:
-        TypeError: ``ssl`` is neither true nor a context.
-        ValueError: the arguments contradict each other.
+    The timeouts are the handshake's and the shutdown's.  Raises TypeError if ``ssl`` is
+    neither true nor a context, and ValueError if the arguments contradict each other.
     """
     if not given:
         if server_hostname is not None:

@@ -138,11 +138,7 @@ class Outbox:
         self._end.happen()
 
     async def drained(self) -> None:
-        """Return once nothing is borrowed, and all is out.
-
-        Raises:
-            OSError: not all is out, nor will be.
-        """
+        """See `TLSTransport.drained`."""
         if self._held:
             await self._end.next()
         if self._unsent is not None:

@@ -122,10 +122,7 @@ class Writing(Lifetime, asyncio.WriteTransport):
             raise
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
-        """Send the bytes of several buffers, in one system call where that can be.
-
-        Raises: as `write`.
-        """
+        """Send several buffers as `write` does, by one system call if that can be."""
         items = [data for data in list_of_data if nbytes(data)]
         if not items or not self._is_writable():
             return

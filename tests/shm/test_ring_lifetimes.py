@@ -212,7 +212,7 @@ class Scene:
             else:
                 got += await self.send_the_last(ends)
                 if ends.consumer._routes is not None:
-                    ends.consumer.route(1).queue.clear()  # it is theirs
+                    ends.consumer.route(1)._queue.clear()  # it is theirs
                 if self.case.records not in (None, got):
                     self.complaints.append(f"{got} of its records arrived")
                 if ends.consumer.stats.held:
