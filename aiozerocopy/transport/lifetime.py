@@ -25,7 +25,6 @@ import errno
 import logging
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._core.channel import IN, Channel
 from aiozerocopy._core.lifetime import Bound
 from aiozerocopy._core.receiving import ReceiveStream
 from aiozerocopy._core.sending import SendStream
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from aiozerocopy._core.channel import Channel
     from aiozerocopy.opening import HasFileno
 
 log: logging.Logger = logging.getLogger("aiozerocopy")
@@ -106,14 +106,12 @@ class Lifetime(asyncio.BaseTransport):
     @classmethod
     def over(
         cls,
-        fd: int,
-        flags: int,
+        stream: Bound,
         protocol: asyncio.BaseProtocol,
         extra: dict[str, Any],
         handle: HasFileno | None = None,
     ) -> Self:
-        """A transport over an fd, which it takes over; `begin` is next."""
-        stream = (In if flags & IN else Out)(Channel(fd, flags))
+        """A transport over a stream, which it takes over; `begin` is next."""
         try:
             transport = cls(asyncio.get_running_loop(), stream, protocol, extra)
         except BaseException:

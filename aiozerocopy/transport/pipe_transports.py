@@ -8,8 +8,9 @@ import os
 import stat
 from typing import TYPE_CHECKING, TypeVar
 
-from aiozerocopy._core.channel import IN, OUT
+from aiozerocopy._core.channel import IN, OUT, Channel
 from aiozerocopy.transport.connections import made
+from aiozerocopy.transport.lifetime import In, Out
 from aiozerocopy.transport.reading import Reading
 from aiozerocopy.transport.writing import Writing
 
@@ -68,7 +69,8 @@ async def connect_read_pipe(
     if not (_is_pipe(mode) or stat.S_ISCHR(mode)):
         raise ValueError("Pipe transport is for pipes/sockets only.")
     protocol = protocol_factory()
-    transport = ReadPipeTransport.over(os.dup(fd), IN, protocol, {"pipe": pipe}, pipe)
+    stream = In(Channel(os.dup(fd), IN))
+    transport = ReadPipeTransport.over(stream, protocol, {"pipe": pipe}, pipe)
     transport._was_blocking = os.get_blocking(fd)
     os.set_blocking(fd, False)
     await made(transport)
@@ -84,8 +86,8 @@ async def connect_write_pipe(
     blocks is left as it is.
     """
     protocol = protocol_factory()
-    fd = os.dup(pipe.fileno())
-    transport = WritePipeTransport.over(fd, OUT, protocol, {"pipe": pipe}, pipe)
+    stream = Out(Channel(os.dup(pipe.fileno()), OUT))
+    transport = WritePipeTransport.over(stream, protocol, {"pipe": pipe}, pipe)
     await made(transport)
     return transport, protocol
 

@@ -9,8 +9,9 @@ import socket
 from asyncio.trsock import TransportSocket
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._core.channel import OUT
+from aiozerocopy._core.channel import OUT, Channel
 from aiozerocopy.opening import UNIX_BUFFER
+from aiozerocopy.transport.lifetime import Out
 from aiozerocopy.transport.reading import Reading
 from aiozerocopy.transport.writing import Writing
 
@@ -59,8 +60,9 @@ def transport_over(
     extra = {"sockname": _name(sock.getsockname), "peername": _name(sock.getpeername)}
     if is_given:
         extra["socket"] = TransportSocket(sock)
-        return SocketTransport.over(os.dup(sock.fileno()), OUT, protocol, extra, sock)
-    return SocketTransport.over(sock.detach(), OUT, protocol, extra)
+        stream = Out(Channel(os.dup(sock.fileno()), OUT))
+        return SocketTransport.over(stream, protocol, extra, sock)
+    return SocketTransport.over(Out(Channel(sock.detach(), OUT)), protocol, extra)
 
 
 def _name(ask: Callable[[], Any]) -> Any:

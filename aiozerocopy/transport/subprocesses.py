@@ -17,9 +17,10 @@ from asyncio.subprocess import Process, SubprocessStreamProtocol
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from aiozerocopy._core.channel import IN, OUT, OWN
+from aiozerocopy._core.channel import IN, OUT, OWN, Channel
 from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
 from aiozerocopy.transport.asyncio_streams import LIMIT
+from aiozerocopy.transport.lifetime import In, Out
 from aiozerocopy.transport.pipe_transports import ReadPipeTransport, WritePipeTransport
 from aiozerocopy.transport.readiness import readiness_in
 
@@ -102,8 +103,9 @@ class SubprocessTransport(asyncio.SubprocessTransport):
         enlarge_pipe(file.fileno(), PIPE_SIZE)
         os.set_blocking(file.fileno(), False)
         kind: type[PipeTransport] = ReadPipeTransport if number else WritePipeTransport
-        fd, flags = os.dup(file.fileno()), OWN | (IN if number else OUT)
-        return kind.over(fd, flags, _PipeProtocol(self, number), {"pipe": file}, file)
+        channel = Channel(os.dup(file.fileno()), OWN | (IN if number else OUT))
+        stream = In(channel) if number else Out(channel)
+        return kind.over(stream, _PipeProtocol(self, number), {"pipe": file}, file)
 
     def _watch(self) -> None:
         """Hear of its exit."""
