@@ -58,19 +58,16 @@ class Admission:
             return stream
         try:
             with anyio.fail_after(ADMISSION_SECONDS):
-                admitted = await self._encrypted(stream)
+                admitted: ByteStream = stream
+                if self.ssl_context is not None:
+                    admitted = await TLSStream.wrap(
+                        stream, server_side=True, ssl_context=self.ssl_context
+                    )
                 if self.token is not None:
                     await _check_token(admitted, self.token)
         except TimeoutError:
             raise NotAdmitted("it took too long to come in") from None
         return admitted
-
-    async def _encrypted(self, stream: Stream) -> ByteStream:
-        if self.ssl_context is None:
-            return stream
-        return await TLSStream.wrap(
-            stream, server_side=True, ssl_context=self.ssl_context
-        )
 
 
 def token_bytes(token: str | bytes | None) -> bytes | None:

@@ -47,10 +47,7 @@ class Service(Block):
     """A block for what serves, also until it is cancelled."""
 
     async def serve_forever(self) -> None:
-        """Serve until cancelled.
-
-        Raises: as ``async with``.
-        """
+        """Serve until cancelled; raises what ``async with`` does."""
         async with self:
             await anyio.sleep_forever()
 

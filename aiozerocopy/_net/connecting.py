@@ -5,10 +5,10 @@ The socket is ours from the start: no transport of the event loop has read from 
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import errno
 import ipaddress
+import itertools
 import os
 import socket
 import sys
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 DELAY = 0.25  # seconds until the next of a host's addresses is tried as well
 
-BACKLOG_IS_FULL = 0.01  # seconds between attempts to connect to a busy Unix server
+AGAIN = 0.01  # seconds between attempts to connect to a Unix server
 
 
 def connect_tcp(
@@ -89,28 +89,45 @@ def connect_unix(
     return Opening(connect())
 
 
-async def connected_unix(path: str | bytes | os.PathLike[str]) -> socket.socket:
+async def connected_unix(
+    path: str | bytes | os.PathLike[str], *, with_name: bool = False
+) -> socket.socket:
     """A socket, not blocking, that is connected to a Unix server.
+
+    On Linux it can have a name, which no other socket has.
 
     Raises: as `connect_unix`.
     """
     await anyio.lowlevel.checkpoint()
     sock = socket.socket(socket.AF_UNIX)
     try:
-        sock.setblocking(False)
-        while True:
-            try:
-                sock.connect(os.fspath(path))
-            except BlockingIOError:  # noqa: PERF203
-                # The server's backlog is full; no fd tells when there is room.
-                await anyio.sleep(BACKLOG_IS_FULL)
-            else:
-                return sock
+        if with_name and sys.platform == "linux":
+            sock.bind("")
+        await connect_once_possible(sock, os.fspath(path))
+        return sock
     except BaseException as error:
         sock.close()
         if isinstance(error, OSError):
             raise located(error, f"cannot connect to {path!r}") from error
         raise
+
+
+async def connect_once_possible(
+    sock: socket.socket, path: str | bytes, *, is_patient: bool = False
+) -> None:
+    """Connect as soon as the server's backlog has room, and somebody listens if we are
+    patient.  No fd tells when it is worth another try."""
+    sock.setblocking(False)
+    while True:
+        try:
+            sock.connect(path)
+            return
+        except BlockingIOError:
+            pass  # the backlog is full
+        except (FileNotFoundError, ConnectionRefusedError):
+            if not is_patient:
+                raise
+        await anyio.sleep(AGAIN)
 
 
 def located(error: OSError, place: str) -> OSError:
@@ -125,27 +142,50 @@ def located(error: OSError, place: str) -> OSError:
 # ---- the first of a host's addresses that answers (RFC 8305, "Happy Eyeballs") ------
 
 
-async def look_up(host: str, port: int) -> list[Candidate]:
-    """All addresses of a host, the families in turn; the best one comes first.
+async def look_up(
+    host: str | None,
+    port: int | str | None,
+    first: int = 1,
+    *,
+    family: int = 0,
+    proto: int = 0,
+    flags: int = 0,
+) -> list[Candidate]:
+    """All addresses of a host, the best one first; for ``first`` see `interleaved`.
 
-    An IP address is not looked up.
-
-    Raises:
-        OSError: the name is unknown.
+    An IP address is not looked up.  The rest is for `anyio.getaddrinfo`, also errors.
     """
-    with contextlib.suppress(ValueError):
-        is_v6 = ipaddress.ip_address(host).version == 6
-        return [(socket.AF_INET6 if is_v6 else socket.AF_INET, (host, port))]
-    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    before: collections.Counter[int] = collections.Counter()
-
-    def rank(candidate: Candidate) -> int:
-        family = candidate[0]
-        before[family] += 1
-        return before[family]
-
+    if host and isinstance(port, int) and not flags:
+        with contextlib.suppress(ValueError):  # it is a name
+            is_v6 = ipaddress.ip_address(host).version == 6
+            kind = socket.AF_INET6 if is_v6 else socket.AF_INET
+            if family in (0, kind):
+                return [(kind, (host, port))]
+    found = await anyio.getaddrinfo(
+        *(host or None, port),
+        family=family,
+        type=socket.SOCK_STREAM,
+        proto=proto,
+        flags=flags,
+    )
+    if not found:
+        raise OSError("getaddrinfo() returned empty list")
     candidates = dict.fromkeys((family, address) for family, *_, address in found)
-    return sorted(candidates, key=rank)
+    return interleaved(list(candidates), first)
+
+
+def interleaved(candidates: Sequence[Candidate], first: int) -> list[Candidate]:
+    """The families in turn, after the ``first`` of the best one; 0: as they are."""
+    if not first:
+        return list(candidates)
+    families: dict[int, list[Candidate]] = {}
+    for candidate in candidates:
+        families.setdefault(candidate[0], []).append(candidate)
+    best = next(iter(families.values()))
+    head = best[: first - 1]
+    del best[: first - 1]
+    turns = itertools.zip_longest(*families.values())
+    return [*head, *(each for turn in turns for each in turn if each is not None)]
 
 
 async def connect_first(

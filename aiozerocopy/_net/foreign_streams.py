@@ -10,7 +10,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import anyio
-from anyio.abc import ByteSendStream
+from anyio.abc import AsyncResource, ByteReceiveStream, ByteSendStream
 
 from aiozerocopy._core.errors import IncompleteReceive, StreamBroken
 from aiozerocopy._core.leases import memory_of
@@ -19,7 +19,6 @@ from aiozerocopy.streams import ReceiveStream, SendStream
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from anyio.abc import AsyncResource, ByteReceiveStream
     from typing_extensions import Buffer
 
 PIECE = 256 << 10  # bytes that are sent or received at once

@@ -36,17 +36,13 @@ _CHECKSUM = struct.Struct("<I")
 _SIZES = {"b": (1,), "u": (1, 2, 4, 8), "i": (1, 2, 4, 8), "f": (2, 4, 8), "c": (8, 16)}
 
 
-def _dtypes() -> dict[str, int]:
-    """Every dtype that can travel, as NumPy writes it, and its item's size."""
-    return {
-        f"{order}{kind}{size}": size
-        for kind, sizes in _SIZES.items()
-        for size in sizes
-        for order in ("|" if size == 1 else "<>")
-    }
-
-
-DTYPES = _dtypes()
+# Every dtype that can travel, as NumPy writes it, and its item's size.
+DTYPES = {
+    f"{order}{kind}{size}": size
+    for kind, sizes in _SIZES.items()
+    for size in sizes
+    for order in ("|" if size == 1 else "<>")
+}
 # The names that pools use.  They say no byte order: ours is little-endian.
 _NAMES = {
     f"{name}{size * 8}": f"{'|' if size == 1 else '<'}{kind}{size}"

@@ -15,6 +15,9 @@ import anyio
 from aiozerocopy._core import fork_and_exit
 from aiozerocopy._net.connecting import located
 
+# errno of accept, when there are no fds or no memory: pause, and try again.
+EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
 PORTS = 20  # attempts to find a port that is free on all addresses
 
 
@@ -69,8 +72,7 @@ async def listen_tcp(
 ) -> list[Listener]:
     """Listen on one port of all addresses of a host; port 0 is a free one.
 
-    Raises:
-        OSError: with host and port in its text.
+    Raises: OSError, with host and port in its text.
     """
     try:
         found = await anyio.getaddrinfo(
@@ -142,16 +144,20 @@ def listen_unix(
 ) -> Listener:
     """Listen at a path, or at a name in the abstract name space.
 
-    Raises:
-        OSError: with the path in its text.
+    Raises: OSError, with the path in its text.
     """
     sock = socket.socket(socket.AF_UNIX, kind)
     listener = Listener(sock, path)
     try:
         sock.setblocking(False)
-        _bind_unix(listener, path)
-        if mode is not None and listener.file is not None:
-            os.chmod(listener.file, mode)  # before anybody can connect
+        if path[:1] in ("\0", b"\0"):
+            sock.bind(path)
+        else:
+            _remove_stale(path)
+            sock.bind(path)
+            listener.own_file()
+            if mode is not None:
+                os.chmod(path, mode)  # before anybody can connect
         sock.listen(backlog)
     except BaseException as error:
         listener.close()
@@ -159,15 +165,6 @@ def listen_unix(
             raise located(error, f"cannot listen on {path!r}") from error
         raise
     return listener
-
-
-def _bind_unix(listener: Listener, path: str | bytes) -> None:
-    if path[:1] in ("\0", b"\0"):
-        listener.sock.bind(path)
-        return
-    _remove_stale(path)
-    listener.sock.bind(path)
-    listener.own_file()
 
 
 def _remove_stale(path: str | bytes) -> None:

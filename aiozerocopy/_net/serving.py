@@ -11,10 +11,10 @@ memory into other user memory, and the handler gets anyio's ``TLSStream``; `fram
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -23,7 +23,7 @@ import anyio.lowlevel
 from aiozerocopy._core.errors import IncompleteReceive, StreamBroken, StreamClosed
 from aiozerocopy._net.admission import Admission, NotAdmitted, token_bytes
 from aiozerocopy._net.block import Service
-from aiozerocopy._net.listening import listen_tcp, listen_unix
+from aiozerocopy._net.listening import EXHAUSTED, Listener, listen_tcp, listen_unix
 from aiozerocopy.opening import stream_over
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup, TaskStatus
 
     from aiozerocopy._core.sending import Concurrent
-    from aiozerocopy._net.listening import Listener
     from aiozerocopy.streams import Stream
 
     # of a Stream, or with TLS of a TLSStream: anyio's ByteStream both
@@ -47,7 +46,6 @@ PAUSE = 0.1  # seconds without accepting, when there are no fds or no memory
 
 log = logging.getLogger("aiozerocopy")
 
-_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _PEER_LEFT = (
     StreamBroken,
     StreamClosed,
@@ -86,9 +84,7 @@ def serve_tcp(
         OSError: it cannot listen there; host and port are in the text.
     """
 
-    def listen() -> Awaitable[list[Listener]]:
-        return listen_tcp(host, port, BACKLOG, reuse_port)
-
+    listen = partial(listen_tcp, host, port, BACKLOG, reuse_port)
     admission = Admission(ssl_context, token_bytes(token))
     limits = (max_connections, idle_timeout)
     return Server(handler, listen, admission, *limits, concurrent)
@@ -256,7 +252,10 @@ class Server(Service):
                     sock.close()
                     self.refused += 1
                     continue
-                connection = self._register(sock)
+                with sock:
+                    stream = stream_over(sock, self._concurrent)
+                    connection = _Connection(stream, anyio.CancelScope())
+                self._connections[id(connection)] = connection
                 clients.start_soon(self._serve_client, connection)
 
     async def _accept_one(self, listener: socket.socket) -> socket.socket | None:
@@ -265,25 +264,14 @@ class Server(Service):
             sock, _ = listener.accept()
         except OSError as error:
             # Any other error: no connection is pending, or it was reset.
-            if error.errno in _EXHAUSTED:
-                await self._pause(error)
+            if error.errno in EXHAUSTED:  # others may give something back; log it once
+                if not self._exhausted:
+                    self._exhausted = True
+                    log.error("no clients are accepted for now: %s", error.strerror)
+                await anyio.sleep(PAUSE)
             return None
         self._exhausted = False
         return sock
-
-    async def _pause(self, error: OSError) -> None:
-        """Wait for others to give something back; log it once."""
-        if not self._exhausted:
-            self._exhausted = True
-            log.error("no clients are accepted for now: %s", error.strerror)
-        await anyio.sleep(PAUSE)
-
-    def _register(self, sock: socket.socket) -> _Connection:
-        with sock:
-            stream = stream_over(sock, self._concurrent)
-            connection = _Connection(stream, anyio.CancelScope())
-        self._connections[id(connection)] = connection
-        return connection
 
     async def _serve_client(self, connection: _Connection) -> None:
         try:

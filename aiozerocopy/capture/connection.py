@@ -66,11 +66,12 @@ class Connection:
 
     def __init__(self, sock: socket.socket, name: str) -> None:
         self.name = name
+        self.is_local: bool = sock.family == socket.AF_UNIX  # an fd can be passed
         self.majors: dict[int, str] = {}  # of extensions, for what errors say
         self.listeners: list[Callable[[bytes], object]] = []  # to events
         self.lost: ScreenLost | None = None
         self._socket = sock
-        self._closed = False
+        self.is_closed: bool = False
         self._sent = 0
         self._is_unsure = False  # how far the server or we have got
         self._unsent = b""
@@ -83,35 +84,21 @@ class Connection:
         self._missing = memoryview(self._head)  # what is received next
         self._ids = itertools.count(1)
 
-    @property
-    def is_local(self) -> bool:
-        """Can an fd be passed?"""
-        return self._socket.family == socket.AF_UNIX
-
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
-
     # ---- the beginning and the end ----------------------------------------------
 
     @classmethod
     async def open(cls, display: Display) -> Connection:
-        """Connect, and be let in.
-
-        Raises:
-            ScreenError: nobody is there, or does not let us in.
-        """
+        """Connect, and be let in; raises ScreenError if that cannot be."""
         connection = cls(await display.connect(), display.name)
         try:
             with anyio.fail_after(PATIENCE):
                 await connection._greet(display)
-        except TimeoutError:
+        except BaseException as error:
             connection.close()
-            raise ScreenError(
-                f"{display.name}: what is there says nothing: is it an X server?"
-            ) from None
-        except BaseException:
-            connection.close()
+            if isinstance(error, TimeoutError):
+                raise ScreenError(
+                    f"{display.name}: what is there says nothing: is it an X server?"
+                ) from None
             raise
         return connection
 
@@ -149,8 +136,8 @@ class Connection:
 
     def close(self) -> None:
         """Close the socket; tasks that wait get ClosedResourceError."""
-        if not self._closed:
-            self._closed = True
+        if not self.is_closed:
+            self.is_closed = True
             with contextlib.suppress(RuntimeError):  # no loop runs, so nobody waits
                 anyio.notify_closing(self._socket)
             self._socket.close()
@@ -215,10 +202,7 @@ class Connection:
         return answer.data
 
     async def query(self, request: bytes) -> bytes:
-        """Send a request, and return its reply.
-
-        Raises: as `answer`.
-        """
+        """Send a request, and return its reply; raises what `answer` does."""
         return await self.answer(self.ask(request))
 
     async def until(self, ready: Callable[[], bool]) -> None:
@@ -295,8 +279,11 @@ class Connection:
                 n = self._socket.recv_into(self._missing)
             except BlockingIOError:
                 self._is_unsure = False
-                with self._closing_is_closed():
+                try:
                     await anyio.wait_readable(self._socket)
+                except (OSError, ValueError):  # closed, while a loop began to wait
+                    self._check_open()
+                    raise
                 continue
             except OSError as error:
                 raise self._fail("has gone", error) from error
@@ -304,16 +291,8 @@ class Connection:
                 raise self._fail("has gone")
             self._missing, self._is_unsure = self._missing[n:], False
 
-    @contextlib.contextmanager
-    def _closing_is_closed(self) -> Any:
-        try:
-            yield
-        except (OSError, ValueError):  # closed, while a loop began to wait for it
-            self._check_open()
-            raise
-
     def _check_open(self) -> None:
-        if self._closed:
+        if self.is_closed:
             raise anyio.ClosedResourceError("the screen is closed")
         if self.lost is not None:
             raise ScreenLost(str(self.lost)) from self.lost.__cause__

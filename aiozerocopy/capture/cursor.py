@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiozerocopy._core import extras
-from aiozerocopy.capture.x11 import Rectangle
-
-if TYPE_CHECKING:
-    from aiozerocopy.capture.x11 import Cursor
+from aiozerocopy.capture.x11 import Cursor, Rectangle
 
 FORMATS = ("bgr0", "rgb0", "0rgb", "0bgr")
 

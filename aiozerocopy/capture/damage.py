@@ -36,11 +36,7 @@ class Damage:
         region: Rectangle,
         slots: int,
     ) -> None:
-        """Let the server begin.
-
-        Raises:
-            ScreenError: it cannot.
-        """
+        """Let the server begin; raises ScreenError if it cannot."""
         damage, xfixes = map(extensions.get, ("DAMAGE", "XFIXES"))
         if damage is None or xfixes is None:
             raise ScreenError("the X server does not tell what changes: no DAMAGE")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -55,11 +56,7 @@ class Display:
         return cls(name, host, int(match["number"]), int(match["screen"] or 0))
 
     async def connect(self) -> socket.socket:
-        """A socket that does not block.
-
-        Raises:
-            ScreenError: nobody is there.
-        """
+        """A socket that does not block; raises ScreenError if nobody is there."""
         try:
             if not self.host:
                 return self._connect_unix()
@@ -114,18 +111,10 @@ def _address_of(peer: socket.socket) -> tuple[int, bytes]:
 def _entries() -> Iterator[tuple[int, bytes, bytes, bytes, bytes]]:
     """Family, address, display, kind and data of each cookie there is."""
     path = os.environ.get("XAUTHORITY") or Path.home() / ".Xauthority"
-    try:
-        rest = Path(path).read_bytes()
-    except OSError:
-        return
-    while len(rest) >= 2:
-        (family,) = struct.unpack_from(">H", rest)
-        rest, parts = rest[2:], []
-        for _ in range(4):
-            if len(rest) < 2:
-                return
-            (length,) = struct.unpack_from(">H", rest)
-            parts.append(rest[2 : 2 + length])
-            rest = rest[2 + length :]
-        place, number, name, data = parts
-        yield family, place, number, name, data
+    # (struct.error comes at the file's end)
+    with contextlib.suppress(OSError, struct.error), open(path, "rb") as file:
+        while True:
+            (family,) = struct.unpack(">H", file.read(2))
+            lengths = (struct.unpack(">H", file.read(2))[0] for _ in range(4))
+            place, number, name, data = map(file.read, lengths)
+            yield family, place, number, name, data

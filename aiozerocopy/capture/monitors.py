@@ -33,26 +33,23 @@ async def monitors(display: str | None = None) -> list[Monitor]:
     """
     connection = await Connection.open(Display.named(display))
     try:
-        randr = (await connection.extensions()).get("RANDR", (0, 0))[0]
+        extensions = await connection.extensions()
         geometry = await connection.query(x11.get_geometry(connection.setup.root))
-        return await list_monitors(connection, randr, x11.geometry(geometry))
+        return await list_monitors(connection, extensions, x11.geometry(geometry))
     finally:
         connection.close()
 
 
 async def list_monitors(
-    connection: Connection, randr: int, whole: Rectangle
+    connection: Connection, extensions: dict[str, tuple[int, int]], whole: Rectangle
 ) -> list[Monitor]:
-    """The monitors; ``randr`` is the extension's number, 0 without it."""
-    if not randr:
-        return [Monitor("screen", whole, is_primary=True)]
-    reply = await connection.query(x11.get_monitors(randr, connection.setup.root))
-    entries = x11.monitors(reply)
-    names = [connection.ask(x11.get_atom_name(entry.atom)) for entry in entries]
-    found = [
-        Monitor(
-            x11.atom_name(await connection.answer(name)), entry.place, entry.is_primary
-        )
-        for entry, name in zip(entries, names, strict=True)
-    ]
+    """The monitors, of which a server tells that has RANDR."""
+    found = []
+    if "RANDR" in extensions:
+        request = x11.get_monitors(extensions["RANDR"][0], connection.setup.root)
+        entries = x11.monitors(await connection.query(request))
+        names = [connection.ask(x11.get_atom_name(atom)) for atom, *_ in entries]
+        for (_, is_primary, place), asked in zip(entries, names, strict=True):
+            name = x11.atom_name(await connection.answer(asked))
+            found.append(Monitor(name, place, is_primary))
     return found or [Monitor("screen", whole, is_primary=True)]

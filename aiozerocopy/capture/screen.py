@@ -21,14 +21,13 @@ import anyio
 
 from aiozerocopy.capture import cursor as pointer
 from aiozerocopy.capture import x11
-from aiozerocopy.capture.connection import Connection
-from aiozerocopy.capture.damage import Damage
+from aiozerocopy.capture.connection import Answer, Connection
+from aiozerocopy.capture.damage import Damage, Rows
 from aiozerocopy.capture.display import Display
 from aiozerocopy.capture.errors import ScreenChanged, ScreenError
 from aiozerocopy.capture.monitors import list_monitors
-from aiozerocopy.capture.pace import Pace
 from aiozerocopy.capture.slots import HAS_FILES, ScreenPool, Screenshot
-from aiozerocopy.capture.x11 import Rectangle
+from aiozerocopy.capture.x11 import Cursor, Rectangle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Sequence
@@ -36,9 +35,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from aiozerocopy.capture.connection import Answer
-    from aiozerocopy.capture.damage import Rows
-    from aiozerocopy.capture.x11 import Cursor
     from aiozerocopy.pool import Frame
 
 _SHM_WITH_FDS = (1, 2)
@@ -135,8 +131,7 @@ class X11Screen:
     async def _region(self, connection: Connection) -> Rectangle:
         region = self._wanted
         if self._monitor is not None:
-            randr = self._extensions.get("RANDR", (0, 0))[0]
-            monitors = await list_monitors(connection, randr, self._whole)
+            monitors = await list_monitors(connection, self._extensions, self._whole)
             found = {one.name: one for one in monitors}
             if self._monitor not in found:
                 raise ValueError(
@@ -194,7 +189,7 @@ class X11Screen:
         between us passes no fds on."""
         shm, _ = self._extensions["MIT-SHM"]
         version = await connection.query(x11.shm_version(shm))
-        if x11.shm_version_of(version) < _SHM_WITH_FDS:
+        if x11.version_of(version, "=HH") < _SHM_WITH_FDS:
             return False
         segment = connection.new_id()
         attached = connection.ask(x11.shm_attach_fd(shm, segment), fd=fd)
@@ -229,7 +224,8 @@ class X11Screen:
             await self._fetch(connection, frame, [(0, self.size[1])])
             if cursor is not None:
                 self._draw(x11.cursor(await connection.answer(cursor)), frame)
-            return self._screenshot(frame.view, frame, None, number)
+            self._usable()
+            return Screenshot(frame.view, frame, self.pix_fmt, None, number)
 
     def frames(
         self, rate: float | Fraction | None = None, *, damage: bool = False
@@ -251,10 +247,13 @@ class X11Screen:
         if rate is not None and not 0 < rate < math.inf:
             raise ValueError(f"a rate is a positive number, not {rate}")
         if damage:
-            self._watch_damage()
+            connection, found = self._usable(), self._extensions
+            if self._damage is None:
+                self._damage = Damage(connection, found, self.region, self._slots)
+            self._damage.forget()
         if rate is None and damage and self._cursor:
             rate = CURSOR_RATE
-        return _Pictures(self, Pace(None if rate is None else float(rate)), damage)
+        return _Pictures(self, None if rate is None else float(rate), damage)
 
     async def _acquire(self, connection: Connection) -> Frame:
         """A free slot.  While we wait for one we read, since a slot may be in the hands
@@ -292,8 +291,11 @@ class X11Screen:
         try:
             for answer in answers:
                 await connection.answer(answer)
-        except ScreenError:
-            await self._explain(connection)
+        except ScreenError:  # it may be the first that we hear of a new size
+            if connection.lost is None:
+                geometry = await connection.query(x11.get_geometry(self._setup.root))
+                self._resize(x11.geometry(geometry))
+                self._usable()
             raise
 
     def _ask_rows(
@@ -306,26 +308,9 @@ class X11Screen:
             request = x11.get_image(root, part)
             return connection.ask(request, into=frame.view[first:last])
         shm, _ = self._extensions["MIT-SHM"]
-        offset = self.pool.offset_of(self.pool.number_of(frame.view)) + first
+        offset = self.pool.number_of(frame.view) * self.pool.stride + first
         request = x11.shm_get_image(shm, root, part, self._segment, offset)
         return connection.ask(request, keeps=frame.view)
-
-    async def _explain(self, connection: Connection) -> None:
-        """A refusal may be the first that we hear of a new size."""
-        if connection.lost is None:
-            geometry = await connection.query(x11.get_geometry(self._setup.root))
-            self._resize(x11.geometry(geometry))
-            self._usable()
-
-    def _screenshot(
-        self,
-        view: memoryview,
-        frame: Frame,
-        changed: tuple[Rectangle, ...] | None,
-        number: int,
-    ) -> Screenshot:
-        self._usable()
-        return Screenshot(view, frame, self.pix_fmt, changed, number)
 
     # ---- the cursor ------------------------------------------------------------------
 
@@ -339,15 +324,6 @@ class X11Screen:
         return pointer.draw(cursor, frame.array, self.region, self.pix_fmt)
 
     # ---- damage ----------------------------------------------------------------------
-
-    def _watch_damage(self) -> None:
-        """Raises: ScreenError if the server does not tell."""
-        connection = self._usable()
-        if self._damage is None:
-            self._damage = Damage(
-                connection, self._extensions, self.region, self._slots
-            )
-        self._damage.forget()
 
     def _has_news(self) -> bool:
         damaged = self._damage is None or self._damage.has_news
@@ -368,8 +344,9 @@ class X11Screen:
                 await self._fetch(connection, frame, damage.spoil(slot))
                 drawn = None if cursor is None else self._draw(cursor, frame)
                 damage.mend(slot, but=drawn)
-                view = frame.view.toreadonly()
-                return self._screenshot(view, frame, damage.report(), number)
+                view, changed = frame.view.toreadonly(), damage.report()
+                self._usable()
+                return Screenshot(view, frame, self.pix_fmt, changed, number)
 
     async def _look_for_cursor(
         self, connection: Connection, damage: Damage
@@ -435,12 +412,17 @@ class X11Screen:
 
 
 class _Pictures:
-    """What `X11Screen.frames` returns.  A cancelled wait may be begun again."""
+    """What `X11Screen.frames` returns.  A cancelled wait may be begun again.
 
-    def __init__(self, screen: X11Screen, pace: Pace, damage: bool) -> None:
+    The times at which one is due are numbered from 0; without a rate, each is at once.
+    """
+
+    def __init__(self, screen: X11Screen, rate: float | None, damage: bool) -> None:
         self._screen = screen
-        self._pace = pace
+        self._rate = rate
         self._damage = damage
+        self._began: float | None = None
+        self._number = -1
 
     def __aiter__(self) -> Self:
         return self
@@ -448,10 +430,22 @@ class _Pictures:
     async def __anext__(self) -> Screenshot:
         screen = self._screen
         if not self._damage:
-            return await screen._grab(await self._pace.next())
+            return await screen._grab(await self._due())
         while True:
             if not screen._cursor:
                 await screen._usable().until(screen._has_news)
-            picture = await screen._grab_changes(await self._pace.next())
+            picture = await screen._grab_changes(await self._due())
             if picture is not None:
                 return picture
+
+    async def _due(self) -> int:
+        """Wait for the next time and return its number; those missed are left out."""
+        now = anyio.current_time()
+        if self._began is None:
+            self._began = now
+        self._number += 1
+        if self._rate is not None:
+            late = math.floor((now - self._began) * self._rate)
+            self._number = max(self._number, late)
+            await anyio.sleep_until(self._began + self._number / self._rate)
+        return self._number

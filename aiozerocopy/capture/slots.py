@@ -62,19 +62,11 @@ class ScreenPool(FramePool):
             return Memory(self.frame_bytes, self.slots)
         memory = FileMemory(self.frame_bytes, self.slots)
         self.fd: int = memory.fd  # the screen's
-        self._stride = memory.stride
+        self.stride: int = memory.stride  # from a slot to the next in the file
         return memory
 
     def number_of(self, view: memoryview) -> int:
-        """Which slot a frame has.
-
-        Raises:
-            ClosedResourceError: the pool was closed.
-        """
+        """Which slot a frame has; raises ClosedResourceError after `close`."""
         if self._memory is None:
             raise ClosedResourceError("the screen is closed")
         return self._memory.number_of(view)
-
-    def offset_of(self, number: int) -> int:
-        """Where in the file a slot begins."""
-        return number * self._stride

@@ -7,18 +7,16 @@ The numbers are those of the X11 protocol and of MIT-SHM, RANDR, XFIXES and DAMA
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import struct
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiozerocopy.capture.errors import ScreenError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import TypeVar
-
-    T = TypeVar("T")
 
 HEAD = 32  # bytes that every message of the server has
 ERROR, REPLY, GENERIC_EVENT = 0, 1, 35
@@ -58,6 +56,15 @@ class Rectangle(NamedTuple):
         return f"{self.width}x{self.height}{self.x:+}{self.y:+}"
 
 
+@contextlib.contextmanager
+def _sense(otherwise: str = "the X server sends nonsense") -> Iterator[None]:
+    """Reads a message.  One that is not as long as it says itself is no X server's."""
+    try:
+        yield
+    except (struct.error, LookupError, StopIteration, ValueError):
+        raise ScreenError(otherwise) from None
+
+
 # ---- the beginning -----------------------------------------------------------------
 
 
@@ -87,15 +94,9 @@ def refusal(head: bytes, rest: bytes) -> str | None:
     return said.decode("latin-1").strip("\0 \n") or "it does not say why"
 
 
+@_sense("what is there is no X server")
 def setup(data: bytes, screen: int) -> Setup:
     """Raises: ScreenError if it has no such screen, or is no X server."""
-    try:
-        return _setup(data, screen)
-    except (struct.error, LookupError, StopIteration, ValueError):
-        raise ScreenError("what is there is no X server") from None
-
-
-def _setup(data: bytes, screen: int) -> Setup:
     base, vendor, screens, formats, order = struct.unpack_from("=4xI8xH2xBBB", data)
     at = 32 + vendor + -vendor % 4
     by_depth = {}
@@ -155,22 +156,31 @@ def _request(major: int, minor: int = 0, layout: str = "", *values: int) -> byte
     return struct.pack("=BBH", major, minor, 1 + len(body) // 4) + body
 
 
+def _extended(minor: int, layout: str = "", *always: int) -> Callable[..., bytes]:
+    """Makes a request of the extension whose number it is given first.
+
+    It ends with what is the same for ``always``.
+    """
+    return lambda major, *values: _request(major, minor, layout, *values, *always)
+
+
 def query_extension(name: str) -> bytes:
     text = _padded(name.encode())
     return struct.pack("=BBHHxx", 98, 0, 2 + len(text) // 4, len(name)) + text
 
 
-def get_input_focus() -> bytes:
-    """What a server always answers."""
-    return _request(43)
-
-
-def get_geometry(drawable: int) -> bytes:
-    return _request(14, 0, "I", drawable)
-
-
-def get_atom_name(atom: int) -> bytes:
-    return _request(17, 0, "I", atom)
+get_input_focus = partial(_request, 43)  # what a server always answers
+get_geometry = partial(_request, 14, 0, "I")  # of a drawable
+get_atom_name = partial(_request, 17, 0, "I")
+version = _extended(0, "II")  # ours, major and minor
+shm_version = _extended(0)
+shm_attach_fd = _extended(6, "IBxxx", False)  # segment; the fd travels beside it
+get_monitors = _extended(42, "IBxxx", True)  # of a window
+create_region = _extended(5, "I")
+fetch_region = _extended(19, "I")
+get_cursor = _extended(4)
+create_damage = _extended(1, "IIBxxx", _WHEN_NOT_EMPTY)  # its number, and a drawable
+take_damage = _extended(3, "I4xI")  # of that number: move it into a region
 
 
 def watch_size(window: int) -> bytes:
@@ -181,19 +191,6 @@ def get_image(drawable: int, part: Rectangle) -> bytes:
     return _request(73, _PIXMAP, "IhhHHI", drawable, *part, _ALL_PLANES)
 
 
-def version(extension: int, major: int, minor: int) -> bytes:
-    return _request(extension, 0, "II", major, minor)
-
-
-def shm_version(shm: int) -> bytes:
-    return _request(shm, 0)
-
-
-def shm_attach_fd(shm: int, segment: int) -> bytes:
-    """The fd travels beside it."""
-    return _request(shm, 6, "IBxxx", segment, False)
-
-
 def shm_get_image(
     shm: int, drawable: int, part: Rectangle, segment: int, offset: int
 ) -> bytes:
@@ -202,45 +199,7 @@ def shm_get_image(
     return _request(shm, 4, layout, drawable, *part, *how)
 
 
-def get_monitors(randr: int, window: int) -> bytes:
-    return _request(randr, 42, "IBxxx", window, True)
-
-
-def create_region(xfixes: int, region: int) -> bytes:
-    return _request(xfixes, 5, "I", region)
-
-
-def fetch_region(xfixes: int, region: int) -> bytes:
-    return _request(xfixes, 19, "I", region)
-
-
-def get_cursor(xfixes: int) -> bytes:
-    return _request(xfixes, 4)
-
-
-def create_damage(damage: int, number: int, drawable: int) -> bytes:
-    return _request(damage, 1, "IIBxxx", number, drawable, _WHEN_NOT_EMPTY)
-
-
-def take_damage(damage: int, number: int, region: int) -> bytes:
-    """Moves what is damaged into a region."""
-    return _request(damage, 3, "III", number, 0, region)
-
-
 # ---- replies and events --------------------------------------------------------------
-
-
-def _reply(read: Callable[[bytes], T]) -> Callable[[bytes], T]:
-    """A reply that is not as long as it says itself comes from no X server."""
-
-    @functools.wraps(read)
-    def read_or_refuse(reply: bytes) -> T:
-        try:
-            return read(reply)
-        except (struct.error, ValueError):
-            raise ScreenError("the X server sends nonsense") from None
-
-    return read_or_refuse
 
 
 def extension(reply: bytes) -> tuple[int, int] | None:
@@ -249,13 +208,8 @@ def extension(reply: bytes) -> tuple[int, int] | None:
     return (major, event) if present else None
 
 
-def version_of(reply: bytes) -> tuple[int, int]:
-    major, minor = struct.unpack_from("=II", reply, 8)
-    return major, minor
-
-
-def shm_version_of(reply: bytes) -> tuple[int, int]:
-    major, minor = struct.unpack_from("=HH", reply, 8)
+def version_of(reply: bytes, layout: str = "=II") -> tuple[int, int]:
+    major, minor = struct.unpack_from(layout, reply, 8)
     return major, minor
 
 
@@ -270,7 +224,7 @@ def new_size(event: bytes) -> tuple[int, Rectangle]:
     return window, Rectangle(0, 0, width, height)
 
 
-@_reply
+@_sense()
 def atom_name(reply: bytes) -> str:
     (length,) = struct.unpack_from("=H", reply, 8)
     if HEAD + length > len(reply):
@@ -278,27 +232,20 @@ def atom_name(reply: bytes) -> str:
     return reply[HEAD : HEAD + length].decode("latin-1")
 
 
-@_reply
+@_sense()
 def rectangles(reply: bytes) -> list[Rectangle]:
     return [Rectangle(*one) for one in struct.iter_unpack("=hhHH", reply[HEAD:])]
 
 
-class MonitorEntry(NamedTuple):
-    """A monitor's name as an atom, whether it is the first, and where it is."""
-
-    atom: int
-    is_primary: bool
-    place: Rectangle
-
-
-@_reply
-def monitors(reply: bytes) -> list[MonitorEntry]:
+@_sense()
+def monitors(reply: bytes) -> list[tuple[int, bool, Rectangle]]:
+    """Of each its name as an atom, whether it is the first, and where it is."""
     (count,) = struct.unpack_from("=I", reply, 12)
     at, found = HEAD, []
     for _ in range(count):
         atom, primary, outputs = struct.unpack_from("=IBxH", reply, at)
         place = Rectangle(*struct.unpack_from("=hhHH", reply, at + 8))
-        found.append(MonitorEntry(atom, bool(primary), place))
+        found.append((atom, bool(primary), place))
         at += 24 + 4 * outputs
     return found
 
@@ -311,7 +258,7 @@ class Cursor(NamedTuple):
     pixels: bytes  # 32 bits each: alpha, and colours that are multiplied by it
 
 
-@_reply
+@_sense()
 def cursor(reply: bytes) -> Cursor:
     x, y, width, height, hot_x, hot_y, serial = struct.unpack_from("=hhHHHHI", reply, 8)
     place = Rectangle(x - hot_x, y - hot_y, width, height)

@@ -1,4 +1,4 @@
-"""A comm: Dask messages over one of our streams.
+"""A comm: Dask messages over one of our streams; and the connectors that open one.
 
 It is open until `close`, `abort`, an error, or the peer's end.  A read or write that is
 cancelled, or fails in any other way, also ends it: what would come next on the wire is
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import os
 import select
 import ssl
 import sys
@@ -25,7 +26,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 import anyio
 import dask
 from dask.utils import parse_timedelta
-from distributed.comm.core import Comm, CommClosedError, FatalCommClosedError
+from distributed.comm.addressing import unparse_host_port
+from distributed.comm.core import (
+    Comm,
+    CommClosedError,
+    Connector,
+    FatalCommClosedError,
+)
 from distributed.comm.utils import from_frames, to_frames
 
 from aiozerocopy.dask.messages import NotAMessage, pack, receive_frames
@@ -36,11 +43,14 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from aiozerocopy.dask.messages import Frame
+    from aiozerocopy.streams import Stream
 
 logger: logging.Logger = logging.getLogger("distributed.comm.azc")
 
 # Of a socket.  (macOS says POLLHUP where Linux says POLLRDHUP.)
 _GONE = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
+
+UNNAMED = "@"  # a Unix client; if it has a name, that follows
 
 # What a stream raises when it cannot go on.
 LOST = (
@@ -107,10 +117,7 @@ class StreamComm(Comm):
 
     @property
     def socket(self) -> socket.socket:
-        """To look at, or to set options of.
-
-        Raises: StreamClosed.
-        """
+        """To look at, or to set options of.  Raises StreamClosed."""
         return self.stream._raw_socket
 
     async def read(self, deserializers: Any = None) -> Any:
@@ -221,6 +228,62 @@ class StreamComm(Comm):
         if fd < 0:
             return True
         return not self.stream._has_unread() and has_hung_up(fd, self._goodbye)
+
+
+class StreamConnector(Connector):
+    """What the connectors of all our protocols share.
+
+    Each makes one attempt; Dask itself tries again.
+    """
+
+    prefix: ClassVar[str]
+    comm_class: type[StreamComm]
+    encrypted: ClassVar[bool] = False
+
+    async def connect(
+        self, address: str, deserialize: bool = True, **connection_args: Any
+    ) -> StreamComm:
+        """Connect; ``connection_args`` are those of Dask's `Security`.
+
+        Raises:
+            OSError: nobody answered.
+            FatalCommClosedError: TLS failed, and would fail again.
+            ValueError: not an address.
+            RuntimeError: this protocol has no TLS, and Dask is told to encrypt.
+        """
+        if not self.encrypted:
+            refuse_to_encrypt(self.prefix, connection_args)
+        stream = await self._open(address)
+        try:
+            local = self.prefix + location_of(stream._raw_socket.getsockname())
+            link = await self._link(stream, address, connection_args)
+            return self.comm_class(link, local, self.prefix + address, deserialize)
+        except BaseException:
+            stream.abort()
+            raise
+
+    async def _open(self, address: str) -> Stream:
+        raise NotImplementedError
+
+    async def _link(self, stream: Stream, address: str, args: dict[str, Any]) -> Link:
+        return stream
+
+
+def location_of(address: Any) -> str:
+    """What a socket says of its own address or of its peer's, as Dask has it."""
+    if isinstance(address, tuple):
+        return unparse_host_port(*address[:2])
+    if isinstance(address, str):
+        return address or UNNAMED
+    return UNNAMED + os.fsdecode(address[1:])
+
+
+def refuse_to_encrypt(prefix: str, connection_args: dict[str, Any]) -> None:
+    """Raises: RuntimeError: Dask is told to encrypt."""
+    if connection_args.get("require_encryption"):
+        raise RuntimeError(
+            f"Dask is told to require encryption, which {prefix} has not: use azc+tls://"
+        )
 
 
 def _give_up(stream: Link, who: str) -> None:

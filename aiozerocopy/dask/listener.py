@@ -10,7 +10,6 @@ closed.
 from __future__ import annotations
 
 import asyncio
-import errno
 import inspect
 import logging
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,7 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import dask
 from distributed.comm.core import BaseListener, CommClosedError
 
-from aiozerocopy.dask.connector import refuse_to_encrypt
+from aiozerocopy._net.listening import EXHAUSTED
+from aiozerocopy.dask.comm import Link, StreamComm, location_of, refuse_to_encrypt
 from aiozerocopy.opening import stream_over
 
 if TYPE_CHECKING:
@@ -26,20 +26,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiozerocopy._net.listening import Listener as Listening
-    from aiozerocopy.dask.comm import StreamComm
     from aiozerocopy.streams import Stream
 
 logger: logging.Logger = logging.getLogger("distributed.comm.azc")
 
 BURST = 64  # connections accepted before other tasks run
 PAUSE = 0.1  # seconds without accepting, when there are no fds or no memory
-_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class StreamListener(BaseListener):
     """What the listeners of all our protocols share."""
 
     prefix: ClassVar[str]
+    comm_class: type[StreamComm]
     encrypted: ClassVar[bool] = False
 
     def __init__(
@@ -107,7 +106,7 @@ class StreamListener(BaseListener):
                 sock, address = listening.accept()
             except OSError as error:
                 # Any other error: no connection is pending, or it was reset.
-                if error.errno in _EXHAUSTED:
+                if error.errno in EXHAUSTED:
                     self._pause(listening, error)
                 return
             self._is_exhausted = False
@@ -138,12 +137,17 @@ class StreamListener(BaseListener):
             self._loop.add_reader(listening, self._accept, listening)
 
     async def _serve(self, stream: Stream, address: Any) -> None:
+        comm = None
         try:
-            comm = await self._comm(stream, self.prefix + self._peer_location(address))
+            local = self.prefix + location_of(stream._raw_socket.getsockname())
+            peer = self.prefix + location_of(address)
+            link = await self._link(stream, peer)
+            if link is not None and self._sockets is not None:
+                comm = self.comm_class(link, local, peer, self.deserialize)
         except BaseException:
             stream.abort()
             raise
-        if comm is None or self._sockets is None:
+        if comm is None:
             stream.abort()
             return
         comm.allow_offload = self.allow_offload
@@ -159,9 +163,6 @@ class StreamListener(BaseListener):
         if inspect.isawaitable(result):
             await result
 
-    def _peer_location(self, address: Any) -> str:
-        raise NotImplementedError
-
-    async def _comm(self, stream: Stream, peer: str) -> StreamComm | None:
-        """A comm for a new connection; None if there is to be none."""
-        raise NotImplementedError
+    async def _link(self, stream: Stream, peer: str) -> Link | None:
+        """What the comm of a connection talks over; None if there is to be none."""
+        return stream

@@ -21,10 +21,9 @@ import weakref
 from typing import TYPE_CHECKING
 
 from aiozerocopy._core.binding import PORTABLE
-from aiozerocopy.opening import lending_pipe, pipe_capacity
+from aiozerocopy.opening import PipeEnds, lending_pipe, pipe_capacity
 
 if TYPE_CHECKING:
-    from aiozerocopy.opening import PipeEnds
     from aiozerocopy.streams import ReceiveStream, SendStream
 
 # Bytes that a pipe holds, and how few make it slower than a socket.  (The system limits

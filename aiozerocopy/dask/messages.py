@@ -135,10 +135,7 @@ async def _receive(source: Source, nbytes: int) -> memoryview:
 
 
 def unpack(block: memoryview) -> tuple[list[memoryview], Sequence[int]]:
-    """The frames of the first block, and the sizes of those that come after it.
-
-    Raises: NotAMessage.
-    """
+    """The frames of the first block, and the sizes of the rest.  Raises NotAMessage."""
     try:
         (count,) = struct.unpack_from("=Q", block)
         sizes = struct.unpack_from(f"={count}Q", block, NUMBER)

@@ -9,14 +9,11 @@ from distributed.comm.tcp import BaseTCPBackend, set_tcp_timeout
 from distributed.comm.utils import ensure_concrete_host
 
 from aiozerocopy._net.connecting import connect_tcp
-from aiozerocopy._net.listening import listen_tcp
-from aiozerocopy.dask.comm import StreamComm
-from aiozerocopy.dask.connector import StreamConnector
+from aiozerocopy._net.listening import Listener, listen_tcp
+from aiozerocopy.dask.comm import Link, StreamComm, StreamConnector
 from aiozerocopy.dask.listener import StreamListener
 
 if TYPE_CHECKING:
-    from aiozerocopy._net.listening import Listener
-    from aiozerocopy.dask.comm import Link
     from aiozerocopy.streams import Stream
 
 
@@ -35,12 +32,6 @@ class TCPConnector(StreamConnector):
     async def _open(self, address: str) -> Stream:
         return await connect_tcp(*parse_host_port(address))
 
-    async def _comm(
-        self, stream: Stream, address: str, deserialize: bool, args: dict[str, Any]
-    ) -> StreamComm:
-        local = self.prefix + local_location(stream)
-        return self.comm_class(stream, local, self.prefix + address, deserialize)
-
 
 class TCPListener(StreamListener):
     prefix = "azc://"
@@ -55,13 +46,6 @@ class TCPListener(StreamListener):
 
     async def _listen(self, backlog: int) -> list[Listener]:
         return await listen_tcp(self._host, self._port, backlog, reuse_port=False)
-
-    def _peer_location(self, address: Any) -> str:
-        return unparse_host_port(*address[:2])
-
-    async def _comm(self, stream: Stream, peer: str) -> StreamComm | None:
-        local = self.prefix + local_location(stream)
-        return self.comm_class(stream, local, peer, self.deserialize)
 
     def get_host_port(self) -> tuple[str, int]:
         """Where it listens; of several addresses one of IPv4, if there is one.
@@ -90,8 +74,3 @@ class TCPBackend(BaseTCPBackend):
 
     _connector_class: type[TCPConnector] = TCPConnector
     _listener_class: type[TCPListener] = TCPListener
-
-
-def local_location(stream: Stream) -> str:
-    """The host and port on our side of a connection."""
-    return unparse_host_port(*stream._raw_socket.getsockname()[:2])

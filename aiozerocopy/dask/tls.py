@@ -13,15 +13,14 @@ from distributed.comm.tcp import BaseTCPBackend
 
 from aiozerocopy._core.errors import IncompleteReceive
 from aiozerocopy._net.tls_session import Session
-from aiozerocopy.dask.comm import LOST, logger, timeout
-from aiozerocopy.dask.tcp import TCPComm, TCPConnector, TCPListener, local_location
+from aiozerocopy.dask.comm import LOST, Link, logger, timeout
+from aiozerocopy.dask.tcp import TCPComm, TCPConnector, TCPListener
 
 if TYPE_CHECKING:
     import socket
 
     from typing_extensions import Buffer
 
-    from aiozerocopy.dask.comm import StreamComm
     from aiozerocopy.streams import Stream
 
 PIECE = 256 << 10  # bytes that are encrypted at once
@@ -147,10 +146,7 @@ class TLSConnector(TCPConnector):
     comm_class: type[TLSComm] = TLSComm
     encrypted = True
 
-    async def _comm(
-        self, stream: Stream, address: str, deserialize: bool, args: dict[str, Any]
-    ) -> StreamComm:
-        local = self.prefix + local_location(stream)
+    async def _link(self, stream: Stream, address: str, args: dict[str, Any]) -> Link:
         context = tls_context(self.prefix, args)
         host = args.get("server_hostname") or parse_host_port(address)[0]
         session = Session(context, server_side=False, server_hostname=host)
@@ -165,7 +161,7 @@ class TLSConnector(TCPConnector):
             raise CommClosedError(
                 f"{self.prefix}{address} has closed the connection in TLS's handshake"
             ) from error
-        return self.comm_class(secure, local, self.prefix + address, deserialize)
+        return secure
 
 
 class TLSListener(TCPListener):
@@ -174,15 +170,11 @@ class TLSListener(TCPListener):
     encrypted = True
 
     def __init__(self, *args: Any, **connection_args: Any) -> None:
-        """As for all.
-
-        Raises: TypeError: Dask was given no certificates.
-        """
+        """As for all; raises TypeError if Dask was given no certificates."""
         super().__init__(*args, **connection_args)
         self._context = tls_context(self.prefix, connection_args)
 
-    async def _comm(self, stream: Stream, peer: str) -> StreamComm | None:
-        local = self.prefix + local_location(stream)
+    async def _link(self, stream: Stream, peer: str) -> Link | None:
         secure = SecureStream(stream, Session(self._context, server_side=True))
         try:
             with anyio.fail_after(timeout("connect")):
@@ -190,7 +182,7 @@ class TLSListener(TCPListener):
         except (*LOST, TimeoutError) as error:
             logger.warning("TLS with %s failed: %s", peer, str(error) or "it has left")
             return None
-        return self.comm_class(secure, local, peer, self.deserialize)
+        return secure
 
 
 class TLSBackend(BaseTCPBackend):
@@ -201,10 +193,7 @@ class TLSBackend(BaseTCPBackend):
 
 
 def tls_context(prefix: str, connection_args: dict[str, Any]) -> ssl.SSLContext:
-    """The context that Dask's `Security` has made.
-
-    Raises: TypeError: it has made none.
-    """
+    """The context that Dask's `Security` has made; TypeError if it has made none."""
     context = connection_args.get("ssl_context")
     if not isinstance(context, ssl.SSLContext):
         raise TypeError(

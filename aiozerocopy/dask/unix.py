@@ -14,33 +14,26 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
-import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-import anyio
 from distributed.comm.registry import Backend
 
-from aiozerocopy._net.connecting import BACKLOG_IS_FULL, located
-from aiozerocopy._net.listening import listen_unix
-from aiozerocopy.dask.comm import StreamComm
-from aiozerocopy.dask.connector import StreamConnector
+from aiozerocopy._net.connecting import connected_unix
+from aiozerocopy._net.listening import Listener, listen_unix
+from aiozerocopy.dask.comm import Link, StreamComm, StreamConnector
 from aiozerocopy.dask.listener import StreamListener
 from aiozerocopy.dask.loan import CAN_LEND
 from aiozerocopy.dask.local import LocalStream
 from aiozerocopy.opening import stream_over
-from aiozerocopy.streams import UnixStream
+from aiozerocopy.streams import Stream, UnixStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiozerocopy._net.listening import Listener
     from aiozerocopy.dask.messages import Frame
-    from aiozerocopy.streams import Stream
 
 MODE = 0o600  # of a socket's file: only this user may connect
-UNNAMED = "@"
 
 # In the handshake: does a process take the pipes of `LocalStream`?
 PIPES = "aiozerocopy-pipes"
@@ -51,7 +44,7 @@ class UnixComm(StreamComm):
 
     stream: LocalStream
 
-    def __init__(self, stream: Stream, *args: Any) -> None:
+    def __init__(self, stream: Link, *args: Any) -> None:
         assert isinstance(stream, UnixStream)
         super().__init__(LocalStream(stream), *args)
 
@@ -69,19 +62,16 @@ class UnixComm(StreamComm):
 
 class UnixConnector(StreamConnector):
     prefix = "azc+unix://"
+    comm_class = UnixComm
 
     async def _open(self, address: str) -> Stream:
-        return await connect_named(address)
-
-    async def _comm(
-        self, stream: Stream, address: str, deserialize: bool, args: dict[str, Any]
-    ) -> StreamComm:
-        local = location_of(stream._raw_socket.getsockname())
-        return UnixComm(stream, self.prefix + local, self.prefix + address, deserialize)
+        with await connected_unix(address, with_name=True) as sock:
+            return stream_over(sock)
 
 
 class UnixListener(StreamListener):
     prefix = "azc+unix://"
+    comm_class = UnixComm
 
     def __init__(self, address: str, *args: Any, **options: Any) -> None:
         super().__init__(address, *args, **options)
@@ -106,13 +96,6 @@ class UnixListener(StreamListener):
     def _remove_folder(self) -> None:
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _peer_location(self, address: Any) -> str:
-        return location_of(address)
-
-    async def _comm(self, stream: Stream, peer: str) -> StreamComm | None:
-        local = self.prefix + self._path  # also if it stops just now
-        return UnixComm(stream, local, peer, self.deserialize)
 
     @property
     def listen_address(self) -> str:
@@ -147,34 +130,3 @@ class UnixBackend(Backend):
 
     def get_local_address_for(self, loc: str) -> str:
         return ""
-
-
-# ---- addresses ---------------------------------------------------------------------
-
-
-def location_of(address: str | bytes) -> str:
-    """What a socket says of its own address or of its peer's, as text."""
-    if isinstance(address, str):
-        return address or UNNAMED
-    return UNNAMED + os.fsdecode(address[1:])
-
-
-async def connect_named(path: str) -> Stream:
-    """Connect to a path, as a client that has a name.
-
-    Raises: OSError: nobody listens there; the path is in the text.
-    """
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.setblocking(False)
-        if sys.platform == "linux":
-            sock.bind("")
-        while True:
-            try:
-                sock.connect(path)
-            except BlockingIOError:  # noqa: PERF203
-                # The server's backlog is full; no fd tells when there is room.
-                await anyio.sleep(BACKLOG_IS_FULL)
-            except OSError as error:
-                raise located(error, f"cannot connect to {path!r}") from error
-            else:
-                return stream_over(sock)

@@ -1,15 +1,7 @@
 """Rings: records to another process through shared memory, without a system call.
 
-side        what sending and receiving share
-sender      the side that sends, and the line of the tasks that want to
-receiver    the side that receives
-slot        `Slot`: a record that is filled in place
-record      what was received: `Record`, `Batch`
-routes      `Route`: the records of one type
-ring        `Ring`, and its byte streams
-handshake   `listen_ring`, `connect_ring`
-rpc         `Rpc`: calls over two rings
-fanout      `FanOut`: one producer, many rings
+Each module says what it has.  One imports those before it, never those after: side,
+sender, receiver, slot, record, routes, ring, handshake, rpc, fanout.
 """
 
 from __future__ import annotations

@@ -19,15 +19,14 @@ import anyio.lowlevel
 
 from aiozerocopy._core import ring_end
 from aiozerocopy._core.ring_end import ANY, CONSUMER, PRODUCER, RingEnd
-from aiozerocopy._net.connecting import located
-from aiozerocopy._net.listening import listen_unix
+from aiozerocopy._net.connecting import connect_once_possible, located
+from aiozerocopy._net.listening import Listener, listen_unix
 from aiozerocopy.opening import Opening
 from aiozerocopy.shm.ring import Ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiozerocopy._net.listening import Listener
 
 Path = str | bytes | os.PathLike[str]
 
@@ -35,7 +34,6 @@ log: logging.Logger = logging.getLogger("aiozerocopy")
 
 RING_SOCKET = socket.AF_UNIX, socket.SOCK_SEQPACKET
 BACKLOG = 8
-NOBODY_YET = 0.01  # seconds between attempts to connect
 MOST = 1 << 39  # capacity
 PATIENCE = 10.0  # seconds for the other side's part
 _AGAIN = -errno.EAGAIN
@@ -89,12 +87,10 @@ def listen_ring(
         try:
             end = RingEnd(capacity, role)
         except OSError as error:
-            raise located(
-                error, f"no memory for a ring of {capacity:,} bytes"
-            ) from error
-        listener = listen_unix(
-            where, 0o666 if any_user else 0o600, BACKLOG, RING_SOCKET[1]
-        )
+            place = f"no memory for a ring of {capacity:,} bytes"
+            raise located(error, place) from error
+        mode = 0o666 if any_user else 0o600
+        listener = listen_unix(where, mode, BACKLOG, RING_SOCKET[1])
         try:
             with anyio.fail_after(timeout):
                 while not await _is_taken(end, listener, any_user):
@@ -155,29 +151,14 @@ def connect_ring(
         is_there = False
         try:
             with anyio.fail_after(timeout), socket.socket(*RING_SOCKET) as sock:
-                await _connect(sock, where, timeout is not None)
+                is_patient = timeout is not None
+                await connect_once_possible(sock, where, is_patient=is_patient)
                 is_there = True
                 return Ring(await _ask(sock, role, any_user), spin)
         except OSError as error:
             raise located(_worded(error, is_there), f"no ring at {where!r}") from error
 
     return Opening(connect())
-
-
-async def _connect(sock: socket.socket, path: str | bytes, is_patient: bool) -> None:
-    """Connect as soon as the listener's backlog has room, and somebody listens if we
-    are patient.  No fd tells when it is worth another try."""
-    sock.setblocking(False)
-    while True:
-        try:
-            sock.connect(path)
-            return
-        except BlockingIOError:
-            pass  # the backlog is full
-        except (FileNotFoundError, ConnectionRefusedError):
-            if not is_patient:
-                raise
-        await anyio.sleep(NOBODY_YET)
 
 
 def _worded(error: OSError, is_there: bool) -> OSError:
@@ -195,11 +176,7 @@ def _worded(error: OSError, is_there: bool) -> OSError:
 
 
 def _checked(result: int, role: int = ANY) -> int:
-    """The result, unless it is an error.
-
-    Raises:
-        OSError: it was one, in words.
-    """
+    """The result; if it is an error, raises an OSError that says it in words."""
     if result >= 0:
         return result
     code = -result
@@ -219,8 +196,7 @@ async def _when_ready(sock: socket.socket, step: Callable[[], int]) -> int:
 async def _offer(sock: socket.socket, end: RingEnd, any_user: bool) -> None:
     """The listener's part, on a connection that was accepted.
 
-    Raises:
-        OSError: the ring was not taken.  (The other side may have its memory, though.)
+    Raises: OSError: it was not taken.  (The other side may have its memory, though.)
     """
     number = sock.fileno()
     with anyio.fail_after(PATIENCE):
@@ -241,11 +217,7 @@ def _refusing(number: int, result: int, role: int = ANY) -> None:
 
 
 async def _ask(sock: socket.socket, role: int, any_user: bool) -> RingEnd:
-    """The part of the side that has connected.
-
-    Raises:
-        OSError: why there is no ring.
-    """
+    """The part of the side that has connected; raises an OSError without a ring."""
     number = sock.fileno()
     end = RingEnd()
     with anyio.fail_after(PATIENCE):

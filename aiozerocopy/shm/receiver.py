@@ -14,13 +14,12 @@ import anyio
 
 from aiozerocopy._core import waiter
 from aiozerocopy._core.change import LOOK_AGAIN
-from aiozerocopy._core.ring_end import EMPTY, Taken
+from aiozerocopy._core.ring_end import EMPTY, RingEnd, Taken
 from aiozerocopy.shm.side import Side
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiozerocopy._core.ring_end import RingEnd
 
 T = TypeVar("T")
 

@@ -132,10 +132,7 @@ class Ring(AsyncResource):
         return await self._receiver().receive(1, only_record)
 
     async def receive_batch(self, most: int = BATCH) -> Batch:
-        """The records that are there: at least one, and ``most`` at most.
-
-        Raises: as `receive`.
-        """
+        """The records that are there, 1 to ``most``; raises what `receive` does."""
         if most < 1:
             raise ValueError(f"a batch has a record at least, not {most}")
         if self._routes is not None:
@@ -241,10 +238,7 @@ class RingSendStream(ByteSendStream):
         self._ring = ring
 
     async def send(self, item: bytes) -> None:
-        """Send bytes; if it is cancelled, some of them may have been sent.
-
-        Raises: as `Ring.send`.
-        """
+        """Send bytes as `Ring.send`; if cancelled, some of them may have been sent."""
         most = min(self._ring.largest, self._ring.capacity // 4)
         # (an exception's traceback may keep this frame, but not the buffer)
         with memoryview(item) as memory, memory.cast("B") as view:
@@ -264,10 +258,7 @@ class RingReceiveStream(ByteReceiveStream):
         self._unread = _NOTHING  # of the record that came last
 
     async def receive(self, max_bytes: int = RECEIVE_SIZE) -> bytes:
-        """Return the next 1 to ``max_bytes`` bytes.
-
-        Raises: as `Ring.receive`.
-        """
+        """The next 1 to ``max_bytes`` bytes; raises what `Ring.receive` does."""
         if max_bytes < 1:
             raise ValueError(f"max_bytes must be a positive integer, not {max_bytes}")
         while not self._unread:  # (a record may be empty; keep none while we wait)

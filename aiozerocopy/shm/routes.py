@@ -30,17 +30,11 @@ class Route:
         self._queue: collections.deque[Record] = collections.deque()
 
     async def receive(self) -> Record:
-        """The next of these records.
-
-        Raises: as `Ring.receive`; any number of tasks may wait, though.
-        """
+        """The next of these, as `Ring.receive`; but any number of tasks may wait."""
         await waiter.enter()
         while not self._queue:
             await self._routes.pull()
         return self._queue.popleft()
-
-    def add(self, record: Record) -> None:
-        self._queue.append(record)
 
     def __aiter__(self) -> Self:
         return self
@@ -74,7 +68,7 @@ class Routes:
             try:
                 self._is_pulling = True
                 record = await self._receiver.receive(1, only_record)
-                self._by_type.get(record.type_id, self.others).add(record)
+                self._by_type.get(record.type_id, self.others)._queue.append(record)
             finally:
                 self._let_others_pull()
         except BaseException:  # also of a signal's handler, in the line above

@@ -32,7 +32,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
-from anyio.abc import AsyncResource
+from anyio.abc import AsyncResource, TaskGroup
 
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy.shm.record import Record
@@ -40,7 +40,6 @@ from aiozerocopy.shm.record import Record
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from anyio.abc import TaskGroup
     from typing_extensions import Buffer
 
     from aiozerocopy.shm.ring import Ring
@@ -203,15 +202,11 @@ class Rpc(AsyncResource):
             # (also after a call that was cancelled just when it was to read)
             if self._reader is call:
                 self._reader = None
-            if self._reader is None:
-                self._appoint()
-
-    def _appoint(self) -> None:
-        """Wake one of the waiting calls, to read the ring."""
-        for call in self._calls.values():
-            if call.waits:
-                call.wake()
-                return
+            if self._reader is None:  # let another one read
+                for other in self._calls.values():
+                    if other.waits:
+                        other.wake()
+                        break
 
     def _hand_out(self, record: Record) -> None:
         self._say_forgotten()
@@ -225,7 +220,8 @@ class Rpc(AsyncResource):
             return
         body = record.view[_HEAD.size :]
         if head.kind == ERROR:
-            call.end(RemoteError(*_kind_and_text(bytes(body))))
+            kind, _, text = bytes(body).decode(errors="replace").partition("\0")
+            call.end(RemoteError(kind, text))
         else:
             call.end(Record(body, record.type_id))
         record.release()
@@ -355,12 +351,6 @@ def _buffers(result: Any) -> tuple[Any, ...]:
 
 
 def _worded(error: BaseException) -> bytes:
-    """What is told of an exception, for the caller's `_kind_and_text`."""
+    """What is told of an exception, for the caller's `_hand_out`."""
     text = f"{type(error).__name__}\0{error}".encode(errors="replace")
     return text[:_LONGEST_TEXT]
-
-
-def _kind_and_text(data: bytes) -> tuple[str, str]:
-    """What was told of an exception."""
-    kind, _, text = data.decode(errors="replace").partition("\0")
-    return kind, text

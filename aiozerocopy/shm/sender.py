@@ -19,7 +19,7 @@ import anyio
 from aiozerocopy._core import waiter
 from aiozerocopy._core.change import RemoteChange
 from aiozerocopy._core.pins import Pins, pin
-from aiozerocopy._core.ring_end import FULL, RESERVED
+from aiozerocopy._core.ring_end import FULL, RESERVED, RingEnd
 from aiozerocopy.shm.side import Side
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer, Self
 
-    from aiozerocopy._core.ring_end import RingEnd
 
 SLACK = 0.001  # seconds: see azc_shm_send
 
@@ -119,10 +118,7 @@ class Sender(Side):
             pins.release()
 
     def try_send(self, buffers: Sequence[Buffer], type_id: int) -> bool:
-        """Send a record as `send` does; False if it would have to wait.
-
-        Raises: as `Ring.send`.
-        """
+        """Send a record as `send` does; False if it would have to wait."""
         self.enter()
         if not self.line.is_empty():
             return False
@@ -172,10 +168,7 @@ class Sender(Side):
 
     async def _wait(self, is_first: bool) -> None:
         """For the first time C has the bell rung only once there is more room."""
-        if is_first:
-            with anyio.move_on_after(SLACK):
-                await self.news()
-        else:
+        with anyio.move_on_after(SLACK if is_first else None):
             await self.news()
 
     def commit(self, nbytes: int, type_id: int) -> None:
@@ -183,6 +176,3 @@ class Sender(Side):
         result = self.end.commit(nbytes, type_id)
         if result < 0:
             raise self.end.error(result, nbytes)
-
-    def rollback(self) -> None:
-        self.end.rollback()

@@ -18,13 +18,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiozerocopy._core.errors import StreamClosed
-from aiozerocopy._core.ring_end import CLOSED
+from aiozerocopy._core.ring_end import CLOSED, RingEnd
 from aiozerocopy._core.waiter import call_soon, current_loop, runs_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from aiozerocopy._core.ring_end import RingEnd
 
 
 class Side:

@@ -14,15 +14,13 @@ import contextlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from aiozerocopy._core.leases import Lent, array_over
-from aiozerocopy.shm.sender import Place
+from aiozerocopy.shm.sender import Place, Sender
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     import numpy.typing as npt
     from typing_extensions import Self
-
-    from aiozerocopy.shm.sender import Sender
 
 
 class Slot(Lent):
@@ -90,7 +88,7 @@ class Slot(Lent):
     def rollback(self) -> None:
         """Send nothing.  May be called twice, and after `commit`."""
         if self._place is not None and self._place.is_first():
-            self._sender.rollback()  # (nobody else can have reserved)
+            self._sender.end.rollback()  # (nobody else can have reserved)
         self._leave()
 
     release = rollback

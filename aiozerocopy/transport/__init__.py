@@ -6,23 +6,9 @@ written is neither copied nor mixed up with what comes into its buffer later, ``
 and `drained` mean that the buffers are yours again, every buffer counts its bytes, and
 no error is swallowed.
 
-A module imports those above it, never those below.
-
-    readiness         when an fd has something to read
-    lifetime          from connection_made to connection_lost
-    writing           write, writelines, write_eof, flow control
-    reading           what comes, for a Protocol or a BufferedProtocol
-    socket_transport  the transport of a connection
-    tls               what stands on it under TLS; tls_options and tls_parts
-                      are what that is made of, besides _net.tls_session
-    connections       create_connection, create_unix_connection,
-                      connect_accepted_socket, start_tls
-    server            create_server, create_unix_server
-    asyncio_streams   open_connection, start_server and their like
-    pipe_transports   connect_read_pipe, connect_write_pipe
-    subprocesses      subprocess_exec, subprocess_shell, create_subprocess_exec
-    files             sendfile
-    loops             event loops that use all this: new_event_loop, install
+Each module says what it has.  One imports those before it, never those after:
+readiness, lifetime, writing, reading, socket_transport, tls_options, tls_parts, tls,
+connections, server, asyncio_streams, pipe_transports, subprocesses, files, loops.
 """
 
 from __future__ import annotations

@@ -7,13 +7,11 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy.transport.connections import create_connection, create_unix_connection
-from aiozerocopy.transport.server import create_server, create_unix_server
+from aiozerocopy.transport.server import Server, create_server, create_unix_server
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Awaitable, Callable, Sequence
-
-    from aiozerocopy.transport.server import Server
 
     Connected = Callable[
         [asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None
@@ -46,10 +44,7 @@ async def open_unix_connection(
     limit: int = LIMIT,
     **options: Any,
 ) -> Streams:
-    """The same for a Unix server: see `asyncio.open_unix_connection`.
-
-    Raises: as `create_unix_connection`.
-    """
+    """As `asyncio.open_unix_connection`; raises what `create_unix_connection` does."""
     return await _connected(limit, create_unix_connection, path, **options)
 
 
@@ -61,10 +56,7 @@ async def start_server(
     limit: int = LIMIT,
     **options: Any,
 ) -> Server:
-    """Serve TCP clients: see `asyncio.start_server`.
-
-    Raises: as `create_server`.
-    """
+    """As `asyncio.start_server`; raises what `create_server` does."""
     factory = _factory(client_connected_cb, limit)
     return await create_server(factory, host, port, **options)
 
@@ -76,10 +68,7 @@ async def start_unix_server(
     limit: int = LIMIT,
     **options: Any,
 ) -> Server:
-    """Serve clients of a Unix socket: see `asyncio.start_unix_server`.
-
-    Raises: as `create_unix_server`.
-    """
+    """As `asyncio.start_unix_server`; raises what `create_unix_server` does."""
     factory = _factory(client_connected_cb, limit)
     return await create_unix_server(factory, path, **options)
 

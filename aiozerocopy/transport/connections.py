@@ -4,26 +4,26 @@ the loop has them."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ipaddress
-import itertools
 import socket
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aiozerocopy._net.connecting import connect_first, connected_unix, located
-from aiozerocopy.transport.socket_transport import transport_over
+from aiozerocopy._net.connecting import (
+    connect_first,
+    connected_unix,
+    located,
+    look_up,
+)
+from aiozerocopy.transport.socket_transport import SocketTransport, transport_over
 from aiozerocopy.transport.tls import TLSTransport
 from aiozerocopy.transport.tls_options import TLSOptions, for_client, for_server
 
 if TYPE_CHECKING:
     import os
     import ssl as tls
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from aiozerocopy._net.connecting import Candidate
     from aiozerocopy.transport.lifetime import Lifetime
-    from aiozerocopy.transport.socket_transport import SocketTransport
 
     Connected = SocketTransport | TLSTransport
 
@@ -58,9 +58,8 @@ async def create_connection(
         ssl.SSLError, ConnectionError: the TLS handshake failed.
         ValueError: arguments that contradict each other.
     """
-    options = for_client(
-        ssl, host, server_hostname, ssl_handshake_timeout, ssl_shutdown_timeout
-    )
+    timeouts = (ssl_handshake_timeout, ssl_shutdown_timeout)
+    options = for_client(ssl, host, server_hostname, *timeouts)
     if sock is not None:
         if host is not None or port is not None:
             raise ValueError("host/port and sock can not be specified at the same time")
@@ -74,9 +73,9 @@ async def create_connection(
     if local_addr is not None:
         place += f" from {local_addr}"
     try:
-        candidates = await _look_up(host, port, family, proto, flags)
-        if interleave:
-            candidates = _interleaved(candidates, interleave)
+        candidates = await look_up(
+            host, port, interleave, family=family, proto=proto, flags=flags
+        )
         sock = await connect_first(candidates, local_addr, happy_eyeballs_delay)
     except OSError as error:
         cause = error.__cause__
@@ -106,16 +105,14 @@ async def create_unix_connection(
         ssl.SSLError, ConnectionError: the TLS handshake failed.
         ValueError: arguments that contradict each other.
     """
-    options = for_client(
-        ssl, None, server_hostname, ssl_handshake_timeout, ssl_shutdown_timeout
-    )
-    if path is None and sock is None:
-        raise ValueError("no path and sock were specified")
-    if path is not None and sock is not None:
-        raise ValueError("path and sock can not be specified at the same time")
+    timeouts = (ssl_handshake_timeout, ssl_shutdown_timeout)
+    options = for_client(ssl, None, server_hostname, *timeouts)
     if path is not None:
+        if sock is not None:
+            raise ValueError("path and sock can not be specified at the same time")
         return await begun(protocol_factory, await connected_unix(path), options)
-    assert sock is not None
+    if sock is None:
+        raise ValueError("no path and sock were specified")
     check_unix(sock)
     return await begun(protocol_factory, sock, options, is_given=True)
 
@@ -162,13 +159,8 @@ async def start_tls(
         TypeError: ``sslcontext`` is no context.
         ValueError: a timeout is not positive.
     """
-    options = TLSOptions(
-        sslcontext,
-        server_side,
-        server_hostname,
-        ssl_handshake_timeout,
-        ssl_shutdown_timeout,
-    )
+    timeouts = (ssl_handshake_timeout, ssl_shutdown_timeout)
+    options = TLSOptions(sslcontext, server_side, server_hostname, *timeouts)
     ready = asyncio.get_running_loop().create_future()
     wire: Any = transport
     upper = TLSTransport(protocol, options, ready, is_made=True)
@@ -203,12 +195,11 @@ async def begun(
     is_given: bool = False,
 ) -> tuple[Connected, P]:
     """A transport over a connected socket, once connection_made was called."""
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
+    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     try:
         protocol = protocol_factory()
         upper = TLSTransport(protocol, options, ready) if options else None
-        transport = transport_over(loop, sock, upper or protocol, is_given=is_given)
+        transport = transport_over(sock, upper or protocol, is_given=is_given)
     except BaseException:
         if not is_given:
             sock.close()
@@ -226,48 +217,10 @@ async def begun(
 
 
 async def made(transport: Lifetime) -> None:
-    """Return once connection_made was called.
-
-    Raises: what it has raised.
-    """
+    """Return once connection_made was called; raises what that does."""
     try:
         await asyncio.sleep(0)  # let others run, as the loop's own does
         transport.begin()
     except BaseException:
         transport.abort()
         raise
-
-
-async def _look_up(
-    host: str | None, port: int | str | None, family: int, proto: int, flags: int
-) -> list[Candidate]:
-    if host and isinstance(port, int) and not flags:
-        with contextlib.suppress(ValueError):  # it is a name
-            is_v6 = ipaddress.ip_address(host).version == 6
-            kind = socket.AF_INET6 if is_v6 else socket.AF_INET
-            if family in (0, kind):
-                return [(kind, (host, port))]
-    found = await asyncio.get_running_loop().getaddrinfo(
-        host or None,
-        port,
-        family=family,
-        type=socket.SOCK_STREAM,
-        proto=proto,
-        flags=flags,
-    )
-    candidates = dict.fromkeys((family, at) for family, *_, at in found)
-    if not candidates:
-        raise OSError("getaddrinfo() returned empty list")
-    return list(candidates)  # type: ignore[arg-type]
-
-
-def _interleaved(candidates: Sequence[Candidate], first: int) -> list[Candidate]:
-    """The families in turn, after the ``first`` of the best one."""
-    families: dict[int, list[Candidate]] = {}
-    for candidate in candidates:
-        families.setdefault(candidate[0], []).append(candidate)
-    best = next(iter(families.values()))
-    head = best[: first - 1]
-    del best[: first - 1]
-    turns = itertools.zip_longest(*families.values())
-    return [*head, *(each for turn in turns for each in turn if each is not None)]

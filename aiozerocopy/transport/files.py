@@ -59,9 +59,8 @@ def _check(transport: Any, file: IO[bytes], offset: int, count: int | None) -> N
         raise RuntimeError("Transport is closing")
     if "b" not in getattr(file, "mode", "b"):
         raise ValueError("file should be opened in binary mode")
-    for name, number, least in (("offset", offset, 0), ("count", count, 1)):
-        if number is None and name == "count":
-            continue
+    most = 1 if count is None else count
+    for name, number, least in (("offset", offset, 0), ("count", most, 1)):
         if not isinstance(number, int):
             raise TypeError(f"{name} must be an integer, not {number!r}")
         if number < least:

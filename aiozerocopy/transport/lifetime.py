@@ -21,20 +21,21 @@ follow it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import logging
-import os
-import socket
-from asyncio.trsock import TransportSocket
 from typing import TYPE_CHECKING, Any
 
+from aiozerocopy._core.lifetime import Bound
+from aiozerocopy._core.receiving import ReceiveStream
+from aiozerocopy._core.sending import SendStream
 from aiozerocopy.transport.readiness import readiness_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from aiozerocopy._core.lifetime import Bound
+    from typing_extensions import Self
+
+    from aiozerocopy._core.channel import Channel
     from aiozerocopy.opening import HasFileno
 
 log: logging.Logger = logging.getLogger("aiozerocopy")
@@ -44,17 +45,35 @@ def os_error(error: BaseException) -> OSError:
     """The kernel's own error, which is what protocols know."""
     if isinstance(error.__cause__, OSError):
         return error.__cause__
-    return ConnectionAbortedError(errno.ECONNABORTED, str(error))
+    return aborted(str(error))
 
 
-@contextlib.contextmanager
-def aborted_if_it_fails(stream: Bound) -> Iterator[None]:
-    """A block that makes a transport over the stream."""
-    try:
-        yield
-    except BaseException:
-        stream.abort()
-        raise
+def aborted(why: str) -> ConnectionAbortedError:
+    """The error of something that was not sent."""
+    return ConnectionAbortedError(errno.ECONNABORTED, why)
+
+
+WAS_CLOSED = "it was written to after it was closed"
+WAS_ABORTED = "it was aborted before all was out"
+
+
+class Named(Bound):
+    """A transport's stream.  Its name outlives its channel, which has the number."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._name = f"<transport fd={channel.fileno()}>"
+        super().__init__(channel)
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+class In(Named, ReceiveStream):
+    """The stream of a transport that only reads."""
+
+
+class Out(Named, SendStream):
+    """The stream of a transport that writes."""
 
 
 class Lifetime(asyncio.BaseTransport):
@@ -84,6 +103,23 @@ class Lifetime(asyncio.BaseTransport):
         self._is_lost = False
         self._untold: list[Any] = []  # the protocol, until connection_lost is called
 
+    @classmethod
+    def over(
+        cls,
+        stream: Bound,
+        protocol: asyncio.BaseProtocol,
+        extra: dict[str, Any],
+        handle: HasFileno | None = None,
+    ) -> Self:
+        """A transport over a stream, which it takes over; `begin` is next."""
+        try:
+            transport = cls(asyncio.get_running_loop(), stream, protocol, extra)
+        except BaseException:
+            stream.abort()
+            raise
+        transport._handle = handle
+        return transport
+
     def __repr__(self) -> str:
         state = "closed" if self._is_lost else "closing" if self._closing else "open"
         return f"<{type(self).__name__} fd={self._fd} {state}>"
@@ -91,10 +127,7 @@ class Lifetime(asyncio.BaseTransport):
     # -- its beginning ------------------------------------------------------------
 
     def begin(self) -> None:
-        """Call connection_made, and listen.  Called once.
-
-        Raises: what connection_made does, and then the connection is lost.
-        """
+        """Call connection_made, once, and listen; if it raises, the connection ends."""
         try:
             self._is_made = True
             self._protocol.connection_made(self)
@@ -199,15 +232,5 @@ class Lifetime(asyncio.BaseTransport):
         return protocol
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What is known: "socket", "sockname", "peername", "pipe" and others.
-
-        The socket is another number of the same connection, for setsockopt and the
-        like, and is closed after connection_lost.
-        """
-        if name == "socket" and name not in self._extra and self._has_socket():
-            self._handle = sock = socket.socket(fileno=os.dup(self._fd))
-            self._extra[name] = TransportSocket(sock)
+        """What is known: "sockname", "peername", "pipe" and others."""
         return self._extra.get(name, default)
-
-    def _has_socket(self) -> bool:
-        return False

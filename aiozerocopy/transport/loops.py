@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import sys
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.extras import optional
 from aiozerocopy.transport import (
@@ -50,17 +50,9 @@ class _WithTransports(asyncio.AbstractEventLoop):
     subprocess_shell: Any = _method(subprocesses.subprocess_shell)
     start_tls: Any = _method(connections.start_tls)
 
-    async def sendfile(
-        self,
-        transport: Any,
-        file: IO[bytes],
-        offset: int = 0,
-        count: int | None = None,
-        *,
-        fallback: bool = True,
-    ) -> int:
+    async def sendfile(self, transport: Any, *args: Any, **options: Any) -> int:
         send: Any = files.sendfile if files.takes(transport) else super().sendfile
-        sent: int = await send(transport, file, offset, count, fallback=fallback)
+        sent: int = await send(transport, *args, **options)
         return sent
 
 

@@ -9,11 +9,10 @@ import stat
 from typing import TYPE_CHECKING, TypeVar
 
 from aiozerocopy._core.channel import IN, OUT, Channel
-from aiozerocopy._core.receiving import ReceiveStream
 from aiozerocopy.transport.connections import made
-from aiozerocopy.transport.lifetime import aborted_if_it_fails
+from aiozerocopy.transport.lifetime import In, Out
 from aiozerocopy.transport.reading import Reading
-from aiozerocopy.transport.writing import Out, Writing
+from aiozerocopy.transport.writing import Writing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,18 +20,6 @@ if TYPE_CHECKING:
     from aiozerocopy.opening import HasFileno
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
-
-
-class In(ReceiveStream):
-    """The stream of a transport that reads."""
-
-    def __init__(self, channel: Channel) -> None:
-        # (the channel may be collected first, and has no number then)
-        self._name = f"<transport fd={channel.fileno()}>"
-        super().__init__(channel)
-
-    def __repr__(self) -> str:
-        return self._name
 
 
 class ReadPipeTransport(Reading):
@@ -82,10 +69,9 @@ async def connect_read_pipe(
     if not (_is_pipe(mode) or stat.S_ISCHR(mode)):
         raise ValueError("Pipe transport is for pipes/sockets only.")
     protocol = protocol_factory()
-    loop, stream = asyncio.get_running_loop(), In(Channel(os.dup(fd), IN))
-    with aborted_if_it_fails(stream):
-        transport = ReadPipeTransport(loop, stream, protocol, {"pipe": pipe})
-    transport._handle, transport._was_blocking = pipe, os.get_blocking(fd)
+    stream = In(Channel(os.dup(fd), IN))
+    transport = ReadPipeTransport.over(stream, protocol, {"pipe": pipe}, pipe)
+    transport._was_blocking = os.get_blocking(fd)
     os.set_blocking(fd, False)
     await made(transport)
     return transport, protocol
@@ -100,11 +86,8 @@ async def connect_write_pipe(
     blocks is left as it is.
     """
     protocol = protocol_factory()
-    loop, fd = asyncio.get_running_loop(), os.dup(pipe.fileno())
-    stream = Out(Channel(fd, OUT))
-    with aborted_if_it_fails(stream):
-        transport = WritePipeTransport(loop, stream, protocol, {"pipe": pipe})
-    transport._handle = pipe
+    stream = Out(Channel(os.dup(pipe.fileno()), OUT))
+    transport = WritePipeTransport.over(stream, protocol, {"pipe": pipe}, pipe)
     await made(transport)
     return transport, protocol
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import socket
 import sys
@@ -12,25 +11,20 @@ from asyncio.trsock import TransportSocket
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozerocopy._net.listening import Listener, listen_tcp, listen_unix
+from aiozerocopy._net.listening import EXHAUSTED, Listener, listen_tcp, listen_unix
 from aiozerocopy.transport.connections import check_stream, check_unix
 from aiozerocopy.transport.readiness import readiness_in
-from aiozerocopy.transport.socket_transport import transport_over
+from aiozerocopy.transport.socket_transport import SocketTransport, transport_over
 from aiozerocopy.transport.tls import TLSTransport
-from aiozerocopy.transport.tls_options import for_server
+from aiozerocopy.transport.tls_options import TLSOptions, for_server
 
 if TYPE_CHECKING:
     import ssl as tls
-    from collections.abc import Callable, Iterator, Sequence
-
-    from aiozerocopy.transport.socket_transport import SocketTransport
-    from aiozerocopy.transport.tls_options import TLSOptions
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     Factory = Callable[[], asyncio.BaseProtocol]
 
 PAUSE = 1.0  # seconds without accepting, when there are no fds or no memory
-
-_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 async def create_server(
@@ -59,11 +53,9 @@ async def create_server(
         OSError: it cannot listen there; host and port are in the text.
         ValueError: arguments that contradict each other.
     """
-    factory = _under_tls(
-        protocol_factory, for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
-    )
-    listeners: list[Listener] = []
-    with _closed_if_it_fails(listeners):
+    options = for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
+    server = Server(protocol_factory, options, backlog)
+    async with server.opening(start_serving) as listeners:
         if sock is not None:
             if host is not None or port is not None:
                 raise ValueError(
@@ -85,7 +77,7 @@ async def create_server(
                 port = port or listeners[0].address[1]
         for listener in listeners if keep_alive else ():
             listener.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        return await _served(listeners, factory, backlog, start_serving)
+    return server
 
 
 async def create_unix_server(
@@ -110,58 +102,29 @@ async def create_unix_server(
         OSError: it cannot listen there, or somebody else does; the path is in the text.
         ValueError: arguments that contradict each other.
     """
-    factory = _under_tls(
-        protocol_factory, for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
-    )
-    if path is not None and sock is not None:
-        raise ValueError("path and sock can not be specified at the same time")
-    if sock is not None:
-        check_unix(sock)
-        listener = _taken(sock, backlog)
-        if listener.address and listener.address[0] != "\0":
-            listener.own_file()
-    elif path is not None:
-        listener = listen_unix(os.fspath(path), None, backlog)
-    else:
-        raise ValueError("path was not specified, and no sock specified")
-    if not cleanup_socket:
-        listener.file = None
-    with _closed_if_it_fails([listener]):
-        return await _served([listener], factory, backlog, start_serving)
-
-
-def _under_tls(factory: Factory, options: TLSOptions | None) -> Factory:
-    """The factory, or one whose protocols stand on TLS."""
-    return (lambda: TLSTransport(factory(), options)) if options else factory
+    options = for_server(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
+    server = Server(protocol_factory, options, backlog)
+    async with server.opening(start_serving) as listeners:
+        if path is not None:
+            if sock is not None:
+                raise ValueError("path and sock can not be specified at the same time")
+            listeners.append(listen_unix(os.fspath(path), None, backlog))
+        elif sock is not None:
+            check_unix(sock)
+            listeners.append(listener := _taken(sock, backlog))
+            if listener.address and listener.address[0] != "\0":
+                listener.own_file()
+        else:
+            raise ValueError("path was not specified, and no sock specified")
+        if not cleanup_socket:
+            listeners[0].file = None
+    return server
 
 
 def _taken(sock: socket.socket, backlog: int) -> Listener:
     sock.setblocking(False)
     sock.listen(backlog)
     return Listener(sock, sock.getsockname())
-
-
-@contextlib.contextmanager
-def _closed_if_it_fails(listeners: list[Listener]) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        for listener in listeners:
-            listener.close()
-        raise
-
-
-async def _served(
-    listeners: list[Listener], factory: Factory, backlog: int, start: bool
-) -> Server:
-    server = Server(asyncio.get_running_loop(), listeners, factory, backlog)
-    try:
-        if start:
-            await server.start_serving()
-        return server
-    except BaseException:
-        server.close()
-        raise
 
 
 class Server(asyncio.AbstractServer):
@@ -172,21 +135,19 @@ class Server(asyncio.AbstractServer):
     """
 
     def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        listeners: list[Listener],
-        protocol_factory: Factory,
-        backlog: int,
+        self, factory: Factory, options: TLSOptions | None, backlog: int
     ) -> None:
-        self._loop = loop
-        self._listeners = listeners
-        self._factory = protocol_factory
+        self._loop = asyncio.get_running_loop()
+        self._listeners: list[Listener] = []
+        self._factory = (
+            (lambda: TLSTransport(factory(), options)) if options else factory
+        )
         self._burst = backlog  # clients taken before others have their turn
-        self._readiness = readiness_in(loop)
+        self._readiness = readiness_in(self._loop)
         self._clients: set[SocketTransport] = set()
         self._is_serving = False
         self._forever: asyncio.Future[None] | None = None
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._over = asyncio.Event()  # it is closed, and all its clients have gone
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} sockets={self.sockets!r}>"
@@ -204,6 +165,17 @@ class Server(asyncio.AbstractServer):
         return self._is_serving
 
     # -- serving ------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def opening(self, start: bool) -> AsyncIterator[list[Listener]]:
+        """A block that fills the list of listeners; if it fails, close them."""
+        try:
+            yield self._listeners
+            if start:
+                await self.start_serving()
+        except BaseException:
+            self.close()
+            raise
 
     async def start_serving(self) -> None:
         """Take clients.  Called again, it does nothing."""
@@ -253,7 +225,7 @@ class Server(asyncio.AbstractServer):
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno not in _EXHAUSTED:
+                if error.errno not in EXHAUSTED:
                     raise
                 self._pause(listener, error)
                 return
@@ -265,7 +237,7 @@ class Server(asyncio.AbstractServer):
         transport: SocketTransport | None = None
         with sock:  # (a transport takes it out of the object)
             try:
-                transport = transport_over(self._loop, sock, self._factory())
+                transport = transport_over(sock, self._factory())
                 transport.on_lost = partial(self._left, transport)
                 self._clients.add(transport)
                 transport.begin()
@@ -301,7 +273,7 @@ class Server(asyncio.AbstractServer):
         self._is_serving = False
         if self._forever is not None and not self._forever.done():
             self._forever.cancel()
-        self._wake_if_over()
+        self._note_end()
 
     def close_clients(self) -> None:
         """Close the transports of all clients."""
@@ -316,21 +288,12 @@ class Server(asyncio.AbstractServer):
 
     def _left(self, transport: SocketTransport) -> None:
         self._clients.discard(transport)
-        self._wake_if_over()
+        self._note_end()
 
-    def _wake_if_over(self) -> None:
+    def _note_end(self) -> None:
         if not self._listeners and not self._clients:
-            for waiter in self._waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+            self._over.set()
 
     async def wait_closed(self) -> None:
         """Return once it is closed and all its clients have gone."""
-        if not self._listeners and not self._clients:
-            return
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.add(waiter)
-        try:
-            await waiter
-        finally:
-            self._waiters.discard(waiter)
+        await self._over.wait()

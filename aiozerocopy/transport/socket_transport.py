@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.channel import OUT, Channel
 from aiozerocopy.opening import UNIX_BUFFER
-from aiozerocopy.transport.lifetime import aborted_if_it_fails
+from aiozerocopy.transport.lifetime import Out
 from aiozerocopy.transport.reading import Reading
-from aiozerocopy.transport.writing import Out, Writing
+from aiozerocopy.transport.writing import Writing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,12 +28,19 @@ class SocketTransport(Writing, Reading, asyncio.Transport):
     # asyncio asks this before it puts TLS over a transport.
     _start_tls_compatible = True
 
-    def _has_socket(self) -> bool:
-        return not self._is_lost
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """What is known: "socket", "sockname" and "peername".
+
+        The socket is another number of the same connection, for setsockopt and the
+        like, and is closed after connection_lost.
+        """
+        if name == "socket" and name not in self._extra and not self._is_lost:
+            self._handle = sock = socket.socket(fileno=os.dup(self._fd))
+            self._extra[name] = TransportSocket(sock)
+        return super().get_extra_info(name, default)
 
 
 def transport_over(
-    loop: asyncio.AbstractEventLoop,
     sock: socket.socket,
     protocol: asyncio.BaseProtocol,
     *,
@@ -44,24 +51,18 @@ def transport_over(
     A socket that the program has given stays one, until it is closed with the
     transport: the transport then has a number of its own for the connection.
     """
-    _prepare(sock)
-    extra = {"sockname": _name(sock.getsockname), "peername": _name(sock.getpeername)}
-    stream = Out(Channel(os.dup(sock.fileno()) if is_given else sock.detach(), OUT))
-    with aborted_if_it_fails(stream):
-        transport = SocketTransport(loop, stream, protocol, extra)
-    if is_given:
-        transport._handle = sock
-        extra["socket"] = TransportSocket(sock)
-    return transport
-
-
-def _prepare(sock: socket.socket) -> None:
     sock.setblocking(False)
     if sock.family == socket.AF_UNIX:  # (as `stream_over` does)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER)
     elif sock.family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError):  # the peer may have gone already
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    extra = {"sockname": _name(sock.getsockname), "peername": _name(sock.getpeername)}
+    if is_given:
+        extra["socket"] = TransportSocket(sock)
+        stream = Out(Channel(os.dup(sock.fileno()), OUT))
+        return SocketTransport.over(stream, protocol, extra, sock)
+    return SocketTransport.over(Out(Channel(sock.detach(), OUT)), protocol, extra)
 
 
 def _name(ask: Callable[[], Any]) -> Any:

@@ -20,14 +20,9 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 from aiozerocopy._core.channel import IN, OUT, OWN, Channel
 from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
 from aiozerocopy.transport.asyncio_streams import LIMIT
-from aiozerocopy.transport.lifetime import aborted_if_it_fails
-from aiozerocopy.transport.pipe_transports import (
-    In,
-    ReadPipeTransport,
-    WritePipeTransport,
-)
+from aiozerocopy.transport.lifetime import In, Out
+from aiozerocopy.transport.pipe_transports import ReadPipeTransport, WritePipeTransport
 from aiozerocopy.transport.readiness import readiness_in
-from aiozerocopy.transport.writing import Out
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +30,8 @@ if TYPE_CHECKING:
     PipeTransport = ReadPipeTransport | WritePipeTransport
 
 P = TypeVar("P", bound=asyncio.SubprocessProtocol)
+
+_PIPES: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
 
 # What asyncio refuses too: the pipes carry bytes.
 _REFUSED = ("universal_newlines", "text", "encoding", "errors", "bufsize")
@@ -105,14 +102,10 @@ class SubprocessTransport(asyncio.SubprocessTransport):
         """A transport over our end, which then is its own."""
         enlarge_pipe(file.fileno(), PIPE_SIZE)
         os.set_blocking(file.fileno(), False)
+        kind: type[PipeTransport] = ReadPipeTransport if number else WritePipeTransport
         channel = Channel(os.dup(file.fileno()), OWN | (IN if number else OUT))
-        protocol, extra = _PipeProtocol(self, number), {"pipe": file}
         stream = In(channel) if number else Out(channel)
-        kind = ReadPipeTransport if number else WritePipeTransport
-        with aborted_if_it_fails(stream):
-            transport = kind(self._loop, stream, protocol, extra)
-        transport._handle = file
-        return transport
+        return kind.over(stream, _PipeProtocol(self, number), {"pipe": file}, file)
 
     def _watch(self) -> None:
         """Hear of its exit."""
@@ -131,17 +124,14 @@ class SubprocessTransport(asyncio.SubprocessTransport):
 
     def _exited(self) -> None:
         code = self._popen.wait()
-        self._forget_pidfd()
-        if not self._exit.done():
-            self._exit.set_result(code)
-            self.protocol.process_exited()
-            self._end_if_over()
-
-    def _forget_pidfd(self) -> None:
         fd, self._pidfd = self._pidfd, -1
         if fd >= 0:
             readiness_in(self._loop).forget(fd)
             os.close(fd)
+        if not self._exit.done():
+            self._exit.set_result(code)
+            self.protocol.process_exited()
+            self._end_if_over()
 
     def pipe_lost(self, number: int) -> None:
         """One of its pipes was closed, by whichever side."""
@@ -193,11 +183,9 @@ class SubprocessTransport(asyncio.SubprocessTransport):
         self._popen.send_signal(number)
 
     def terminate(self) -> None:
-        """Raises: as `send_signal`."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Raises: as `send_signal`."""
         self.send_signal(signal.SIGKILL)
 
     async def _wait(self) -> int:
@@ -209,9 +197,6 @@ async def subprocess_exec(
     protocol_factory: Callable[[], P],
     program: str | bytes | os.PathLike[str],
     *args: str | bytes | os.PathLike[str],
-    stdin: Any = subprocess.PIPE,
-    stdout: Any = subprocess.PIPE,
-    stderr: Any = subprocess.PIPE,
     **options: Any,
 ) -> tuple[SubprocessTransport, P]:
     """Start a program; its pipes are enlarged, and transports of ours.
@@ -224,54 +209,33 @@ async def subprocess_exec(
     """
     if options.pop("shell", False):
         raise ValueError("shell must be False: there is subprocess_shell")
-    pipes = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
-    return await _started(protocol_factory, [program, *args], options | pipes)
+    return await _started(protocol_factory, [program, *args], options)
 
 
 async def subprocess_shell(
     protocol_factory: Callable[[], P],
     cmd: str | bytes,
-    *,
-    stdin: Any = subprocess.PIPE,
-    stdout: Any = subprocess.PIPE,
-    stderr: Any = subprocess.PIPE,
     **options: Any,
 ) -> tuple[SubprocessTransport, P]:
-    """The same for a line of the shell: see `asyncio.loop.subprocess_shell`.
-
-    Raises: as `subprocess_exec`.
-    """
+    """As `asyncio.loop.subprocess_shell`; raises what `subprocess_exec` does."""
     if not isinstance(cmd, (str, bytes)):
         raise ValueError("cmd must be a string")
     if not options.pop("shell", True):
         raise ValueError("shell must be True: there is subprocess_exec")
-    pipes = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
-    return await _started(protocol_factory, cmd, options | pipes | {"shell": True})
+    return await _started(protocol_factory, cmd, options | {"shell": True})
 
 
 async def create_subprocess_exec(
     program: str | bytes | os.PathLike[str],
     *args: str | bytes | os.PathLike[str],
-    stdin: Any = None,
-    stdout: Any = None,
-    stderr: Any = None,
     limit: int = LIMIT,
     **options: Any,
 ) -> Process:
-    """Start a program, with streams: see `asyncio.create_subprocess_exec`.
-
-    Raises: as `subprocess_exec`.
-    """
+    """As `asyncio.create_subprocess_exec`; raises what `subprocess_exec` does."""
     loop = asyncio.get_running_loop()
-    transport, protocol = await subprocess_exec(
-        partial(SubprocessStreamProtocol, limit=limit, loop=loop),
-        program,
-        *args,
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
-        **options,
-    )
+    factory = partial(SubprocessStreamProtocol, limit=limit, loop=loop)
+    options = dict.fromkeys(_PIPES) | options
+    transport, protocol = await subprocess_exec(factory, program, *args, **options)
     return Process(transport, protocol, loop)
 
 
@@ -282,7 +246,7 @@ async def _started(
         if options.pop(name, None):
             raise ValueError(f"{name} is for text: the pipes carry bytes")
     protocol = protocol_factory()
-    options["bufsize"] = 0
+    options = _PIPES | options | {"bufsize": 0}
     popen = subprocess.Popen(command, **options)  # noqa: ASYNC220 - as asyncio does
     transport = SubprocessTransport(asyncio.get_running_loop(), popen, protocol)
     try:

@@ -49,7 +49,8 @@ class State(enum.Enum):
 class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
     """What a protocol gets where ``ssl=`` was given, and from `start_tls`.
 
-    It is used as any `asyncio.Transport`.  `get_extra_info` knows "sslcontext",
+    It is used as a `SocketTransport`, and the marks between which a protocol is paused
+    are those of the transport below.  `get_extra_info` knows "sslcontext",
     "ssl_object", "peercert", "cipher", "compression" and "tls", which is "memory" since
     the kernel has no part in it; it asks the transport below for the rest.  A protocol
     whose ``eof_received`` returns true may go on writing; there is no `write_eof`, as
@@ -94,27 +95,22 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
     # -- the transport of the protocol above --------------------------------------
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What is known of the connection."""
         extra: dict[str, Any] = self._extra  # type: ignore[attr-defined]
         if name in extra or self._wire is None:
             return extra.get(name, default)
         return self._wire.get_extra_info(name, default)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """From now on this protocol gets what arrives."""
         self._upper.protocol = protocol
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """The protocol that gets what arrives."""
         protocol: asyncio.BaseProtocol = self._upper.protocol
         return protocol
 
     def is_closing(self) -> bool:
-        """Was it closed, or lost?"""
         return self._state in (State.CLOSING, State.CLOSED)
 
     def is_reading(self) -> bool:
-        """Does the protocol get what arrives?"""
         return not self._reading_paused and not self.is_closing()
 
     def pause_reading(self) -> None:
@@ -135,14 +131,12 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         return self._out.nbytes + int(below)
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        """The marks, low and high, between which the protocol is paused."""
         low, high = self._wire.get_write_buffer_limits()
         return low, high
 
     def set_write_buffer_limits(
         self, high: int | None = None, low: int | None = None
     ) -> None:
-        """Set these marks; they are those of the transport below."""
         self._wire.set_write_buffer_limits(high=high, low=low)
 
     def write(self, data: Buffer) -> None:
@@ -166,10 +160,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._send()
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
-        """Write buffers in order; those that are small go under one seal.
-
-        Raises: as `write`.
-        """
+        """Write each in order, as `write` does; those that are small under one seal."""
         views = [memoryview(data) for data in list_of_data]
         if sum(view.nbytes for view in views) <= RECORD:
             self.write(b"".join(views))
@@ -188,7 +179,6 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         await self._out.drained()
 
     def can_write_eof(self) -> bool:
-        """No: see `write_eof`."""
         return False
 
     def write_eof(self) -> None:

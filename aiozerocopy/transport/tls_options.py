@@ -6,17 +6,14 @@ import ssl
 from dataclasses import dataclass
 from typing import Any
 
-HANDSHAKE_TIMEOUT = 60.0  # seconds, as asyncio has them
-SHUTDOWN_TIMEOUT = 30.0
+TIMEOUTS = {"handshake": 60.0, "shutdown": 30.0}  # seconds, as asyncio has them
 
 
 @dataclass
 class TLSOptions:
     """How a connection is to be encrypted; the timeouts get their defaults.
 
-    Raises:
-        TypeError: the context is none.
-        ValueError: a timeout is not positive.
+    Raises: as `connections.start_tls`.
     """
 
     context: ssl.SSLContext
@@ -30,37 +27,28 @@ class TLSOptions:
             raise TypeError(f"an ssl.SSLContext is expected, not {self.context!r}")
         if self.server_side:
             self.server_hostname = None
-        self.handshaking: float = _seconds(
-            "ssl_handshake_timeout", self.handshake_timeout, HANDSHAKE_TIMEOUT
-        )
-        self.leaving: float = _seconds(
-            "ssl_shutdown_timeout", self.shutdown_timeout, SHUTDOWN_TIMEOUT
-        )
+        self.handshaking = _seconds("handshake", self.handshake_timeout)
+        self.leaving = _seconds("shutdown", self.shutdown_timeout)
 
 
-def _seconds(name: str, given: float | None, default: float) -> float:
+def _seconds(name: str, given: float | None) -> float:
     if given is not None and given <= 0:
-        raise ValueError(f"{name} should be a positive number, got {given}")
-    return default if given is None else given
+        raise ValueError(f"ssl_{name}_timeout should be a positive number, got {given}")
+    return TIMEOUTS[name] if given is None else given
 
 
 def for_client(
-    given: Any,
-    host: str | None,
-    server_hostname: str | None,
-    handshake_timeout: float | None,
-    shutdown_timeout: float | None,
+    given: Any, host: str | None, server_hostname: str | None, *timeouts: float | None
 ) -> TLSOptions | None:
     """What the arguments of a client ask for; None if no TLS.
 
-    Raises:
-        TypeError: ``ssl`` is neither true nor a context.
-        ValueError: the arguments contradict each other.
+    The timeouts are the handshake's and the shutdown's.  Raises TypeError if ``ssl`` is
+    neither true nor a context, and ValueError if the arguments contradict each other.
     """
     if not given:
         if server_hostname is not None:
             raise ValueError("server_hostname is only meaningful with ssl")
-        _check_absent(handshake_timeout, shutdown_timeout)
+        _check_absent(*timeouts)
         return None
     if server_hostname is None:
         if not host:
@@ -71,32 +59,18 @@ def for_client(
     if given is True:
         given = ssl.create_default_context()
         given.check_hostname = bool(server_hostname)
-    return TLSOptions(
-        given, False, server_hostname, handshake_timeout, shutdown_timeout
-    )
+    return TLSOptions(given, False, server_hostname, *timeouts)
 
 
-def for_server(
-    given: Any, handshake_timeout: float | None, shutdown_timeout: float | None
-) -> TLSOptions | None:
-    """What the arguments of a server ask for; None if no TLS.
-
-    Raises:
-        TypeError: ``ssl`` is no context.
-        ValueError: the arguments contradict each other.
-    """
+def for_server(given: Any, *timeouts: float | None) -> TLSOptions | None:
+    """The same for a server."""
     if not given:
-        _check_absent(handshake_timeout, shutdown_timeout)
+        _check_absent(*timeouts)
         return None
-    return TLSOptions(given, True, None, handshake_timeout, shutdown_timeout)
+    return TLSOptions(given, True, None, *timeouts)
 
 
-def _check_absent(
-    handshake_timeout: float | None, shutdown_timeout: float | None
-) -> None:
-    for name, value in (
-        ("ssl_handshake_timeout", handshake_timeout),
-        ("ssl_shutdown_timeout", shutdown_timeout),
-    ):
+def _check_absent(handshake: float | None, shutdown: float | None) -> None:
+    for name, value in (("handshake", handshake), ("shutdown", shutdown)):
         if value is not None:
-            raise ValueError(f"{name} is only meaningful with ssl")
+            raise ValueError(f"ssl_{name}_timeout is only meaningful with ssl")

@@ -13,10 +13,11 @@ an exception has interrupted us.
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from aiozerocopy._core.change import Change
+from aiozerocopy.transport.lifetime import WAS_ABORTED, WAS_CLOSED, aborted
 from aiozerocopy.transport.reading import scratch
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Outbox:
         self._session = session
         self._held: deque[memoryview] = deque()
         self._is_in_transit = False
-        self._waiting: list[asyncio.Future[None]] = []
+        self._end = Change()  # of what is held
         self._unsent: OSError | None = None  # why not all will be sent
         self.nbytes: int = 0
         self.wire: Any = None
@@ -110,8 +111,8 @@ class Outbox:
             self._session.encrypt(piece)
             self.hand_on()
             self._is_in_transit = False
-        if self._waiting and not self._held:
-            self._wake()
+        if not self._held:
+            self._end.happen()
 
     def is_empty(self) -> bool:
         return not self._held
@@ -124,46 +125,26 @@ class Outbox:
     def refuse(self) -> None:
         """Something was written after the end: `drained` shall say so."""
         if self._unsent is None:
-            self._unsent = ConnectionAbortedError(
-                errno.ECONNABORTED, "it was written to after it was closed"
-            )
+            self._unsent = aborted(WAS_CLOSED)
 
     def lose(self, cause: BaseException | None) -> None:
         """The wire is gone."""
         if isinstance(cause, OSError):
             self._unsent = cause
         elif self._held or self._is_in_transit:
-            self._unsent = ConnectionAbortedError(
-                errno.ECONNABORTED, "it was aborted before all was out"
-            )
+            self._unsent = aborted(WAS_ABORTED)
         self._held.clear()
         self.nbytes = 0
-        self._wake()
+        self._end.happen()
 
     async def drained(self) -> None:
-        """Return once nothing is borrowed, and all is out.
-
-        Raises:
-            OSError: not all is out, nor will be.
-        """
+        """See `TLSTransport.drained`."""
         if self._held:
-            future = asyncio.get_running_loop().create_future()
-            self._waiting.append(future)
-            await future
-        elif self._unsent is not None:
+            await self._end.next()
+        if self._unsent is not None:
             raise self._unsent
         if hasattr(self.wire, "drained"):  # it is one of ours
             await self.wire.drained()
-
-    def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            if future.done():
-                continue
-            if self._unsent is None:
-                future.set_result(None)
-            else:
-                future.set_exception(self._unsent)
 
 
 class Upper:

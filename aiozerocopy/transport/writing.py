@@ -26,7 +26,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import copy
-import errno
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.binding import IN_PROGRESS, send_bound
@@ -34,32 +33,26 @@ from aiozerocopy._core.borrows import Operation
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.groups import joined
 from aiozerocopy._core.pins import nbytes, pin_or_copy
-from aiozerocopy._core.sending import RESCUE_LIMIT, SendStream
+from aiozerocopy._core.sending import RESCUE_LIMIT
 from aiozerocopy._core.waiter import current_loop
-from aiozerocopy.transport.lifetime import Lifetime, os_error
+from aiozerocopy.transport.lifetime import (
+    WAS_ABORTED,
+    WAS_CLOSED,
+    Lifetime,
+    Out,
+    aborted,
+    os_error,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from typing_extensions import Buffer
 
-    from aiozerocopy._core.channel import Channel
     from aiozerocopy._core.relaying import Relay
 
 HIGH = 64 << 10  # bytes queued, above which the protocol is paused
 _NO_BUDGET = (1 << 32) - 1  # a write never yields to the loop
-
-
-class Out(SendStream):
-    """The stream of a transport that writes."""
-
-    def __init__(self, channel: Channel) -> None:
-        # (the channel may be collected first, and has no number then)
-        self._name = f"<transport fd={channel.fileno()}>"
-        super().__init__(channel)
-
-    def __repr__(self) -> str:
-        return self._name
 
 
 class Writing(Lifetime, asyncio.WriteTransport):
@@ -129,10 +122,7 @@ class Writing(Lifetime, asyncio.WriteTransport):
             raise
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
-        """Send the bytes of several buffers, in one system call where that can be.
-
-        Raises: as `write`.
-        """
+        """Send several buffers as `write` does, by one system call if that can be."""
         items = [data for data in list_of_data if nbytes(data)]
         if not items or not self._is_writable():
             return
@@ -161,9 +151,7 @@ class Writing(Lifetime, asyncio.WriteTransport):
         if self._eof:
             raise RuntimeError("nothing can be written after write_eof")
         if self._is_lost and self._failure is None:
-            self._failure = ConnectionAbortedError(
-                errno.ECONNABORTED, "it was written to after it was closed"
-            )
+            self._failure = aborted(WAS_CLOSED)
         return not self._is_lost
 
     def _queued(self, operation: Operation, result: int, is_fixed: bool) -> None:
@@ -261,9 +249,7 @@ class Writing(Lifetime, asyncio.WriteTransport):
             if isinstance(error, OSError):
                 self._failure = error
             elif self._pending or self._files:
-                self._failure = ConnectionAbortedError(
-                    errno.ECONNABORTED, "it was aborted before all was out"
-                )
+                self._failure = aborted(WAS_ABORTED)
         super()._lose(error)
 
     # -- flow control -------------------------------------------------------------

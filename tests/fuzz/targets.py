@@ -257,7 +257,7 @@ async def _ask(data: bytes) -> None:
         found = await connection.extensions()
         asked = connection.ask(x11.get_geometry(connection.setup.root))
         whole = x11.geometry(await connection.answer(asked))
-        await list_monitors(connection, found.get("RANDR", (0, 0))[0], whole)
+        await list_monitors(connection, found, whole)
         asked = connection.ask(x11.fetch_region(1, 1))
         x11.rectangles(await connection.answer(asked))
         asked = connection.ask(x11.get_cursor(1))

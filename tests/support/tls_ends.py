@@ -118,7 +118,7 @@ def sockets(one: Any, other: Any) -> None:
     """Connect two protocols by this package's own transports."""
     loop = asyncio.get_running_loop()
     for sock, protocol in zip(socket.socketpair(), (one, other), strict=True):
-        loop.call_soon(transport_over(loop, sock, protocol).begin)
+        loop.call_soon(transport_over(sock, protocol).begin)
 
 
 async def quiet() -> None:
