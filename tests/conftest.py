@@ -48,6 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # Started in the background; but the programs that we start must hear Ctrl-C.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in ("COLUMNS", "LINES"):  # of the terminal that tests run in, if at all
+        os.environ.pop(name, None)
     sabotage.apply(os.environ.get(sabotage.VARIABLE, ""))
 
 

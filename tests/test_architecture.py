@@ -214,9 +214,13 @@ def head_of(room: str) -> str:
 
 def listed(room: str) -> list[str]:
     """The modules in the docstring of a room, if it says that they stand in order."""
-    if "imports those above it" not in head_of(room):
-        return []
-    return re.findall(r"^    (\w+)  +\S", head_of(room), re.MULTILINE)
+    head, _, order = head_of(room).partition(
+        "imports those before it, never those after:"
+    )
+    if order:
+        return re.findall(r"\w+", order.partition(".")[0])
+    is_in_order = "imports those above it" in head
+    return re.findall(r"^    (\w+)  +\S", head, re.MULTILINE) if is_in_order else []
 
 
 def test_imports_go_one_way_in_a_room() -> None:

@@ -9,6 +9,10 @@ processes of a cluster must have the package.
 What is different from Dask's own ``tcp://``: ``write`` returns when the bytes are out,
 and not before, so that a slow reader slows its writer and fills nobody's memory.  Large
 buffers go out as they are and arrive in place, without the event loop and the GIL.
+
+tcp, tls, unix  the three protocols         comm      a connection, and how it is made
+messages        a message as bytes          listener  a connection becomes a comm
+local           the stream of azc+unix://   loan      its pipe for large messages
 """
 
 from aiozerocopy._core import extras

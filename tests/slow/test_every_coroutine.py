@@ -142,8 +142,8 @@ async def _(_folder: Path) -> AsyncIterator[Any]:
 # ---- frames -------------------------------------------------------------------------
 
 
-@case("FramePool.acquire", "FramePool.aclose", "FramePool.__aenter__")
-@case("FramePool.__aexit__", "Lent.__aenter__", "Lent.__aexit__")
+@case("FramePool.acquire", "FramePool.aclose")
+@case("Lent.__aenter__", "Lent.__aexit__")
 async def _(_folder: Path) -> AsyncIterator[Any]:
     pool = azc.FramePool(100, slots=1)
 
@@ -274,7 +274,7 @@ async def feed_and_close(feed: azc.SendStream) -> None:
 # ---- rings --------------------------------------------------------------------------
 
 
-@case("connect_ring", "listen_ring", "Ring.__aenter__", "Ring.__aexit__")
+@case("connect_ring", "listen_ring")
 @case("Ring.aclose")
 async def _(folder: Path) -> AsyncIterator[Any]:
     yield lambda: open_and_close(folder)
@@ -347,7 +347,7 @@ async def _(folder: Path) -> AsyncIterator[Any]:
         yield receive
 
 
-@case("FanOut.send", "FanOut.aclose", "FanOut.__aenter__", "FanOut.__aexit__")
+@case("FanOut.send", "FanOut.aclose")
 async def _(folder: Path) -> AsyncIterator[Any]:
     producer, consumer = await opened(folder, SMALL)
     fanout = shm.FanOut()
