@@ -49,9 +49,9 @@ def macros() -> list[tuple[str, str]]:
     return [(name, "1") for name, on in wanted.items() if on]
 
 
-# What the debugger needs is four fifths of the file; who wants it says CFLAGS=-g.
+# What a debugger needs is four fifths of the file: CFLAGS=-g keeps it.
 debug = "-g" in os.environ.get("CFLAGS", "").split()
-strip = [] if debug or sys.platform == "darwin" else ["-Wl,--strip-debug"]
+strip = [] if debug or sys.platform == "darwin" else ["-Wl,-s"]
 
 free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
