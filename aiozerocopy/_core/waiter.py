@@ -110,8 +110,10 @@ class _TrioLoop:
         self.entry: Callable[[], Awaitable[None]] | None = (
             trio.lowlevel.checkpoint_if_cancelled
         )
-        self.checkpoint = trio.lowlevel.checkpoint
-        self.yield_to_loop = trio.lowlevel.cancel_shielded_checkpoint
+        self.checkpoint: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+        self.yield_to_loop: Callable[[], Awaitable[None]] = (
+            trio.lowlevel.cancel_shielded_checkpoint
+        )
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
         async def wait_and_call() -> None:

@@ -37,7 +37,7 @@ _SIZES = {"b": (1,), "u": (1, 2, 4, 8), "i": (1, 2, 4, 8), "f": (2, 4, 8), "c": 
 
 
 # Every dtype that can travel, as NumPy writes it, and its item's size.
-DTYPES = {
+DTYPES: dict[str, int] = {
     f"{order}{kind}{size}": size
     for kind, sizes in _SIZES.items()
     for size in sizes

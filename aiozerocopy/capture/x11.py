@@ -11,12 +11,14 @@ import contextlib
 import struct
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from aiozerocopy.capture.errors import ScreenError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    Request: TypeAlias = Callable[..., bytes]
 
 HEAD = 32  # bytes that every message of the server has
 ERROR, REPLY, GENERIC_EVENT = 0, 1, 35
@@ -169,18 +171,20 @@ def query_extension(name: str) -> bytes:
     return struct.pack("=BBHHxx", 98, 0, 2 + len(text) // 4, len(name)) + text
 
 
-get_input_focus = partial(_request, 43)  # what a server always answers
-get_geometry = partial(_request, 14, 0, "I")  # of a drawable
-get_atom_name = partial(_request, 17, 0, "I")
-version = _extended(0, "II")  # ours, major and minor
-shm_version = _extended(0)
-shm_attach_fd = _extended(6, "IBxxx", False)  # segment; the fd travels beside it
-get_monitors = _extended(42, "IBxxx", True)  # of a window
-create_region = _extended(5, "I")
-fetch_region = _extended(19, "I")
-get_cursor = _extended(4)
-create_damage = _extended(1, "IIBxxx", _WHEN_NOT_EMPTY)  # its number, and a drawable
-take_damage = _extended(3, "I4xI")  # of that number: move it into a region
+get_input_focus: Request = partial(_request, 43)  # a server always answers it
+get_geometry: Request = partial(_request, 14, 0, "I")  # of a drawable
+get_atom_name: Request = partial(_request, 17, 0, "I")
+version: Request = _extended(0, "II")  # ours, major and minor
+shm_version: Request = _extended(0)
+# (of the segment; the fd travels beside it)
+shm_attach_fd: Request = _extended(6, "IBxxx", False)
+get_monitors: Request = _extended(42, "IBxxx", True)  # of a window
+create_region: Request = _extended(5, "I")
+fetch_region: Request = _extended(19, "I")
+get_cursor: Request = _extended(4)
+# (its number, and a drawable)
+create_damage: Request = _extended(1, "IIBxxx", _WHEN_NOT_EMPTY)
+take_damage: Request = _extended(3, "I4xI")  # of that number: move it into a region
 
 
 def watch_size(window: int) -> bytes:

@@ -223,9 +223,11 @@ def _package(name: str, cost: str) -> Callable[[], Finding]:
     return look
 
 
-uvloop = _package("uvloop", "asyncio's own loop is used: fewer small messages/s")
-trio = _package("trio", "streams can be used with asyncio only")
-numpy = _package("numpy", "frames have .view, but no .array")
+uvloop: Callable[[], Finding] = _package(
+    "uvloop", "asyncio's own loop is used: fewer small messages/s"
+)
+trio: Callable[[], Finding] = _package("trio", "streams can be used with asyncio only")
+numpy: Callable[[], Finding] = _package("numpy", "frames have .view, but no .array")
 
 
 @_probe("FFmpeg", "no aiozerocopy.ffmpeg, no video")

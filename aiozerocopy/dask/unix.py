@@ -62,7 +62,7 @@ class UnixComm(StreamComm):
 
 class UnixConnector(StreamConnector):
     prefix = "azc+unix://"
-    comm_class = UnixComm
+    comm_class: type[UnixComm] = UnixComm
 
     async def _open(self, address: str) -> Stream:
         with await connected_unix(address, with_name=True) as sock:
@@ -71,7 +71,7 @@ class UnixConnector(StreamConnector):
 
 class UnixListener(StreamListener):
     prefix = "azc+unix://"
-    comm_class = UnixComm
+    comm_class: type[UnixComm] = UnixComm
 
     def __init__(self, address: str, *args: Any, **options: Any) -> None:
         super().__init__(address, *args, **options)

@@ -56,10 +56,10 @@ class _Message:
 
     def __init__(self, buffers: Sequence[Buffer]) -> None:
         self._pins = Pins(map(pin, buffers))
-        self.total = sum(map(len, self._pins))
-        self.sent = 0
-        self.done = False
-        self.status = 0
+        self.total: int = sum(map(len, self._pins))
+        self.sent: int = 0
+        self.done: bool = False
+        self.status: int = 0
 
     @property
     def unsent(self) -> int:
@@ -88,11 +88,11 @@ class _Line:
 
     def __init__(self, capacity: int, pieces: int | None) -> None:
         self.queue: deque[_Message] = deque()
-        self.out = bytearray()
-        self.changed = Change()
-        self.refused = 0  # why there will be no more messages
+        self.out: bytearray = bytearray()
+        self.changed: Change = Change()
+        self.refused: int = 0  # why there will be no more messages
         self.ended: int | None = None  # and why no more bytes, after those that are out
-        self.lasts = math.inf  # bytes until it breaks
+        self.lasts: float = math.inf  # bytes until it breaks
         self._capacity = capacity
         self._pieces = pieces
 

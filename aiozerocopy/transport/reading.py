@@ -29,7 +29,7 @@ class _Scratch(threading.local):
     cheaper than new memory of this size for each read."""
 
     def __init__(self) -> None:
-        self.memory = memoryview(bytearray(READ_SIZE))
+        self.memory: memoryview = memoryview(bytearray(READ_SIZE))
 
 
 scratch: _Scratch = _Scratch()

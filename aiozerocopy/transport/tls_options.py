@@ -27,8 +27,8 @@ class TLSOptions:
             raise TypeError(f"an ssl.SSLContext is expected, not {self.context!r}")
         if self.server_side:
             self.server_hostname = None
-        self.handshaking = _seconds("handshake", self.handshake_timeout)
-        self.leaving = _seconds("shutdown", self.shutdown_timeout)
+        self.handshaking: float = _seconds("handshake", self.handshake_timeout)
+        self.leaving: float = _seconds("shutdown", self.shutdown_timeout)
 
 
 def _seconds(name: str, given: float | None) -> float:

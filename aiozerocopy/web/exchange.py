@@ -146,7 +146,9 @@ class ForeignViewer(MessageStream):
     One that was cancelled may have gone out in part, so nothing follows it.
     """
 
-    wrap = staticmethod(in_one_piece)
+    wrap: staticmethod[[Sequence[Buffer]], Sequence[Buffer]] = staticmethod(
+        in_one_piece
+    )
 
     def __init__(self) -> None:
         self.is_open: bool = True

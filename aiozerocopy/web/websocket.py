@@ -85,7 +85,7 @@ class _Limit(Extension):
 class WebSocket:
     """The server's side of one WebSocket: a `Viewer`."""
 
-    wrap = staticmethod(in_a_frame)
+    wrap: staticmethod[[Sequence[Buffer]], Sequence[Buffer]] = staticmethod(in_a_frame)
 
     def __init__(self, http: HttpConnection) -> None:
         self.stream: HttpStream = http.stream
