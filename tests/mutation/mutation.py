@@ -93,7 +93,6 @@ SITUATIONS = [
 WITH_THREADS = [
     Program("race", LINUX, [f"--operations 10000 --seed {seed}" for seed in (1, 2)]),
     Program("relays", LINUX, [f"--rounds 10 --seed {seed}" for seed in (1, 2, 3)]),
-    *(Program(name, LINUX) for name in ("stop_early", "fairness", "caller")),
 ]
 
 

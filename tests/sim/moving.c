@@ -56,6 +56,53 @@ static void caller_writes_much(void) {
     drop(pipe);
 }
 
+/* With few cores, to a reader that has shown that it keeps up, and not too much. */
+static void caller_may_write(void) {
+    static const struct {
+        int cores, flags;
+        uint64_t since_full;
+        size_t n;
+        bool writes;
+    } cases[] = {
+        {2, AZC_OWN, 2 * MIB, 8 * MIB, true},
+        {1, AZC_OWN, 2 * MIB, MIB, true},
+        {3, AZC_OWN, 2 * MIB, MIB, false},
+        {2, AZC_OWN, 2 * MIB - 1, MIB, false},
+        {2, AZC_OWN, 2 * MIB, 8 * MIB + 1, false},
+        {2, AZC_OWN | AZC_READS, 2 * MIB, MIB, false},
+    };
+    world.takes_all = true;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        world.cores = cases[i].cores;
+        azc_id pipe = open_channel(PIPE, AZC_OUT | cases[i].flags);
+        inside(pipe)->caller.since_full = cases[i].since_full;
+        world.ncalls = 0;
+        int r = send_bound(pipe, cases[i].n);
+        CHECK(r == (cases[i].writes ? 0 : -EINPROGRESS));
+        scripted_settle();
+        if (!cases[i].writes) report(pipe);
+        CHECK(scripted_bytes() == cases[i].n);
+        CHECK(world.calls[world.ncalls - 1].in_caller == cases[i].writes);
+        CHECK(world.calls[world.ncalls - 1].nowait == cases[i].writes);
+        drop(pipe);
+    }
+}
+
+/* For three milliseconds; the pump writes the rest. */
+static void caller_has_a_deadline(void) {
+    azc_id pipe = open_channel(PIPE, AZC_OUT | AZC_OWN);
+    inside(pipe)->caller.since_full = 2 * MIB;
+    world.takes_all = true;
+    world.ns_per_call = SECOND / 100; /* three of them are 300 calls */
+    CHECK(send_bound(pipe, 6 * MIB) == -EINPROGRESS);
+    size_t by_caller = scripted_bytes();
+    CHECK(by_caller >= 300 * 8 * KIB && by_caller < 4 * MIB);
+    scripted_settle();
+    report(pipe);
+    CHECK(scripted_bytes() == 6 * MIB && tells(1000, 0, 6 * MIB));
+    drop(pipe);
+}
+
 static void caller_meets_error(void) {
     azc_id socket = open_channel(SOCKET, AZC_OUT);
     azc_id pipe = open_channel(PIPE, AZC_OUT | AZC_OWN);
@@ -548,6 +595,24 @@ static void broken_during_an_attempt(void) {
     azc_free(writing);
 }
 
+static void cancel_it(void) {
+    CHECK(azc_cancel(writing, token, 0, NULL) == AZC_LATER);
+}
+
+/* One move gives a pipe many pieces, and stops after the one that is being written. */
+static void stopped_within_a_move(void) {
+    static void (*const acts[])(void) = {cancel_it, close_it};
+    for (int i = 0; i < 2; i++) {
+        writing = open_full(PIPE, AZC_OUT | AZC_OWN, 64 * KIB);
+        KERNEL_SAYS(ALL, ALL);
+        scripted_meanwhile(0, acts[i]);
+        report(writing);
+        CHECK(world.ncalls == 1 && scripted_bytes() == 8 * KIB);
+        CHECK(tells(token, i ? -ESHUTDOWN : -ECANCELED, 8 * KIB));
+        drop(writing);
+    }
+}
+
 static void closed_during_an_attempt(void) {
     writing = open_channel(SOCKET, AZC_OUT);
     KERNEL_SAYS(100);
@@ -628,6 +693,8 @@ static const situation situations[] = {
     {"a caller sends small messages itself", caller_sends},
     {"a caller asks no clock for them", caller_asks_no_clock},
     {"a caller writes in the pump's place", caller_writes_much},
+    {"a caller may write in the pump's place", caller_may_write},
+    {"a caller has a deadline", caller_has_a_deadline},
     {"a caller meets an error", caller_meets_error},
     {"a caller meets bad memory", caller_meets_bad_memory},
     {"an interrupted call counts nothing", interrupted_call_counts_nothing},
@@ -657,6 +724,7 @@ static const situation situations[] = {
     {"no memory while loans are out", starved_with_loans},
     {"broken during a call", broken_during_a_call},
     {"broken during an attempt", broken_during_an_attempt},
+    {"stopped within a move", stopped_within_a_move},
     {"closed during a call on a copy", closed_during_a_call},
     {"closed during an attempt", closed_during_an_attempt},
     {"a relay has its turn", relay_has_its_turn},

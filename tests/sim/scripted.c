@@ -138,6 +138,7 @@ static ssize_t move(int fd, const struct iovec *vec, int count, call how) {
     void (*meanwhile)(void);
     int answer = next_answer(&meanwhile);
     call *call = &world.calls[world.ncalls++];
+    world.now += world.ns_per_call;
     *call = how;
     call->fd = fd;
     call->bytes = size_of(vec, count);
@@ -370,7 +371,7 @@ static void fake_sleep_us(unsigned us) {
     world.sleeps++;
 }
 
-static int fake_cores(void) { return 2; }
+static int fake_cores(void) { return world.cores; }
 
 void scripted_settle(void) { sim_idle(); }
 
@@ -421,6 +422,7 @@ struct azc_sys azc_sys = {
 void scripted_begin(void) {
     memset(&world, 0, sizeof world);
     world.now = 1000 * UINT64_C(1000000000);
+    world.cores = 2;
     memset(open_notifiers, 0, sizeof open_notifiers);
     sim_begin(1, false);
 }

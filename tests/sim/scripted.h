@@ -60,6 +60,8 @@ typedef struct file {
 typedef struct kernel {
     uint64_t now; /* in nanoseconds */
     int clocks;   /* how often it was asked for the time */
+    uint64_t ns_per_call;
+    int cores;
     file files[FDS];
     int count;
 
