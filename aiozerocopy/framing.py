@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from aiozerocopy._core.errors import IncompleteReceive
+from aiozerocopy._core.failure import Failure
 from aiozerocopy._core.leases import Lease, memory_of
 from aiozerocopy._net.foreign_streams import exact_receiver, whole_sender
 from aiozerocopy._net.frame_header import DTYPES as DTYPES
@@ -137,7 +138,7 @@ class FrameReceiver:
         self._head = bytearray(HEADER_SIZE)
         self._header: FrameHeader | None = None  # of the frame that is on its way
         self._metadata: bytes | None = None
-        self._failure: FrameError | None = None
+        self._failure: Failure[FrameError] | None = None
 
     async def receive(self, into: Buffer | None = None) -> ReceivedFrame:
         """The next frame; with ``into`` its payload is received there.
@@ -152,11 +153,11 @@ class FrameReceiver:
             ValueError: ``into`` is too small; the frame can still be received.
         """
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.again()
         try:
             return await self._receive(into)
         except FrameError as error:
-            self._failure = error
+            self._failure = Failure(error)
             raise
 
     async def _receive(self, into: Buffer | None) -> ReceivedFrame:
@@ -172,12 +173,15 @@ class FrameReceiver:
             await self._fill(metadata, HEADER_SIZE, header)
             self._metadata = bytes(metadata)
         slot = await self._pool.acquire() if self._pool and into is None else None
+        view: memoryview | None = None
         try:
             view = _payload_view(header.payload_length, into, slot)
             await self._fill(view, HEADER_SIZE + header.metadata_length, header)
         except BaseException:
             if slot is not None:
                 slot.release()
+            if view is not None:
+                view.release()  # or the error's traceback would keep the memory
             raise
         frame = ReceivedFrame(header, self._metadata, view, slot)
         self._header = self._metadata = None

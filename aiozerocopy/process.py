@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 
-from aiozerocopy._core import fork_and_exit
 from aiozerocopy._process.child import LAST_WORDS as LAST_WORDS
 from aiozerocopy._process.child import NEW_GROUP, ChildProcess, ChildStdin
 from aiozerocopy._process.pipes import ChildPipes
@@ -171,7 +170,6 @@ class Process:
         stdout: ReceiveStream | None,
     ) -> None:
         self._child = child
-        self._generation = fork_and_exit.generation
         self.stdin: SendStream | None = stdin
         self.stdout = stdout
         if stdin is not None:
@@ -229,7 +227,7 @@ class Process:
         child's end is noticed first.  For where nothing can be awaited; may be called
         from any thread, and again.
         """
-        if self._generation != fork_and_exit.generation:
+        if self._child.inherited:
             return  # a forked child's copy: it is the parent's
         # First: EOF on stdin would make it think that its input is complete.
         self.kill()
@@ -293,7 +291,7 @@ class Process:
             await self._end()
 
     def __del__(self) -> None:
-        if self._generation != fork_and_exit.generation:
+        if self._child.inherited:
             return  # a forked child's copy: it is the parent's
         try:
             if self.returncode is None:

@@ -280,6 +280,110 @@ def test_optional_packages_are_imported_where_they_are_used() -> None:
     assert culprits == []
 
 
+# ---- what is kept of a failure -----------------------------------------------------
+
+# An exception that is kept has its traceback, and by that the frames that it went
+# through, with their slots and buffers.  So what fails again keeps a `Failure`, and a
+# variable that has an exception beyond its handler is deleted at the end.
+
+# Where one is kept nevertheless, and why.
+MAY_KEEP: dict[str, str] = {
+    "_net.tls_session": "to be mended",
+    "commands.ending": "its program ends",
+    "dask.tls": "to be mended",
+    "shm.fanout": "to be mended",
+    "shm.rpc": "to be mended",
+    "splitter": "to be mended",
+    "transport.server": "to be mended",
+    "transport.tls": "to be mended",
+    "transport.tls_parts": "to be mended",
+    "transport.writing": "to be mended",
+}
+
+EXCEPTION = re.compile(r"\b(\w*(Error|Exception)|Stream(Broken|Closed)|ScreenLost)\b")
+FREE = {"__cause__"}  # (of an exception)
+NO_EXCEPTION = re.compile(r"\b(Failure|type)\[.*?\]")
+
+
+def is_exception(annotation: ast.expr | None) -> bool:
+    text = "" if annotation is None else ast.unparse(annotation)
+    return EXCEPTION.search(NO_EXCEPTION.sub("", text)) is not None
+
+
+def keeps(node: ast.AST | None, names: set[str]) -> bool:
+    """Does this value have one of these names in it, as it is?"""
+    if isinstance(node, ast.Name):
+        return node.id in names
+    if isinstance(node, ast.BoolOp | ast.IfExp | ast.Tuple | ast.List | ast.Dict):
+        return any(keeps(child, names) for child in ast.iter_child_nodes(node))
+    return False
+
+
+def kept(node: ast.AST, names: set[str], deleted: set[str]) -> Iterator[int]:
+    """Lines that keep an exception of these names, or raise one that was kept."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        names = {each.arg for each in every if is_exception(each.annotation)}
+        deleted = {
+            name.id
+            for each in ast.walk(node)
+            if isinstance(each, ast.Delete)
+            for name in each.targets
+            if isinstance(name, ast.Name)
+        }
+    elif isinstance(node, ast.ExceptHandler) and node.name:
+        names = names | {node.name}
+    elif isinstance(node, ast.AnnAssign) and not isinstance(node.target, ast.Name):
+        if is_exception(node.annotation):
+            yield node.lineno
+    elif isinstance(node, ast.Assign) and keeps(node.value, names):
+        if ast.unparse(node.targets[0]).rpartition(".")[2] not in {*deleted, *FREE}:
+            yield node.lineno
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        stores = node.func.attr in ("append", "add", "put", "insert", "set_exception")
+        if stores and any(keeps(each, names) for each in node.args):
+            yield node.lineno
+    elif isinstance(node, ast.Raise) and node.exc is not None:
+        what = ast.unparse(node.exc)
+        is_free = what in names | deleted or isinstance(node.exc, ast.Call)
+        if not is_free and re.search(r"\b_?[a-z]\w*(\[.*\])?$", what):
+            yield node.lineno
+    for child in ast.iter_child_nodes(node):
+        yield from kept(child, names, deleted)
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("try: f()\nexcept OSError as e:\n self.e = e", [3]),
+        ("try: f()\nexcept OSError as e:\n last = a or e", [3]),
+        ("try: f()\nexcept OSError as e:\n all.append((1, e))", [3]),
+        ("try: f()\nexcept OSError as e:\n self.e = Failure(e)\n raise e", []),
+        ("def f(e: OSError):\n self.e = e", [2]),
+        ("def f(e: Failure[OSError]):\n self.e = e", []),
+        ("class A:\n def f():\n  self.e: ScreenLost | None = None", [3]),
+        ("def f():\n self.e: Failure[OSError] | ByteStream = e", []),
+        ("raise self.e", [1]),
+        ("raise all[0]", [1]),
+        ("raise anyio.EndOfStream\nraise g()", []),
+        ("def f():\n try: raise e\n finally: del e", []),
+    ],
+)
+def test_reader_of_kept_exceptions(source: str, lines: list[int]) -> None:
+    assert list(kept(ast.parse(source), set(), set())) == lines
+
+
+def test_no_exception_is_kept() -> None:
+    found = {
+        f"{name}:{line}"
+        for name, path in NAMES.items()
+        for line in kept(ast.parse(path.read_text()), set(), set())
+    }
+    culprits = {place for place in found if place.partition(":")[0] not in MAY_KEEP}
+    assert culprits == set(), "keep a Failure, and raise what its again() returns"
+    assert {place.partition(":")[0] for place in found} == set(MAY_KEEP)
+
+
 # ---- the C helper ------------------------------------------------------------------
 
 # The only files that call the system; azc_ring.h is used without the helper, too.

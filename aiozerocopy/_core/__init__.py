@@ -3,6 +3,7 @@
 A module imports those above it, never those below.
 
     errors          errno -> exception, the only table
+    failure         a failure that is remembered, to be raised again later
     extras          what is said where an optional package is missing
     pipe_size       how much a pipe holds
     binding         the C functions, as cffi offers them: the only file that sees cffi

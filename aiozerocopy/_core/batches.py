@@ -18,6 +18,7 @@ import anyio
 
 from aiozerocopy._core import extras
 from aiozerocopy._core.errors import IncompleteReceive, StreamBroken
+from aiozerocopy._core.failure import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -59,7 +60,8 @@ class Batches:
         self._shape = (shape,) if isinstance(shape, int) else tuple(map(int, shape))
         self._dtype = numpy.dtype(dtype)
         self._pool = pool
-        self._end: Exception | None = None  # why there will be no full batch any more
+        self._is_over = False  # there will be no full batch any more
+        self._failure: Failure[Exception] | None = None  # None: the stream's end
         if not self._shape or min(self._shape) < 1 or not self._dtype.itemsize:
             raise ValueError(
                 f"a batch of shape {self._shape} and {dtype!r} has no records: write "
@@ -90,17 +92,16 @@ class Batches:
     async def __anext__(self) -> npt.NDArray[Any]:
         """Raises: as `ReceiveStream.batches`."""
         count = self._shape[0]
-        if self._end is None:
+        if not self._is_over:
             try:
                 return await self._receive(count)
-            except (anyio.EndOfStream, StreamBroken) as error:
-                self._end = error
-        if isinstance(self._end, StreamBroken):
-            # (the stream has kept what had come when it broke)
-            whole = len(self._stream._unread) // self._record_bytes
-            if whole:
-                return await self._receive(min(whole, count))
-        return self._stop()
+            except anyio.EndOfStream:
+                self._is_over = True
+            except StreamBroken as error:
+                self._is_over, self._failure = True, Failure(error)
+        # (the stream has kept what had come when it broke)
+        whole = len(self._stream._unread) // self._record_bytes
+        return await self._receive(min(whole, count)) if whole else self._stop()
 
     async def _receive(self, count: int) -> npt.NDArray[Any]:
         """So many records, or as many as there are before the end."""
@@ -131,13 +132,11 @@ class Batches:
     def _last(self, view: memoryview, received: int) -> npt.NDArray[Any]:
         """The whole records of a batch that the end of the stream has cut short."""
         whole, rest = divmod(received, self._record_bytes)
-        self._end = anyio.EndOfStream()
+        self._is_over = True
         if rest:
             left = bytes(view[received - rest : received])
-            self._end = IncompleteReceive(rest, self._record_bytes, left)
+            self._failure = Failure(IncompleteReceive(rest, self._record_bytes, left))
         return self._array(view, whole) if whole else self._stop()
 
     def _stop(self) -> NoReturn:
-        if self._end is None or isinstance(self._end, anyio.EndOfStream):
-            raise StopAsyncIteration
-        raise self._end
+        raise StopAsyncIteration if self._failure is None else self._failure.again()

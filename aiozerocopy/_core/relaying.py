@@ -120,7 +120,7 @@ class Sink(Protocol):
     async def _take_back(
         self, waiter: Waiter, operation: Operation, error: BaseException
     ) -> None: ...
-    async def _explain(self, error: StreamBroken) -> None: ...
+    async def _explain(self, error: StreamBroken) -> StreamBroken: ...
 
 
 # ---- between two streams of ours ----------------------------------------------------
@@ -216,7 +216,7 @@ async def _why(sink: Sink, operation: Operation) -> Exception:
         error = operation.failure()
         if isinstance(error, StreamBroken):
             error.args = (f"the sink broke: {error}{_count(operation)}",)
-            await sink._explain(error)
+            return await sink._explain(error)
         return error
     error = error_of(operation.status, operation.sent)
     if isinstance(error, StreamClosed):

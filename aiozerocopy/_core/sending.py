@@ -444,8 +444,7 @@ class SendStream(Bound, ByteSendStream):
             elif result < 0:
                 raise self._out.refused(result, operation.total)
         except StreamBroken as error:
-            self._explain_in_thread(error)
-            raise
+            raise self._explain_in_thread(error) from error.__cause__
 
     async def _raise(self, operation: Operation) -> NoReturn:
         """Raise what made it fail."""
@@ -455,18 +454,20 @@ class SendStream(Bound, ByteSendStream):
     async def _fail(self, error: Exception) -> NoReturn:
         try:
             if isinstance(error, StreamBroken):
-                await self._explain(error)
+                error = await self._explain(error)
             raise error
         finally:
             # An error whose own frame knows it is a cycle: until the next collection it
             # would keep alive what its callers have, as a pool's frame.
             del error
 
-    async def _explain(self, error: StreamBroken) -> None:
+    async def _explain(self, error: StreamBroken) -> StreamBroken:
         """A hook: a subclass adds what it knows about the peer, say its exit code."""
+        return error
 
-    def _explain_in_thread(self, error: StreamBroken) -> None:
+    def _explain_in_thread(self, error: StreamBroken) -> StreamBroken:
         """The same in a thread without a loop, which may block."""
+        return error
 
     # -- the end ------------------------------------------------------------------
 

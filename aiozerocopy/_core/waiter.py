@@ -237,8 +237,11 @@ class Waiter:
                     if scope.cancel_called:
                         raise
                     cancelled = error
-        if cancelled is not None:
-            raise cancelled
+        try:
+            if cancelled is not None:
+                raise cancelled
+        finally:
+            del cancelled  # (as in SendStream._fail)
 
 
 # By the ids of their loops.  The values are weak, because a waiter refers to its loop:

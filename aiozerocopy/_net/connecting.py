@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.lowlevel
 
+from aiozerocopy._core.failure import Failure
 from aiozerocopy.opening import Opening, stream_over, unix_stream_over
 
 if sys.version_info < (3, 11):  # (anyio needs it there, too)
@@ -209,13 +210,13 @@ async def connect_first(
         except OSError as error:
             raise _nobody_answered([(candidates[0], error)]) from error
     connected: list[socket.socket] = []
-    failures: list[tuple[Candidate, OSError]] = []
+    failures: list[tuple[Candidate, Failure[OSError]]] = []
 
     async def attempt(candidate: Candidate) -> None:
         try:
             sock = await _connect(candidate, local)
         except OSError as error:
-            failures.append((candidate, error))
+            failures.append((candidate, Failure(error)))
             failed.set()
         else:
             connected.append(sock)
@@ -230,9 +231,8 @@ async def connect_first(
                     await failed.wait()
         if connected:
             return connected.pop()
-        raise _nobody_answered(failures)
+        raise _nobody_answered([(to, failure.again()) for to, failure in failures])
     finally:
-        failures.clear()  # (else the errors' tracebacks refer to them: a cycle)
         for sock in connected:
             sock.close()
 

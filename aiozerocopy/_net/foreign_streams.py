@@ -97,7 +97,11 @@ class ExactReceiver:
         self._unread = b""
 
     async def receive_exactly(self, memory: bytearray | memoryview) -> None:
-        view = memoryview(memory)
+        # (released at the end: an error's traceback would keep the memory)
+        with memoryview(memory) as view:
+            await self._fill(view)
+
+    async def _fill(self, view: memoryview) -> None:
         filled = min(len(self._unread), len(view))
         view[:filled] = self._unread[:filled]
         self._unread = self._unread[filled:]

@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 
 from aiozerocopy._core import fork_and_exit
+from aiozerocopy._core.failure import Failure
 from aiozerocopy._net.connecting import located
 
 # errno of accept, when there are no fds or no memory: pause, and try again.
@@ -97,7 +98,7 @@ def _listen_on_all(
 ) -> list[Listener]:
     """Listen on one port of all addresses that this machine has."""
     listeners: list[Listener] = []
-    missing: OSError | None = None
+    missing: Failure[OSError] | None = None
     with contextlib.ExitStack() as undo:
         for family, host in places:
             try:
@@ -105,14 +106,14 @@ def _listen_on_all(
             except OSError as error:  # noqa: PERF203
                 if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
                     raise
-                missing = error  # no IPv6 here, say
+                missing = Failure(error)  # no IPv6 here, say
             else:
                 undo.callback(sock.close)
                 sock.listen(backlog)
                 port = sock.getsockname()[1]
                 listeners.append(Listener(sock, sock.getsockname()[:2]))
         if missing is not None and not listeners:
-            raise missing
+            raise missing.again()
         undo.pop_all()
     return listeners
 

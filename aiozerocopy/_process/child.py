@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
+from aiozerocopy._core.fork_and_exit import OfOneProcess
 from aiozerocopy.streams import SendStream
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiozerocopy._core.errors import StreamBroken
 
 # For Popen: Ctrl-C in the terminal is for the program alone, which ends its children as
@@ -34,10 +37,11 @@ _SOON = 0.01  # seconds until the kernel may have memory again
 _ENDING = 1.0  # seconds, at most, to wait for the thread
 
 
-class ChildProcess:
+class ChildProcess(OfOneProcess):
     """What a process and the stream to it both know."""
 
     def __init__(self, popen: subprocess.Popen[bytes], tail: Tail | None) -> None:
+        super().__init__()
         self.popen = popen
         self._tail = tail
 
@@ -71,22 +75,29 @@ class ChildStdin(SendStream):
     """A stream that knows why its reader left."""
 
     child: ChildProcess | None = None
+    # Makes the error of who started the child from ours.
+    reword: Callable[[StreamBroken], StreamBroken] | None = None
 
-    async def _explain(self, error: StreamBroken) -> None:
-        if self.child is not None and error.errno == errno.EPIPE:
-            with anyio.move_on_after(LAST_WORDS):
-                await self.child.wait()
-            self._quote(self.child, error)
+    async def _explain(self, error: StreamBroken) -> StreamBroken:
+        if self.child is None or error.errno != errno.EPIPE:
+            return error
+        with anyio.move_on_after(LAST_WORDS):
+            await self.child.wait()
+        return self._quote(self.child, error)
 
-    def _explain_in_thread(self, error: StreamBroken) -> None:
-        if self.child is not None and error.errno == errno.EPIPE:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.child.popen.wait(timeout=LAST_WORDS)
-            self._quote(self.child, error)
+    def _explain_in_thread(self, error: StreamBroken) -> StreamBroken:
+        if self.child is None or error.errno != errno.EPIPE:
+            return error
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.child.popen.wait(timeout=LAST_WORDS)
+        return self._quote(self.child, error)
 
-    def _quote(self, child: ChildProcess, error: StreamBroken) -> None:
+    def _quote(self, child: ChildProcess, error: StreamBroken) -> StreamBroken:
+        if self.reword is not None:
+            return self.reword(error)
         error.returncode = child.popen.poll()
         error.stderr = child.last_words()
+        return error
 
 
 # ---- what it wrote last to stderr ---------------------------------------------------

@@ -19,6 +19,7 @@ import anyio
 
 from aiozerocopy._core.change import Change
 from aiozerocopy._core.errors import StreamBroken
+from aiozerocopy._core.failure import Failure
 from aiozerocopy._core.to_all import Seat
 from aiozerocopy._net.foreign_streams import drop_stream, whole_sender
 from aiozerocopy.broadcast.frame_queue import FrameQueue
@@ -84,7 +85,7 @@ class Client:
             raise ValueError(f"limit must be positive, not {limit}")
         self.policy = policy
         self.encode = encode
-        self.error: Exception | None = None  # why it was disconnected
+        self._failure: Failure[Exception] | None = None  # why it was disconnected
         self._forget = forget  # tells the hub that this is a client no more
         self.stream: ByteSendStream = stream
         self._limit = LIMITS[policy] if limit is None or policy == "latest" else limit
@@ -112,6 +113,11 @@ class Client:
             age_ns=tally.age_ns,
             waiting_ns=int((time.monotonic() - self._since) * 1e9) if busy else 0,
         )
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it was disconnected."""
+        return None if self._failure is None else self._failure.again()
 
     def detach(self) -> None:
         """Send no more.  What has begun completes; frames that wait are dropped."""
@@ -211,7 +217,7 @@ class Client:
         """Disconnect."""
         if self.closed:
             return
-        self.error = error
+        self._failure = Failure(error)
         self._end()
         if isinstance(error, ClientTooSlow):
             self._abort()

@@ -178,7 +178,6 @@ class Encoding:
     def _fail(self, error: Exception) -> None:
         """Disconnect all."""
         log.debug("an encoder failed", exc_info=error)
-        error.__traceback__ = None  # it would keep the memory borrowed
         for client in self.clients:
             client._fail(error)
 

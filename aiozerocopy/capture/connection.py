@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from aiozerocopy._core.failure import Failure
 from aiozerocopy.capture import x11
 from aiozerocopy.capture.errors import ScreenError, ScreenLost
 from aiozerocopy.capture.x11 import HEAD
@@ -54,10 +55,10 @@ class Answer:
     keeps: object = None  # until the server no longer writes there
     is_done: bool = False
     data: bytes = b""
-    error: ScreenError | None = None
+    refusal: str = ""
 
-    def end(self, data: bytes = b"", error: ScreenError | None = None) -> None:
-        self.data, self.error, self.is_done = data, error, True
+    def end(self, data: bytes = b"", refusal: str = "") -> None:
+        self.data, self.refusal, self.is_done = data, refusal, True
         self.into = self.keeps = None
 
 
@@ -69,7 +70,7 @@ class Connection:
         self.is_local: bool = sock.family == socket.AF_UNIX  # an fd can be passed
         self.majors: dict[int, str] = {}  # of extensions, for what errors say
         self.listeners: list[Callable[[bytes], object]] = []  # to events
-        self.lost: ScreenLost | None = None
+        self.lost: Failure[ScreenLost] | None = None
         self._socket = sock
         self.is_closed: bool = False
         self._sent = 0
@@ -197,8 +198,8 @@ class Connection:
             anyio.ClosedResourceError: the connection was closed.
         """
         await self.until(lambda: answer.is_done)
-        if answer.error is not None:
-            raise answer.error
+        if answer.refusal:
+            raise ScreenError(answer.refusal)
         return answer.data
 
     async def query(self, request: bytes) -> bytes:
@@ -244,10 +245,9 @@ class Connection:
             answer.end(data)
         elif kind == x11.ERROR:
             said = x11.request_that_failed(head, self.majors)
-            error = ScreenError(f"the X server of {self.name} refused: {said}")
             answer = self._answer_to(head)
             self._expected.popleft()
-            answer.end(error=error)
+            answer.end(refusal=f"the X server of {self.name} refused: {said}")
         else:
             for listener in self.listeners:
                 listener(head)
@@ -295,14 +295,14 @@ class Connection:
         if self.is_closed:
             raise anyio.ClosedResourceError("the screen is closed")
         if self.lost is not None:
-            raise ScreenLost(str(self.lost)) from self.lost.__cause__
+            raise self.lost.again()
         if self._is_unsure:
-            self.lost = ScreenLost(
-                f"the talk with {self.name} was interrupted: open it again"
-            )
-            raise self.lost
+            lost = f"the talk with {self.name} was interrupted: open it again"
+            self.lost = Failure(ScreenLost(lost))
+            raise self.lost.again()
 
     def _fail(self, what: str, cause: BaseException | None = None) -> ScreenLost:
-        self.lost = ScreenLost(f"the X server of {self.name} {what}")
-        self.lost.__cause__ = cause
-        return self.lost
+        lost = ScreenLost(f"the X server of {self.name} {what}")
+        lost.__cause__ = cause
+        self.lost = Failure(lost)
+        return lost

@@ -75,17 +75,9 @@ class Display:
 
     def _connect_unix(self) -> socket.socket:
         path = f"{_SOCKETS}{self.number}"
-        for place in (f"\0{path}", path):  # (the first where there are such names)
-            sock = socket.socket(socket.AF_UNIX)
-            sock.setblocking(False)
-            try:
-                sock.connect(place)
-            except OSError as error:
-                sock.close()
-                failure = error
-            else:
-                return sock
-        raise failure
+        with contextlib.suppress(OSError):  # (where there are such names)
+            return _connected(f"\0{path}")
+        return _connected(path)
 
     def cookie(self, peer: socket.socket) -> tuple[bytes, bytes]:
         """The name and the data of the cookie that lets us connect; b"" without one."""
@@ -95,6 +87,17 @@ class Display:
             if here and name == _COOKIE and number in (b"", b"%d" % self.number):
                 return name, data
         return b"", b""
+
+
+def _connected(place: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.setblocking(False)
+        sock.connect(place)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def _address_of(peer: socket.socket) -> tuple[int, bytes]:

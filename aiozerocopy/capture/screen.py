@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from aiozerocopy._core.failure import Failure
 from aiozerocopy.capture import cursor as pointer
 from aiozerocopy.capture import x11
 from aiozerocopy.capture.connection import Answer, Connection
@@ -195,7 +196,7 @@ class X11Screen:
         attached = connection.ask(x11.shm_attach_fd(shm, segment), fd=fd)
         await connection.query(x11.get_input_focus())
         self._segment = segment
-        return attached.error is None
+        return not attached.refusal
 
     def __await__(self) -> Generator[Any, None, Self]:
         return self._open().__await__()
@@ -261,13 +262,13 @@ class X11Screen:
         with contextlib.suppress(anyio.WouldBlock):
             return self.pool.acquire_nowait()
         frame: Frame | None = None
-        failed: list[Exception] = []
+        failed: list[Failure[Exception]] = []
 
         async def read() -> None:
             try:
                 await connection.until(lambda: False)
             except (ScreenError, anyio.ClosedResourceError) as error:
-                failed.append(error)
+                failed.append(Failure(error))
                 tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:
@@ -278,7 +279,7 @@ class X11Screen:
         if failed:
             if frame is not None:
                 frame.release()
-            raise failed[0]
+            raise failed[0].again()
         assert frame is not None
         return frame
 

@@ -37,6 +37,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
+from aiozerocopy._core.failure import Failure
 from aiozerocopy.compat._fd_queue import FdQueue, Source
 
 if TYPE_CHECKING:
@@ -118,14 +119,14 @@ def _each(finish: Callable[[FdQueue], None]) -> None:
     """Finish every fd, also after an error; then raise the first error."""
     with _lock:
         queues = list(_queues)
-    first: Exception | None = None
+    first: Failure[Exception] | None = None
     for queue in queues:
         try:
             finish(queue)
         except Exception as error:  # noqa: PERF203
-            first = first or error
+            first = first or Failure(error)
     if first is not None:
-        raise first
+        raise first.again()
 
 
 # ---- all of them -------------------------------------------------------------------

@@ -20,6 +20,7 @@ from anyio.abc import ByteReceiveStream, ObjectReceiveStream
 
 from aiozerocopy._core.change import Change
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
+from aiozerocopy._core.failure import Failure
 from aiozerocopy._core.receiving import RECEIVE_SIZE
 from aiozerocopy._net.block import Block
 from aiozerocopy.broadcast.clients import ClientTooSlow
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from aiozerocopy.streams import ReceiveStream
 
     Path = str | os.PathLike[str]
-    Ending = Exception | type[Exception]
+    Ending = Failure[Exception]
 
 LIMIT = 8 << 20  # bytes that may wait for one client
 GROUP = 2.0  # seconds from one key frame to the next
@@ -279,7 +280,7 @@ class Subscription(ObjectReceiveStream[bytes]):
         await anyio.lowlevel.checkpoint()
         while not self._pieces:
             if self._ending is not None:
-                raise self._ending
+                raise self._ending.again()
             await self._change.next()
         if not self._has_header:
             self._has_header = True
@@ -292,7 +293,7 @@ class Subscription(ObjectReceiveStream[bytes]):
     async def aclose(self) -> None:
         """Want no more; a task that waits for a piece gets `StreamClosed`."""
         self._forget_pieces()
-        self._end(StreamClosed("the subscription was closed"))
+        self._end(Failure(StreamClosed("the subscription was closed")))
         await anyio.lowlevel.checkpoint()
 
     def _begin_with(self, pieces: FrameQueue[Piece]) -> None:
@@ -306,7 +307,8 @@ class Subscription(ObjectReceiveStream[bytes]):
         while self._waiting > self._limit and len(self._pieces) > 1:
             if self._ends_when_slow:
                 self._forget_pieces()
-                self._end(ClientTooSlow(f"more than {self._limit:,} bytes waited"))
+                slow = ClientTooSlow(f"more than {self._limit:,} bytes waited")
+                self._end(Failure(slow))
                 return
             for dropped in self._pieces.drop_to(len(self._pieces) - 1):
                 self._waiting -= len(dropped.data)
@@ -351,7 +353,7 @@ class Clients(Block):
         self._latest_bytes = 0
         self._scope = anyio.CancelScope()
         self._ended = anyio.Event()
-        self._ending: Ending = anyio.EndOfStream  # of all subscriptions
+        self._ending: Ending = Failure(anyio.EndOfStream())  # of all subscriptions
 
     def __len__(self) -> int:
         """How many there are."""
@@ -390,9 +392,9 @@ class Clients(Block):
                 self._give(self._cutter.rest())
         except (StreamBroken, StreamClosed) as error:
             self._give(self._cutter.rest())
-            self._ending = error
+            self._ending = Failure(error)
         except ValueError as error:
-            self._ending = error
+            self._ending = Failure(error)
             self._encoder.abort()  # or it would wait for ever: nobody takes its chunks
         finally:
             self._ended.set()

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from aiozerocopy._core import fork_and_exit
 from aiozerocopy._core.errors import StreamBroken
+from aiozerocopy._core.failure import Failure
 from aiozerocopy._process.child import ChildStdin
 from aiozerocopy._process.pipes import ChildPipes
 from aiozerocopy.ffmpeg.binary import environment
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from aiozerocopy._process.child import ChildProcess, Tail
+    from aiozerocopy._process.child import Tail
     from aiozerocopy.streams import ReceiveStream
 
 LAST_LINES = 20
@@ -129,38 +129,25 @@ class Watchdog:
         self._thread.join()
 
 
-class Input(ChildStdin):
-    """A stream into FFmpeg, whose end it reports as an `FFmpegError`."""
-
-    run: Run
-
-    def _quote(self, child: ChildProcess, error: StreamBroken) -> None:
-        told = self.run.failure()
-        told.errno = error.errno
-        told.bytes_sent, told.total = error.bytes_sent, error.total
-        raise told from error.__cause__
-
-
 class Run:
     """FFmpeg with pipes into it."""
 
     def __init__(
-        self, process: Process, progress: Tail, video: Input, audio: Input | None
+        self,
+        process: Process,
+        progress: Tail,
+        video: ChildStdin,
+        audio: ChildStdin | None,
     ) -> None:
         self.process = process
         self.video = video
         self.audio = audio
-        self.inputs: list[Input] = [video] if audio is None else [video, audio]
+        self.inputs = [video] if audio is None else [video, audio]
         for stream in self.inputs:
-            stream.run, stream.child = self, process._child
+            stream.child, stream.reword = process._child, self._reworded
         self._progress = progress
         self._watchdog: Watchdog | None = None
         self._is_closing = False  # its inputs were closed, and its end is awaited
-
-    @property
-    def is_inherited(self) -> bool:
-        """In a forked child: it is the parent's."""
-        return self.process._generation != fork_and_exit.generation
 
     def watch(self, timeout: float) -> None:
         """End it if it does nothing for so long while something waits for it."""
@@ -187,6 +174,12 @@ class Run:
 
     # -- its end ------------------------------------------------------------------
 
+    def _reworded(self, error: StreamBroken) -> FFmpegError:
+        told = self.failure()
+        told.errno, told.__cause__ = error.errno, error.__cause__
+        told.bytes_sent, told.total = error.bytes_sent, error.total
+        return told
+
     def failure(self) -> FFmpegError:
         reason, log = "", self.process.stderr_tail
         if self._watchdog is not None and self._watchdog.barked:
@@ -210,13 +203,13 @@ class Run:
         """Send what they accepted and close them, both at once: FFmpeg may want the
         end of one before it goes on with the other."""
         self._is_closing = True
-        errors: list[StreamBroken] = []
+        failures: list[Failure[StreamBroken]] = []
 
-        async def close(stream: Input) -> None:
+        async def close(stream: ChildStdin) -> None:
             try:
                 await stream.aclose()
             except StreamBroken as error:
-                errors.append(error)
+                failures.append(Failure(error))
 
         if self.audio is None:
             await self.video.aclose()
@@ -224,8 +217,8 @@ class Run:
         async with anyio.create_task_group() as tasks:
             for stream in self.inputs:
                 tasks.start_soon(close, stream)
-        if errors:
-            raise errors[0]
+        if failures:
+            raise failures[0].again()
 
     async def finish(self) -> None:
         """Wait until it has written all, and end it in any case.
@@ -292,8 +285,8 @@ async def start(
     which closes the pipes, and then FFmpeg writes its file to the end.
     """
     with ChildPipes() as pipes:
-        video_fd, video = pipes.into(Input, "reads")
-        audio_fd, audio = pipes.into(Input, "reads") if has_audio else (None, None)
+        video_fd, video = pipes.into(ChildStdin, "reads")
+        audio_fd, audio = pipes.into(ChildStdin, "reads") if has_audio else (None, None)
         progress_fd, progress = pipes.tail(REPORT_BYTES)
         process = await open_process(
             command(f"pipe:{progress_fd}", f"pipe:{audio_fd}"),

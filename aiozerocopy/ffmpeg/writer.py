@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer, Self
 
-    from aiozerocopy.ffmpeg.run import Input
-    from aiozerocopy.streams import Ticket
+    from aiozerocopy.streams import SendStream, Ticket
 
     Path = str | os.PathLike[str]
 
@@ -273,7 +272,9 @@ class Writer(Video):
         if running.audio is not None:
             await running.audio.aclose()
 
-    def _open_for_frames(self, planes: Sequence[Buffer]) -> Input | SendingConverter:
+    def _open_for_frames(
+        self, planes: Sequence[Buffer]
+    ) -> SendStream | SendingConverter:
         running = self._open_running()
         self.layout.check(planes)
         return self._converter or running.video
@@ -401,7 +402,7 @@ class Writer(Video):
 
     def __del__(self) -> None:
         running = getattr(self, "_running", None)
-        if running is None or self._closed or running.is_inherited:
+        if running is None or self._closed or running.process._child.inherited:
             return
         try:
             warnings.warn(

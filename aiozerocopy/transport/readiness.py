@@ -27,7 +27,7 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozerocopy._core import fork_and_exit
+from aiozerocopy._core.fork_and_exit import OfOneProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,17 +35,12 @@ if TYPE_CHECKING:
 _EVENTS = 64  # taken from an epoll at once
 
 
-class Readiness:
+class Readiness(OfOneProcess):
     """Watches fds by the readers of a loop.  Each method may be called twice."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
         self.loop = loop
-        self._generation = fork_and_exit.generation
-
-    @property
-    def inherited(self) -> bool:
-        """True in a forked child."""
-        return self._generation != fork_and_exit.generation
 
     def watch(self, fd: int, callback: Callable[[], object]) -> None:
         """Call back whenever it is readable, has ended or has failed."""

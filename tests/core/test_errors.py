@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import gc
 import mmap
 import os
+import shutil
+import ssl
+import sys
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -17,11 +21,20 @@ from transports import opened
 
 import aiozerocopy as azc
 from aiozerocopy import IncompleteReceive, StreamBroken, StreamClosed
+from aiozerocopy._core.borrows import Operation
 from aiozerocopy._core.errors import error_of
+from aiozerocopy._core.failure import Failure
+from aiozerocopy._core.waiter import current_waiter
 from aiozerocopy.client import FrameClient
+from aiozerocopy.framing import TruncatedFrame
+
+if sys.version_info < (3, 11):  # (anyio needs it there, too)
+    from exceptiongroup import ExceptionGroup
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+E = TypeVar("E", bound=BaseException)
 
 UNKNOWN = errno.EXDEV  # of which nothing better is known than what the system says
 
@@ -95,6 +108,56 @@ def test_broken(code: int, words: str, broken: bool) -> None:
 def test_what_is_not_known_exactly() -> None:
     assert "at least 3 of 5 bytes" in str(error_of(-errno.EPIPE, 3, 5, at_least=True))
     assert str(error_of(-errno.EPIPE)) == "the reader is gone"
+
+
+# ---- what is remembered of it --------------------------------------------------------
+
+
+def raised(error: E, cause: BaseException | None = None) -> E:
+    with pytest.raises(type(error)):
+        raise error from cause
+    return error
+
+
+NAMED = FileNotFoundError(errno.ENOENT, "no such file", "one", None, "other")
+ERRORS = [
+    error_of(-errno.EPIPE, 3, 5),
+    TruncatedFrame(3, 5),
+    IncompleteReceive(1, 2, b"x"),
+    raised(NAMED, raised(KeyError("key"))),
+    OSError("only a text"),
+    ssl.SSLError(1, "[SSL] wrong"),
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "why"),
+    anyio.EndOfStream(),
+    ExceptionGroup("two", [raised(ValueError(1)), raised(OSError(2, "no"))]),
+]
+
+
+def told(error: BaseException | None) -> object:
+    """All that a program can see of it."""
+    if error is None:
+        return None
+    assert error.__traceback__ is None
+    names = ("errno", "strerror", "filename", "filename2", "start", "reason")
+    seen = [getattr(error, name, None) for name in names]
+    cause, hidden = told(error.__cause__), error.__suppress_context__
+    attributes = {name: each for name, each in vars(error).items() if name[0] != "_"}
+    within = [told(each) for each in getattr(error, "exceptions", ())]
+    return type(error), repr(error), str(error), attributes, seen, cause, hidden, within
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_failure_is_told_again(error: BaseException) -> None:
+    failure = Failure(error)
+    first, second = failure.again(), failure.again()
+    assert first is not second
+    assert raised(first).__traceback__
+    each: BaseException | None = error
+    while each is not None:  # what it has keeps it from being compared
+        each.__traceback__, each = None, each.__cause__
+    for inner in getattr(error, "exceptions", ()):
+        inner.__traceback__ = None
+    assert told(second) == told(error)
 
 
 # ---- what it keeps alive -------------------------------------------------------------
@@ -180,11 +243,42 @@ async def writes_what_cannot_be_read() -> None:
         end.transport.writelines([memory, memory])
 
 
+async def feeds_an_ffmpeg_that_fails() -> None:
+    output = ["-c:v", "nonesuch", "-f", "null", "-"]
+    async with azc.ffmpeg.Writer(output, (64, 48), fps=25) as video:
+        while True:
+            await video.send(bytes(64 * 48 * 3))
+
+
+async def is_cancelled_in_a_shield() -> None:
+    if is_trio():
+        pytest.skip("there a shield lets nothing through")
+    task = asyncio.current_task()
+    assert task is not None
+    waiter = current_waiter()
+    operation = Operation(waiter.port, [])
+    waiter.port.forget(operation)
+    asyncio.get_running_loop().call_soon(task.cancel)
+    asyncio.get_running_loop().call_soon(operation.end)
+    try:
+        await waiter.wait_shielded(operation)
+    finally:
+        if sys.version_info >= (3, 11):
+            task.uncancel()
+
+
 ACTIONS = [
     *(sends, puts, closes_late, relays_into_nothing, relays_what_is_closed),
-    connects_in_vain,
+    *(connects_in_vain, is_cancelled_in_a_shield),
+    pytest.param(
+        feeds_an_ffmpeg_that_fails,
+        marks=pytest.mark.skipif(not shutil.which("ffmpeg"), reason="needs FFmpeg"),
+    ),
     pytest.param(writes_what_cannot_be_read, marks=linux_only),
 ]
+
+
+FAILURES = (azc.StreamBroken, azc.StreamClosed, OSError, BufferError)
 
 
 async def called(
@@ -193,7 +287,7 @@ async def called(
     local = Local()
     try:
         await action()
-    except (azc.StreamBroken, azc.StreamClosed, OSError, BufferError):
+    except (*FAILURES, asyncio.CancelledError):
         return weakref.ref(local)
     pytest.fail("it did not fail")
 

@@ -311,8 +311,9 @@ class TestFails:
     ) -> None:
         explained: list[Exception] = []
 
-        async def explain(_: SendStream, error: StreamBroken) -> None:
+        async def explain(_: SendStream, error: StreamBroken) -> StreamBroken:
             explained.append(error)
+            return error
 
         monkeypatch.setattr(SendStream, "_explain", explain)
         if ended == "feeder":

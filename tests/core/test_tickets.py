@@ -192,7 +192,12 @@ class TestFromAThread:
     ) -> None:
         ends.receiver.abort()
         explained: list[StreamBroken] = []
-        monkeypatch.setattr(ends.sender, "_explain_in_thread", explained.append)
+
+        def explain(error: StreamBroken) -> StreamBroken:
+            explained.append(error)
+            return error
+
+        monkeypatch.setattr(ends.sender, "_explain_in_thread", explain)
         for data in (b"x", bytes(MUCH)):
             error = await anyio.to_thread.run_sync(
                 error_in_thread, ends.sender.send_from_thread, data
@@ -214,8 +219,9 @@ class TestFailure:
     ) -> None:
         explained: list[StreamBroken] = []
 
-        async def explain(error: StreamBroken) -> None:
+        async def explain(error: StreamBroken) -> StreamBroken:
             explained.append(error)
+            return error
 
         with monkeypatch.context() as patched:
             patched.setattr(ends.sender, "_explain", explain)

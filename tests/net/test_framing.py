@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -373,6 +374,48 @@ async def test_stream_that_ends_inside_of_a_frame(
             await receiver.receive()
         assert caught.value.received == cut
         assert caught.value.total == (140 if cut >= 128 else 128)
+
+
+@anyio_test
+@pytest.mark.parametrize("kind", ["ours", "foreign"])
+async def test_no_error_keeps_memory(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Peers leave in mid-frame, at each byte: the frame's memory is free at once."""
+    made = freed = 0
+
+    def free() -> None:
+        nonlocal freed
+        freed += 1
+
+    def fresh(n: int) -> memoryview:
+        nonlocal made
+        made += 1
+        return azc.finalizing_buffer(bytearray(n), free)
+
+    monkeypatch.setattr(framing, "fresh", fresh)
+    data = header(metadata_length=6).pack() + bytes(12)
+    kept: list[object] = []
+    gc.collect()
+    gc.disable()
+    try:
+        with FramePool(6, slots=1) as pool:
+            for cut in range(2, 2 * len(data)):
+                one, other = azc.socketpair()
+                async with one, other:
+                    await one.send(data[: cut // 2])
+                    await one.send_eof()
+                    end = other if kind == "ours" else Foreign(other)
+                    receiver = FrameReceiver(end, pool if cut % 2 else None)
+                    for _ in range(2):
+                        with pytest.raises(TruncatedFrame) as caught:
+                            await receiver.receive()
+                        kept += receiver, caught.value
+                assert pool.stats.free == 1
+                assert made == freed
+        assert made > 0
+    finally:
+        gc.enable()
 
 
 @anyio_test

@@ -1,0 +1,67 @@
+"""A failure that is remembered, to be raised again later.
+
+An exception that is kept keeps its traceback, and by that the frames it went through,
+with their slots and buffers; if one of them refers to whoever keeps the exception, only
+the collector ends that.  So what must fail again keeps a `Failure`, which has the type
+of the exception, its arguments and attributes, and the same of its causes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from typing import Any, Generic, TypeVar
+
+E = TypeVar("E", bound=BaseException)
+
+
+class Failure(Generic[E]):
+    """What is known of an exception; `again` makes one that has no traceback yet."""
+
+    __slots__ = ("_arguments", "_attributes", "_cause", "_kind")
+
+    def __init__(self, error: E) -> None:
+        self._kind: type[E] = type(error)
+        self._arguments = _kept(error.args)
+        self._attributes: dict[str, Any] = {
+            name: value
+            for base in self._kind.__mro__
+            for name, known in vars(base).items()
+            if isinstance(known, types.MemberDescriptorType)  # (errno, filename, ...)
+            and (value := getattr(error, name, None)) is not None
+        }
+        self._attributes.update(vars(error))
+        cause = error.__cause__
+        # (``raise error from error`` is allowed)
+        self._cause = None if cause is None or cause is error else Failure(cause)
+
+    def again(self) -> E:
+        """The exception, anew."""
+        arguments = _anew(self._arguments)
+        try:
+            error = self._kind.__new__(self._kind)
+        except TypeError:  # a group
+            error = self._kind.__new__(self._kind, *arguments)
+        error.args = arguments
+        if self._cause is not None:
+            error.__cause__ = self._cause.again()
+        for name, value in self._attributes.items():
+            with contextlib.suppress(AttributeError):  # one that cannot be set
+                setattr(error, name, value)
+        return error
+
+    def __repr__(self) -> str:
+        return f"<Failure {self.again()!r}>"
+
+
+def _kept(value: Any) -> Any:
+    """The same without exceptions, of which a group has several."""
+    if isinstance(value, BaseException):
+        return Failure(value)
+    return type(value)(map(_kept, value)) if type(value) in (tuple, list) else value
+
+
+def _anew(value: Any) -> Any:
+    if isinstance(value, Failure):
+        return value.again()
+    return type(value)(map(_anew, value)) if type(value) in (tuple, list) else value
