@@ -39,16 +39,20 @@
  * long as it likes (F_SEAL_FUTURE_WRITE would forbid us to map our words, too).  So it
  * may send nonsense, change a record while it is read (copy what you check before you
  * use it), change the words and the records of both sides, punch holes (which read as
- * zeros), ring for nothing or never, and keep a thread of ours in write() to its
- * doorbell by filling that and taking O_NONBLOCK from it.  It cannot make us read or
- * write outside of the mapping, raise SIGBUS (the seals forbid to shrink the file),
- * or loop: every word is loaded once into a local, checked, and never loaded again for
- * the same decision.  The first that is wrong ends the ring with -EPROTO for our side.
+ * zeros), and ring for nothing or never.  It cannot make us read or write outside of
+ * the mapping, raise SIGBUS (the seals forbid to shrink the file), or loop: every word
+ * is loaded once into a local, checked, and never loaded again for the same decision.
+ * The first that is wrong ends the ring with -EPROTO for our side.  Nor can it make us
+ * wait, although it shares the doorbells' descriptions, may fill them and take
+ * O_NONBLOCK from them: they are read and rung by calls that never wait.  (Before Linux
+ * 5.8, or where a sandbox forbids io_setup, poll is asked first, so that a peer which
+ * changes both between two calls of ours can.)
  *
  * The system calls, and why
  *   memfd_create, fcntl  the memory, and its seals      fallocate  no lack of it later
  *   mmap, munmap         the page, and the data twice   fstat      what was received
- *   eventfd, read, write the doorbells                  poll       to wait for them
+ *   eventfd, preadv2     the doorbells                  poll       to wait for them
+ *   io_submit and others rings one without waiting
  *   socket and others    the handshake                  getsockopt who the peer is
  *   getrlimit            a file above RLIMIT_FSIZE would raise SIGXFSZ
  */
@@ -60,6 +64,7 @@
 #endif
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/aio_abi.h>
 #include <poll.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -69,6 +74,8 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -231,9 +238,50 @@ static inline int azc_ring_has_left(const azc_ring *ring) {
 
 /* ---- the doorbell -------------------------------------------------------- */
 
+static inline int azc_ring__is_ready(int fd, short events) {
+    struct pollfd it = {fd, events, 0};
+    return poll(&it, 1, 0) > 0;
+}
+
+/* 0 once the request was taken, which does not wait.  Its context is this process's; in
+ * a forked child the parent's gives -EINVAL, and the child makes its own. */
+static inline int azc_ring__submit(struct iocb *request) {
+    static aio_context_t shared;
+    const aio_context_t never = 1; /* the kernel does not know such requests */
+    aio_context_t known = __atomic_load_n(&shared, __ATOMIC_ACQUIRE), own = 0;
+    struct io_event over[64];
+    struct timespec now = {0, 0};
+    if (known == never) return -1;
+    if (known && syscall(SYS_io_submit, known, 1L, &request) == 1) return 0;
+    if (known && errno == EAGAIN) { /* full of those that are over */
+        syscall(SYS_io_getevents, known, 0L, 64L, over, &now);
+        return syscall(SYS_io_submit, known, 1L, &request) == 1 ? 0 : -1;
+    }
+    if ((known && errno != EINVAL) || syscall(SYS_io_setup, 64L, &own) < 0)
+        return -1;
+    int is_taken = syscall(SYS_io_submit, own, 1L, &request) == 1;
+    aio_context_t next = is_taken || errno != EINVAL ? own : never;
+    int is_kept = __atomic_compare_exchange_n(
+        &shared, &known, next, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    if (!is_kept || next == never) syscall(SYS_io_destroy, own);
+    return is_taken ? 0 : -1;
+}
+
+/* Adds one to the other's doorbell.  write() could wait, and RWF_NOWAIT is for reading
+ * an eventfd only; but the end of an asynchronous request adds one and never waits.
+ * This request waits until the bell is ready to be read or written: it always is. */
 static inline void azc_ring__knock(azc_ring *ring) {
+    uint32_t bell = (uint32_t)ring->their_bell;
     uint64_t one = 1;
-    while (write(ring->their_bell, &one, sizeof one) < 0 && errno == EINTR) {
+    struct iocb request;
+    memset(&request, 0, sizeof request);
+    request.aio_lio_opcode = IOCB_CMD_POLL;
+    request.aio_fildes = request.aio_resfd = bell;
+    request.aio_buf = POLLIN | POLLOUT;
+    request.aio_flags = IOCB_FLAG_RESFD;
+    if (azc_ring__submit(&request) == 0) return;
+    while (azc_ring__is_ready(ring->their_bell, POLLOUT) &&
+           write(ring->their_bell, &one, sizeof one) < 0 && errno == EINTR) {
     }
 }
 
@@ -359,10 +407,16 @@ static inline int azc_ring_await_record(azc_ring *ring) {
 
 /* ---- waiting, for a program that may block -------------------------------- */
 
-/* Empties our doorbell.  Then look; only then sleep. */
+/* Empties our doorbell, if it rings.  Then look; only then sleep. */
 static inline void azc_ring_clear(azc_ring *ring) {
     uint64_t count;
-    while (read(ring->bell, &count, sizeof count) < 0 && errno == EINTR) {
+    struct iovec into = {&count, sizeof count};
+    ssize_t n;
+    do n = preadv2(ring->bell, &into, 1, -1, RWF_NOWAIT);
+    while (n < 0 && errno == EINTR);
+    if (n >= 0 || errno == EAGAIN) return;
+    while (azc_ring__is_ready(ring->bell, POLLIN) &&
+           read(ring->bell, &count, sizeof count) < 0 && errno == EINTR) {
     }
 }
 

@@ -501,6 +501,27 @@ async def test_bell_that_always_rings(tmp_path: Path) -> None:
             thread.join()
 
 
+FULL = (1 << 64) - 2  # a doorbell that takes no more
+
+
+@pytest.mark.parametrize("sends", [True, False])
+async def test_bells_that_wait(tmp_path: Path, sends: bool) -> None:
+    """Our bell has nothing to be read, and the peer's no room: both would wait, since
+    each process that has them may take their O_NONBLOCK away."""
+    async with facing(tmp_path, sends) as (ring, peer):
+        os.set_blocking(peer.their_bell, True)
+        os.eventfd_write(peer.bell, FULL)
+        os.set_blocking(peer.bell, True)
+        peer.put(INDEX_OF_CONSUMER + 128, 64)  # wake_at
+        if sends:
+            await ring.send(RECORD)
+            assert ring.stats.rings == 1
+        peer.sock.shutdown(socket.SHUT_RDWR)  # the socket can be read, not the bell
+        await anyio.lowlevel.checkpoint()
+        await until(lambda: ring._end.hear())
+        await ring.aclose()
+
+
 async def test_words_that_change_all_the_time(tmp_path: Path) -> None:
     """A thread writes anything anywhere while records are received."""
     rng = random.Random(1)
