@@ -64,10 +64,11 @@ int azc__refusal(const azc_channel *channel) {
 
 static int prepare_fd(azc_channel *channel) {
     struct stat st;
-    int r = azc_sys.fstat(channel->fd, &st);
+    int r = azc_sys.identify(channel->fd, &st);
     if (r < 0) return r;
     channel->device = st.st_dev;
     channel->inode = st.st_ino;
+    channel->mode = st.st_mode;
     channel->lane = azc__lane_for(&st, channel->fd, channel->flags);
     if (channel->lane->shared) azc_sys.no_sigpipe(channel->fd);
     return 0;
@@ -166,7 +167,7 @@ int azc_open_opposite(azc_id id, azc_id *out) {
 static bool still_ours(const azc_channel *channel) {
     struct stat st;
     if (SABOTAGED(IDENTITY)) return true;
-    return azc_sys.fstat(channel->fd, &st) == 0 &&
+    return azc_sys.identify(channel->fd, &st) == 0 &&
            st.st_dev == channel->device && st.st_ino == channel->inode;
 }
 
@@ -211,11 +212,12 @@ static bool close_in_thread(const azc_closing *closing) {
 }
 
 /* A close may block: a socket lingers, a tty drains, a pipe's reader is inside a
- * system call.  A private pump may wait for that, any other thread must not. */
+ * system call, a file system asks its server.  A private pump may wait for that, any
+ * other thread must not. */
 static bool closes_slowly(const azc_channel *channel) {
     if (azc__pump_is_private(channel)) return false;
     if (channel->lane->shared) return azc_sys.linger(channel->fd) > 0;
-    return channel->lane->bounced;
+    return channel->lane->bounced || !channel->lane->polled;
 }
 
 bool azc__finish_close(azc_channel *channel) {
@@ -324,11 +326,13 @@ int azc_get_stats(azc_id id, azc_stats *stats) {
 
 /* ---- fork ------------------------------------------------------------ */
 
+/* A file stays open in the child, since its file system may hold its close up, and
+ * nobody waits for its end. */
 void azc__channel_fork_child(void *object) {
     azc_channel *channel = object;
     azc__pump_fork_child(channel);
     bool last = channel->fd >= 0 && --channel->file->refs == 0;
-    if (last && !channel->file->lost && still_ours(channel))
-        azc_sys.close(channel->fd);
+    bool closes = last && channel->lane->polled && !channel->file->lost;
+    if (closes && still_ours(channel)) azc_sys.close(channel->fd);
     channel->fd = -1;
 }

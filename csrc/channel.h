@@ -62,6 +62,7 @@ struct azc_channel {
     int fd; /* -1 once closed */
     dev_t device;
     ino_t inode;
+    mode_t mode; /* what kind of file it is */
 
     /* how it moves */
     const azc_lane *lane;

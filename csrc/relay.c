@@ -261,10 +261,10 @@ static azc_relay *relay_new(size_t first) {
 }
 
 /* The same pipe or file on both sides: it would never end. */
-static bool is_onto_itself(const azc_relay *relay, const struct stat *st) {
+static bool is_onto_itself(const azc_relay *relay, const azc_channel *it) {
     const azc_side *sink = &relay->pass.sink;
-    return sink->id && (S_ISFIFO(st->st_mode) || S_ISREG(st->st_mode)) &&
-           st->st_dev == sink->device && st->st_ino == sink->inode;
+    return sink->id && (S_ISFIFO(it->mode) || S_ISREG(it->mode)) &&
+           it->device == sink->device && it->inode == sink->inode;
 }
 
 /* Puts the hold into its queue; 0 or -errno. */
@@ -273,15 +273,13 @@ static int queue_hold(azc_relay *relay, azc_side *side, azc_id id,
     azc_channel *channel = azc__enter(id);
     if (!channel) return azc__why(id);
     int r = azc__refusal(channel);
-    struct stat st;
     if (r == 0 && !(channel->flags & direction)) r = -EINVAL;
-    if (r == 0) r = azc_sys.fstat(channel->fd, &st);
-    if (r == 0 && is_onto_itself(relay, &st)) r = -EINVAL;
+    if (r == 0 && is_onto_itself(relay, channel)) r = -EINVAL;
     if (r == 0) {
-        side->device = st.st_dev;
-        side->inode = st.st_ino;
+        side->device = channel->device;
+        side->inode = channel->inode;
         side->id = id;
-        side->mode = st.st_mode;
+        side->mode = channel->mode;
         side->hold->relay = relay;
         side->hold->need = UINT64_MAX;
         side->hold->submitting = direction == AZC_OUT;

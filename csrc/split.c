@@ -475,7 +475,7 @@ int azc_split_get(azc_split *it, azc_split_state *state) {
 /* tee would show the readers what the pages hold later. */
 static bool carries_loans(int source) {
     struct stat it;
-    return azc_sys.fstat(source, &it) == 0 &&
+    return azc_sys.identify(source, &it) == 0 &&
            azc__carries_loans(it.st_dev, it.st_ino);
 }
 

@@ -21,6 +21,7 @@
 #include <sys/eventfd.h>
 #include <sys/sendfile.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #endif
 
 #ifndef MSG_NOSIGNAL
@@ -342,7 +343,18 @@ static int sys_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
     return (int)result(poll(fds, count, timeout_ms));
 }
 
-static int sys_fstat(int fd, struct stat *st) {
+static int sys_identify(int fd, struct stat *st) {
+#ifdef AT_STATX_DONT_SYNC
+    struct statx it;
+    const int how = AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
+    int r = (int)result(statx(fd, "", how, STATX_TYPE | STATX_INO, &it));
+    if (r == 0) {
+        st->st_dev = makedev(it.stx_dev_major, it.stx_dev_minor);
+        st->st_ino = it.stx_ino;
+        st->st_mode = it.stx_mode;
+    }
+    if (r != -ENOSYS && r != -EPERM) return r; /* (a sandbox forbids it) */
+#endif
     return (int)result(fstat(fd, st));
 }
 
@@ -569,7 +581,7 @@ struct azc_sys azc_sys = {
     .tee = sys_tee,
     .sendfile = sys_sendfile,
     .poll = sys_poll,
-    .fstat = sys_fstat,
+    .identify = sys_identify,
     .is_tty = sys_is_tty,
     .set_nonblock = sys_set_nonblock,
     .is_nonblocking = sys_is_nonblocking,

@@ -15,7 +15,9 @@
  *   splice, sendfile  what a relay moves, without a copy in user space
  *   tee               a pipe's first bytes to another, which leaves them there
  *   poll              whether a tty or FIFO is ready, before a call that may block
- *   fstat             whether the number is still the file that we were given
+ *   statx             whether the number is still the file that we were given: with
+ *                     AT_STATX_DONT_SYNC, since a file system that is asked may
+ *                     never answer
  *   fcntl             keeps a pipe end of ours non-blocking, whatever another owner
  *                     of it has set
  *   getsockopt        whether a close may block (SO_LINGER)
@@ -78,7 +80,8 @@ struct azc_sys {
 
     /* Fds */
     int (*poll)(struct pollfd *fds, nfds_t count, int timeout_ms);
-    int (*fstat)(int fd, struct stat *st);
+    /* Only the device, the inode and the mode. */
+    int (*identify)(int fd, struct stat *st);
     int (*is_tty)(int fd); /* 1 or 0 */
     int (*set_nonblock)(int fd);
     int (*is_nonblocking)(int fd); /* 1 or 0 */

@@ -336,9 +336,10 @@ class Channel(OfOneProcess):
         if self._closing is None:
             self._closing = Operation(port, [])
         operation = self._closing
-        if lib.azc_close(self.id, port.id, operation.token) == -errno.ENOMEM:
+        result = lib.azc_close(self.id, port.id, operation.token)
+        if result == -errno.ENOMEM:
             self.abort()
-        if self.fileno() < 0:
+        if result != IN_PROGRESS and self.fileno() < 0:
             operation.end()
             port.forget(operation)
         return operation

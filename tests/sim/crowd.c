@@ -188,7 +188,7 @@ static void take(int expected) {
 static void simulate(void) {
     real = azc_sys;
     azc_sys.send = send_some;
-    azc_sys.fstat = is_socket;
+    azc_sys.identify = is_socket;
     azc_sys.linger = azc_sys.no_sigpipe = azc_sys.shutdown = nothing;
     azc_sys.close = close_one;
     azc_sys.epoll_ctl = arm;

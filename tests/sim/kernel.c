@@ -235,7 +235,7 @@ static int fake_linger(int fd) {
     return file->kind == SOCKET ? file->linger : 0;
 }
 
-static int fake_fstat(int fd, struct stat *st) {
+static int fake_identify(int fd, struct stat *st) {
     static const mode_t modes[KINDS] = {S_IFSOCK, S_IFIFO, S_IFIFO,
                                         S_IFCHR,  S_IFREG, S_IFCHR};
     if (fd < 0 || kernel_is_nothing(fd)) return -EBADF;
@@ -824,7 +824,7 @@ struct azc_sys azc_sys = {
     .send = fake_send,
     .recv = fake_recv,
     .poll = fake_poll,
-    .fstat = fake_fstat,
+    .identify = fake_identify,
     .is_tty = fake_is_tty,
     .set_nonblock = fake_set_nonblock,
     .no_sigpipe = fake_no_sigpipe,

@@ -82,7 +82,7 @@ file *file_of(int fd) {
     return &world.files[fd - FIRST_FD];
 }
 
-static int fake_fstat(int fd, struct stat *st) {
+static int fake_identify(int fd, struct stat *st) {
     static const mode_t modes[] = {S_IFSOCK, S_IFIFO, S_IFCHR, S_IFREG,
                                    S_IFCHR};
     file *it = file_of(fd);
@@ -399,7 +399,7 @@ struct azc_sys azc_sys = {
     .send_fds = send_fds,
     .recv_fds = recv_fds,
     .poll = fake_poll,
-    .fstat = fake_fstat,
+    .identify = fake_identify,
     .is_tty = fake_is_tty,
     .set_nonblock = succeed,
     .is_nonblocking = succeed,
