@@ -81,6 +81,7 @@ int azc__prepare_bounce(azc_channel *channel) {
 }
 
 static void unmake(azc_channel *channel) {
+    azc__lender_end(channel);
     azc_sys.release(channel->bounce);
     azc_sys.release(channel);
 }
@@ -226,6 +227,7 @@ bool azc__finish_close(azc_channel *channel) {
     channel->state = CLOSED;
     channel->closing = NULL;
     azc__end_all(channel, -ESHUTDOWN);
+    azc__lender_end(channel);
     if (!channel->file->lost && !still_ours(channel))
         channel->file->lost = true; /* not ours to close */
     azc__pump_leave(channel);

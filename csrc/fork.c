@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "channel.h"
+#include "lender.h"
 #include "pool.h"
 #include "relay.h"
 #include "ring.h"
@@ -18,9 +19,11 @@ void azc__fork_prepare(void) {
     azc__handle_fork_lock(&azc__relays);
     azc__handle_fork_lock(&azc__rings);
     azc__pool_fork_lock();
+    azc__parties_fork_lock();
 }
 
 void azc__fork_parent(void) {
+    azc__parties_fork_unlock();
     azc__pool_fork_unlock();
     azc__handle_fork_unlock(&azc__relays);
     azc__handle_fork_unlock(&azc__rings);
@@ -35,6 +38,7 @@ static void forget_pool(void *pool) { (void)pool; }
 void azc__fork_child(void) {
     azc__handle_fork_child(&azc__channels, azc__channel_fork_child);
     azc__pump_fork_done();
+    azc__parties_fork_child();
     azc__handle_fork_child(&azc__ports, azc__port_fork_child);
     azc__handle_fork_child(&azc__pools, forget_pool);
     azc__handle_fork_child(&azc__relays, azc__relay_fork_child);

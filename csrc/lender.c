@@ -10,12 +10,54 @@ enum {
     NAP_MAX_US = 2000, /* until we ask a slow reader again */
 };
 
+/* ---- who has a part in a pipe's pages ----------------------------------- */
+
+static pthread_mutex_t parties_lock = PTHREAD_MUTEX_INITIALIZER;
+static azc_party *parties;
+
+bool azc__party_join(azc_party *party, dev_t device, ino_t inode, bool lends) {
+    pthread_mutex_lock(&parties_lock);
+    const azc_party *it = parties;
+    while (it && (it->device != device || it->inode != inode)) it = it->next;
+    bool joins = !it || it->lends == lends;
+    if (joins) {
+        *party = (azc_party){parties, device, inode, lends, true};
+        parties = party;
+    }
+    pthread_mutex_unlock(&parties_lock);
+    return joins;
+}
+
+void azc__party_leave(azc_party *party) {
+    if (!party->joined) return;
+    pthread_mutex_lock(&parties_lock);
+    azc_party **place = &parties;
+    while (*place != party) place = &(*place)->next;
+    *place = party->next;
+    pthread_mutex_unlock(&parties_lock);
+    party->joined = false;
+}
+
+void azc__parties_fork_lock(void) { pthread_mutex_lock(&parties_lock); }
+
+void azc__parties_fork_unlock(void) { pthread_mutex_unlock(&parties_lock); }
+
+void azc__parties_fork_child(void) { parties = NULL; }
+
+/* ---- lending ------------------------------------------------------------ */
+
 void azc__lender_init(azc_channel *channel) {
     azc_lender *lender = &channel->lender;
-    bool wanted = channel->flags & AZC_READS && channel->flags & AZC_OWN;
+    bool wanted = channel->flags & AZC_READS && channel->flags & AZC_OWN &&
+                  azc__outward(channel) && channel->lane->lend_from;
     lender->nap_us = NAP_MIN_US;
-    lender->lends = wanted && azc__outward(channel) && channel->lane->lend_from;
+    lender->lends = wanted && azc__party_join(&lender->party, channel->device,
+                                              channel->inode, true);
     channel->queue.lends_all = channel->flags & AZC_LENDS_ALL;
+}
+
+void azc__lender_end(azc_channel *channel) {
+    azc__party_leave(&channel->lender.party);
 }
 
 size_t azc__lend_from(const azc_channel *channel) {

@@ -10,6 +10,11 @@
  * that it has no whole message.
  *
  * If the kernel refuses to lend, the channel copies from then on.
+ *
+ * Lent pages may be read, and nothing else: who splices or tees them hands them to
+ * readers that no loan waits for.  So a pipe has parties of one kind at a time, either
+ * channels that lend or relays and splits that pass its pages on, and whoever of the
+ * other kind comes later copies for as long as it lasts.
  */
 #ifndef AZC_LENDER_H
 #define AZC_LENDER_H
@@ -18,13 +23,30 @@
 
 typedef struct azc_channel azc_channel;
 
+/* A channel, relay or split as a party to a pipe's pages; its owner's memory. */
+typedef struct azc_party azc_party;
+struct azc_party {
+    azc_party *next;
+    dev_t device;
+    ino_t inode;
+    bool lends;
+    bool joined;
+};
+
 typedef struct azc_lender {
+    azc_party party;
     bool lends;      /* until the kernel refuses */
     uint64_t read;   /* the reader has read past all bytes below this offset */
     unsigned nap_us; /* until the reader's offset is asked for again */
 } azc_lender;
 
 void azc__lender_init(azc_channel *channel);
+/* All its loans are over. */
+void azc__lender_end(azc_channel *channel);
+/* False: the pipe has parties of the other kind, so copy. */
+bool azc__party_join(azc_party *party, dev_t device, ino_t inode, bool lends);
+/* (also if it did not join, or has left before) */
+void azc__party_leave(azc_party *party);
 /* The shortest piece that is to be lent now, in bytes; 0 if none is. */
 size_t azc__lend_from(const azc_channel *channel);
 /* Lends, without the channel's lock.  Then, with it, notes what came of that and
@@ -36,5 +58,10 @@ bool azc__has_loans(const azc_channel *channel);
 /* Asks how far the reader is; the lock is released meanwhile.  Returns 0, or -errno
  * if the reader is gone. */
 int azc__lender_ask(azc_channel *channel);
+
+/* Around a fork, and in the child, whose copies of the parties do nothing. */
+void azc__parties_fork_lock(void);
+void azc__parties_fork_unlock(void);
+void azc__parties_fork_child(void);
 
 #endif

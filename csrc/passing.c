@@ -72,18 +72,6 @@ static bool waits_in_splice(const azc_side *side) {
     return S_ISSOCK(side->mode) && !azc_sys.is_nonblocking(side->channel->fd);
 }
 
-bool azc__carries_loans(dev_t device, ino_t inode) {
-    bool lends = false;
-    for (uint32_t i = 0; i < azc__channels.used && !lends; i++) {
-        azc_channel *it = azc__handle_lock_at(&azc__channels, i);
-        if (!it) continue;
-        lends = azc__outward(it) && it->flags & AZC_READS &&
-                it->device == device && it->inode == inode;
-        azc__leave(it);
-    }
-    return lends;
-}
-
 static int choose_lane(azc_passage *pass) {
     azc_side *from = &pass->source, *to = &pass->sink;
     if (!is_splicable(from) || !is_splicable(to) || waits_in_splice(from) ||
@@ -91,7 +79,7 @@ static int choose_lane(azc_passage *pass) {
         return AZC_BY_COPY;
     if (S_ISREG(from->mode) && !S_ISFIFO(to->mode)) return AZC_BY_SENDFILE;
     if (S_ISFIFO(from->mode) &&
-        azc__carries_loans(from->channel->device, from->channel->inode))
+        !azc__party_join(&pass->party, from->device, from->inode, false))
         return AZC_BY_COPY;
     if (S_ISFIFO(from->mode) || S_ISFIFO(to->mode)) return AZC_BY_SPLICE;
     if (azc_sys.pipe(pass->between) < 0) {

@@ -41,6 +41,7 @@ typedef struct azc_passage {
     bool ended;             /* the source has no more */
     int error;
     const azc_side *failed; /* which of the two has that error */
+    azc_party party;        /* to the pages of a source that is spliced */
 
     atomic_uint_fast64_t taken, sent;
     atomic_int lane;

@@ -226,6 +226,7 @@ static void *run(void *arg) {
         relay->pass.rest_bytes = 0; /* first is still the caller's */
     if (relay->pass.in_between) azc__pass_by_copy(&relay->pass);
     if (SABOTAGED(BETWEEN)) relay->pass.rest_bytes = 0;
+    azc__party_leave(&relay->pass.party);
     bool delivers = goes_on(relay);
     end_source(relay, delivers);
     end_sink(relay, delivers);

@@ -28,7 +28,4 @@ void azc__relay_lost(azc_relay *relay, bool outward, int status);
 
 void azc__relay_fork_child(void *relay);
 
-/* Does a channel of ours lend pages to this pipe?  They must be read, not spliced. */
-bool azc__carries_loans(dev_t device, ino_t inode);
-
 #endif

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "relay.h"
+#include "lender.h"
 #include "sabotage.h"
 #include "sys.h"
 
@@ -24,6 +24,7 @@ struct azc_split_reader {
 struct azc_split {
     int source, file, null;
     int wake[2];
+    azc_party party; /* to the source's pages */
     uint64_t patience_ns;
     size_t unit;
     size_t
@@ -418,6 +419,7 @@ static int round_of_all(azc_split *it) {
 
 static void end_all(azc_split *it, int outcome) {
     while (it->reading) drop(it, &it->reading, outcome);
+    azc__party_leave(&it->party);
     pthread_mutex_lock(&it->lock);
     azc_split_reader *list = it->joining;
     it->joining = NULL;
@@ -473,10 +475,10 @@ int azc_split_get(azc_split *it, azc_split_state *state) {
 /* ---- its life ----------------------------------------------------------- */
 
 /* tee would show the readers what the pages hold later. */
-static bool carries_loans(int source) {
-    struct stat it;
-    return azc_sys.identify(source, &it) == 0 &&
-           azc__carries_loans(it.st_dev, it.st_ino);
+static bool carries_loans(azc_split *it) {
+    struct stat source;
+    return azc_sys.identify(it->source, &source) == 0 &&
+           !azc__party_join(&it->party, source.st_dev, source.st_ino, false);
 }
 
 int azc_split_open(int source, int file, int null, uint64_t patience_us,
@@ -500,7 +502,7 @@ int azc_split_open(int source, int file, int null, uint64_t patience_us,
     it->unit = unit;
     pthread_mutex_init(&it->lock, NULL);
     enlist(it);
-    if (carries_loans(source) && begin_to_copy(it) < 0) {
+    if (carries_loans(it) && begin_to_copy(it) < 0) {
         it->source = it->file = it->null = -1; /* the caller's again */
         azc_split_free(it);
         return -ENOMEM;

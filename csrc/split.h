@@ -21,7 +21,7 @@
  * A reader whose pipe is full holds up the others, for `patience` in all.  The count
  * begins again when it has read all that it has.
  *
- * Where there is no tee, or the source's pages are lent (relay.h), the thread reads a
+ * Where there is no tee, or the source's pages are lent (lender.h), the thread reads a
  * piece of the source and writes it to each: `ahead` then counts what is written of it.
  *
  * In a forked child a split does nothing; the child's copies of its fds are closed.

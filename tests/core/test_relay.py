@@ -373,15 +373,21 @@ async def test_what_was_received_and_not_taken_goes_first() -> None:
 
 
 @SPLICES
-async def test_lent_pages_are_read_not_spliced(tmp_path: Path) -> None:
-    """Who splices them would see what the frame holds later."""
+@pytest.mark.parametrize("first", ["the lender", "the relay"])
+async def test_pages_are_lent_or_spliced(first: str) -> None:
+    """Who splices lent ones would see what the frame holds later."""
     pool = azc.FramePool((1 << 20,), slots=1)
     read_fd, write_fd = os.pipe()
-    feeder = azc.open_writer(write_fd, peer="reads")
-    async with feeder, azc.open_reader(read_fd) as source:
-        async with azc.socketpair() as (near, far), anyio.create_task_group() as tasks:
-            relay = azc.relay(source, near, 1 << 20)
+    os.write(write_fd, b"x")
+    async with azc.open_reader(read_fd) as source, azc.socketpair() as (near, far):
+        async with anyio.create_task_group() as tasks:
+            relay = azc.relay(source, near, 1 + (1 << 20))
+            if first == "the lender":
+                feeder = azc.open_writer(write_fd, peer="reads")
             tasks.start_soon(_call, relay)
+            await far.receive_exactly(bytearray(1))
+            if first == "the relay":
+                feeder = azc.open_writer(write_fd, peer="reads")
             frame = await pool.acquire()
             frame.view[:] = DATA[: 1 << 20]
             received = bytearray(1 << 20)
@@ -389,7 +395,15 @@ async def test_lent_pages_are_read_not_spliced(tmp_path: Path) -> None:
             await feeder.send(frame.view)
             frame.view[:] = bytes(1 << 20)
         assert_same(received, DATA[: 1 << 20])
-        assert relay.lane == "copy"
+        lanes = {"the lender": ("vmsplice", "copy"), "the relay": ("copy", "splice")}
+        assert (feeder.lane, relay.lane) == lanes[first]
+        if first == "the relay":  # it has ended: the next one lends again
+            async with azc.open_writer(os.dup(feeder.fileno()), peer="reads") as other:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(source.receive_exactly, received)
+                    await other.send(frame.view)
+                assert other.lane == "vmsplice"
+        await feeder.aclose()
         frame.release()
 
 

@@ -369,6 +369,7 @@ static unsigned rank_of(const void *mutex, const char *name) {
     if (is_slot_of(&azc__pools, mutex)) return 1u << 9;
     if (strcmp(name, "&pools_lock") == 0) return 1u << 10;
     if (is_slot_of(&azc__relays, mutex)) return 1u << 11;
+    if (strcmp(name, "&parties_lock") == 0) return 1u << 12;
     sim_fail("a lock without a rank: %s", name);
 }
 
