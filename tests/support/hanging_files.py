@@ -69,7 +69,7 @@ def _told(server: subprocess.Popen[bytes]) -> str:
 @contextlib.contextmanager
 def hanging_file(folder: Path) -> Iterator[HangingFile]:
     """Serve one; skip the test where that cannot be."""
-    command = [sys.executable, __file__, folder]
+    command = [sys.executable, __file__, str(folder)]
     with (
         tempfile.TemporaryFile() as errors,
         subprocess.Popen(
