@@ -20,6 +20,7 @@ import collections
 import contextlib
 import math
 import sys
+import weakref
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -82,13 +83,12 @@ class Frame(Lease):
         return f"<Frame {state}>"
 
 
-def _wake_first(line: collections.deque[RemoteChange]) -> None:
+def _wake_first(places: weakref.ref[collections.deque[RemoteChange]]) -> None:
     """Let the first in line look again.  Any thread or finalizer may call it."""
-    try:
-        first = line[0]
-    except IndexError:
-        return
-    first.happen()
+    line = places()
+    if line:
+        with contextlib.suppress(IndexError):
+            line[0].happen()
 
 
 class FramePool(AsyncResource):
@@ -122,8 +122,9 @@ class FramePool(AsyncResource):
         self.nbytes: int = memory.nbytes
         self._memory: Memory | None = memory  # None once closed
         self._slots = memory.slots
-        # The tasks that wait; finalizers refer to this, not to the pool.
+        # The tasks that wait.  Leases refer to them weakly, to keep nothing but memory.
         self._line: collections.deque[RemoteChange] = collections.deque()
+        self._wake_first = partial(_wake_first, weakref.ref(self._line))
         self._acquired = self._waited = 0
 
     def _new_memory(self) -> Memory:
@@ -143,7 +144,7 @@ class FramePool(AsyncResource):
         return self._take(self._memory)
 
     def _take(self, memory: Memory) -> Frame:
-        view = memory.lease(partial(_wake_first, self._line))
+        view = memory.lease(self._wake_first)
         if view is None:
             raise WouldBlock
         self._acquired += 1
@@ -179,7 +180,7 @@ class FramePool(AsyncResource):
             with contextlib.suppress(ValueError):
                 line.remove(place)
             if self._slots.free():
-                _wake_first(line)
+                self._wake_first()
 
     @property
     def stats(self) -> PoolStats:
@@ -236,7 +237,8 @@ def finalizing_buffer(memory: Buffer, finalizer: Callable[[], Any]) -> memoryvie
     """A view of ``memory``; ``finalizer()`` runs once when the last view is gone.
 
     The memory stays exported until then, and read-only memory stays read-only.  The
-    finalizer may run in any thread, also after whatever used the view was closed.
+    finalizer may run in any thread, also after whatever used the view was closed.  What
+    it refers to is kept until then; if that includes the view, it never runs.
 
     The view has the memory's shape and type, if that is a native number.  Of all else
     (big-endian, complex or structured items, or none) it has the plain bytes.

@@ -47,7 +47,7 @@ class RemoteChange:
     looking, once more after it can be woken.  Tasks of several loops may wait.
     """
 
-    __slots__ = ("_wakes",)
+    __slots__ = ("__weakref__", "_wakes")
 
     def __init__(self) -> None:
         self._wakes: set[Callable[[], object]] = set()

@@ -1,11 +1,16 @@
 """A pool's slots, and views that tell when the last of them is gone.
 
-A slot may be leased again once no view of it exists.  The ``__del__`` of a view would
-be too early: the garbage collector calls it for everything in a cycle while all of that
-can still be used, and then the slot would have two owners.  So the end is told by an
-object that the collector ignores, since it cannot be part of a cycle: an int.
+A slot may be leased again once no view of it exists.  A finalizer of a view would be
+too early: the garbage collector calls those of everything in a cycle (``__del__``, weak
+references' callbacks, `ffi.gc`) while all of that can still be used, and then the slot
+would have two owners.  So the end is told by an object that the collector does not
+track, although its class has a ``__del__``: it ends when its last reference goes, which
+is when the memory of the last view is deallocated.
 
-    memoryview -> cffi's buffer -> cffi's pin -> ctypes object -> `_Lease`, an int
+    memoryview -> cffi's buffer -> cffi's pin -> ctypes object -> `_Lease`, untracked
+
+There is no other lease: pools, rings, captured and rendered pictures, and
+`finalizing_buffer` use this one.
 
 A lease begins when it is entered into `_leases` and ends when it is removed.  Each is
 one step, which no other thread and no signal handler can split.  If a signal handler's
@@ -46,8 +51,14 @@ _numbers = itertools.count(1)
 _MOST_SLOTS = 1 << 32
 
 
+# Instances of a subclass of int are tracked unless this is called for each.
+_untrack = ctypes.PYFUNCTYPE(None, ctypes.py_object)(
+    ("PyObject_GC_UnTrack", ctypes.pythonapi)
+)
+
+
 class _Lease(int):
-    """Ends the lease of its key when it is deallocated."""
+    """Ends the lease of its key when it is deallocated; untracked, not before."""
 
     __slots__ = ()
 
@@ -77,6 +88,7 @@ def is_over(key: int) -> bool:
 class _Start(ctypes.c_ubyte):
     """The first byte of some memory, with attributes that live as long as its views."""
 
+    __slots__ = ("lease", "life")
     lease: _Lease
     life: object
 
@@ -87,7 +99,9 @@ def _view(key: int, terms: _Terms, address: int, nbytes: int) -> memoryview:
     What ``on_end`` refers to is kept until then.
     """
     start = _Start.from_address(address)
-    start.lease = _Lease(key)  # (the attribute that is set first is deleted first)
+    lease = _Lease(key)
+    _untrack(lease)
+    start.lease = lease  # (the attribute that is set first is deleted first)
     start.life = terms.life
     return memoryview(ffi.buffer(ffi.from_buffer(start), nbytes))
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import anyio.lowlevel
 
 from aiozerocopy._core.leases import Lease
+from aiozerocopy._core.memory import Claim, is_over
 from aiozerocopy.gl import _functions as gl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from aiozerocopy._core.change import RemoteChange
     from aiozerocopy.gl._functions import Functions
 
 PERSISTENT = gl.MAP_READ | gl.MAP_PERSISTENT | gl.MAP_COHERENT
@@ -87,26 +90,23 @@ class Fence:
 
 
 class Slot:
-    """One pixel-pack buffer, its fence, and the lease of its memory.
-
-    The lease is a ctypes array over the memory.  Every view is a view of it and keeps
-    it alive, so that the memory is free when a weak reference to it is dead.
-    """
+    """One pixel-pack buffer, its fence, and the lease of its memory."""
 
     def __init__(
         self,
         functions: Functions,
         nbytes: int,
         persistent: bool,
-        on_return: Callable[[Slot], None],
+        change: RemoteChange,
     ) -> None:
         self._gl = functions
-        self._on_return = on_return  # called in the thread that lets go last
-        self._kind = ctypes.c_ubyte * nbytes
+        self._change = weakref.ref(change)  # happens when its lease has ended
+        self._thread = threading.get_ident()
+        self._is_retired = False
         self.nbytes = nbytes
         self.is_reading = False
         self._fence: Fence | None = None
-        self._lease: weakref.ref[Any] | None = None
+        self._lease: int | None = None  # the key of the last one
         self._memory: Any = None  # our own, unless the buffer stays mapped
         self._name = ctypes.c_uint()
         functions.GenBuffers(1, ctypes.byref(self._name))
@@ -117,7 +117,7 @@ class Slot:
                 self._address = self._map(PERSISTENT)
             else:
                 functions.BufferData(gl.PIXEL_PACK_BUFFER, nbytes, None, gl.STREAM_READ)
-                self._memory = self._kind()
+                self._memory = (ctypes.c_ubyte * nbytes)()
                 self._address = ctypes.addressof(self._memory)
 
     @contextlib.contextmanager
@@ -139,7 +139,7 @@ class Slot:
 
     @property
     def is_leased(self) -> bool:
-        return self._lease is not None and self._lease() is not None
+        return self._lease is not None and not is_over(self._lease)
 
     @property
     def is_idle(self) -> bool:
@@ -186,18 +186,36 @@ class Slot:
                     self._gl.UnmapBuffer(gl.PIXEL_PACK_BUFFER)
 
     def lend(self) -> memoryview:
-        """A view of what was read; the slot is leased until all views are gone."""
-        lease: Any = self._kind.from_address(self._address)
-        lease.keeps = self._gl.context, self._memory
-        self._lease = weakref.ref(lease, lambda _: self._on_return(self))
+        """A view of what was read; the slot is leased until all views are gone.
+
+        Until then the lease keeps the slot, and with it the context and the memory.
+        """
+        claim = Claim(self._returned)
+        self._lease = claim.key
         self.is_reading = False
-        return memoryview(lease).cast("B").toreadonly()
+        return claim.view(self._address, self.nbytes).toreadonly()
+
+    def _returned(self) -> None:
+        """Its memory came back, in any thread, maybe in a garbage collection."""
+        change = self._change()
+        if self._is_retired:
+            if threading.get_ident() == self._thread:
+                with contextlib.suppress(gl.ContextLost), self._gl.current():
+                    self.delete()
+        elif change is not None:
+            change.happen()
 
     def abandon(self) -> None:
         """Nobody wants the frame.  The GPU will be done with it before the next one."""
         with contextlib.suppress(gl.ContextLost), self._gl.current():
             self._drop_fence()
         self._fence, self.is_reading = None, False
+
+    def retire(self) -> None:
+        """Delete it, once it is not leased any more; the context is current."""
+        self._is_retired = True
+        if not self.is_leased:
+            self.delete()
 
     def delete(self) -> None:
         """Give the buffer back; the context is current.  Mapped memory goes with it."""

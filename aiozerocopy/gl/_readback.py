@@ -96,7 +96,7 @@ class Readback:
         with self._gl.current():
             self._transfer = Transfer(self._gl, self._format)
             self._gl.forget_errors()
-            of_each = self._gl, self.nbytes, is_mapped, self._on_return
+            of_each = self._gl, self.nbytes, is_mapped, self._change
             try:
                 for _ in range(depth):
                     self._slots.append(Slot(*of_each))
@@ -274,17 +274,8 @@ class Readback:
 
     def _delete_all(self) -> None:
         for slot in self._slots:
-            if not slot.is_leased:
-                slot.delete()
+            slot.retire()
         self._transfer.release()
-
-    def _on_return(self, slot: Slot) -> None:
-        """A slot's memory came back, in any thread, maybe in a garbage collection."""
-        if not self._closed:
-            self._change.happen()
-        elif threading.get_ident() == self._thread:
-            with contextlib.suppress(ContextLost), self._gl.current():
-                slot.delete()
 
     def __enter__(self) -> Self:
         return self

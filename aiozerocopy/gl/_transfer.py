@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import moderngl
 
+from aiozerocopy._core.change import RemoteChange
 from aiozerocopy.gl import _functions as gl
 from aiozerocopy.gl._functions import Functions
 from aiozerocopy.gl._picture import Slot
@@ -226,7 +227,7 @@ def _rounds(context: Any, blank: Any, layout: Format, rounds: int) -> Iterator[f
     with functions.current():
         transfer = Transfer(functions, layout)
         functions.forget_errors()
-        slot = Slot(functions, layout.nbytes, functions.has_storage, lambda _: None)
+        slot = Slot(functions, layout.nbytes, functions.has_storage, RemoteChange())
         try:
             functions.check("a pixel-pack buffer was made")
             for _ in range(rounds + 1):  # the first one compiles

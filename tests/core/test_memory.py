@@ -10,6 +10,8 @@ import fcntl
 import gc
 import mmap
 import os
+import sys
+import weakref
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -29,7 +31,10 @@ from aiozerocopy._core.memory import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    Ending = Callable[[], object]
+    Lease = Callable[[Ending], memoryview]
 
 UNUSED = -1  # no key of a real lease
 
@@ -72,6 +77,108 @@ class TestInterruptedLeases:
         assert not ends
         del life
         assert is_over(UNUSED)
+
+
+class Witness:
+    """Notes when it is finalized, and what it then sees in memory that it refers to."""
+
+    def __init__(self, events: list[str]) -> None:
+        self.events = events
+        self.view: memoryview | None = None
+        self.others: object = None
+
+    def __del__(self) -> None:
+        assert self.view is not None
+        self.events.append(bytes(self.view[:4]).decode())
+
+
+@pytest.fixture(params=["pool", "file", "other memory"])
+def lease(request: pytest.FixtureRequest) -> Iterator[Lease]:
+    """Lease four bytes, which stay mapped whatever happens to the lease."""
+    if request.param == "file" and sys.platform != "linux":
+        pytest.skip("Linux only")
+    kinds: dict[str, Callable[[], Memory]] = {
+        "pool": partial(Memory, 4, 1),
+        "file": partial(FileMemory, 4, 1),
+    }
+    kept = [kinds.get(request.param, partial(bytearray, 4))()]
+
+    def lease_it(on_end: Ending) -> memoryview:
+        (memory,) = kept
+        if isinstance(memory, bytearray):
+            return finalizing_view(memory, on_end)
+        view: memoryview | None = memory.lease(on_end)
+        assert view is not None
+        return view
+
+    yield lease_it
+    memory = kept.pop()  # (pytest holds the function for longer)
+    if isinstance(memory, FileMemory):
+        os.close(memory.fd)
+
+
+def lost_in_a_cycle(lease: Lease) -> list[str]:
+    """What happens to a lease that is lost with an older and a younger witness."""
+    events: list[str] = []
+    older, view = Witness(events), lease(partial(events.append, "end"))
+    younger = Witness(events)
+    view[:4] = b"seen"
+    older.view = younger.view = view[:4]
+    older.others, younger.others = younger, older
+    keeps_them = weakref.ref(older, lambda _: events.append("callback"))
+    del older, younger, view
+    assert not events
+    gc.collect()
+    assert keeps_them() is None
+    return events
+
+
+class TestCycles:
+    """The collector finalizes in any order; a lease ends after all of that."""
+
+    def test_it_ends_after_all_finalizers(self, lease: Lease) -> None:
+        assert lost_in_a_cycle(lease) == ["callback", "seen", "seen", "end"]
+
+    def test_a_lease_that_the_collector_tracks_is_caught(
+        self, lease: Lease, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The negative control: as it is for every instance of an int's subclass."""
+        monkeypatch.setattr(core, "_untrack", gc.is_tracked)
+        assert lost_in_a_cycle(lease).index("end") < 3
+
+    def test_one_that_is_taken_out_of_the_garbage_goes_on(self, lease: Lease) -> None:
+        class Rescuer(Witness):
+            def __del__(self) -> None:
+                super().__del__()
+                rescued.append(self)
+
+        rescued: list[Rescuer] = []
+        events: list[str] = []
+        it = Rescuer(events)
+        it.view, it.others = lease(partial(events.append, "end")), it
+        it.view[:4] = b"seen"
+        del it
+        gc.collect()
+        (it,) = rescued
+        rescued.clear()
+        assert it.view is not None
+        assert bytes(it.view) == b"seen"
+        assert events == ["seen"]
+        del it
+        gc.collect()
+        assert events == ["seen", "end"]
+
+    def test_frozen_or_without_a_collector(self, lease: Lease) -> None:
+        events: list[str] = []
+        view = lease(partial(events.append, "end"))
+        gc.disable()
+        gc.freeze()
+        try:
+            del view
+            assert events == ["end"]
+        finally:
+            gc.unfreeze()
+            gc.enable()
 
 
 class TestSlots:

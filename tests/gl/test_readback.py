@@ -629,13 +629,20 @@ class TestLease:
         assert ring.readback.free == 1
 
     async def test_a_forgotten_picture_is_collected(self, ring: Ring) -> None:
-        picture = await self.take(ring)
-        cycle: list[Any] = [picture]
+        """And it is not drawn to while a finalizer of the same cycle can see it."""
+
+        class Witness:
+            def __del__(self) -> None:
+                free.append(ring.readback.free)
+
+        free: list[int] = []
+        cycle: list[Any] = [Witness(), await self.take(ring), Witness()]
         cycle.append(cycle)
-        del picture
-        assert ring.readback.free == 2
-        del cycle
+        for witness in cycle[::2]:
+            witness.cycle = cycle
+        del cycle, witness
         gc.collect()
+        assert free == [2, 2]
         assert ring.readback.free == 3
 
     async def test_a_send_in_progress_holds_the_buffer(self, ring: Ring) -> None:
