@@ -88,7 +88,7 @@ class Program:
 SITUATIONS = [
     *(Program(name, RANDOM, cpu_seconds=1) for name in ("submitting", "pools")),
     *(Program(name, SCRIPTED, cpu_seconds=1) for name in ("moving", "pumping")),
-    *(Program(name, LINUX, cpu_seconds=1) for name in ("queueing", "cancelling")),
+    Program("cancelling", LINUX, cpu_seconds=1),
 ]
 WITH_THREADS = [
     Program("race", LINUX, [f"--operations 10000 --seed {seed}" for seed in (1, 2)]),

@@ -27,31 +27,7 @@ static void number_was_duplicated_back(void) {
     CHECK(it->forgotten == 1);
 }
 
-static void number_is_lost(void) {
-    azc_id socket = open_full(SOCKET, AZC_OUT, 300);
-    file *it = file_of(fd_of(socket));
-    CHECK(scripted_report(fd_of(socket)));
-    it->replaced = true;
-    scripted_settle();
-    CHECK(tells(token, -EBADF, 0) && it->arms == 1 && world.ncalls == 0);
-    azc_free(socket);
-    CHECK(!it->forgotten && !it->closed);
-}
-
 static void lose_it(void) { file_of(fd_of(writing))->replaced = true; }
-
-/* What came before that is delivered. */
-static void number_is_lost_during_a_receive(void) {
-    writing = open_channel(TTY, AZC_IN);
-    KERNEL_SAYS(3);
-    scripted_meanwhile(0, lose_it);
-    CHECK(get(writing, 3) == -EINPROGRESS && get(writing, 3) == -EINPROGRESS);
-    scripted_settle();
-    report(writing);
-    CHECK(tells(token - 1, 0, 3) && tells(token, -EBADF, 0));
-    CHECK(world.ncalls == 1);
-    azc_free(writing);
-}
 
 /* That nothing is unread in another file says nothing of what was lent. */
 static void number_is_lost_with_loans(void) {
@@ -93,33 +69,6 @@ static void arming_fails_for_now(void) {
     azc_free(socket);
 }
 
-/* It tries again by and by. */
-static void poller_does_not_know_it(void) {
-    azc_id out = open_channel(TTY, AZC_OUT);
-    file_of(fd_of(out))->unpollable = true;
-    KERNEL_SAYS(-EAGAIN, -EAGAIN, ALL);
-    CHECK(put(out, 300) == -EINPROGRESS);
-    scripted_settle();
-    CHECK(world.ncalls == 1 && scripted_timeout() == NAP);
-    scripted_pass(NAP);
-    CHECK(world.ncalls == 2 && scripted_timeout() == NAP);
-    scripted_pass(NAP);
-    CHECK(tells(token, 0, 300));
-    azc_free(out);
-}
-
-static void device_is_full(void) {
-    azc_id device = open_channel(DEVICE, AZC_OUT);
-    KERNEL_SAYS(-EAGAIN, ALL);
-    CHECK(put(device, 300) == -EINPROGRESS);
-    scripted_settle();
-    CHECK(world.ncalls == 1 && scripted_timeout() == NAP);
-    CHECK(inside(device)->pumping.armed);
-    scripted_pass(NAP);
-    CHECK(tells(token, 0, 300) && file_of(fd_of(device))->arms == 0);
-    azc_free(device);
-}
-
 /* ---- no thread ------------------------------------------------------- */
 
 static void threads_are_missing(void) {
@@ -158,18 +107,6 @@ static void driven_ones_are_left_alone(void) {
     CHECK(inside(writing)->pumping.pump);
     azc_free(other);
     azc_free(writing);
-}
-
-static void no_thread_ever(void) {
-    azc_id socket = open_channel(SOCKET, AZC_OUT);
-    world.no_thread = 10;
-    CHECK(put(socket, 300) == -EINPROGRESS);
-    world.now += PATIENCE * 1000 - 1;
-    CHECK(nothing_is_told() && inside(socket)->state == OPEN);
-    world.now += 1;
-    nothing_is_told();
-    CHECK(tells(token, -EAGAIN, 0));
-    azc_free(socket);
 }
 
 /* ---- the pump's time ------------------------------------------------- */
@@ -225,19 +162,6 @@ static void long_naps(void) {
     azc_free(a);
 }
 
-static void one_of_three_leaves(void) {
-    azc_id ids[3];
-    for (int i = 0; i < 3; i++) ids[i] = open_starved();
-    CHECK(azc_close(ids[1], 0, 0) == 1);
-    azc_free(ids[1]);
-    CHECK(tells(token - 1, -ESHUTDOWN, 0));
-    KERNEL_SAYS(ALL, ALL);
-    scripted_pass(NAP);
-    CHECK(tells(token - 2, 0, 300) && tells(token, 0, 300));
-    azc_free(ids[0]);
-    azc_free(ids[2]);
-}
-
 /* Once a second, of those that it waits for. */
 static void numbers_are_checked(void) {
     azc_id a = open_full(SOCKET, AZC_OUT, 300);
@@ -260,41 +184,7 @@ static void numbers_are_checked(void) {
     free_three((azc_id[]){idle, pipe, a});
 }
 
-static void private_number_is_checked(void) {
-    azc_id pipe = open_full(PIPE, AZC_OUT, 300);
-    file_of(fd_of(pipe))->replaced = true;
-    scripted_pass(SECOND);
-    CHECK(tells(token, -EBADF, 0));
-    azc_free(pipe);
-}
-
-/* ---- joining, leaving, forking --------------------------------------- */
-
-static bool is_threaded(azc_id id) { return azc__pump_is_private(inside(id)); }
-
-static void pumps_come_and_go(void) {
-    azc_id pipe = open_channel(PIPE, AZC_OUT);
-    CHECK(!is_threaded(pipe));
-    azc_free(pipe);
-    pipe = open_full(PIPE, AZC_OUT, 300);
-    azc_id out = open_full(SOCKET, AZC_OUT, 300);
-    azc_id more = open_full(SOCKET, AZC_OUT, 300);
-    azc_id in = open_channel(SOCKET, AZC_IN);
-    CHECK(get(in, 10) == -EINPROGRESS);
-    scripted_settle();
-    CHECK(world.threads == 3 && world.pollers == 3);
-    CHECK(is_threaded(pipe) && !is_threaded(out) && !is_threaded(in));
-    CHECK(inside(out)->pumping.pump == inside(more)->pumping.pump);
-    CHECK(inside(out)->pumping.pump != inside(in)->pumping.pump);
-    drop(out);
-    CHECK(world.pollers == 3 && file_of(FIRST_FD + 2)->forgotten == 1);
-    CHECK(azc_close(more, 0, 0) == 1 && !inside(more)->pumping.pump);
-    scripted_settle();
-    CHECK(world.pollers == 2); /* without any time that passes */
-    free_three((azc_id[]){more, in, pipe});
-    scripted_settle();
-    CHECK(world.pollers == 0);
-}
+/* ---- forking --------------------------------------------------------- */
 
 /* The threads are the parent's; the child starts new ones. */
 static void play_child(void) {
@@ -331,22 +221,14 @@ static void forked(void) {
 
 static const situation situations[] = {
     {"a number was duplicated back", number_was_duplicated_back},
-    {"a number is lost", number_is_lost},
     {"a number is lost during a call", number_is_lost_during_a_call},
-    {"a number is lost during a receive", number_is_lost_during_a_receive},
     {"a number is lost with loans", number_is_lost_with_loans},
     {"arming fails for now", arming_fails_for_now},
-    {"the poller does not know the file", poller_does_not_know_it},
-    {"a device is full", device_is_full},
     {"threads are missing", threads_are_missing},
     {"driven channels are left alone", driven_ones_are_left_alone},
-    {"there is never a thread", no_thread_ever},
     {"naps are exact", naps_are_exact},
     {"a nap is longer than a second", long_naps},
-    {"one of three leaves", one_of_three_leaves},
     {"numbers are checked once a second", numbers_are_checked},
-    {"a private pump's number is checked", private_number_is_checked},
-    {"pumps come and go", pumps_come_and_go},
     {"a process forks", forked},
 };
 

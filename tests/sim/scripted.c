@@ -65,6 +65,7 @@ static void release_blocks(void) {
 }
 
 static ssize_t copy(void *to, const void *from, size_t n) {
+    if (world.unreadable) return -EFAULT;
     memcpy(to, from, n);
     return (ssize_t)n;
 }

@@ -350,28 +350,8 @@ static void send_with_some_room(const way *way, const kind *fd) {
     send_without_room(way, fd, 1000);
 }
 
-static void send_with_room_for_one(const way *way, const kind *fd) {
-    send_without_room(way, fd, 1);
-}
-
 static void send_with_no_room(const way *way, const kind *fd) {
     send_without_room(way, fd, 0);
-}
-
-/* An operation needs no call of the kernel for no bytes, and still has its end. */
-static void send_nothing(const way *way, const kind *fd) {
-    stream it = open_kind(fd, MIB);
-    int r = way->send(&it, 0);
-    if (fd->at_once) {
-        CHECK(r == 0 && is_silent(&it));
-    } else {
-        CHECK(r == -EINPROGRESS);
-        sim_idle();
-        CHECK(tells(&it, it.token, 0, 0));
-    }
-    CHECK(it.flow->calls == 0 && stats_of(&it).messages == way->messages);
-    CHECK(stats_of(&it).immediate == fd->at_once);
-    end_with(&it);
 }
 
 /* The reader is gone: this one hears of it, and so do all that follow. */
@@ -388,16 +368,6 @@ static void send_to_nobody(const way *way, const kind *fd) {
     CHECK(stats_of(&it).immediate == 0 && stats_of(&it).messages == 0);
     CHECK(stats_of(&it).error == -EPIPE && stats_of(&it).queued == 0);
     CHECK(way->send(&it, 3000) == -EPIPE && way->send(&it, 0) == -EPIPE);
-    end_with(&it);
-}
-
-static void send_too_late(const way *way, const kind *fd) {
-    stream it = open_kind(fd, MIB);
-    bool is_slow = fd->kind == REGULAR || (fd->kind == PIPE && !fd->at_once);
-    CHECK(azc_close(it.channel, 0, 0) == (is_slow ? -EINPROGRESS : 1));
-    CHECK(way->send(&it, 10) == -ESHUTDOWN && way->send(&it, 0) == -ESHUTDOWN);
-    it.sent = 0;
-    CHECK(it.flow->moved == 0);
     end_with(&it);
 }
 
@@ -517,11 +487,8 @@ typedef struct named {
 static const named SITUATIONS[] = {
     {"with room for all", send_with_room},
     {"with room for a part", send_with_some_room},
-    {"with room for one byte", send_with_room_for_one},
     {"without room", send_with_no_room},
-    {"nothing", send_nothing},
     {"the reader is gone", send_to_nobody},
-    {"after a close", send_too_late},
     {"without memory", send_without_memory},
     {"without a pump", send_without_pump},
     {"beyond the limit", send_beyond_limit},
@@ -649,21 +616,6 @@ static void check_empty_pieces(int kind) {
     CHECK(to_seat(&it, &tally, vec, 1) == 0);
     CHECK(has_arrived(&it) && stats_of(&it).immediate == 3);
     CHECK(stats_of(&it).messages == 3 && stats_of(&it).calls == it.flow->calls);
-    end_with(&it);
-}
-
-/* Too many others for an attempt. */
-static void check_some_empty_pieces(void) {
-    azc_tally tally = {.result = 99};
-    begin("azc_send_to_all", "some empty pieces");
-    stream it = open_stream(SOCKET, AZC_OUT, PLENTY);
-    char *data = (char *)fresh(&it, 6000);
-    struct iovec vec[8] = {{NULL, 0}, {memory, 0}};
-    for (int i = 0; i < 6; i++)
-        vec[2 + i] = (struct iovec){data + i * 1000, 1000};
-    bind(&it);
-    CHECK(to_seat(&it, &tally, vec, 8) == 0);
-    CHECK(has_arrived(&it));
     end_with(&it);
 }
 
@@ -800,7 +752,8 @@ static void check_sizes(void) {
     CHECK(azc_set_sizes(it.channel, 0, sizes, 3) == -ENOMEM);
     allocations_left = -1;
     CHECK(azc_set_sizes(it.channel, 0, sizes, 2) == -EINVAL);
-    CHECK(azc_set_sizes(it.channel, 0, sizes, 3) == 0);
+    for (int i = 0; i < 2; i++) /* once is enough */
+        CHECK(azc_set_sizes(it.channel, 0, sizes, 3) == 0);
     CHECK(azc_set_sizes(it.channel, 5, sizes, 3) == 0);
     CHECK(azc_cancel(it.channel, 0, 5000, &event) == AZC_RESCUED);
     CHECK(tells(&it, 0, 0, 0) == false);
@@ -909,32 +862,6 @@ static void check_receive_then(int kind, int does, const char *of) {
     end_with(&it);
 }
 
-/* What is received yields to nobody: it returns how much it is. */
-static void check_receive_budget(void) {
-    begin("azc_recv", "many");
-    stream it = open_stream(SOCKET, AZC_IN, 0);
-    it.budget = 1;
-    bind(&it);
-    peer_feed(it.flow, 10000);
-    for (int i = 0; i < 3; i++) CHECK(receive(&it, 3000, 3000) == 3000);
-    end_with(&it);
-}
-
-/* Nobody is told; and nobody else is meant by it either. */
-static void check_receive_alone(void) {
-    begin("azc_recv", "without a port");
-    stream it = open_stream(SOCKET, AZC_IN, 0);
-    azc_event event;
-    peer_feed(it.flow, 4);
-    CHECK(azc_recv(it.channel, 0, 9, memory, 4, 4) == 4);
-    for (uint64_t token = 1; token < 10; token++) {
-        CHECK(azc_cancel(it.channel, token, 0, &event) == AZC_OVER);
-        CHECK(event.token == 0);
-    }
-    CHECK(azc_recv(it.channel, 0, 9, memory, 4, 4) == -EINPROGRESS);
-    end_with(&it);
-}
-
 static void check_receive_errors(void) {
     begin("azc_recv", "errors");
     stream it = open_stream(SOCKET, AZC_IN, 0);
@@ -955,21 +882,6 @@ static void check_receive_errors(void) {
     sim_idle();
     close_port(&it);
     end();
-}
-
-/* The loop that waits for it goes on without a pump. */
-static void check_receive_without_pump(void) {
-    begin("azc_recv", "without a pump");
-    stream it = open_stream(SOCKET, AZC_IN, 0);
-    azc_sys.thread_start = refuse_thread;
-    CHECK(receive(&it, 4, 4) == -EINPROGRESS);
-    CHECK(kernel_signalled(azc_port_fd(it.port)));
-    azc_sys.thread_start = before.thread_start;
-    CHECK(is_silent(&it));
-    peer_feed(it.flow, 4);
-    sim_idle();
-    CHECK(tells(&it, it.token, 0, 4));
-    end_with(&it);
 }
 
 /* ---- files that go along ------------------------------------------------- */
@@ -1071,18 +983,6 @@ static void others_cancel(void) {
     answer = azc_cancel(here->channel, here->token, 5000, NULL);
 }
 
-static void others_move_to_copy(void) {
-    memcpy(here->copies, expected, 3000);
-    azc_move_to_copy(&here->channel, &here->token, 1, here->copies, 3000, NULL,
-                     0, &answer);
-}
-
-static void others_close(void) {
-    answer = azc_close(here->channel, here->port, 99);
-}
-
-static void others_free(void) { answer = azc_free(here->channel); }
-
 /* The first call of the kernel takes what there is room for, and is disturbed. */
 static void disturb(stream *it, const way *way, int kind, size_t room,
                     void (*by)(void)) {
@@ -1130,35 +1030,6 @@ static void check_others_cancel(const way *way, int kind) {
     end_with(&it);
 }
 
-static void check_others_move(const way *way, int kind) {
-    stream it;
-    disturb(&it, way, kind, 1000, others_move_to_copy);
-    CHECK(way->send(&it, 3000) == -EINPROGRESS);
-    CHECK(answer == (is_known(way, kind) ? -EINPROGRESS : -ESHUTDOWN));
-    if (is_known(way, kind)) CHECK(tells(&it, it.token, AZC_COPIED, 1000));
-    read_on(&it);
-    CHECK(has_arrived(&it) && tells(&it, it.token, 0, 3000));
-    end_with(&it);
-}
-
-/* Its end is told, with the bytes that are out. */
-static void check_others_close(const way *way, int kind, bool frees) {
-    stream it;
-    disturb(&it, way, kind, 1000, frees ? others_free : others_close);
-    CHECK(way->send(&it, 3000) == -EINPROGRESS);
-    CHECK(answer == (frees ? 0 : -EINPROGRESS));
-    azc_event events[] = {take(&it), take(&it)};
-    azc_event *of = &events[events[0].token == 99];
-    CHECK(of->token == it.token && of->sent == 1000);
-    CHECK(of->status == -ESHUTDOWN &&
-          events[of == events].token == 99 * !frees);
-    CHECK(way->send(&it, 3000) == -ESHUTDOWN && !it.file->open);
-    if (!frees) CHECK(azc_free(it.channel) == 0);
-    sim_idle();
-    close_port(&it);
-    end();
-}
-
 static void check_disturbed(void) {
     static const int kinds[] = {SOCKET, PIPE};
     for (int i = 0; i < 2 * WAYS_COUNT; i++) {
@@ -1166,40 +1037,8 @@ static void check_disturbed(void) {
         check_others_send(it, kinds[i % 2], 1000);
         check_others_send(it, kinds[i % 2], MIB);
         check_others_cancel(it, kinds[i % 2]);
-        check_others_move(it, kinds[i % 2]);
-        check_others_close(it, kinds[i % 2], false);
-        check_others_close(it, kinds[i % 2], true);
     }
 }
-
-/* ---- a message that breaks in the middle --------------------------------- */
-
-static int calls;
-
-/* 1000 bytes, and then the reader is gone. */
-static ssize_t die(int fd, const struct iovec *vec, int count, int how) {
-    struct iovec first = {vec->iov_base, 1000};
-    (void)count;
-    if (calls++) peer_end(&kernel_file(fd)->flow[1], -EPIPE);
-    return before.write_pipe(fd, &first, 1, how);
-}
-
-/* An event tells how much of it was out. */
-static void check_broken(const way *way) {
-    begin(way->name, "the reader dies in the middle");
-    azc_sys.write_pipe = die;
-    calls = 0;
-    stream it = open_stream(PIPE, AZC_OUT, MIB);
-    CHECK(way->send(&it, 3000) == -EINPROGRESS);
-    sim_idle();
-    azc_event event = take(&it);
-    CHECK(event.token == it.token && event.sent == 1000);
-    CHECK(event.status == -EPIPE && event.outcome == AZC_DROPPED);
-    CHECK(stats_of(&it).immediate == 0 && way->send(&it, 1) == -EPIPE);
-    end_with(&it);
-}
-
-/* ---- nobody to be told --------------------------------------------------- */
 
 /* A bound port may be closed; then the rest goes on without one. */
 static void check_closed_port(void) {
@@ -1209,38 +1048,12 @@ static void check_closed_port(void) {
     CHECK(azc_port_close(it.port) == 0);
     CHECK(azc_send_bound(it.channel, fresh(&it, 3000), 3000) == -EINPROGRESS);
     read_on(&it);
-    CHECK(has_arrived(&it) && stats_of(&it).messages == 1);
-    it.flow->level = 1000;
-    CHECK(azc_send_bound(it.channel, fresh(&it, 10), 10) == -EINPROGRESS);
-    CHECK(azc_send_bound(it.channel, memory, 10) == -ESHUTDOWN);
-    read_on(&it);
     CHECK(has_arrived(&it) && azc_free(it.channel) == 0);
     free(it.copies);
     end();
 }
 
-static void check_strange_numbers(void) {
-    begin("every call", "a number that names nothing");
-    stream it = open_stream(SOCKET, AZC_OUT, MIB);
-    azc_id closed = it.port;
-    CHECK(azc_port_close(closed) == 0 && azc_port_open(&it.port) == 0);
-    struct iovec vec = {memory, 10};
-    CHECK(azc_sendv(it.channel, closed, 1, &vec, 1, NULL, 0, 0) == -ESHUTDOWN);
-    CHECK(azc_send_copied(it.channel, closed, 1, memory, it.copies, 10) ==
-          -ESHUTDOWN);
-    CHECK(azc_free(it.channel) == 0);
-    CHECK(azc_bind_port(it.channel, it.port, 1, 1) == -ESHUTDOWN);
-    CHECK(azc_set_limit(it.channel, 1) == -ESHUTDOWN);
-    CHECK(azc_set_sizes(it.channel, 1, NULL, 0) == -ESHUTDOWN);
-    CHECK(azc_send_copied(it.channel, it.port, 1, memory, it.copies, 10) ==
-          -ESHUTDOWN);
-    CHECK(azc_send_copied(it.channel, it.port, 1, memory, it.copies, 0) ==
-          -ESHUTDOWN);
-    CHECK(azc_put_bound(it.channel, memory, 10) == -ESHUTDOWN);
-    sim_idle();
-    close_port(&it);
-    end();
-}
+/* ---- all of them --------------------------------------------------------- */
 
 static void check_ways(void) {
     enum { COUNT = sizeof SITUATIONS / sizeof *SITUATIONS };
@@ -1269,7 +1082,6 @@ int main(void) {
     check_pieces();
     check_empty_pieces(SOCKET);
     check_empty_pieces(PIPE);
-    check_some_empty_pieces();
     check_lent_piece();
     check_all();
     check_one_channel_twice();
@@ -1282,16 +1094,11 @@ int main(void) {
     check_receive_then(PIPE, CLOSES, "a pipe, closed meanwhile");
     check_receive_then(FIFO, CANCELS, "a FIFO, cancelled meanwhile");
     check_receive_then(FIFO, CLOSES, "a FIFO, closed meanwhile");
-    check_receive_budget();
-    check_receive_alone();
     check_receive_errors();
-    check_receive_without_pump();
     check_send_fds();
     check_recv_fds();
     check_disturbed();
-    for (int i = 0; i < WAYS_COUNT; i++) check_broken(&WAYS[i]);
     check_closed_port();
-    check_strange_numbers();
     free(memory);
     free(expected);
     return 0;

@@ -7,9 +7,9 @@ tests/sim/relaying.c has relays over the simulated kernel, and tests/sim/relays.
 over a real one. tests/sim/moving.c and pumping.c play csrc/move.c and csrc/pump.c, call
 by call, over a kernel that answers what it is told to (scripted.c). Smaller programs:
 tests/sim/pace.c gives csrc/pace.c a clock of its own; cores.c prints how many cores the
-helper sees; locked.c takes locked pages back from a pipe; queueing.c has the queue by
-hand, and cancelling.c what is asked for while a system call runs; joining.c joins a
-split while that looks at its source.  Over the simulated kernel, submitting.c makes its
+helper sees; locked.c takes locked pages back from a pipe; cancelling.c plays what is
+asked for while a system call runs; joining.c joins a split while that looks at its
+source.  Over the simulated kernel, submitting.c makes its
 situations by hand, and pools.c has an address space of its own.
 """
 
@@ -38,7 +38,7 @@ KERNEL = ("kernel", "rates", "lending", "poller", "threads")
 SENDS = ("sim", "oracle", "ports")
 RELAYS = ("relaying", "splicing")
 SCRIPT = ("situations", "scripted", "threads")
-OVER_LINUX = ("queueing", "cancelling", "joining")
+OVER_LINUX = ("cancelling", "joining")
 LENDS = "-DAZC_LEND_MIN=2000"  # bytes; small loans are many loans
 
 SEEDS = os.environ.get("AZC_SIM_SEEDS", "10000")
