@@ -1,9 +1,9 @@
 """What strangers send, made up by a fuzzer that sees which code it reaches.
 
-tests/fuzz/queue.c has the queue beside a model, tests/sim/ring_hostile.c a ring whose
-peer writes anything, tests/fuzz/targets.py what Python reads.  What once was found to
-reach something new is kept in tests/fuzz/corpus, and is tried everywhere.  The fuzzers
-need clang (C) and atheris (Python); AZC_FUZZ_SECONDS=60 asks for a minute of each.
+tests/sim/ring_hostile.c has a ring whose peer writes anything, tests/fuzz/targets.py
+what Python reads.  What once was found to reach something new is kept in
+tests/fuzz/corpus, and is tried everywhere.  The fuzzers need clang (C) and atheris
+(Python); AZC_FUZZ_SECONDS=60 asks for a minute of each.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ import pytest
 TESTS = Path(__file__).parents[1]
 CSRC, FUZZ = TESTS.parent / "csrc", TESTS / "fuzz"
 CORPUS = FUZZ / "corpus"
-IN_C = {
-    "queue": [FUZZ / "queue.c", CSRC / "queue.c", CSRC / "op.c"],
-    "ring": [TESTS / "sim" / "ring_hostile.c"],
-}
+IN_C = {"ring": [TESTS / "sim" / "ring_hostile.c"]}
 IN_PYTHON = {  # and runs in CI
     "frame": 3000,
     "dask_message": 5000,
