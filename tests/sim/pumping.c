@@ -29,6 +29,19 @@ static void number_was_duplicated_back(void) {
 
 static void lose_it(void) { file_of(fd_of(writing))->replaced = true; }
 
+/* What came before that is delivered. */
+static void number_is_lost_during_a_receive(void) {
+    writing = open_channel(TTY, AZC_IN);
+    KERNEL_SAYS(3);
+    scripted_meanwhile(0, lose_it);
+    CHECK(get(writing, 3) == -EINPROGRESS && get(writing, 3) == -EINPROGRESS);
+    scripted_settle();
+    report(writing);
+    CHECK(tells(token - 1, 0, 3) && tells(token, -EBADF, 0));
+    CHECK(world.ncalls == 1);
+    azc_free(writing);
+}
+
 /* That nothing is unread in another file says nothing of what was lent. */
 static void number_is_lost_with_loans(void) {
     for (int unread = 0; unread >= -ENOTTY; unread -= ENOTTY) {
@@ -222,6 +235,7 @@ static void forked(void) {
 static const situation situations[] = {
     {"a number was duplicated back", number_was_duplicated_back},
     {"a number is lost during a call", number_is_lost_during_a_call},
+    {"a number is lost during a receive", number_is_lost_during_a_receive},
     {"a number is lost with loans", number_is_lost_with_loans},
     {"arming fails for now", arming_fails_for_now},
     {"threads are missing", threads_are_missing},
