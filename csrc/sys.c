@@ -494,7 +494,13 @@ static int sys_remap(void *from, size_t n, void *to) {
 #endif
 }
 
+/* Without its pages a mapping needs no room for others, nor a limit's leave. */
 static int sys_replace(void *at, size_t n) {
+#ifndef AZC_PORTABLE
+    const int locked = 24; /* MADV_DONTNEED_LOCKED, Linux 5.18 */
+    if (madvise(at, n, MADV_DONTNEED) == 0 || madvise(at, n, locked) == 0)
+        return 0;
+#endif
     void *fresh = mmap(at, n, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     return fresh == MAP_FAILED ? -errno : 0;

@@ -236,6 +236,15 @@ class TestTakenBack:
             await link.stream.send(b"well")
             assert await link.read(4) == b"well"
 
+    def test_without_room_for_other_pages(self) -> None:
+        read_fd, write_fd = os.pipe()
+        process = scripts.start(NO_ROOM, "asyncio", str(write_fd), pass_fds=[write_fd])
+        os.close(write_fd)
+        status, _, complained = scripts.finish(process)
+        assert status == 0, complained
+        with open(read_fd, "rb") as file:
+            assert file.read() == b"a" * 65536
+
     async def test_only_memory_of_a_pool_is_lent(self) -> None:
         """What stands before and behind a frame in one message could not be taken
         back."""
@@ -341,6 +350,30 @@ async def main():
         os.kill(os.getpid(), signal.SIGKILL)
     stream.abort()
     frame.view[:] = b"b" * 65536
+
+run(main)
+"""
+
+
+NO_ROOM = """
+import resource
+
+async def main():
+    stream = azc.open_writer(int(sys.argv[2]), peer="reads")
+    frame = azc.FramePool(65536, slots=1).acquire_nowait()
+    frame.view[:] = b"a" * 65536
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stream.send, frame)
+        await anyio.lowlevel.checkpoint()
+        while stream.stats.bytes_sent < 65536:
+            await anyio.lowlevel.checkpoint()
+        resource.setrlimit(resource.RLIMIT_AS, (1, limits[1]))
+        tasks.cancel_scope.cancel()
+    resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert bytes(frame.view) == b"a" * 65536
+    frame.view[:] = b"b" * 65536
+    await stream.aclose()
 
 run(main)
 """
