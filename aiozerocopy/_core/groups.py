@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiozerocopy._core.channel import CHANGED
 from aiozerocopy._core.leases import memory_of
-from aiozerocopy._core.pins import nbytes
+from aiozerocopy._core.pins import are_steady, nbytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +31,8 @@ def joined(messages: Sequence[Any]) -> bytes:
         return b""
     try:
         total = sum(map(len, messages))
-        if total > _GROUP_BYTES or total > _JOIN_BELOW * len(messages):
+        is_large = total > _GROUP_BYTES or total > _JOIN_BELOW * len(messages)
+        if is_large or not are_steady(messages):
             return b""
         block = b"".join(messages)
     except (TypeError, ValueError, BufferError):
@@ -59,7 +60,8 @@ class Group(NamedTuple):
         Raises:
             ValueError: one of them has another size by now.
         """
-        if self.nbytes > _JOIN_BELOW * len(self.sizes):
+        is_large = self.nbytes > _JOIN_BELOW * len(self.sizes)
+        if is_large or not are_steady(self.messages):
             return self.messages
         block = b"".join(self.messages)
         if len(block) != self.nbytes:

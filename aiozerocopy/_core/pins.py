@@ -7,13 +7,14 @@ the memory stays where it is, and a bytearray cannot be resized.
 from __future__ import annotations
 
 import mmap
+import operator
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.binding import ffi
 from aiozerocopy._core.leases import memory_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from typing_extensions import Buffer
 
@@ -27,8 +28,13 @@ _SEND_A_COPY = _STRIDED + "send numpy.ascontiguousarray(...) or another contiguo
 _RECEIVE_ELSEWHERE = _STRIDED + "receive into contiguous memory, then copy it there"
 
 _from_buffer = ffi.from_buffer
+_obj = operator.attrgetter("obj")
 _allocate = ffi.new_allocator(should_clear_after_alloc=False)
 
+
+# Their memory can always be read.  That of others may be a file's, which was truncated:
+# the kernel says EFAULT where a copy in user space would end the process.
+_STEADY = frozenset((bytes, bytearray))
 
 # These types hold nothing but bytes.
 _PLAIN = frozenset((bytes, bytearray, mmap.mmap))
@@ -81,12 +87,22 @@ def pin_or_copy(data: Buffer) -> Any:
     """
     if type(data) is memoryview:
         if data.itemsize == 1 and data.c_contiguous:
-            if data.nbytes > _COPY_UP_TO:
+            if data.nbytes > _COPY_UP_TO or type(data.obj) not in _STEADY:
                 return _from_buffer(data)  # `pin` would check more, for nothing
             return data.tobytes()
     elif type(data) is bytearray and len(data) <= _COPY_UP_TO:
         return bytes(data)
     return pin(data)
+
+
+def are_steady(buffers: Iterable[Any]) -> bool:
+    """May they be copied in user space?  See `_STEADY`."""
+    kinds = set(map(type, buffers))
+    if kinds == {memoryview}:
+        kinds = set(map(type, map(_obj, buffers)))
+    elif memoryview in kinds:
+        kinds = {type(one.obj if type(one) is memoryview else one) for one in buffers}
+    return kinds <= _STEADY
 
 
 def unpin(views: list[Any]) -> None:

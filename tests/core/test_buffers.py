@@ -324,12 +324,22 @@ def beyond_the_end(tmp_path: Path) -> Iterator[mmap.mmap]:
 async def test_memory_without_a_file_is_refused(
     link: Link, beyond_the_end: mmap.mmap
 ) -> None:
+    """Of any size, and also where small ones are copied: that would end the process."""
     checker = Checker()
     async with reading(link, checker.feed), link.sender() as stream:
+
+        async def put(data: memoryview) -> None:
+            await (await stream.put(data))
+
+        async def send_many(data: memoryview) -> None:
+            await stream.send_many([b"", data])
+
         await stream.send(message(1, 0, 100))
-        with memoryview(beyond_the_end) as view, view[BIG + 5 :] as bad:
-            with pytest.raises(BufferError, match="nothing was sent"):
-                await stream.send(bad)
+        view = memoryview(beyond_the_end)
+        for n in (100, BIG - 5):
+            for send in (stream.send, put, send_many):
+                with pytest.raises(BufferError, match="nothing was sent"):
+                    await send(view[BIG + 5 :][:n])
         await stream.send(message(1, 1, 100))
     checker.finish()
     assert checker.counts == {1: 2}
