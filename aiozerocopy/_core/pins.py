@@ -6,6 +6,7 @@ the memory stays where it is, and a bytearray cannot be resized.
 
 from __future__ import annotations
 
+import array
 import mmap
 import operator
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,7 @@ _allocate = ffi.new_allocator(should_clear_after_alloc=False)
 
 # Their memory can always be read.  That of others may be a file's, which was truncated:
 # the kernel says EFAULT where a copy in user space would end the process.
-_STEADY = frozenset((bytes, bytearray))
+_STEADY = frozenset((bytes, bytearray, array.array))
 
 # These types hold nothing but bytes.
 _PLAIN = frozenset((bytes, bytearray, mmap.mmap))
