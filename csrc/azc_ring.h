@@ -611,6 +611,15 @@ static inline int azc_ring__allocate(int fd, uint64_t bytes) {
     return fcntl(fd, F_ADD_SEALS, AZC_RING_SEALS) < 0 ? -errno : 0;
 }
 
+/* Gives the memory of an offer back that was not taken: whoever has left with its fds
+ * would keep it. */
+static inline void azc_ring_withdraw(const azc_ring *ring) {
+    int how = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+    off_t bytes = (off_t)(AZC_RING_PAGE_BYTES + ring->capacity);
+    while (fallocate(ring->memory, how, 0, bytes) < 0 && errno == EINTR) {
+    }
+}
+
 static inline int azc_ring__make(azc_ring *ring) {
     ring->memory = memfd_create("azc_ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     ring->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -886,7 +895,10 @@ static inline int azc_ring__welcome(azc_ring *ring, int socket, int wanted,
     if (r == 0) r = azc_ring__readable(socket, deadline);
     if (r == 0) r = azc_ring_hear_answer(socket);
     if (r == 0) r = azc_ring_watch(ring, socket);
-    if (r < 0) azc_ring_close(ring);
+    if (r < 0) {
+        azc_ring_withdraw(ring);
+        azc_ring_close(ring);
+    }
     return r;
 }
 

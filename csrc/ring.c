@@ -33,7 +33,8 @@ typedef struct azc_shm {
     uint64_t records, bytes, waits;
     uint64_t awaited; /* one more than where room was waited for last */
     unsigned spin_us;
-    bool has_left; /* we have closed it: no more calls */
+    bool is_offered; /* and not taken */
+    bool has_left;   /* we have closed it: no more calls */
 } azc_shm;
 
 /* ---- batches that were taken ------------------------------------------- */
@@ -147,6 +148,7 @@ int azc_shm_create(uint64_t capacity, int role, azc_id *id) {
 int azc_shm_offer(azc_id id, int socket) {
     azc_shm *shm = locked(id);
     if (!shm) return azc__handle_why(&azc__rings, id);
+    shm->is_offered = true;
     return leave(id, azc_ring_offer(socket, &shm->ring));
 }
 
@@ -158,7 +160,9 @@ int azc_shm_hear_answer(azc_id id, int socket) {
     azc_shm *shm = locked(id);
     if (!shm) return azc__handle_why(&azc__rings, id);
     int r = azc_ring_hear_answer(socket);
-    return leave(id, r < 0 ? r : azc_ring_watch(&shm->ring, socket));
+    if (r == 0) r = azc_ring_watch(&shm->ring, socket);
+    shm->is_offered = r < 0;
+    return leave(id, r);
 }
 
 /* ---- waiting ----------------------------------------------------------------- */
@@ -447,6 +451,7 @@ int azc_shm_free(azc_id id) {
     azc_shm *shm = locked(id);
     if (!shm) return azc__handle_why(&azc__rings, id);
     azc__handle_drop(&azc__rings, id);
+    if (shm->is_offered) azc_ring_withdraw(&shm->ring);
     say_goodbye(shm, false);
     azc_ring_drop(&shm->ring);
     azc_ring_unmap(&shm->ring);

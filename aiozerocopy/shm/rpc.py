@@ -286,6 +286,10 @@ class Rpc(AsyncResource):
         head = _head_of(record)
         if head is None or head.kind not in (CALL, FORGET):
             raise StreamBroken("the other side has sent what is no call")
+        if head.kind == CALL and head.number in scopes:
+            raise StreamBroken(
+                f"the other side has called twice with the number {head.number}"
+            )
         if head.kind == FORGET:
             scope = scopes.get(head.number)
             if scope is not None:

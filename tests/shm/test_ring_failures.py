@@ -193,6 +193,23 @@ def ask_and(answer: bytes | None, ask: bytes = hello(ASK)) -> Callable[[Path], N
     return connect
 
 
+def keep_fds(path: Path) -> None:
+    """Take the offer, and hang up: the fds that are left have no memory."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.connect(str(path))
+        sock.send(hello(ASK))
+        _, fds, _, _ = socket.recv_fds(sock, 100, 3)
+    try:
+        assert os.fstat(fds[0]).st_size == PAGE + SMALL
+        give_up = time.monotonic() + WAKES_WITHIN
+        while os.fstat(fds[0]).st_blocks and time.monotonic() < give_up:
+            time.sleep(0.001)
+        assert os.fstat(fds[0]).st_blocks == 0
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
 def send_fds(path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.connect(str(path))
@@ -207,6 +224,7 @@ def send_fds(path: Path) -> None:
     [
         pytest.param(ask_and(None, b""), id="probe"),
         pytest.param(ask_and(None), id="hangs up"),
+        pytest.param(keep_fds, id="keeps the fds"),
         pytest.param(ask_and(hello(ANSWER, status=-5)), id="refuses"),
         pytest.param(ask_and(b"nonsense"), id="nonsense"),
         pytest.param(ask_and(None, b"nonsense"), id="nonsense at once"),

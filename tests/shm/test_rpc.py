@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -346,15 +347,29 @@ async def test_caller_that_dies_ends_serve(tmp_path: Path) -> None:
     assert handler.cancelled == [b"x"]
 
 
-@pytest.mark.parametrize("data", [b"", b"short", bytes(32), b"\xff" * 40])
-async def test_record_that_is_no_call_ends_serve(data: bytes, tmp_path: Path) -> None:
+CALL_7 = struct.pack("<QQI12x", 7, 0, 1)  # its number, no deadline, a call
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        *((each, "no call") for each in (b"", b"short", bytes(32), b"\xff" * 40)),
+        (CALL_7, "called twice with the number 7"),
+    ],
+)
+async def test_record_that_is_no_call_ends_serve(
+    data: bytes, says: str, tmp_path: Path
+) -> None:
     from aiozerocopy.shm import Rpc
 
     out, requests, replies, back = await rings(tmp_path)
+    handler = Handler()
     async with out, back, Rpc(requests, replies) as server:
+        await out.send(CALL_7, b"x", type_id=WAIT)
         await out.send(data)
-        with pytest.raises(StreamBroken, match="no call"):
-            await server.serve(Handler())
+        with pytest.raises(StreamBroken, match=says):
+            await server.serve(handler)
+    assert handler.cancelled == handler.begun  # it may not have begun
 
 
 async def test_record_that_is_no_answer_fails_the_calls(tmp_path: Path) -> None:
