@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from functools import partial
@@ -10,8 +11,10 @@ import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream
 
 from aiozerocopy._core.borrows import Operation
+from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.relaying import AnyFile, close_source, open_source, relay_streams
 from aiozerocopy._core.relaying import Relay as Relay
+from aiozerocopy._core.waiter import call_soon, current_loop
 from aiozerocopy.opening import open_writer
 from aiozerocopy.streams import ReceiveStream, SendStream
 
@@ -78,7 +81,7 @@ async def _run(
         finally:
             await close_source(opened)
     if not isinstance(sink, ByteSendStream):
-        async with _open_sink(sink) as writer:
+        async with _open_sink(sink, source) as writer:
             return await _run(source, writer, nbytes, None, pieces, relay)
     if isinstance(source, ReceiveStream) and isinstance(sink, SendStream):
         if pieces:
@@ -87,14 +90,22 @@ async def _run(
     return await _through_python(relay, source, sink, nbytes)
 
 
-def _open_sink(file: AnyFile) -> SendStream:
-    if isinstance(file, (str, bytes, os.PathLike)):
-        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-        fd = os.open(file, flags, 0o666)
-        if stat.S_ISREG(os.fstat(fd).st_mode):
+def _open_sink(file: AnyFile, source: ByteReceiveStream) -> SendStream:
+    """A file as a sink.  One that has a name is emptied, unless it is the source."""
+    if not isinstance(file, (str, bytes, os.PathLike)):
+        return open_writer(os.dup(file if isinstance(file, int) else file.fileno()))
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+    fd = os.open(file, flags, 0o666)
+    try:
+        status = os.fstat(fd)
+        if stat.S_ISREG(status.st_mode):
+            taken = source.fileno() if isinstance(source, ReceiveStream) else -1
+            if taken >= 0 and os.path.samestat(os.fstat(taken), status):
+                raise ValueError(f"{file!r} cannot be relayed onto itself")
             os.ftruncate(fd, 0)
-    else:
-        fd = os.dup(file if isinstance(file, int) else file.fileno())
+    except BaseException:
+        os.close(fd)
+        raise
     return open_writer(fd)
 
 
@@ -108,11 +119,23 @@ async def _in_pieces(
         left = None if nbytes is None else nbytes - relay.moved
         if is_file:
             left = PIECE if left is None else min(left, PIECE)
-        elif not source._has_unread() and source.fileno() >= 0:
-            await anyio.wait_readable(source.fileno())
+        elif not source._has_unread():
+            await _something(source, sink)
         if not await relay_streams(relay, source, sink, left, once=True):
             break
     return relay.moved
+
+
+async def _something(source: ReceiveStream, sink: SendStream) -> None:
+    """Return when the source has something, or either has come to its end."""
+    loop = current_loop()
+    with (
+        anyio.CancelScope() as waiting,
+        sink._watched(partial(call_soon, loop, waiting.cancel)),
+        contextlib.suppress(anyio.EndOfStream, StreamBroken, StreamClosed),
+    ):
+        # (the relay takes it first, and tells of an end)
+        source._unread = await source.receive(1)
 
 
 async def _through_python(

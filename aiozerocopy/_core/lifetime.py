@@ -10,6 +10,7 @@ again: every step may be taken twice, and only the last marks the stream as ende
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import warnings
 from dataclasses import dataclass
@@ -74,6 +75,7 @@ class Ready:
 class Bound(Ready):
     """What the sending and the receiving side share: a waiter and a lifetime."""
 
+    _watchers: tuple[Callable[[], object], ...] = ()
     _has_ended = True  # until __init__ has made something that must end
 
     def __init__(self, *channels: Channel) -> None:
@@ -163,6 +165,17 @@ class Bound(Ready):
             announce_closing(fd)
         self._closed, self._loop = True, NOWHERE
         self._let_go()
+        for watcher in self._watchers:
+            watcher()
+
+    @contextlib.contextmanager
+    def _watched(self, watcher: Callable[[], object]) -> Generator[None]:
+        """Meanwhile call the watcher when this is closed; from whatever thread does."""
+        self._watchers += (watcher,)
+        try:
+            yield
+        finally:
+            self._watchers = tuple(w for w in self._watchers if w is not watcher)
 
     def _end(self) -> None:
         """Give the buffers of what ended back, and leave the loop."""

@@ -10,6 +10,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from anyio.streams.tls import TLSStream
 from links import (
@@ -19,6 +20,7 @@ from links import (
     open_unread,
     others_wait,
     reading,
+    receives,
     until,
     wait_for_file,
 )
@@ -340,10 +342,56 @@ async def test_in_pieces_others_may_send_in_between() -> None:
             await feeder.aclose()
 
 
+@pytest.mark.every_loop
+@pytest.mark.parametrize("ended", ["source", "sink", "reader", "feeder"])
+@pytest.mark.parametrize("moved", [0, 1])
+async def test_in_pieces_until_one_is_closed(ended: str, moved: int) -> None:
+    """It ends, and the next owner of the fd's number is woken."""
+    source, feeder = azc.pipe()
+    reader, sink = azc.pipe()
+    numbers = {source.fileno(), sink.fileno()}
+    relay, relaying = azc.relay(source, sink, pieces=True), Attempt()
+    async with source, feeder, reader, sink, anyio.create_task_group() as tasks:
+        tasks.start_soon(relaying.run, _call, relay)
+        if moved:
+            await feeder.send(b"x")
+            await reader.receive()
+        await until(lambda: receives(source))
+        await locals()[ended].aclose()
+        # It is noticed when something is sent.  (Until a thread has returned from poll
+        # the pipe has its reader.)
+        while ended == "reader" and relaying.error is None:
+            await feeder.send(b"x")
+            await anyio.lowlevel.checkpoint()
+    if ended == "feeder":
+        assert relaying.error is None
+    else:
+        closed = azc.StreamBroken if ended == "reader" else azc.StreamClosed
+        assert type(relaying.error) is closed
+        assert relay.moved == moved or ended == "reader"
+    one, other = azc.pipe()
+    async with one, other, anyio.create_task_group() as tasks:
+        assert {one.fileno(), other.fileno()} & numbers
+        tasks.start_soon(Attempt().run, anyio.wait_readable, one.fileno())
+        await others_wait()
+        await other.send(b"x")
+
+
 async def test_a_file_in_pieces(film: Path) -> None:
     got, moved = await sent_to_pipe(lambda to: azc.relay(film, to, pieces=True))
     assert moved == len(DATA)
     assert_same(got, DATA)
+
+
+@pytest.mark.parametrize("kind", ["path", "link", "opened"])
+async def test_a_file_onto_itself_stays_as_it_is(kind: str, film: Path) -> None:
+    link = film.with_name("link")
+    os.link(film, link)
+    with open(film, "r+b") as opened:  # noqa: ASYNC230
+        sinks: dict[str, Any] = {"path": film, "link": link, "opened": opened}
+        with pytest.raises(ValueError, match="onto itself"):
+            await azc.relay(film, sinks[kind])
+        assert_same(opened.read(), DATA)
 
 
 async def test_two_relays_from_one_source() -> None:
