@@ -32,6 +32,7 @@ import anyio
 
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._core.errors import StreamClosed, broken_by
+from aiozerocopy._core.failure import Failure
 from aiozerocopy._core.pipe_size import PIPE_SIZE
 from aiozerocopy._core.splitting import Split
 from aiozerocopy._core.splitting import SplitterReader as SplitterReader
@@ -105,7 +106,7 @@ class Splitter(Block):
         self._inner: ReceiveStream | None = None  # the pipe that the split reads
         self._writer: SendStream | None = None  # into that, if it is ours
         self._feeding = anyio.CancelScope()
-        self._source_error: Exception | None = None
+        self._source_error: Failure[Exception] | None = None
         self._is_told = False  # what has gone wrong
         self._is_closed = False
         self._file = -1 if file is None else _file(file)
@@ -142,7 +143,7 @@ class Splitter(Block):
                 await relay(self._source, writer)
                 await writer.aclose()
         except Exception as error:  # whatever it is, `wait` tells it
-            self._source_error = error
+            self._source_error = Failure(error)
         finally:
             with anyio.move_on_after(HELD_UP, shield=True):
                 await writer.aclose()
@@ -231,7 +232,7 @@ class Splitter(Block):
     def _raise_if_failed(self, split: Split) -> None:
         self._is_told = True
         if self._source_error is not None:
-            raise self._source_error
+            raise self._source_error.again()
         result = split.result or 0
         if result not in (0, -errno.ECANCELED):
             raise _broken("the source", -result, 0, 0)

@@ -12,6 +12,7 @@ import anyio
 from anyio.abc import AsyncResource
 
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
+from aiozerocopy._core.failure import Failure
 from aiozerocopy._core.pins import nbytes
 from aiozerocopy._core.ring_end import too_large
 
@@ -31,10 +32,15 @@ class Consumer:
         self.policy = policy
         self.sent = 0
         self.dropped = 0
-        self.error: Exception | None = None  # why it gets no more
+        self._failure: Failure[Exception] | None = None
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it gets no more; a new exception each time."""
+        return None if self._failure is None else self._failure.again()
 
     def __repr__(self) -> str:
-        state = "gone" if self.error is not None else self.policy
+        state = "gone" if self._failure is not None else self.policy
         return f"<Consumer {state}: {self.sent:,} sent, {self.dropped:,} dropped>"
 
 
@@ -116,7 +122,7 @@ class FanOut(AsyncResource):
         return consumer.policy == "block"
 
     def _lose(self, consumer: Consumer, error: Exception) -> None:
-        consumer.error = error
+        consumer._failure = Failure(error)
         if consumer in self._consumers:
             self._consumers.remove(consumer)
         consumer.ring.abort()

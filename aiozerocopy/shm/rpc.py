@@ -35,6 +35,7 @@ import anyio
 from anyio.abc import AsyncResource, TaskGroup
 
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
+from aiozerocopy._core.failure import Failure
 from aiozerocopy.shm.record import Record
 
 if TYPE_CHECKING:
@@ -90,10 +91,10 @@ class _Call:
     """A call that waits for its answer."""
 
     def __init__(self) -> None:
-        self.answer: Record | Exception | None = None
+        self.answer: Record | Failure[Exception] | None = None
         self._event: anyio.Event | None = None
 
-    def end(self, answer: Record | Exception) -> None:
+    def end(self, answer: Record | Failure[Exception]) -> None:
         self.answer = answer
         self.wake()
 
@@ -134,7 +135,7 @@ class Rpc(AsyncResource):
         self._count = 0
         self._forgotten: list[int] = []  # calls, by their numbers
         self._reader: _Call | None = None
-        self._failure: Exception | None = None
+        self._failure: Failure[Exception] | None = None
 
     # -- calling ----------------------------------------------------------------------
 
@@ -170,7 +171,7 @@ class Rpc(AsyncResource):
         try:
             with anyio.fail_after(timeout):
                 if self._failure is not None:
-                    raise self._failure
+                    raise self._failure.again()
                 self._say_forgotten()
                 self._calls[number] = call
                 head = _Head(number, deadline, CALL).pack()
@@ -182,8 +183,8 @@ class Rpc(AsyncResource):
                 self._forgotten.append(number)
                 self._say_forgotten()
         assert call.answer is not None
-        if isinstance(call.answer, Exception):
-            raise call.answer
+        if isinstance(call.answer, Failure):
+            raise call.answer.again()
         return call.answer
 
     async def _answered(self, call: _Call) -> None:
@@ -221,7 +222,7 @@ class Rpc(AsyncResource):
         body = record.view[_HEAD.size :]
         if head.kind == ERROR:
             kind, _, text = bytes(body).decode(errors="replace").partition("\0")
-            call.end(RemoteError(kind, text))
+            call.end(Failure(RemoteError(kind, text)))
         else:
             call.end(Record(body, record.type_id))
         record.release()
@@ -230,10 +231,10 @@ class Rpc(AsyncResource):
         """End all calls: no answer will come any more."""
         if isinstance(error, anyio.EndOfStream):
             error = StreamBroken("the other side has closed the Rpc")
-        self._failure = error
+        self._failure = Failure(error)
         for call in self._calls.values():
             if call.answer is None:
-                call.end(error)
+                call.end(self._failure)
 
     def _say_forgotten(self) -> None:
         """Tell the other side, as far as there is room for that now."""
@@ -271,10 +272,10 @@ class Rpc(AsyncResource):
                 async for record in self._requests:
                     self._begin(record, handler, scopes, tasks)
             except (StreamBroken, StreamClosed) as error:
-                self._failure = error
+                self._failure = Failure(error)
             tasks.cancel_scope.cancel()
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.again()
 
     def _begin(
         self,
