@@ -37,7 +37,15 @@
 #define AZC_CGROUP "/sys/fs/cgroup"
 #endif
 
-static ssize_t result(ssize_t r) { return r < 0 ? -errno : r; }
+/* What a call returns, or -errno.  A call that a signal's handler has interrupted is
+ * made again: it has done nothing. */
+#define RESULT(call)                                                           \
+    __extension__({                                                            \
+        ssize_t result_;                                                       \
+        do result_ = (call);                                                   \
+        while (result_ < 0 && errno == EINTR);                                 \
+        result_ < 0 ? -errno : result_;                                        \
+    })
 
 /* Whether a write to a broken pipe would kill this process. */
 static bool sigpipe_is_ignored(void) {
@@ -66,11 +74,11 @@ static ssize_t plain_write(int fd, const struct iovec *vec, int count,
                            int flags) {
 #ifndef AZC_PORTABLE
     if (flags == BY_VMSPLICE)
-        return result(vmsplice(fd, vec, (size_t)count, SPLICE_F_NONBLOCK));
-    if (flags) return result(pwritev2(fd, vec, count, -1, flags));
+        return RESULT(vmsplice(fd, vec, (size_t)count, SPLICE_F_NONBLOCK));
+    if (flags) return RESULT(pwritev2(fd, vec, count, -1, flags));
 #endif
     (void)flags;
-    return result(writev(fd, vec, count));
+    return RESULT(writev(fd, vec, count));
 }
 
 /* A write to a broken pipe must not kill a program that has never heard of SIGPIPE.
@@ -108,9 +116,9 @@ static ssize_t write_without_sigpipe(int fd, const struct iovec *vec, int count,
 /* The bare system call: glibc's write is a pthread cancellation point, which costs. */
 static ssize_t sys_write_piece(int fd, const void *data, size_t n) {
 #ifdef AZC_PORTABLE
-    return result(write(fd, data, n));
+    return RESULT(write(fd, data, n));
 #else
-    return result(syscall(SYS_write, fd, data, n));
+    return RESULT(syscall(SYS_write, fd, data, n));
 #endif
 }
 
@@ -120,7 +128,7 @@ static ssize_t sys_write_file(int fd, const struct iovec *vec, int count) {
 
 static ssize_t sys_unread(int fd) {
     int n = 0;
-    ssize_t r = result(ioctl(fd, FIONREAD, &n));
+    ssize_t r = RESULT(ioctl(fd, FIONREAD, &n));
     return r < 0 ? r : n;
 }
 
@@ -139,7 +147,7 @@ static ssize_t sys_write_pipe(int fd, const struct iovec *vec, int count,
 
 static ssize_t sys_read_pipe(int fd, const struct iovec *vec, int count,
                              int how) {
-    return how & SYS_NOWAIT ? -EOPNOTSUPP : result(readv(fd, vec, count));
+    return how & SYS_NOWAIT ? -EOPNOTSUPP : RESULT(readv(fd, vec, count));
 }
 
 /* Through a pipe: where memcpy would crash at a hole, the kernel returns EFAULT. */
@@ -147,14 +155,13 @@ static ssize_t copy_through(const int pipe_ends[2], char *to, const char *from,
                             size_t n) {
     for (size_t done = 0; done < n;) {
         size_t piece = n - done < 4096 ? n - done : 4096;
-        ssize_t in = result(write(pipe_ends[1], from + done, piece));
-        if (in == -EINTR) continue;
+        ssize_t in = RESULT(write(pipe_ends[1], from + done, piece));
         if (in < 0) return in;
         for (ssize_t got = 0; got < in;) {
             ssize_t r =
-                result(read(pipe_ends[0], to + done + got, (size_t)(in - got)));
-            if (r < 0 && r != -EINTR) return r;
-            if (r > 0) got += r;
+                RESULT(read(pipe_ends[0], to + done + got, (size_t)(in - got)));
+            if (r < 0) return r;
+            got += r;
         }
         done += (size_t)in;
     }
@@ -197,8 +204,8 @@ static ssize_t sys_write_pipe(int fd, const struct iovec *vec, int count,
 static ssize_t sys_read_pipe(int fd, const struct iovec *vec, int count,
                              int how) {
     if (how & SYS_NOWAIT)
-        return result(preadv2(fd, vec, count, -1, RWF_NOWAIT));
-    return result(readv(fd, vec, count));
+        return RESULT(preadv2(fd, vec, count, -1, RWF_NOWAIT));
+    return RESULT(readv(fd, vec, count));
 }
 
 static ssize_t sys_copy(void *to, const void *from, size_t n) {
@@ -207,7 +214,7 @@ static ssize_t sys_copy(void *to, const void *from, size_t n) {
         struct iovec local = {(char *)to + done, n - done};
         struct iovec remote = {(char *)(uintptr_t)from + done, n - done};
         ssize_t r =
-            result(process_vm_readv(getpid(), &local, 1, &remote, 1, 0));
+            RESULT(process_vm_readv(getpid(), &local, 1, &remote, 1, 0));
         if (r == -ENOSYS || r == -EPERM) { /* a sandbox forbids it */
             memcpy((char *)to + done, (const char *)from + done, n - done);
             break;
@@ -221,7 +228,7 @@ static ssize_t sys_copy(void *to, const void *from, size_t n) {
 #endif
 
 static ssize_t sys_read_file(int fd, const struct iovec *vec, int count) {
-    return result(readv(fd, vec, count));
+    return RESULT(readv(fd, vec, count));
 }
 
 static struct msghdr message_of(const struct iovec *vec, int count) {
@@ -234,17 +241,17 @@ static struct msghdr message_of(const struct iovec *vec, int count) {
 
 static ssize_t sys_send(int fd, const struct iovec *vec, int count) {
     if (count == 1) /* spares the kernel from copying the vector */
-        return result(
+        return RESULT(
             send(fd, vec->iov_base, vec->iov_len, MSG_DONTWAIT | MSG_NOSIGNAL));
     struct msghdr message = message_of(vec, count);
-    return result(sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL));
+    return RESULT(sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL));
 }
 
 static ssize_t sys_recv(int fd, const struct iovec *vec, int count) {
     if (count == 1)
-        return result(recv(fd, vec->iov_base, vec->iov_len, MSG_DONTWAIT));
+        return RESULT(recv(fd, vec->iov_base, vec->iov_len, MSG_DONTWAIT));
     struct msghdr message = message_of(vec, count);
-    return result(recvmsg(fd, &message, MSG_DONTWAIT));
+    return RESULT(recvmsg(fd, &message, MSG_DONTWAIT));
 }
 
 /* For the sender's credentials and the like, where a socket option asks for them. */
@@ -268,7 +275,7 @@ static ssize_t sys_send_fds(int fd, const struct iovec *vec, int count,
     it.first.cmsg_type = SCM_RIGHTS;
     it.first.cmsg_len = CMSG_LEN(n);
     memcpy(CMSG_DATA(&it.first), fds->fds, n);
-    return result(sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL));
+    return RESULT(sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL));
 }
 
 static void store_fds(struct msghdr *message, azc_fds *fds) {
@@ -292,7 +299,7 @@ static ssize_t sys_recv_fds(int fd, const struct iovec *vec, int count,
     message.msg_control = &it;
     message.msg_controllen =
         OTHER_WORDS + CMSG_LEN((size_t)fds->room * sizeof *fds->fds);
-    ssize_t r = result(recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC));
+    ssize_t r = RESULT(recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC));
     if (r < 0) return r;
     store_fds(&message, fds);
     fds->cut_off = (message.msg_flags & MSG_CTRUNC) != 0;
@@ -324,30 +331,45 @@ static ssize_t sys_sendfile(int from, int to, size_t n) {
 #else
 
 static ssize_t sys_splice(int from, int to, size_t n) {
-    return result(splice(from, NULL, to, NULL, n, SPLICE_F_NONBLOCK));
+    return RESULT(splice(from, NULL, to, NULL, n, SPLICE_F_NONBLOCK));
 }
 
 static ssize_t sys_tee(int from, int to, size_t n) {
-    return result(tee(from, to, n, SPLICE_F_NONBLOCK));
+    return RESULT(tee(from, to, n, SPLICE_F_NONBLOCK));
 }
 
 static ssize_t sys_sendfile(int from, int to, size_t n) {
-    return result(sendfile(to, from, NULL, n));
+    return RESULT(sendfile(to, from, NULL, n));
 }
 
 #endif
 
 /* ---- fds ---------------------------------------------------------------- */
 
+static uint64_t sys_now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
 static int sys_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
-    return (int)result(poll(fds, count, timeout_ms));
+    uint64_t now, end = 0;
+    if (timeout_ms > 0) end = sys_now_ns() + (uint64_t)timeout_ms * 1000000;
+    for (;;) {
+        int r = poll(fds, count, timeout_ms);
+        if (r >= 0 || errno != EINTR) return r < 0 ? -errno : r;
+        if (timeout_ms > 0) /* what is left of it */
+            timeout_ms = (now = sys_now_ns()) < end
+                             ? (int)((end - now + 999999) / 1000000)
+                             : 0;
+    }
 }
 
 static int sys_identify(int fd, struct stat *st) {
 #ifdef AT_STATX_DONT_SYNC
     struct statx it;
     const int how = AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
-    int r = (int)result(statx(fd, "", how, STATX_TYPE | STATX_INO, &it));
+    int r = (int)RESULT(statx(fd, "", how, STATX_TYPE | STATX_INO, &it));
     if (r == 0) {
         st->st_dev = makedev(it.stx_dev_major, it.stx_dev_minor);
         st->st_ino = it.stx_ino;
@@ -355,15 +377,15 @@ static int sys_identify(int fd, struct stat *st) {
     }
     if (r != -ENOSYS && r != -EPERM) return r; /* (a sandbox forbids it) */
 #endif
-    return (int)result(fstat(fd, st));
+    return (int)RESULT(fstat(fd, st));
 }
 
 static int sys_is_tty(int fd) { return isatty(fd); }
 
 static int sys_set_nonblock(int fd) {
-    int flags = (int)result(fcntl(fd, F_GETFL));
+    int flags = (int)RESULT(fcntl(fd, F_GETFL));
     if (flags < 0 || flags & O_NONBLOCK) return flags < 0 ? flags : 0;
-    return (int)result(fcntl(fd, F_SETFL, flags | O_NONBLOCK));
+    return (int)RESULT(fcntl(fd, F_SETFL, flags | O_NONBLOCK));
 }
 
 static int sys_is_nonblocking(int fd) {
@@ -374,7 +396,7 @@ static int sys_is_nonblocking(int fd) {
 static int sys_no_sigpipe(int fd) {
 #ifdef SO_NOSIGPIPE
     int on = 1;
-    return (int)result(
+    return (int)RESULT(
         setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on));
 #else
     (void)fd;
@@ -390,18 +412,20 @@ static int sys_linger(int fd) {
 }
 
 static int sys_dup(int fd) {
-    return (int)result(fcntl(fd, F_DUPFD_CLOEXEC, 3));
+    return (int)RESULT(fcntl(fd, F_DUPFD_CLOEXEC, 3));
 }
 
-/* On Linux an interrupted close has closed: never try again. */
-static int sys_close(int fd) { return (int)result(close(fd)); }
+/* On Linux an interrupted close has closed: it is not to be done again. */
+static int sys_close(int fd) {
+    return close(fd) < 0 && errno != EINTR ? -errno : 0;
+}
 
-static int sys_shutdown(int fd) { return (int)result(shutdown(fd, SHUT_WR)); }
+static int sys_shutdown(int fd) { return (int)RESULT(shutdown(fd, SHUT_WR)); }
 
 /* ---- waking and waiting --------------------------------------------------- */
 
 static int sys_pipe(int fds[2]) {
-    int r = (int)result(pipe(fds));
+    int r = (int)RESULT(pipe(fds));
     for (int i = 0; i < 2 && r == 0; i++) {
         fcntl(fds[i], F_SETFD, FD_CLOEXEC);
         fcntl(fds[i], F_SETFL, O_NONBLOCK);
@@ -420,34 +444,33 @@ static void sys_enlarge(int fd, int bytes) {
 /* Eight bytes, since an eventfd wants a number. */
 static void sys_signal(int fd) {
     const uint64_t one = 1;
-    while (write(fd, &one, sizeof one) < 0 && errno == EINTR) {
-    }
+    (void)RESULT(write(fd, &one, sizeof one));
 }
 
 /* One read empties an eventfd. */
 static void sys_clear(int fd) {
     char ignored[64];
-    while (read(fd, ignored, sizeof ignored) == sizeof ignored) {
+    while (RESULT(read(fd, ignored, sizeof ignored)) == sizeof ignored) {
     }
 }
 
 #ifndef AZC_PORTABLE
 
 static int sys_eventfd(void) {
-    return (int)result(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    return (int)RESULT(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 }
 
 static int sys_epoll_create(void) {
-    return (int)result(epoll_create1(EPOLL_CLOEXEC));
+    return (int)RESULT(epoll_create1(EPOLL_CLOEXEC));
 }
 
 static int sys_epoll_ctl(int epoll, int how, int fd,
                          struct epoll_event *event) {
-    return (int)result(epoll_ctl(epoll, how, fd, event));
+    return (int)RESULT(epoll_ctl(epoll, how, fd, event));
 }
 
 /* epoll_wait counts in milliseconds; where that is too coarse, another poll of the
- * epoll fd waits. */
+ * epoll fd waits.  Interrupted, it is over sooner: whoever waits looks at the clock. */
 enum { COARSE_US = 100000 };
 
 static int sys_epoll_wait(int epoll, struct epoll_event *events, int max,
@@ -459,7 +482,8 @@ static int sys_epoll_wait(int epoll, struct epoll_event *events, int max,
         ppoll(&ready, 1, &most, NULL);
         timeout_ms = 0;
     }
-    return (int)result(epoll_wait(epoll, events, max, timeout_ms));
+    int r = epoll_wait(epoll, events, max, timeout_ms);
+    return r >= 0 ? r : errno == EINTR ? 0 : -errno;
 }
 
 #endif
@@ -474,7 +498,7 @@ static void *sys_map(size_t n) {
     return at == MAP_FAILED ? NULL : at;
 }
 
-static int sys_unmap(void *at, size_t n) { return (int)result(munmap(at, n)); }
+static int sys_unmap(void *at, size_t n) { return (int)RESULT(munmap(at, n)); }
 
 static void sys_prefer_huge(void *at, size_t n) {
 #ifdef MADV_HUGEPAGE
@@ -520,12 +544,6 @@ static int sys_thread_start(pthread_t *thread, void *(*run)(void *),
 }
 
 static void sys_thread_detach(pthread_t thread) { pthread_detach(thread); }
-
-static uint64_t sys_now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
 
 static void sys_sleep_us(unsigned us) {
     struct timespec t = {us / 1000000, us % 1000000 * 1000};

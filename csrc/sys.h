@@ -1,7 +1,7 @@
 /* sys.h - every system call of the helper, through one table.
  *
- * Each entry returns >= 0 or -errno, unless it says otherwise; no other file
- * touches errno.  Tests put a simulated kernel here: they assign other functions
+ * Each entry returns >= 0 or -errno, unless it says otherwise, and never -EINTR; no
+ * other file touches errno.  Tests put a simulated kernel here: they assign other functions
  * to the entries of azc_sys before the first channel is opened.
  *
  * The syscalls, and why
