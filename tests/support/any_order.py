@@ -1,0 +1,632 @@
+"""Any calls in any order, on real links: what arrives is what the contract allows.
+
+Hypothesis picks the calls, and shortens a run that fails to the few that matter.  The
+model is the list of messages in the order of the calls.  What was read is whole
+messages from that list, in that order, each once; none is left out but what was
+cancelled or has failed; what was sent is there.  The instant a call is over its memory
+is resized and poisoned, so that a byte of it which goes out later is seen.
+
+AZC_EXAMPLES=5000 asks for more, with a seed of its own each time, which it prints;
+AZC_SEED repeats one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import gc
+import os
+import random
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import figures
+import hypothesis
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from links import BIG, Link, open_link
+from oracle import HEADER, Checker, message, poison
+
+import aiozerocopy as azc
+from aiozerocopy import StreamBroken, StreamClosed
+from aiozerocopy._core.borrows import Port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+EXAMPLES = int(os.environ.get("AZC_EXAMPLES", "0"))
+DEFAULT = 25  # for each link and loop
+STEPS = 30
+PATIENCE = 5.0  # seconds for what is over soon, or never
+QUEUE_LIMIT = 150_000
+FRAME = 200_000  # of payload: it is lent, where that is done
+SIZES = st.sampled_from([0, 1, 100, 4064, 4065, 30_000, 70_000, FRAME])
+COPIED = 4096  # bytes, and fewer
+FEW = st.sampled_from([1, 100, 4096, 65_536, 300_000])
+FAILURES = (StreamBroken, StreamClosed, anyio.BusyResourceError)
+
+
+def _is_in(thread: threading.Thread, function: Callable[..., object]) -> bool:
+    """Has the thread called it, and it has not returned?"""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None and frame.f_code is not function.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
+class Call:
+    """One call of a stream, and the messages that it sends."""
+
+    def __init__(self, numbers: list[int], memory: list[Any], *, patient: bool) -> None:
+        self.numbers = numbers
+        self.memory = memory
+        self.may_be_cancelled = patient
+        self.is_queued = False  # a ticket stands for it
+        self.is_borrowed = False  # its memory, until it is over
+        self.is_relay = False
+        self.nbytes = sum(memoryview(data).nbytes for data in memory)
+        self.end = ""  # sent, cancelled, failed
+        self.complaint = ""
+        self.task: Any = None
+
+    def give_back(self, end: str) -> None:
+        """It is over: its memory is the caller's, who makes use of it at once."""
+        for data in self.memory:
+            if isinstance(data, bytearray):
+                try:
+                    data.append(0)
+                except BufferError:
+                    self.complaint = "a buffer is borrowed after the end of its call"
+            poison(data)
+            if isinstance(data, azc.Frame):
+                data.release()
+        self.memory = []
+        self.end = end
+
+
+class World:
+    """A link with our stream at one end, and the calls of it."""
+
+    def __init__(self, kind: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._opened = contextlib.ExitStack()
+        self._fds = set(open_fds())
+        lends = kind == "lending"
+        self.link = self._opened.enter_context(
+            open_link("adopted" if kind in ("pipe", "lending") else kind, Path())
+        )
+        self.stream: Any = self._stream(self.link, lends=lends)
+        self.pool = azc.FramePool(HEADER.size + FRAME, slots=3) if lends else None
+        self.fd = self.link._read_fd
+        os.set_blocking(self.fd, False)
+        self.calls: list[Call] = []
+        self.checker = Checker()
+        self.has_ended = False  # the peer has seen that
+        self._source: Any = None
+        self._source_fd = -1
+
+    @staticmethod
+    def _stream(link: Link, *, lends: bool) -> Any:
+        if lends:
+            fd = link.take_write_fd()
+            return azc.open_writer(fd, peer="reads", queue_limit=QUEUE_LIMIT)
+        return link.sender(queue_limit=QUEUE_LIMIT)
+
+    def allow(self, *fds: int) -> None:
+        """Somebody else's, which may be open at the end."""
+        self._fds |= {str(fd) for fd in fds}
+
+    # -- time ---------------------------------------------------------------------
+
+    def turn(self, count: int = 3) -> None:
+        """Let the event loop go on, and see who complains."""
+        self.loop.run_until_complete(turns(count))
+        for call in self.calls:
+            assert not call.complaint, call.complaint
+
+    def wait(self, condition: Callable[[], object], complaint: str) -> None:
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            self.turn()
+            assert time.monotonic() < end, complaint
+
+    # -- calls --------------------------------------------------------------------
+
+    @property
+    def pending(self) -> list[Call]:
+        return [call for call in self.calls if not call.end]
+
+    def new(self, *sizes: int, patient: bool = True) -> Call:
+        """A call that sends so many messages."""
+        first = sum(len(call.numbers) for call in self.calls)
+        numbers = list(range(first, first + len(sizes)))
+        memory = [
+            self._memory(message(number, 0, size))
+            for number, size in zip(numbers, sizes, strict=True)
+        ]
+        self.calls.append(Call(numbers, memory, patient=patient))
+        return self.calls[-1]
+
+    def _memory(self, data: bytearray) -> Any:
+        if self.pool is not None and len(data) == self.pool.frame_bytes:
+            with contextlib.suppress(anyio.WouldBlock):
+                frame = self.pool.acquire_nowait()
+                frame.view[:] = data
+                return frame
+        return data
+
+    def start(self, call: Call, sending: Coroutine[Any, Any, None]) -> None:
+        call.task = self.loop.create_task(self._judged(call, sending))
+        self.turn()
+
+    @staticmethod
+    async def _judged(call: Call, sending: Coroutine[Any, Any, None]) -> None:
+        try:
+            await sending
+        except asyncio.CancelledError:
+            call.give_back("cancelled")
+        except FAILURES:
+            call.give_back("failed")
+        else:
+            call.give_back("sent")
+
+    async def send(self, call: Call) -> None:
+        call.is_borrowed = True
+        await self.stream.send(call.memory[0])
+
+    async def send_pieces(self, call: Call) -> None:
+        with (
+            memoryview(call.memory[0]) as view,
+            view[: HEADER.size] as header,
+            view[HEADER.size :] as rest,
+        ):
+            await self.stream.send(header, rest)
+
+    async def send_many(self, call: Call) -> None:
+        await self.stream.send_many(call.memory)
+
+    async def put(self, call: Call) -> None:
+        ticket = await self.stream.put(call.memory[0])
+        call.may_be_cancelled = False  # it would not take the message back
+        call.is_queued = True
+        await ticket
+
+    @property
+    def is_relaying(self) -> bool:
+        return any(call.is_relay for call in self.pending)
+
+    def start_relay(self, size: int) -> None:
+        """From another stream, whose pipe has all of it already."""
+        if self._source is None:
+            read_fd, self._source_fd = os.pipe()
+            self._source = azc.open_reader(read_fd)
+        call = self.new(size, patient=False)
+        call.is_relay = True
+        data = call.memory.pop()
+        assert os.write(self._source_fd, data) == len(data)
+        self.start(call, self._relay(len(data)))
+
+    async def _relay(self, nbytes: int) -> None:
+        await azc.relay(self._source, self.stream, nbytes)
+
+    def send_from_thread(self, call: Call) -> None:
+        thread = threading.Thread(target=self._in_thread, args=(call,), daemon=True)
+        thread.start()
+        self.wait(
+            lambda: not thread.is_alive() or _is_in(thread, Port.wait),
+            "a thread's message is not in line",
+        )
+
+    def _in_thread(self, call: Call) -> None:
+        try:
+            self.stream.send_from_thread(call.memory[0])
+        except FAILURES:
+            call.give_back("failed")
+        else:
+            call.give_back("sent")
+
+    # -- the peer -----------------------------------------------------------------
+
+    def read(self, n: int) -> None:
+        """Up to n bytes, of those that are there."""
+        while n > 0 and not self.has_ended:
+            try:
+                data = os.read(self.fd, min(n, 1 << 16))
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                data = b""
+            self.has_ended = not data
+            self.checker.feed(data)
+            n -= len(data)
+
+    def read_until(self, condition: Callable[[], object], complaint: str) -> None:
+        def holds() -> object:
+            self.read(1 << 30)
+            return condition()
+
+        self.wait(holds, complaint)
+
+    # -- what must hold -----------------------------------------------------------
+
+    def check_order(self) -> None:
+        """What has come is the list, without those that may be left out."""
+        came = list(self.checker.counts)
+        assert came == sorted(set(came)), f"they came in the order {came[-9:]}"
+        last = came[-1] if came else -1
+        for call in self.calls:
+            for number in call.numbers:
+                assert (
+                    number in self.checker.counts
+                    or number > last
+                    or call.end in ("cancelled", "failed")
+                ), f"message {number} ({call.end or 'pending'}) was left out"
+
+    def check_memory(self) -> None:
+        """Bounded by the limit, or by one message of any size."""
+        queued = [call.nbytes for call in self.pending if call.is_queued]
+        # (What is in the kernel counts here, and no more for the queue.)
+        assert sum(queued) <= max(QUEUE_LIMIT, *queued, 0) + BIG, "a put did not wait"
+        largest = max((call.nbytes for call in self.calls), default=0)
+        assert self.stream.stats.bytes_queued <= max(QUEUE_LIMIT, largest)
+
+    def check_borrowed(self) -> None:
+        """What is being sent cannot be resized, unless it is small and was copied."""
+        for call in self.pending:
+            if not call.is_borrowed or not call.memory or call.nbytes <= COPIED:
+                continue
+            try:
+                call.memory[0].append(0)
+            except (BufferError, AttributeError):  # a frame has no such thing
+                continue
+            call.memory[0].pop()
+            self.turn(9)  # it may have come to its end just now
+            assert call.end, "a buffer is not borrowed while it is being sent"
+
+    def lost(self) -> list[int]:
+        """Messages that were sent, and have not arrived."""
+        return [
+            number
+            for call in self.calls
+            for number in call.numbers
+            if call.end == "sent" and number not in self.checker.counts
+        ]
+
+    def check_all_came(self) -> None:
+        """All that was sent has arrived, if it was not thrown away."""
+        assert not self.lost(), f"{self.lost()} were sent, and lost"
+
+    # -- the end ------------------------------------------------------------------
+
+    def close(self, *, is_whole: bool, is_there: bool = True) -> None:
+        """Our stream has ended, or will now; ``is_there``: a peer that reads."""
+        wait = self.read_until if is_whole else self.wait
+        wait(lambda: not self.pending, "a call does not end")
+        closing = self.loop.create_task(self._aclose())
+        wait = self.read_until if is_there else self.wait
+        wait(closing.done, "aclose does not end")
+        closing.result()
+        if is_there:
+            self.read_until(lambda: self.has_ended, "the peer sees no end")
+            self.check_order()
+            if is_whole:
+                self.checker.finish()
+                self.check_all_came()
+        self.tidy()
+
+    async def _aclose(self) -> None:
+        with contextlib.suppress(*FAILURES):
+            await asyncio.wait_for(self.stream.aclose(), PATIENCE)
+        if self._source is not None:
+            await self._source.aclose()
+
+    def drop_in_a_cycle(self) -> None:
+        if self._source is not None:
+            self.loop.run_until_complete(self._source.aclose())
+        cycle: list[Any] = [self.stream]
+        cycle.append(cycle)
+        self.stream = None
+        del cycle
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+        self.read_until(lambda: self.has_ended, "the peer of a lost stream sees no end")
+        self.check_order()
+        self.checker.finish()
+        self.check_all_came()
+        self.tidy()
+
+    def tidy(self) -> None:
+        """And nothing must be left."""
+        for call in self.calls:
+            if call.task is not None and not call.task.done():
+                call.task.cancel()
+        self.turn()
+        self.stream = self._source = None
+        self._opened.close()
+        if self._source_fd >= 0:
+            os.close(self._source_fd)
+        if self.pool is not None:
+            pool, self.pool = self.pool, None
+            self.calls.clear()
+            self.wait(
+                lambda: pool.stats.free == pool.slots, "a slot does not come back"
+            )
+            pool.close()
+        if self._left():
+            gc.collect()
+        self.wait(lambda: not self._left(), f"fds are left: {self._left()}")
+
+    def _left(self) -> dict[str, str]:
+        return {fd: file for fd, file in open_fds().items() if fd not in self._fds}
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def open_fds() -> dict[str, str]:
+    """With what they stand for."""
+    files = {}
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the one that has listed them
+            files[fd] = os.readlink(f"/proc/self/fd/{fd}")
+    return files
+
+
+# ---- which calls, in which order ----------------------------------------------------
+
+
+class Machine(RuleBasedStateMachine):
+    """One link after the other, each until something ends it."""
+
+    kind = ""
+    kind_of_loop = ""
+    steps = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        gc.freeze()  # a collection then takes microseconds
+        self.loop = new_loop(self.kind_of_loop)
+        self.world = World(self.kind, self.loop)
+
+    def teardown(self) -> None:
+        try:
+            self.end()
+        finally:
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.close()
+            gc.collect()
+
+    def end(self) -> None:
+        self.world.close(is_whole=True)
+
+    def begin_again(self) -> None:
+        self.world = World(self.kind, self.loop)
+
+    @invariant()
+    def what_came_is_right(self) -> None:
+        type(self).steps += 1
+        self.world.turn()
+        self.world.check_order()
+        self.world.check_memory()
+        self.world.check_borrowed()
+
+    # -- sending ------------------------------------------------------------------
+
+    @rule(size=SIZES)
+    def send(self, size: int) -> None:
+        call = self.world.new(size)
+        self.world.start(call, self.world.send(call))
+
+    @rule(size=SIZES)
+    def send_pieces(self, size: int) -> None:
+        call = self.world.new(size)
+        self.world.start(call, self.world.send_pieces(call))
+
+    @rule(size=SIZES)
+    def put(self, size: int) -> None:
+        call = self.world.new(size)
+        self.world.start(call, self.world.put(call))
+
+    @rule(size=SIZES, count=st.integers(1, 40))
+    def send_many(self, size: int, count: int) -> None:
+        call = self.world.new(*[size] * min(count, 1 + FRAME // max(size, 1)))
+        self.world.start(call, self.world.send_many(call))
+
+    @rule(size=SIZES)
+    def send_from_thread(self, size: int) -> None:
+        self.world.send_from_thread(self.world.new(size, patient=False))
+
+    @rule(size=st.sampled_from([0, 100, 30_000]))
+    def relay(self, size: int) -> None:
+        if not self.world.is_relaying:  # (no precondition: how far it is, time tells)
+            self.world.start_relay(size)
+
+    @rule(which=st.integers(0, 9))
+    def cancel(self, which: int) -> None:
+        """One that takes its message back, or goes on with a copy."""
+        calls = [call for call in self.world.pending if call.may_be_cancelled]
+        if calls:
+            calls[which % len(calls)].task.cancel()
+            self.world.turn()
+
+    # -- the peer -----------------------------------------------------------------
+
+    @rule(n=FEW)
+    def read(self, n: int) -> None:
+        self.world.read(n)
+
+    @rule()
+    def read_all(self) -> None:
+        """All that was asked for comes to its end, if the peer reads.
+
+        So does the copy of what a cancelled call had begun.
+        """
+        world = self.world
+        world.read_until(
+            lambda: not world.pending and not world.stream._out.stats().queued,
+            "a call does not end",
+        )
+        # (TCP has it all, and yet its reader may not)
+        world.read_until(lambda: not world.lost(), "what was sent does not come")
+
+    @rule(size=st.sampled_from([4096, 16_384, 65_536, 1 << 20]))
+    @precondition(lambda self: self.kind in ("pipe", "lending"))
+    def resize(self, size: int) -> None:
+        with contextlib.suppress(OSError):  # there is more in it, or the user's share
+            fcntl.fcntl(self.world.fd, fcntl.F_SETPIPE_SZ, size)
+
+    # -- forks --------------------------------------------------------------------
+
+    @rule(sends=st.booleans())
+    def fork(self, sends: bool) -> None:
+        """The child has no way to the peer."""
+        with warnings.catch_warnings():  # 3.12 and later warn of threads
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if not child:
+            status = 1
+            try:
+                if sends:
+                    self.world.stream.send_from_thread(b"from a child")
+                    status = 2
+                else:
+                    status = 0
+            except (StreamBroken, StreamClosed, RuntimeError):
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0, "a forked child sent something"
+
+    # -- ends ---------------------------------------------------------------------
+
+    @rule()
+    def close(self) -> None:
+        self.end()
+        self.begin_again()
+
+    @rule()
+    def abort(self) -> None:
+        """What was not sent is thrown away."""
+        self.world.stream.abort()
+        self.world.close(is_whole=False)
+        self.begin_again()
+
+    @rule()
+    @precondition(lambda self: self.kind in ("unix", "tcp4"))
+    def send_eof(self) -> None:
+        world = self.world
+        world.read_until(lambda: not world.pending, "a call does not end")
+        self.loop.run_until_complete(world.stream.send_eof())
+        world.read_until(lambda: world.has_ended, "the peer sees no end")
+        self.end()
+        self.begin_again()
+
+    @rule()
+    def peer_dies(self) -> None:
+        """All who wait hear of it; so does the next, or one after it."""
+        world = self.world
+        os.close(world.link.take_read_fd())
+        world.has_ended = True
+        world.wait(lambda: not world.pending, "a call outlives its peer")
+
+        def fails() -> bool:
+            call = world.new(100)
+            world.start(call, world.send(call))
+            world.wait(lambda: call.end, "a send outlives its peer")
+            return call.end == "failed"
+
+        # (TCP tells it by a packet, which may take its time.)
+        world.wait(fails, "nobody hears that the peer has died")
+        world.close(is_whole=False, is_there=False)
+        self.begin_again()
+
+    @rule(is_given_away=st.booleans())
+    @precondition(lambda self: self.kind != "lending")
+    def lose_the_fd(self, is_given_away: bool) -> None:
+        """Somebody closes our number, and perhaps has something else there.
+
+        (uvloop itself opens sockets each time that it runs, and would take one that is
+        free; and what goes out at once is not looked after.)
+        """
+        self.read_all()
+        is_given_away = is_given_away or self.kind_of_loop == "uvloop"
+        world = self.world
+        number = world.stream.fileno()
+        read_fd, write_fd = os.pipe()
+        world.allow(read_fd, write_fd, number)
+        try:
+            if is_given_away:
+                os.dup2(write_fd, number)
+            else:
+                os.close(number)
+            call = world.new(FRAME)  # (what fits at once is not looked after)
+            world.start(call, world.send(call))
+            world.wait(lambda: call.end, "a send to a lost fd does not end")
+            assert call.end == "failed"
+            world.close(is_whole=False)
+            if is_given_away:
+                os.fstat(number)  # it is not ours to close
+                os.close(number)
+        finally:
+            os.close(write_fd)
+        assert not os.read(read_fd, 1), "it went into somebody else's file"
+        os.close(read_fd)
+        self.begin_again()
+
+    @rule()
+    def forget(self) -> None:
+        """A stream that nobody has any more is closed by the collector."""
+        self.read_all()
+        self.world.drop_in_a_cycle()
+        self.begin_again()
+
+
+def new_loop(kind: str) -> asyncio.AbstractEventLoop:
+    if kind == "uvloop":
+        import uvloop
+
+        loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        return loop
+    return asyncio.new_event_loop()
+
+
+def machine(link: str, loop: str) -> type[Machine]:
+    """The class for one kind of link and event loop."""
+    members = {"kind": link, "kind_of_loop": loop, "steps": 0}
+    return type(f"Machine_{link}_{loop}", (Machine,), members)
+
+
+def run(link: str, loop: str) -> None:
+    made = machine(link, loop)
+    examples = max(EXAMPLES // 8, 1) if EXAMPLES else DEFAULT
+    options = hypothesis.settings(
+        max_examples=examples,
+        stateful_step_count=STEPS,
+        derandomize=not EXAMPLES,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        print_blob=True,
+    )
+    if EXAMPLES:
+        seed = int(os.environ.get("AZC_SEED", random.randrange(1 << 32)))
+        print(f"AZC_EXAMPLES={EXAMPLES} AZC_SEED={seed}")
+        made = hypothesis.seed(seed)(made)
+    run_state_machine_as_test(made, settings=options)
+    figures.count("state machine examples", examples)
+    figures.count("state machine steps", made.steps)
