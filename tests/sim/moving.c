@@ -217,6 +217,18 @@ static void cancel_first(void) {
     CHECK(azc_cancel(writing, token - 1, 0, NULL) == AZC_LATER);
 }
 
+/* Who is to blame was cancelled meanwhile: the next message is not. */
+static void bad_memory_is_cancelled(void) {
+    writing = open_full(SOCKET, AZC_OUT, 100);
+    CHECK(put(writing, 10) == -EINPROGRESS);
+    KERNEL_SAYS(-EFAULT, -EFAULT, ALL);
+    scripted_meanwhile(1, cancel_first);
+    report(writing);
+    CHECK(called(2, writing, 10));
+    CHECK(tells(token - 1, -ECANCELED, 0) && tells(token, 0, 10));
+    azc_free(writing);
+}
+
 static void files_are_cancelled(void) {
     writing = open_channel(SOCKET, AZC_OUT);
     KERNEL_SAYS(-EAGAIN, -ETOOMANYREFS, ALL);
@@ -537,6 +549,18 @@ static void relay_has_its_turn(void) {
     azc_free(source);
 }
 
+static void relay_is_closed(void) {
+    source = open_channel(SOCKET, AZC_IN);
+    writing = open_channel(SOCKET, AZC_OUT);
+    KERNEL_SAYS(10);
+    scripted_meanwhile(0, close_it);
+    open_relay();
+    CHECK(tells(3000, -ESHUTDOWN, 0) && tells(2000, 0, 0));
+    azc_relay_free(relay);
+    azc_free(writing);
+    azc_free(source);
+}
+
 /* ---- all of them ----------------------------------------------------- */
 
 static const situation situations[] = {
@@ -551,6 +575,7 @@ static const situation situations[] = {
     {"patience without memory ends", patience_ends},
     {"patience begins anew", patience_begins_anew},
     {"patience for a thread ends with it", patience_for_a_thread},
+    {"the message in bad memory is cancelled", bad_memory_is_cancelled},
     {"a message with files is cancelled", files_are_cancelled},
     {"too many files are on their way", too_many_files},
     {"files go once", files_go_once},
@@ -569,6 +594,7 @@ static const situation situations[] = {
     {"stopped within a move", stopped_within_a_move},
     {"a rescue fails", rescue_fails},
     {"a relay has its turn", relay_has_its_turn},
+    {"a relay's sink is closed", relay_is_closed},
 };
 
 int main(int argc, char **argv) {

@@ -27,6 +27,17 @@ static void number_was_duplicated_back(void) {
     CHECK(it->forgotten == 1);
 }
 
+static void number_is_lost(void) {
+    azc_id socket = open_full(SOCKET, AZC_OUT, 300);
+    file *it = file_of(fd_of(socket));
+    CHECK(scripted_report(fd_of(socket)));
+    it->replaced = true;
+    scripted_settle();
+    CHECK(tells(token, -EBADF, 0) && it->arms == 1 && world.ncalls == 0);
+    azc_free(socket);
+    CHECK(!it->forgotten && !it->closed);
+}
+
 static void lose_it(void) { file_of(fd_of(writing))->replaced = true; }
 
 /* What came before that is delivered. */
@@ -199,6 +210,26 @@ static void numbers_are_checked(void) {
 
 /* ---- forking --------------------------------------------------------- */
 
+static void pumps_come_and_go(void) {
+    azc_id pipe = open_full(PIPE, AZC_OUT, 300);
+    azc_id out = open_full(SOCKET, AZC_OUT, 300);
+    azc_id more = open_full(SOCKET, AZC_OUT, 300);
+    azc_id in = open_channel(SOCKET, AZC_IN);
+    CHECK(get(in, 10) == -EINPROGRESS);
+    scripted_settle();
+    CHECK(world.threads == 3 && world.pollers == 3);
+    CHECK(inside(out)->pumping.pump == inside(more)->pumping.pump);
+    CHECK(inside(out)->pumping.pump != inside(in)->pumping.pump);
+    drop(out);
+    CHECK(world.pollers == 3 && file_of(FIRST_FD + 1)->forgotten == 1);
+    CHECK(azc_close(more, 0, 0) == 1 && !inside(more)->pumping.pump);
+    scripted_settle();
+    CHECK(world.pollers == 2); /* without any time that passes */
+    free_three((azc_id[]){more, in, pipe});
+    scripted_settle();
+    CHECK(world.pollers == 0);
+}
+
 /* The threads are the parent's; the child starts new ones. */
 static void play_child(void) {
     sim_fork_ends();
@@ -234,6 +265,7 @@ static void forked(void) {
 
 static const situation situations[] = {
     {"a number was duplicated back", number_was_duplicated_back},
+    {"a number is lost", number_is_lost},
     {"a number is lost during a call", number_is_lost_during_a_call},
     {"a number is lost during a receive", number_is_lost_during_a_receive},
     {"a number is lost with loans", number_is_lost_with_loans},
@@ -243,6 +275,7 @@ static const situation situations[] = {
     {"naps are exact", naps_are_exact},
     {"a nap is longer than a second", long_naps},
     {"numbers are checked once a second", numbers_are_checked},
+    {"pumps come and go", pumps_come_and_go},
     {"a process forks", forked},
 };
 
