@@ -368,6 +368,32 @@ static void a_move_waits_for_the_submission(void) {
 
 static char again[] = "bbbbbbbbbb";
 
+static void move_two(void) { CHECK(move(2, again, 10) == -EINPROGRESS); }
+
+static void move_and_cancel_one(void) {
+    move_one();
+    CHECK(cancel(1) == AZC_LATER);
+}
+
+/* The copy is the caller's again with the cancel, and a later move of another must
+ * not bring it back. */
+static void a_cancel_forgets_the_copy(void) {
+    open_socket();
+    kernel.room = 3;
+    kernel.meanwhile = move_and_cancel_one;
+    CHECK(send_ten(1, one) == -EINPROGRESS);
+    EXPECT(1, 3, -ECANCELED, AZC_RESCUED);
+    spoil(one);
+    spoil(copy);
+    CHECK(send_ten(2, two) == -EINPROGRESS);
+    kernel.meanwhile = move_two;
+    drive(2);
+    EXPECT(2, 0, AZC_COPIED, 0);
+    spoil(two);
+    drive(ALL);
+    CHECK(has_out("aaaaaaaaaabbbbbbbbbb"));
+}
+
 static void without_a_copy_it_keeps_its_own(void) {
     open_socket();
     CHECK(send_ten(1, one) == -EINPROGRESS && move(1, NULL, 10) == 0);
@@ -549,6 +575,7 @@ static const struct {
     CASE(what_waits_goes_on_from_the_copy),
     CASE(a_move_waits_for_the_call),
     CASE(a_move_waits_for_the_submission),
+    CASE(a_cancel_forgets_the_copy),
     CASE(without_a_copy_it_keeps_its_own),
     CASE(what_has_not_begun_becomes_another),
     CASE(a_copy_ends_a_loan),

@@ -283,6 +283,17 @@ static void own_pipe_knows_no_nowait(void) {
 
 /* ---- receiving ------------------------------------------------------- */
 
+static void receives_come_one_by_one(void) {
+    azc_id in = open_channel(SOCKET, AZC_IN);
+    KERNEL_SAYS(-EAGAIN, 10, -EAGAIN);
+    CHECK(get(in, 10) == -EINPROGRESS && get(in, 20) == -EINPROGRESS);
+    scripted_settle();
+    report(in);
+    CHECK(called(1, in, 10) && called(2, in, 20));
+    CHECK(tells(token - 1, 0, 10) && nothing_is_told());
+    azc_free(in);
+}
+
 /* What a call on a copy has brought is shared out, and the rest kept. */
 static void leftover_is_delivered(void) {
     azc_id in = open_channel(TTY, AZC_IN);
@@ -504,6 +515,25 @@ static void stopped_within_a_move(void) {
     }
 }
 
+static void cancel_batch(void) {
+    CHECK(azc_cancel(writing, token, MIB, NULL) == AZC_RESCUED);
+}
+
+/* After the message that is being written from a copy. */
+static void batch_ends_with_what_is_in_flight(void) {
+    const uint64_t sizes[] = {8 * KIB, 8 * KIB, 8 * KIB};
+    struct iovec all = {memory, 24 * KIB};
+    writing = open_channel(DEVICE, AZC_OUT);
+    KERNEL_SAYS(ALL);
+    scripted_meanwhile(0, cancel_batch);
+    world.takes_all = true;
+    CHECK(azc_sendv(writing, port, ++token, &all, 1, sizes, 3, 0) ==
+          -EINPROGRESS);
+    scripted_settle();
+    CHECK(tells(token, -ECANCELED, 0) && scripted_bytes() == 8 * KIB);
+    azc_free(writing);
+}
+
 /* Nothing of it is left allocated then: scripted_end() looks. */
 static void rescue_fails(void) {
     azc_id socket = open_channel(SOCKET, AZC_OUT);
@@ -580,6 +610,7 @@ static const situation situations[] = {
     {"too many files are on their way", too_many_files},
     {"files go once", files_go_once},
     {"a pipe of ours knows no RWF_NOWAIT", own_pipe_knows_no_nowait},
+    {"receives come one by one", receives_come_one_by_one},
     {"what is left over is delivered", leftover_is_delivered},
     {"sockets take turns", sockets_take_turns},
     {"a pipe has no budget", pipe_has_no_budget},
@@ -592,6 +623,7 @@ static const situation situations[] = {
     {"broken during a call", broken_during_a_call},
     {"broken during an attempt", broken_during_an_attempt},
     {"stopped within a move", stopped_within_a_move},
+    {"a batch ends with what is in flight", batch_ends_with_what_is_in_flight},
     {"a rescue fails", rescue_fails},
     {"a relay has its turn", relay_has_its_turn},
     {"a relay's sink is closed", relay_is_closed},
