@@ -45,8 +45,9 @@ def relay(
     in between, each time that the source has nothing more for the moment.  From or to
     other streams (TLS, say) the bytes go through Python, always in pieces.
 
-    Cancelled, no more is taken from the source; what was taken goes out.  If the sink
-    breaks, what was taken and is not out comes with the source's next receive.
+    Cancelled, no more is taken from the source; what was taken goes out, so the message
+    ends early (`SendStream.send_file` completes it).  If the sink breaks, what was
+    taken and is not out comes with the source's next receive.
 
     A file's pages go out as they are when they are sent: one that is changed meanwhile
     may arrive as it was or as it is.

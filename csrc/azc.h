@@ -283,6 +283,8 @@ typedef struct azc_relay_request {
     const void *first; /* goes out before those of the source; copied */
     size_t nfirst;
     int once; /* it is over as soon as the source is empty, after some bytes */
+    int completes; /* when it is cancelled, what has begun goes on: relay.h */
+    uint64_t expected; /* bytes there are, for azc_unsent; 0: not known */
 } azc_relay_request;
 
 typedef struct azc_relay_state {
@@ -297,7 +299,8 @@ typedef struct azc_relay_state {
  * for what was queued before.
  *   -EINPROGRESS  an event with this token will come.  Stop it by azc_cancel of the
  *                 sink's channel; then what was taken from the source is out
- *                 (AZC_DROPPED) or follows (AZC_RESCUED)
+ *                 (AZC_DROPPED) or follows (AZC_RESCUED), or all does that is
+ *                 to be moved, if it completes
  *   -EAGAIN       there is no thread to be had
  *   others        *failed is AZC_IN or AZC_OUT if they are the source's or the sink's
  * An event with a status and AZC_REFUSED means that the sink can go on: the source has

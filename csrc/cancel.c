@@ -88,10 +88,19 @@ void azc__apply_cancel_of(azc_channel *channel, azc_op *op) {
         apply_copies(channel);
 }
 
+bool azc__let_go(azc_channel *channel, azc_op *op) {
+    bool goes_on = op->hold && op->hold->completes && op->sent;
+    if (!goes_on || channel->state != OPEN || channel->error) return false;
+    azc__note_post(op->note, op->sent, -ECANCELED, AZC_RESCUED);
+    op->note = NULL;
+    op->cancelled = channel->stop_early = false;
+    return true;
+}
+
 /* A system call that uses an operation's memory is not waited for, nor a relay, nor
  * what a receive does at its end. */
 static bool put_off(azc_channel *channel, const azc_op *op) {
-    bool bounced = channel->lane->bounced && !op->relay;
+    bool bounced = channel->lane->bounced && !op->hold;
     if (op->in_then) return true;
     if (!(op->in_flight || op->submitting) || bounced) return false;
     azc__interrupt(channel);
@@ -106,6 +115,8 @@ int azc_cancel(azc_id id, uint64_t token, uint64_t limit, azc_event *event) {
     int r = AZC_OVER;
     if (!op) {
         if (event && channel->last.token == token) *event = channel->last;
+    } else if (azc__let_go(channel, op)) {
+        r = AZC_RESCUED; /* (its driver is not interrupted) */
     } else if (put_off(channel, op)) {
         op->cancelled = true;
         op->rescue_limit = limit;

@@ -13,4 +13,8 @@ void azc__apply_cancels(azc_channel *channel);
 /* The same for one operation, at the end of the call that submits it. */
 void azc__apply_cancel_of(azc_channel *channel, azc_op *op);
 
+/* Tells the caller of a hold that completes, and has begun, that it goes on, instead of
+ * a cancel.  False: it is none. */
+bool azc__let_go(azc_channel *channel, azc_op *op);
+
 #endif

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "ending.h"
-#include "relay.h"
 #include "sabotage.h"
 
 int azc_portable(void) {
@@ -245,7 +244,14 @@ bool azc__finish_close(azc_channel *channel) {
 void azc__interrupt(azc_channel *channel) {
     azc_op *first = channel->queue.head;
     channel->stop_early = true;
-    if (first && first->relay) azc__relay_wake(first->relay);
+    if (first && first->hold) first->hold->wake(first->hold);
+}
+
+/* Is it the source of a message that completes?  Then its driver goes on. */
+static bool is_still_read(const azc_channel *channel) {
+    const azc_op *first = channel->queue.head;
+    return !azc__outward(channel) && first && first->hold &&
+           first->hold->completes;
 }
 
 /* Ends what no system call is using.  1 if the fd is closed too. */
@@ -253,7 +259,7 @@ static int begin_close(azc_channel *channel) {
     channel->state = CLOSING;
     if (!channel->in_call) azc__end_all(channel, -ESHUTDOWN);
     if (channel->driving) {
-        azc__interrupt(channel);
+        if (!is_still_read(channel)) azc__interrupt(channel);
         return -EINPROGRESS;
     }
     if (azc__pump_is_private(channel)) {

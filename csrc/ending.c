@@ -1,15 +1,13 @@
 /* ending.c - how operations end: done, cut off, or with their channel. */
 #include "ending.h"
 
-#include "relay.h"
-
 /* Lent pages that cannot be taken back stay with the reader. */
 static bool stay_lent(azc_op *op) { return op->lent && azc__op_detach(op) < 0; }
 
 int azc__end(azc_channel *channel, azc_op *op, int status, int outcome) {
     if (status < 0 && op->in_flight) outcome = AZC_UNKNOWN;
     if (stay_lent(op)) outcome = AZC_KEPT;
-    if (op->relay) azc__relay_lost(op->relay, azc__outward(channel), status);
+    if (op->hold) op->hold->lost(op->hold, azc__outward(channel), status);
     op->status = status;
     op->outcome = outcome;
     op->ended = true;

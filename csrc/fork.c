@@ -83,6 +83,11 @@ int azc_stop(int ms) {
     return busy ? -ETIMEDOUT : 0;
 }
 
+static uint64_t unsent_of(const azc_op *op) {
+    uint64_t total = op->total > op->expected ? op->total : op->expected;
+    return total - op->sent;
+}
+
 uint64_t azc_unsent(void) {
     uint64_t unsent = 0;
     for (uint32_t i = 0; i < azc__channels.used; i++) {
@@ -90,7 +95,7 @@ uint64_t azc_unsent(void) {
         if (!channel) continue;
         for (azc_op *op = channel->queue.head; op && azc__outward(channel);
              op = op->next)
-            unsent += op->total - op->sent;
+            unsent += unsent_of(op);
         azc__leave(channel);
     }
     return unsent;

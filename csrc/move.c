@@ -11,7 +11,6 @@
 
 #include "cancel.h"
 #include "ending.h"
-#include "relay.h"
 
 enum {
     PUMP_BUDGET = 1 << 20, /* bytes of one socket before the pump's next one */
@@ -322,7 +321,7 @@ void azc__end_turn(azc_channel *channel) {
  * is its relay's work.) */
 static bool has_work(const azc_channel *channel) {
     const azc_op *first = channel->queue.head;
-    return channel->state == OPEN && first && !first->relay &&
+    return channel->state == OPEN && first && !first->hold &&
            !channel->pumping.armed;
 }
 
@@ -395,7 +394,7 @@ static void wait_for_pump(azc_channel *channel, int error) {
 
 void azc__hand_to_pump(azc_channel *channel, enum azc_drove drove) {
     const azc_op *first = channel->queue.head;
-    if (first && first->relay) azc__relay_wake(first->relay);
+    if (first && first->hold) first->hold->wake(first->hold);
     if (!has_work(channel)) return;
     int r = channel->pumping.pump ? 0 : azc__pump_attach(channel, resume);
     if (r == 0) r = arm(channel, drove);

@@ -14,7 +14,19 @@
 enum { VEC_INLINE = 4, VEC_MAX = 1024 };
 
 typedef struct azc_op azc_op;
-typedef struct azc_relay azc_relay;
+
+/* For whoever moves bytes itself when its turn comes: its operation has none of its own,
+ * and the queue stops there.  Both are called with the channel's lock, as long as the
+ * operation is in the queue. */
+typedef struct azc_hold azc_hold;
+struct azc_hold {
+    /* Its turn may have come, or it is asked to stop. */
+    void (*wake)(azc_hold *hold);
+    /* Its operation outward, or the one inward, has ended. */
+    void (*lost)(azc_hold *hold, bool outward, int status);
+    bool completes; /* what has begun goes on when it is cancelled */
+};
+
 struct azc_op {
     azc_op *next;          /* in its queue */
     azc_note *note;        /* NULL: no one waits */
@@ -32,7 +44,8 @@ struct azc_op {
     bool
         cancelled; /* a cancel is pending: applied when a system call returns */
     const char *copy;         /* to go on from then, or NULL */
-    azc_relay *relay;         /* it is a hold of this: see relay.h */
+    azc_hold *hold;           /* or NULL */
+    uint64_t expected;        /* of a hold: bytes, as far as that is known */
     azc_fds *fds;             /* that go out or come with its bytes, or NULL */
     void (*then)(void *with); /* what its end waits for, once all is received */
     void *with;

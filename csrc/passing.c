@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "cancel.h"
 #include "move.h"
 
 enum {
@@ -58,6 +59,7 @@ static void note_sent(azc_passage *pass, ssize_t n) {
         hold->total += bytes; /* so that none of it seems to be unsent */
         channel->queue.sent += bytes;
         channel->stats.bytes += bytes;
+        if (hold->cancelled) azc__let_go(channel, hold);
         atomic_fetch_add(&pass->sent, bytes);
     }
     azc__unlock(channel);

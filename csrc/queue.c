@@ -82,7 +82,7 @@ int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
     uint64_t sum = 0;
     for (azc_op *op = queue->cursor; op && max_ops-- > 0 && sum < ENOUGH;
          op = op->next) {
-        if (op == queue->first_waiting || op->relay) return count;
+        if (op == queue->first_waiting || op->hold) return count;
         bool alone = op->fds && !SABOTAGED(FILES);
         if (alone && op != queue->cursor) return count;
         for (int i = op->at; i < op->count; i++) {
@@ -107,7 +107,7 @@ int azc__queue_gather(azc_queue *queue, struct iovec *vec, int max_ops,
 
 azc_op *azc__queue_next(const azc_queue *queue) {
     azc_op *op = queue->cursor;
-    return op && op->relay ? NULL : op;
+    return op && op->hold ? NULL : op;
 }
 
 void azc__queue_advance(azc_queue *queue, uint64_t n, bool lent) {

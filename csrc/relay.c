@@ -13,7 +13,8 @@
 
 enum { REST_ROOM = 256 << 10 }; /* bytes that may lie between, in memory */
 
-struct azc_relay {
+typedef struct azc_relay {
+    azc_hold hold; /* first, so that its address is the relay's */
     azc_id id;
     azc_passage pass;
     azc_op *spare; /* for what is delivered after the relay's end */
@@ -21,17 +22,20 @@ struct azc_relay {
     /* under the lock of its number */
     bool over;  /* the thread is through with it */
     bool freed; /* and so is the program */
-};
+} azc_relay;
 
 /* ---- waking ----------------------------------------------------------- */
 
-void azc__relay_wake(azc_relay *relay) { azc_sys.signal(relay->pass.wake[1]); }
+static void wake(azc_hold *hold) {
+    azc_sys.signal(((azc_relay *)hold)->pass.wake[1]);
+}
 
-void azc__relay_lost(azc_relay *relay, bool outward, int status) {
+static void lose(azc_hold *hold, bool outward, int status) {
+    azc_relay *relay = (azc_relay *)hold;
     azc_side *side = outward ? &relay->pass.sink : &relay->pass.source;
     side->hold = NULL;
     side->lost = status;
-    azc__relay_wake(relay);
+    wake(hold);
 }
 
 /* ---- the turn --------------------------------------------------------- */
@@ -148,6 +152,11 @@ static void deliver(azc_relay *relay, azc_channel *channel) {
     azc__queue_push_first(&channel->queue, op);
 }
 
+/* Has its caller been told that it goes on? */
+static bool goes_alone(const azc_side *sink) {
+    return sink->hold && sink->hold->hold->completes && !sink->hold->note;
+}
+
 /* What the sink's event tells. */
 static int outcome_of(const azc_relay *relay, const azc_op *hold, bool delivers,
                       int *status) {
@@ -181,7 +190,8 @@ static void end_sink(azc_relay *relay, bool delivers) {
     bool follows = delivers && relay->pass.rest_bytes;
     if (side->turn) channel->in_call = false;
     if (side->hold) side->hold->in_flight = 0;
-    if (relay->pass.failed == side) azc__break(channel, relay->pass.error);
+    if (relay->pass.failed == side || (relay->pass.error && goes_alone(side)))
+        azc__break(channel, relay->pass.error);
     if (channel->error && !follows) azc__break(channel, channel->error);
     if (side->hold && (follows || !side->turn || channel->state != CLOSING))
         end_hold(relay, channel, delivers);
@@ -217,6 +227,16 @@ static void leave(azc_relay *relay) {
     }
 }
 
+/* It was cancelled before a byte was out: then a file's bytes are dropped. */
+static bool leaves_no_trace(const azc_relay *relay) {
+    const azc_side *sink = &relay->pass.sink;
+    if (!relay->hold.completes || !sink->turn) return false;
+    azc__lock(sink->channel);
+    bool leaves = sink->hold && sink->hold->cancelled && !sink->hold->sent;
+    azc__unlock(sink->channel);
+    return leaves;
+}
+
 static void *run(void *arg) {
     azc_relay *relay = arg;
     await_turns(relay);
@@ -225,6 +245,7 @@ static void *run(void *arg) {
     else
         relay->pass.rest_bytes = 0; /* first is still the caller's */
     if (relay->pass.in_between) azc__pass_by_copy(&relay->pass);
+    if (leaves_no_trace(relay)) relay->pass.rest_bytes = 0;
     if (SABOTAGED(BETWEEN)) relay->pass.rest_bytes = 0;
     azc__party_leave(&relay->pass.party);
     bool delivers = goes_on(relay);
@@ -244,6 +265,8 @@ static azc_relay *relay_new(size_t first) {
     azc_relay *relay = azc_sys.allocate(sizeof *relay);
     if (!relay) return NULL;
     memset(relay, 0, sizeof *relay);
+    relay->hold.wake = wake;
+    relay->hold.lost = lose;
     relay->pass.wake[0] = relay->pass.wake[1] = -1;
     relay->pass.between[0] = relay->pass.between[1] = -1;
     relay->pass.rest_room = first > REST_ROOM ? first : REST_ROOM;
@@ -281,7 +304,7 @@ static int queue_hold(azc_relay *relay, azc_side *side, azc_id id,
         side->inode = channel->inode;
         side->id = id;
         side->mode = channel->mode;
-        side->hold->relay = relay;
+        side->hold->hold = &relay->hold;
         side->hold->need = UINT64_MAX;
         side->hold->submitting = direction == AZC_OUT;
         azc__queue_push(&channel->queue, side->hold);
@@ -349,6 +372,8 @@ int azc_relay_open(const azc_relay_request *wanted, azc_id *out, int *failed) {
     *failed = 0;
     azc_relay *relay = relay_new(wanted->nfirst);
     if (!relay) return -ENOMEM;
+    relay->hold.completes = wanted->completes;
+    relay->pass.sink.hold->expected = wanted->expected;
     relay->pass.limit = wanted->nbytes;
     relay->pass.once = wanted->once;
     if (wanted->nfirst) memcpy(relay->pass.rest, wanted->first, wanted->nfirst);

@@ -11,6 +11,11 @@
  * and wakes it.  Before its turn a hold may end like any operation; then the relay
  * ends, and has moved nothing.
  *
+ * A relay that completes is a message from a file of its own.  Cancelled before a byte is
+ * out, it leaves no trace; later, its caller is told at once and it goes on.  If the
+ * file fails then, the sink breaks, since nobody else would learn of it.  The source may
+ * be closed meanwhile, which takes effect at the relay's end.
+ *
  * passing.h says how the bytes pass.  What was taken and is not out when the relay ends
  * goes out to the sink before any later message.  If the sink cannot take it, the
  * source's next receive gets it.
@@ -18,13 +23,6 @@
 #ifndef AZC_RELAY_H
 #define AZC_RELAY_H
 #include "op.h"
-
-/* Both with the channel's lock, as long as the hold is in its queue. */
-
-/* The hold's turn may have come, or the relay is asked to stop. */
-void azc__relay_wake(azc_relay *relay);
-/* The sink's hold (outward), or the source's, has ended. */
-void azc__relay_lost(azc_relay *relay, bool outward, int status);
 
 void azc__relay_fork_child(void *relay);
 

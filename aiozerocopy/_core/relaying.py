@@ -17,7 +17,7 @@ import errno
 import os
 import stat
 from collections.abc import Awaitable, Generator
-from typing import TYPE_CHECKING, Any, Protocol, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Union
 
 from aiozerocopy._core.binding import IN_PROGRESS, ffi, lib
 from aiozerocopy._core.channel import IN, Channel
@@ -133,12 +133,16 @@ async def relay_streams(
     nbytes: int | None = None,
     *,
     once: bool = False,
+    completes: bool = False,
+    expected: int = 0,
 ) -> int:
     """Move bytes as one message; return how many.
 
-    With ``once`` it is over as soon as the source is empty, if it has moved any.
+    With ``once`` it is over as soon as the source is empty, if it has moved any.  With
+    ``completes``, of as many bytes as are expected, a cancel leaves it going on.
     """
     limit = ALL if nbytes is None else nbytes
+    how = _How(limit, once, completes, expected)
     before = relay.moved
     waiter, operation = await sink._begin()
     if len(source._unread) >= limit:
@@ -146,7 +150,7 @@ async def relay_streams(
         return relay.moved - before
     try:
         try:
-            _open(relay, source, sink, waiter, operation, limit, once)
+            _open(relay, source, sink, waiter, operation, how)
             await waiter.wait(operation)
             if operation.status:
                 raise await _why(sink, operation)
@@ -162,14 +166,22 @@ async def relay_streams(
     return relay.moved - before
 
 
+class _How(NamedTuple):
+    """What is asked of C, in the order of its request."""
+
+    nbytes: int
+    once: bool
+    completes: bool
+    expected: int
+
+
 def _open(
     relay: Relay,
     source: ReceiveStream,
     sink: Sink,
     waiter: Waiter,
     operation: Operation,
-    limit: int,
-    once: bool,
+    how: _How,
 ) -> None:
     """Begin; or raise why it cannot."""
     sink._claim(operation)
@@ -178,7 +190,7 @@ def _open(
     request, failed = ffi.new("azc_relay_request *"), ffi.new("int *")
     request.source, request.sink = source._in.id, sink._out.id
     request.port, request.token = waiter.port.id, operation.token
-    request.nbytes, request.once = limit, once
+    request.nbytes, request.once, request.completes, request.expected = how
     unread = ffi.from_buffer(source._unread)
     request.first, request.nfirst = unread, len(unread)
     result = lib.azc_relay_open(request, relay._number, failed)
@@ -202,10 +214,11 @@ def _refuse(
 
 
 def _settle(relay: Relay, source: ReceiveStream, operation: Operation) -> None:
-    """The relay is over.  May be called twice."""
+    """The relay is over, or goes on by itself.  May be called twice."""
     if relay._state().began:
         source._unread = b""
-    relay._settle()
+    if not operation.was_rescued:
+        relay._settle()
     if source._reception is operation:
         source._reception = None
 
@@ -297,3 +310,64 @@ async def close_source(source: ReceiveStream) -> None:
         with contextlib.suppress(OSError):  # no regular file
             os.lseek(source.fileno(), -unread, os.SEEK_CUR)
     await source.aclose()
+
+
+async def relay_file(
+    relay: Relay, sink: Sink, file: AnyFile, offset: int | None, nbytes: int | None
+) -> int:
+    """Move a file's bytes as one message, which completes once it has begun."""
+    stands = _position(file) if offset is None else None
+    source = _open_again(file, stands) if stands else open_source(file, offset)
+    expected: int | None = None
+    moved = 0
+    try:
+        expected = _left(source.fileno(), nbytes)
+        moved = await relay_streams(
+            *(relay, source, sink, nbytes),
+            completes=expected is not None,
+            expected=expected or 0,
+        )
+    except BaseException:
+        moved = expected or 0 if relay._number[0] else relay.moved
+        source.abort()  # C closes it at the end of what goes on
+        raise
+    finally:
+        if stands is not None:
+            with contextlib.suppress(OSError):
+                os.lseek(stands.fd, stands.at + moved, os.SEEK_SET)
+    await close_source(source)
+    return moved
+
+
+class _Position(NamedTuple):
+    """Where the caller's fd stands, which is moved along by us alone."""
+
+    fd: int
+    at: int
+
+
+def _position(file: AnyFile) -> _Position | None:
+    """Of an open regular file."""
+    if isinstance(file, (str, bytes, os.PathLike)):
+        return None
+    fd = file if isinstance(file, int) else file.fileno()
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        return None
+    return _Position(fd, os.lseek(fd, 0, os.SEEK_CUR))
+
+
+def _open_again(file: AnyFile, stands: _Position) -> ReceiveStream:
+    """With a position of its own, so that the caller may move his meanwhile."""
+    try:
+        return open_source(file, stands.at)
+    except OSError:  # it may not be opened again: then they share it
+        return open_source(file)
+
+
+def _left(fd: int, nbytes: int | None) -> int | None:
+    """How many bytes of a regular file are to be sent; None of any other."""
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    left = max(0, status.st_size - os.lseek(fd, 0, os.SEEK_CUR))
+    return left if nbytes is None else min(left, nbytes)

@@ -35,7 +35,7 @@ from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.groups import groups, joined
 from aiozerocopy._core.lifetime import NOWHERE, Bound, Stats
 from aiozerocopy._core.pins import pin_or_copy
-from aiozerocopy._core.relaying import Relay, close_source, open_source, relay_streams
+from aiozerocopy._core.relaying import Relay, relay_file
 from aiozerocopy._core.waiter import (
     LOOP_IS_CHEAP,
     Waiter,
@@ -290,15 +290,15 @@ class SendStream(Bound, ByteSendStream):
         from its start, and an open file from where it stands.  The kernel moves the
         bytes; one that is changed meanwhile may arrive as it was or as it is then.
 
+        Cancelled before the first byte was out, it leaves no trace.  Cancelled later,
+        the message of a regular file completes, and what is sent then follows it; an
+        open file stands behind it at once.
+
         Raises: as `relay`, which says more.
         """
 
         async def run(relay: Relay) -> int:
-            source = open_source(file, offset)
-            try:
-                return await relay_streams(relay, source, self, nbytes)
-            finally:
-                await close_source(source)
+            return await relay_file(relay, self, file, offset, nbytes)
 
         return Relay(run)
 

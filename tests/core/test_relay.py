@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -24,7 +25,7 @@ from links import (
     until,
     wait_for_file,
 )
-from oracle import assert_same, payload
+from oracle import assert_prefix, assert_same, payload
 
 import aiozerocopy as azc
 from aiozerocopy._core.binding import PORTABLE
@@ -621,6 +622,60 @@ async def test_cancelled_before_its_turn_it_leaves_no_trace() -> None:
         await reader.receive_exactly(received)
         await ticket
         assert_same(received, DATA)
+
+
+@contextlib.asynccontextmanager
+async def cancelled_file(sink: SendStream, file: Any, *part: int) -> Any:
+    """A relay of a file that was cancelled in the middle."""
+    relay = sink.send_file(file, *part)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_call, relay)
+        await until(lambda: relay.moved and _is_stuck(sink))
+        tasks.cancel_scope.cancel()
+    yield relay
+
+
+@pytest.mark.every_loop
+@pytest.mark.parametrize("to", ["pipe", "unix"])
+@pytest.mark.parametrize("how", ["path", "open", "part"])
+async def test_a_cancelled_file_completes(how: str, to: str, film: Path) -> None:
+    """It is ours to read, whatever the caller does with his fd."""
+    reader, sink = ends(to)
+    want = {"path": DATA, "open": DATA[7:], "part": DATA[7 : 3 << 20]}[how]
+    async with reader, anyio.create_task_group() as tasks:
+        with film.open("rb", buffering=0) as file:
+            file.seek(7)
+            arguments: Any = {"path": [film], "part": [file, 7, len(want)]}
+            call = cancelled_file(sink, *arguments.get(how, [file]))
+            async with call as relay:
+                assert file.tell() == (len(DATA) if how == "open" else 7)
+                file.seek(0)
+        await sink.put(b"next")
+        tasks.start_soon(sink.aclose)  # which waits for it
+        assert_same(await all_of(reader), want + b"next")
+        assert relay.moved == len(want)
+
+
+@pytest.mark.parametrize("how", ["abort", "closed at once"])
+async def test_a_cancelled_file_ends_with_its_sink(how: str, film: Path) -> None:
+    reader, sink = ends("unix")
+    async with reader, cancelled_file(sink, film):
+        if how == "abort":
+            sink.abort()
+        else:
+            await sink.aclose(linger=0)
+        received = await all_of(reader)
+        assert received
+        assert_prefix(received, DATA)
+
+
+async def test_a_file_cancelled_before_its_turn_leaves_no_trace(film: Path) -> None:
+    async with azc.pipe() as (reader, sink):
+        await sink.put(DATA)
+        with anyio.move_on_after(0.01):
+            await sink.send_file(film)
+        await sink.put(b"next")
+        assert_same(await _exactly(reader, len(DATA) + 4), DATA + b"next")
 
 
 @pytest.mark.parametrize("lost", ["source", "sink"])
