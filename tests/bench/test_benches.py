@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import os
 import re
-import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,26 +13,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bench import (
-    capture,
-    dask,
-    decode,
     encode,
-    fanout,
-    feeding,
     ffmpeg,
     pipes,
     relay,
-    render,
     results,
-    ring,
     sockets,
-    transport,
 )
 from bench.__main__ import BENCHES
 from bench.processes import Lab
 from bench.race import Lacking, Race, Work, WrongBytes
-from bench.video import waves
-from bench.worker import Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,96 +112,6 @@ def test_wrong_byte_is_found(
     monkeypatch.setattr(Lab, "pattern", one_other_byte(Lab.pattern))
     with pytest.raises(WrongBytes, match=r"the first wrong one is|other bytes"):
         contender.run(work, True)
-
-
-def job(**told: Any) -> Job:
-    return Job(check=True, **told)
-
-
-def test_wrong_message_of_a_ring_is_found(lab: Lab) -> None:
-    work = Work(1024, 300, warm=20, buffers=16)
-    path = ring.pattern(lab, work)
-    tally = ring.Tally(job(**work.told, pattern=path, means=False))
-    rows = np.fromfile(path, "f4").reshape(16, -1)
-    tally.take(rows)
-    rows[5, 255] += 1
-    tally.take(rows)
-    assert (tally.count, tally.told()["wrong"]) == (32, 16 + 5)
-
-
-def test_wrong_array_is_found(lab: Lab) -> None:
-    work = Work(1000, 10, warm=2, buffers=2)
-    path = lab.pattern(work)
-    array = dask.make(path, work.size, 3).copy()
-    assert not dask.is_wrong(array, path, 3, True)
-    assert dask.is_wrong(array, path, 2, True)
-    array[999] ^= 1
-    assert dask.is_wrong(array, path, 3, True)
-
-
-@pytest.mark.parametrize("sent", [b"picture", b"pictuRe"])
-def test_wrong_byte_at_a_client_is_found(sent: bytes, tmp_path: Path) -> None:
-    address = str(tmp_path / "socket")
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(address)
-        server.listen()
-        told = {"size": 7, "warm": 0, "messages": 2, "framing": "wire", "path": address}
-        client = fanout.Client(job(**told, address=address), bytearray(b"picture"))
-        peer, _ = server.accept()
-    with peer, client.socket:
-        peer.sendall(bytes(128) + b"picture" + bytes(128) + sent)
-        assert not client.read(bytearray(1000))
-    assert client.is_wrong == (sent != b"picture")
-    assert len(client.arrived) == 2
-
-
-def test_wrong_answer_is_found(lab: Lab) -> None:
-    work = Work(1000, 8, warm=4, buffers=2)
-    ours, theirs = feeding.unix_link()
-    told = {**work.told, "pattern": lab.pattern(work), "fd": ours}
-    with socket.socket(fileno=theirs) as peer:
-        data = Path(told["pattern"]).read_bytes()
-        wrong = bytearray(data)
-        wrong[5] ^= 1
-        peer.sendall(data * 2 + wrong + data * 3)
-        assert transport.ask(job(**told))["wrong"] == 4
-
-
-def test_wrong_pixel_of_the_screen_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = capture.Desk.__new__(capture.Desk)
-    desk._job = job()
-    monkeypatch.setattr(capture, "SIZE", (8, 4))
-    desk._at, desk._window_size = (2, 1), (2, 1)
-    picture = np.full((4, 8), capture.BACKGROUND, "u4")
-    picture[1, 2:4] = capture.WINDOW
-    desk.look(picture)
-    picture[3, 7] ^= 1
-    with pytest.raises(WrongBytes, match="1 pixels"):
-        desk.look(picture)
-
-
-def test_wrong_frame_of_a_film_is_found(lab: Lab) -> None:
-    path = waves(lab, (16, 9), 2)
-    frames = np.fromfile(path, "u1").reshape(2, -1)
-    told = {"size": frames.shape[1], "warm": 2, "messages": 8, "pictures": str(path)}
-    watch = decode.Watch(job(**told))
-    assert watch.take(frames[0])
-    assert watch.told() == {"received": 1, "off": 0}
-    assert watch.take(frames[0] ^ 128)  # where the second one is due
-    assert watch.told()["off"] > decode.NEAR
-
-
-def test_wrong_frame_of_a_scene_is_found(lab: Lab) -> None:
-    work = Work(12, 2, warm=1, buffers=1)
-    feeder = render.SceneFeeder(lab, "ours", {})
-    (lab.path / "reference").write_bytes(bytes(36))
-    checked = lab.path / "checked"
-    checked.write_bytes(bytes(36))
-    feeder.compare(work, checked)
-    for wrong in (bytes(24) + b"\xff" * 12, bytes(35)):
-        checked.write_bytes(wrong)
-        with pytest.raises(WrongBytes, match=r"frame 2|35 bytes"):
-            feeder.compare(work, checked)
 
 
 @pytest.mark.slow
