@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import gc
 import os
-import resource
 import select
-import socket
 import weakref
 from typing import TYPE_CHECKING
 
@@ -524,77 +521,6 @@ class TestSignals:
     run(main)
     """
         )
-
-
-@pytest.mark.anyio
-class TestLimits:
-    """Without a free fd: a clear error, and nothing is lost or left."""
-
-    @pytest.mark.parametrize("spare", range(9))
-    async def test_no_more_fds(self, spare: int) -> None:
-        ours, theirs = socket.socketpair()
-        # (with one stream in use the loop's own port exists already)
-        with theirs:
-            async with azc.wrap_socket(ours) as warm:
-                await warm.send(b"x")
-                with _only_so_many_fds(spare):
-                    try:
-                        reader, writer = azc.pipe(1 << 16)
-                    except OSError as error:
-                        assert error.errno == errno.EMFILE  # noqa: PT017
-                        return
-                    await self._use(reader, writer)
-
-    async def _use(self, reader: azc.ReceiveStream, writer: azc.SendStream) -> None:
-        data = message(1, 0, BIG)
-        copy = bytearray(len(data))
-        async with anyio.create_task_group() as tasks:
-            sending = attempt(tasks, writer.send, data)
-            receiving = attempt(tasks, reader.receive_exactly, copy)
-            await until(lambda: sending.done or receiving.done)
-            if sending.error or receiving.error:
-                tasks.cancel_scope.cancel()
-        for each in (sending, receiving):
-            if isinstance(each.error, Exception):
-                assert isinstance(each.error, StreamBroken)
-                assert each.error.errno == errno.EMFILE
-        reader.abort()
-        writer.abort()
-        if sending.error is None and receiving.error is None:
-            assert copy == data
-        data.clear()
-
-    async def test_opening_leaves_the_callers_fd(self, pipe: Link) -> None:
-        fd = pipe.take_write_fd()
-        with _only_so_many_fds(0), pytest.raises(OSError, match="Too many open files"):
-            azc.open_writer(fd)
-        os.write(fd, b"still mine")
-        os.close(fd)
-        assert pipe.read(10) == b"still mine"
-
-
-class _only_so_many_fds:
-    """Within the block, so many fds more can be opened, and then none."""
-
-    def __init__(self, spare: int) -> None:
-        self._spare = spare
-        self._fillers: list[int] = []
-
-    def __enter__(self) -> None:
-        self._limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        highest = max(map(int, os.listdir("/proc/self/fd")))
-        limit = highest + self._spare + 1
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, self._limits[1]))
-        with pytest.raises(OSError, match="Too many open files"):
-            while True:
-                self._fillers.append(os.open(os.devnull, os.O_RDONLY))
-        for _ in range(self._spare):
-            os.close(self._fillers.pop())
-
-    def __exit__(self, *_: object) -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, self._limits)
-        for fd in self._fillers:
-            os.close(fd)
 
 
 @pytest.mark.anyio
