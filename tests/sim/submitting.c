@@ -862,6 +862,21 @@ static void check_receive_then(int kind, int does, const char *of) {
     end_with(&it);
 }
 
+/* Nobody is told; and nobody else is meant by it either. */
+static void check_receive_alone(void) {
+    begin("azc_recv", "without a port");
+    stream it = open_stream(SOCKET, AZC_IN, 0);
+    azc_event event;
+    peer_feed(it.flow, 4);
+    CHECK(azc_recv(it.channel, 0, 9, memory, 4, 4) == 4);
+    for (uint64_t token = 1; token < 10; token++) {
+        CHECK(azc_cancel(it.channel, token, 0, &event) == AZC_OVER);
+        CHECK(event.token == 0);
+    }
+    CHECK(azc_recv(it.channel, 0, 9, memory, 4, 4) == -EINPROGRESS);
+    end_with(&it);
+}
+
 static void check_receive_errors(void) {
     begin("azc_recv", "errors");
     stream it = open_stream(SOCKET, AZC_IN, 0);
@@ -1094,6 +1109,7 @@ int main(void) {
     check_receive_then(PIPE, CLOSES, "a pipe, closed meanwhile");
     check_receive_then(FIFO, CANCELS, "a FIFO, cancelled meanwhile");
     check_receive_then(FIFO, CLOSES, "a FIFO, closed meanwhile");
+    check_receive_alone();
     check_receive_errors();
     check_send_fds();
     check_recv_fds();
