@@ -1,7 +1,7 @@
 """What a stream outlives, and what its end costs others.
 
-Numbers that are closed behind its back, a moment without fds, a peer's reset, a socket
-that lingers: whoever sends is told the truth, and nobody else suffers.
+A moment without fds, a peer's reset, a socket that lingers: whoever sends is told the
+truth, and nobody else suffers.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ import errno
 import os
 import pty
 import resource
-import select
 import socket
 import struct
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
@@ -24,104 +23,25 @@ import pytest
 import scripts
 from links import (
     BIG,
-    Link,
     attempt,
     begun,
     linux_only,
     open_link,
     reading,
-    receives,
     submitted,
     until,
 )
-from oracle import Checker, assert_prefix, message
+from oracle import Checker, message
 
 import aiozerocopy as azc
 from aiozerocopy import StreamBroken
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 SMALL = 1000
 # For what takes seconds, and is the same with every loop.
 only_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
-
-
-# ---- numbers that are closed behind our back ----------------------------------------
-
-POLLED = ("pipe", "adopted", "unix", "tcp4")
-
-
-@contextlib.contextmanager
-def lost(number: int, *, reused: bool) -> Iterator[None]:
-    """It is closed, or another file has it."""
-    if reused:
-        fd = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(fd, number)
-        os.close(fd)
-    else:
-        os.close(number)
-    yield
-    if reused:
-        os.close(number)
-
-
-async def on_each_link(
-    check: Callable[[Link, bool], Coroutine[Any, Any, None]], reused: bool, folder: Path
-) -> None:
-    """All at the same time: somebody looks at the numbers only now and then."""
-    with contextlib.ExitStack() as opened:
-        async with anyio.create_task_group() as tasks:
-            for kind in POLLED:
-                link = opened.enter_context(open_link(kind, folder))
-                tasks.start_soon(check, link, reused)
-
-
-async def _sender_is_told(link: Link, reused: bool) -> None:
-    data = message(1, 0, BIG)
-    sent = bytes(data)
-    received = bytearray()
-    async with reading(link, received.extend, start=False):
-        stream = link.sender()
-        async with anyio.create_task_group() as tasks:
-            sending = attempt(tasks, stream.send, data)
-            await begun(stream)
-            behind = attempt(tasks, stream.send, b"behind")
-            await begun(stream, 2)
-            number = stream.fileno()
-            await until(lambda: not select.select([], [number], [], 0)[1])
-            with lost(number, reused=reused):
-                await until(lambda: sending.done and behind.done)
-                stream.abort()
-        assert isinstance(sending.error, StreamBroken)
-        assert isinstance(behind.error, StreamBroken)
-        data.clear()
-    assert_prefix(received, sent)
-
-
-async def _receiver_is_told(link: Link, reused: bool) -> None:
-    stream = link.receiver()
-    async with anyio.create_task_group() as tasks:
-        receiving = attempt(tasks, stream.receive)
-        await until(lambda: receives(stream))
-        with lost(stream.fileno(), reused=reused):
-            await until(lambda: receiving.done)
-            stream.abort()
-    assert isinstance(receiving.error, StreamBroken)
-
-
-@pytest.mark.anyio
-class TestNumbers:
-    @only_asyncio
-    @pytest.mark.parametrize("reused", [False, True], ids=["closed", "reused"])
-    @pytest.mark.parametrize("check", [_sender_is_told, _receiver_is_told])
-    async def test_who_waits_is_told(
-        self,
-        check: Callable[[Link, bool], Coroutine[Any, Any, None]],
-        reused: bool,
-        tmp_path: Path,
-    ) -> None:
-        await on_each_link(check, reused, tmp_path)
 
 
 # ---- a peer that resets the connection ----------------------------------------------
