@@ -37,7 +37,8 @@ def declarations() -> str:
 
 def sources() -> list[str]:
     names = ["sys", "handle", "port", "pool", "op", "queue", "pace", "caller", "lanes"]
-    names += ["lender", "pump", "channel", "ending", "cancel", "move", "submit", "ring"]
+    names += ["channel", "ending", "lender", "pump", "closing", "move", "submit"]
+    names += ["opening", "ring"]
     poller = "poller_poll" if portable else "poller_epoll"
     names += ["passing", "relay", "split", "fork", poller]
     names += ["colour/yuv", *(f"colour/rows_{kind}" for kind in KINDS)]

@@ -119,17 +119,7 @@ void azc__leave(azc_channel *channel);
 
 /* 0, or why nothing may be submitted. */
 int azc__refusal(const azc_channel *channel);
-/* Allocates the bounce, if the lane works on copies. */
-int azc__prepare_bounce(azc_channel *channel);
-/* Does the number belong to another file now?  Then the channel is broken. */
-bool azc__was_replaced(azc_channel *channel);
 /* Asks whoever drives it to stop early: a cancel or a close is waiting. */
 void azc__interrupt(azc_channel *channel);
-/* CLOSING -> CLOSED; the lock is released meanwhile.  False: another thread is
- * closing the fd. */
-bool azc__finish_close(azc_channel *channel);
-
-/* In a forked child, without the lock. */
-void azc__channel_fork_child(void *channel);
 
 #endif

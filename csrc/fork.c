@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "channel.h"
+#include "closing.h"
 #include "lender.h"
 #include "pool.h"
 #include "relay.h"

@@ -25,6 +25,8 @@ const azc_lane *azc__lane_for(const struct stat *st, int fd, int flags);
 const azc_lane *azc__lane_waiting(void);
 /* The longest piece of any bounced lane. */
 size_t azc__lane_bounce_size(void);
+/* Allocates the channel's bounce, if its lane works on copies; with the lock. */
+int azc__prepare_bounce(azc_channel *channel);
 /* Copies the pieces into the channel's bounce; with the lock. */
 ssize_t azc__lane_fill(azc_channel *channel, const struct iovec *vec,
                        int count);

@@ -233,3 +233,9 @@ const azc_lane *azc__lane_for(const struct stat *st, int fd, int flags) {
 const azc_lane *azc__lane_waiting(void) { return &waiting_lane; }
 
 size_t azc__lane_bounce_size(void) { return BOUNCE_CHUNK; }
+
+int azc__prepare_bounce(azc_channel *channel) {
+    if (!channel->lane->bounced || channel->bounce) return 0;
+    channel->bounce = azc_sys.allocate(azc__lane_bounce_size());
+    return channel->bounce ? 0 : -ENOMEM;
+}

@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "cancel.h"
+#include "closing.h"
 #include "ending.h"
 
 enum {

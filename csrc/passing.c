@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "cancel.h"
+#include "ending.h"
 #include "move.h"
 
 enum {

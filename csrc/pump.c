@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "channel.h"
+#include "ending.h"
 #include "poller.h"
 
 enum { READY_MAX = 64, SECOND_US = 1000000 };

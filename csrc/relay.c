@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "cancel.h"
 #include "ending.h"
 #include "move.h"
 #include "passing.h"

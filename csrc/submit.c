@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "cancel.h"
 #include "ending.h"
 #include "move.h"
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import ast
 import graphlib
 import re
+import shutil
+import subprocess
 from functools import cache
 from importlib.util import resolve_name
 from pathlib import Path
@@ -453,6 +455,32 @@ def test_includes_go_one_way() -> None:
             if f"{other}.h" not in above
         ]
     assert culprits == []
+
+
+def symbols(file: Path) -> tuple[set[str], set[str]]:
+    """Of an object file: what it defines, and what it needs of others."""
+    command = ["nm", "--extern-only", "--format=posix", str(file)]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    kinds = [line.split()[:2] for line in lines.splitlines()]
+    needed = {name for name, kind in kinds if kind == "U"}
+    return {name for name, _ in kinds} - needed, needed
+
+
+@pytest.mark.skipif(not (shutil.which("cc") and shutil.which("nm")), reason="needs cc")
+def test_calls_go_one_way(tmp_path: Path) -> None:
+    """No file calls one that calls it, not by way of others either."""
+    files = [str(path) for path in CSRC.glob("*.c") if path.stem != "poller_poll"]
+    compiler = ["cc", "-c", "-O0", "-D_GNU_SOURCE=1", f"-I{CSRC}"]
+    subprocess.run([*compiler, *files], cwd=tmp_path, check=True)
+    tables = {file.stem: symbols(file) for file in tmp_path.glob("*.o")}
+    assert len(tables) == len(files)
+    calls = {
+        name: [other for other in tables if needed & tables[other][0]]
+        for name, (_, needed) in tables.items()
+    }
+    assert "sys" in calls["channel"]
+    assert calls["sys"] == []
+    graphlib.TopologicalSorter(calls).prepare()  # raises CycleError, with the files
 
 
 def test_only_sys_calls_the_system() -> None:

@@ -1,5 +1,5 @@
 /* cancelling.c - what a program asks for while a system call runs, and how operations
- * end then: csrc/cancel.c, ending.c and lender.c, without a thread.
+ * end then: csrc/ending.c and lender.c, without a thread.
  *
  * The fd takes as many bytes as a case says.  The case's `meanwhile` is called inside
  * the next system call: so whatever another thread could do then happens at exactly

@@ -30,8 +30,8 @@ CSRC = TESTS.parent / "csrc"
 SIM = TESTS / "sim"
 HELPER = [
     *("handle", "op", "queue", "port", "pool", "pace", "caller", "lanes", "lender"),
-    *("channel", "ending", "move", "submit", "cancel", "pump", "passing", "relay"),
-    *("ring", "fork"),
+    *("channel", "ending", "pump", "closing", "move", "submit", "passing", "relay"),
+    *("opening", "ring", "fork"),
 ]
 REAL = (*HELPER, "split", "sys", "poller_epoll")
 KERNEL = ("kernel", "rates", "lending", "poller", "threads")

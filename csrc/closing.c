@@ -1,0 +1,139 @@
+/* closing.c - the end of a channel: its fd is closed, or left to its next owner. */
+#include "closing.h"
+
+#include <errno.h>
+
+#include "ending.h"
+
+int azc__give_up_file(azc_file *file, int fd) {
+    if (--file->refs) return -1;
+    if (file->lost) fd = -1;
+    azc_sys.release(file);
+    return fd;
+}
+
+/* An fd to close, and the note that tells of it. */
+typedef struct azc_closing {
+    int fd; /* -1: another channel has it too, or the number is lost */
+    azc_note *note;
+} azc_closing;
+
+static void close_and_tell(const azc_closing *closing) {
+    if (closing->fd >= 0) azc_sys.close(closing->fd);
+    azc__note_post(closing->note, 0, 0, AZC_DROPPED);
+}
+
+static void *run_close(void *closing) {
+    close_and_tell(closing);
+    azc_sys.release(closing);
+    return NULL;
+}
+
+/* False: no memory, or no thread. */
+static bool close_in_thread(const azc_closing *closing) {
+    pthread_t thread;
+    azc_closing *copy = azc_sys.allocate(sizeof *copy);
+    if (!copy) return false;
+    *copy = *closing;
+    if (azc_sys.thread_start(&thread, run_close, copy) < 0) {
+        azc_sys.release(copy);
+        return false;
+    }
+    azc_sys.thread_detach(thread);
+    return true;
+}
+
+/* A close may block: a socket lingers, a tty drains, a pipe's reader is inside a
+ * system call, a file system asks its server.  A private pump may wait for that, any
+ * other thread must not. */
+static bool closes_slowly(const azc_channel *channel) {
+    if (azc__pump_is_private(channel)) return false;
+    if (channel->lane->shared) return azc_sys.linger(channel->fd) > 0;
+    return channel->lane->bounced || !channel->lane->polled;
+}
+
+bool azc__finish_close(azc_channel *channel) {
+    bool slow = closes_slowly(channel);
+    azc_closing closing = {channel->fd, channel->closing};
+    channel->state = CLOSED;
+    channel->closing = NULL;
+    azc__end_all(channel, -ESHUTDOWN);
+    azc__lender_end(channel);
+    if (!channel->file->lost && !azc__still_ours(channel))
+        channel->file->lost = true; /* not ours to close */
+    azc__pump_leave(channel);
+    channel->fd = -1;
+    channel->driving = true;
+    azc__unlock(channel);
+    closing.fd = azc__give_up_file(channel->file, closing.fd);
+    bool elsewhere = closing.fd >= 0 && slow && close_in_thread(&closing);
+    if (!elsewhere) close_and_tell(&closing);
+    azc__lock(channel);
+    channel->driving = false;
+    return !elsewhere;
+}
+
+/* Is it the source of a message that completes?  Then its driver goes on. */
+static bool is_still_read(const azc_channel *channel) {
+    const azc_op *first = channel->queue.head;
+    return !azc__outward(channel) && first && first->hold &&
+           first->hold->completes;
+}
+
+/* Ends what no system call is using.  1 if the fd is closed too. */
+static int begin_close(azc_channel *channel) {
+    channel->state = CLOSING;
+    if (!channel->in_call) azc__end_all(channel, -ESHUTDOWN);
+    if (channel->driving) {
+        if (!is_still_read(channel)) azc__interrupt(channel);
+        return -EINPROGRESS;
+    }
+    if (azc__pump_is_private(channel)) {
+        azc__pump_kick(channel);
+        return -EINPROGRESS;
+    }
+    return azc__finish_close(channel) ? 1 : -EINPROGRESS;
+}
+
+static bool is_unclosed(const azc_channel *channel) {
+    return channel->state == OPEN || channel->state == BROKEN;
+}
+
+int azc_close(azc_id id, azc_id port, uint64_t token) {
+    azc_note *note;
+    int r = azc__note_new(port, token, &note);
+    azc_channel *channel = azc__enter(id);
+    if (!channel) r = azc__why(id);
+    if (r == 0 && !is_unclosed(channel)) r = -EALREADY;
+    if (r < 0) {
+        azc__note_free(note);
+    } else {
+        channel->closing = note;
+        r = begin_close(channel);
+        if (note) r = -EINPROGRESS; /* its event will come, or has come */
+    }
+    if (channel) azc__leave(channel);
+    return r;
+}
+
+int azc_free(azc_id id) {
+    azc_channel *channel = azc__enter(id);
+    if (!channel) return azc__why(id);
+    channel->freed = true;
+    if (is_unclosed(channel)) begin_close(channel);
+    azc__leave(channel);
+    return 0;
+}
+
+/* ---- fork ------------------------------------------------------------ */
+
+/* A file stays open in the child, since its file system may hold its close up, and
+ * nobody waits for its end. */
+void azc__channel_fork_child(void *object) {
+    azc_channel *channel = object;
+    azc__pump_fork_child(channel);
+    bool last = channel->fd >= 0 && --channel->file->refs == 0;
+    bool closes = last && channel->lane->polled && !channel->file->lost;
+    if (closes && azc__still_ours(channel)) azc_sys.close(channel->fd);
+    channel->fd = -1;
+}
