@@ -225,13 +225,23 @@ def _ctrl_c_comes_again() -> Iterator[None]:
 
 
 def _end_as_by_ctrl_c() -> list[int]:
-    """Let SIGTERM end things as well as Ctrl-C does; the list says that it came."""
+    """Let SIGTERM end things as well as Ctrl-C does; the list says that it came.
+
+    A shell's script starts what is to run beside it (``aiozerocopy serve &``) with
+    Ctrl-C ignored.  It is blocked then instead, which SIGTERM ends.
+    """
     came: list[int] = []
+    ctrl_c = {signal.SIGINT}
 
     def end(number: int, _frame: object) -> None:
         came.append(number)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ctrl_c)
         signal.raise_signal(signal.SIGINT)
 
     if threading.current_thread() is threading.main_thread():
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            signal.pthread_sigmask(signal.SIG_BLOCK, ctrl_c)
+            # (the one that asyncio takes over)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, end)
     return came

@@ -181,6 +181,26 @@ def test_one_line_and_the_end(line: str, moment: str, more: str, folder: Path) -
     assert seconds < AT_ONCE
 
 
+def test_background_job_of_a_script(folder: Path) -> None:
+    """There Ctrl-C is ignored; SIGTERM ends it all the same, and as Ctrl-C would."""
+    line = shlex.join([*PROGRAM, "serve", "--unix", "s", "--size=64x36"])
+    terminal = Terminal(["sh", "-c", f"{line} & wait $!; echo status $?"], folder)
+    try:
+        terminal.read_until("by a program")
+        shell = terminal.process.pid
+        server = int(Path(f"/proc/{shell}/task/{shell}/children").read_text())
+        os.kill(server, signal.SIGINT)
+        began = time.monotonic()
+        os.kill(server, signal.SIGTERM)
+        terminal.read_until(None)
+        seconds = time.monotonic() - began
+    finally:
+        terminal.close()
+    closing = ["aiozerocopy serve: interrupted", f"status {128 + signal.SIGTERM}"]
+    assert lines_of(terminal.said)[-2:] == closing
+    assert seconds < AT_ONCE
+
+
 def test_future_that_is_cancelled_while_it_is_set(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
