@@ -145,7 +145,7 @@ async def run(options: argparse.Namespace) -> str:
 
 def _told(options: argparse.Namespace, film: ffmpeg.Writer, recorder: Recorder) -> str:
     frames = film.frames_written
-    text = f"{options.output}: {frames:,} frames, {frames / float(options.rate):.2f} s"
+    text = f"{film.written_to}: {frames:,} frames, {frames / float(options.rate):.2f} s"
     if (behind := recorder.due - frames) > float(options.rate):
         text += f"; FFmpeg was too slow for {behind:,} more: try a lower --rate"
     return text

@@ -90,7 +90,7 @@ async def render(
     except (KeyboardInterrupt, anyio.get_cancelled_exc_class()):
         if video.frames_written and not check:  # (what is checked is no film to keep)
             kept = f"{video.frames_written:,} of {frames:,} frames"
-            ending.last_words.append(f"{output}: {kept} are in it")
+            ending.last_words.append(f"{video.written_to}: {kept} are in it")
         raise
     return Rendered(
         output,

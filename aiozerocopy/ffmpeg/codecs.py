@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 # How the names of formats begin that are RGB.
 RGB = ("rgb", "bgr", "argb", "abgr", "0rgb", "0bgr", "gbr", "pal", "x2", "bayer")
+# Of these FFmpeg makes YUV through a palette: older ones by BT.601 whatever they are
+# told, and some choose grey for an encoder that takes it.
+PALETTES = ("pal8", "rgb8", "bgr8", "rgb4_byte", "bgr4_byte")
 
 QUALITIES = ("lossless", "high", "medium", "low")
 PRESETS = (

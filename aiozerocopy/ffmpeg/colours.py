@@ -19,7 +19,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from aiozerocopy.ffmpeg.codecs import RGB, last_value, named_in
+from aiozerocopy.ffmpeg.codecs import PALETTES, RGB, last_value, named_in
 from aiozerocopy.frames import PIXELS, PLANES, Colour, Conversion
 
 if TYPE_CHECKING:
@@ -88,6 +88,8 @@ def plan(
     is_padded = choice.codec is not None and not filtered and _needs_even(target, size)
     filters: list[str] = []
     if is_rgb and conversion is None and not (target or "").startswith(RGB):
+        if for_yuv and pix_fmt in PALETTES:
+            filters.append("format=bgra")
         filters += _filters(colour, for_yuv=for_yuv)
     elif is_grey and for_yuv:
         filters += _filters(colour, for_yuv=True, of_grey=True)

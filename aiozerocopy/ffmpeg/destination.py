@@ -6,6 +6,8 @@ The states of a film
                  ends it: a full disk, a killed program
     kept         it has taken the place of ``film.mp4``; an MP4 is put into its usual
                  form before, with the index in front
+    broken off   FFmpeg failed, or had no time to end it.  It takes its place too if
+                 there is no older film, and else stays where it is, as far as it plays
     discarded    it has no frame that plays, and is gone
 """
 
@@ -49,6 +51,7 @@ class Destination:
         if not overwrite and self.path.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
         self.unfinished: Path = self._beside("unfinished")
+        self.film: Path | None = None  # at the end, where it is
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         os.close(os.open(self.unfinished, flags, 0o666))
 
@@ -77,20 +80,23 @@ class Destination:
             if self._is_fragmented(others):
                 await self._put_index_in_front(ffmpeg)
         finally:
-            self._replace(self.unfinished)
+            self._take_its_place()
 
     async def keep_what_plays(self, ffmpeg: str) -> int:
         """It was broken off: keep it if it plays.  Returns how many frames that are."""
         frames = await self._frames(ffmpeg)
-        if frames:
-            self._replace(self.unfinished)
-        else:
+        if not frames:
             self.discard()
+        elif self.path.exists():  # an older film, which is whole
+            self.film = self.unfinished
+        else:
+            self._take_its_place()
         return frames
 
     def discard(self) -> None:
         """Nothing of it is left; may be called twice, and after it was kept."""
-        self.unfinished.unlink(missing_ok=True)
+        if self.film is None:
+            self.unfinished.unlink(missing_ok=True)
 
     async def _put_index_in_front(self, ffmpeg: str) -> None:
         usual = self._beside("indexed")
@@ -114,10 +120,11 @@ class Destination:
         )
         return max(map(int, _FRAMES.findall(said)), default=0)
 
-    def _replace(self, film: Path) -> None:
+    def _take_its_place(self) -> None:
         with contextlib.suppress(FileNotFoundError):
-            film.chmod(stat.S_IMODE(self.path.stat().st_mode))
-        film.replace(self.path)
+            self.unfinished.chmod(stat.S_IMODE(self.path.stat().st_mode))
+        self.unfinished.replace(self.path)
+        self.film = self.path
 
 
 def destination_of(output: object, *, overwrite: bool) -> Destination | None:

@@ -54,7 +54,8 @@ class Writer(Video):
 
     ``output`` is a path, a URL (rtmp:, srt:, ...), or a list of FFmpeg's output
     arguments such as ``["-f", "null", "-"]``.  ``fps`` is a number, a Fraction or
-    "30000/1001".  A film takes the place of an older one only when it is finished.
+    "30000/1001".  A film takes the place of an older one only when it is finished; one
+    that breaks off, as on a full disk, stays beside that, where ``written_to`` says.
 
     By its name a film gets an encoder, and a format that every player shows (4:2:0; odd
     sizes are padded).  ``codec`` names another, as FFmpeg does; "auto" is one in
@@ -140,6 +141,8 @@ class Writer(Video):
             output, takes_stdout=self._gives_output
         )
         self._overwrite = overwrite
+        # The film's name, once it is finished.
+        self.written_to: str = self._place.removeprefix("file:")
 
     # -- the beginning ------------------------------------------------------------
 
@@ -346,6 +349,8 @@ class Writer(Video):
                 with anyio.CancelScope(shield=True):
                     frames = await self._destination.keep_what_plays(self._binary)
                 self.frames_written = frames
+                if self._destination.film == self._destination.unfinished:
+                    self.written_to = str(self._destination.film)
             self._tell_what_is_left(error)
             raise
         finally:
@@ -368,7 +373,9 @@ class Writer(Video):
             return
         left = "nothing is left of the film"
         if self.frames_written:
-            left = f"{self._place} has the first {self.frames_written} frames"
+            left = f"{self.written_to} has the first {self.frames_written} frames"
+            if self._destination.film == self._destination.unfinished:
+                left += ", and the older film is as it was"
         error.args = (f"{error.args[0]} ({left})", *error.args[1:])
 
     def _discard(self) -> None:
@@ -413,11 +420,10 @@ class Writer(Video):
 
 
 def _is_rgb_of_8_bits(pix_fmt: str) -> bool:
-    """Is each byte red, green or blue, or alpha?"""
+    """Has each colour a byte, in the frame or in a palette?"""
     layout = layout_of(pix_fmt, (1, 1))
-    return (
-        layout is not None and layout.itemsize == 1 and pix_fmt.startswith(codecs.RGB)
-    )
+    has_bytes = layout is not None and layout.itemsize == 1
+    return pix_fmt in codecs.PALETTES or (has_bytes and pix_fmt.startswith(codecs.RGB))
 
 
 def _raw_audio(audio: Audio, pipe: str) -> list[str]:

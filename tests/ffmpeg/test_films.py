@@ -192,6 +192,31 @@ async def test_grey_stays_what_it_is(ffmpeg: str, tmp_path: Path) -> None:
     assert np.abs(np.array(grey) - np.arange(0, 256, 5)).max() <= 2
 
 
+@pytest.mark.parametrize("quality", ["high", "lossless"])
+@pytest.mark.parametrize(
+    ("pix_fmt", "index", "colour"),
+    [
+        ("pal8", 0, (37, 100, 200)),
+        ("rgb8", 0b001_011_11, (36, 108, 255)),
+        ("bgr8", 0b11_011_001, (36, 108, 255)),
+        ("rgb4_byte", 0b0_01_1, (0, 85, 255)),
+        ("bgr4_byte", 0b1_01_0, (0, 85, 255)),
+    ],
+)
+async def test_colours_of_a_palette(
+    ffmpeg: str, tmp_path: Path, pix_fmt: str, index: int, colour: Any, quality: Any
+) -> None:
+    path = tmp_path / "a.mp4"
+    frame = bytes([index]) * (64 * 48)
+    if pix_fmt == "pal8":
+        frame += bytes([*colour[::-1], 255]) * 256
+    async with Writer(path, (64, 48), 30, pix_fmt, quality=quality, ffmpeg=ffmpeg) as v:
+        await v.send(frame)
+    (shown,) = await frames_of(path, "rgb24", ffmpeg=ffmpeg)
+    wrong = np.abs(np.frombuffer(shown[:3], "u1").astype(int) - colour).max()
+    assert wrong <= (0 if quality == "lossless" else 2)
+
+
 async def test_frames_of_full_range_by_their_name(ffmpeg: str, tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     async with Writer(
@@ -606,10 +631,13 @@ async def test_cancelled_at_its_end_it_is_there(
 
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.ts"])
+@pytest.mark.parametrize("older", [False, True])
 async def test_killed_one_leaves_what_plays(
-    ffmpeg: str, tmp_path: Path, name: str
+    ffmpeg: str, tmp_path: Path, name: str, older: bool
 ) -> None:
-    """As much of it as had left FFmpeg."""
+    """As much of it as had left FFmpeg; an older film stays in its place."""
+    if older:
+        (tmp_path / name).write_text("mine")
     options = ["-g", "5", "-flush_packets", "1"]
     words: dict[str, Any] = {"preset": "ultrafast", "ffmpeg": ffmpeg}
     dice = np.random.default_rng(1)
@@ -622,13 +650,20 @@ async def test_killed_one_leaves_what_plays(
             os.kill(video.pid, signal.SIGKILL)
             while True:
                 await video.send(numbered(0, (640, 480)))
-    assert os.listdir(tmp_path) == [name]
+    video.abort()  # it is over
+    left = Path(video.written_to)
+    assert set(os.listdir(tmp_path)) == {name, left.name}
+    assert (left.name == name) is not older
+    assert not older or (tmp_path / name).read_text() == "mine"
     assert video.frames_written > 0
-    assert f"first {video.frames_written} frames" in str(raised.value)
-    assert len(await frames_of(tmp_path / name)) == video.frames_written
+    assert f"{left} has the first {video.frames_written} frames" in str(raised.value)
+    assert len(await frames_of(left)) == video.frames_written
 
 
-async def test_full_disk_leaves_what_plays(ffmpeg: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("older", [False, True])
+async def test_full_disk_leaves_what_plays(
+    ffmpeg: str, tmp_path: Path, older: bool
+) -> None:
     """The limit of a file's size stands for it: EFBIG, where a disk says ENOSPC."""
     code = """
     import anyio, sys
@@ -646,12 +681,14 @@ async def test_full_disk_leaves_what_plays(ffmpeg: str, tmp_path: Path) -> None:
                     await video.send(dice.integers(0, 256, (480, 640, 3), np.uint8))
         except FFmpegError as error:
             assert "has the first" in str(error), error
-            print(video.frames_written)
+            print(video.frames_written, video.written_to)
 
     anyio.run(main)
     """
 
     path = tmp_path / "a.mp4"
+    if older:
+        path.write_text("mine")
     limited = "trap '' XFSZ; ulimit -f 6144; exec \"$@\""  # blocks of 512 bytes
     done = await anyio.run_process(
         [
@@ -661,8 +698,11 @@ async def test_full_disk_leaves_what_plays(ffmpeg: str, tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, b"")
-    assert os.listdir(tmp_path) == ["a.mp4"]
-    assert len(await frames_of(path)) == int(done.stdout) > 5
+    frames, left = done.stdout.decode().split()
+    assert set(os.listdir(tmp_path)) == {"a.mp4", os.path.basename(left)}
+    assert (left == str(path)) is not older
+    assert not older or path.read_text() == "mine"
+    assert len(await frames_of(Path(left))) == int(frames) > 5
 
 
 async def test_folder_that_refuses_says_so_at_once(tmp_path: Path) -> None:
