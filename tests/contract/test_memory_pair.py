@@ -6,17 +6,12 @@ That they keep the contract: test_check_stream.py.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import anyio
 import anyio.lowlevel
-import numpy as np
 import pytest
-from anyio.abc import ByteStream
 from links import attempt, others_wait
-from oracle import message
 
-import aiozerocopy as azc
 from aiozerocopy import IncompleteReceive, StreamBroken, StreamClosed
 from aiozerocopy.testing import MemoryStream, memory_pair
 
@@ -32,57 +27,6 @@ async def receive(stream: MemoryStream, n: int) -> bytes:
 # ---- sending ------------------------------------------------------------------------
 
 
-async def test_what_is_queued_is_borrowed() -> None:
-    one, other = memory_pair(100)
-    data = bytearray(b"a" * 150)
-    ticket = await one.put(data, b"b" * 50)
-    assert not ticket.done()
-    with pytest.raises(BufferError):
-        data.clear()
-    data[120] = ord("!")  # which is too early, and seen
-    assert await receive(other, 199) == b"a" * 120 + b"!" + b"a" * 29 + b"b" * 49
-    assert ticket.done()
-    await ticket
-    data.clear()
-
-
-async def test_messages_go_in_the_order_of_the_calls() -> None:
-    one, other = memory_pair(10)
-    tickets = [await one.put(b"1" * 11), await one.put(), await one.put(b"2")]
-    async with anyio.create_task_group() as tasks:
-        sending = attempt(tasks, one.send, b"3")
-        await others_wait()
-        flushing = attempt(tasks, one.flush)
-        await others_wait()
-        assert [ticket.done() for ticket in tickets] == [False] * 3
-        assert not sending.done
-        assert await receive(other, 1) == b"1"
-        assert [ticket.done() for ticket in tickets] == [True, True, False]
-        assert await receive(other, 12) == b"1" * 10 + b"23"
-        await others_wait()
-        assert sending.done
-        assert flushing.done
-
-
-async def test_put_waits_for_room() -> None:
-    one, other = memory_pair(10, queue_limit=100)
-    await one.put(b"1" * 1_000)  # alone, so it fits
-    async with anyio.create_task_group() as tasks:
-        second = attempt(tasks, one.put, b"2" * 60)
-        await others_wait()
-        assert not second.done
-        await receive(other, 950)  # 40 bytes are queued
-        await others_wait()
-        assert second.done
-        third = attempt(tasks, one.put, b"3")
-        await others_wait()
-        assert not third.done
-        await receive(other, 1)
-        await others_wait()
-        assert third.done
-        assert await receive(other, 110) == b"1" * 49 + b"2" * 60 + b"3"
-
-
 async def test_cancelled_put_in_line_leaves_no_trace() -> None:
     one, other = memory_pair(10, queue_limit=100)
     await one.put(b"1" * 110)
@@ -96,54 +40,6 @@ async def test_cancelled_put_in_line_leaves_no_trace() -> None:
     assert await receive(other, 110) == b"1" * 110
     await one.send(b"3")
     assert await receive(other, 1) == b"3"
-
-
-@pytest.mark.parametrize("sent", [0, 3])
-async def test_cancelled_send(sent: int) -> None:
-    one, other = memory_pair(10)
-    await one.put(b"1" * (10 - sent))
-    data = bytearray(b"abcdef")
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(one.send, data[:2], data[2:])
-        await others_wait()
-        tasks.cancel_scope.cancel()
-    data[:] = b"poison"
-    expected = b"1" * (10 - sent) + (b"abcdef" if sent else b"")
-    await one.put(b"z")
-    assert await receive(other, len(expected) + 1) == expected + b"z"
-
-
-async def test_send_many() -> None:
-    one, other = memory_pair(10)
-    data = [bytearray(b"1" * 8), bytearray(b"2" * 8), bytearray(b"3" * 8)]
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(one.send_many, data)
-        await others_wait()
-        await one.put(b"later")
-        tasks.cancel_scope.cancel()
-    for each in data:
-        each.clear()
-    assert await receive(other, 21) == b"1" * 8 + b"2" * 8 + b"later"
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(one.send_many, iter([b"4" * 8, b"5" * 8]))
-        assert await receive(other, 16) == b"4" * 8 + b"5" * 8
-    wrong: Any = [b"6", "text"]
-    with pytest.raises(TypeError):
-        await one.send_many(wrong)
-
-
-async def test_not_a_buffer() -> None:
-    one, other = memory_pair()
-    data = bytearray(b"x")
-    wrong: Any = "text"
-    for call in (one.send, one.put):
-        with pytest.raises(TypeError, match="bytes-like"):
-            await call(data, wrong)
-        data += b"x"  # it is not held
-    with pytest.raises(BufferError):
-        await one.send(np.zeros((3, 3))[:, 1])
-    await one.send(np.arange(3, dtype="u1"))
-    assert await other.receive() == bytes(range(3))
 
 
 # ---- receiving ----------------------------------------------------------------------
@@ -247,38 +143,6 @@ async def test_break_after_some_bytes() -> None:
             await stream.send(b"x")
 
 
-async def test_break_at_once_after_what_is_out() -> None:
-    one, other = memory_pair(10)
-    await one.send(b"123")
-    one.break_after(0)
-    assert await other.receive() == b"123"
-    with pytest.raises(StreamBroken):
-        await other.receive()
-
-
-async def test_message_that_fits_exactly_is_sent_before_it_breaks() -> None:
-    one, _ = memory_pair(10)
-    one.break_after(5)
-    await one.send(b"12345")
-    with pytest.raises(StreamBroken) as caught:
-        await one.send(b"6")
-    assert caught.value.bytes_sent == 0
-
-
-async def test_receiver_leaves() -> None:
-    one, other = memory_pair(10)
-    async with anyio.create_task_group() as tasks:
-        sending = attempt(tasks, one.send, b"x" * 30)
-        await others_wait()
-        assert len(await other.receive(5)) == 5
-        other.abort()
-    assert isinstance(sending.error, StreamBroken)
-    assert (sending.error.bytes_sent, sending.error.total) == (15, 30)
-    assert isinstance(sending.error.__cause__, BrokenPipeError)
-    with pytest.raises(anyio.EndOfStream):
-        await one.receive()
-
-
 async def test_aclose_sends_what_was_accepted() -> None:
     one, other = memory_pair(10)
     ticket = await one.put(b"x" * 30)
@@ -358,35 +222,3 @@ async def test_send_eof() -> None:
 
 
 # ---- programs over it ---------------------------------------------------------------
-
-
-async def test_frames() -> None:
-    frame = np.arange(30_000, dtype="u2").reshape(100, 300)
-    async with memory_pair(1_000, pieces=700) as (one, other):
-        sender, receiver = azc.FrameSender(one), azc.FrameReceiver(other)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(sender.send, frame)
-            received = await receiver.receive()
-        assert np.array_equal(received.array, frame)
-        received.release()
-
-
-async def test_relay() -> None:
-    data = bytes(message(1, 0, 100_000))
-
-    async def move(source: ByteStream, sink: ByteStream) -> int:
-        return await azc.relay(source, sink)
-
-    async with memory_pair(1_000) as (one, other), memory_pair(700) as (far, near):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(one.send, data)
-            moving = attempt(tasks, move, other, far)
-            assert await receive(near, len(data)) == data
-            await one.aclose()
-        assert moving.result == len(data)
-
-
-def test_it_is_a_byte_stream() -> None:
-    one, _ = memory_pair()
-    assert isinstance(one, ByteStream)
-    assert isinstance(one, azc.testing.MemoryStream)
