@@ -7,10 +7,8 @@ import gc
 import os
 import signal
 import ssl
-import threading
 import time
 import weakref
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +17,9 @@ import figures
 import pytest
 import sabotage
 from held import held
-from own_threads import TASKS, thread_ids
+from inventory import FDS, Inventory
 
-from aiozerocopy._core import borrows, pins, waiter
+from aiozerocopy._core import borrows, memory, pins, waiter
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -34,7 +32,6 @@ LOOPS = {
     "trio": ("trio", {}),
 }
 PATIENCE = 10.0  # seconds for a thread that is just ending, and its like
-FDS = Path("/proc/self/fd")
 STACKS = pytest.StashKey[int]()
 # Raised numbers take longer: by how much the time that each test has is multiplied.
 MORE_TIME = float(os.environ.get("AZC_PATIENCE", "1"))
@@ -144,54 +141,6 @@ def warm_loops() -> None:
 # ---- what is left behind ----------------------------------------------------------
 
 
-@dataclass
-class Inventory:
-    """What a process has that a test could forget to give back."""
-
-    fds: dict[int, str]
-    threads: set[int]
-    children: set[int]
-
-    @classmethod
-    def take(cls) -> Inventory:
-        # trio keeps the threads of its pool for ten seconds.
-        pooled = {
-            thread.native_id
-            for thread in threading.enumerate()
-            if thread.name.startswith("Trio thread")
-        }
-        return cls(
-            fds=dict(_open_files()),
-            threads=thread_ids() - pooled,
-            children=set(_children()),
-        )
-
-    def leaked_since(self, before: Inventory) -> list[str]:
-        fds = dict(self.fds.items() - before.fds.items())
-        return [
-            *(f"fd {fd}: {target}" for fd, target in sorted(fds.items())),
-            *(f"thread {thread}" for thread in self.threads - before.threads),
-            *(f"child {child}" for child in self.children - before.children),
-        ]
-
-
-def _open_files() -> Iterator[tuple[int, str]]:
-    for name in os.listdir(FDS):
-        try:
-            yield int(name), os.readlink(FDS / name)
-        except OSError:  # noqa: PERF203 - the fd that listed the others
-            continue
-
-
-def _children() -> Iterator[int]:
-    for thread in thread_ids():
-        try:
-            children = (TASKS / str(thread) / "children").read_text()
-            yield from map(int, children.split())
-        except OSError:  # noqa: PERF203 - it ended just now, or an old kernel
-            continue
-
-
 class Pins:
     """Every buffer that the package has borrowed and not given back."""
 
@@ -237,6 +186,7 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def _leaks(before: Inventory, pinned: Pins, known: set[Any]) -> list[str]:
     gc.collect()
     borrows.sweep()
+    memory.sweep()
     waiters = set(waiter._waiters.values())
     return [
         *Inventory.take().leaked_since(before),

@@ -221,6 +221,10 @@ class RingEnd(OfOneProcess):
         """Close the fds, which nobody may wait for any more."""
         lib.azc_shm_close(self.id)
 
+    def free(self) -> None:
+        """Close the fds and unmap the memory, of which nothing is taken or reserved."""
+        lib.azc_shm_free(self.id)
+
     def stats(self) -> Counters:
         """The counters, as of now; all zero in a forked child."""
         stats: Counters = ffi.new("azc_shm_stats *")

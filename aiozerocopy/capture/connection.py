@@ -36,6 +36,7 @@ from aiozerocopy.capture.errors import ScreenError, ScreenLost
 from aiozerocopy.capture.x11 import HEAD
 
 if TYPE_CHECKING:
+    import weakref
     from collections.abc import Callable
 
     from aiozerocopy.capture.display import Display
@@ -69,7 +70,8 @@ class Connection:
         self.name = name
         self.is_local: bool = sock.family == socket.AF_UNIX  # an fd can be passed
         self.majors: dict[int, str] = {}  # of extensions, for what errors say
-        self.listeners: list[Callable[[bytes], object]] = []  # to events
+        # Called with events.  Weak, since those who listen have this connection.
+        self.listeners: list[weakref.WeakMethod[Callable[[bytes], object]]] = []
         self.lost: Failure[ScreenLost] | None = None
         self._socket = sock
         self.is_closed: bool = False
@@ -250,7 +252,9 @@ class Connection:
             answer.end(refusal=f"the X server of {self.name} refused: {said}")
         else:
             for listener in self.listeners:
-                listener(head)
+                hear = listener()
+                if hear is not None:
+                    hear(head)
 
     def _answer_to(self, head: bytes | bytearray) -> Answer:
         """The answer that a reply or an error is for; those before it have ended."""

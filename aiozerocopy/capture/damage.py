@@ -11,6 +11,7 @@ in one step, before rows are fetched, so that what is drawn meanwhile is damage 
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING
 
 from aiozerocopy.capture import x11
@@ -46,7 +47,7 @@ class Damage:
         root = connection.setup.root
         connection.tell(x11.create_damage(self._damage, self._account, root))
         connection.tell(x11.create_region(self._xfixes, self._taken))
-        connection.listeners.append(self._hear)
+        connection.listeners.append(weakref.WeakMethod(self._hear))
         self._region = region
         self._stale: list[Rows] = [self._all] * slots
         self.forget()

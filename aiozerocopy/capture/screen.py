@@ -15,6 +15,7 @@ import contextlib
 import math
 import os
 import warnings
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -115,7 +116,7 @@ class X11Screen:
         self.pix_fmt: str = setup.pix_fmt
         self.lane: str = "socket"
         self._extensions = await connection.extensions()
-        connection.listeners.append(self._hear)
+        connection.listeners.append(weakref.WeakMethod(self._hear))
         connection.tell(x11.watch_size(setup.root))
         geometry = await connection.query(x11.get_geometry(setup.root))
         self._whole = x11.geometry(geometry)

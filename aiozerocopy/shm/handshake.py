@@ -96,8 +96,12 @@ def listen_ring(
                 while not await _is_taken(end, listener, any_user):
                     end = RingEnd(capacity, role)  # somebody may have the old one
                 return Ring(end, spin)
-        except OSError as error:
-            raise located(error, f"cannot listen for a ring on {where!r}") from error
+        except BaseException as error:
+            end.free()  # now: the traceback may be kept
+            if isinstance(error, OSError):
+                why = f"cannot listen for a ring on {where!r}"
+                raise located(error, why) from error
+            raise
         finally:
             listener.close()
 

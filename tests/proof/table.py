@@ -84,7 +84,7 @@ SLICES = (
         "cancels",
         "A cancel at every await of every public coroutine.",
         2,
-        "python -m pytest slow/test_every_coroutine.py",
+        "python -m pytest slow/test_nothing_left.py",
     ),
     Slice(
         "injected-errors",

@@ -1,0 +1,106 @@
+"""What a process has that a test could forget to give back."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+from own_threads import TASKS, thread_ids
+
+import aiozerocopy as azc
+from aiozerocopy._core import borrows, memory
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+FDS = Path("/proc/self/fd")
+PATIENCE = 2.0  # seconds for what is over at once, or never
+
+
+@dataclass
+class Inventory:
+    """All of it at one moment."""
+
+    fds: set[str]
+    threads: set[str]
+    children: set[str]
+    leases: set[str]
+    watched: set[str]  # fds, by asyncio's selector
+    tasks: set[str]  # of asyncio
+
+    @classmethod
+    def take(cls) -> Inventory:
+        # trio keeps the threads of its pool for ten seconds, others those of theirs.
+        pooled = {
+            thread.native_id
+            for thread in threading.enumerate()
+            if thread.name.startswith(("Trio thread", "Dask-Offload", "asyncio_"))
+        }
+        loop = _loop()
+        selector = getattr(loop, "_selector", None)
+        return cls(
+            fds={f"fd {fd}: {target}" for fd, target in _open_files()},
+            threads={f"thread {each}" for each in thread_ids() - pooled},
+            children={f"child {each}" for each in _children()},
+            leases={f"lease {key:#x}" for key in list(memory._leases)},
+            watched={f"watched {fd}" for fd in selector.get_map()}
+            if selector
+            else set(),
+            tasks={f"{task!r}" for task in asyncio.all_tasks(loop)} if loop else set(),
+        )
+
+    def leaked_since(self, before: Inventory) -> list[str]:
+        names = [field.name for field in fields(self)]
+        sets = [getattr(self, name) - getattr(before, name) for name in names]
+        return sorted(set().union(*sets))
+
+
+@asynccontextmanager
+async def nothing_left() -> AsyncIterator[None]:
+    """After the block all is as it was before, without a collection."""
+    async with azc.pipe():  # else the loop's port would be opened by the block
+        await anyio.to_thread.run_sync(int)  # and anyio's thread
+        gc.collect()
+        gc.disable()
+        try:
+            before = Inventory.take()
+            yield
+            with anyio.move_on_after(PATIENCE):
+                while Inventory.take().leaked_since(before):
+                    borrows.sweep()
+                    await anyio.sleep(0.001)
+            left = Inventory.take().leaked_since(before)
+            assert not left, "; ".join(left)
+        finally:
+            gc.enable()
+
+
+def _loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:  # trio's, or none
+        return None
+
+
+def _open_files() -> Iterator[tuple[int, str]]:
+    for name in os.listdir(FDS):
+        try:
+            yield int(name), os.readlink(FDS / name)
+        except OSError:  # noqa: PERF203 - the fd that listed the others
+            continue
+
+
+def _children() -> Iterator[int]:
+    for thread in thread_ids():
+        try:
+            children = (TASKS / str(thread) / "children").read_text()
+            yield from map(int, children.split())
+        except OSError:  # noqa: PERF203 - it ended just now, or an old kernel
+            continue
