@@ -122,7 +122,6 @@ class Splitter(Block):
             fd = self._inner._lend_fd(self)
             file, self._file = self._file, -1
             split = Split(fd, file, self._patience, self._unit)
-            split.start()
         except BaseException:
             self._inner._return_fd(self, b"")
             if self._writer is not None:
@@ -130,7 +129,7 @@ class Splitter(Block):
                 self._inner.abort()
             raise
         self._split = split
-        undo.callback(split.stop)
+        undo.callback(split.close)
         if self._writer is not None:
             tasks = await undo.enter_async_context(anyio.create_task_group())
             undo.callback(tasks.cancel_scope.cancel)

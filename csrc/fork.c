@@ -9,6 +9,7 @@
 #include "pool.h"
 #include "relay.h"
 #include "ring.h"
+#include "split.h"
 
 /* ---- fork ------------------------------------------------------------ */
 
@@ -19,6 +20,7 @@ void azc__fork_prepare(void) {
     azc__handle_fork_lock(&azc__pools);
     azc__handle_fork_lock(&azc__relays);
     azc__handle_fork_lock(&azc__rings);
+    azc__handle_fork_lock(&azc__splits);
     azc__pool_fork_lock();
     azc__parties_fork_lock();
 }
@@ -26,6 +28,7 @@ void azc__fork_prepare(void) {
 void azc__fork_parent(void) {
     azc__parties_fork_unlock();
     azc__pool_fork_unlock();
+    azc__handle_fork_unlock(&azc__splits);
     azc__handle_fork_unlock(&azc__relays);
     azc__handle_fork_unlock(&azc__rings);
     azc__handle_fork_unlock(&azc__pools);
@@ -44,6 +47,7 @@ void azc__fork_child(void) {
     azc__handle_fork_child(&azc__pools, forget_pool);
     azc__handle_fork_child(&azc__relays, azc__relay_fork_child);
     azc__handle_fork_child(&azc__rings, azc__ring_fork_child);
+    azc__handle_fork_child(&azc__splits, azc__split_fork_child);
     azc__fork_parent();
 }
 

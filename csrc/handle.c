@@ -19,6 +19,7 @@ azc_table azc__ports = {.lock = PTHREAD_MUTEX_INITIALIZER};
 azc_table azc__pools = {.lock = PTHREAD_MUTEX_INITIALIZER};
 azc_table azc__relays = {.lock = PTHREAD_MUTEX_INITIALIZER};
 azc_table azc__rings = {.lock = PTHREAD_MUTEX_INITIALIZER};
+azc_table azc__splits = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static azc_slot *slot_at(azc_table *table, uint32_t index) {
     if (index >= table->used) return NULL;

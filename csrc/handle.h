@@ -27,7 +27,8 @@ typedef struct azc_table {
     uint32_t free;         /* the first free slot's index plus one; 0: none */
 } azc_table;
 
-extern azc_table azc__channels, azc__ports, azc__pools, azc__relays, azc__rings;
+extern azc_table azc__channels, azc__ports, azc__pools, azc__relays, azc__rings,
+    azc__splits;
 
 /* A new number; 0: there is no memory.  With NULL, azc__handle_set names the object
  * later: until then the number finds nothing. */

@@ -19,9 +19,6 @@ enum {
     DEVICE_PAUSE_US = 5000,  /* for an fd that never tells that it is ready */
 };
 
-/* How long to keep trying while the kernel has no memory. */
-#define PATIENCE_NS UINT64_C(2000000000)
-
 /* ---- one move -------------------------------------------------------- */
 
 static void count(azc_channel *channel, ssize_t r) {
@@ -52,12 +49,10 @@ static ssize_t move(azc_channel *channel, struct iovec *vec, int pieces,
 
 /* ---- errors ---------------------------------------------------------- */
 
-/* The kernel has no memory, or we have no pump.  True: try again later.  After
- * PATIENCE_NS it breaks the channel. */
+/* The kernel has no memory, or we have no pump.  True: try again later.  In the end it
+ * breaks the channel. */
 static bool keep_trying(azc_channel *channel, int error) {
-    uint64_t now = azc_sys.now_ns();
-    if (!channel->starved_since) channel->starved_since = now;
-    if (now - channel->starved_since < PATIENCE_NS) return true;
+    if (sys_is_patient(&channel->starved_since)) return true;
     azc__break(channel, error);
     return false;
 }

@@ -16,8 +16,6 @@ enum {
     REST_US = 10000,       /* longest pause after a ready fd refused */
 };
 
-#define PATIENCE_NS UINT64_C(2000000000) /* for which it tries */
-
 /* ---- waiting ----------------------------------------------------------- */
 
 /* Until it is woken, one of the fds is ready, or a second is over. */
@@ -217,9 +215,7 @@ static void await_side(azc_passage *pass, azc_side *side) {
 }
 
 static bool keep_trying(azc_passage *pass) {
-    uint64_t now = azc_sys.now_ns();
-    if (!pass->starved_since) pass->starved_since = now;
-    if (now - pass->starved_since >= PATIENCE_NS) return false;
+    if (!sys_is_patient(&pass->starved_since)) return false;
     azc_sys.sleep_us(PAUSE_US);
     return true;
 }

@@ -18,6 +18,7 @@ enum {
     SABOTAGE_SPLIT = 2048,
     SABOTAGE_HOLD = 4096,
     SABOTAGE_FILES = 8192,
+    SABOTAGE_INTERRUPT = 16384,
 };
 extern int azc_sabotage;
 #define SABOTAGED(what) (azc_sabotage & SABOTAGE_##what)

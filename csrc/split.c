@@ -5,11 +5,18 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "handle.h"
 #include "lender.h"
+#include "port.h"
 #include "sabotage.h"
 #include "sys.h"
 
-enum { MOST = 1 << 20, COPIED = 64 << 10, NEVER = -1 };
+enum {
+    MOST = 1 << 20,
+    COPIED = 64 << 10,
+    NEVER = -1,
+    PAUSE_US = 2000, /* until the next try without memory */
+};
 
 struct azc_split_reader {
     int fd; /* the write end of its pipe */
@@ -21,11 +28,14 @@ struct azc_split_reader {
     azc_split_reader *next;
 };
 
-struct azc_split {
+typedef struct azc_split {
+    azc_id id;
     int source, file, null;
     int wake[2];
     azc_party party; /* to the source's pages */
+    azc_note *note;  /* tells the end */
     uint64_t patience_ns;
+    uint64_t starved_since; /* no memory in the kernel; 0: there is */
     size_t unit;
     size_t
         window; /* bytes at the source's beginning that all are to have next */
@@ -39,21 +49,12 @@ struct azc_split {
     atomic_int file_error, copies;
     atomic_bool stopping;
 
-    pthread_mutex_t lock;
+    /* under the lock of its number */
     azc_split_reader *joining;
-    bool over; /* nobody can join */
-
-    azc_split *next, **before; /* of all: under all_lock */
-    bool inherited;
-};
-
-/* ---- all of them, for a fork ------------------------------------------- */
-
-static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
-static azc_split *all;
-
-static void fork_prepare(void) { pthread_mutex_lock(&all_lock); }
-static void fork_parent(void) { pthread_mutex_unlock(&all_lock); }
+    bool over;    /* nobody can join, */
+    bool through; /* the thread has let go, */
+    bool freed;   /* and so has the program */
+} azc_split;
 
 static void close_fd(int *fd) {
     int was = *fd;
@@ -62,49 +63,48 @@ static void close_fd(int *fd) {
     if (was >= 0) azc_sys.close(was);
 }
 
-static void close_readers(azc_split_reader *list) {
-    for (; list; list = list->next) close_fd(&list->fd);
-}
-
-static void close_all_fds(azc_split *it) {
+static void close_source_and_file(azc_split *it) {
     close_fd(&it->source);
     close_fd(&it->file);
     close_fd(&it->null);
+}
+
+static void close_wake(azc_split *it) {
     close_fd(&it->wake[0]);
     close_fd(&it->wake[1]);
 }
 
+static void close_readers(azc_split_reader *list) {
+    for (; list; list = list->next) close_fd(&list->fd);
+}
+
 /* The lists may be in the middle of a change: a reader that is missed keeps its pipe
  * open until the child ends. */
-static void fork_child(void) {
-    for (azc_split *it = all; it; it = it->next) {
-        it->inherited = true;
-        close_all_fds(it);
-        close_readers(it->reading);
-        close_readers(it->joining);
+void azc__split_fork_child(void *split) {
+    azc_split *it = split;
+    close_source_and_file(it);
+    close_wake(it);
+    close_readers(it->reading);
+    close_readers(it->joining);
+}
+
+static azc_split *find(azc_id id) { return azc__handle_lock(&azc__splits, id); }
+
+static void release(azc_split *it) {
+    azc_sys.release(it->polled);
+    azc_sys.release(it->copied);
+    azc_sys.release(it);
+}
+
+/* With the lock of its number, which is released. */
+static void leave(azc_split *it) {
+    azc_id id = it->id;
+    if (it->through && it->freed) {
+        azc__handle_drop(&azc__splits, id);
+        release(it);
+    } else {
+        azc__handle_unlock(&azc__splits, id);
     }
-    all = NULL;
-    pthread_mutex_unlock(&all_lock);
-}
-
-__attribute__((constructor)) static void watch_forks(void) {
-    pthread_atfork(fork_prepare, fork_parent, fork_child);
-}
-
-static void enlist(azc_split *it) {
-    pthread_mutex_lock(&all_lock);
-    it->next = all;
-    it->before = &all;
-    if (all) all->before = &it->next;
-    all = it;
-    pthread_mutex_unlock(&all_lock);
-}
-
-static void delist(azc_split *it) {
-    pthread_mutex_lock(&all_lock);
-    *it->before = it->next;
-    if (it->next) it->next->before = it->before;
-    pthread_mutex_unlock(&all_lock);
 }
 
 /* ---- readers ------------------------------------------------------------ */
@@ -133,35 +133,42 @@ static void drop(azc_split *it, azc_split_reader **at, int outcome) {
     end_reader(reader, outcome);
 }
 
-int azc_split_join(azc_split *it, int fd, azc_split_reader **joined) {
-    if (it->inherited) return -ECHILD;
+int azc_split_join(azc_id id, int fd, azc_split_reader **joined) {
     azc_split_reader *reader = azc_sys.allocate(sizeof *reader);
     if (!reader) return -ENOMEM;
     memset(reader, 0, sizeof *reader);
     reader->fd = fd;
     atomic_init(&reader->outcome, AZC_READING);
     atomic_init(&reader->owners, 2);
-    pthread_mutex_lock(&it->lock);
-    bool over = it->over;
-    if (!over) {
+    azc_split *it = find(id);
+    int r = it ? 0 : azc__handle_why(&azc__splits, id);
+    if (it && it->over) r = -ESHUTDOWN;
+    if (r == 0) {
         reader->next = it->joining;
-        it->joining = reader;
+        it->joining = *joined = reader;
         azc_sys.signal(it->wake[1]);
-    }
-    pthread_mutex_unlock(&it->lock);
-    if (over) {
+    } else {
         azc_sys.release(reader);
-        return -ESHUTDOWN;
     }
-    *joined = reader;
-    return 0;
+    if (it) leave(it);
+    return r;
 }
 
 static bool somebody_joins(azc_split *it) {
-    pthread_mutex_lock(&it->lock);
+    find(it->id);
     bool joining = it->joining;
-    pthread_mutex_unlock(&it->lock);
+    leave(it);
     return joining;
+}
+
+/* Those who have joined and not begun; with the end, no others can. */
+static azc_split_reader *take_joining(azc_split *it, bool end) {
+    find(it->id);
+    azc_split_reader *list = it->joining;
+    it->joining = NULL;
+    it->over = end;
+    leave(it);
+    return list;
 }
 
 static bool is_inside_unit(const azc_split *it) {
@@ -171,10 +178,7 @@ static bool is_inside_unit(const azc_split *it) {
 /* Lets those who have joined begin, if they can here. */
 static int begin_readers(azc_split *it) {
     if (is_inside_unit(it)) return 0;
-    pthread_mutex_lock(&it->lock);
-    azc_split_reader *new = it->joining;
-    it->joining = NULL;
-    pthread_mutex_unlock(&it->lock);
+    azc_split_reader *new = take_joining(it, false);
     while (new) {
         azc_split_reader *next = new->next;
         new->next = it->reading;
@@ -272,22 +276,22 @@ static ssize_t copy_to_file(azc_split *it, size_t n) {
     return got;
 }
 
-static ssize_t splice_to(const azc_split *it, int fd, size_t n) {
-    ssize_t r;
-    do {
-        r = azc_sys.splice(it->source, fd, n);
-    } while (r == -EINTR);
-    return r;
+/* The kernel has no memory, and perhaps will have some. */
+static bool is_starved(azc_split *it, ssize_t r) {
+    return (r == -ENOMEM || r == -ENOBUFS) &&
+           sys_is_patient(&it->starved_since);
 }
 
 /* Some of the first n bytes, to the file or to nowhere. */
 static ssize_t take_some(azc_split *it, size_t n) {
     if (it->file < 0) {
-        return it->copied ? (ssize_t)n : splice_to(it, it->null, n);
+        return it->copied ? (ssize_t)n
+                          : azc_sys.splice(it->source, it->null, n);
     }
     ssize_t r = it->copied ? write_to_file(it, it->copied + it->start, n)
-                           : splice_to(it, it->file, n);
-    if (r == -EAGAIN || (!it->copied && r == -ENOSYS)) return r;
+                           : azc_sys.splice(it->source, it->file, n);
+    if (r == -EAGAIN || is_starved(it, r)) return r;
+    if (!it->copied && r == -ENOSYS) return r;
     if (!it->copied && r == -EINVAL) return copy_to_file(it, n);
     if (r > 0) {
         atomic_fetch_add(&it->filed, (uint64_t)r);
@@ -420,11 +424,7 @@ static int round_of_all(azc_split *it) {
 static void end_all(azc_split *it, int outcome) {
     while (it->reading) drop(it, &it->reading, outcome);
     azc__party_leave(&it->party);
-    pthread_mutex_lock(&it->lock);
-    azc_split_reader *list = it->joining;
-    it->joining = NULL;
-    it->over = true;
-    pthread_mutex_unlock(&it->lock);
+    azc_split_reader *list = take_joining(it, true);
     while (list) {
         azc_split_reader *next = list->next;
         end_reader(list, outcome);
@@ -432,33 +432,52 @@ static void end_all(azc_split *it, int outcome) {
     }
 }
 
-int azc_split_run(azc_split *it) {
-    if (it->inherited) return -ECHILD;
-    sys_sigpipe sigpipe;
-    azc_sys.block_sigpipe(&sigpipe);
-    int r = 0;
-    while (r == 0 && !atomic_load(&it->stopping)) r = round_of_all(it);
-    if (r == 0) r = -ECANCELED;
-    end_all(it, r == 1 ? AZC_HAS_ALL : AZC_STOPPED);
-    azc_sys.restore_sigpipe(&sigpipe, -EPIPE);
-    close_fd(&it->file);
-    return r == 1 ? 0 : r;
+static bool goes_on(azc_split *it, int r) {
+    if (r == 0) it->starved_since = 0;
+    if (!is_starved(it, r)) return r == 0;
+    azc_sys.sleep_us(PAUSE_US);
+    return true;
 }
 
-int azc_split_stop(azc_split *it) {
-    if (it->inherited) return -ECHILD;
+static void *run(void *arg) {
+    azc_split *it = arg;
+    int r = 0;
+    while (!atomic_load(&it->stopping))
+        if (!goes_on(it, r = round_of_all(it))) break;
+    if (r == 0 || (r < 0 && atomic_load(&it->stopping))) r = -ECANCELED;
+    end_all(it, r == 1 ? AZC_HAS_ALL : AZC_STOPPED);
+    close_source_and_file(it);
+    azc__note_post(it->note, 0, r == 1 ? 0 : r, 0);
+    find(it->id);
+    close_wake(it);
+    it->through = true;
+    leave(it);
+    return NULL;
+}
+
+int azc_split_stop(azc_id id) {
+    azc_split *it = find(id);
+    if (!it) return azc__handle_why(&azc__splits, id);
     atomic_store(&it->stopping, true);
     azc_sys.signal(it->wake[1]);
+    leave(it);
     return 0;
 }
 
-int azc_split_get(azc_split *it, azc_split_state *state) {
-    bool copies = atomic_load(&it->copies) != 0, over = false;
-    if (!it->inherited) { /* (else the lock may be held for ever) */
-        pthread_mutex_lock(&it->lock);
-        over = it->over;
-        pthread_mutex_unlock(&it->lock);
-    }
+int azc_split_free(azc_id id) {
+    azc_split *it = find(id);
+    if (!it) return azc__handle_why(&azc__splits, id);
+    atomic_store(&it->stopping, true);
+    azc_sys.signal(it->wake[1]);
+    it->freed = true;
+    leave(it);
+    return 0;
+}
+
+int azc_split_get(azc_id id, azc_split_state *state) {
+    azc_split *it = find(id);
+    if (!it) return azc__handle_why(&azc__splits, id);
+    bool copies = atomic_load(&it->copies) != 0;
     *state = (azc_split_state){
         .taken = atomic_load(&it->taken),
         .filed = atomic_load(&it->filed),
@@ -466,9 +485,10 @@ int azc_split_get(azc_split *it, azc_split_state *state) {
         .dropped = atomic_load(&it->dropped),
         .file_error = atomic_load(&it->file_error),
         .copies = copies,
-        .rest = over && copies ? it->window : 0,
-        .bytes = over && copies ? it->copied + it->start : NULL,
+        .rest = it->over && copies ? it->window : 0,
+        .bytes = it->over && copies ? it->copied + it->start : NULL,
     };
+    leave(it);
     return 0;
 }
 
@@ -481,43 +501,46 @@ static bool carries_loans(azc_split *it) {
            !azc__party_join(&it->party, source.st_dev, source.st_ino, false);
 }
 
-int azc_split_open(int source, int file, int null, uint64_t patience_us,
-                   size_t unit, azc_split **split) {
+/* All that it needs but its thread; what there is of it is undone by `undo`. */
+static int prepare(azc_split *it, const azc_split_request *wanted) {
+    int r = azc_sys.pipe(it->wake);
+    if (r < 0) it->wake[0] = it->wake[1] = -1;
+    it->polled = azc_sys.allocate(2 * sizeof(struct pollfd));
+    if (r == 0 && !it->polled) r = -ENOMEM;
+    if (r == 0) r = azc__note_new(wanted->port, wanted->token, &it->note);
+    if (r == 0 && carries_loans(it)) r = begin_to_copy(it);
+    if (r == 0 && !(it->id = azc__handle_new(&azc__splits, it))) r = -ENOMEM;
+    return r;
+}
+
+static void undo(azc_split *it) {
+    if (it->id && find(it->id)) azc__handle_drop(&azc__splits, it->id);
+    azc__party_leave(&it->party);
+    azc__note_free(it->note);
+    close_wake(it);
+    release(it);
+}
+
+int azc_split_open(const azc_split_request *wanted, azc_id *split) {
+    pthread_t thread;
     azc_split *it = azc_sys.allocate(sizeof *it);
     if (!it) return -ENOMEM;
     memset(it, 0, sizeof *it);
-    int r = azc_sys.pipe(it->wake);
-    it->polled = azc_sys.allocate(2 * sizeof(struct pollfd));
-    if (r < 0 || !it->polled) {
-        if (r == 0) azc_sys.close(it->wake[0]), azc_sys.close(it->wake[1]);
-        azc_sys.release(it->polled);
-        azc_sys.release(it);
-        return r < 0 ? r : -ENOMEM;
+    it->source = wanted->source;
+    it->file = wanted->file;
+    it->null = wanted->null;
+    it->patience_ns = wanted->patience_us > UINT64_MAX / 1000
+                          ? UINT64_MAX
+                          : wanted->patience_us * 1000;
+    it->unit = wanted->unit;
+    int r = prepare(it, wanted);
+    *split = it->id;
+    if (r == 0) r = azc_sys.thread_start(&thread, run, it);
+    if (r == 0) {
+        azc_sys.thread_detach(thread);
+    } else {
+        *split = 0;
+        undo(it);
     }
-    it->source = source;
-    it->file = file;
-    it->null = null;
-    it->patience_ns =
-        patience_us > UINT64_MAX / 1000 ? UINT64_MAX : patience_us * 1000;
-    it->unit = unit;
-    pthread_mutex_init(&it->lock, NULL);
-    enlist(it);
-    if (carries_loans(it) && begin_to_copy(it) < 0) {
-        it->source = it->file = it->null = -1; /* the caller's again */
-        azc_split_free(it);
-        return -ENOMEM;
-    }
-    *split = it;
-    return 0;
-}
-
-void azc_split_free(azc_split *it) {
-    if (it->inherited) return; /* (the fork has closed the fds) */
-    end_all(it, AZC_STOPPED);  /* if it never ran */
-    delist(it);
-    close_all_fds(it);
-    pthread_mutex_destroy(&it->lock);
-    azc_sys.release(it->polled);
-    azc_sys.release(it->copied);
-    azc_sys.release(it);
+    return r;
 }

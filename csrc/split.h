@@ -4,12 +4,12 @@
  *
  * Who owns what
  *   The split owns the fds that it is given: the source's read end, the file, and each
- *   reader's write end.  One thread, that of azc_split_run, uses them all and closes a
- *   reader's.  It owns all that is not atomic but the readers that have yet to begin,
- *   which are under the lock.  With the lock nothing is done to a pipe that somebody
- *   else has an end of, so whoever joins never waits for that.
- *   A reader's record has two owners, the split and who joined it; the last one to let
- *   go frees it.
+ *   reader's write end.  Its thread uses and closes them, and owns all that is not
+ *   atomic but what is under the lock of the split's number: whether it is over, and
+ *   the readers that have yet to begin.  With the lock nothing is done to a pipe that
+ *   somebody else has an end of, so whoever joins never waits for that.
+ *   A reader's record has two owners, the split and who joined it; the split's memory
+ *   has two, its thread and the program.  The last one to let go frees it.
  *
  * The states of a reader
  *   joining   in the list; it begins where the bytes taken are a multiple of the unit
@@ -24,13 +24,15 @@
  * Where there is no tee, or the source's pages are lent (lender.h), the thread reads a
  * piece of the source and writes it to each: `ahead` then counts what is written of it.
  *
- * In a forked child a split does nothing; the child's copies of its fds are closed.
+ * In a forked child there is no split; the child's copies of its fds are closed.
  */
 #ifndef AZC_SPLIT_H
 #define AZC_SPLIT_H
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+
+#include "azc.h"
 
 /* What became of a reader. */
 enum {
@@ -41,8 +43,17 @@ enum {
     AZC_STOPPED = 4, /* azc_split_stop was called first, or the source failed */
 };
 
-typedef struct azc_split azc_split;
 typedef struct azc_split_reader azc_split_reader;
+
+typedef struct azc_split_request {
+    int source; /* the read end of a pipe, */
+    int file;   /* a file or -1, */
+    int null;   /* and /dev/null: the split's if it is opened */
+    uint64_t patience_us;
+    size_t unit;
+    azc_id port; /* whose event of this token tells the end */
+    uint64_t token;
+} azc_split_request;
 
 typedef struct azc_split_state {
     uint64_t taken; /* bytes taken from the source: every reader has had them */
@@ -55,24 +66,22 @@ typedef struct azc_split_state {
     const char *bytes; /* ... that were not taken */
 } azc_split_state;
 
-/* source is the read end of a pipe, file that of a file or -1, null that of /dev/null.
- * They are the split's if this returns 0. */
-int azc_split_open(int source, int file, int null, uint64_t patience_us,
-                   size_t unit, azc_split **split);
+/* Splits until the source ends (the event's status is 0), azc_split_stop (-ECANCELED),
+ * or the source's error.  The readers are over then, and so is each that joins later. */
+int azc_split_open(const azc_split_request *wanted, azc_id *split);
 
 /* fd is the write end of a non-blocking pipe, and the split's if this returns 0. */
-int azc_split_join(azc_split *split, int fd, azc_split_reader **reader);
+int azc_split_join(azc_id split, int fd, azc_split_reader **reader);
+int azc_split_stop(azc_id split);
 
-/* Splits until the source ends (0), azc_split_stop (-ECANCELED), or the source's
- * error.  The readers are over then, and so is each that joins later. */
-int azc_split_run(azc_split *split);
-int azc_split_stop(azc_split *split);
-
-int azc_split_get(azc_split *split, azc_split_state *state);
+int azc_split_get(azc_id split, azc_split_state *state);
 int azc_split_outcome(azc_split_reader *reader);
 
-/* No call may follow; azc_split_run has returned, or was never called. */
-void azc_split_free(azc_split *split);
+/* Stops it too; what its state points at is gone. */
+int azc_split_free(azc_id split);
 void azc_split_let_go(azc_split_reader *reader);
+
+/* (for fork.c) */
+void azc__split_fork_child(void *split);
 
 #endif

@@ -13,15 +13,17 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "sabotage.h"
 #ifdef __linux__
 #include <sched.h>
+#include <sys/sysmacros.h>
 #endif
 #ifndef AZC_PORTABLE
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/sendfile.h>
 #include <sys/syscall.h>
-#include <sys/sysmacros.h>
 #endif
 
 #ifndef MSG_NOSIGNAL
@@ -43,7 +45,7 @@
     __extension__({                                                            \
         ssize_t result_;                                                       \
         do result_ = (call);                                                   \
-        while (result_ < 0 && errno == EINTR);                                 \
+        while (result_ < 0 && errno == EINTR && !SABOTAGED(INTERRUPT));        \
         result_ < 0 ? -errno : result_;                                        \
     })
 

@@ -123,4 +123,12 @@ struct azc_sys {
 
 extern struct azc_sys azc_sys;
 
+/* The kernel has no memory: is it to be tried again?  Yes for two seconds; *since is
+ * when that began, and 0 while there is memory. */
+static inline bool sys_is_patient(uint64_t *since) {
+    uint64_t now = azc_sys.now_ns();
+    if (!*since) *since = now;
+    return now - *since < UINT64_C(2000000000);
+}
+
 #endif

@@ -1,8 +1,8 @@
-"""One pipe to many readers: a split of csrc/split.h, and the thread that runs it.
+"""One pipe to many readers: a split of csrc/split.h.
 
-The thread holds the split in C and nothing else of ours, so a `Splitter` that was
-dropped can be collected, which stops it.  It is a daemon, and is waited for only so
-long: the other side of the source may hold it up inside the kernel.
+Its thread is C's and knows nothing of ours, so a `Splitter` that was dropped can be
+collected, which stops it.  It is waited for only so long: the other side of the source
+may hold it up inside the kernel.
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import threading
+import sys
 from typing import TYPE_CHECKING
 
 from aiozerocopy._core.binding import check, ffi, lib
-from aiozerocopy._core.change import RemoteChange
+from aiozerocopy._core.borrows import Operation
 from aiozerocopy._core.channel import IN, OWN, Channel
 from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.fork_and_exit import OfOneProcess
 from aiozerocopy._core.pipe_size import enlarge_pipe
 from aiozerocopy._core.receiving import ReceiveStream
+from aiozerocopy._core.waiter import current_waiter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from aiozerocopy._core.binding import Counters
@@ -53,30 +55,36 @@ class SplitterReader(ReceiveStream):
 
 
 class Split(OfOneProcess):
-    """The source's read end, the file, and a thread."""
+    """The source's read end, the file, and a thread; its end is an operation's."""
 
     def __init__(self, source: int, file: int, patience: float, unit: int) -> None:
         """The fds are the split's from here on, also if this raises; -1 is no file."""
-        self._change = RemoteChange()
-        self._result: list[int] = []
         OfOneProcess.__init__(self)
+        # C stores the number itself: an exception after the call cannot lose it.
+        self._number = ffi.new("azc_id *")
+        self._state: Any = ffi.new("azc_split_state *")
+        self._key = object()  # (the waiter is not to keep us)
         fds = [source] if file == -1 else [source, file]
         try:
             fds.append(null := os.open(os.devnull, os.O_WRONLY))
-            split = ffi.new("azc_split **")
-            us = int(min(patience * 1e6, _FOR_EVER))
-            check(lib.azc_split_open(source, file, null, us, unit, split))
+            self._waiter = current_waiter()
+            self._waiter.join(self._key)
+            self._end = Operation(self._waiter.port, [])
+            wanted = ffi.new("azc_split_request *")
+            wanted.source, wanted.file, wanted.null = source, file, null
+            wanted.patience_us = int(min(patience * 1e6, _FOR_EVER))
+            wanted.unit = unit
+            wanted.port, wanted.token = self._waiter.port.id, self._end.token
+            check(lib.azc_split_open(wanted, self._number))
         except BaseException:
-            for fd in fds:
-                os.close(fd)
+            if not self._number[0]:
+                for fd in fds:
+                    os.close(fd)
+                if hasattr(self, "_end"):
+                    self._end.end()
+                    self._waiter.port.forget(self._end)
+            self.close()
             raise
-        self._split = ffi.gc(split[0], lib.azc_split_free)
-
-    def start(self) -> None:
-        arguments = self._split, self._result, self._change
-        threading.Thread(
-            target=_run, args=arguments, name="aiozerocopy split", daemon=True
-        ).start()
 
     def join(self, pipe_size: int) -> SplitterReader:
         """Raises: StreamClosed, if it is over; OSError, if there are no fds."""
@@ -90,7 +98,7 @@ class Split(OfOneProcess):
             os.set_blocking(write_fd, False)
             os.set_blocking(read_fd, False)
             record = ffi.new("azc_split_reader **")
-            result = lib.azc_split_join(self._split, write_fd, record)
+            result = lib.azc_split_join(self._number[0], write_fd, record)
             if result == -errno.ESHUTDOWN:
                 raise StreamClosed("the splitter has come to its end")
             check(result)
@@ -101,8 +109,8 @@ class Split(OfOneProcess):
 
     def state(self) -> Counters:
         """What it has done."""
-        state: Counters = ffi.new("azc_split_state *")
-        lib.azc_split_get(self._split, state)
+        lib.azc_split_get(self._number[0], self._state)
+        state: Counters = self._state
         return state
 
     def rest(self) -> bytes:
@@ -113,17 +121,25 @@ class Split(OfOneProcess):
     @property
     def result(self) -> int | None:
         """0 at the source's end, -ECANCELED, or its error; None before that."""
-        return next(iter(self._result), None)
+        return self._end.status if self._end.done else None
 
     async def wait(self) -> None:
         """Return once it is over."""
-        await self._change.wait(lambda: bool(self._result))
+        await self._waiter.wait(self._end)
 
     def stop(self) -> None:
         """End it soon; may be called from anywhere, and again."""
-        lib.azc_split_stop(self._split)
+        lib.azc_split_stop(self._number[0])
 
+    def close(self) -> None:
+        """End it, and keep what it has told.  May be called twice."""
+        self.state()
+        self._state.rest = 0  # (its bytes are C's)
+        number, self._number[0] = self._number[0], 0
+        lib.azc_split_free(number)
+        if hasattr(self, "_waiter") and not self.inherited:
+            self._waiter.leave(self._key)
 
-def _run(split: Any, result: list[int], change: RemoteChange) -> None:
-    result.append(lib.azc_split_run(split))
-    change.happen()
+    def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_exiting() and hasattr(self, "_key"):
+            self.close()

@@ -5,23 +5,22 @@ from __future__ import annotations
 import errno
 import math
 import os
-import threading
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 from answering import Answering
-from links import linux_only, until
+from links import linux_only, others_wait, until
 
 import aiozerocopy as azc
 from aiozerocopy import StreamClosed
-from aiozerocopy._core import change, fork_and_exit, splitting
+from aiozerocopy._core import fork_and_exit, splitting
 from aiozerocopy._core.binding import ffi, lib
 from aiozerocopy._core.pipe_size import PIPE_SIZE, capacity_of
 from aiozerocopy._core.splitting import Split, SplitterReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
 pytestmark = [pytest.mark.anyio, linux_only]
@@ -40,34 +39,28 @@ class Source:
     def split(self, patience: float = math.inf) -> Split:
         """It runs."""
         self.splits.append(Split(self.read_fd, -1, patience, 1))
-        self.splits[0].start()
         return self.splits[0]
 
     def end(self) -> None:
         fd, self.fd = self.fd, -1
         os.close(fd)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         if self.fd >= 0:
             self.end()
         for split in self.splits:
             split.stop()
-        for thread in its_threads():
-            thread.join()
-        self.splits.clear()
+            await split.wait()
+            split.close()
         for reader in self.readers:
             reader.abort()
 
 
-def its_threads() -> list[threading.Thread]:
-    return [it for it in threading.enumerate() if it.name == "aiozerocopy split"]
-
-
 @pytest.fixture
-def source() -> Iterator[Source]:
+async def source() -> AsyncIterator[Source]:
     made = Source()
     yield made
-    made.close()
+    await made.close()
 
 
 def is_open(fd: int) -> bool:
@@ -94,7 +87,7 @@ async def content(reader: azc.ReceiveStream) -> bytes:
 class TestBegins:
     @pytest.mark.parametrize("with_file", [False, True])
     @pytest.mark.parametrize("what", ["azc_split_open", "open"])
-    def test_or_closes_what_it_was_given(
+    async def test_or_closes_what_it_was_given(
         self,
         source: Source,
         with_file: bool,
@@ -118,7 +111,7 @@ class TestBegins:
         assert not is_open(source.read_fd)
         assert file == -1 or not is_open(file)
 
-    def test_if_there_is_memory(
+    async def test_if_there_is_memory(
         self, source: Source, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         answering = Answering("azc_split_open", -errno.ENOMEM)
@@ -130,7 +123,7 @@ class TestBegins:
         ("patience", "us"),
         [(0, 0), (2, 2_000_000), (math.inf, 2**64 - 1), (1e300, 2**64 - 1)],
     )
-    def test_how_patient_it_is(
+    async def test_how_patient_it_is(
         self,
         source: Source,
         patience: float,
@@ -139,18 +132,14 @@ class TestBegins:
     ) -> None:
         told: list[int] = []
 
-        def note(*arguments: int) -> int:
-            told.append(arguments[3])
+        def note(*arguments: Any) -> int:
+            told.append(arguments[0].patience_us)
             return -errno.EPERM
 
         monkeypatch.setattr(splitting, "lib", Answering("azc_split_open", note))
         with pytest.raises(PermissionError):
             Split(source.read_fd, -1, patience, 1)
         assert told == [us]
-
-    async def test_its_thread_holds_nothing_up(self, source: Source) -> None:
-        source.split()
-        assert [it.daemon for it in its_threads()] == [True]
 
 
 class TestJoins:
@@ -260,16 +249,13 @@ class TestEnds:
         assert await content(reader) == bytes(SMALL) + b"x"
         assert reader.ended == "end"
 
-    async def test_whoever_waits_is_woken(
-        self, source: Source, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(change, "LOOK_AGAIN", 3600)
+    async def test_whoever_waits_is_woken(self, source: Source) -> None:
         split = source.split()
-        with anyio.fail_after(10):
-            async with anyio.create_task_group() as tasks:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
                 tasks.start_soon(split.wait)
-                await until(lambda: split._change._wakes)
-                source.end()
+            await others_wait()
+            source.end()
 
     async def test_what_nobody_was_given(
         self, source: Source, monkeypatch: pytest.MonkeyPatch

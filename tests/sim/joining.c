@@ -24,18 +24,21 @@
 
 static size_t unit;
 static int source[2], first[2], second[2];
-static azc_split *split;
+static azc_id split;
 static azc_split_reader *readers[2];
 static ssize_t (*real_unread)(int fd);
-static int looks;
+static int has_joined;
 
 static void send_word(const char *word) {
     CHECK(write(source[1], word, strlen(word)) == (ssize_t)strlen(word));
 }
 
-/* The first look finds two bytes; the second one comes when they are taken. */
+/* In the look after the first two bytes were taken. */
 static ssize_t unread(int fd) {
-    if (fd == source[0] && ++looks == 2) {
+    azc_split_state state = {0};
+    if (fd == source[0]) azc_split_get(split, &state);
+    if (state.taken == 2 && !has_joined) {
+        has_joined = 1;
         CHECK(azc_split_join(split, second[1], &readers[1]) == 0);
         send_word("cdEFGHIJKL");
         close(source[1]);
@@ -60,17 +63,21 @@ static void check_content(const int *ends, const char *wanted) {
 /* `from` is where the second one's bytes begin. */
 static void play(size_t in_units, const char *from) {
     unit = in_units;
-    looks = 0;
+    has_joined = 0;
     open_pipe(source);
     open_pipe(first);
     open_pipe(second);
     CHECK(fcntl(source[0], F_SETFL, O_NONBLOCK) == 0);
-    int null = open("/dev/null", O_WRONLY);
-    CHECK(azc_split_open(source[0], -1, null, UINT64_MAX, unit, &split) == 0);
+    azc_split_request wanted = {.source = source[0],
+                                .file = -1,
+                                .null = open("/dev/null", O_WRONLY),
+                                .patience_us = UINT64_MAX,
+                                .unit = unit};
+    CHECK(azc_split_open(&wanted, &split) == 0);
     CHECK(azc_split_join(split, first[1], &readers[0]) == 0);
     send_word("ab");
-    CHECK(azc_split_run(split) == 0);
     for (int i = 0; i < 2; i++) {
+        while (azc_split_outcome(readers[i]) == AZC_READING) usleep(100);
         CHECK(azc_split_outcome(readers[i]) == AZC_HAS_ALL);
         azc_split_let_go(readers[i]);
     }

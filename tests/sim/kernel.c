@@ -859,8 +859,8 @@ void kernel_begin(void) {
 /* The tables of numbers stay with a process; each seed has its own. */
 static void forget_numbers(void) {
     azc_table *tables[] = {&azc__channels, &azc__ports, &azc__pools,
-                           &azc__relays, &azc__rings};
-    for (int i = 0; i < 5; i++) {
+                           &azc__relays,   &azc__rings, &azc__splits};
+    for (int i = 0; i < 6; i++) {
         for (uint32_t k = 0; k * SLOTS_A_CHUNK < tables[i]->used; k++)
             azc_sys.release(tables[i]->chunks[k]);
         memset(tables[i], 0, sizeof *tables[i]);

@@ -46,6 +46,7 @@ CAUGHT_BY = {
     "gate": "contract/test_p4_backpressure.py::test_put_waits_for_room",
     "hold": "shm/test_ring.py::test_held_view_keeps_its_slot",
     "take_back": "core/test_interruptions.py::test_one_line_after_the_other",
+    "interrupt": "core/test_splitter.py::test_what_fails_in_the_kernel",
     "split": "core/test_splitter.py::test_all_wait_for_the_slowest_if_asked",
     "slot": "capture/test_screen.py::"
     "test_slot_of_a_cancelled_grab_stays_taken_until_the_server_has_answered",

@@ -31,9 +31,9 @@ SIM = TESTS / "sim"
 HELPER = [
     *("handle", "op", "queue", "port", "pool", "pace", "caller", "lanes", "lender"),
     *("channel", "ending", "pump", "closing", "move", "submit", "passing", "relay"),
-    *("opening", "ring", "fork"),
+    *("opening", "split", "ring", "fork"),
 ]
-REAL = (*HELPER, "split", "sys", "poller_epoll")
+REAL = (*HELPER, "sys", "poller_epoll")
 KERNEL = ("kernel", "rates", "lending", "poller", "threads")
 SENDS = ("sim", "oracle", "ports")
 RELAYS = ("relaying", "splicing")

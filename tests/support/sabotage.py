@@ -33,6 +33,7 @@ IN_C = {
     "split": 2048,
     "hold": 4096,
     "files": 8192,
+    "interrupt": 16384,
 }
 
 
