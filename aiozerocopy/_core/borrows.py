@@ -24,14 +24,16 @@ import itertools
 import select
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiozerocopy._core.binding import check, ffi, lib
 from aiozerocopy._core.errors import error_of
 from aiozerocopy._core.pins import unpin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
+
+T = TypeVar("T")
 
 _EVENTS = 64  # taken from a port in one call
 
@@ -138,6 +140,43 @@ class Operation:
     def raise_if_failed(self) -> None:
         if self.status:
             raise self.failure()
+
+
+# ---- calls that are interrupted ----------------------------------------------------
+
+# What an exception interrupts is undone before it goes on.  The handlers are nested,
+# because a second exception may arrive while the first one is handled: so ``undo`` may
+# be called twice.  (`SendStream.send` and `put`, `ReceiveStream._receive` and a
+# transport's `write` repeat these lines, to save the calls.)
+
+
+async def or_undo(
+    call: Callable[[], Awaitable[T]], undo: Callable[[BaseException], Awaitable[object]]
+) -> T:
+    try:
+        try:
+            return await call()
+        except BaseException as error:
+            await undo(error)
+            raise
+    except BaseException as error:
+        await undo(error)
+        raise
+
+
+def or_undo_now(call: Callable[[], T], undo: Callable[[], object]) -> T:
+    try:
+        try:
+            return call()
+        except BaseException:
+            undo()
+            raise
+    except BaseException:
+        undo()
+        raise
+
+
+# ---- who is told -------------------------------------------------------------------
 
 
 class Port:

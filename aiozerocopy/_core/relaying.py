@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Generator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Union
 
 from aiozerocopy._core.binding import IN_PROGRESS, ffi, lib
+from aiozerocopy._core.borrows import or_undo
 from aiozerocopy._core.channel import IN, Channel
 from aiozerocopy._core.errors import StreamBroken, StreamClosed, error_of
 from aiozerocopy._core.fds import HasFileno
@@ -148,21 +149,19 @@ async def relay_streams(
     if len(source._unread) >= limit:
         await _send_unread(relay, source, sink, waiter, operation, limit)
         return relay.moved - before
-    try:
-        try:
-            _open(relay, source, sink, waiter, operation, how)
-            await waiter.wait(operation)
-            if operation.status:
-                raise await _why(sink, operation)
-        except BaseException as error:
-            await sink._take_back(waiter, operation, error)
-            raise
-        finally:
-            _settle(relay, source, operation)
-    except BaseException as error:
+
+    async def move() -> None:
+        _open(relay, source, sink, waiter, operation, how)
+        await waiter.wait(operation)
+        if operation.status:
+            raise await _why(sink, operation)
+        _settle(relay, source, operation)
+
+    async def stop(error: BaseException) -> None:
         await sink._take_back(waiter, operation, error)
         _settle(relay, source, operation)
-        raise
+
+    await or_undo(move, stop)
     return relay.moved - before
 
 

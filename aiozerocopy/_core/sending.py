@@ -13,8 +13,7 @@ The states of a message, and who owns its buffers
     done                                  the caller's again
 
 When a cancel, or an exception from a signal handler, interrupts a call, `_take_back`
-takes the buffers back before the exception goes on.  The handlers are nested, because
-a second exception may arrive while the first one is handled.
+takes the buffers back before the exception goes on: see `or_undo`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ import anyio
 from anyio.abc import ByteSendStream
 
 from aiozerocopy._core.binding import BUSY, IN_PROGRESS, send_bound
-from aiozerocopy._core.borrows import Operation, Port
+from aiozerocopy._core.borrows import Operation, Port, or_undo, or_undo_now
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.groups import groups, joined
 from aiozerocopy._core.lifetime import NOWHERE, Bound, Stats
@@ -326,15 +325,10 @@ class SendStream(Bound, ByteSendStream):
             raise StreamClosed("the stream is closed")
         port = Port()
         operation = Operation(port, [])
+        send = partial(self._send_in_thread, port, operation, buffers)
+        back = self._out.take_back_blocking
         try:
-            try:
-                self._send_in_thread(port, operation, buffers)
-            except BaseException:
-                self._out.take_back_blocking(port, operation, self._rescue_limit)
-                raise
-        except BaseException:
-            self._out.take_back_blocking(port, operation, self._rescue_limit)
-            raise
+            or_undo_now(send, partial(back, port, operation, self._rescue_limit))
         finally:
             port.close()
 
@@ -380,22 +374,15 @@ class SendStream(Bound, ByteSendStream):
     async def _submit_and_wait(
         self, waiter: Waiter, operation: Operation, submit: Callable[[], int]
     ) -> None:
-        """Submit, and wait for the end; take the buffers back if that is interrupted.
+        """Submit, and wait for the end; interrupted, take the buffers back."""
 
-        `send` and `put` repeat these lines, to save the calls.
-        """
-        try:
-            try:
-                self._claim(operation)
-                result = submit()
-                if result != 0:
-                    await self._attend(waiter, operation, result)
-            except BaseException as error:
-                await self._take_back(waiter, operation, error)
-                raise
-        except BaseException as error:
-            await self._take_back(waiter, operation, error)
-            raise
+        async def call() -> None:
+            self._claim(operation)
+            result = submit()
+            if result != 0:
+                await self._attend(waiter, operation, result)
+
+        await or_undo(call, partial(self._take_back, waiter, operation))
 
     async def _attend(self, waiter: Waiter, operation: Operation, result: int) -> None:
         """Return when the message is out; yield to the loop if C asked for that."""

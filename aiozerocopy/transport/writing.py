@@ -26,10 +26,11 @@ from __future__ import annotations
 import asyncio
 import collections
 import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.binding import IN_PROGRESS, send_bound
-from aiozerocopy._core.borrows import Operation
+from aiozerocopy._core.borrows import Operation, or_undo_now
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.groups import joined
 from aiozerocopy._core.pins import nbytes, pin_or_copy
@@ -135,16 +136,13 @@ class Writing(Lifetime, asyncio.WriteTransport):
 
     def _write_pieces(self, items: list[Buffer]) -> None:
         out, operation = self._out, Operation(self._port, [])
-        try:
-            try:
-                result = out.submit(self._port, operation, items)
-                self._queued(operation, result, all(map(_is_fixed, items)))
-            except BaseException:
-                out.take_back_blocking(self._port, operation, RESCUE_LIMIT)
-                raise
-        except BaseException:
-            out.take_back_blocking(self._port, operation, RESCUE_LIMIT)
-            raise
+
+        def write() -> None:
+            result = out.submit(self._port, operation, items)
+            self._queued(operation, result, all(map(_is_fixed, items)))
+
+        back = out.take_back_blocking
+        or_undo_now(write, partial(back, self._port, operation, RESCUE_LIMIT))
 
     def _is_writable(self) -> bool:
         """Raises: RuntimeError after write_eof."""
