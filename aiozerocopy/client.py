@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import anyio
 from anyio.abc import AsyncResource
-from anyio.streams.tls import TLSStream
 
 from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.lifetime import Ready
@@ -18,6 +17,7 @@ from aiozerocopy._net.admission import TokenRefused as TokenRefused
 from aiozerocopy._net.admission import present_token as present_token
 from aiozerocopy._net.connecting import connect_tcp, connect_unix
 from aiozerocopy._net.foreign_streams import drop_stream
+from aiozerocopy._net.tls import secure
 from aiozerocopy.framing import MAX_BYTES, FrameError, FrameReceiver, TruncatedFrame
 
 if TYPE_CHECKING:
@@ -109,21 +109,15 @@ async def open_stream(
         OSError: nobody answered, or TLS failed (ssl.SSLError).
         TokenRefused: the token is not the server's.
     """
-    stream: ByteStream = await (
-        connect_unix(host) if port is None else connect_tcp(host, port)
-    )
+    plain = await (connect_unix(host) if port is None else connect_tcp(host, port))
+    stream: ByteStream = plain
     try:
         if ssl_context is not None:
-            stream = await TLSStream.wrap(
-                stream,
-                server_side=False,
-                hostname=hostname or host,
-                ssl_context=ssl_context,
-            )
+            stream = await secure(plain, ssl_context, hostname=hostname or host)
         if token is not None:
             await present_token(stream, token)
     except BaseException:
-        await drop_stream(stream)
+        plain.abort()
         raise
     return stream
 

@@ -290,13 +290,7 @@ def test_optional_packages_are_imported_where_they_are_used() -> None:
 
 # Where one is kept nevertheless, and why.
 MAY_KEEP: dict[str, str] = {
-    "_net.tls_session": "to be mended",
     "commands.ending": "its program ends",
-    "dask.tls": "to be mended",
-    "transport.server": "to be mended",
-    "transport.tls": "to be mended",
-    "transport.tls_parts": "to be mended",
-    "transport.writing": "to be mended",
 }
 
 EXCEPTION = re.compile(r"\b(\w*(Error|Exception)|Stream(Broken|Closed)|ScreenLost)\b")

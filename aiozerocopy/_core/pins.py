@@ -149,6 +149,14 @@ def _refusal(data: object, error: Exception, strided: str) -> Exception:
     return TypeError(f"a bytes-like object is required, not {kind!r}{hint}")
 
 
+def bytes_of(data: Buffer, borrow: Callable[[Buffer], Any] = pin) -> memoryview:
+    """The bytes of any buffer, borrowed until the view and its slices are released.
+
+    Raises: as `pin`, or `pin_writable`.
+    """
+    return memoryview(ffi.buffer(borrow(data)))
+
+
 def nbytes(data: Buffer) -> int:
     """The size of a bytes-like object; ``len`` would count rows or items."""
     if type(data) is bytes or type(data) is bytearray:

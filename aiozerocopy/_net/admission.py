@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
-from anyio.streams.tls import TLSStream
 
 from aiozerocopy._core.errors import IncompleteReceive
 from aiozerocopy._net.foreign_streams import exact_receiver
+from aiozerocopy._net.tls import secure
 
 if TYPE_CHECKING:
     import ssl
@@ -60,9 +60,7 @@ class Admission:
             with anyio.fail_after(ADMISSION_SECONDS):
                 admitted: ByteStream = stream
                 if self.ssl_context is not None:
-                    admitted = await TLSStream.wrap(
-                        stream, server_side=True, ssl_context=self.ssl_context
-                    )
+                    admitted = await secure(stream, self.ssl_context, server_side=True)
                 if self.token is not None:
                     await _check_token(admitted, self.token)
         except TimeoutError:

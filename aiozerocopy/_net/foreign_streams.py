@@ -7,21 +7,23 @@ several tasks send, so one message is sent after the other.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.abc import AsyncResource, ByteReceiveStream, ByteSendStream
 
-from aiozerocopy._core.errors import IncompleteReceive, StreamBroken
-from aiozerocopy._core.leases import memory_of
+from aiozerocopy._core.errors import IncompleteReceive, StreamBroken, error_of
+from aiozerocopy._core.pins import bytes_of
 from aiozerocopy.streams import ReceiveStream, SendStream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator
 
     from typing_extensions import Buffer
 
 PIECE = 256 << 10  # bytes that are sent or received at once
+SMALL = 16 << 10  # bytes up to which buffers are joined
+CUT = "a cancelled send has cut a message off"
 
 
 class MessageStream(ByteSendStream):
@@ -48,15 +50,29 @@ class WholeSender(MessageStream):
 
         Raises:
             StreamBroken: a cancelled send has cut a message off, this one or another.
+                Or the stream is broken: so many bytes were out at least.
             others: as the stream's own ``send``.
         """
-        async with self._sending:
-            if self._was_cut:
-                raise StreamBroken("a cancelled send has cut a message off")
-            self._was_cut = True
-            for piece in _pieces((item, *more)):
-                await self._stream.send(piece)
-            self._was_cut = False
+        views, out = [bytes_of(each) for each in (item, *more)], 0
+        total = sum(view.nbytes for view in views)
+        pieces = pieces_of(views)
+        try:
+            async with self._sending:
+                if self._was_cut:
+                    raise StreamBroken(CUT)
+                self._was_cut = True
+                for piece in pieces:
+                    await self._stream.send(bytes(piece))
+                    out += len(piece)
+                self._was_cut = False
+        except StreamBroken as error:  # whose counts are of what became of a piece
+            if error.errno is None:
+                raise
+            raise error_of(-error.errno, out, total, at_least=True) from error.__cause__
+        finally:
+            pieces.close()
+            for view in views:
+                view.release()
 
     async def aclose(self) -> None:
         """Close the stream."""
@@ -70,21 +86,22 @@ def whole_sender(stream: ByteSendStream) -> SendStream | MessageStream:
     return WholeSender(stream)
 
 
-def _pieces(buffers: Sequence[Buffer]) -> Iterator[bytes]:
-    """Copies of all buffers; small ones are joined, large ones cut."""
+def pieces_of(views: list[memoryview]) -> Generator[Any]:
+    """Their bytes: of small ones a copy, joined; of a large one what is cut off it.
+
+    A piece is released before the next one, or when this is closed.
+    """
     small = b""
-    for buffer in buffers:
-        data = memoryview(memory_of(buffer))
-        if data.ndim != 1 or data.itemsize != 1:
-            data = memoryview(data.tobytes())
-        if len(small) + len(data) <= PIECE:
-            small += data
+    for view in views:
+        if len(small) + view.nbytes <= SMALL:
+            small += view
             continue
         if small:
             yield small
             small = b""
-        for start in range(0, len(data), PIECE):
-            yield data[start : start + PIECE].tobytes()
+        for start in range(0, view.nbytes, PIECE):
+            with view[start : start + PIECE] as piece:
+                yield piece
     if small:
         yield small
 

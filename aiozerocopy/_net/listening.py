@@ -8,13 +8,16 @@ import os
 import socket
 import stat
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from aiozerocopy._core import fork_and_exit
 from aiozerocopy._core.failure import Failure
 from aiozerocopy._net.connecting import located
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # errno of accept, when there are no fds or no memory: pause, and try again.
 EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -62,7 +65,7 @@ def _inode(path: str | bytes) -> tuple[int, int]:
 
 
 async def listen_tcp(
-    host: str | None,
+    host: str | Sequence[str] | None,
     port: int,
     backlog: int,
     reuse_port: bool,
@@ -71,14 +74,17 @@ async def listen_tcp(
     family: int = socket.AF_UNSPEC,
     flags: int = socket.AI_PASSIVE,
 ) -> list[Listener]:
-    """Listen on one port of all addresses of a host; port 0 is a free one.
+    """Listen on one port of all addresses of a host, or of several; 0 is a free port.
 
     Raises: OSError, with host and port in its text.
     """
+    hosts = [host or ""] if host is None or isinstance(host, str) else host
+    found: list[tuple[Any, ...]] = []
     try:
-        found = await anyio.getaddrinfo(
-            host or None, port, family=family, type=socket.SOCK_STREAM, flags=flags
-        )
+        for each in hosts:
+            found += await anyio.getaddrinfo(
+                each or None, port, family=family, type=socket.SOCK_STREAM, flags=flags
+            )
         options = [socket.SO_REUSEADDR] * reuse_address
         options += [socket.SO_REUSEPORT] * reuse_port
         places = list(dict.fromkeys((family, at[0]) for family, *_, at in found))
@@ -87,7 +93,8 @@ async def listen_tcp(
                 return _listen_on_all(places, port, backlog, options)
         return _listen_on_all(places, port, backlog, options)
     except OSError as error:
-        raise located(error, f"cannot listen on {host or '*'}:{port}") from error
+        where = ", ".join(f"{each or '*'}:{port}" for each in hosts)
+        raise located(error, f"cannot listen on {where}") from error
 
 
 def _listen_on_all(

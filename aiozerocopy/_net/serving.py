@@ -4,13 +4,11 @@ One task for each listening socket accepts, one for each client runs the handler
 live in a task group of the ``async with`` block, so no client outlives the server.
 
 Only plain connections are without a copy.  With TLS every byte is encrypted, from user
-memory into other user memory, and the handler gets anyio's ``TLSStream``; `framing` and
-`broadcast` send whole frames over that too.
+memory into other user memory, and the handler gets a `tls.TLSStream`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ from aiozerocopy._net.listening import EXHAUSTED, Listener, listen_tcp, listen_u
 from aiozerocopy.opening import stream_over
 
 if TYPE_CHECKING:
+    import contextlib
     import socket
     import ssl
     from collections.abc import Awaitable, Callable
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from aiozerocopy._core.sending import Concurrent
     from aiozerocopy.streams import Stream
 
-    # of a Stream, or with TLS of a TLSStream: anyio's ByteStream both
+    # of a Stream, or with TLS of a TLSStream
     Handler = Callable[[Any], Awaitable[object]]
 
 GRACE = 5.0  # seconds that handlers have to finish when the server closes
@@ -292,12 +291,7 @@ class Server(Service):
             log.debug("a client was not admitted", exc_info=True)
             return
         await self._handler(admitted)
-        if admitted is not stream:
-            # TLS says goodbye and waits for the answer, which may never come or not be
-            # TLS (ssl.SSLError is an OSError).
-            with anyio.move_on_after(GRACE), contextlib.suppress(OSError):
-                await admitted.aclose()
-        await stream.aclose()
+        await admitted.aclose()
 
     async def _cancel_idle(self, limit: float) -> None:
         """Cancel the connections on which nothing has moved for so long."""

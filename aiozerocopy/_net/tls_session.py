@@ -1,17 +1,30 @@
 """One TLS session by OpenSSL in memory: ciphertext on one side, plaintext on the other.
 
-It does no I/O, as `ssl.MemoryBIO` intends.
+It does no I/O.  `tls.TLSStream` carries its bytes for tasks, and `transport.tls` for
+protocols.
+
+The states
+    shaking   until `shake` returns true
+    open      bytes go both ways.  The peer may change the keys, or by TLS 1.2 negotiate
+              anew: until it has done so `encrypt` takes nothing
+    ended     the peer has said close_notify.  We may go on sending
+    failed    `failure` says why.  What was decrypted before that counts
 """
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from typing import TYPE_CHECKING, Any
+
+from aiozerocopy._core.failure import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from typing_extensions import Buffer
+
+_SIZED = ("GCM", "CCM", "CHACHA")  # ciphers that add the same to each record
 
 
 class Session:
@@ -25,16 +38,16 @@ class Session:
         server_hostname: str | None = None,
     ) -> None:
         self._arrived, self._sealed = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._ssl = context.wrap_bio(
+        self.ssl: ssl.SSLObject = context.wrap_bio(
             self._arrived, self._sealed, server_side, server_hostname
         )
-        self.ended: bool = False  # the peer has said close_notify
-        self.error: ssl.SSLError | None = None  # why nothing more can be decrypted
+        self.ended: bool = False
+        self.said_goodbye: bool = False
+        self.failure: Failure[ssl.SSLError] | None = None
         # What arrives, and what is to be sent: these are called for each piece.
         self.feed: Callable[[Buffer], int] = self._arrived.write
         self.take: Callable[[], bytes] = self._sealed.read
-        self.encrypt: Callable[[Buffer], int] = self._ssl.write
-        self._read: Callable[[int, memoryview], int] = self._ssl.read  # type: ignore[assignment]
+        self._read: Callable[[int, memoryview], int] = self.ssl.read  # type: ignore[assignment]
 
     def shake(self) -> bool:
         """Go on with the handshake; is it done?
@@ -43,27 +56,39 @@ class Session:
             ssl.SSLError: it has failed.
         """
         try:
-            self._ssl.do_handshake()
+            self.ssl.do_handshake()
         except ssl.SSLWantReadError:
             return False
         return True
 
-    def has_sealed(self) -> bool:
-        """Is there something to be sent?"""
-        return self._sealed.pending > 0
+    def encrypt(self, piece: Buffer) -> bool:
+        """Seal a piece; false if the peer must be heard first.  It is not empty.
+
+        Raises:
+            ssl.SSLError: nothing can be sent any more.
+        """
+        try:
+            self.ssl.write(piece)
+        except ssl.SSLWantReadError:
+            return False
+        return True
+
+    def has_sealed(self) -> int:
+        """How many bytes are to be sent."""
+        return self._sealed.pending
 
     def has_arrived(self, beyond: int = 0) -> bool:
         """Is there something that could be decrypted?
 
         What was not looked at yet counts from more than ``beyond`` bytes on.
         """
-        return self._arrived.pending > beyond or self._ssl.pending() > 0
+        return self._arrived.pending > beyond or self.ssl.pending() > 0
 
     def decrypt_into(self, room: memoryview) -> int:
-        """Fill the room with as much as there is; may set `ended` or `error`."""
+        """Fill the room with as much as there is; may set `ended` or `failure`."""
         filled, size, read = 0, room.nbytes, self._read
-        arrived, inside = self._arrived, self._ssl.pending
-        while filled < size and (arrived.pending or inside()) and self.error is None:
+        arrived, inside = self._arrived, self.ssl.pending
+        while filled < size and (arrived.pending or inside()) and not self.failure:
             try:
                 count = read(size - filled, room[filled:] if filled else room)
             except ssl.SSLWantReadError:
@@ -71,7 +96,7 @@ class Session:
             except ssl.SSLZeroReturnError:
                 count = 0
             except ssl.SSLError as error:
-                self.error = error
+                self.failure = Failure(error)
                 break
             if count == 0:
                 self.ended = True
@@ -80,19 +105,38 @@ class Session:
         return filled
 
     def say_goodbye(self) -> None:
-        """Seal a close_notify; may set `error`.  First decrypt all that has arrived."""
-        try:
-            self._ssl.unwrap()
-        except ssl.SSLWantReadError:
-            pass  # the peer's own has not come
-        except ssl.SSLError as error:
-            self.error = error
+        """Seal a close_notify, once.  First decrypt all that has arrived.
+
+        While the peer negotiates there can be none.
+        """
+        if not self.said_goodbye:
+            before = self.has_sealed()
+            with contextlib.suppress(ssl.SSLError):  # at least, no answer has come
+                self.ssl.unwrap()
+            self.said_goodbye = self.has_sealed() > before
 
     def known(self) -> dict[str, Any]:
         """What can be told of it after the handshake."""
         return {
-            "ssl_object": self._ssl,
-            "peercert": self._ssl.getpeercert(),
-            "cipher": self._ssl.cipher(),
-            "compression": self._ssl.compression(),
+            "ssl_object": self.ssl,
+            "peercert": self.ssl.getpeercert(),
+            "cipher": self.ssl.cipher(),
+            "compression": self.ssl.compression(),
         }
+
+    def plain_in(self, sealed: bytes, plain: int, out: int) -> int | None:
+        """Of ``plain`` bytes in these records, how many the first ``out`` bytes hold.
+
+        A record counts if it is there as a whole.  None: that cannot be known.
+        """
+        records, at, whole, held = 0, 0, 0, 0
+        while at < len(sealed):
+            at += 5 + int.from_bytes(sealed[at + 3 : at + 5], "big")
+            records += 1
+            if at <= out:
+                whole, held = records, at
+        added, odd = divmod(len(sealed) - plain, records) if records else (0, 0)
+        cipher = (self.ssl.cipher() or ("",))[0]
+        if odd or not 16 < added < 64 or not any(kind in cipher for kind in _SIZED):
+            return None
+        return held - whole * added

@@ -191,7 +191,8 @@ class StreamComm(Comm):
         """End by this error, and raise it in Dask's words."""
         text = f"{self!r}: {str(error) or 'the peer has closed the connection'}"
         self.abort()
-        if isinstance(error, ssl.SSLError) and "UNKNOWN_CA" in (error.reason or ""):
+        why = error.__cause__
+        if isinstance(why, ssl.SSLError) and "UNKNOWN_CA" in (why.reason or ""):
             raise FatalCommClosedError(text) from error
         raise CommClosedError(text) from error
 

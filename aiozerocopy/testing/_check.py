@@ -18,8 +18,8 @@ import anyio.lowlevel
 from anyio.abc import ByteSendStream, ByteStream
 
 from aiozerocopy._core.errors import StreamBroken
+from aiozerocopy._net.foreign_streams import MessageStream
 from aiozerocopy.streams import SendStream
-from aiozerocopy.testing._memory import MemoryStream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -110,7 +110,7 @@ class _Ends:
             one, other = other, one
         self.sender, self.receiver = one, other
         self.both = isinstance(one, ByteStream) and isinstance(other, ByteStream)
-        ours = isinstance(one, (SendStream, MemoryStream))
+        ours = isinstance(one, (SendStream, MessageStream))
         self.exact = ours if exact is None else exact
         self._only_bytes = only_bytes
 

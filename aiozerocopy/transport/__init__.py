@@ -7,7 +7,7 @@ and `drained` mean that the buffers are yours again, every buffer counts its byt
 no error is swallowed.
 
 Each module says what it has.  One imports those before it, never those after:
-readiness, lifetime, writing, reading, socket_transport, tls_options, tls_parts, tls,
+readiness, lifetime, writing, reading, socket_transport, tls,
 connections, server, asyncio_streams, pipe_transports, subprocesses, files, loops.
 """
 

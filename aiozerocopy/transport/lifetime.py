@@ -21,6 +21,7 @@ follow it.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import errno
 import logging
 from typing import TYPE_CHECKING, Any
@@ -96,6 +97,8 @@ class Lifetime(asyncio.BaseTransport):
         self._protocol: Any = protocol
         self._readiness = readiness_in(loop)
         self.on_lost: Callable[[], object] | None = None  # tells the server
+        # The protocol's: what it sets is not seen by who opens a connection.
+        self._context = contextvars.copy_context()
         # Another object for the same connection, closed after connection_lost.
         self._handle: HasFileno | None = None
         self._is_made = False
@@ -120,6 +123,10 @@ class Lifetime(asyncio.BaseTransport):
         transport._handle = handle
         return transport
 
+    def _claim(self, fd: int) -> None:
+        """Let the loop refuse to watch this fd for others, as asyncio's own does."""
+        getattr(self._loop, "_transports", {})[fd] = self
+
     def __repr__(self) -> str:
         state = "closed" if self._is_lost else "closing" if self._closing else "open"
         return f"<{type(self).__name__} fd={self._fd} {state}>"
@@ -130,7 +137,10 @@ class Lifetime(asyncio.BaseTransport):
         """Call connection_made, once, and listen; if it raises, the connection ends."""
         try:
             self._is_made = True
-            self._protocol.connection_made(self)
+            self._claim(self._fd)
+            if self._handle is not None:
+                self._claim(self._handle.fileno())
+            self._context.run(self._protocol.connection_made, self)
             self._start()
         except BaseException as error:
             self._lose(error)
@@ -198,7 +208,7 @@ class Lifetime(asyncio.BaseTransport):
             if self._is_made and self._protocol is not None:
                 self._untold = [self._protocol]
             for _ in range(2):  # the first may be interrupted before it has begun
-                self._loop.call_soon(self._end, error)
+                self._loop.call_soon(self._end, error, context=self._context)
         except BaseException:
             self._is_lost = False
             raise
@@ -217,8 +227,9 @@ class Lifetime(asyncio.BaseTransport):
         self._protocol = None
         if self._handle is not None:
             self._handle.close()
-        if self.on_lost is not None:
-            self.on_lost()
+        on_lost, self.on_lost = self.on_lost, None  # (which refers to us)
+        if on_lost is not None:
+            on_lost()
 
     # -- what can be asked --------------------------------------------------------
 

@@ -42,7 +42,8 @@ class WritePipeTransport(Writing):
 
     def _start(self) -> None:
         if _is_pipe(os.fstat(self._fd).st_mode):
-            self._readiness.watch(self._fd, self._reader_left)
+            watch = self._readiness.watch
+            self._context.copy().run(watch, self._fd, self._reader_left)
 
     def _end_writing(self) -> None:
         self._lose(None)  # a pipe ends by being closed

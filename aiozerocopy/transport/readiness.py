@@ -45,12 +45,15 @@ class Readiness(OfOneProcess):
     def watch(self, fd: int, callback: Callable[[], object]) -> None:
         """Call back whenever it is readable, has ended or has failed."""
         if not self.inherited:
-            self.loop.add_reader(fd, callback)
+            # (the public one refuses what a transport has)
+            add = getattr(self.loop, "_add_reader", self.loop.add_reader)
+            add(fd, callback)
 
     def pause(self, fd: int) -> None:
         """Watch it no more, for now."""
         if not self.inherited and not self.loop.is_closed():
-            self.loop.remove_reader(fd)
+            remove = getattr(self.loop, "_remove_reader", self.loop.remove_reader)
+            remove(fd)
 
     def forget(self, fd: int) -> None:
         """Before it is closed."""

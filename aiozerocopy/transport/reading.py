@@ -69,7 +69,8 @@ class Reading(Lifetime, asyncio.ReadTransport):
 
     def _start(self) -> None:
         if self.is_reading() and not self._is_watched and not self._has_ended:
-            self._readiness.watch(self._fd, self._readable)
+            watch = self._readiness.watch
+            self._context.copy().run(watch, self._fd, self._readable)
             self._is_watched = True
 
     def _stop(self) -> None:

@@ -15,8 +15,7 @@ from aiozerocopy._net.listening import EXHAUSTED, Listener, listen_tcp, listen_u
 from aiozerocopy.transport.connections import check_stream, check_unix
 from aiozerocopy.transport.readiness import readiness_in
 from aiozerocopy.transport.socket_transport import SocketTransport, transport_over
-from aiozerocopy.transport.tls import TLSTransport
-from aiozerocopy.transport.tls_options import TLSOptions, for_server
+from aiozerocopy.transport.tls import TLSOptions, TLSTransport, for_server
 
 if TYPE_CHECKING:
     import ssl as tls
@@ -66,15 +65,12 @@ async def create_server(
         elif host is None and port is None:
             raise ValueError("Neither host/port nor sock were specified")
         else:
-            hosts = [host] if host is None or isinstance(host, str) else host
-            for each in hosts:
-                listeners += await listen_tcp(
-                    *(each, port or 0, backlog, bool(reuse_port)),
-                    reuse_address=reuse_address is not False,
-                    family=family,
-                    flags=flags,
-                )
-                port = port or listeners[0].address[1]
+            listeners += await listen_tcp(
+                *(host, port or 0, backlog, bool(reuse_port)),
+                reuse_address=reuse_address is not False,
+                family=family,
+                flags=flags,
+            )
         for listener in listeners if keep_alive else ():
             listener.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     return server
@@ -246,8 +242,9 @@ class Server(asyncio.AbstractServer):
                     transport.abort()
                 if not isinstance(error, Exception):
                     raise
-                context = {"message": "a client was not taken", "exception": error}
-                self._loop.call_exception_handler(context)
+                self._loop.call_exception_handler(
+                    {"message": "a client was not taken", "exception": error}
+                )
 
     def _pause(self, listener: Listener, error: OSError) -> None:
         """Wait for others to give something back."""

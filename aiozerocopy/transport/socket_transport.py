@@ -36,6 +36,7 @@ class SocketTransport(Writing, Reading, asyncio.Transport):
         """
         if name == "socket" and name not in self._extra and not self._is_lost:
             self._handle = sock = socket.socket(fileno=os.dup(self._fd))
+            self._claim(sock.fileno())
             self._extra[name] = TransportSocket(sock)
         return super().get_extra_info(name, default)
 

@@ -1,4 +1,4 @@
-"""TLS between a transport and a protocol.
+"""TLS between a transport and a protocol: `_net.tls_session` with callbacks.
 
 A `TLSTransport` faces both ways: it is the protocol of the transport below, the wire,
 and the transport of the program's protocol above.
@@ -8,33 +8,111 @@ The states
     OPEN      bytes go both ways
     CLOSING   `close` was called: what is held goes out, then close_notify.  What still
               arrives is decrypted and dropped, until the peer's close_notify or its end
-    CLOSED    the wire is given up or lost: nothing goes in or out
+    CLOSED    the wire is given up or lost: nothing goes in or out.  Once the protocol
+              was told, neither it nor the wire is known here any more
 
 Who owns what
     plaintext   `write` encrypts as long as the wire takes it.  The rest is borrowed,
                 not copied, until the wire asks for more: a buffer that was written must
                 not change until `drained` has returned.
     ciphertext  is made a piece at a time, and each is the wire's as soon as it is made.
+                What arrives the wire stores in `scratch`, which all connections of a
+                thread share, and OpenSSL takes a copy of it at once.  It decrypts into
+                the memory of a `BufferedProtocol`, or else into `scratch` again.
+
+A piece that was taken and not handed on would be missing in the middle, and the handler
+of a signal may raise between any two lines.  So a flag is set while a piece is in
+transit: finding it set means that an exception has interrupted us.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
+import ssl
+from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from aiozerocopy._core.change import Change
+from aiozerocopy._core.failure import Failure
+from aiozerocopy._core.pins import bytes_of
+from aiozerocopy._net.foreign_streams import PIECE
 from aiozerocopy._net.tls_session import Session
+from aiozerocopy.transport.lifetime import WAS_ABORTED, WAS_CLOSED, aborted
 from aiozerocopy.transport.reading import scratch
-from aiozerocopy.transport.tls_parts import Inbox, Outbox, Upper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from typing_extensions import Buffer
 
-    from aiozerocopy.transport.tls_options import TLSOptions
-
 RECORD = 16 << 10  # the most that TLS puts under one seal
+TIMEOUTS = {"handshake": 60.0, "shutdown": 30.0}  # seconds, as asyncio has them
+
+
+@dataclass
+class TLSOptions:
+    """How a connection is to be encrypted; the timeouts get their defaults.
+
+    Raises: as `connections.start_tls`.
+    """
+
+    context: ssl.SSLContext
+    server_side: bool = False
+    server_hostname: str | None = None  # none, or empty: the name is not checked
+    handshake_timeout: float | None = None
+    shutdown_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.context, ssl.SSLContext):
+            raise TypeError(f"sslcontext must be an SSLContext, got {self.context!r}")
+        self.handshaking: float = _seconds("handshake", self.handshake_timeout)
+        self.leaving: float = _seconds("shutdown", self.shutdown_timeout)
+
+    def session(self) -> Session:
+        name = None if self.server_side else self.server_hostname or None
+        return Session(self.context, server_side=self.server_side, server_hostname=name)
+
+
+def _seconds(name: str, given: float | None) -> float:
+    if given is not None and given <= 0:
+        raise ValueError(f"ssl_{name}_timeout should be a positive number, got {given}")
+    return TIMEOUTS[name] if given is None else given
+
+
+def for_client(
+    given: Any, host: str | None, server_hostname: str | None, *timeouts: float | None
+) -> TLSOptions | None:
+    """What the arguments of a client ask for; None if no TLS.
+
+    The timeouts are the handshake's and the shutdown's.  Raises TypeError if ``ssl`` is
+    neither true nor a context, and ValueError if the arguments contradict each other.
+    """
+    if not given:
+        if server_hostname is not None:
+            raise ValueError("server_hostname is only meaningful with ssl")
+        return for_server(given, *timeouts)
+    if server_hostname is None:
+        if not host:
+            raise ValueError(
+                "You must set server_hostname when using ssl without a host"
+            )
+        server_hostname = host
+    if given is True:
+        given = ssl.create_default_context()
+        given.check_hostname = bool(server_hostname)
+    return TLSOptions(given, False, server_hostname, *timeouts)
+
+
+def for_server(given: Any, *timeouts: float | None) -> TLSOptions | None:
+    """The same for a server."""
+    if given:
+        return TLSOptions(given, True, None, *timeouts)
+    for name, value in zip(TIMEOUTS, timeouts, strict=True):
+        if value is not None:
+            raise ValueError(f"ssl_{name}_timeout is only meaningful with ssl")
+    return None
 
 
 class State(enum.Enum):
@@ -75,22 +153,22 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         super().__init__(extra={"sslcontext": options.context, "tls": "memory"})
         self._loop = asyncio.get_running_loop()
         self._options = options
+        self._session = options.session()
         self._wire: Any = None
-        self._upper = Upper(self._loop, protocol, ready, is_made=is_made)
-        self._session = Session(
-            options.context,
-            server_side=options.server_side,
-            server_hostname=options.server_hostname,
-        )
-        self._out = Outbox(self._session)
-        self._in = Inbox(self._session)
+        self._wire_is_full = self._wire_ended = False
+        self._wire_paused = False  # until it is resumed, a moment later
         self._state = State.SHAKING
         self._timer: asyncio.TimerHandle | None = None
-        self._error: BaseException | None = None
-        self._reading_paused = False
-        self._wire_paused = False  # until it is resumed, a moment later
-        self._wire_ended = False
-        self._said_goodbye = False
+        self._failure: Failure[BaseException] | None = None  # why it was given up
+        self._unsent: Failure[OSError] | None = None  # why not all will be sent
+        self._held: deque[memoryview] = deque()
+        self._is_out = Change()  # all that was held
+        self._is_in_transit = self._is_delivering = False  # a piece is, now
+        # What the protocol was told.
+        self._protocol: Any = protocol
+        self._ready = ready
+        self._is_made = is_made
+        self._is_paused = self._reading_paused = self._has_ended = False
 
     # -- the transport of the protocol above --------------------------------------
 
@@ -101,10 +179,11 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         return self._wire.get_extra_info(name, default)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._upper.protocol = protocol
+        self._protocol = protocol
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        protocol: asyncio.BaseProtocol = self._upper.protocol
+        """The protocol that is called; None once connection_lost was."""
+        protocol: asyncio.BaseProtocol = self._protocol
         return protocol
 
     def is_closing(self) -> bool:
@@ -128,16 +207,17 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def get_write_buffer_size(self) -> int:
         """Bytes that wait to be encrypted, or to leave."""
         below = 0 if self._wire is None else self._wire.get_write_buffer_size()
-        return self._out.nbytes + int(below)
+        return sum(view.nbytes for view in self._held) + int(below)
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        low, high = self._wire.get_write_buffer_limits()
+        low, high = self._wire.get_write_buffer_limits() if self._wire else (0, 0)
         return low, high
 
     def set_write_buffer_limits(
         self, high: int | None = None, low: int | None = None
     ) -> None:
-        self._wire.set_write_buffer_limits(high=high, low=low)
+        if self._wire is not None:
+            self._wire.set_write_buffer_limits(high=high, low=low)
 
     def write(self, data: Buffer) -> None:
         """Encrypt and send a buffer as far as the transport below takes it.
@@ -148,25 +228,20 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         Raises:
             TypeError, BufferError: it cannot be sent; nothing of it was.
         """
-        view = memoryview(data)
-        if not view.c_contiguous:
-            raise BufferError("only C-contiguous memory can be written")
-        if not view.nbytes:
-            return
-        if self.is_closing():
-            self._out.refuse()
-        else:
-            self._out.add(view.cast("B"))
+        view = bytes_of(data)
+        if view.nbytes and self.is_closing():
+            self._unsent = self._unsent or Failure(aborted(WAS_CLOSED))
+        elif view.nbytes:
+            self._held.append(view)
             self._send()
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
         """Write each in order, as `write` does; those that are small under one seal."""
-        views = [memoryview(data) for data in list_of_data]
+        views = [bytes_of(data) for data in list_of_data]
         if sum(view.nbytes for view in views) <= RECORD:
-            self.write(b"".join(views))
-        else:
-            for view in views:
-                self.write(view)
+            views = [memoryview(b"".join(views))]
+        for view in views:
+            self.write(view)
 
     async def drained(self) -> None:
         """Return when all that was written is out, and the buffers are yours again.
@@ -176,7 +251,12 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         Raises:
             OSError: not all of it is out, nor will be; but the buffers are yours.
         """
-        await self._out.drained()
+        while self._held:
+            await self._is_out.next()
+        if self._unsent is not None:
+            raise self._unsent.again()
+        if hasattr(self._wire, "drained"):  # it is one of ours
+            await self._wire.drained()
 
     def can_write_eof(self) -> bool:
         return False
@@ -192,11 +272,10 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         """
         if self._state is State.SHAKING:
             self.abort()
-        elif self._state is not State.CLOSED:
+        elif self._state is State.OPEN:
             self._state = State.CLOSING
-            if self._timer is None:
-                error = TimeoutError("SSL shutdown timed out")
-                self._start_timer(self._options.leaving, error)
+            text = "SSL shutdown timed out"
+            self._start_timer(self._options.leaving, TimeoutError, text)
             self._resume_wire()
             self._go_on_closing()
 
@@ -210,27 +289,39 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """There is a wire: begin the handshake."""
-        self._wire = self._out.wire = transport
+        self._wire = transport
         if self._state is State.CLOSED:
             self._wire.abort()
             return
         _, high = self._wire.get_write_buffer_limits()
-        self._out.wire_is_full = self._wire.get_write_buffer_size() > high
+        self._wire_is_full = self._wire.get_write_buffer_size() > high
         seconds = self._options.handshaking
-        error = ConnectionAbortedError(
-            f"SSL handshake is taking longer than {seconds} seconds: "
-            "aborting the connection"
-        )
-        self._start_timer(seconds, error)
+        text = f"SSL handshake is taking longer than {seconds} seconds: aborting the "
+        text += "connection"
+        self._start_timer(seconds, ConnectionAbortedError, text)
         self._shake()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The wire is gone, and what was held with it."""
         self._state = State.CLOSED
         self._stop_timer()
-        error = self._error or exc
-        self._out.lose(error)
-        self._upper.lost(error)
+        if self._failure is not None:
+            exc = self._failure.again()
+        if isinstance(exc, OSError):
+            self._unsent = Failure(exc)
+        elif self._held or self._is_in_transit:
+            self._unsent = Failure(aborted(WAS_ABORTED))
+        while self._held:
+            self._held.popleft().release()
+        self._is_out.happen()
+        # (what is kept of them would be a cycle)
+        protocol, self._protocol, self._wire = self._protocol, None, None
+        ready, self._ready = self._ready, None
+        if ready is not None and not ready.done():
+            failure = Failure(exc or ConnectionAbortedError("it was closed"))
+            ready.set_exception(failure.again())
+        if self._is_made:
+            protocol.connection_lost(exc)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the wire stores what arrives, to call `buffer_updated` at once."""
@@ -255,17 +346,15 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The wire has enough for now; so the protocol is paused, too."""
-        self._out.wire_is_full = True
-        self._upper.pause()
+        self._wire_is_full = True
+        self._tell_writer()
 
     def resume_writing(self) -> None:
         """The wire wants more."""
-        self._out.wire_is_full = False
+        self._wire_is_full = False
         self._send()
         if self._state is State.CLOSING:
             self._go_on_closing()
-        if not self._out.wire_is_full:
-            self._upper.resume()
 
     # -- what becomes of it -------------------------------------------------------
 
@@ -275,21 +364,52 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         except Exception as error:
             self._fail(error)
             return
-        self._out.hand_on()
+        self._hand_on()
         if is_done:
             self._stop_timer()
             self._extra.update(self._session.known())  # type: ignore[attr-defined]
             self._state = State.OPEN
-            self._upper.made(self)
+            if not self._is_made:
+                self._is_made = True
+                self._protocol.connection_made(self)
+            ready, self._ready = self._ready, None
+            if ready is not None and not ready.done():
+                ready.set_result(None)
             self._send()
             self._take_in()
 
     def _send(self) -> None:
-        if self._state in (State.OPEN, State.CLOSING):
-            try:
-                self._out.send()
-            except Exception as error:
-                self._fail(error)
+        """Encrypt until nothing is held, the wire is full, or the peer negotiates."""
+        try:
+            while (
+                self._held
+                and not self._wire_is_full
+                and self._state in (State.OPEN, State.CLOSING)
+            ):
+                if self._is_in_transit:
+                    raise ConnectionAbortedError("an exception interrupted a write")
+                self._is_in_transit = True
+                with self._held[0][:PIECE] as piece:
+                    is_sealed = self._session.encrypt(piece)
+                if not is_sealed:
+                    self._is_in_transit = False
+                    break
+                self._hand_on()
+                view = self._held.popleft()
+                if view.nbytes > PIECE:
+                    self._held.appendleft(view[PIECE:])
+                view.release()
+                self._is_in_transit = False
+        except Exception as error:
+            self._fail(error)
+        if not self._held:
+            self._is_out.happen()
+        self._tell_writer()
+
+    def _hand_on(self) -> None:
+        """Give the wire what is encrypted, and what OpenSSL itself has to say."""
+        if self._session.has_sealed() and self._wire is not None:
+            self._wire.write(self._session.take())
 
     def _resume(self) -> None:
         if self._state is State.OPEN and not self._reading_paused:
@@ -305,37 +425,64 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def _take_in(self) -> None:
         """Give the protocol what has arrived, and then the end."""
         try:
-            while self.is_reading() and self._in.deliver(self._upper.protocol):
+            while self.is_reading() and self._deliver():
                 pass
-            if self.is_reading() and self._session.error is not None:
-                self._fail(self._session.error)
-            elif (
-                self.is_reading()
-                and (self._session.ended or self._wire_ended)
-                and not self._upper.ended()
-            ):
-                self.close()
+            if self.is_reading() and self._session.failure is not None:
+                self._fail(self._session.failure.again())
+            elif self.is_reading() and (self._session.ended or self._wire_ended):
+                self._end_reading()
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:
-            self._upper.complain("Fatal error: the protocol failed", error)
+            self._complain("Fatal error: the protocol failed", error)
             self._fail(error)
+        if self._state in (State.OPEN, State.CLOSING):
+            self._hand_on()
+            if self._held:  # it may have waited for the peer
+                self._send()
         if self._state is State.CLOSING:
             self._go_on_closing()
-        elif self._state is State.OPEN:
-            self._out.hand_on()
+
+    def _deliver(self) -> bool:
+        """Give the protocol one piece; False if there is none."""
+        if self._is_delivering:
+            raise ConnectionAbortedError("an exception interrupted a delivery")
+        if not self._session.has_arrived():
+            return False
+        self._is_delivering = True
+        is_buffered = isinstance(self._protocol, asyncio.BufferedProtocol)
+        room = scratch.memory
+        if is_buffered:
+            room = memoryview(self._protocol.get_buffer(-1))
+            if not room.nbytes:
+                raise RuntimeError("get_buffer() returned an empty buffer")
+        nbytes = self._session.decrypt_into(room)
+        if not nbytes:
+            pass
+        elif is_buffered:
+            room.release()
+            self._protocol.buffer_updated(nbytes)
+        else:
+            self._protocol.data_received(bytes(room[:nbytes]))
+        self._is_delivering = False
+        return nbytes > 0
+
+    def _end_reading(self) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            if not self._protocol.eof_received():
+                self.close()
 
     def _go_on_closing(self) -> None:
         """Once all is out say goodbye, and once the peer has said it close the wire."""
-        self._in.drop()
-        if not self._out.is_empty():
+        while self._session.decrypt_into(scratch.memory):
+            pass  # (it is dropped)
+        if self._held:
             return
-        if not self._said_goodbye:
-            self._said_goodbye = True
-            self._session.say_goodbye()
-        self._out.hand_on()
-        if self._session.error is not None:
-            self._fail(self._session.error)
+        self._session.say_goodbye()
+        self._hand_on()
+        if self._session.failure is not None:
+            self._fail(self._session.failure.again())
         elif self._session.ended or self._wire_ended:
             self._wire.close()
 
@@ -343,14 +490,35 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
         """Close the connection because of this error."""
         if self._state is not State.CLOSED:
             self._state = State.CLOSED
-            self._error = error
-            self._out.hand_on()  # the alert that tells the peer why
+            self._failure = Failure(error)
+            self._hand_on()  # the alert that tells the peer why
             self._wire.abort()
 
-    def _start_timer(self, seconds: float, error: BaseException) -> None:
-        self._timer = self._loop.call_later(seconds, self._fail, error)
+    def _start_timer(self, seconds: float, kind: type[OSError], text: str) -> None:
+        self._timer = self._loop.call_later(seconds, lambda: self._fail(kind(text)))
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _tell_writer(self) -> None:
+        """Pause the protocol as long as something is held, or the wire is full."""
+        is_full = self._wire_is_full or bool(self._held)
+        is_told = self._is_paused is is_full or not self._is_made
+        if is_told or self._state is State.CLOSED:
+            return
+        self._is_paused = is_full
+        what = "pause_writing" if is_full else "resume_writing"
+        try:
+            getattr(self._protocol, what)()
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self._complain(f"protocol.{what}() failed", error)
+
+    def _complain(self, message: str, error: BaseException) -> None:
+        """Tell the loop's handler what the protocol did wrong."""
+        self._loop.call_exception_handler(
+            {"message": message, "exception": error, "protocol": self._protocol}
+        )

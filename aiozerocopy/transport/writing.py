@@ -25,13 +25,13 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.binding import IN_PROGRESS, send_bound
 from aiozerocopy._core.borrows import Operation, or_undo_now
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
+from aiozerocopy._core.failure import Failure
 from aiozerocopy._core.groups import joined
 from aiozerocopy._core.pins import nbytes, pin_or_copy
 from aiozerocopy._core.sending import RESCUE_LIMIT
@@ -73,7 +73,7 @@ class Writing(Lifetime, asyncio.WriteTransport):
         self._high, self._low = HIGH, HIGH // 4
         self._is_paused = False  # is the protocol?
         self._eof = False
-        self._failure: OSError | None = None  # why something is not out
+        self._failure: Failure[OSError] | None = None  # why something is not out
 
     # -- writing ------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class Writing(Lifetime, asyncio.WriteTransport):
         if self._eof:
             raise RuntimeError("nothing can be written after write_eof")
         if self._is_lost and self._failure is None:
-            self._failure = aborted(WAS_CLOSED)
+            self._failure = Failure(aborted(WAS_CLOSED))
         return not self._is_lost
 
     def _queued(self, operation: Operation, result: int, is_fixed: bool) -> None:
@@ -194,7 +194,7 @@ class Writing(Lifetime, asyncio.WriteTransport):
             while not last.done:
                 await loop.park(last)
         if self._failure is not None:
-            raise copy.copy(self._failure)  # (the traceback would keep buffers alive)
+            raise self._failure.again()
 
     # -- what was queued, and its end ---------------------------------------------
 
@@ -239,15 +239,15 @@ class Writing(Lifetime, asyncio.WriteTransport):
         """What was written cannot be sent."""
         failure = os_error(error)
         if self._failure is None:
-            self._failure = failure
+            self._failure = Failure(failure)
         self._lose(failure)
 
     def _lose(self, error: BaseException | None) -> None:
         if not self._is_lost and self._failure is None:
             if isinstance(error, OSError):
-                self._failure = error
+                self._failure = Failure(error)
             elif self._pending or self._files:
-                self._failure = aborted(WAS_ABORTED)
+                self._failure = Failure(aborted(WAS_ABORTED))
         super()._lose(error)
 
     # -- flow control -------------------------------------------------------------

@@ -12,18 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import re
-import ssl
 from http import HTTPStatus
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import urlsplit
 
 import anyio
 import anyio.lowlevel
 import h11
-from anyio.streams.tls import TLSStream
 
-from aiozerocopy._core.errors import StreamBroken
-from aiozerocopy._net.foreign_streams import WholeSender
 from aiozerocopy.web.exchange import PEER_LEFT
 from aiozerocopy.web.request import (
     COMMON_HEADERS,
@@ -36,14 +32,13 @@ from aiozerocopy.web.request import (
 )
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
 
-    from anyio.abc import ByteStream
-    from typing_extensions import Buffer
-
+    from aiozerocopy._net.tls import TLSStream
     from aiozerocopy.streams import Stream
     from aiozerocopy.web.request import Headers
+
+    HttpStream: TypeAlias = Stream | TLSStream
 
 MAX_HEADER = 16 << 10  # bytes of a request's line and headers
 MAX_LINES = 100  # of these; each takes its time
@@ -244,52 +239,3 @@ def _check_head(head: bytes | bytearray) -> None:
         raise Refused(431, "the request's headers are too long")
     if _CONTROL.search(head):
         raise Refused(400, "not HTTP: a control character is in it")
-
-
-class SecureStream(WholeSender):
-    """TLS over a stream of ours, with what the web server needs of both.
-
-    Not without a copy: every byte is encrypted from user memory into other user memory,
-    for each viewer again.
-    """
-
-    def __init__(self, tls: TLSStream) -> None:
-        super().__init__(tls)
-        self._tls = tls
-        self._plain = cast("Stream", tls.transport_stream)
-
-    @property
-    def _raw_socket(self) -> socket.socket:
-        return self._plain._raw_socket
-
-    async def send(self, item: Buffer = b"", *more: Buffer) -> None:
-        try:
-            await super().send(item, *more)
-        except ssl.SSLError as error:
-            raise StreamBroken(f"TLS: {error}") from error
-
-    async def receive(self, max_bytes: int = 65536) -> bytes:
-        """As `Stream.receive`."""
-        try:
-            return await self._tls.receive(max_bytes)
-        except ssl.SSLError as error:
-            raise StreamBroken(f"TLS: {error}") from error
-
-    async def send_eof(self) -> None:
-        """Nothing to do: half of a TLS connection cannot be closed."""
-
-    def abort(self) -> None:
-        """Close at once, without a goodbye."""
-        self._plain.abort()
-
-
-HttpStream: TypeAlias = "Stream | SecureStream"
-
-
-def http_stream(stream: ByteStream) -> HttpStream:
-    """What `serving` admitted, plain or TLS."""
-    return (
-        SecureStream(stream)
-        if isinstance(stream, TLSStream)
-        else cast("Stream", stream)
-    )

@@ -13,7 +13,7 @@ from aiozerocopy._net.serving import GRACE, Server, serve_tcp
 from aiozerocopy.web.download import PATH, Download
 from aiozerocopy.web.exchange import CLOSE_SECONDS, MAX_WORDS, PEER_LEFT, as_it_is
 from aiozerocopy.web.guard import Guard
-from aiozerocopy.web.http import READ_SIZE, HttpConnection, http_stream
+from aiozerocopy.web.http import READ_SIZE, HttpConnection
 from aiozerocopy.web.modes import Modes
 from aiozerocopy.web.request import Refused
 from aiozerocopy.web.site import MODES, PATIENCE, VIEWERS, Site
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Sequence
 
-    from anyio.abc import ByteStream
     from typing_extensions import Buffer
 
     from aiozerocopy.broadcast import Broadcast
@@ -173,8 +172,7 @@ class WebServer(Service):
 
     # -- one connection -----------------------------------------------------------
 
-    async def _serve_client(self, client: ByteStream) -> None:
-        stream = http_stream(client)
+    async def _serve_client(self, stream: HttpStream) -> None:
         http = _Exchange(stream, self._site.count)
         try:
             if self._open >= self._limit:

@@ -7,20 +7,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import pytest
-from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream
 from anyio.streams.tls import TLSStream
+from links import tls_over
 
 import aiozerocopy as azc
 from aiozerocopy._core.binding import PORTABLE
-from aiozerocopy._net.tls_session import Session
-from aiozerocopy.dask.tls import SecureStream
 from aiozerocopy.testing import check_stream, memory_pair
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream
 
     Contexts = tuple[ssl.SSLContext, ssl.SSLContext]
 
@@ -53,19 +54,36 @@ async def test_tcp() -> None:
     await check_stream(make)
 
 
-async def test_tls(tls: Contexts) -> None:
+async def test_tls_of_anyio(tls: Contexts) -> None:
     """Without a goodbye, after which anyio's streams raise errors of ssl's own."""
 
     @asynccontextmanager
     async def make() -> AsyncIterator[tuple[Any, Any]]:
-        async with served(ssl_context=tls[0]) as (server, accepted):
-            tcp = await azc.connect_tcp("127.0.0.1", server.port)
-            ours = await TLSStream.wrap(tcp, hostname="localhost", ssl_context=tls[1])
-            theirs = await accepted()
-            await theirs.send(b"x")  # and TLS's tickets, whose loss would be a reset
-            await ours.receive()
-            ours.standard_compatible = theirs.standard_compatible = False
-            yield ours, theirs
+        async with azc.socketpair() as (one, other), anyio.create_task_group() as tasks:
+            ready: list[TLSStream] = []
+
+            async def wrap(stream: azc.Stream, at: int, name: str | None) -> None:
+                options: dict[str, Any] = {"hostname": name, "ssl_context": tls[at]}
+                options |= {"server_side": at == 0, "standard_compatible": False}
+                ready.append(await TLSStream.wrap(stream, **options))
+
+            tasks.start_soon(wrap, one, 0, None)
+            await wrap(other, 1, "localhost")
+            while len(ready) < 2:
+                await anyio.lowlevel.checkpoint()
+            client, server = ready
+            await server.send(b"x")  # and TLS's tickets, whose loss would be a reset
+            await client.receive()
+            yield client, server
+
+    await check_stream(make)
+
+
+async def test_tls_of_ours(tls: Contexts) -> None:
+    @asynccontextmanager
+    async def make() -> AsyncIterator[tuple[ByteStream, ByteStream]]:
+        async with azc.socketpair() as ends, tls_over(ends, tls) as pair:
+            yield pair
 
     await check_stream(make)
 
@@ -78,43 +96,6 @@ async def test_ring(tmp_path: Path) -> None:
     async def make() -> AsyncIterator[tuple[ByteSendStream, ByteReceiveStream]]:
         async with ring_pair(tmp_path) as (producer, consumer):
             yield producer.send_stream(), consumer.receive_stream()
-
-    await check_stream(make)
-
-
-class SecureEnd(ByteStream):
-    """One of Dask's streams, which receives into memory, as one of anyio's."""
-
-    def __init__(self, stream: SecureStream) -> None:
-        self._stream = stream
-
-    async def send(self, item: bytes) -> None:
-        await self._stream.send(item)
-
-    async def send_eof(self) -> None:
-        raise NotImplementedError
-
-    async def receive(self, max_bytes: int = 65_536) -> bytes:
-        memory = memoryview(bytearray(max_bytes))
-        if not (n := await self._stream._read(memory)):
-            raise anyio.EndOfStream
-        return bytes(memory[:n])
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-
-async def test_tls_of_dask(tls: Contexts) -> None:
-    @asynccontextmanager
-    async def make() -> AsyncIterator[tuple[ByteStream, ByteStream]]:
-        async with azc.socketpair() as (one, other):
-            server = Session(tls[0], server_side=True)
-            client = Session(tls[1], server_side=False, server_hostname="localhost")
-            ours, theirs = SecureStream(one, server), SecureStream(other, client)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ours.handshake)
-                tasks.start_soon(theirs.handshake)
-            yield SecureEnd(ours), SecureEnd(theirs)
 
     await check_stream(make)
 

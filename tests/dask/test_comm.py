@@ -36,11 +36,11 @@ from distributed.comm.tcp import TCPBackend as DasksOwn  # noqa: E402
 from distributed.protocol.serialize import Serialized, to_serialize  # noqa: E402
 from distributed.utils import offload  # noqa: E402
 
+from aiozerocopy._net.tls import GOODBYE  # noqa: E402
 from aiozerocopy.dask import listener as listener_module  # noqa: E402
 from aiozerocopy.dask import messages  # noqa: E402
 from aiozerocopy.dask.comm import StreamComm  # noqa: E402
 from aiozerocopy.dask.messages import memory_for, pack  # noqa: E402
-from aiozerocopy.dask.tls import SecureStream  # noqa: E402
 from aiozerocopy.opening import NEAR_BUFFER  # noqa: E402
 
 if TYPE_CHECKING:
@@ -550,14 +550,13 @@ async def test_tls_tells_who_is_there(mutual: dict[str, Any]) -> None:
 async def test_what_goes_over_tls_is_encrypted(mutual: dict[str, Any]) -> None:
     async with pair("azc+tls", mutual) as comms:
         seen: list[bytes] = []
-        plain = comms.one.stream._stream
-        send = plain.send
+        put = comms.one.stream._submit
 
-        async def noting(data: bytes) -> None:
-            seen.append(bytes(data))
-            await send(data)
+        def noting(sealed: bytes) -> Any:
+            seen.append(sealed)
+            return put(sealed)
 
-        plain.send = noting
+        comms.one.stream._submit = noting
         await comms.one.write(b"secret" * 100)
         assert await comms.other.read() == b"secret" * 100
         assert seen
@@ -704,9 +703,9 @@ def test_exception_at_every_line(
         return was_hit
 
     async def main() -> None:
-        seen = Lines(rooms=("dask",))
+        seen = Lines(rooms=("dask", "_net.tls"))
         assert not await once(seen)
-        hits = [await once(Lines(at, rooms=("dask",))) for at in seen.seen]
+        hits = [await once(Lines(at, rooms=("dask", "_net.tls"))) for at in seen.seen]
         # (how often TLS has to wait for more differs from run to run)
         assert sum(hits) > 0.9 * len(hits) > 9
 
@@ -724,4 +723,4 @@ async def _read_to_the_end(comm: Any) -> list[Any]:
 
 def test_goodbye_of_tls_is_shorter_than_a_message() -> None:
     """By which `closed` tells them apart."""
-    assert 31 <= SecureStream.goodbye < pack([b"\x80"])[1] + 22
+    assert 31 <= GOODBYE < pack([b"\x80"])[1] + 22

@@ -14,47 +14,15 @@ import unittest
 import warnings
 from typing import Any
 
-from aiozerocopy import transport
-from aiozerocopy.transport.writing import Writing
-
-
-class Loop(asyncio.SelectorEventLoop):
-    """TLS stays asyncio's own."""
-
-    async def sendfile(  # type: ignore[override]
-        self, to: Any, file: Any, *args: Any, **options: Any
-    ) -> int:
-        if isinstance(to, Writing):
-            return await transport.sendfile(to, file, *args, **options)
-        return await super().sendfile(to, file, *args, **options)
-
-
-def _ours(name: str) -> Any:
-    theirs, ours = getattr(asyncio.SelectorEventLoop, name), getattr(transport, name)
-
-    async def method(self: Loop, *args: Any, **options: Any) -> Any:
-        if options.get("ssl"):
-            return await theirs(self, *args, **options)
-        return await ours(*args, **options)
-
-    return method
-
-
-for _name in (
-    *("create_connection", "create_unix_connection", "connect_accepted_socket"),
-    *("create_server", "create_unix_server"),
-    *("connect_read_pipe", "connect_write_pipe"),
-    *("subprocess_exec", "subprocess_shell"),
-):
-    setattr(Loop, _name, _ours(_name))
+from aiozerocopy.transport import EventLoop
 
 
 def _patch() -> None:
     from asyncio import unix_events
 
     policy: Any = unix_events._UnixDefaultEventLoopPolicy
-    policy._loop_factory = Loop
-    asyncio.SelectorEventLoop = Loop
+    policy._loop_factory = EventLoop
+    asyncio.SelectorEventLoop = EventLoop
 
 
 class _Result(unittest.TextTestResult):

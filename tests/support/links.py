@@ -42,6 +42,7 @@ import pytest
 import aiozerocopy as azc
 from aiozerocopy import ReceiveStream, SendStream, Ticket
 from aiozerocopy._core.channel import IN, OUT, OWN, Channel
+from aiozerocopy._net.tls import TLSStream, secure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -404,6 +405,21 @@ def in_line(stream: SendStream) -> int:
 def receives(stream: ReceiveStream) -> bool:
     """Does a receive wait for its bytes?"""
     return stream._in.stats().queued > 0
+
+
+@asynccontextmanager
+async def tls_over(
+    ends: tuple[azc.Stream, azc.Stream], contexts: Any
+) -> AsyncIterator[tuple[TLSStream, TLSStream]]:
+    """TLS over both ends of a connection: the server's, and the client's."""
+    one, other = ends
+    async with anyio.create_task_group() as tasks:
+        options: Any = {"server_side": True, "patience": 0.2}
+        server = attempt(tasks, partial(secure, one, contexts[0], **options))
+        client = await secure(other, contexts[1], hostname="localhost", patience=0.2)
+    yield server.result, client
+    server.result.abort()
+    client.abort()
 
 
 class Attempt:

@@ -10,8 +10,7 @@ from links import until
 from wires import pair
 
 from aiozerocopy.transport.socket_transport import transport_over
-from aiozerocopy.transport.tls import TLSTransport
-from aiozerocopy.transport.tls_options import TLSOptions
+from aiozerocopy.transport.tls import TLSOptions, TLSTransport
 
 if TYPE_CHECKING:
     import ssl

@@ -21,16 +21,18 @@ RUNNER = Path(__file__).parents[1] / "support" / "cpython.py"
 
 # Of each module: what names have in them, what they do not have, and how many at least.
 SUITES: dict[str, tuple[list[str], list[str], int]] = {
-    "test_streams": ([""], ["ssl", "tls"], 60),
+    "test_streams": ([""], [], 60),
+    "test_ssl": ([""], ["flush_before_shutdown", "receives_trailing_data"], 15),
+    "test_sslproto": (["StartTLS"], [], 15),
     "test_server": (
         [""],
-        ["ssl", "test_start_server_1", "test_start_unix_server_1"],
+        ["test_start_server_1", "test_start_unix_server_1"],
         5 if sys.version_info >= (3, 12) else 0,  # there are others before
     ),
     "test_buffered_proto": ([""], [], 1),
     "test_sendfile": (
         ["EPoll"],
-        ["ssl", "sock_sendfile", "force_unsupported_native", "prevents_bare_write"],
+        ["sock_sendfile", "force_unsupported_native", "prevents_bare_write"],
         7,
     ),
     "test_events": (
@@ -43,7 +45,7 @@ SUITES: dict[str, tuple[list[str], list[str], int]] = {
                 *("unclosed_pipe_transport", "prompt_cancellation"),
             )
         ],
-        ["ssl", "multiple_hosts"],
+        ["multiple_hosts"],
         20,
     ),
     "test_subprocess": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import errno
 import gc
 import socket
@@ -662,11 +663,50 @@ async def test_no_fds_for_clients(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_several_hosts_have_one_port() -> None:
-    hosts = ["127.0.0.1", "127.0.0.2"]
+    """Two of them may be names of one address."""
+    hosts = ["127.0.0.1", "127.0.0.2", "127.1"]
     async with await azt.create_server(Recorder, hosts, 0) as server:
         names = [sock.getsockname() for sock in server.sockets]
-        assert [host for host, _ in names] == hosts
+        assert [host for host, _ in names] == hosts[:2]
         assert len({port for _, port in names}) == 1
+        taken = f"127.0.0.1:{names[0][1]}, 127.0.0.2:{names[0][1]}"
+        with pytest.raises(OSError, match=f"cannot listen on {taken}"):
+            await azt.create_server(Recorder, hosts[:2], names[0][1])
+
+
+@both_loops
+async def test_protocol_has_a_context_of_its_own() -> None:
+    """What it sets is not seen by who opens the connection; it sees what that had."""
+    var: contextvars.ContextVar[str] = contextvars.ContextVar("var")
+    seen: list[tuple[str, str]] = []
+
+    class Setting(Recorder):
+        def _note(self, name: str) -> None:
+            seen.append((name, var.get()))
+            var.set(name)
+
+        def connection_made(self, transport: Any) -> None:
+            self._note("made")
+            super().connection_made(transport)
+
+        def data_received(self, data: bytes) -> None:
+            self._note("data")
+            super().data_received(data)
+
+        def connection_lost(self, exc: BaseException | None) -> None:
+            self._note("lost")
+            super().connection_lost(exc)
+
+    var.set("mine")
+    async with opened(Setting) as end:
+        assert var.get() == "mine"
+        var.set("another")
+        end.transport.pause_reading()
+        end.transport.resume_reading()
+        end.peer.send(b"x")
+        await until(lambda: end.protocol.data)
+    assert var.get() == "another"
+    assert seen == [("made", "mine"), ("data", "made"), ("lost", "made")]
 
 
 async def test_a_server_over_a_given_socket() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import socket
 import sys
 import weakref
 from typing import Any
@@ -13,11 +14,14 @@ import pytest
 from interruption import Interruption, Lines, Place, shown
 from links import until
 from oracle import assert_prefix, payload
-from tls_ends import Contexts, Ends, quiet, sockets
+from tls_ends import Contexts, Ends, Notes, quiet, sockets
 from wires import pair
+
+from aiozerocopy import transport as azt
 
 pytestmark = pytest.mark.anyio
 
+BIG = 8 << 20  # more than a connection takes
 SIZE = 600_000  # three pieces
 TIMES = 2  # that a line is reached, of which each is hit
 
@@ -32,7 +36,7 @@ async def write_and_be_hit(tls: Contexts, connect: Any, at: Place | None) -> Lin
     ends = await Ends(tls, connect=connect).shake()
     await quiet()
     sent = b""
-    lines = Lines(at, rooms=("transport",))
+    lines = Lines(at, rooms=("transport", "_net.tls"))
     with lines, contextlib.suppress(Interruption):
         for number in range(2):
             sent += payload(number, SIZE)
@@ -73,16 +77,50 @@ async def test_exception_at_each_line_mixes_no_bytes(
         await write_and_be_hit(tls, connect, place)
 
 
-async def test_connection_that_nobody_keeps_is_collected(tls: Contexts) -> None:
-    ends = await Ends(tls).shake()
-    buffer = bytearray(SIZE)
-    ends.server.transport.pause_reading()
-    ends.client.transport.write(buffer)
-    for upper in (ends.upper, ends.lower):
-        upper.abort()
-    await until(lambda: ends.client.is_lost() and ends.server.is_lost())
-    kept = [weakref.ref(one) for one in (ends.upper._session, ends.lower._session)]
-    ends, upper = None, None  # type: ignore[assignment]
-    gc.collect()
-    assert [one() for one in kept] == [None, None]
-    buffer.clear()
+@pytest.mark.parametrize("over", ["plain", "tls"])
+@pytest.mark.parametrize("end", ["close", "abort", "reset"])
+async def test_lost_connection_is_in_no_cycle(
+    tls: Contexts, over: str, end: str
+) -> None:
+    """With what its protocol knows of it, at both ends."""
+    ends: list[Notes] = []
+
+    def make() -> Notes:
+        ends.append(Notes())
+        return ends[-1]
+
+    of_server: Any = {"ssl": tls[0]} if over == "tls" else {}
+    of_client: Any = {"ssl": tls[1], "server_hostname": "localhost"}
+    async with await azt.create_server(make, "127.0.0.1", 0, **of_server) as server:
+        address = server.sockets[0].getsockname()
+        options = of_client if over == "tls" else {}
+        await azt.create_connection(make, *address, **options)
+        await until(lambda: len(ends) == 2 and all(each.transport for each in ends))
+        client, served = (each.transport for each in ends)
+        gc.collect()
+        gc.disable()
+        try:
+            served.pause_reading()
+            client.write(bytes(BIG))
+            if end == "close":
+                served.resume_reading()
+                client.close()
+            elif end == "reset":
+                client.pause_reading()
+                sock = served.get_extra_info("socket")
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1" + bytes(7))
+                served.abort()
+                client.resume_reading()
+            else:
+                client.abort()
+                served.abort()
+            await until(lambda: all(each.is_lost() for each in ends))
+            with contextlib.suppress(OSError):
+                await client.drained()
+            left = [weakref.ref(client), weakref.ref(served)]
+            ends.clear()
+            del client, served
+            await quiet()
+            assert [one() for one in left] == [None, None]
+        finally:
+            gc.enable()

@@ -1,0 +1,410 @@
+"""TLSStream: TLS over a stream of ours, for servers, clients, pages and Dask.
+
+Who owns what
+    plaintext    the caller's; encryption copies it, up to `PIECE` bytes ahead of the
+                 wire
+    ciphertext   C's, as soon as it is made: no await is between.  So no cancel can drop
+                 a record, and records leave in the order in which they were made,
+                 whether by a send or as an answer to the peer
+
+A send that is cancelled before its first byte was encrypted leaves no trace.  Later,
+the rest is encrypted at once and left to C, up to the ``rescue_limit`` of the stream
+below: the message completes, and the buffers are the caller's.  Where that cannot be
+(it is more, the peer negotiates, or a signal's exception has hit between two steps) the
+message is cut off: later sends raise StreamBroken, and the end comes without
+close_notify, which tells the peer that it has not everything.
+
+A peer that ends the connection without close_notify has broken it.  Anybody on the way
+can end it so, and the first part must not pass for the whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ssl
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+from anyio.abc import ByteStream
+from anyio.streams.tls import TLSAttribute
+
+from aiozerocopy._core.borrows import Operation
+from aiozerocopy._core.change import Change
+from aiozerocopy._core.errors import (
+    IncompleteReceive,
+    StreamBroken,
+    StreamClosed,
+    error_of,
+)
+from aiozerocopy._core.pins import bytes_of, pin_writable
+from aiozerocopy._core.waiter import enter
+from aiozerocopy._net.foreign_streams import CUT, PIECE, MessageStream, pieces_of
+from aiozerocopy._net.tls_session import Session
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterable, Mapping
+
+    from typing_extensions import Buffer
+
+    from aiozerocopy.streams import Stream, Ticket
+
+ARRIVED = 128 << 10  # bytes that are received at once; each connection has this memory
+RECEIVE_SIZE = 64 << 10
+PATIENCE = 5.0  # seconds that a closing stream waits for the peer's close_notify
+LINGER = 1.0  # the same where a block ends by an exception
+# The most that a close_notify has on the wire is 31 bytes.  The smallest message of
+# Dask's, which asks, has 47: 25 of its own, and a record's frame.
+GOODBYE = 40
+
+T = TypeVar("T")
+
+
+class TLSStream(MessageStream, ByteStream):
+    """TLS over a stream of ours, which is this one's from here on; see `secure`.
+
+    Both directions are as of `Stream`, but that every byte is copied by the encryption:
+    any number of tasks may send, each message goes out whole, a cancelled send is sent
+    as a whole or not at all, and one task at a time may receive.  ``patience`` is how
+    many seconds `aclose` waits for the peer's close_notify.
+    """
+
+    def __init__(self, stream: Stream, session: Session, patience: float) -> None:
+        self._stream = stream
+        self.session = session
+        self._patience = patience
+        self._arrived = memoryview(bytearray(ARRIVED))
+        self._heard = 0  # how often something has arrived
+        self._unread = b""  # decrypted, but not received yet
+        self._answered: Ticket | None = None  # the last answer to the peer
+        self._sending = anyio.Lock(fast_acquire=True)
+        self._hearing = anyio.Lock(fast_acquire=True)
+        self._received = Change()
+        self._is_receiving = False
+        self._has_hole = False  # an exception has hit between decryption and counting
+        self._is_cut = False  # a message has begun, and its end was not sent
+
+    # -- sending ------------------------------------------------------------------
+
+    async def send(self, item: Buffer = b"", *more: Buffer) -> None:
+        """Send the buffers as one message; when this returns they are yours again.
+
+        Raises:
+            StreamBroken: the peer left, or a cancelled send has cut a message off.
+                ``bytes_sent`` of this message were out, in records that the peer can
+                decrypt; at least so many, where the text says so.
+            others: as `Stream.send`.
+        """
+        views = [bytes_of(each) for each in (item, *more)]
+        try:
+            await enter()
+            if self._stream._is_exclusive and self._sending.locked():
+                raise anyio.BusyResourceError("writing to")
+            async with self._sending:
+                await self._send(views)
+        finally:
+            for view in views:
+                view.release()
+
+    async def _send(self, views: list[memoryview]) -> None:
+        waiter = self._stream._enter()
+        if self.session.said_goodbye:
+            raise StreamClosed("send_eof was called before")
+        if self._is_cut:
+            raise StreamBroken(CUT)
+        total, out, size = sum(view.nbytes for view in views), 0, 0
+        pieces = pieces_of(views)
+        sealed, waits = b"", False
+        try:
+            for piece in pieces:
+                sealed, size = b"", len(piece)
+                await self._encrypt(piece)
+                sealed = self.session.take()
+                ticket = self._submit(sealed)
+                waits = True
+                await ticket
+                waits = False
+                out += size
+            self._is_cut = False
+            if self._stream._budget_is_spent(total):
+                await waiter.yield_to_loop()
+        except StreamBroken as error:
+            self._is_cut = False  # the stream below is broken, and will say why
+            more = self.session.plain_in(sealed, size, error.bytes_sent)
+            raise error_of(
+                *(-(error.errno or errno.EPIPE), out + (more or 0), total),
+                at_least=more is None,
+            ) from error.__cause__
+        except ssl.SSLError as error:
+            raise StreamBroken(f"TLS: {error}", out, total) from error
+        except BaseException:
+            if waits and total - out - size <= self._stream._rescue_limit:
+                self._finish(pieces)
+            raise
+        finally:
+            pieces.close()  # which releases the last one
+
+    async def _encrypt(self, piece: Buffer) -> None:
+        """Seal it, once the peer does not negotiate any more."""
+        was_cut, self._is_cut = self._is_cut, True
+        while not self.session.encrypt(piece):
+            self._is_cut = was_cut
+            self._answer()
+            if self._is_receiving or len(self._unread) >= PIECE:
+                await self._received.next()
+            else:
+                await self._hear()
+                self._keep_arrived()
+            self._is_cut = True
+
+    def _finish(self, pieces: Iterable[Buffer]) -> None:
+        """The send was cancelled: leave the rest to C."""
+        with contextlib.suppress(StreamBroken, StreamClosed, ssl.SSLError):
+            self._is_cut = not all(map(self.session.encrypt, pieces))
+            self._submit(self.session.take())
+
+    def _submit(self, sealed: bytes) -> Ticket:
+        """Leave it to C, whatever becomes of who awaits the ticket."""
+        waiter = self._stream._enter()
+        return self._stream._put_now(waiter, Operation(waiter.port, []), sealed)
+
+    async def _hand_on(self) -> None:
+        """Send what OpenSSL itself has to say."""
+        self._answer()
+        if self._answered is not None:
+            await self._answered
+
+    # -- receiving ----------------------------------------------------------------
+
+    async def receive(self, max_bytes: int = RECEIVE_SIZE) -> bytes:
+        """Return the next 1 to ``max_bytes`` bytes.
+
+        Raises:
+            EndOfStream: the peer has ended the stream, by close_notify.
+            StreamBroken: it left without, or TLS has failed.
+            StreamClosed, BusyResourceError: as `Stream.receive`.
+        """
+        if max_bytes < 1:
+            raise ValueError(f"max_bytes must be a positive integer, not {max_bytes}")
+        with memoryview(bytearray(min(max_bytes, RECEIVE_SIZE))) as view:
+            return await self._receive(view, 1, lambda n: bytes(view[:n]))
+
+    async def receive_into(self, buffer: Buffer) -> int:
+        """Receive at least one byte straight into ``buffer``; return how many.
+
+        Raises: as `receive`; BufferError for memory that cannot be written.
+        """
+        with bytes_of(buffer, pin_writable) as view:
+            return await self._receive(view, min(1, view.nbytes), int)
+
+    async def receive_exactly(self, buffer: Buffer) -> None:
+        """Fill the whole ``buffer``.  Cancelled, it loses nothing.
+
+        Raises:
+            IncompleteReceive: the stream ended; ``received`` bytes are in place.
+            others: as `receive_into`.
+        """
+        with bytes_of(buffer, pin_writable) as view:
+            await self._receive(view, view.nbytes, int)
+
+    async def _receive(
+        self, view: memoryview, need: int, result: Callable[[int], T]
+    ) -> T:
+        await enter()
+        waiter = self._stream._enter()
+        if self._is_receiving:
+            raise anyio.BusyResourceError("reading from")
+        if self._has_hole:
+            raise StreamBroken("an exception interrupted a receive: bytes are lost")
+        self._is_receiving, filled = True, 0
+        try:
+            if self._stream._budget_is_spent(view.nbytes) or not need:
+                await waiter.checkpoint()
+                self._stream._enter()
+            filled = self._take_unread(view)
+            while True:
+                with view[filled:] as room:
+                    self._has_hole = True
+                    filled += self.session.decrypt_into(room)
+                    self._has_hole = False
+                self._answer()
+                if filled >= need:
+                    return result(filled)
+                self._raise_at_end(filled, view.nbytes)
+                await self._hear()
+        except BaseException as error:
+            if filled and not (self._has_hole or isinstance(error, IncompleteReceive)):
+                self._unread = bytes(view[:filled]) + self._unread
+            raise
+        finally:
+            self._is_receiving = False
+            self._received.happen()
+
+    def _take_unread(self, view: memoryview) -> int:
+        filled = min(len(self._unread), view.nbytes)
+        view[:filled] = self._unread[:filled]
+        self._unread = self._unread[filled:]
+        return filled
+
+    def _raise_at_end(self, received: int, total: int) -> None:
+        if self.session.failure is not None:
+            failure = self.session.failure.again()
+            raise StreamBroken(f"TLS: {failure}") from failure
+        if self.session.ended:
+            raise IncompleteReceive(received, total) if received else anyio.EndOfStream
+
+    async def _hear(self) -> None:
+        """Take in what the peer has sent, unless another task does meanwhile."""
+        await self._hand_on()  # who takes no answers is not heard any more
+        heard = self._heard
+        self._received.happen()
+        async with self._hearing:
+            if heard != self._heard:
+                return
+            try:
+                n = await self._stream.receive_into(self._arrived)
+            except anyio.EndOfStream:
+                raise StreamBroken(
+                    "the peer has closed the connection without TLS's close_notify"
+                ) from None
+            self.session.feed(self._arrived[:n])
+            self._heard += 1
+
+    def _answer(self) -> None:
+        """Let the peer have what it asks for; no one waits for that.
+
+        What cannot be sent, the next send will tell.
+        """
+        if self.session.has_sealed():
+            with contextlib.suppress(StreamBroken, StreamClosed):
+                self._answered = self._submit(self.session.take())
+
+    def _keep_arrived(self) -> None:
+        """Decrypt what has arrived, for the next receive, unless one is going on."""
+        while not self._is_receiving and self.session.has_arrived():
+            with memoryview(bytearray(RECEIVE_SIZE)) as room:
+                if not (n := self.session.decrypt_into(room)):
+                    return
+                self._unread += room[:n]
+
+    def _has_unread(self) -> bool:
+        """As of `Stream`; what is no more than a close_notify does not count."""
+        below = self.session.has_arrived(GOODBYE) or self._stream._has_unread()
+        return bool(self._unread) or below
+
+    # -- the end ------------------------------------------------------------------
+
+    async def send_eof(self) -> None:
+        """Say close_notify; receiving goes on.  Called again, it does nothing.
+
+        (By TLS 1.2 the peer has to answer at once with its own end.)
+
+        Raises: as `send`.
+        """
+        await enter()
+        async with self._sending:
+            self._stream._enter()
+            await self._say_goodbye()
+
+    async def _say_goodbye(self) -> None:
+        while self._is_receiving and self.session.has_arrived():
+            await self._received.next()  # OpenSSL would lose it
+        if not (self.session.said_goodbye or self._is_cut):
+            self._keep_arrived()
+            self.session.say_goodbye()
+            await self._hand_on()
+
+    async def aclose(self) -> None:
+        """Send what was accepted, say close_notify, wait for the peer's, and close.
+
+        It waits because what still arrives at a closed socket takes back, on the peer's
+        side, what was not received there.  Cancelled, it closes at once.
+        """
+        try:
+            if self.fileno() >= 0:
+                async with self._sending:
+                    with contextlib.suppress(StreamBroken, StreamClosed):
+                        await self._say_goodbye()
+                        if self._patience and self.session.said_goodbye:
+                            await self._wait_for_goodbye()
+        except BaseException:
+            self.abort()
+            raise
+        await self._stream.aclose()
+
+    async def _wait_for_goodbye(self) -> None:
+        memory = bytearray(RECEIVE_SIZE)
+        with (
+            anyio.move_on_after(self._patience),
+            contextlib.suppress(anyio.EndOfStream, anyio.BusyResourceError),
+        ):
+            while True:
+                await self.receive_into(memory)
+
+    async def __aexit__(self, *error: object) -> None:
+        """Close; after an exception, in a second."""
+        if error[0] is None:
+            await self.aclose()
+        else:
+            with anyio.move_on_after(LINGER, shield=True):
+                await self.aclose()
+
+    def abort(self) -> None:
+        """Close at once, without close_notify.  May be called from any thread."""
+        self._stream.abort()
+
+    # -- what can be asked --------------------------------------------------------
+
+    def fileno(self) -> int:
+        """The fd of the stream below; -1 if it is closed."""
+        return self._stream.fileno()
+
+    @property
+    def _raw_socket(self) -> socket.socket:
+        return self._stream._raw_socket
+
+    @property
+    def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
+        """Those of the stream below, and anyio's `TLSAttribute`."""
+        it, of = self.session.ssl, TLSAttribute
+        return {
+            **self._stream.extra_attributes,
+            of.alpn_protocol: it.selected_alpn_protocol,
+            of.channel_binding_tls_unique: it.get_channel_binding,
+            of.cipher: it.cipher,
+            of.peer_certificate: lambda: it.getpeercert(False),
+            of.peer_certificate_binary: lambda: it.getpeercert(True),
+            of.server_side: lambda: it.server_side,
+            of.shared_ciphers: it.shared_ciphers,
+            of.ssl_object: lambda: it,
+            of.standard_compatible: lambda: True,
+            of.tls_version: it.version,
+        }
+
+
+async def secure(
+    stream: Stream,
+    context: ssl.SSLContext,
+    *,
+    server_side: bool = False,
+    hostname: str | None = None,
+    patience: float = PATIENCE,
+) -> TLSStream:
+    """Shake hands over a stream; if this raises, it is the caller's to close.
+
+    Raises:
+        ssl.SSLError: one of the two refuses the other.
+        StreamBroken, StreamClosed: as sending and receiving.
+    """
+    session = Session(context, server_side=server_side, server_hostname=hostname)
+    tls = TLSStream(stream, session, patience)
+    try:
+        while not session.shake():
+            await tls._hear()
+    except ssl.SSLError:
+        with contextlib.suppress(StreamBroken):
+            await tls._hand_on()  # the alert that tells the peer what is wrong
+        raise
+    await tls._hand_on()
+    return tls

@@ -1,0 +1,467 @@
+"""TLSStream: cancels, counts, peers and ends; `check_stream` has the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import socket
+import ssl
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from anyio.streams.tls import TLSAttribute
+from anyio.streams.tls import TLSStream as AnyiosStream
+from links import attempt, others_wait, tls_over, until
+from oracle import assert_same, payload, poison
+from renegotiation import change_keys, renegotiate
+
+import aiozerocopy as azc
+from aiozerocopy import StreamBroken, StreamClosed
+from aiozerocopy._net import tls as module
+from aiozerocopy._net.foreign_streams import PIECE, whole_sender
+from aiozerocopy._net.tls import TLSStream, secure
+from aiozerocopy._net.tls_session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = [pytest.mark.anyio, pytest.mark.every_loop]
+
+Contexts = tuple[ssl.SSLContext, ssl.SSLContext]
+BIG = 3 << 20  # more than a socket pair takes
+VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+@contextlib.asynccontextmanager
+async def connected(tls: Contexts) -> AsyncIterator[tuple[TLSStream, TLSStream]]:
+    async with azc.socketpair() as ends, tls_over(ends, tls) as pair:
+        yield pair
+
+
+@contextlib.contextmanager
+def only(context: ssl.SSLContext, version: str) -> Any:
+    """Of this version of TLS alone."""
+    before, context.maximum_version = context.maximum_version, VERSIONS[version]
+    yield
+    context.maximum_version = before
+
+
+class Peer:
+    """The other end of a client of ours: a server's session over a plain stream."""
+
+    def __init__(self, stream: azc.Stream, context: ssl.SSLContext) -> None:
+        self.stream = stream
+        self.session = Session(context, server_side=True)
+
+    async def shake(self) -> None:
+        while not self.session.shake():
+            await self.say()
+            self.session.feed(await self.stream.receive())
+        await self.say()
+
+    async def say(self) -> None:
+        await self.stream.send(self.session.take())
+
+    def hear(self, data: bytes) -> bytes:
+        self.session.feed(data)
+        with memoryview(bytearray(len(data) + (16 << 10))) as room:
+            return bytes(room[: self.session.decrypt_into(room)])
+
+
+@contextlib.asynccontextmanager
+async def with_peer(tls: Contexts) -> AsyncIterator[tuple[TLSStream, Peer]]:
+    async with azc.socketpair() as (one, other):
+        peer = Peer(other, tls[0])
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(peer.shake)
+            ours = await secure(one, tls[1], hostname="localhost", patience=0.2)
+        yield ours, peer
+        ours.abort()
+
+
+# ---- cancels ------------------------------------------------------------------------
+
+
+async def test_cancelled_send_completes_beside_a_peer_that_does_not_read(
+    tls: Contexts,
+) -> None:
+    async with connected(tls) as (one, other):
+        buffer = bytearray(payload(1, BIG))
+        sent = bytes(buffer)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(one.send, buffer)
+            await others_wait()
+            tasks.cancel_scope.cancel()
+        poison(buffer)
+        buffer.clear()
+        got = bytearray(BIG + 5)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(one.send, b"after")
+            await other.receive_exactly(got)
+        assert_same(got, sent + b"after")
+
+
+async def test_message_that_cannot_complete_is_cut_off(tls: Contexts) -> None:
+    async with connected(tls) as (one, other):
+        one._stream._rescue_limit = BIG // 2
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(one.send, payload(1, BIG))
+            await others_wait()
+            tasks.cancel_scope.cancel()
+        for _ in range(2):
+            with pytest.raises(StreamBroken, match="cut a message off"):
+                await one.send(b"x")
+        got = bytearray()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(one.aclose)
+            with pytest.raises(StreamBroken, match="without TLS's close_notify"):
+                while True:
+                    got += await other.receive()
+        assert_same(got, payload(1, BIG)[: len(got)])
+
+
+async def test_cancelled_receive_loses_nothing(tls: Contexts) -> None:
+    async with connected(tls) as (one, other):
+        got = bytearray(100)
+        for number in range(1, 6):
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(other.receive_exactly, got)
+                    await one.send(payload(number, 10))
+                    await others_wait()
+                    scope.cancel()
+        assert await other.receive(7) == payload(1, 10)[:7]
+        rest = bytearray(43)
+        await other.receive_exactly(rest)
+        assert rest == b"".join(payload(n, 10) for n in range(1, 6))[7:]
+
+
+# ---- counts -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_failed_send_counts_what_the_peer_can_decrypt(
+    tls: Contexts, version: str
+) -> None:
+    with only(tls[1], version):
+        async with with_peer(tls) as (ours, peer), anyio.create_task_group() as tasks:
+            sending = attempt(tasks, ours.send, b"x" * 100_001, payload(1, BIG))
+            await others_wait()
+            peer.stream._raw_socket.shutdown(socket.SHUT_RD)
+            await until(lambda: sending.done)
+            with pytest.raises(StreamBroken, match="the reader is gone"):
+                await ours.send(b"x")
+            got = b""
+            with contextlib.suppress(anyio.EndOfStream):
+                while True:
+                    got += peer.hear(await peer.stream.receive())
+    error = sending.error
+    assert isinstance(error, StreamBroken)
+    assert isinstance(error.__cause__, BrokenPipeError)
+    assert (error.bytes_sent, error.total) == (len(got), 100_001 + BIG)
+    assert len(got) > 100_001
+    assert f"{len(got):,} of {100_001 + BIG:,} bytes" in str(error)
+
+
+async def test_what_is_unknown_is_said_to_be() -> None:
+    """A cipher that pads: what a record holds cannot be told by its size."""
+    session = Session(
+        ssl.create_default_context(), server_side=False, server_hostname="x"
+    )
+    record = b"\x17\x03\x03\x00\x20" + bytes(32)
+    assert session.plain_in(record * 2, 20, 37) is None
+
+
+# ---- negotiations -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("receives", [True, False])
+async def test_peer_that_negotiates_anew_is_heard_first(
+    tls: Contexts, receives: bool
+) -> None:
+    """With a task that receives; and without, where the send keeps what comes."""
+    with only(tls[1], "1.2"):
+        async with with_peer(tls) as (ours, peer), anyio.create_task_group() as tasks:
+            renegotiate(peer.session.ssl)
+            peer.session.encrypt(b"x")
+            await peer.say()
+            assert await ours.receive() == b"x"
+            sending = attempt(tasks, ours.send, b"hello", b"you")
+            await others_wait()
+            assert not sending.done
+            receiving = attempt(tasks, ours.receive) if receives else None
+            got = b""
+            while not sending.done or got != b"helloyou":
+                got += peer.hear(await peer.stream.receive())
+                await peer.say()
+                await others_wait()
+            assert sending.error is None
+            peer.session.encrypt(b"yes")
+            await peer.say()
+            if receiving is None:
+                assert await ours.receive() == b"yes"
+            else:
+                await until(lambda: receiving.result == b"yes")
+
+
+async def test_cancelled_send_waits_for_no_negotiation(tls: Contexts) -> None:
+    with only(tls[1], "1.2"):
+        async with with_peer(tls) as (ours, peer):
+            renegotiate(peer.session.ssl)
+            peer.session.encrypt(b"x")
+            await peer.say()
+            assert await ours.receive() == b"x"
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ours.send, b"never")
+                await others_wait()
+                tasks.cancel_scope.cancel()
+            async with anyio.create_task_group() as tasks:
+                sending = attempt(tasks, ours.send, b"hello")
+                got = b""
+                while got != b"hello":
+                    got += peer.hear(await peer.stream.receive())
+                    await peer.say()
+                await until(lambda: sending.done)
+
+
+async def test_keys_that_change_all_the_time(tls: Contexts) -> None:
+    async with with_peer(tls) as (ours, peer):
+        for number in range(100):
+            for _ in range(20):
+                change_keys(peer.session.ssl)
+            peer.session.encrypt(b"%d" % number)
+            await peer.say()
+            assert await ours.receive() == b"%d" % number
+            assert ours.session.has_sealed() == 0
+            await ours.send(b"%d" % number)
+            assert peer.hear(await peer.stream.receive()) == b"%d" % number
+
+
+# ---- ends ---------------------------------------------------------------------------
+
+
+async def test_half_of_it_can_be_closed(tls: Contexts) -> None:
+    async with connected(tls) as (one, other):
+        await one.send(b"question")
+        await one.send_eof()
+        await one.send_eof()
+        with pytest.raises(StreamClosed, match="send_eof"):
+            await one.send(b"more")
+        assert await other.receive() == b"question"
+        for _ in range(2):
+            with pytest.raises(anyio.EndOfStream):
+                await other.receive()
+        await other.send(payload(1, 50_000))
+        await other.aclose()
+        got = bytearray(50_000)
+        await one.receive_exactly(got)
+        assert_same(got, payload(1, 50_000))
+        with pytest.raises(anyio.EndOfStream):
+            await one.receive_exactly(got)
+
+
+async def test_half_is_closed_beside_what_has_arrived(tls: Contexts) -> None:
+    """Bytes that OpenSSL would lose."""
+    async with connected(tls) as (one, other):
+        await other.send(payload(1, 50_000))
+        assert await one.receive(10) == payload(1, 10)[:10]
+        await one.send_eof()
+        got = bytearray(49_990)
+        await one.receive_exactly(got)
+        assert_same(got, payload(1, 50_000)[10:])
+
+
+async def test_close_waits_for_the_peer_to_have_all(tls: Contexts) -> None:
+    """Which has said something that nobody received: a reset, if we just closed."""
+    async with azc.serve_tcp(_greet_and_collect, ssl_context=tls[0]) as server:
+        tcp = await azc.connect_tcp("127.0.0.1", server.port)
+        client = await secure(tcp, tls[1], hostname="localhost")
+        async with client:
+            await client.send(payload(1, BIG))
+        assert_same(_collected, payload(1, BIG))
+
+
+_collected = bytearray()
+
+
+async def _greet_and_collect(stream: TLSStream) -> None:
+    _collected.clear()
+    await stream.send(b"hello")
+    async for piece in stream:
+        _collected.extend(piece)
+
+
+async def test_block_that_fails_does_not_hang(
+    tls: Contexts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LINGER", 0.01)
+    async with connected(tls) as (one, _):
+        one._patience = 1000
+        with pytest.raises(ZeroDivisionError):
+            async with one:
+                1 / 0  # noqa: B018
+        assert one.fileno() == -1
+
+
+CUTS = [0, 1, 4, 5, 6, 100, -1, -5, -24, -25, -40]
+
+
+@pytest.mark.parametrize("at", CUTS)
+async def test_end_that_came_too_soon(tls: Contexts, at: int) -> None:
+    """At any byte, up to the last of the goodbye, it is no end."""
+    async with with_peer(tls) as (ours, peer):
+        peer.session.encrypt(payload(1, 20_000))
+        peer.session.say_goodbye()
+        said = peer.session.take()
+        await peer.stream.send(said[:at])
+        await peer.stream.send_eof()
+        got = bytearray()
+        with pytest.raises(StreamBroken, match="close_notify"):
+            while True:
+                got += await ours.receive()
+        assert_same(got, payload(1, 20_000)[: len(got)])
+        with pytest.raises(StreamBroken, match="close_notify"):
+            await ours.receive_into(bytearray(9))
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x17\x03\x03\xff\xff" + bytes(70_000),  # a record that is too big
+        b"\x17\x03\x03\x00\x40" + bytes(64),  # a wrong seal
+        b"\x15\x03\x03\x00\x02\x02\x50",  # an alert without one
+    ],
+)
+async def test_rubbish_ends_it_after_what_was_good(
+    tls: Contexts, rubbish: bytes
+) -> None:
+    async with with_peer(tls) as (ours, peer):
+        peer.session.encrypt(b"good")
+        await peer.stream.send(peer.session.take() + rubbish)
+        assert await ours.receive() == b"good"
+        errors = []
+        for _ in range(2):
+            with pytest.raises(StreamBroken, match="TLS: ") as caught:
+                await ours.receive()
+            errors.append(caught.value)
+        assert str(errors[0]) == str(errors[1])
+        assert isinstance(errors[0].__cause__, ssl.SSLError)
+        with pytest.raises(StreamBroken):
+            await ours.send(b"x")
+
+
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01", b"rubbish" * 10])
+async def test_handshake_that_never_ends(tls: Contexts, said: bytes) -> None:
+    async with azc.socketpair() as (one, other):
+        await other.send(said)
+        await other.send_eof()
+        with pytest.raises((StreamBroken, ssl.SSLError)):
+            await secure(one, tls[0], server_side=True)
+
+
+# ---- what is left -------------------------------------------------------------------
+
+
+async def test_nothing_is_kept_in_a_cycle(tls: Contexts) -> None:
+    """Of a stream that was closed, that has failed, and that was just dropped."""
+    buffer = bytearray(BIG)
+    gc.collect()
+    gc.disable()
+    try:
+        for how in ("close", "fail", "drop"):
+            async with with_peer(tls) as (ours, peer):
+                left = weakref.ref(ours.session)
+                if how == "fail":
+                    async with anyio.create_task_group() as tasks:
+                        sending = attempt(tasks, ours.send, buffer)
+                        await others_wait()
+                        peer.stream.abort()
+                    buffer.clear()  # although the error has a traceback
+                    buffer.extend(bytes(BIG))
+                    with pytest.raises(StreamBroken):
+                        await ours.receive()
+                    assert isinstance(sending.error, StreamBroken)
+                    sending.error = None  # (by its frame it knows itself)
+                if how == "close":
+                    await ours.aclose()
+            del ours, peer
+            await others_wait()
+            assert left() is None, how
+    finally:
+        gc.enable()
+
+
+async def test_wrong_calls(tls: Contexts) -> None:
+    async with connected(tls) as (one, other):
+        with pytest.raises(TypeError):
+            await one.send(b"fine", "text")  # type: ignore[arg-type]
+        with pytest.raises(BufferError):
+            await one.send(memoryview(bytes(10))[::2])
+        with pytest.raises(BufferError):
+            await one.receive_into(b"read-only")
+        with pytest.raises(ValueError, match="max_bytes"):
+            await one.receive(0)
+        await other.send()
+        await other.send(b"", memoryview(bytearray()))
+        assert await one.receive_into(bytearray()) == 0
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(one.receive)
+            await others_wait()
+            with pytest.raises(anyio.BusyResourceError):
+                await one.receive()
+            await other.send(b"x")
+        await one.aclose()
+        for call in (one.send, one.send_eof, one.receive):
+            with pytest.raises(StreamClosed):
+                await call()
+
+
+async def test_what_can_be_asked(tls: Contexts) -> None:
+    async with connected(tls) as (server, client):
+        ask: Any = client.extra
+        assert ask(TLSAttribute.tls_version) == "TLSv1.3"
+        assert ("DNS", "localhost") in ask(TLSAttribute.peer_certificate)[
+            "subjectAltName"
+        ]
+        assert ask(TLSAttribute.peer_certificate_binary)
+        assert (ask(TLSAttribute.server_side), ask(TLSAttribute.alpn_protocol)) == (
+            False,
+            None,
+        )
+        assert server.extra(TLSAttribute.server_side)
+        assert ask(anyio.abc.SocketAttribute.raw_socket).fileno() == client.fileno()
+
+
+async def test_sends_that_must_be_alone(tls: Contexts) -> None:
+    one, other = map(azc.wrap_socket, socket.socketpair())
+    one._is_exclusive = True
+    async with one, other, tls_over((one, other), tls) as (ours, _):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ours.send, payload(1, BIG))
+            await others_wait()
+            with pytest.raises(anyio.BusyResourceError):
+                await ours.send(b"x")
+            tasks.cancel_scope.cancel()
+
+
+async def test_counts_over_a_stream_that_is_not_ours(tls: Contexts) -> None:
+    """Those of what anyio's TLS made of a piece would be of other bytes."""
+    async with azc.socketpair() as (one, other), anyio.create_task_group() as tasks:
+        options: Any = {"server_side": True, "ssl_context": tls[0]}
+        server = attempt(tasks, partial(AnyiosStream.wrap, other, **options))
+        options = {"hostname": "localhost", "ssl_context": tls[1]}
+        client = await AnyiosStream.wrap(one, **options)
+        await until(lambda: server.done)
+        sending = attempt(tasks, whole_sender(client).send, payload(1, BIG), b"end")
+        await others_wait()
+        other.abort()
+        await until(lambda: sending.done)
+        error = sending.error
+        assert isinstance(error, StreamBroken)
+        assert (error.bytes_sent % PIECE, error.total) == (0, BIG + 3)
+        assert f"at least {error.bytes_sent:,} of {BIG + 3:,} bytes" in str(error)

@@ -1,0 +1,36 @@
+"""What OpenSSL can do, and Python's ssl has no call for."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    import ssl
+
+# Where CPython's object has its pointer, behind its head and the socket.
+_POINTER = object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p)
+
+
+def _call(name: str, connection: ssl.SSLObject, *arguments: Any) -> None:
+    if sys.implementation.name != "cpython" or "_ssl" not in sys.modules:
+        pytest.skip("where this Python keeps OpenSSL's pointer is not known")
+    library = ctypes.CDLL(sys.modules["_ssl"].__file__)
+    inner: Any = connection._sslobj  # type: ignore[attr-defined]
+    pointer = ctypes.c_void_p.from_address(id(inner) + _POINTER)
+    assert getattr(library, name)(pointer, *arguments) == 1
+
+
+def renegotiate(connection: ssl.SSLObject) -> None:
+    """Say that all is to be agreed on anew, by TLS 1.2."""
+    _call("SSL_renegotiate", connection)
+    connection.do_handshake()
+
+
+def change_keys(connection: ssl.SSLObject) -> None:
+    """Change the keys, and ask the peer to do so, by TLS 1.3."""
+    _call("SSL_key_update", connection, 1)
+    connection.do_handshake()
