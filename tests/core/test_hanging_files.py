@@ -12,12 +12,16 @@ from hanging_files import HangingFile, hanging_file
 from oracle import payload
 
 import aiozerocopy as azc
+from aiozerocopy._core.binding import PORTABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.anyio
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(PORTABLE, reason="only Linux can leave a file system alone"),
+]
 
 DATA = bytes(payload(1, 3 << 20))
 
