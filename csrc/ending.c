@@ -53,9 +53,11 @@ void azc__end_all(azc_channel *channel, int status) {
 }
 
 /* While a system call is using borrowed memory no operation may end: then the driver
- * breaks the channel after that call. */
+ * breaks the channel after that call.  (A relay's learns of the error by this also from
+ * a source that is to be closed.) */
 void azc__break(azc_channel *channel, int error) {
-    if (channel->state != OPEN) return;
+    bool driven = channel->state == CLOSING && channel->in_call;
+    if (channel->state != OPEN && !driven) return;
     channel->error = channel->error ? channel->error : error;
     if (channel->in_call) {
         azc__interrupt(channel);

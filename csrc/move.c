@@ -1,8 +1,8 @@
-/* move.c - the only place that moves bytes, one system call after the other.
+/* move.c - moves bytes, one system call after the other.
  *
- * Every driver (see channel.h) goes through move(): a caller's thread with a message
- * that is in no queue (attempt) or was just queued (drive), and the pump (resume).
- * So counting, full fds and errors are handled in the same way for all.
+ * A driver (see channel.h) is a caller's thread with a message that is in no queue
+ * (attempt) or was just queued (drive), the pump (resume), or a relay, which makes calls
+ * of its own (passing.c).  Counting, full fds and errors are handled here for all.
  */
 #include "move.h"
 
@@ -21,7 +21,7 @@ enum {
 
 /* ---- one move -------------------------------------------------------- */
 
-static void count(azc_channel *channel, ssize_t r) {
+void azc__count(azc_channel *channel, ssize_t r) {
     bool was_full = r == -EAGAIN || channel->stopped_by == -EAGAIN;
     channel->stats.calls += 1 + channel->extra_calls;
     channel->stats.waits += was_full;
@@ -43,7 +43,7 @@ static ssize_t move(azc_channel *channel, struct iovec *vec, int pieces,
     azc__lock(channel);
     channel->in_call = false;
     if (lend) r = azc__lend_result(channel, r);
-    count(channel, r);
+    azc__count(channel, r);
     return r;
 }
 
@@ -65,17 +65,14 @@ static void refuse_message(azc_channel *channel, int error) {
 
 /* An older kernel, or a FIFO: RWF_NOWAIT is not known there. */
 static int change_lane(azc_channel *channel) {
+    if (channel->lane == azc__lane_waiting() || channel->no_nowait)
+        return -EOPNOTSUPP;
     if (channel->flags & AZC_OWN) {
         channel->no_nowait = true;
         return 0;
     }
     channel->lane = azc__lane_waiting();
     return azc__prepare_bounce(channel);
-}
-
-int azc__change_lane(azc_channel *channel) {
-    bool waits = channel->lane == azc__lane_waiting();
-    return waits || channel->no_nowait ? -EOPNOTSUPP : change_lane(channel);
 }
 
 /* Handles -errno from a lane.  Says why to stop; DROVE_BUDGET is to go on, as long as
@@ -97,7 +94,7 @@ static enum azc_drove handle_error(azc_channel *channel, int error,
     case ENOBUFS:
         return keep_trying(channel, error) ? DROVE_STARVED : DROVE_BUDGET;
     case EOPNOTSUPP:
-        error = azc__change_lane(channel);
+        error = change_lane(channel);
         if (error == 0) return DROVE_BUDGET;
         break;
     case EFAULT: /* find out which message it was: try one at a time */
@@ -116,6 +113,11 @@ static enum azc_drove handle_error(azc_channel *channel, int error,
     }
     azc__break(channel, error);
     return DROVE_BUDGET;
+}
+
+enum azc_drove azc__handle_error(azc_channel *channel, int error) {
+    int max_ops = 1;
+    return handle_error(channel, error, &max_ops);
 }
 
 /* ---- an attempt ------------------------------------------------------ */
@@ -146,11 +148,9 @@ ssize_t azc__attempt(azc_channel *channel, const struct iovec *vec, int count,
 }
 
 void azc__finish_attempt(azc_channel *channel, ssize_t r) {
-    int max_ops = 1;
     if (r >= 0) r = channel->stopped_by;
     channel->stopped_by = 0;
-    if (r < 0 && channel->state == OPEN)
-        handle_error(channel, (int)r, &max_ops);
+    if (r < 0 && channel->state == OPEN) azc__handle_error(channel, (int)r);
     catch_up(channel);
 }
 
@@ -302,6 +302,19 @@ static enum azc_drove drive(azc_channel *channel, uint64_t budget,
 
 enum azc_drove azc__drive(azc_channel *channel, uint64_t budget) {
     return drive(channel, budget, true);
+}
+
+bool azc__begin_turn(azc_channel *channel, azc_op *hold) {
+    if (!hold || channel->queue.head != hold || channel->driving ||
+        channel->state != OPEN || channel->error)
+        return false;
+    channel->driving = channel->in_call = true;
+    channel->in_caller = false;
+    channel->stop_early = hold->cancelled;
+    channel->stopped_by = 0;
+    channel->extra_calls = 0;
+    hold->in_flight = 1; /* so that a cancel asks the driver */
+    return true;
 }
 
 void azc__end_turn(azc_channel *channel) {

@@ -1,4 +1,4 @@
-/* move.h - the only place that moves bytes. */
+/* move.h - moves bytes, and judges what each call has done. */
 #ifndef AZC_MOVE_H
 #define AZC_MOVE_H
 #include "channel.h"
@@ -23,9 +23,14 @@ void azc__finish_attempt(azc_channel *channel, ssize_t r);
 /* Leaves what is still queued to the pump, or to a relay whose turn it is. */
 void azc__hand_to_pump(azc_channel *channel, enum azc_drove drove);
 
-/* This fd does not know RWF_NOWAIT: 0 if there is another way, or -errno. */
-int azc__change_lane(azc_channel *channel);
-/* A relay drives it no more: does what was asked for meanwhile, and goes on. */
+/* For a driver whose calls use two channels, a relay.  Is it the turn of its hold?  Then
+ * it drives the channel, until it ends the turn: that does what was asked for meanwhile,
+ * and goes on. */
+bool azc__begin_turn(azc_channel *channel, azc_op *hold);
 void azc__end_turn(azc_channel *channel);
+/* Counts what a call of it has moved: r bytes, or -errno. */
+void azc__count(azc_channel *channel, ssize_t r);
+/* Handles -errno as a drive does, which may break the channel. */
+enum azc_drove azc__handle_error(azc_channel *channel, int error);
 
 #endif

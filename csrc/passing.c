@@ -25,38 +25,46 @@ void azc__pass_wait(azc_passage *pass, struct pollfd *fds, nfds_t count) {
     if (fds[0].revents) azc_sys.clear(pass->wake[0]);
 }
 
+/* The error of a source waits until what was taken from it is out. */
+static bool waits_for_rest(const azc_passage *pass) {
+    bool something = pass->rest_bytes || pass->in_between;
+    return pass->failed == &pass->source && something;
+}
+
 bool azc__pass_must_stop(azc_passage *pass) {
     const azc_side *sides[] = {&pass->source, &pass->sink};
     for (int i = 0; i < 2; i++)
-        if (sides[i]->turn && atomic_load(&sides[i]->channel->stop_early))
+        if (sides[i]->turn && atomic_load(&sides[i]->channel->stop_early) &&
+            !(pass->failed == sides[i] && waits_for_rest(pass)))
             return true;
     return false;
 }
 
 /* ---- the ways --------------------------------------------------------- */
 
+/* (of a call that used both it is not known yet which one was not ready) */
+static void count(azc_channel *channel, ssize_t n) {
+    azc__count(channel, n == -EAGAIN ? 0 : n);
+}
+
 static void note_taken(azc_passage *pass, ssize_t n) {
     azc_channel *channel = pass->source.channel;
-    uint64_t bytes = n > 0 ? (uint64_t)n : 0;
-    atomic_fetch_add(&pass->taken, bytes);
+    if (n > 0) atomic_fetch_add(&pass->taken, (uint64_t)n);
     azc__lock(channel);
-    channel->stats.calls++;
-    channel->stats.bytes += bytes;
+    count(channel, n);
     azc__unlock(channel);
 }
 
 static void note_sent(azc_passage *pass, ssize_t n) {
     azc_channel *channel = pass->sink.channel;
     azc__lock(channel);
-    channel->stats.calls += 1 + channel->extra_calls;
-    channel->extra_calls = 0;
+    count(channel, n);
     if (n > 0) {
         uint64_t bytes = (uint64_t)n;
         azc_op *hold = pass->sink.hold;
         hold->sent += bytes;
         hold->total += bytes; /* so that none of it seems to be unsent */
         channel->queue.sent += bytes;
-        channel->stats.bytes += bytes;
         if (hold->cancelled) azc__let_go(channel, hold);
         atomic_fetch_add(&pass->sent, bytes);
     }
@@ -162,9 +170,11 @@ static bool is_ready(const azc_side *side, short events) {
     return azc_sys.poll(&it, 1, 0) > 0;
 }
 
-void azc__pass_failed(azc_passage *pass, const azc_side *side, int error) {
-    pass->error = error;
+static void fail(azc_passage *pass, const azc_side *side, int error) {
     pass->failed = side;
+    azc__lock(side->channel);
+    azc__break(side->channel, error); /* at the end of its turn */
+    azc__unlock(side->channel);
 }
 
 /* ... or until the sink's reader has left: no call would tell before bytes come. */
@@ -177,10 +187,9 @@ static void await_source(azc_passage *pass) {
                             [2] = {pass->sink.channel->fd, 0, 0}};
     azc__pass_wait(pass, fds, 3);
     if (fds[2].revents & (POLLERR | POLLHUP))
-        azc__pass_failed(pass, &pass->sink,
-                         S_ISSOCK(pass->sink.mode) && fds[2].revents & POLLERR
-                             ? -ECONNRESET
-                             : -EPIPE);
+        fail(pass, &pass->sink,
+             S_ISSOCK(pass->sink.mode) && fds[2].revents & POLLERR ? -ECONNRESET
+                                                                   : -EPIPE);
 }
 
 static void await_sink(azc_passage *pass) {
@@ -214,12 +223,6 @@ static void await_side(azc_passage *pass, azc_side *side) {
         await_sink(pass);
 }
 
-static bool keep_trying(azc_passage *pass) {
-    if (!sys_is_patient(&pass->starved_since)) return false;
-    azc_sys.sleep_us(PAUSE_US);
-    return true;
-}
-
 /* Brings what is in the pipe between into memory. */
 static void empty_pipe(azc_passage *pass) {
     while (pass->in_between) {
@@ -239,45 +242,29 @@ void azc__pass_by_copy(azc_passage *pass) {
     atomic_store(&pass->lane, AZC_BY_COPY);
 }
 
-static int change_lane(azc_side *side) {
-    azc__lock(side->channel);
-    int r = azc__change_lane(side->channel);
-    azc__unlock(side->channel);
-    return r;
+static bool is_not_spliced(int error) {
+    return error == -EINVAL || error == -ENOSYS || error == -ESPIPE ||
+           error == -EOPNOTSUPP;
 }
 
 /* side is NULL for a call that used both, and spliced says whether a splice failed. */
 static void handle_error(azc_passage *pass, azc_side *side, bool spliced,
                          int error) {
     azc_side *blamed = side ? side : guilty(pass, error);
-    switch (-error) {
-    case EINTR:
-        return;
-    case EAGAIN:
+    if (error == -EAGAIN) {
         await_side(pass, side);
-        return;
-    case ENOMEM:
-    case ENOBUFS:
-        if (keep_trying(pass)) return;
-        break;
-    case EINVAL:
-    case ENOSYS:
-    case ESPIPE:
-    case EOPNOTSUPP:
-        if (spliced) {
-            azc__pass_by_copy(pass);
-            return;
-        }
-        if (error == -EOPNOTSUPP && change_lane(blamed) == 0) return;
-        break;
-    case EIO: /* a pty whose other side is closed: the end of the stream */
-        if (blamed == &pass->source && S_ISCHR(blamed->mode)) {
-            pass->ended = true;
-            return;
-        }
-        break;
+    } else if (spliced && is_not_spliced(error)) {
+        azc__pass_by_copy(pass);
+    } else if (error == -EIO && blamed == &pass->source &&
+               S_ISCHR(blamed->mode)) {
+        pass->ended = true; /* a pty whose other side is closed */
+    } else {
+        azc__lock(blamed->channel);
+        enum azc_drove drove = azc__handle_error(blamed->channel, error);
+        if (blamed->channel->error) pass->failed = blamed;
+        azc__unlock(blamed->channel);
+        if (drove == DROVE_STARVED) azc_sys.sleep_us(PAUSE_US);
     }
-    azc__pass_failed(pass, blamed, error);
 }
 
 /* ---- moving ----------------------------------------------------------- */
@@ -303,7 +290,7 @@ static void step(azc_passage *pass) {
     }
     if (side != &pass->sink) note_taken(pass, r);
     if (side != &pass->source) note_sent(pass, r);
-    if (r > 0) pass->starved_since = pass->waits = 0;
+    if (r > 0) pass->waits = 0;
     if (r == 0 && !put) pass->ended = true;
     if (r < 0) handle_error(pass, side, spliced, (int)r);
 }
@@ -315,23 +302,15 @@ static void look(azc_passage *pass) {
     if (sent < pass->look_at) return;
     pass->look_at = sent + LOOK_EVERY;
     for (int i = 0; i < 2; i++) {
-        azc_channel *channel = sides[i]->channel;
-        azc__lock(channel);
-        if (azc__was_replaced(channel))
-            azc__pass_failed(pass, sides[i], -EBADF);
-        azc__unlock(channel);
+        azc__lock(sides[i]->channel);
+        if (azc__was_replaced(sides[i]->channel)) pass->failed = sides[i];
+        azc__unlock(sides[i]->channel);
     }
 }
 
 bool azc__is_passed(const azc_passage *pass) {
     if (pass->rest_bytes || pass->in_between) return false;
     return pass->ended || atomic_load(&pass->taken) >= pass->limit;
-}
-
-/* The error of a source waits until what was taken from it is out. */
-static bool has_failed(const azc_passage *pass) {
-    bool something = pass->rest_bytes || pass->in_between;
-    return pass->error && !(pass->failed == &pass->source && something);
 }
 
 /* What an earlier receive has left over goes out before what is in the kernel. */
@@ -342,7 +321,7 @@ static void take_leftover(azc_passage *pass) {
     if (room > pass->rest_room) { /* (give_back may need so much) */
         char *larger = azc_sys.allocate(room);
         if (!larger) {
-            azc__pass_failed(pass, &pass->source, -ENOMEM);
+            fail(pass, &pass->source, -ENOMEM);
             return;
         }
         memcpy(larger, pass->rest, pass->rest_bytes);
@@ -364,9 +343,8 @@ void azc__pass(azc_passage *pass) {
     atomic_fetch_add(&pass->taken, pass->rest_bytes);
     atomic_store(&pass->began, true);
     take_leftover(pass);
-    while (!azc__is_passed(pass) && !has_failed(pass) &&
-           !azc__pass_must_stop(pass)) {
+    while (!azc__is_passed(pass) && !azc__pass_must_stop(pass)) {
         look(pass);
-        if (!has_failed(pass)) step(pass);
+        if (!azc__pass_must_stop(pass)) step(pass);
     }
 }

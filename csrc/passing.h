@@ -4,8 +4,8 @@
  * not.  The lanes "splice" and "sendfile" do both in one call.  The others have
  * something between: a pipe, or memory (`rest`).
  *
- * All is the relay's thread's, which drives both channels; what others may ask for is
- * atomic.
+ * All is the relay's thread's, which drives both channels (move.h counts its calls, and
+ * handles their errors); what others may ask for is atomic.
  */
 #ifndef AZC_PASSING_H
 #define AZC_PASSING_H
@@ -36,11 +36,9 @@ typedef struct azc_passage {
     char *rest;        /* memory for bytes on their way: */
     size_t rest_room, rest_at, rest_bytes;
     uint64_t look_at;       /* when to look again whether the fds are ours */
-    uint64_t starved_since; /* no memory in the kernel; 0: there is */
     unsigned waits;         /* since bytes were moved */
     bool ended;             /* the source has no more */
-    int error;
-    const azc_side *failed; /* which of the two has that error */
+    const azc_side *failed; /* whose channel has an error */
     azc_party party;        /* to the pages of a source that is spliced */
 
     atomic_uint_fast64_t taken, sent;
@@ -54,7 +52,6 @@ void azc__pass(azc_passage *pass);
 bool azc__is_passed(const azc_passage *pass);
 /* One of its channels is about to be closed, or broken, or it was cancelled. */
 bool azc__pass_must_stop(azc_passage *pass);
-void azc__pass_failed(azc_passage *pass, const azc_side *side, int error);
 /* Brings what lies in the pipe between into memory, and copies from now on. */
 void azc__pass_by_copy(azc_passage *pass);
 /* Until it is woken (fds[0]), one of the other fds is ready, or a second is over. */

@@ -17,6 +17,7 @@ typedef struct azc_relay {
     azc_id id;
     azc_passage pass;
     azc_op *spare; /* for what is delivered after the relay's end */
+    int source_error;
 
     /* under the lock of its number */
     bool over;  /* the thread is through with it */
@@ -44,15 +45,7 @@ static bool try_turn(azc_side *side) {
     azc_channel *channel = azc__find(side->id);
     if (!channel) return false;
     azc_op *hold = side->hold;
-    bool ours = hold && channel->queue.head == hold && !channel->driving &&
-                channel->state == OPEN && !channel->error;
-    if (ours) {
-        channel->driving = channel->in_call = true;
-        channel->in_caller = false;
-        channel->stop_early = hold->cancelled;
-        channel->stopped_by = 0;
-        channel->extra_calls = 0;
-        hold->in_flight = 1; /* so that a cancel asks us */
+    if (azc__begin_turn(channel, hold)) {
         side->channel = channel;
         side->turn = true;
     }
@@ -87,8 +80,7 @@ static void await_turns(azc_relay *relay) {
 /* Does the sink go on?  Then it gets what lies between. */
 static bool goes_on(const azc_relay *relay) {
     azc_channel *channel = relay->pass.sink.channel;
-    if (!relay->pass.sink.turn || relay->pass.failed == &relay->pass.sink)
-        return false;
+    if (!relay->pass.sink.turn) return false;
     azc__lock(channel);
     bool open = channel->state == OPEN && !channel->error;
     azc__unlock(channel);
@@ -112,11 +104,13 @@ static void give_back(azc_relay *relay, azc_channel *channel) {
     relay->pass.rest_bytes = 0;
 }
 
-static void end_turn(const azc_side *side, azc_channel *channel) {
+/* The channel goes on, and its lock is released. */
+static void end_side(const azc_side *side, azc_channel *channel) {
     if (side->turn)
         azc__end_turn(channel);
     else
         azc__hand_to_pump(channel, DROVE_BUDGET);
+    azc__leave(channel);
 }
 
 static void end_source(azc_relay *relay, bool delivers) {
@@ -125,16 +119,13 @@ static void end_source(azc_relay *relay, bool delivers) {
     if (!channel) return;
     if (side->turn && !delivers) give_back(relay, channel);
     if (side->turn) channel->in_call = false;
-    if (!relay->pass.error && side->turn && channel->error)
-        azc__pass_failed(&relay->pass, side,
-                         channel->error); /* another thread has met it */
+    if (side->turn) relay->source_error = channel->error;
     if (side->hold) {
         side->hold->in_flight = 0;
         azc__end_one(channel, side->hold, 0, AZC_DROPPED);
     }
-    if (relay->pass.failed == side) azc__break(channel, relay->pass.error);
-    end_turn(side, channel);
-    azc__leave(channel);
+    if (relay->source_error) azc__break(channel, relay->source_error);
+    end_side(side, channel);
 }
 
 /* Puts what lies between in front of all others. */
@@ -160,8 +151,8 @@ static bool goes_alone(const azc_side *sink) {
 static int outcome_of(const azc_relay *relay, const azc_op *hold, bool delivers,
                       int *status) {
     const azc_side *source = &relay->pass.source;
-    *status = relay->pass.error;
-    if (relay->pass.error) return AZC_REFUSED;
+    *status = relay->source_error;
+    if (relay->source_error) return AZC_REFUSED;
     if (hold->cancelled) {
         *status = -ECANCELED;
         return delivers && relay->pass.rest_bytes ? AZC_RESCUED : AZC_DROPPED;
@@ -189,16 +180,15 @@ static void end_sink(azc_relay *relay, bool delivers) {
     bool follows = delivers && relay->pass.rest_bytes;
     if (side->turn) channel->in_call = false;
     if (side->hold) side->hold->in_flight = 0;
-    if (relay->pass.failed == side || (relay->pass.error && goes_alone(side)))
-        azc__break(channel, relay->pass.error);
+    if (relay->source_error && goes_alone(side))
+        azc__break(channel, relay->source_error);
     if (channel->error && !follows) azc__break(channel, channel->error);
     if (side->hold && (follows || !side->turn || channel->state != CLOSING))
         end_hold(relay, channel, delivers);
     if (follows && channel->state == OPEN && !channel->error)
         deliver(relay, channel);
     if (channel->error) azc__break(channel, channel->error);
-    end_turn(side, channel);
-    azc__leave(channel);
+    end_side(side, channel);
 }
 
 static void close_both(int fds[2]) {
@@ -260,6 +250,13 @@ static void *run(void *arg) {
 
 /* ---- what is called for ----------------------------------------------- */
 
+/* Those that are in no queue. */
+static void release_holds(const azc_relay *relay) {
+    if (relay->pass.sink.hold) azc__note_free(relay->pass.sink.hold->note);
+    azc_sys.release(relay->pass.sink.hold);
+    azc_sys.release(relay->pass.source.hold);
+}
+
 static azc_relay *relay_new(size_t first) {
     azc_relay *relay = azc_sys.allocate(sizeof *relay);
     if (!relay) return NULL;
@@ -275,8 +272,7 @@ static azc_relay *relay_new(size_t first) {
     relay->pass.sink.hold = azc__op_new(NULL, 0, NULL, 0);
     if (!relay->pass.rest || !relay->spare || !relay->pass.source.hold ||
         !relay->pass.sink.hold) {
-        azc_sys.release(relay->pass.source.hold);
-        azc_sys.release(relay->pass.sink.hold);
+        release_holds(relay);
         release(relay);
         return NULL;
     }
@@ -317,8 +313,7 @@ static void drop_hold(azc_side *side) {
     azc_channel *channel = azc__find(side->id);
     if (!channel) return;
     if (side->hold) azc__end_one(channel, side->hold, 0, AZC_DROPPED);
-    azc__hand_to_pump(channel, DROVE_BUDGET);
-    azc__leave(channel);
+    end_side(side, channel);
 }
 
 /* From here on an event tells the end of the sink's hold; or none does, if the call
@@ -348,9 +343,7 @@ static int begin(azc_relay *relay, azc_id source, azc_id sink, int *failed) {
     *failed = AZC_OUT;
     int r = queue_hold(relay, &relay->pass.sink, sink, AZC_OUT);
     if (r < 0) {
-        azc__note_free(hold->note);
-        azc_sys.release(hold);
-        azc_sys.release(relay->pass.source.hold);
+        release_holds(relay);
         return r;
     }
     *failed = AZC_IN;
@@ -389,9 +382,7 @@ int azc_relay_open(const azc_relay_request *wanted, azc_id *out, int *failed) {
     if (r == 0) relay->id = azc__handle_new(&azc__relays, relay);
     if (r == 0 && !relay->id) r = -ENOMEM;
     if (r < 0) {
-        azc__note_free(relay->pass.sink.hold->note);
-        azc_sys.release(relay->pass.sink.hold);
-        azc_sys.release(relay->pass.source.hold);
+        release_holds(relay);
         release(relay);
         return r;
     }

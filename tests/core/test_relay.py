@@ -669,6 +669,29 @@ async def test_a_cancelled_file_ends_with_its_sink(how: str, film: Path) -> None
         assert_prefix(received, DATA)
 
 
+async def test_a_cancelled_file_that_fails_breaks_its_sink(film: Path) -> None:
+    """Nobody else would learn that the message has no end."""
+    reader, sink = ends("unix")
+    null = os.open(os.devnull, os.O_RDONLY)
+    async with reader, cancelled_file(sink, film):
+        numbers = [int(name) for name in os.listdir("/dev/fd")]
+        [lost] = [fd for fd in numbers if is_same_file(fd, film)]
+        os.dup2(null, lost)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(all_of, reader)
+            with pytest.raises(azc.StreamBroken, match="behind our back"):
+                await sink.send(b"next")
+            sink.abort()
+    for fd in (null, lost):
+        os.close(fd)
+
+
+def is_same_file(fd: int, path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return os.path.samestat(os.fstat(fd), path.stat())
+    return False
+
+
 async def test_a_file_cancelled_before_its_turn_leaves_no_trace(film: Path) -> None:
     async with azc.pipe() as (reader, sink):
         await sink.put(DATA)
