@@ -594,17 +594,6 @@ async def test_what_is_used_wrongly(server: Server) -> None:
             await screen
 
 
-async def test_forgotten_screen_is_told(server: Server) -> None:
-    screen = await capture.X11Screen(server.name)
-    connection = screen._connection
-    assert connection is not None
-    with pytest.warns(ResourceWarning, match="was not closed"):
-        del screen
-        connection.listeners.clear()
-        gc.collect()
-    connection.close()
-
-
 def test_view_may_be_looked_at_until_the_very_end(server: Server) -> None:
     program = f"""
 import anyio

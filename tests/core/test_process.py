@@ -623,15 +623,6 @@ async def test_stopped_child(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.every_loop
-async def test_forgotten_child_is_killed_and_reaped() -> None:
-    child = await azc.open_process(["sleep", "60"], stdin=False)
-    pid = child.pid
-    with pytest.warns(ResourceWarning, match=f"unclosed <Process {pid} running>"):
-        del child
-    assert is_gone(pid)
-
-
-@pytest.mark.every_loop
 async def test_stdout_ends_with_the_child() -> None:
     async with azc.open_process(["cat"], stdout=True) as child:
         assert child.stdout

@@ -390,15 +390,6 @@ async def test_start_that_fails_leaves_nothing(tmp_path: Path) -> None:
             await Writer(NULL, SIZE, ffmpeg=path, **options)  # type: ignore[arg-type]
 
 
-async def test_forgotten_writer() -> None:
-    video = await Writer(NULL, SIZE)
-    pid = video.pid
-    with pytest.warns(ResourceWarning, match="unclosed <Writer 64x48 rgb24, running>"):
-        del video
-        gc.collect()
-    assert is_gone(pid)
-
-
 INTERRUPTED = """
 import numpy
 

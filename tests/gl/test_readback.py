@@ -869,14 +869,6 @@ def test_a_framebuffer_of_another_context(ring: Ring) -> None:
         ring.readback.submit(framebuffer)
 
 
-@pytest.mark.usefixtures("ring")
-def test_an_unclosed_readback_warns() -> None:
-    readback = gl.Readback(scene.slow_context(), SIZE)
-    with pytest.warns(ResourceWarning, match="was not closed"):
-        del readback
-        gc.collect()
-
-
 def test_auto_measures(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = gl.measure(context, SIZE, ("rgb24", "nv12"), rounds=1)
     assert list(seconds) == ["rgb24", "nv12"]

@@ -355,27 +355,6 @@ gc.disable()
 
 
 @every_loop
-def test_ring_in_a_cycle(loop: str) -> None:
-    said, complained = program(
-        CYCLE
-        + """
-run(anyio.lowlevel.checkpoint)  # what a loop opens once stays
-for generation in range(3):
-    before = fds()
-    run(use)
-    gc.collect(generation)
-    gc.collect()
-    assert not is_mapped()
-    assert fds() <= before
-print("ends")
-""",
-        loop,
-    )
-    assert said == "ends\n"
-    assert complained.count("ResourceWarning: unclosed <Ring") == 6
-
-
-@every_loop
 def test_ring_at_the_end_of_the_program(loop: str) -> None:
     said, complained = program(CYCLE + 'run(use)\nprint("ends")\n', loop)
     assert said == "ends\n"

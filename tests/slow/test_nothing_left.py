@@ -17,6 +17,7 @@ import importlib
 import inspect
 import os
 import pkgutil
+import warnings
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from inventory import nothing_left
 from links import cancelled_at, linux_only, open_link
 from oracle import Checker, message
 from rings import SMALL, connected, filled, opened, ring_pair
-from things import HOLD_NOTHING, NEVER, SCENES, SHOWN
+from things import HOLD_NOTHING, NEVER, SCENES, SHOWN, WARNS
 
 import aiozerocopy as azc
 from aiozerocopy import broadcast, shm
@@ -513,14 +514,20 @@ def test_every_public_class_is_in_a_scene() -> None:
     assert public_classes() == SHOWN | set(HOLD_NOTHING.split())
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("end", [close, drop, lose])
 @pytest.mark.parametrize("name", SCENES)
 async def test_nothing_is_left(name: str, end: Any, tmp_path: Path) -> None:
-    """Without a collection, but for the one that finds what is lost in a cycle."""
     if end.__name__ in NEVER[name]:
         pytest.skip("not an end of these")
     told: list[str] = []
-    async with nothing_left():
-        await end(SCENES[name](tmp_path), told)
+    said: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", ResourceWarning)
+        # (a record of warnings would keep what they are about)
+        warnings.showwarning = lambda message, *_, **__: said.append(str(message))
+        async with nothing_left():
+            await end(SCENES[name](tmp_path), told)
     assert not told
+    assert not (said and end is close)
+    for words in WARNS[name] if end is not close else ():
+        assert words in "; ".join(said)

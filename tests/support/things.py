@@ -37,6 +37,7 @@ Scene = Callable[[Path], AsyncIterator[Any]]
 SCENES: dict[str, Scene] = {}
 SHOWN: set[str] = set()  # the classes
 NEVER: dict[str, tuple[str, ...]] = {}  # scenes, and the ends that theirs is not
+WARNS: dict[str, tuple[str, ...]] = {}  # and what is said of those that nobody closes
 
 # Public classes that hold nothing, or only what they were given.
 HOLD_NOTHING = """
@@ -45,10 +46,12 @@ HOLD_NOTHING = """
 """
 
 
-def scene(*classes: str, never: tuple[str, ...] = ()) -> Callable[[Scene], Scene]:
+def scene(
+    *classes: str, never: tuple[str, ...] = (), warns: tuple[str, ...] = ()
+) -> Callable[[Scene], Scene]:
     def keep(function: Scene) -> Scene:
         name = function.__name__
-        SCENES[name], NEVER[name] = function, never
+        SCENES[name], NEVER[name], WARNS[name] = function, never, warns
         SHOWN.update(classes)
         return function
 
@@ -93,7 +96,12 @@ async def finalizing_buffer(_: Path) -> AsyncIterator[Any]:
 # ---- streams ------------------------------------------------------------------------
 
 
-@scene("SendStream", "ReceiveStream", "Ticket")
+@scene(
+    "SendStream",
+    "ReceiveStream",
+    "Ticket",
+    warns=("unclosed <SendStream", "unclosed <ReceiveStream"),
+)
 async def pipe(_: Path) -> AsyncIterator[Any]:
     reader, writer = azc.pipe()
     pool = azc.FramePool(BIG, slots=1)
@@ -105,7 +113,7 @@ async def pipe(_: Path) -> AsyncIterator[Any]:
     writer.abort()
 
 
-@scene("Stream", "UnixStream")
+@scene("Stream", "UnixStream", warns=("unclosed <UnixStream",))
 async def sockets(_: Path) -> AsyncIterator[Any]:
     one, other = azc.socketpair()
     await one.send_fds(b"with a file", [0])
@@ -163,9 +171,10 @@ async def splitter(_: Path) -> AsyncIterator[Any]:
         yield splitter, reader, source, feed
         await reader.aclose()
         feed.abort()
+    source.abort()
 
 
-@scene("Process")
+@scene("Process", warns=("unclosed <Process",))
 async def process(_: Path) -> AsyncIterator[Any]:
     process = await azc.open_process(["cat"], stdin=True, stdout=True)
     assert process.stdin is not None
@@ -243,7 +252,13 @@ async def broadcast_without_a_block(_: Path) -> AsyncIterator[Any]:
 # ---- rings --------------------------------------------------------------------------
 
 
-@scene("Ring", "Record", "Batch", "Slot")
+@scene(
+    "Ring",
+    "Record",
+    "Batch",
+    "Slot",
+    warns=("unclosed <Ring sends", "unclosed <Ring receives"),
+)
 async def ring(folder: Path) -> AsyncIterator[Any]:
     producer, consumer = await opened(folder)
     for _n in range(3):
@@ -400,42 +415,45 @@ async def dask_comms(_: Path) -> AsyncIterator[Any]:
 # ---- FFmpeg, screens, pictures ------------------------------------------------------
 
 
-@scene("Writer")
+@scene("Writer", warns=("unclosed <Writer 64x48 rgb24, running>",))
 async def ffmpeg_writer(folder: Path) -> AsyncIterator[Any]:
-    async with ffmpeg.Writer(folder / "film.mp4", SIZE) as writer:
-        await writer.send(PICTURE)
-        yield (writer,)
+    writer = await ffmpeg.Writer(folder / "film.mp4", SIZE)
+    await writer.send(PICTURE)
+    yield (writer,)
+    await writer.aclose()
 
 
-@scene("Encoder", "Clients", "Subscription")
+@scene("Encoder", "Clients", "Subscription", warns=("unclosed <Encoder",))
 async def ffmpeg_encoder(_: Path) -> AsyncIterator[Any]:
-    async with ffmpeg.Encoder(SIZE) as encoder, encoder.clients() as clients:
+    encoder = await ffmpeg.Encoder(SIZE)
+    async with encoder.clients() as clients:
         subscription = clients.subscribe()
         await encoder.send(PICTURE)
         yield encoder, clients, subscription
+        await encoder.aclose()
 
 
-@scene("Reader")
+@scene("Reader", warns=("unclosed <Process",))
 async def ffmpeg_reader(_: Path) -> AsyncIterator[Any]:
     source = ["-f", "lavfi", "-i", "color=size=64x48:rate=25"]
-    async with ffmpeg.Reader(source) as reader:
-        frame = await anext(aiter(reader))
-        yield reader, frame, frame.view[5:]
-        frame.release()
+    reader = await ffmpeg.Reader(source)
+    frame = await anext(reader)
+    yield reader, frame, frame.view[5:]
+    frame.release()
+    await reader.aclose()
 
 
-@scene("X11Screen", "Screenshot")
+@scene("X11Screen", "Screenshot", warns=("was not closed",))
 async def screen(_: Path) -> AsyncIterator[Any]:
     with x_server() as server:
-        screen = capture.X11Screen(server.name)
-        await screen.__aenter__()
+        screen = await capture.X11Screen(server.name)
         picture = await screen.grab()
         yield screen, picture, picture.view[5:]
         picture.release()
         await screen.aclose()
 
 
-@scene("Readback", "Picture")
+@scene("Readback", "Picture", warns=("was not closed",))
 async def readback(_: Path) -> AsyncIterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         of_gl = gl_scene.install(patch, _readback)
