@@ -23,7 +23,7 @@ import pytest
 from figures import count
 from held import held
 from interruption import Interruption, Lines, shown
-from links import linux_only, until
+from links import begun, linux_only, until
 
 pytest.importorskip("distributed", reason="needs Dask")
 np = pytest.importorskip("numpy")
@@ -31,6 +31,7 @@ np = pytest.importorskip("numpy")
 from distributed.comm.core import CommClosedError  # noqa: E402
 from distributed.protocol.serialize import to_serialize  # noqa: E402
 
+from aiozerocopy import StreamClosed  # noqa: E402
 from aiozerocopy._core.binding import PORTABLE  # noqa: E402
 from aiozerocopy.dask import loan as loan_module  # noqa: E402
 from aiozerocopy.dask import local  # noqa: E402
@@ -278,6 +279,23 @@ def forked() -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # there are threads
         return os.fork()
+
+
+async def test_abort_of_a_loan_ends_its_pipe() -> None:
+    """A send ends, and the peer gets nothing that it has not read, but the end."""
+    loan = loan_module.Loan()
+    loan.abort()  # before there is a pipe
+    assert loan.open()
+    peer = os.dup(loan.reader.fileno())
+    sending = asyncio.ensure_future(loan.writer.send(array(BIG)))
+    await begun(loan.writer)
+    for _ in range(2):
+        loan.abort()
+        assert loan.reader.fileno() == loan.writer.fileno() == -1
+    with pytest.raises(StreamClosed):
+        await sending
+    assert os.read(peer, 1) == b""
+    os.close(peer)
 
 
 async def test_close_waits_for_a_large_write() -> None:
