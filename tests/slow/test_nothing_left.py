@@ -529,5 +529,5 @@ async def test_nothing_is_left(name: str, end: Any, tmp_path: Path) -> None:
             await end(SCENES[name](tmp_path), told)
     assert not told
     assert not (said and end is close)
-    for words in WARNS[name] if end is not close else ():
+    for words in WARNS[name] if end is drop else ():
         assert words in "; ".join(said)

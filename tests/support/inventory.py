@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
 FDS = Path("/proc/self/fd")
-MAPS = Path("/proc/self/maps")
 PATIENCE = 2.0  # seconds for what is over at once, or never
 
 
@@ -33,7 +32,6 @@ class Inventory:
     threads: set[str]
     children: set[str]
     leases: set[str]
-    mapped: set[str]  # files without a name, as rings have
     watched: set[str]  # fds, by asyncio's selector
     tasks: set[str]  # of asyncio
 
@@ -52,7 +50,6 @@ class Inventory:
             threads={f"thread {each}" for each in thread_ids() - pooled},
             children={f"child {each}" for each in _children()},
             leases={f"lease {key:#x}" for key in list(memory._leases)},
-            mapped={line for line in MAPS.read_text().splitlines() if "memfd" in line},
             watched={f"watched {fd}" for fd in selector.get_map()}
             if selector
             else set(),
