@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import array
 import contextlib
-import errno
 import gc
 import hashlib
 import io
@@ -161,12 +160,6 @@ class TestPrograms:
             turbopipe.pipe(b"here", file)
         assert pipe.all() == b"here"
 
-    def test_reader_sees_the_end_without_any_sync(self, pipe: Pipe) -> None:
-        data = noise()
-        pipe.start_reading()
-        turbopipe.pipe(data, pipe.w)
-        assert pipe.all() == data
-
     def test_reader_sees_the_end_as_soon_as_the_fd_is_closed(
         self, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -176,23 +169,6 @@ class TestPrograms:
         turbopipe.pipe(data, pipe.w)
         turbopipe.sync(data)
         assert pipe.all() == data
-
-    @pytest.mark.parametrize("finish", [turbopipe.sync, turbopipe.close])
-    def test_fd_is_given_back_at_once(
-        self, pipe: Pipe, finish: Callable[[], None]
-    ) -> None:
-        turbopipe.pipe(b"1", pipe.w)
-        finish()
-        pipe.close_writer()
-        assert os.read(pipe.r, 2) + os.read(pipe.r, 1) == b"1"
-
-    def test_close_and_pipe_in_turn(self, pipe: Pipe) -> None:
-        data = noise(200_000)
-        pipe.start_reading()
-        for _ in range(50):
-            turbopipe.pipe(data, pipe.w)
-            turbopipe.close()
-        assert pipe.all() == data * 50
 
     def test_file_opened_anew_is_written_from_its_start(self, tmp_path: Path) -> None:
         path = tmp_path / "frames"
@@ -213,13 +189,6 @@ class TestBuffers:
         assert pipe.read(BIG) == sent
         turbopipe.sync(data)
         data.clear()
-
-    def test_temporary_lives_until_it_is_out(self, pipe: Pipe) -> None:
-        for seed in range(3):
-            turbopipe.pipe(noise(seed=seed), pipe.w)
-        gc.collect()
-        pipe.start_reading()
-        assert pipe.all() == b"".join(noise(seed=seed) for seed in range(3))
 
     def test_array_of_any_shape_is_sent_whole(self, pipe: Pipe) -> None:
         frame = np.arange(600_000, dtype="f8").reshape(100, 200, 30)
@@ -257,25 +226,6 @@ class TestBuffers:
 
 
 class TestReaderDeath:
-    def test_is_an_exception_of_sync(self, pipe: Pipe) -> None:
-        data = noise()
-        turbopipe.pipe(data, pipe.w)
-        assert pipe.read(1)  # it has begun
-        pipe.close_reader()
-        with pytest.raises(StreamBroken) as caught:
-            turbopipe.sync(data)
-        assert caught.value.errno == errno.EPIPE
-        assert 0 < caught.value.bytes_sent < caught.value.total == BIG
-        data.clear()
-        turbopipe.sync(data)  # told once
-
-    def test_is_an_exception_of_the_next_pipe_or_its_sync(self, pipe: Pipe) -> None:
-        pipe.close_reader()
-        for _ in range(3):
-            with pytest.raises(StreamBroken):
-                turbopipe.pipe(b"frame", pipe.w)
-                turbopipe.sync()
-
     @pytest.mark.parametrize("finish", [turbopipe.sync, turbopipe.close])
     def test_is_an_exception_of_the_end(
         self, pipe: Pipe, finish: Callable[[], None]
@@ -352,10 +302,6 @@ class TestFds:
             assert Path(other.name).read_bytes() == b"to the other"
         assert pipe.all() == data * 2
 
-    def test_not_open_is_refused(self) -> None:
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            turbopipe.pipe(b"frame", 100_000)
-
     def test_read_only_is_refused(self, pipe: Pipe) -> None:
         with pytest.raises(io.UnsupportedOperation, match="reading only"):
             turbopipe.pipe(b"frame", pipe.r)
@@ -367,15 +313,6 @@ class TestFds:
 
 
 class TestWaiting:
-    def test_other_threads_run_meanwhile(self, pipe: Pipe) -> None:
-        data = noise()
-        received: list[bytes] = []
-        turbopipe.pipe(data, pipe.w)
-        thread = in_thread(lambda: received.append(pipe.read(BIG)))
-        turbopipe.sync(data)
-        thread.join()
-        assert received == [data]
-
     def test_ctrl_c_ends_a_sync(self) -> None:
         code = """
             from aiozerocopy.compat import turbopipe
@@ -455,22 +392,6 @@ class TestWaiting:
         for seed, one in enumerate(made):
             assert one.all() == noise(300_000, seed) * 20
 
-    def test_threads_share_an_fd_without_mixing(self, pipe: Pipe) -> None:
-        pipe.start_reading()
-
-        def feed(letter: bytes) -> None:
-            for _ in range(20):
-                turbopipe.pipe(letter * 50_000, pipe.w)
-
-        threads = [in_thread(lambda b=b: feed(b)) for b in (b"a", b"b", b"c")]  # type: ignore[misc]
-        for thread in threads:
-            thread.join()
-        received = pipe.all()
-        messages = [received[at : at + 50_000] for at in range(0, 3_000_000, 50_000)]
-        assert sorted(messages) == sorted(
-            [letter * 50_000 for letter in (b"a", b"b", b"c")] * 20
-        )
-
 
 class TestSync:
     def test_needs_no_other_python_thread(
@@ -484,20 +405,6 @@ class TestSync:
         turbopipe.sync(data)
         turbopipe.close()
         assert pipe.all() == data * (DEPTH + 1)
-
-    def test_of_many_threads_on_one_fd(self, pipe: Pipe) -> None:
-        pipe.start_reading()
-
-        def feed(seed: int) -> None:
-            data = noise(200_000, seed)
-            for _ in range(20):
-                turbopipe.pipe(data, pipe.w)
-                turbopipe.sync(data)
-
-        threads = [in_thread(partial(feed, seed)) for seed in range(5)]
-        for thread in threads:
-            thread.join()
-        assert len(pipe.all()) == 5 * 20 * 200_000
 
     def test_while_the_queues_own_thread_listens(self, pipe: Pipe) -> None:
         data, other = noise(), noise(seed=2)
@@ -548,14 +455,6 @@ class TestSync:
         turbopipe.sync(others)
         turbopipe.sync(memoryview(data)[:1])
         pipe.close_reader()
-
-    def test_knows_a_view_that_was_released_since(self, pipe: Pipe) -> None:
-        view = memoryview(b"frame")
-        turbopipe.pipe(view, pipe.w)
-        turbopipe.sync()
-        view.release()
-        turbopipe.sync(b"frame")
-        assert pipe.all() == b"frame"
 
     def test_refuses_what_is_no_buffer(self) -> None:
         with pytest.raises(TypeError):
