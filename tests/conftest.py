@@ -24,6 +24,8 @@ from aiozerocopy._core import borrows, memory, pins, waiter
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
+    from links import Link
+
 pytest.register_assert_rewrite("endings", "links", "loans", "oracle", "scripts")
 
 LOOPS = {
@@ -104,6 +106,15 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     elif request.param == "trio":
         pytest.importorskip("trio")
     return backend
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Iterator[Link]:
+    """A pipe, for what does not depend on the kind of link."""
+    from links import open_link
+
+    with open_link("pipe", tmp_path) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

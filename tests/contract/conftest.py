@@ -49,13 +49,6 @@ def some(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Link]:
         yield opened
 
 
-@pytest.fixture
-def pipe(tmp_path: Path) -> Iterator[Link]:
-    """A pipe, for what does not depend on the kind of link."""
-    with open_link("pipe", tmp_path) as opened:
-        yield opened
-
-
 @pytest.fixture(params=[True, False], ids=["ours", "plain"])
 def ours(request: pytest.FixtureRequest) -> bool:
     """Does a stream of ours read at the other end, or a thread with plain calls?"""

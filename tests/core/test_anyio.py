@@ -38,12 +38,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def pipe(tmp_path: Path) -> Iterator[Link]:
-    with open_link("pipe", tmp_path) as opened:
-        yield opened
-
-
-@pytest.fixture
 def tcp(tmp_path: Path) -> Iterator[Link]:
     with open_link("tcp4", tmp_path) as opened:
         yield opened

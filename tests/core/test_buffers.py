@@ -47,12 +47,6 @@ def link(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Link]:
         yield opened
 
 
-@pytest.fixture
-def pipe(tmp_path: Path) -> Iterator[Link]:
-    with open_link("pipe", tmp_path) as opened:
-        yield opened
-
-
 def _mapped() -> mmap.mmap:
     memory = mmap.mmap(-1, 100_000)
     memory[:] = bytes(payload(1, 100_000))

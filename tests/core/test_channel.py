@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from answering import Answering
 from interruption import keeps_a_view
-from unread import SIZE, Unread
+from unread import SIZE, Unread, is_open
 
 from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy._core import channel as core
@@ -67,14 +67,6 @@ def interrupt(*_: object) -> Any:
 def outcome(operation: Operation) -> tuple[bool, int, int, int, int]:
     it = operation
     return it.done, it.sent, it.total, it.status, it.outcome
-
-
-def is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
 
 
 class TestFd:

@@ -36,12 +36,6 @@ every_loop = pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
 ADOPTED = ("adopted", "fifo", "file", "pty", "unix", "cat")
 
 
-@pytest.fixture
-def pipe(tmp_path: Path) -> Iterator[Link]:
-    with open_link("pipe", tmp_path) as opened:
-        yield opened
-
-
 @pytest.fixture(params=ADOPTED)
 def adopted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Link]:
     with open_link(request.param, tmp_path) as opened:

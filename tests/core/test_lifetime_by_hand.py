@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 from anyio.streams.file import FileStreamAttribute
+from unread import is_open
 
 import aiozerocopy as azc
 from aiozerocopy import StreamClosed
@@ -40,14 +40,6 @@ def ends() -> Iterator[tuple[ReceiveStream, SendStream]]:
 @pytest.fixture
 def stream(ends: tuple[ReceiveStream, SendStream]) -> SendStream:
     return ends[1]
-
-
-def is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
 
 
 class TestBinding:

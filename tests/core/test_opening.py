@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from anyio import EndOfStream
 from links import linux_only
+from unread import is_open
 
 import aiozerocopy as azc
 from aiozerocopy._core import channel, pipe_size
@@ -43,14 +44,6 @@ def ends() -> Iterator[tuple[int, int]]:
         with contextlib.suppress(OSError):
             if os.fstat(fd).st_ino == inode:
                 os.close(fd)
-
-
-def is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
 
 
 async def everything(stream: azc.ReceiveStream) -> bytes:

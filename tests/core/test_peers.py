@@ -56,12 +56,6 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def pipe(tmp_path: Path) -> Iterator[Link]:
-    with open_link("pipe", tmp_path) as opened:
-        yield opened
-
-
-@pytest.fixture
 def unix(tmp_path: Path) -> Iterator[Link]:
     with open_link("unix", tmp_path) as opened:
         yield opened

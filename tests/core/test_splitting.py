@@ -11,6 +11,7 @@ import anyio
 import pytest
 from answering import Answering
 from links import linux_only, others_wait, until
+from unread import is_open
 
 import aiozerocopy as azc
 from aiozerocopy import StreamClosed
@@ -61,14 +62,6 @@ async def source() -> AsyncIterator[Source]:
     made = Source()
     yield made
     await made.close()
-
-
-def is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
 
 
 async def until_begun(split: Split, n: int) -> None:

@@ -15,6 +15,14 @@ if TYPE_CHECKING:
 SIZE = 1 << 20  # more than a pipe holds
 
 
+def is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
 class Unread:
     def __init__(self) -> None:
         self.fd, write_fd = os.pipe()
