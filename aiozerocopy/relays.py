@@ -82,7 +82,7 @@ async def _run(
         finally:
             await close_source(opened)
     if not isinstance(sink, ByteSendStream):
-        async with _open_sink(sink, source) as writer:
+        async with open_writer(open_sink(sink, source)) as writer:
             return await _run(source, writer, nbytes, None, pieces, relay)
     if isinstance(source, ReceiveStream) and isinstance(sink, SendStream):
         if pieces:
@@ -91,23 +91,31 @@ async def _run(
     return await _through_python(relay, source, sink, nbytes)
 
 
-def _open_sink(file: AnyFile, source: ByteReceiveStream) -> SendStream:
-    """A file as a sink.  One that has a name is emptied, unless it is the source."""
-    if not isinstance(file, (str, bytes, os.PathLike)):
-        return open_writer(os.dup(file if isinstance(file, int) else file.fileno()))
-    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-    fd = os.open(file, flags, 0o666)
+def open_sink(file: AnyFile, source: ByteReceiveStream) -> int:
+    """An fd of our own of a file; one that has a name is made, or emptied.
+
+    Raises:
+        ValueError: it is the source, and stays as it is.
+        OSError: it cannot be opened.
+    """
+    is_named = isinstance(file, (str, bytes, os.PathLike))
+    if isinstance(file, (str, bytes, os.PathLike)):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        fd = os.open(file, flags, 0o666)
+    else:
+        fd = os.dup(file if isinstance(file, int) else file.fileno())
     try:
         status = os.fstat(fd)
         if stat.S_ISREG(status.st_mode):
             taken = source.fileno() if isinstance(source, ReceiveStream) else -1
             if taken >= 0 and os.path.samestat(os.fstat(taken), status):
                 raise ValueError(f"{file!r} cannot be relayed onto itself")
-            os.ftruncate(fd, 0)
+            if is_named:
+                os.ftruncate(fd, 0)
     except BaseException:
         os.close(fd)
         raise
-    return open_writer(fd)
+    return fd
 
 
 async def _in_pieces(

@@ -38,7 +38,7 @@ from aiozerocopy._core.splitting import Split
 from aiozerocopy._core.splitting import SplitterReader as SplitterReader
 from aiozerocopy._net.block import Block
 from aiozerocopy.opening import pipe
-from aiozerocopy.relays import relay
+from aiozerocopy.relays import open_sink, relay
 from aiozerocopy.streams import ReceiveStream
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Splitter(Block):
     Readers begin where the bytes before are a multiple of ``unit``: 188 for MPEG-TS.
 
     Raises:
-        ValueError: a negative ``patience``, a ``unit`` below 1.
+        ValueError: a negative ``patience``, a ``unit`` below 1; the file is the source.
         io.UnsupportedOperation: the file is none, or not open for writing.
         OSError: it cannot be opened; when the splitter is entered, there are no fds.
         BusyResourceError, StreamClosed: then too, as receiving from the source.
@@ -109,7 +109,7 @@ class Splitter(Block):
         self._source_error: Failure[Exception] | None = None
         self._is_told = False  # what has gone wrong
         self._is_closed = False
-        self._file = -1 if file is None else _file(file)
+        self._file = -1 if file is None else _file(file, source)
 
     # -- its life -----------------------------------------------------------------
 
@@ -287,14 +287,10 @@ def _is_pipe(source: ByteReceiveStream) -> bool:
     )
 
 
-def _file(file: File) -> int:
+def _file(file: File, source: ByteReceiveStream) -> int:
     """An fd of our own of a regular file."""
-    if isinstance(file, (str, os.PathLike)):
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        fd = os.open(file, flags, 0o666)
-    else:
-        getattr(file, "flush", lambda: None)()
-        fd = os.dup(file if isinstance(file, int) else file.fileno())
+    getattr(file, "flush", lambda: None)()
+    fd = open_sink(file, source)
     is_regular = stat.S_ISREG(os.fstat(fd).st_mode)
     is_writable = fcntl.fcntl(fd, fcntl.F_GETFL) & _ACCESS != os.O_RDONLY
     if is_regular and is_writable:

@@ -475,6 +475,11 @@ async def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
             azc.Splitter(source, patience=-1)
         with pytest.raises(ValueError, match="unit"):
             azc.Splitter(source, unit=0)
+    path.write_bytes(b"stays")
+    async with azc.open_reader(os.open(path, os.O_RDONLY)) as source:
+        with pytest.raises(ValueError, match="onto itself"):
+            azc.Splitter(source, path)
+    assert path.read_bytes() == b"stays"
 
 
 # ---- other systems -----------------------------------------------------------------
