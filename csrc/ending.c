@@ -9,7 +9,7 @@
 /* Lent pages that cannot be taken back stay with the reader. */
 static bool stay_lent(azc_op *op) { return op->lent && azc__op_detach(op) < 0; }
 
-int azc__end(azc_channel *channel, azc_op *op, int status, int outcome) {
+static int end(azc_channel *channel, azc_op *op, int status, int outcome) {
     if (status < 0 && op->in_flight) outcome = AZC_UNKNOWN;
     if (stay_lent(op)) outcome = AZC_KEPT;
     if (op->hold) op->hold->lost(op->hold, azc__outward(channel), status);
@@ -30,14 +30,14 @@ int azc__end(azc_channel *channel, azc_op *op, int status, int outcome) {
 static void end_list(azc_channel *channel, azc_op *op, int status) {
     while (op) {
         azc_op *next = op->next;
-        azc__end(channel, op, status, AZC_DROPPED);
+        end(channel, op, status, AZC_DROPPED);
         op = next;
     }
 }
 
 int azc__end_one(azc_channel *channel, azc_op *op, int status, int outcome) {
     azc__queue_remove(&channel->queue, op);
-    outcome = azc__end(channel, op, status, outcome);
+    outcome = end(channel, op, status, outcome);
     azc__admit_waiting(channel);
     return outcome;
 }

@@ -10,10 +10,8 @@
 #define AZC_ENDING_H
 #include "channel.h"
 
-/* Ends an operation that is in no queue any more, and frees it unless its submitting
- * call still runs.  Returns the outcome that its event tells. */
-int azc__end(azc_channel *channel, azc_op *op, int status, int outcome);
-/* The same after taking it out of the queue. */
+/* Takes an operation out of the queue, ends it, and frees it unless its submitting call
+ * still runs.  Returns the outcome that its event tells. */
 int azc__end_one(azc_channel *channel, azc_op *op, int status, int outcome);
 /* Ends what has been moved, and read if it was lent. */
 void azc__end_consumed(azc_channel *channel);

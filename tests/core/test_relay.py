@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 import pytest
+import scripts
 from anyio.streams.tls import TLSStream
 from links import (
     Attempt,
@@ -667,6 +668,30 @@ async def test_a_cancelled_file_ends_with_its_sink(how: str, film: Path) -> None
         received = await all_of(reader)
         assert received
         assert_prefix(received, DATA)
+
+
+EXIT = """
+async def send(sink):
+    await sink.send_file(sys.argv[2])
+
+async def main():
+    ends = azc.pipe(65536)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(send, ends[1])
+        await begun(ends[1])
+        tasks.cancel_scope.cancel()
+    kept.extend(ends)
+
+kept = []
+run(main)
+"""
+
+
+def test_a_cancelled_file_at_the_end_of_the_program(film: Path) -> None:
+    process = scripts.start(EXIT, "asyncio", str(film), warnings="default")
+    status, _, complained = scripts.finish(process)
+    assert status == 0, complained
+    assert f"{len(DATA) - 65536:,} bytes were still queued" in complained
 
 
 async def test_a_cancelled_file_that_fails_breaks_its_sink(film: Path) -> None:
