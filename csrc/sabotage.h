@@ -19,6 +19,7 @@ enum {
     SABOTAGE_HOLD = 4096,
     SABOTAGE_FILES = 8192,
     SABOTAGE_INTERRUPT = 16384,
+    SABOTAGE_PARTY = 32768,
 };
 extern int azc_sabotage;
 #define SABOTAGED(what) (azc_sabotage & SABOTAGE_##what)

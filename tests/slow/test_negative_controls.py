@@ -42,6 +42,7 @@ CAUGHT_BY = {
     "test_after_a_cancel_the_reader_sees_the_old_bytes",
     "event": "core/test_interruptions.py::test_one_line_after_the_other",
     "between": "core/test_relay.py::test_cancelled_every_byte_is_out_or_the_sources",
+    "party": "core/test_splitter.py::test_pages_are_lent_or_split",
     "files": "core/test_fds.py::test_order_with_all_that_is_sent",
     "gate": "contract/test_p4_backpressure.py::test_put_waits_for_room",
     "hold": "shm/test_ring.py::test_held_view_keeps_its_slot",

@@ -34,6 +34,7 @@ IN_C = {
     "hold": 4096,
     "files": 8192,
     "interrupt": 16384,
+    "party": 32768,
 }
 
 
