@@ -24,7 +24,17 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from interruption import Interruption, Lines, Place, keeps_a_view, shown
+from interruption import (
+    LOOPS,
+    Interruption,
+    Lines,
+    Place,
+    hit_each_line,
+    is_exported,
+    keeps_a_view,
+    open_fds,
+    run_on,
+)
 from links import (
     BIG,
     Link,
@@ -53,7 +63,6 @@ pytestmark = linux_only  # it looks into /proc
 SMALL = 1000
 PINNED = 10_000  # too much to be copied, and yet out at once
 PATIENCE = 5.0  # seconds for what is over at once, or never
-ENOUGH = 2  # lines at which something is wrong
 
 Call = Callable[[], Awaitable[object]]
 
@@ -62,19 +71,6 @@ async def holds(condition: Callable[[], object], seconds: float) -> bool:
     """Does it, within this time?"""
     with anyio.move_on_after(seconds):
         await until(condition)
-        return True
-    return False
-
-
-def open_fds() -> set[str]:
-    return set(os.listdir("/proc/self/fd"))
-
-
-def is_exported(buffer: bytearray) -> bool:
-    """Is it borrowed?  Then it cannot be resized."""
-    try:
-        buffer.append(0)
-    except BufferError:
         return True
     return False
 
@@ -192,14 +188,12 @@ async def be_hit(
     case: Case,
     kind: str,
     folder: Path,
-    at: Place | None = None,
-    lines: Storm | None = None,
-) -> tuple[list[str], list[Place]]:
-    """What there is to complain about, and the lines."""
+    lines: Lines | Storm,
+) -> list[str]:
+    """What there is to complain about."""
     fds = open_fds()
-    lines_ = lines or Lines(at, ("_core", "streams"))
     with open_link("adopted" if kind == "lent" else kind, folder) as link:
-        scene = case.scene(link, lines_, lent=kind == "lent", **case.options)
+        scene = case.scene(link, lines, lent=kind == "lent", **case.options)
         asyncio.get_running_loop().set_exception_handler(scene.in_the_loop)
         sys.unraisablehook = scene.in_a_finalizer
         if case.before is not None:
@@ -210,7 +204,8 @@ async def be_hit(
             scene.complaints.append("a traceback keeps a borrow")
     await scene.no_fd_is_left(fds)
     scene.nothing_is_borrowed()
-    return scene.complaints, lines_.seen
+    complaints: list[str] = scene.complaints
+    return complaints
 
 
 # ---- sending ------------------------------------------------------------------------
@@ -674,7 +669,7 @@ RECEIVES = {
     ),
 }
 CASES = SENDS | RECEIVES
-LOOPS = {"asyncio": {}, "uvloop": {"use_uvloop": True}}
+ROOMS = ("_core", "streams")
 WAYS = [("pipe", "asyncio"), ("unix", "asyncio"), ("lent", "asyncio")]
 LATER = ("waiting", "cancelled", "thread", "aclose")  # what the loop has a part in
 
@@ -699,26 +694,12 @@ def finalizers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
 
 
-def complaints_of(
+def hit(
     name: str, kind: str, loop: str, folder: Path, some: Callable[[list[Place]], Any]
-) -> list[str]:
+) -> None:
     """Make the call once, and then once more for some of its places."""
-    if loop == "uvloop":
-        pytest.importorskip("uvloop")
-    found: list[str] = []
-
-    async def main() -> None:
-        complaints, places = await be_hit(CASES[name], kind, folder)
-        assert not complaints
-        assert places
-        for place in some(places):
-            complaints, _ = await be_hit(CASES[name], kind, folder, place)
-            found.extend(f"{shown(place)}: {complaint}" for complaint in complaints)
-            if len(found) >= ENOUGH:
-                break
-
-    anyio.run(main, backend_options=LOOPS[loop])
-    return found
+    play = partial(be_hit, CASES[name], kind, folder)
+    run_on(loop, partial(hit_each_line, play, ROOMS, some))
 
 
 never_awaited = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
@@ -735,8 +716,7 @@ def test_one_line_after_the_other(
     def some(places: list[Place]) -> list[Place]:
         return [place for place in places if place[2] == 1][way::ways]
 
-    complaints = complaints_of(name, kind, loop, tmp_path, some)
-    assert not complaints, "\n".join(complaints)
+    hit(name, kind, loop, tmp_path, some)
 
 
 @pytest.mark.slow
@@ -755,8 +735,7 @@ def test_every_line_everywhere(name: str, kind: str, loop: str, tmp_path: Path) 
             return [place for place in places if place[2] <= 3]
         return [place for place in places if 1 < place[2] <= 3][way::ways]
 
-    complaints = complaints_of(name, kind, loop, tmp_path, some)
-    assert not complaints, "\n".join(complaints)
+    hit(name, kind, loop, tmp_path, some)
 
 
 # ---- real signals, at any time ------------------------------------------------------
@@ -796,8 +775,6 @@ class Storm:
 @pytest.mark.timeout(120)  # (it never comes, as it would be a signal, too)
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_thousand_signals(loop: str, tmp_path: Path) -> None:
-    if loop == "uvloop":
-        pytest.importorskip("uvloop")
     dice, hits = random.Random(7), 0
     cases = [
         (name, kind)
@@ -811,8 +788,8 @@ def test_a_thousand_signals(loop: str, tmp_path: Path) -> None:
         while hits < 1000:
             name, kind = dice.choice(cases)
             storm = Storm(dice)
-            complaints, _ = await be_hit(CASES[name], kind, tmp_path, lines=storm)
+            complaints = await be_hit(CASES[name], kind, tmp_path, storm)
             assert not complaints, (name, kind, complaints)
             hits += storm.hits
 
-    anyio.run(main, backend_options=LOOPS[loop])
+    run_on(loop, main)

@@ -12,13 +12,14 @@ import gc
 import os
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 import scripts
-from interruption import Interruption, Lines, Place, shown
+from interruption import LOOPS, Interruption, Lines, Place, hit_each_line, run_on
 from links import attempt, linux_only, others_wait
 from rings import filled, opened
 
@@ -144,7 +145,6 @@ CASES = {
     "aclose of the consumer": Case(close_consumer, Ends.send_two, closes=True),
     "abort": Case(abort, Ends.send_two, closes=True),
 }
-LOOPS: dict[str, dict[str, Any]] = {"asyncio": {}, "uvloop": {"use_uvloop": True}}
 
 
 class Scene:
@@ -252,14 +252,11 @@ class Scene:
             self.complaints.append("memory is left")
 
 
-async def be_hit(
-    case: Case, folder: Path, at: Place | None = None
-) -> tuple[list[str], list[Place]]:
-    """What there is to complain about, and the lines."""
-    lines = Lines(at, ROOMS)
+async def be_hit(case: Case, folder: Path, lines: Lines) -> list[str]:
+    """What there is to complain about."""
     scene = Scene(case, lines)
     await scene.play(folder)
-    return scene.complaints, lines.seen
+    return scene.complaints
 
 
 @pytest.mark.slow
@@ -272,22 +269,13 @@ def test_every_line(
     name: str, loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each loop hits every line of a call, where it is first reached."""
-    if loop == "uvloop":
-        pytest.importorskip("uvloop")
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-    found: list[str] = []
 
-    async def main() -> None:
-        complaints, places = await be_hit(CASES[name], tmp_path)
-        assert not complaints
-        assert places
-        for place in places:
-            if place[2] == 1:
-                complaints, _ = await be_hit(CASES[name], tmp_path, place)
-                found.extend(f"{shown(place)}: {each}" for each in complaints)
+    def some(places: list[Place]) -> list[Place]:
+        return [place for place in places if place[2] == 1]
 
-    anyio.run(main, backend_options=LOOPS[loop])
-    assert not found, "\n".join(found[:20])
+    play = partial(be_hit, CASES[name], tmp_path)
+    run_on(loop, partial(hit_each_line, play, ROOMS, some))
 
 
 # ---- programs -----------------------------------------------------------------------

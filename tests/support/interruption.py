@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio
+import pytest
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Iterable
     from types import FrameType
 
     from typing_extensions import Self
 
 Place = tuple[str, int, int]  # file, line, and for which time it is reached
+
+LOOPS: dict[str, dict[str, Any]] = {"asyncio": {}, "uvloop": {"use_uvloop": True}}
+ENOUGH = 2  # lines at which something is wrong
 
 
 class Interruption(BaseException):
@@ -48,7 +55,7 @@ class Lines:
     ) -> None:
         self.seen: list[Place] = []
         self.armed = True
-        self._at = at
+        self.at = at
         self._rooms = rooms
         self._here = here
         self._times: dict[tuple[str, int], int] = {}
@@ -74,7 +81,7 @@ class Lines:
             line = (frame.f_code.co_filename, frame.f_lineno)
             self._times[line] = times = self._times.get(line, 0) + 1
             self.seen.append((*line, times))
-            if (*line, times) == self._at:
+            if (*line, times) == self.at:
                 raise Interruption
         return self._in_frame
 
@@ -82,3 +89,44 @@ class Lines:
 def shown(place: Place) -> str:
     path, line, times = place
     return f"{Path(path).name}:{line} for the {times}. time"
+
+
+def open_fds() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+def is_exported(buffer: bytearray) -> bool:
+    """Is it borrowed?  Then it cannot be resized."""
+    try:
+        buffer.append(0)
+    except BufferError:
+        return True
+    return False
+
+
+def run_on(loop: str, main: Callable[[], Awaitable[None]]) -> None:
+    if loop == "uvloop":
+        pytest.importorskip("uvloop")
+    anyio.run(main, backend_options=LOOPS[loop])
+
+
+async def hit_each_line(
+    play: Callable[[Lines], Awaitable[list[str]]],
+    rooms: tuple[str, ...],
+    some: Callable[[list[Place]], Iterable[Place]],
+    here: Callable[[], bool] = lambda: True,
+) -> None:
+    """Play a scene, and again for some of its lines, to be hit there.
+
+    It returns what there is to complain about.
+    """
+    lines = Lines(None, rooms, here)
+    assert not await play(lines)
+    assert lines.seen
+    found: list[str] = []
+    for place in some(lines.seen):
+        complaints = await play(Lines(place, rooms, here))
+        found += [f"{shown(place)}: {complaint}" for complaint in complaints]
+        if len(found) >= ENOUGH:
+            break
+    assert not found, "\n".join(found)

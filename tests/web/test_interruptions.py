@@ -20,6 +20,7 @@ import importlib.util
 import json
 import sys
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -31,7 +32,7 @@ pytest.importorskip("h11")
 pytest.importorskip("wsproto")
 
 from guests import FACES, HEIGHT, STREAM, WATCHED, WIDTH
-from interruption import Lines, Place, shown
+from interruption import LOOPS, Lines, Place, hit_each_line, run_on
 from links import linux_only, until
 
 import aiozerocopy as azc
@@ -47,12 +48,10 @@ pytestmark = linux_only
 
 ROOMS = ("web", "broadcast", "_net", "_core")
 PATIENCE = 5.0  # seconds for what is over at once, or never
-ENOUGH = 3  # complaints
 SHAPE = (HEIGHT, WIDTH, 3)
 PICTURES = 2  # that a viewer looks at
 SLOTS = 5  # for the newest two, the one that is kept, and one for each slow encoder
 TURNS = 300  # more than any request takes
-LOOPS = {"asyncio": {}, "uvloop": {"use_uvloop": True}}
 
 # What is asked for, and who watches meanwhile.
 CASES = {
@@ -191,13 +190,13 @@ async def opened(face: str, other: str) -> AsyncIterator[Page]:
 # ---- a signal's exception ---------------------------------------------------------
 
 
-async def be_hit(page: Page, path: str, at: Place | None) -> list[Place]:
-    """The lines that the request went through; at this one it was hit."""
-    lines = Lines(at, ROOMS, lambda: not page.belongs_here())
+async def be_hit(page: Page, path: str, lines: Lines) -> list[str]:
+    """What there is to complain about."""
     with lines:
         await page.visit(path, lambda _: None)
     await page.look_around(path)
-    return lines.seen
+    complaints, page.complaints = page.complaints, []
+    return complaints
 
 
 def skip_what_cannot_be(face: str, loop: str, *paths: str) -> None:
@@ -246,23 +245,17 @@ def test_one_line_after_the_other(name: str, face: str, loop: str) -> None:
     """Each loop hits every other line; both hit all."""
     path, other = CASES[name]
     skip_what_cannot_be(face, loop, path, other)
-    found: list[str] = []
+
+    def some(places: list[Place]) -> list[Place]:
+        places = [place for place in places if place[2] <= 2]
+        return places[list(LOOPS).index(loop) :: 2]
 
     async def main() -> None:
         async with opened(face, other) as page:
-            places = await be_hit(page, path, None)
-            assert not page.complaints
-            assert len(places) > 20
-            places = [place for place in places if place[2] <= 2]
-            for place in places[list(LOOPS).index(loop) :: 2]:
-                await be_hit(page, path, place)
-                found.extend(f"{shown(place)}: {what}" for what in page.complaints)
-                page.complaints.clear()
-                if len(found) >= ENOUGH:
-                    break
+            play = partial(be_hit, page, path)
+            await hit_each_line(play, ROOMS, some, lambda: not page.belongs_here())
 
-    anyio.run(main, backend_options=LOOPS[loop])
-    assert not found, "\n".join(found)
+    run_on(loop, main)
 
 
 # ---- a cancel, and a client who disappears, at each turn of the loop ----------------
@@ -319,4 +312,4 @@ def test_one_turn_after_the_other(name: str, face: str, loop: str, what: str) ->
                     break
             assert TURNS > turn > 1
 
-    anyio.run(main, backend_options=LOOPS[loop])
+    run_on(loop, main)
