@@ -113,7 +113,7 @@ def run_on(loop: str, main: Callable[[], Awaitable[None]]) -> None:
 async def hit_each_line(
     play: Callable[[Lines], Awaitable[list[str]]],
     rooms: tuple[str, ...],
-    some: Callable[[list[Place]], Iterable[Place]],
+    some: Callable[[list[Place]], Iterable[Place]] = list,
     here: Callable[[], bool] = lambda: True,
 ) -> None:
     """Play a scene, and again for some of its lines, to be hit there.
