@@ -85,7 +85,7 @@ class Splitter(Block):
         BusyResourceError, StreamClosed: then too, as receiving from the source.
     """
 
-    _file = -1  # until it is entered
+    _file: io.FileIO | None = None  # until it is entered
     _split: Split | None = None
 
     def __init__(
@@ -109,7 +109,8 @@ class Splitter(Block):
         self._source_error: Failure[Exception] | None = None
         self._is_told = False  # what has gone wrong
         self._is_closed = False
-        self._file = -1 if file is None else _file(file, source)
+        if file is not None:
+            self._file = _file(file, source)
 
     # -- its life -----------------------------------------------------------------
 
@@ -120,7 +121,7 @@ class Splitter(Block):
             self._inner, self._writer = pipe(PIPE_SIZE)
         try:
             fd = self._inner._lend_fd(self)
-            file, self._file = self._file, -1
+            file = -1 if self._file is None else self._file.fileno()
             split = Split(fd, file, self._patience, self._unit)
         except BaseException:
             self._inner._return_fd(self, b"")
@@ -128,6 +129,8 @@ class Splitter(Block):
                 self._writer.abort()
                 self._inner.abort()
             raise
+        finally:
+            self._close_file()
         self._split = split
         undo.callback(split.close)
         if self._writer is not None:
@@ -239,10 +242,13 @@ class Splitter(Block):
         if state.file_error:
             raise _broken("the file", -state.file_error, state.filed, state.taken)
 
+    def _close_file(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
     def __del__(self) -> None:
-        if self._file >= 0:  # it was never entered
-            os.close(self._file)
-            self._file = -1
+        self._close_file()  # it was never entered
         if self._split is not None and not self._is_closed:
             if not self._split.inherited:
                 warnings.warn(
@@ -287,15 +293,15 @@ def _is_pipe(source: ByteReceiveStream) -> bool:
     )
 
 
-def _file(file: File, source: ByteReceiveStream) -> int:
-    """An fd of our own of a regular file."""
+def _file(file: File, source: ByteReceiveStream) -> io.FileIO:
+    """A regular file, which is our own."""
     getattr(file, "flush", lambda: None)()
-    fd = open_sink(file, source)
-    is_regular = stat.S_ISREG(os.fstat(fd).st_mode)
-    is_writable = fcntl.fcntl(fd, fcntl.F_GETFL) & _ACCESS != os.O_RDONLY
+    own = io.FileIO(open_sink(file, source), "wb")
+    is_regular = stat.S_ISREG(os.fstat(own.fileno()).st_mode)
+    is_writable = fcntl.fcntl(own.fileno(), fcntl.F_GETFL) & _ACCESS != os.O_RDONLY
     if is_regular and is_writable:
-        return fd
-    os.close(fd)
+        return own
+    own.close()
     if is_regular:
         raise io.UnsupportedOperation(f"{file!r} is open for reading only")
     raise io.UnsupportedOperation(

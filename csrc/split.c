@@ -19,7 +19,8 @@ enum {
 };
 
 struct azc_split_reader {
-    int fd; /* the write end of its pipe */
+    int fd;       /* the write end of its pipe */
+    int read_end; /* until it was asked for; then -1 */
     size_t ahead;
     uint64_t held_ns; /* how long it has held up the others */
     bool full;
@@ -109,8 +110,22 @@ static void leave(azc_split *it) {
 
 /* ---- readers ------------------------------------------------------------ */
 
-void azc_split_let_go(azc_split_reader *reader) {
+static void let_go(azc_split_reader *reader) {
     if (atomic_fetch_sub(&reader->owners, 1) == 1) azc_sys.release(reader);
+}
+
+void azc_split_let_go(azc_split_reader **at) {
+    azc_split_reader *reader = *at;
+    *at = NULL;
+    if (!reader) return;
+    close_fd(&reader->read_end);
+    let_go(reader);
+}
+
+int azc_split_read_end(azc_split_reader *reader) {
+    int fd = reader->read_end;
+    reader->read_end = -1;
+    return fd;
 }
 
 int azc_split_outcome(azc_split_reader *reader) {
@@ -120,7 +135,7 @@ int azc_split_outcome(azc_split_reader *reader) {
 static void end_reader(azc_split_reader *reader, int outcome) {
     atomic_store(&reader->outcome, outcome); /* known before the end is seen */
     close_fd(&reader->fd);
-    azc_split_let_go(reader);
+    let_go(reader);
 }
 
 /* Takes a reader out of the list. */
@@ -133,24 +148,36 @@ static void drop(azc_split *it, azc_split_reader **at, int outcome) {
     end_reader(reader, outcome);
 }
 
-int azc_split_join(azc_id id, int fd, azc_split_reader **joined) {
+static azc_split_reader *reader_new(const int ends[2]) {
     azc_split_reader *reader = azc_sys.allocate(sizeof *reader);
-    if (!reader) return -ENOMEM;
+    if (!reader) return NULL;
     memset(reader, 0, sizeof *reader);
-    reader->fd = fd;
+    reader->read_end = ends[0];
+    reader->fd = ends[1];
     atomic_init(&reader->outcome, AZC_READING);
     atomic_init(&reader->owners, 2);
+    return reader;
+}
+
+int azc_split_join(azc_id id, int pipe_size, azc_split_reader **joined) {
+    int ends[2], r = azc_sys.pipe(ends);
+    if (r < 0) return r;
+    azc_sys.enlarge(ends[1], pipe_size);
+    azc_split_reader *reader = reader_new(ends);
     azc_split *it = find(id);
-    int r = it ? 0 : azc__handle_why(&azc__splits, id);
+    if (!reader) r = -ENOMEM;
+    if (!it) r = azc__handle_why(&azc__splits, id);
     if (it && it->over) r = -ESHUTDOWN;
     if (r == 0) {
         reader->next = it->joining;
         it->joining = *joined = reader;
         azc_sys.signal(it->wake[1]);
-    } else {
-        azc_sys.release(reader);
     }
     if (it) leave(it);
+    if (r == 0) return 0;
+    azc_sys.close(ends[0]);
+    azc_sys.close(ends[1]);
+    azc_sys.release(reader);
     return r;
 }
 
@@ -501,10 +528,18 @@ static bool carries_loans(azc_split *it) {
            !azc__party_join(&it->party, source.st_dev, source.st_ino, false);
 }
 
+static int duplicate(int *fd, int given) {
+    if (given >= 0) *fd = azc_sys.dup(given);
+    return *fd < 0 && given >= 0 ? *fd : 0;
+}
+
 /* All that it needs but its thread; what there is of it is undone by `undo`. */
 static int prepare(azc_split *it, const azc_split_request *wanted) {
     int r = azc_sys.pipe(it->wake);
     if (r < 0) it->wake[0] = it->wake[1] = -1;
+    if (r == 0) r = duplicate(&it->source, wanted->source);
+    if (r == 0) r = duplicate(&it->file, wanted->file);
+    if (r == 0) r = duplicate(&it->null, wanted->null);
     it->polled = azc_sys.allocate(2 * sizeof(struct pollfd));
     if (r == 0 && !it->polled) r = -ENOMEM;
     if (r == 0) r = azc__note_new(wanted->port, wanted->token, &it->note);
@@ -517,6 +552,7 @@ static void undo(azc_split *it) {
     if (it->id && find(it->id)) azc__handle_drop(&azc__splits, it->id);
     azc__party_leave(&it->party);
     azc__note_free(it->note);
+    close_source_and_file(it);
     close_wake(it);
     release(it);
 }
@@ -526,9 +562,7 @@ int azc_split_open(const azc_split_request *wanted, azc_id *split) {
     azc_split *it = azc_sys.allocate(sizeof *it);
     if (!it) return -ENOMEM;
     memset(it, 0, sizeof *it);
-    it->source = wanted->source;
-    it->file = wanted->file;
-    it->null = wanted->null;
+    it->source = it->file = it->null = -1;
     it->patience_ns = wanted->patience_us > UINT64_MAX / 1000
                           ? UINT64_MAX
                           : wanted->patience_us * 1000;

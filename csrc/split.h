@@ -3,13 +3,14 @@
  * Read by cffi too, under the rules of azc.h.
  *
  * Who owns what
- *   The split owns the fds that it is given: the source's read end, the file, and each
- *   reader's write end.  Its thread uses and closes them, and owns all that is not
- *   atomic but what is under the lock of the split's number: whether it is over, and
- *   the readers that have yet to begin.  With the lock nothing is done to a pipe that
+ *   The split owns duplicates of the fds that it is given, the source's read end and
+ *   the file, and each reader's write end.  Its thread uses and closes them, and owns
+ *   all that is not atomic but what is under the lock of the split's number: whether it
+ *   is over, and the readers that have yet to begin.  With the lock nothing is done to a pipe that
  *   somebody else has an end of, so whoever joins never waits for that.
- *   A reader's record has two owners, the split and who joined it; the split's memory
- *   has two, its thread and the program.  The last one to let go frees it.
+ *   A reader's record has two owners, the split and who joined it, whose is the read
+ *   end of its pipe, too; the split's memory has two, its thread and the program.  The
+ *   last one to let go frees it.
  *
  * The states of a reader
  *   joining   in the list; it begins where the bytes taken are a multiple of the unit
@@ -48,7 +49,7 @@ typedef struct azc_split_reader azc_split_reader;
 typedef struct azc_split_request {
     int source; /* the read end of a pipe, */
     int file;   /* a file or -1, */
-    int null;   /* and /dev/null: the split's if it is opened */
+    int null;   /* and /dev/null: it has duplicates of them */
     uint64_t patience_us;
     size_t unit;
     azc_id port; /* whose event of this token tells the end */
@@ -70,8 +71,9 @@ typedef struct azc_split_state {
  * or the source's error.  The readers are over then, and so is each that joins later. */
 int azc_split_open(const azc_split_request *wanted, azc_id *split);
 
-/* fd is the write end of a non-blocking pipe, and the split's if this returns 0. */
-int azc_split_join(azc_id split, int fd, azc_split_reader **reader);
+/* Makes a pipe, and a reader.  Its read end is the reader's until it was asked for. */
+int azc_split_join(azc_id split, int pipe_size, azc_split_reader **reader);
+int azc_split_read_end(azc_split_reader *reader);
 int azc_split_stop(azc_id split);
 
 int azc_split_get(azc_id split, azc_split_state *state);
@@ -79,7 +81,8 @@ int azc_split_outcome(azc_split_reader *reader);
 
 /* Stops it too; what its state points at is gone. */
 int azc_split_free(azc_id split);
-void azc_split_let_go(azc_split_reader *reader);
+/* *reader may be NULL, and is NULL then. */
+void azc_split_let_go(azc_split_reader **reader);
 
 /* (for fork.c) */
 void azc__split_fork_child(void *split);

@@ -437,7 +437,9 @@ static int sys_pipe(int fds[2]) {
 
 static void sys_enlarge(int fd, int bytes) {
 #ifdef F_SETPIPE_SZ
-    fcntl(fd, F_SETPIPE_SZ, bytes);
+    while (bytes > fcntl(fd, F_GETPIPE_SZ) &&
+           fcntl(fd, F_SETPIPE_SZ, bytes) < 0)
+        bytes /= 2; /* above the limit of one pipe, or of all of the user's */
 #else
     (void)fd, (void)bytes;
 #endif

@@ -13,7 +13,6 @@ nested, because a second exception may arrive while the first one is handled.
 
 from __future__ import annotations
 
-import fcntl
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -140,14 +139,13 @@ class ReceiveStream(Bound, ByteReceiveStream):
         return Batches(self, shape, dtype, pool)
 
     def _lend_fd(self, borrower: object) -> int:
-        """A dup of the fd, for whoever receives in our place until `_return_fd`.
+        """The fd, of which a dup receives in our place until `_return_fd`.
 
         Raises: as `receive`.
         """
         self._enter_alone()
-        fd = fcntl.fcntl(self.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
         self._reception = borrower
-        return fd
+        return self.fileno()
 
     def _return_fd(self, borrower: object, rest: bytes) -> None:
         """Receive ourselves again, beginning with what the borrower has left over."""

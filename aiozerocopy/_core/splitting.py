@@ -7,7 +7,6 @@ may hold it up inside the kernel.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import sys
@@ -18,7 +17,6 @@ from aiozerocopy._core.borrows import Operation
 from aiozerocopy._core.channel import IN, OWN, Channel
 from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.fork_and_exit import OfOneProcess
-from aiozerocopy._core.pipe_size import enlarge_pipe
 from aiozerocopy._core.receiving import ReceiveStream
 from aiozerocopy._core.waiter import current_waiter
 
@@ -51,38 +49,39 @@ class SplitterReader(ReceiveStream):
         """
         if self._in.inherited:
             return "stopped"
-        return _OUTCOMES.get(lib.azc_split_outcome(self._record))
+        return _OUTCOMES.get(lib.azc_split_outcome(self._record[0]))
 
 
 class Split(OfOneProcess):
     """The source's read end, the file, and a thread; its end is an operation's."""
 
     def __init__(self, source: int, file: int, patience: float, unit: int) -> None:
-        """The fds are the split's from here on, also if this raises; -1 is no file."""
+        """It has dups of the fds; -1 is no file.
+
+        Raises:
+            OSError: there is no fd, no memory, or no thread.
+        """
         OfOneProcess.__init__(self)
         # C stores the number itself: an exception after the call cannot lose it.
         self._number = ffi.new("azc_id *")
         self._state: Any = ffi.new("azc_split_state *")
         self._key = object()  # (the waiter is not to keep us)
-        fds = [source] if file == -1 else [source, file]
+        self._waiter = current_waiter()
+        self._end = Operation(self._waiter.port, [])
         try:
-            fds.append(null := os.open(os.devnull, os.O_WRONLY))
-            self._waiter = current_waiter()
             self._waiter.join(self._key)
-            self._end = Operation(self._waiter.port, [])
-            wanted = ffi.new("azc_split_request *")
-            wanted.source, wanted.file, wanted.null = source, file, null
-            wanted.patience_us = int(min(patience * 1e6, _FOR_EVER))
-            wanted.unit = unit
-            wanted.port, wanted.token = self._waiter.port.id, self._end.token
-            check(lib.azc_split_open(wanted, self._number))
+            with open(os.devnull, "wb", buffering=0) as null:
+                wanted = ffi.new("azc_split_request *")
+                wanted.source, wanted.file = source, file
+                wanted.null = null.fileno()
+                wanted.patience_us = int(min(patience * 1e6, _FOR_EVER))
+                wanted.unit = unit
+                wanted.port, wanted.token = self._waiter.port.id, self._end.token
+                check(lib.azc_split_open(wanted, self._number))
         except BaseException:
             if not self._number[0]:
-                for fd in fds:
-                    os.close(fd)
-                if hasattr(self, "_end"):
-                    self._end.end()
-                    self._waiter.port.forget(self._end)
+                self._end.end()
+                self._waiter.port.forget(self._end)
             self.close()
             raise
 
@@ -90,22 +89,13 @@ class Split(OfOneProcess):
         """Raises: StreamClosed, if it is over; OSError, if there are no fds."""
         if self.inherited:
             raise StreamClosed("the splitter belongs to the parent process")
-        read_fd, write_fd = os.pipe()
-        with contextlib.ExitStack() as undo:
-            undo.callback(os.close, write_fd)
-            undo.callback(os.close, read_fd)
-            enlarge_pipe(write_fd, pipe_size)
-            os.set_blocking(write_fd, False)
-            os.set_blocking(read_fd, False)
-            record = ffi.new("azc_split_reader **")
-            result = lib.azc_split_join(self._number[0], write_fd, record)
-            if result == -errno.ESHUTDOWN:
-                raise StreamClosed("the splitter has come to its end")
-            check(result)
-            undo.pop_all()
-            return SplitterReader(
-                Channel(read_fd, IN | OWN), ffi.gc(record[0], lib.azc_split_let_go)
-            )
+        record = ffi.gc(ffi.new("azc_split_reader **"), lib.azc_split_let_go)
+        result = lib.azc_split_join(self._number[0], pipe_size, record)
+        if result == -errno.ESHUTDOWN:
+            raise StreamClosed("the splitter has come to its end")
+        check(result)
+        channel = Channel(lib.azc_split_read_end(record[0]), IN | OWN)
+        return SplitterReader(channel, record)
 
     def state(self) -> Counters:
         """What it has done."""
@@ -137,9 +127,9 @@ class Split(OfOneProcess):
         self._state.rest = 0  # (its bytes are C's)
         number, self._number[0] = self._number[0], 0
         lib.azc_split_free(number)
-        if hasattr(self, "_waiter") and not self.inherited:
+        if not self.inherited:
             self._waiter.leave(self._key)
 
     def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not is_exiting() and hasattr(self, "_key"):
+        if not is_exiting() and hasattr(self, "_waiter"):
             self.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -110,13 +109,12 @@ class TestYields:
 
 
 class TestLending:
-    """Somebody else receives from a duplicate of the fd, and then we do again."""
+    """Somebody else receives from the fd, and then we do again."""
 
     async def test_until_it_is_returned(self, ends: Ends) -> None:
         receiver, borrower = ends.receiver, object()
         fd = receiver._lend_fd(borrower)
-        assert not os.get_inheritable(fd)
-        assert fd not in (receiver.fileno(), *range(3))
+        assert fd == receiver.fileno()
         with pytest.raises(anyio.BusyResourceError):
             receiver._lend_fd(object())
         with pytest.raises(anyio.BusyResourceError):
@@ -133,22 +131,6 @@ class TestLending:
         await receiver.receive_exactly(received)
         assert received == b"ableftcd"
         assert not receiver._has_unread()
-        os.close(fd)
-
-    async def test_its_number_is_none_of_the_first_three(
-        self, ends: Ends, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """They may be free, and programs that are started expect others there."""
-        asked: list[tuple[int, ...]] = []
-
-        def fcntl_of(*arguments: int) -> int:
-            asked.append(arguments)
-            return 7
-
-        with monkeypatch.context() as patched:
-            patched.setattr(fcntl, "fcntl", fcntl_of)
-            assert ends.receiver._lend_fd(self) == 7
-        assert asked == [(ends.receiver.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)]
 
     async def test_what_c_has_left_over_is_unread(
         self, ends: Ends, monkeypatch: pytest.MonkeyPatch
