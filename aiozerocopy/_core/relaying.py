@@ -88,6 +88,11 @@ class Relay(Awaitable[int]):
         self._state()
         return self._lane
 
+    @property
+    def _goes_on(self) -> bool:
+        """After a cancel: the message completes by itself."""
+        return bool(self._number[0])
+
     def _state(self) -> Any:
         state = ffi.new("azc_relay_state *")
         if lib.azc_relay_ask(self._number[0], state) == 0:
@@ -327,7 +332,7 @@ async def relay_file(
             expected=expected or 0,
         )
     except BaseException:
-        moved = expected or 0 if relay._number[0] else relay.moved
+        moved = expected or 0 if relay._goes_on else relay.moved
         source.abort()  # C closes it at the end of what goes on
         raise
     finally:

@@ -90,6 +90,8 @@ async def _by_the_kernel(
         transport._files.discard(relay)
         if relay.moved:
             file.seek(offset + relay.moved)
+        if relay._goes_on and not transport._is_lost:
+            transport._write_pieces([b""])  # which is over when that message is
         transport._advance()
 
 

@@ -138,6 +138,19 @@ async def test_sendfile_in_order_with_writes(film: Path) -> None:
         assert data == bytes(BIG) + FILM + b"behind"
 
 
+@both_loops
+async def test_a_cancelled_sendfile_completes_before_the_end(film: Path) -> None:
+    async with opened() as end:
+        with film.open("rb") as file:
+            sending = asyncio.ensure_future(azt.sendfile(end.transport, file))
+            await until(lambda: end.transport._stream.stats.bytes_sent)
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+        end.transport.close()
+        assert await end.read(BIG) == FILM
+
+
 async def test_sendfile_of_a_part(film: Path) -> None:
     async with opened() as end:
         with film.open("rb") as file:
