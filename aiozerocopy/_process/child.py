@@ -75,8 +75,8 @@ class ChildStdin(SendStream):
     """A stream that knows why its reader left."""
 
     child: ChildProcess | None = None
-    # Makes the error of who started the child from ours.
-    reword: Callable[[StreamBroken], StreamBroken] | None = None
+    # Makes another error of ours: that of who started the child, if it is still there.
+    reword: Callable[[StreamBroken], StreamBroken | None] | None = None
 
     async def _explain(self, error: StreamBroken) -> StreamBroken:
         if self.child is None or error.errno != errno.EPIPE:
@@ -93,8 +93,8 @@ class ChildStdin(SendStream):
         return self._quote(self.child, error)
 
     def _quote(self, child: ChildProcess, error: StreamBroken) -> StreamBroken:
-        if self.reword is not None:
-            return self.reword(error)
+        if self.reword is not None and (other := self.reword(error)) is not None:
+            return other
         error.returncode = child.popen.poll()
         error.stderr = child.last_words()
         return error

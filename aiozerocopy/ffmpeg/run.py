@@ -10,6 +10,7 @@ import signal
 import termios
 import threading
 import time
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,6 +128,7 @@ class Watchdog:
         """End the thread."""
         self._stop.set()
         self._thread.join()
+        self._is_awaited = self._signs = bool  # (they know who has us: a cycle)
 
 
 class Run:
@@ -143,8 +145,14 @@ class Run:
         self.video = video
         self.audio = audio
         self.inputs = [video] if audio is None else [video, audio]
+        told = weakref.WeakMethod(self._reworded)  # (we have the streams)
+
+        def reword(error: StreamBroken) -> StreamBroken | None:
+            tell = told()
+            return None if tell is None else tell(error)
+
         for stream in self.inputs:
-            stream.child, stream.reword = process._child, self._reworded
+            stream.child, stream.reword = process._child, reword
         self._progress = progress
         self._watchdog: Watchdog | None = None
         self._is_closing = False  # its inputs were closed, and its end is awaited
