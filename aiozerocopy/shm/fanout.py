@@ -109,7 +109,7 @@ class FanOut(AsyncResource):
     ) -> bool:
         """Send it, if there is room; true if it is to be sent when there is."""
         try:
-            if consumer.ring._sender().try_send(buffers, type_id):
+            if consumer.ring._try_send(buffers, type_id):
                 consumer.sent += 1
                 return False
         except (StreamBroken, StreamClosed) as error:

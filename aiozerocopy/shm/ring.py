@@ -20,6 +20,8 @@ from aiozerocopy.shm.sender import Sender
 from aiozerocopy.shm.slot import Slot
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from typing_extensions import Buffer, Self
 
 BATCH = 256  # records
@@ -84,6 +86,11 @@ class Ring(AsyncResource):
         """
         _check_type(type_id)
         await self._sender().send(buffers, type_id)
+
+    def _try_send(self, buffers: Sequence[Buffer], type_id: int) -> bool:
+        """Send a record as `send` does; False if it would have to wait."""
+        _check_type(type_id)
+        return self._sender().try_send(buffers, type_id)
 
     def reserve(self, nbytes: int, type_id: int = 0) -> Slot:
         """Room for a record of up to ``nbytes`` bytes, to be filled in place::

@@ -8,9 +8,12 @@ The states of a call, on the side that calls
                 as there is room for it; an answer that comes later is dropped
 
 Nobody runs in the background.  Of the tasks that wait for an answer one reads the ring,
-hands the answers out, and when it has its own lets another one read.
+hands the answers out, and when it has its own lets another one read.  The first of
+those that wait for room for a call reads too: the other side may take no call until
+there is room for its answers.
 
-On the other side each call is a task of its own, in `serve`.
+On the other side each call is a task of its own, in `serve`.  It takes no more of them
+while many answers wait for room: a caller that does not read them holds up itself only.
 
 A call travels as one record to ask and one to answer.  A record's payload begins with
 32 bytes, little-endian:
@@ -34,6 +37,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 from anyio.abc import AsyncResource, TaskGroup
 
+from aiozerocopy._core import waiter
+from aiozerocopy._core.change import Change
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.failure import Failure
 from aiozerocopy.shm.record import Record
@@ -50,6 +55,7 @@ _HEAD = struct.Struct("<QQI12x")
 
 CALL, FORGET, RESULT, ERROR = 1, 2, 3, 4
 _LONGEST_TEXT = 4000  # bytes of an error
+_MOST_UNSENT = 64  # answers
 
 
 class _Head(NamedTuple):
@@ -136,6 +142,9 @@ class Rpc(AsyncResource):
         self._forgotten: list[int] = []  # calls, by their numbers
         self._reader: _Call | None = None
         self._failure: Failure[Exception] | None = None
+        self._unsent = 0  # answers that wait for room
+        self._room = Change()
+        self._asking = anyio.Lock(fast_acquire=True)
 
     # -- calling ----------------------------------------------------------------------
 
@@ -175,7 +184,7 @@ class Rpc(AsyncResource):
                 self._say_forgotten()
                 self._calls[number] = call
                 head = _Head(number, deadline, CALL).pack()
-                await self._requests.send(head, *buffers, type_id=method)
+                await self._ask(call, method, (head, *buffers))
                 await self._answered(call)
         finally:
             known = self._calls.pop(number, None)
@@ -186,6 +195,23 @@ class Rpc(AsyncResource):
         if isinstance(call.answer, Failure):
             raise call.answer.again()
         return call.answer
+
+    async def _ask(self, call: _Call, method: int, buffers: tuple[Buffer, ...]) -> None:
+        """Send the call, and read answers while there is no room for it."""
+        await waiter.enter()
+        async with self._asking:
+            if self._requests._try_send(buffers, method):
+                return
+            failure: Failure[Exception] | None = None
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._answered, call)
+                try:
+                    await self._requests.send(*buffers, type_id=method)
+                except Exception as error:  # (which the group would wrap)
+                    failure = Failure(error)
+                tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure.again()
 
     async def _answered(self, call: _Call) -> None:
         """Return when it has its answer; read the ring meanwhile, or let others."""
@@ -241,7 +267,7 @@ class Rpc(AsyncResource):
         while self._forgotten and self._failure is None:
             head = _Head(self._forgotten[0], 0, FORGET).pack()
             try:
-                if not self._requests._sender().try_send([head], 0):
+                if not self._requests._try_send([head], 0):
                     return
             except (StreamBroken, StreamClosed):
                 pass  # there is nobody to be told
@@ -271,6 +297,8 @@ class Rpc(AsyncResource):
             try:
                 async for record in self._requests:
                     self._begin(record, handler, scopes, tasks)
+                    while self._unsent >= _MOST_UNSENT:
+                        await self._room.next()
             except (StreamBroken, StreamClosed) as error:
                 self._failure = Failure(error)
             tasks.cancel_scope.cancel()
@@ -327,6 +355,7 @@ class Rpc(AsyncResource):
     async def _reply(
         self, number: int, kind: int, buffers: tuple[Any, ...], method: int
     ) -> None:
+        self._unsent += 1
         try:
             head = _Head(number, 0, kind).pack()
             await self._replies.send(head, *buffers, type_id=method)
@@ -335,6 +364,9 @@ class Rpc(AsyncResource):
             await self._replies.send(head, _worded(error), type_id=method)
         except (StreamBroken, StreamClosed):
             return  # the other ring tells `serve`
+        finally:
+            self._unsent -= 1
+            self._room.happen()
 
     # -- the end ----------------------------------------------------------------------
 

@@ -123,6 +123,8 @@ async def test_record_that_is_too_big_goes_to_nobody(tmp_path: Path) -> None:
     async with fan(tmp_path, "block", "drop") as (out, _):
         with pytest.raises(ValueError, match="does not fit"):
             await out.send(bytes(SMALL))
+        with pytest.raises(ValueError, match="32 bits"):
+            await out.send(b"", type_id=1 << 32)
         assert [each.sent for each in out.consumers] == [0, 0]
 
 

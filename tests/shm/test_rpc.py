@@ -307,6 +307,35 @@ async def test_cancel_at_every_await(tmp_path: Path) -> None:
 # ---- the end -------------------------------------------------------------------------
 
 
+async def test_answers_that_nobody_reads_hold_their_caller_up(tmp_path: Path) -> None:
+    """The server takes no more calls: else it would keep ever more answers."""
+    from aiozerocopy.shm import Rpc
+
+    out, requests, replies, back = await rings(tmp_path)
+    most = 2 * SMALL // 1000 + 200  # as many as both rings hold, and some answers
+    async with out, back, Rpc(requests, replies) as server:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.serve, Handler())
+            for number in range(most):
+                call = struct.pack("<QQI12x", number, 0, 1), bytes(1000)
+                if not out._try_send(call, ECHO):
+                    await others_wait()
+                    if not out._try_send(call, ECHO):
+                        break
+            else:
+                pytest.fail("it takes whatever comes")
+            tasks.cancel_scope.cancel()
+
+
+async def test_cancelled_calls_do_not_hold_the_next_one_up(tmp_path: Path) -> None:
+    """Their answers fill the ring; who waits for room for a call reads them."""
+    async with served(tmp_path) as (rpc, _, _):
+        for _ in range(150):
+            with anyio.move_on_after(0):
+                await rpc.call(ECHO, bytes(10_000))
+        assert await text(rpc.call(ECHO, b"hello")) == b"hello"
+
+
 async def test_server_that_closes_fails_all_calls(tmp_path: Path) -> None:
     async with served(tmp_path) as (rpc, server, handler):
         async with anyio.create_task_group() as tasks:
