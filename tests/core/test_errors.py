@@ -26,7 +26,7 @@ from aiozerocopy._core.errors import error_of
 from aiozerocopy._core.failure import Failure
 from aiozerocopy._core.waiter import current_waiter
 from aiozerocopy.client import FrameClient
-from aiozerocopy.framing import TruncatedFrame
+from aiozerocopy.framing import FrameReceiver, TruncatedFrame
 
 if sys.version_info < (3, 11):  # (anyio needs it there, too)
     from exceptiongroup import ExceptionGroup
@@ -243,6 +243,18 @@ async def writes_what_cannot_be_read() -> None:
         end.transport.writelines([memory, memory])
 
 
+receivers: list[FrameReceiver] = []  # that remember their failure
+
+
+async def receives_part_of_a_frame() -> None:
+    one, other = azc.socketpair()
+    async with one, other:
+        await one.send(b"part")
+        await one.send_eof()
+        receivers[:] = [FrameReceiver(other)]
+        await receivers[0].receive()
+
+
 async def feeds_an_ffmpeg_that_fails() -> None:
     output = ["-c:v", "nonesuch", "-f", "null", "-"]
     async with azc.ffmpeg.Writer(output, (64, 48), fps=25) as video:
@@ -269,7 +281,7 @@ async def is_cancelled_in_a_shield() -> None:
 
 ACTIONS = [
     *(sends, puts, closes_late, relays_into_nothing, relays_what_is_closed),
-    *(connects_in_vain, is_cancelled_in_a_shield),
+    *(connects_in_vain, is_cancelled_in_a_shield, receives_part_of_a_frame),
     pytest.param(
         feeds_an_ffmpeg_that_fails,
         marks=pytest.mark.skipif(not shutil.which("ffmpeg"), reason="needs FFmpeg"),
@@ -278,7 +290,7 @@ ACTIONS = [
 ]
 
 
-FAILURES = (azc.StreamBroken, azc.StreamClosed, OSError, BufferError)
+FAILURES = (azc.StreamBroken, azc.StreamClosed, OSError, BufferError, TruncatedFrame)
 
 
 async def called(

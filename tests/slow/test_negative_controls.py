@@ -44,6 +44,7 @@ CAUGHT_BY = {
     "between": "core/test_relay.py::test_cancelled_every_byte_is_out_or_the_sources",
     "party": "core/test_splitter.py::test_pages_are_lent_or_split",
     "files": "core/test_fds.py::test_order_with_all_that_is_sent",
+    "kept": "core/test_errors.py::test_nothing_is_kept",
     "gate": "contract/test_p4_backpressure.py::test_put_waits_for_room",
     "hold": "shm/test_ring.py::test_held_view_keeps_its_slot",
     "take_back": "core/test_interruptions.py::test_one_line_after_the_other",
@@ -68,6 +69,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(tree: Path, fault: str, *tests: str) -> subprocess.Popen[str]:
     """Run these tests on one loop and two links, with a fault."""
     chosen = "unix or adopted or lending or splitter or capture or test_ring or fds"
+    chosen += " or part_of_a_frame"
     options = ["-x", "-k", f"asyncio and ({chosen})", "--tb=line"]
     files = (f"tests/{test}" for test in tests)
     return trees.start_tests(tree, *options, *files, **{sabotage.VARIABLE: fault})

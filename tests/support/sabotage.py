@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiozerocopy import _azc
 from aiozerocopy._core.binding import IN_PROGRESS
 from aiozerocopy._core.borrows import give_back
 from aiozerocopy._core.channel import Channel
+from aiozerocopy._core.failure import Failure
 from aiozerocopy._core.sending import SendStream
 from aiozerocopy.capture import damage
 from aiozerocopy.capture.connection import Connection
@@ -44,6 +45,8 @@ def apply(fault: str) -> None:
         _azc.lib.azc_sabotage = IN_C[fault]
     elif fault == "unpin":
         _unpin_early()
+    elif fault == "kept":
+        _keep_errors()
     elif fault == "take_back":
         _take_nothing_back()
     elif fault == "slot":
@@ -82,6 +85,19 @@ def _let_go_of_slots() -> None:
         return ask(self, request, into, fd=fd)
 
     Connection.ask = ask_and_keep_nothing  # type: ignore[method-assign]
+
+
+def _keep_errors() -> None:
+    """Remember an exception itself, with its traceback."""
+
+    def keep(self: Failure[Any], error: BaseException) -> None:
+        self._cause = error  # type: ignore[assignment]
+
+    def again(self: Failure[Any]) -> Any:
+        return self._cause
+
+    Failure.__init__ = keep  # type: ignore[method-assign]
+    Failure.again = again  # type: ignore[method-assign]
 
 
 def _take_nothing_back() -> None:
