@@ -368,7 +368,7 @@ static int sys_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
 }
 
 static int sys_identify(int fd, struct stat *st) {
-#if defined AT_STATX_DONT_SYNC && !defined AZC_PORTABLE
+#if defined STATX_TYPE && !defined AZC_PORTABLE
     struct statx it;
     const int how = AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
     int r = (int)RESULT(statx(fd, "", how, STATX_TYPE | STATX_INO, &it));
