@@ -24,7 +24,8 @@ sabotage = os.environ.get("AZC_SABOTAGE") == "1"
 
 # A file for each kind of processor, empty on the others.
 KINDS = ("plain", "avx2", "neon")
-HEADERS = ("azc.h", "split.h", "colour/yuv.h")
+RING = () if portable else ("ring",)
+HEADERS = ("azc.h", "split.h", *(f"{name}.h" for name in RING), "colour/yuv.h")
 
 
 def declarations() -> str:
@@ -38,7 +39,7 @@ def declarations() -> str:
 def sources() -> list[str]:
     names = ["sys", "handle", "port", "pool", "op", "queue", "pace", "caller", "lanes"]
     names += ["channel", "ending", "lender", "pump", "closing", "move", "submit"]
-    names += ["opening", "ring"]
+    names += ["opening", *RING]
     poller = "poller_poll" if portable else "poller_epoll"
     names += ["passing", "relay", "split", "fork", poller]
     names += ["colour/yuv", *(f"colour/rows_{kind}" for kind in KINDS)]

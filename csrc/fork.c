@@ -8,7 +8,9 @@
 #include "lender.h"
 #include "pool.h"
 #include "relay.h"
+#ifndef AZC_PORTABLE
 #include "ring.h"
+#endif
 #include "split.h"
 
 /* ---- fork ------------------------------------------------------------ */
@@ -46,7 +48,9 @@ void azc__fork_child(void) {
     azc__handle_fork_child(&azc__ports, azc__port_fork_child);
     azc__handle_fork_child(&azc__pools, forget_pool);
     azc__handle_fork_child(&azc__relays, azc__relay_fork_child);
+#ifndef AZC_PORTABLE
     azc__handle_fork_child(&azc__rings, azc__ring_fork_child);
+#endif
     azc__handle_fork_child(&azc__splits, azc__split_fork_child);
     azc__fork_parent();
 }

@@ -14,12 +14,9 @@
 #include <errno.h>
 #include <string.h>
 
-#include "azc.h"
+#include "azc_ring.h"
 #include "handle.h"
 #include "sabotage.h"
-
-#ifndef AZC_PORTABLE
-#include "azc_ring.h"
 
 typedef struct hold {
     uint64_t end; /* of its last record: its name */
@@ -463,48 +460,3 @@ int azc_shm_free(azc_id id) {
 void azc__ring_fork_child(void *ring) {
     azc_ring_drop(&((azc_shm *)ring)->ring);
 }
-
-#else
-
-/* In the portable build there are no rings. */
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-int azc_shm_check_user(int socket) { return -ENOSYS; }
-int azc_shm_ask(int socket, int role) { return -ENOSYS; }
-int azc_shm_hear_offer(int socket, azc_id *ring) { return -ENOSYS; }
-int azc_shm_hear_ask(int socket) { return -ENOSYS; }
-int azc_shm_create(uint64_t capacity, int role, azc_id *ring) {
-    return -ENOSYS;
-}
-int azc_shm_offer(azc_id ring, int socket) { return -ENOSYS; }
-int azc_shm_refuse(int socket, int status) { return -ENOSYS; }
-int azc_shm_hear_answer(azc_id ring, int socket) { return -ENOSYS; }
-int azc_shm_role(azc_id ring) { return -ENOSYS; }
-int azc_shm_bell(azc_id ring) { return -ENOSYS; }
-int azc_shm_socket(azc_id ring) { return -ENOSYS; }
-int azc_shm_set_spin(azc_id ring, unsigned us) { return -ENOSYS; }
-int azc_shm_hear(azc_id ring) { return -ENOSYS; }
-int azc_shm_send(azc_id ring, const void *data, size_t n, uint32_t type_id) {
-    return -ENOSYS;
-}
-int azc_shm_sendv(azc_id ring, const struct iovec *vec, int count,
-                  uint32_t type_id) {
-    return -ENOSYS;
-}
-int azc_shm_reserve(azc_id ring, uint64_t n, uint64_t *at) { return -ENOSYS; }
-int azc_shm_commit(azc_id ring, uint64_t n, uint32_t type_id) {
-    return -ENOSYS;
-}
-int azc_shm_rollback(azc_id ring) { return -ENOSYS; }
-int azc_shm_take(azc_id ring, int most, azc_batch *batch, azc_item *items) {
-    return -ENOSYS;
-}
-int azc_shm_give_back(azc_id ring, azc_batch *batch) { return -ENOSYS; }
-int azc_shm_untake(azc_id ring, azc_batch *batch) { return -ENOSYS; }
-int azc_shm_get_stats(azc_id ring, azc_shm_stats *stats) { return -ENOSYS; }
-int azc_shm_leave(azc_id ring, int clean) { return -ENOSYS; }
-int azc_shm_close(azc_id ring) { return -ENOSYS; }
-int azc_shm_free(azc_id ring) { return -ENOSYS; }
-
-void azc__ring_fork_child(void *ring) {}
-
-#endif

@@ -14,6 +14,7 @@ from answering import Answering
 
 import aiozerocopy as azc
 from aiozerocopy._core import census
+from aiozerocopy._core.binding import PORTABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,6 +95,7 @@ class TestStream:
         assert census._fill(0) == {}
 
 
+@pytest.mark.skipif(PORTABLE, reason="the portable build has no rings")
 class TestRing:
     @pytest.mark.parametrize(
         ("bell", "status", "is_told"), [(-1, 0, False), (0, -1, False), (0, 0, True)]
