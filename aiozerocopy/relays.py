@@ -10,7 +10,6 @@ from functools import partial
 import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream
 
-from aiozerocopy._core.borrows import Operation
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
 from aiozerocopy._core.relaying import AnyFile, close_source, open_source, relay_streams
 from aiozerocopy._core.relaying import Relay as Relay
@@ -159,10 +158,10 @@ async def _through_python(
         relay._taken += len(data)
         if isinstance(sink, SendStream):
             # What was queued goes out, also if this is cancelled while it waits.
-            waiter = sink._enter()
-            ticket = sink._put_now(waiter, Operation(waiter.port, []), data)
+            ticket = sink._put_now(sink._enter(), data)
             relay._sent += len(data)
-            await ticket
+            if ticket is not None:
+                await ticket
         else:
             await sink.send(data)
             relay._sent += len(data)

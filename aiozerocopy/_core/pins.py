@@ -154,6 +154,8 @@ def bytes_of(data: Buffer, borrow: Callable[[Buffer], Any] = pin) -> memoryview:
 
     Raises: as `pin`, or `pin_writable`.
     """
+    if type(data) is bytearray or (type(data) is bytes and borrow is pin):
+        return memoryview(data)
     return memoryview(ffi.buffer(borrow(data)))
 
 

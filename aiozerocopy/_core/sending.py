@@ -250,12 +250,26 @@ class SendStream(Bound, ByteSendStream):
             await self._take_back(waiter, operation, error)
             raise
 
-    def _put_now(self, waiter: Waiter, operation: Operation, data: bytes) -> Ticket:
-        """Queue bytes whatever room there is; no cancel can come in between."""
-        result = self._out.submit(waiter.port, operation, (data,))
-        if result < 0 and result != IN_PROGRESS:
-            raise self._out.refused(result, len(data))
-        return Ticket(self, waiter, operation)
+    def _put_now(self, waiter: Waiter, data: bytes) -> Ticket | None:
+        """Queue bytes whatever room there is; no cancel can come in between.
+
+        None: they are out.
+        """
+        out, port = self._out, waiter.port
+        if out.ready is None and not self._is_exclusive:
+            out.bind_port(port, self._budget)
+        if (operation := out.ready) is not None:
+            put = partial(out.put_bound, port, operation, data)
+        else:
+            operation = Operation(port, [])
+            put = partial(out.submit, port, operation, (data,))
+        back = partial(out.take_back_blocking, port, operation, self._rescue_limit)
+        result = or_undo_now(put, back)
+        if result in (IN_PROGRESS, BUSY):
+            return Ticket(self, waiter, operation)
+        if result < 0:
+            raise out.refused(result, len(data))
+        return None
 
     async def send_many(self, messages: Iterable[Buffer]) -> None:
         """Send messages in as few system calls as possible, each contiguous.

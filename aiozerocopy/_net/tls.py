@@ -29,7 +29,6 @@ import anyio
 from anyio.abc import ByteStream
 from anyio.streams.tls import TLSAttribute
 
-from aiozerocopy._core.borrows import Operation
 from aiozerocopy._core.change import Change
 from aiozerocopy._core.errors import (
     IncompleteReceive,
@@ -75,13 +74,11 @@ class TLSStream(MessageStream, ByteStream):
         self.session = session
         self._patience = patience
         self._arrived = memoryview(bytearray(ARRIVED))
-        self._heard = 0  # how often something has arrived
         self._unread = b""  # decrypted, but not received yet
         self._answered: Ticket | None = None  # the last answer to the peer
         self._sending = anyio.Lock(fast_acquire=True)
-        self._hearing = anyio.Lock(fast_acquire=True)
         self._received = Change()
-        self._is_receiving = False
+        self._is_hearing = self._is_receiving = False  # a task is
         self._has_hole = False  # an exception has hit between decryption and counting
         self._is_cut = False  # a message has begun, and its end was not sent
 
@@ -99,10 +96,16 @@ class TLSStream(MessageStream, ByteStream):
         views = [bytes_of(each) for each in (item, *more)]
         try:
             await enter()
-            if self._stream._is_exclusive and self._sending.locked():
+            if not self._sending.locked():
+                self._sending.acquire_nowait()  # (which is cheaper)
+            elif self._stream._is_exclusive:
                 raise anyio.BusyResourceError("writing to")
-            async with self._sending:
+            else:
+                await self._sending.acquire()
+            try:
                 await self._send(views)
+            finally:
+                self._sending.release()
         finally:
             for view in views:
                 view.release()
@@ -119,12 +122,17 @@ class TLSStream(MessageStream, ByteStream):
         try:
             for piece in pieces:
                 sealed, size = b"", len(piece)
-                await self._encrypt(piece)
+                was_cut, self._is_cut = self._is_cut, True
+                while not self.session.encrypt(piece):
+                    self._is_cut = was_cut
+                    await self._hear_first()
+                    self._is_cut = True
                 sealed = self.session.take()
                 ticket = self._submit(sealed)
-                waits = True
-                await ticket
-                waits = False
+                if ticket is not None:
+                    waits = True
+                    await ticket
+                    waits = False
                 out += size
             self._is_cut = False
             if self._stream._budget_is_spent(total):
@@ -145,18 +153,14 @@ class TLSStream(MessageStream, ByteStream):
         finally:
             pieces.close()  # which releases the last one
 
-    async def _encrypt(self, piece: Buffer) -> None:
-        """Seal it, once the peer does not negotiate any more."""
-        was_cut, self._is_cut = self._is_cut, True
-        while not self.session.encrypt(piece):
-            self._is_cut = was_cut
-            self._answer()
-            if self._is_receiving or len(self._unread) >= PIECE:
-                await self._received.next()
-            else:
-                await self._hear()
-                self._keep_arrived()
-            self._is_cut = True
+    async def _hear_first(self) -> None:
+        """The peer negotiates: take in what it says."""
+        self._answer()
+        if self._is_receiving or len(self._unread) >= PIECE:
+            await self._received.next()
+        else:
+            await self._hear()
+            self._keep_arrived()
 
     def _finish(self, pieces: Iterable[Buffer]) -> None:
         """The send was cancelled: leave the rest to C."""
@@ -164,16 +168,16 @@ class TLSStream(MessageStream, ByteStream):
             self._is_cut = not all(map(self.session.encrypt, pieces))
             self._submit(self.session.take())
 
-    def _submit(self, sealed: bytes) -> Ticket:
+    def _submit(self, sealed: bytes) -> Ticket | None:
         """Leave it to C, whatever becomes of who awaits the ticket."""
-        waiter = self._stream._enter()
-        return self._stream._put_now(waiter, Operation(waiter.port, []), sealed)
+        return self._stream._put_now(self._stream._enter(), sealed)
 
     async def _hand_on(self) -> None:
         """Send what OpenSSL itself has to say."""
         self._answer()
         if self._answered is not None:
             await self._answered
+            self._answered = None
 
     # -- receiving ----------------------------------------------------------------
 
@@ -222,12 +226,12 @@ class TLSStream(MessageStream, ByteStream):
             if self._stream._budget_is_spent(view.nbytes) or not need:
                 await waiter.checkpoint()
                 self._stream._enter()
-            filled = self._take_unread(view)
+            if self._unread:
+                filled = self._take_unread(view)
             while True:
-                with view[filled:] as room:
-                    self._has_hole = True
-                    filled += self.session.decrypt_into(room)
-                    self._has_hole = False
+                self._has_hole = True
+                filled = self.session.decrypt_into(view, filled)
+                self._has_hole = False
                 self._answer()
                 if filled >= need:
                     return result(filled)
@@ -256,20 +260,22 @@ class TLSStream(MessageStream, ByteStream):
 
     async def _hear(self) -> None:
         """Take in what the peer has sent, unless another task does meanwhile."""
-        await self._hand_on()  # who takes no answers is not heard any more
-        heard = self._heard
+        if self.session.has_sealed() or self._answered is not None:
+            await self._hand_on()  # who takes no answers is not heard any more
         self._received.happen()
-        async with self._hearing:
-            if heard != self._heard:
-                return
-            try:
-                n = await self._stream.receive_into(self._arrived)
-            except anyio.EndOfStream:
-                raise StreamBroken(
-                    "the peer has closed the connection without TLS's close_notify"
-                ) from None
+        if self._is_hearing:
+            await self._received.next()
+            return
+        self._is_hearing = True
+        try:
+            n = await self._stream.receive_into(self._arrived)
             self.session.feed(self._arrived[:n])
-            self._heard += 1
+        except anyio.EndOfStream:
+            text = "the peer has closed the connection without TLS's close_notify"
+            raise StreamBroken(text) from None
+        finally:
+            self._is_hearing = False
+            self._received.happen()
 
     def _answer(self) -> None:
         """Let the peer have what it asks for; no one waits for that.

@@ -84,9 +84,12 @@ class Session:
         """
         return self._arrived.pending > beyond or self.ssl.pending() > 0
 
-    def decrypt_into(self, room: memoryview) -> int:
-        """Fill the room with as much as there is; may set `ended` or `failure`."""
-        filled, size, read = 0, room.nbytes, self._read
+    def decrypt_into(self, room: memoryview, filled: int = 0) -> int:
+        """Fill the room from there on with as much as there is; return how far.
+
+        May set `ended` or `failure`.
+        """
+        size, read = room.nbytes, self._read
         arrived, inside = self._arrived, self.ssl.pending
         while filled < size and (arrived.pending or inside()) and not self.failure:
             try:

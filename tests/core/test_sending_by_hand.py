@@ -209,18 +209,18 @@ class TestPutNow:
     @at_once
     async def test_at_once(self, streams: tuple[SendStream, azc.ReceiveStream]) -> None:
         stream, receiver = streams
-        for _ in range(2):  # (the first binds it)
-            waiter, operation = await stream._begin()
-            ticket = stream._put_now(waiter, operation, b"ab")
-            assert isinstance(ticket, azc.Ticket)
-            assert ticket.done()
+        for is_exclusive in (False, False, True):  # (the first binds it)
+            stream._is_exclusive = is_exclusive
+            if is_exclusive:
+                stream._out.ready = None
+            assert stream._put_now(stream._enter(), b"ab") is None
             assert await receiver.receive() == b"ab"
 
     async def test_beyond_the_limit(self, stream: SendStream) -> None:
         stream._out.set_limit(1)
         await stream.put(bytes(2 * SIZE))
-        waiter, operation = await stream._begin()
-        ticket = stream._put_now(waiter, operation, b"ab")
+        ticket = stream._put_now(stream._enter(), b"ab")
+        assert ticket is not None
         assert not ticket.done()
         assert stream._out.stats().waiting == 1
         stream.abort()
@@ -231,10 +231,11 @@ class TestPutNow:
     async def test_a_refusal(
         self, stream: SendStream, code: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        waiter, operation = await stream._begin()
-        monkeypatch.setattr(channel, "lib", Answering("azc_sendv", -code))
+        waiter = stream._enter()
+        stream._out.bind_port(waiter.port, 1)
+        monkeypatch.setattr(channel, "lib", Answering("azc_put_bound", -code))
         with pytest.raises(StreamBroken) as caught:
-            stream._put_now(waiter, operation, b"ab")
+            stream._put_now(waiter, b"ab")
         assert (caught.value.errno, caught.value.total) == (code, 2)
 
 

@@ -152,13 +152,13 @@ async def test_failed_send_counts_what_the_peer_can_decrypt(
             sending = attempt(tasks, ours.send, b"x" * 100_001, payload(1, BIG))
             await others_wait()
             peer.stream._raw_socket.shutdown(socket.SHUT_RD)
-            await until(lambda: sending.done)
-            with pytest.raises(StreamBroken, match="the reader is gone"):
-                await ours.send(b"x")
             got = b""
             with contextlib.suppress(anyio.EndOfStream):
                 while True:
                     got += peer.hear(await peer.stream.receive())
+            await until(lambda: sending.done)
+            with pytest.raises(StreamBroken, match="the reader is gone"):
+                await ours.send(b"x")
     error = sending.error
     assert isinstance(error, StreamBroken)
     assert isinstance(error.__cause__, BrokenPipeError)
