@@ -19,6 +19,7 @@ import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 from figures import count
 from held import held
@@ -294,6 +295,7 @@ async def test_abort_of_a_loan_ends_its_pipe() -> None:
         assert loan.reader.fileno() == loan.writer.fileno() == -1
     with pytest.raises(StreamClosed):
         await sending
+    await anyio.wait_readable(peer)  # the thread that was writing closes the other end
     assert os.read(peer, 1) == b""
     os.close(peer)
 
