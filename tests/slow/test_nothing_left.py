@@ -12,24 +12,20 @@ worked on goes on.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import importlib
 import inspect
-import itertools
 import os
 import pkgutil
-import sys
 import warnings
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
 import figures
 import pytest
-from interruption import LOOPS, Interruption, Lines, Place, hit_each_line, run_on
-from inventory import Inventory, left_since, nothing_left
+from inventory import nothing_left
 from links import cancelled_at, linux_only, open_link
 from oracle import Checker, message
 from rings import SMALL, connected, filled, opened, ring_pair
@@ -37,7 +33,6 @@ from things import HOLD_NOTHING, NEVER, SCENES, SHOWN, WARNS
 
 import aiozerocopy as azc
 from aiozerocopy import broadcast, shm
-from aiozerocopy._core import memory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -459,13 +454,6 @@ async def as_coroutine(call: Any) -> Any:
 # ---- things: closed, dropped, or lost in a cycle ------------------------------------
 
 
-# Those that end by themselves.  (A task group that is interrupted is anyio's to mend.)
-INTERRUPTED = [
-    *("pool", "pipe", "relay", "frames", "broadcast_without_a_block", "ring", "fanout"),
-    *("socket_transport", "pipe_transports"),
-]
-
-
 class Witness:
     """Looks at all memory that it can reach when it is finalized."""
 
@@ -543,41 +531,3 @@ async def test_nothing_is_left(name: str, end: Any, tmp_path: Path) -> None:
     assert not (said and end is close)
     for words in WARNS[name] if end is drop else ():
         assert words in "; ".join(said)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("name", INTERRUPTED)
-def test_hit_at_each_line_of_its_end(
-    name: str, loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A signal's exception there may cost a collection, and nothing else."""
-    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
-    numbers = itertools.count()
-
-    async def play(lines: Lines) -> list[str]:
-        before = Inventory.take()
-        folder = tmp_path / str(next(numbers))
-        folder.mkdir()
-        scene: Any = SCENES[name](folder)
-        things = await anext(scene)
-        with suppress(Interruption), lines:
-            await close(scene, things)
-        await scene.aclose()
-        del scene, things
-        gc.collect()
-        memory.sweep()
-        return await left_since(before)
-
-    def some(places: list[Place]) -> list[Place]:
-        return [place for place in places if place[2] == 1]
-
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-        async with azc.pipe():
-            await anyio.to_thread.run_sync(int)
-            await hit_each_line(play, ("",), some)
-
-    run_on(loop, main)

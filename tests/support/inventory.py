@@ -72,19 +72,14 @@ async def nothing_left() -> AsyncIterator[None]:
         try:
             before = Inventory.take()
             yield
-            left = await left_since(before)
+            with anyio.move_on_after(PATIENCE):
+                while Inventory.take().leaked_since(before):
+                    borrows.sweep()
+                    await anyio.sleep(0.001)
+            left = Inventory.take().leaked_since(before)
             assert not left, "; ".join(left)
         finally:
             gc.enable()
-
-
-async def left_since(before: Inventory) -> list[str]:
-    """What does not go by itself."""
-    with anyio.move_on_after(PATIENCE):
-        while Inventory.take().leaked_since(before):
-            borrows.sweep()
-            await anyio.sleep(0.001)
-    return Inventory.take().leaked_since(before)
 
 
 def _loop() -> asyncio.AbstractEventLoop | None:
