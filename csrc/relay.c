@@ -40,38 +40,28 @@ static void lose(azc_hold *hold, bool outward, int status) {
 
 /* ---- the turn --------------------------------------------------------- */
 
-/* False: the hold has ended. */
-static bool try_turn(azc_side *side) {
+/* Takes the turn, if it has come and is wanted.  False: the hold has ended. */
+static bool try_turn(azc_side *side, bool wanted) {
+    if (side->turn) return true;
     azc_channel *channel = azc__find(side->id);
     if (!channel) return false;
-    azc_op *hold = side->hold;
-    if (azc__begin_turn(channel, hold)) {
+    bool alive = side->hold;
+    if (wanted && azc__begin_turn(channel, side->hold)) {
         side->channel = channel;
         side->turn = true;
     }
     azc__leave(channel);
-    return hold != NULL;
-}
-
-/* Whether a hold has ended, whose turn may not even have come. */
-static bool is_lost(azc_side *side) {
-    if (side->turn) return false;
-    azc_channel *channel = azc__find(side->id);
-    bool lost = !channel || !side->hold;
-    if (channel) azc__leave(channel);
-    return lost;
+    return alive;
 }
 
 /* Returns with both turns, or as soon as that cannot be any more. */
-static void await_turns(azc_relay *relay) {
-    while (!azc__pass_must_stop(&relay->pass)) {
-        bool alive = relay->pass.sink.turn || try_turn(&relay->pass.sink);
-        if (alive && relay->pass.sink.turn && try_turn(&relay->pass.source) &&
-            relay->pass.source.turn)
-            return;
-        if (is_lost(&relay->pass.sink) || is_lost(&relay->pass.source)) return;
+static void await_turns(azc_passage *pass) {
+    azc_side *source = &pass->source, *sink = &pass->sink;
+    while (!azc__pass_must_stop(pass)) {
+        if (!try_turn(sink, true) || !try_turn(source, sink->turn)) return;
+        if (source->turn) return;
         struct pollfd woken;
-        azc__pass_wait(&relay->pass, &woken, 1);
+        azc__pass_wait(pass, &woken, 1);
     }
 }
 
@@ -228,7 +218,7 @@ static bool leaves_no_trace(const azc_relay *relay) {
 
 static void *run(void *arg) {
     azc_relay *relay = arg;
-    await_turns(relay);
+    await_turns(&relay->pass);
     if (relay->pass.sink.turn && relay->pass.source.turn)
         azc__pass(&relay->pass);
     else
@@ -308,14 +298,6 @@ static int queue_hold(azc_relay *relay, azc_side *side, azc_id id,
     return r;
 }
 
-/* The source's hold goes again: there is no thread. */
-static void drop_hold(azc_side *side) {
-    azc_channel *channel = azc__find(side->id);
-    if (!channel) return;
-    if (side->hold) azc__end_one(channel, side->hold, 0, AZC_DROPPED);
-    end_side(side, channel);
-}
-
 /* From here on an event tells the end of the sink's hold; or none does, if the call
  * fails (r).  It may have ended before, or been cancelled. */
 static void end_submission(azc_relay *relay, azc_op *hold, int r) {
@@ -354,7 +336,7 @@ static int begin(azc_relay *relay, azc_id source, azc_id sink, int *failed) {
         *failed = 0;
         r = azc_sys.thread_start(&thread, run, relay);
         if (r == 0) azc_sys.thread_detach(thread);
-        if (r < 0) drop_hold(&relay->pass.source);
+        if (r < 0) end_source(relay, false); /* there is no thread */
     }
     end_submission(relay, hold, r);
     return r;

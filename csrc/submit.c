@@ -165,10 +165,6 @@ typedef struct message {
     int messages;
 } message;
 
-static message in_one_piece(const struct iovec *piece, int messages) {
-    return (message){piece, 1, piece->iov_len, messages};
-}
-
 static bool would_be_lent(const azc_channel *channel, const message *it) {
     size_t from = azc__lend_from(channel);
     for (int i = 0; from && i < it->count; i++)
@@ -269,7 +265,7 @@ static int send_bound(azc_id id, const message *it, bool ask_room) {
 static int send_piece(azc_id id, const void *data, size_t n, int messages,
                       bool ask_room) {
     struct iovec piece = {(void *)(uintptr_t)data, n};
-    message it = in_one_piece(&piece, messages);
+    message it = {&piece, 1, n, messages};
     return send_bound(id, &it, ask_room);
 }
 
