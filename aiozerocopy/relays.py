@@ -142,8 +142,7 @@ async def _something(source: ReceiveStream, sink: SendStream) -> None:
         sink._watched(partial(call_soon, loop, waiting.cancel)),
         contextlib.suppress(anyio.EndOfStream, StreamBroken, StreamClosed),
     ):
-        # (the relay takes it first, and tells of an end)
-        source._unread = await source.receive(1)
+        await source._arrival()  # (the relay tells of an end)
 
 
 async def _through_python(

@@ -13,8 +13,9 @@ nested, because a second exception may arrive while the first one is handled.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import anyio
 from anyio.abc import ByteReceiveStream
@@ -59,6 +60,14 @@ class Reception(Operation):
 
 def _number(_view: object, n: int) -> int:
     return n
+
+
+class _Arrived(Exception):
+    """Something has come."""
+
+
+def _leave(_view: object, _n: int) -> NoReturn:
+    raise _Arrived  # so `_keep` keeps it
 
 
 class ReceiveStream(Bound, ByteReceiveStream):
@@ -109,6 +118,14 @@ class ReceiveStream(Bound, ByteReceiveStream):
         """
         waiter = self._enter_alone()
         await self._receive(waiter, pin_writable, buffer, None, _number)
+
+    async def _arrival(self) -> None:
+        """Return once something has come, with which the next receive begins.
+
+        Raises: as `receive`.
+        """
+        with contextlib.suppress(_Arrived):
+            await self._receive(self._enter_alone(), scratch, 1, 1, _leave)
 
     def batches(
         self, shape: int | Sequence[int], dtype: Any = "uint8", pool: Pool | None = None
