@@ -18,7 +18,7 @@ import inspect
 import os
 import pkgutil
 import warnings
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -436,9 +436,7 @@ async def test_cancelled_at_every_await(name: str, tmp_path: Path) -> None:
     for n in range(1, MOST):
         folder = tmp_path / str(n)
         folder.mkdir()
-        # (A split's fds go with its memory, which an exception's traceback may keep.)
-        look = nullcontext() if name.startswith("Splitter") else nothing_left()
-        async with look, asynccontextmanager(CASES[name])(folder) as call:
+        async with nothing_left(), asynccontextmanager(CASES[name])(folder) as call:
             cancelled, _ = await cancelled_at(as_coroutine(call), n)
         if not cancelled:
             break

@@ -23,6 +23,7 @@ import gl_scene
 import numpy as np
 import pytest
 import trustme
+from ffmpegs import FOUND
 from links import BIG, begun, until
 from rings import opened
 from xserver import x_server
@@ -330,18 +331,15 @@ async def socket_transport(_: Path) -> AsyncIterator[Any]:
 async def tls_transport(_: Path) -> AsyncIterator[Any]:
     server, client = contexts()
     one, other = socket.socketpair()
-    async with asyncio.TaskGroup() as tasks:
-        accepting = tasks.create_task(
-            transport.connect_accepted_socket(asyncio.Protocol, one, ssl=server)
-        )
-        connecting = tasks.create_task(
-            transport.create_connection(
-                asyncio.Protocol, sock=other, ssl=client, server_hostname="localhost"
-            )
-        )
-    ends = accepting.result()[0], connecting.result()[0]
+    made = await asyncio.gather(
+        transport.connect_accepted_socket(asyncio.Protocol, one, ssl=server),
+        transport.create_connection(
+            asyncio.Protocol, sock=other, ssl=client, server_hostname="localhost"
+        ),
+    )
+    ends = [end for end, _protocol in made]
+    del made
     ends[0].write(bytes(1000))
-    del accepting, connecting, tasks
     yield ends
     for end in ends:
         end.abort()
@@ -415,8 +413,14 @@ async def dask_comms(_: Path) -> AsyncIterator[Any]:
 # ---- FFmpeg, screens, pictures ------------------------------------------------------
 
 
+def need_ffmpeg() -> None:
+    if not any(FOUND.values()):
+        pytest.skip("no FFmpeg")
+
+
 @scene("Writer", warns=("unclosed <Writer 64x48 rgb24, running>",))
 async def ffmpeg_writer(folder: Path) -> AsyncIterator[Any]:
+    need_ffmpeg()
     writer = await ffmpeg.Writer(folder / "film.mp4", SIZE)
     await writer.send(PICTURE)
     yield (writer,)
@@ -425,6 +429,7 @@ async def ffmpeg_writer(folder: Path) -> AsyncIterator[Any]:
 
 @scene("Encoder", "Clients", "Subscription", warns=("unclosed <Encoder",))
 async def ffmpeg_encoder(_: Path) -> AsyncIterator[Any]:
+    need_ffmpeg()
     encoder = await ffmpeg.Encoder(SIZE)
     async with encoder.clients() as clients:
         subscription = clients.subscribe()
@@ -435,6 +440,7 @@ async def ffmpeg_encoder(_: Path) -> AsyncIterator[Any]:
 
 @scene("Reader", warns=("unclosed <Process",))
 async def ffmpeg_reader(_: Path) -> AsyncIterator[Any]:
+    need_ffmpeg()
     source = ["-f", "lavfi", "-i", "color=size=64x48:rate=25"]
     reader = await ffmpeg.Reader(source)
     frame = await anext(reader)
