@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 import scripts
-from links import attempt, linux_only, others_wait, until
+from links import attempt, linux_only, others_wait, refusing, until
 from ring_peer import (
     ANSWER,
     ASK,
@@ -538,6 +538,35 @@ async def test_bells_that_wait(tmp_path: Path, sends: bool) -> None:
         await anyio.lowlevel.checkpoint()
         await until(lambda: ring._end.hear())
         await ring.aclose()
+
+
+WAKES = """
+import rings, pathlib
+
+async def main():
+    async with rings.ring_pair(pathlib.Path(sys.argv[2])) as (producer, consumer):
+        for n in range(100):  # (more than are begun before those that are over go)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(consumer.receive)
+                await anyio.wait_all_tasks_blocked()
+                await producer.send(b"wake up")
+        assert producer.stats.rings == 100
+
+run(main)
+"""
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "io_setup:error=EPERM",  # a sandbox
+        "io_submit:error=EINVAL",  # Linux before 4.19
+        "preadv2:error=EOPNOTSUPP",  # before 5.8
+        "io_getevents:error=ENOSYS",
+    ],
+)
+async def test_bells_without_a_system_call(tmp_path: Path, fault: str) -> None:
+    scripts.run(WAKES, "asyncio", str(tmp_path), under=refusing(fault))
 
 
 async def test_words_that_change_all_the_time(tmp_path: Path) -> None:
