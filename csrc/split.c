@@ -427,8 +427,9 @@ static ssize_t look(azc_split *it) {
     if (n <= 0 || !it->copied) return n;
     const struct iovec vec = {it->copied, (size_t)n};
     it->start = 0;
-    return azc_sys.read_pipe(it->source, &vec, 1,
-                             0); /* nobody else reads there */
+    ssize_t r = azc_sys.read_pipe(it->source, &vec, 1, SYS_NOWAIT);
+    if (r == -EOPNOTSUPP) r = azc_sys.read_pipe(it->source, &vec, 1, 0);
+    return r == -EAGAIN ? 0 : r; /* somebody else has read it */
 }
 
 /* Returns 1 at the source's end. */
