@@ -19,7 +19,7 @@ from aiozerocopy import StreamClosed
 from aiozerocopy._core import fork_and_exit, lifetime
 from aiozerocopy._core.channel import Channel
 from aiozerocopy._core.lifetime import NOWHERE
-from aiozerocopy._core.waiter import Waiter, _waiters
+from aiozerocopy._core.waiter import Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,23 +43,10 @@ def stream(ends: tuple[ReceiveStream, SendStream]) -> SendStream:
 
 
 class TestBinding:
-    async def test_it_may_be_awaited(self, stream: SendStream) -> None:
-        assert await stream is stream
-        assert stream._waiter is None  # which does not bind it
-
     async def test_what_it_tells_of_itself(self, stream: SendStream) -> None:
         assert stream.extra(FileStreamAttribute.fileno) == stream.fileno()
         assert stream.lane == "copy"
         assert repr(stream) == f"<SendStream fd={stream.fileno()}>"
-
-    async def test_it_joins_the_loop_once(self, stream: SendStream) -> None:
-        waiter = stream._enter()
-        assert stream._enter() is waiter
-        assert waiter._users == {stream._key}
-        assert stream._budget == waiter.loop.budget
-        assert stream._loop is asyncio.get_running_loop()
-        await stream.aclose()
-        assert waiter not in _waiters.values()
 
     async def test_it_joins_after_an_interruption(
         self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
@@ -117,12 +104,6 @@ class TestBinding:
                 stream._enter()
         assert stream._waiter is None
 
-    async def test_one_that_is_closed_has_none(self, stream: SendStream) -> None:
-        stream.abort()
-        with pytest.raises(StreamClosed, match="is closed"):
-            stream._enter()
-        assert stream._waiter is None
-
     async def test_its_budget_is_of_calls_and_of_pages(
         self, stream: SendStream
     ) -> None:
@@ -171,21 +152,6 @@ class TestTheEnd:
             await anyio.to_thread.run_sync(asyncio.run, stream._close())
         assert not is_open(fd)
         assert stream._has_ended
-
-    async def test_in_a_forked_child_nothing_is_touched(
-        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        waiter = stream._enter()
-        following = fork_and_exit.generation + 1
-        fd = stream.fileno()
-        with monkeypatch.context() as patched:
-            patched.setattr(fork_and_exit, "generation", following)
-            await stream._close()
-        assert is_open(fd)
-        assert stream._has_ended
-        assert waiter._users == {stream._key}
-        waiter.leave(stream._key)
-        stream._out.abort()
 
     @pytest.mark.parametrize("name", ["aclose", "abort"])
     async def test_who_else_uses_its_fd_lets_go_before(

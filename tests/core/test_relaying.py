@@ -225,16 +225,6 @@ class TestRefused:
         assert ends.source._reception is ends
         assert ends.source._unread == unread
 
-    async def test_somebody_else_sends(self, ends: Ends) -> None:
-        ends.sink._is_exclusive = True
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ends.sink.send, bytes(2 * SIZE))
-            await until(lambda: ends.sink.stats.messages_queued)
-            with pytest.raises(anyio.BusyResourceError, match="writing"):
-                await ends.relay()
-            assert ends.source._reception is None
-            await ends.reader.receive_exactly(bytearray(2 * SIZE))
-
     @pytest.mark.parametrize(
         ("code", "why"),
         [
@@ -424,10 +414,6 @@ class TestFile:
         source = open_source(tmp_path / "fifo")
         assert not os.get_blocking(source.fileno())
         source.abort()
-
-    async def test_an_offset_below_zero(self, ends: Ends, film: Path) -> None:
-        with pytest.raises(ValueError, match="never negative, as -1 is"):
-            await ends.sink.send_file(film, -1)
 
     @pytest.mark.parametrize("kind", ["file", "pipe"])
     async def test_what_was_read_too_much(

@@ -149,15 +149,6 @@ class TestAnotherLoop:
         receiver.abort()
 
 
-async def test_how_much_may_be_queued(stream: SendStream) -> None:
-    limited = SendStream(stream._out, queue_limit=1)
-    await limited.put(bytes(2 * SIZE))
-    waits = limited.put(b"x")
-    waits.send(None)
-    waits.close()
-    await limited.aclose(linger=0)
-
-
 async def test_a_flush_at_once_tells_the_tickets(
     streams: tuple[SendStream, azc.ReceiveStream],
 ) -> None:
