@@ -415,6 +415,10 @@ class TestFile:
         assert not os.get_blocking(source.fileno())
         source.abort()
 
+    async def test_an_offset_below_zero(self, ends: Ends, film: Path) -> None:
+        with pytest.raises(ValueError, match="never negative, as -1 is"):
+            await ends.sink.send_file(film, -1)
+
     @pytest.mark.parametrize("kind", ["file", "pipe"])
     async def test_what_was_read_too_much(
         self, kind: str, film: Path, tmp_path: Path
