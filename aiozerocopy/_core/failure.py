@@ -50,9 +50,6 @@ class Failure(Generic[E]):
                 setattr(error, name, value)
         return error
 
-    def __repr__(self) -> str:
-        return f"<Failure {self.again()!r}>"
-
 
 def _kept(value: Any) -> Any:
     """The same without exceptions, of which a group has several."""

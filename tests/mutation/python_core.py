@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 # (The others' survivors were never listed as a whole.  fork_and_exit.py will never be
 # here: only programs that tests start reach it.)
 FILES = """
-ahead binding borrows census change channel errors extras fds groups leases lifetime
-memory pins pipe_size receiving relaying sending splitting to_all waiter
+ahead binding borrows census change channel errors extras failure fds groups leases
+lifetime memory pins pipe_size receiving relaying sending splitting to_all waiter
 """
 # All tests of the core but the slowest.
 JUDGES = """
