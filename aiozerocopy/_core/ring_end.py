@@ -8,6 +8,9 @@ Who owns what
                   signal's exception comes in between, `untake` lets C take the records
                   again, and the claim has nothing to give back.  If one comes in
                   the finalizer that ends a claim, `forget_lost` ends it
+    a room        the producer's, from `reserve` until it commits or rolls back.  If it
+                  is dropped instead, it is rolled back once its last view is gone: a
+                  finalizer may write to it until then
     the fds       C, until `close`.  A forked child's copies are closed in the child
 """
 
@@ -72,6 +75,8 @@ class _Mapping:
     def __init__(self) -> None:
         # C stores the number itself: an exception after the call cannot lose it.
         self.number = ffi.new("azc_id *")
+        # The room that is reserved: its claim, and whom to tell if it is lost.
+        self.rooms: dict[int, Callable[[], object]] = {}
 
     # (default arguments are still there at interpreter exit, when globals are gone)
     def __del__(
@@ -154,22 +159,45 @@ class RingEnd(OfOneProcess):
         vec = ffi.new("struct iovec[]", [(one, len(one)) for one in pins])
         return lib.azc_shm_sendv(self.id, vec, len(pins), type_id)
 
-    def reserve(self, nbytes: int) -> memoryview | int:
-        """Room for a record, to be written to and committed; or FULL, or an error."""
+    def reserve(self, nbytes: int, when_lost: Callable[[], object]) -> memoryview | int:
+        """Room for a record, to be written to; or FULL, RESERVED, or an error.
+
+        `commit` or `rollback` must follow.  If all views go before, it is rolled back,
+        and ``when_lost`` is called, maybe in a finalizer.
+        """
+        if not self.is_unreserved():
+            return RESERVED
         at = ffi.new("uint64_t *")
+        key: list[int] = []
+        claim = Claim(partial(_lose, self._mapping, key))
         try:
-            claim = Claim(partial(_keep, self._mapping))
+            key.append(claim.key)
+            self._mapping.rooms[claim.key] = when_lost
             result = lib.azc_shm_reserve(self.id, nbytes, at)
-            return result if result < 0 else claim.view(at[0], nbytes)
+            if result >= 0:
+                return claim.view(at[0], nbytes)
+            self._mapping.rooms.clear()
+            return result
         except BaseException:
             self.rollback()
             raise
 
     def commit(self, nbytes: int, type_id: int) -> int:
-        return lib.azc_shm_commit(self.id, nbytes, type_id)
+        result = lib.azc_shm_commit(self.id, nbytes, type_id)
+        if result == 0:
+            self._mapping.rooms.clear()
+        return result
 
     def rollback(self) -> None:
         lib.azc_shm_rollback(self.id)
+        self._mapping.rooms.clear()
+
+    def is_unreserved(self) -> bool:
+        """Is there no room that somebody can write to?"""
+        for key in tuple(self._mapping.rooms):
+            if is_over(key):  # its finalizer was interrupted
+                _lose(self._mapping, [key])
+        return not self._mapping.rooms
 
     # -- the consumer -----------------------------------------------------------------
 
@@ -254,8 +282,15 @@ class RingEnd(OfOneProcess):
         return f"the {peer} died, or dropped the ring without closing it"
 
 
-def _keep(_mapping: _Mapping) -> None:
-    """The end of a view that C does not count: it has kept the memory until now."""
+def _lose(
+    mapping: _Mapping, keys: Sequence[int], rollback: Any = lib.azc_shm_rollback
+) -> None:
+    """The last view of a room has gone."""
+    for key in keys:
+        if key in mapping.rooms:  # neither committed nor rolled back
+            rollback(mapping.number[0])
+            if (when_lost := mapping.rooms.pop(key, None)) is not None:
+                when_lost()
 
 
 def too_large(nbytes: int, capacity: int, largest: int) -> str:

@@ -136,17 +136,14 @@ class Sender(Side):
             await place.wait()
             is_first = True
             while (result := self._send_now(pins, type_id)) == FULL:
-                await self._wait(is_first)
+                await self._wait(place, is_first)
                 is_first = False
             return result
 
     def _send_now(self, pins: Pins, type_id: int) -> int:
         """Called by the first in line."""
         result = self.end.send(pins, type_id)
-        if result == RESERVED:  # by a slot whose finalizer was interrupted
-            self.end.rollback()
-            result = self.end.send(pins, type_id)
-        return result
+        return FULL if result == RESERVED else result
 
     async def reserve_at(self, place: Place, nbytes: int) -> memoryview:
         """Wait for this place to be the first, then for room."""
@@ -157,17 +154,22 @@ class Sender(Side):
         is_first = True
         while True:
             self.enter()
-            self.end.rollback()  # (as in _send_now)
-            reserved = self.end.reserve(nbytes)
+            reserved = self.end.reserve(nbytes, self.line.wake)
             if isinstance(reserved, memoryview):
                 return reserved
-            if reserved != FULL:
+            if reserved not in (FULL, RESERVED):
                 raise self.end.error(reserved, nbytes)
-            await self._wait(is_first)
+            await self._wait(place, is_first)
             is_first = False
 
-    async def _wait(self, is_first: bool) -> None:
-        """For the first time C has the bell rung only once there is more room."""
+    async def _wait(self, place: Place, is_first: bool) -> None:
+        """For the first time C has the bell rung only once there is more room.
+
+        A room that was dropped, and is still seen by a view, comes before that.
+        """
+        if not self.end.is_unreserved():
+            await place.change.wait(lambda: self.closed or self.end.is_unreserved())
+            return
         with anyio.move_on_after(SLACK if is_first else None):
             await self.news()
 

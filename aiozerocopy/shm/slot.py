@@ -87,8 +87,8 @@ class Slot(Lent):
 
     def rollback(self) -> None:
         """Send nothing.  May be called twice, and after `commit`."""
-        if self._place is not None and self._place.is_first():
-            self._sender.end.rollback()  # (nobody else can have reserved)
+        if self._view is not None:
+            self._sender.end.rollback()
         self._leave()
 
     release = rollback
@@ -115,8 +115,9 @@ class Slot(Lent):
             self.rollback()
 
     def __del__(self) -> None:
-        if getattr(self, "_place", None) is not None:
-            self.rollback()
+        # (Others may still see the room: it is rolled back with its last view.)
+        if (place := getattr(self, "_place", None)) is not None:
+            place.leave()
 
     def __repr__(self) -> str:
         state = "not reserved" if self._view is None else f"{self.nbytes:,} bytes"

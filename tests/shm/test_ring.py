@@ -185,6 +185,64 @@ async def test_exception_rolls_back(tmp_path: Path) -> None:
         assert bytes(await consumer.receive()) == b"next"
 
 
+async def test_dropped_slot_ends_with_its_last_view(tmp_path: Path) -> None:
+    """A view may be written to until then, so nobody else gets the room."""
+    async with ring_pair(tmp_path) as (producer, consumer):
+        slot = await producer.reserve(1000)
+        array = slot.array("uint8")
+        del slot
+        assert not producer._try_send([b"early"], 0)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(producer.send, b"first")
+            await others_wait()
+            with anyio.move_on_after(0) as scope:  # a cancel takes no room from others
+                await producer.reserve(8)
+            assert scope.cancelled_caught
+            array[:] = 255
+            assert consumer.stats.records == 0
+            del array
+        assert bytes(await consumer.receive()) == b"first"
+        async with producer.reserve(4) as slot:
+            slot.view[:] = b"last"
+        assert bytes(await consumer.receive()) == b"last"
+
+
+async def test_slot_dropped_in_a_cycle_is_nobody_elses(tmp_path: Path) -> None:
+    """A finalizer that writes to it comes before its end."""
+
+    class Writer:
+        def __init__(self, view: memoryview) -> None:
+            self.view = view
+
+        def __del__(self) -> None:
+            sent.append(producer._try_send([b"y" * 100], 0))
+            self.view[:] = b"z" * 100
+
+    sent: list[bool] = []
+    async with ring_pair(tmp_path) as (producer, consumer):
+        slot = await producer.reserve(100)
+        cycle: list[Any] = [slot, Writer(slot.view[:]), Writer(slot.view[:])]
+        cycle.append(cycle)
+        del slot, cycle
+        gc.collect()
+        assert sent == [False, False]
+        await producer.send(b"y" * 100)
+        assert bytes(await consumer.receive()) == b"y" * 100
+
+
+async def test_close_does_not_wait_for_a_dropped_slot(tmp_path: Path) -> None:
+    async with ring_pair(tmp_path) as (producer, _):
+        slot = await producer.reserve(100)
+        view = slot.view[:]
+        del slot
+        async with anyio.create_task_group() as tasks:
+            sending = attempt(tasks, producer.send, b"never")
+            await others_wait()
+            await producer.aclose()
+        assert isinstance(sending.error, StreamClosed)
+        view[:] = bytes(100)
+
+
 async def test_view_of_a_slot_ends_with_it(tmp_path: Path) -> None:
     async with ring_pair(tmp_path) as (producer, _):
         async with producer.reserve(4) as slot:
