@@ -43,9 +43,7 @@ CORE = Core(CSRC, FILES, SURVIVORS, mutants_of)
 
 # All but those that call the system, whose place a kernel takes.
 HELPER = [
-    path
-    for path in sorted(CSRC.glob("*.c"))
-    if not re.match("sys|split|poller", path.stem)
+    path for path in sorted(CSRC.glob("*.c")) if not re.match("sys|poller", path.stem)
 ]
 COMPILE = ["cc", "-std=c11", "-D_GNU_SOURCE=1", "-w", f"-I{CSRC}", f"-I{SIM}"]
 SIMULATED = ["-O1", "-include", str(SIM / "locks.h"), "-DAZC_LEND_MIN=2000"]
