@@ -160,11 +160,13 @@ async def start_tls(
 
     Raises:
         ssl.SSLError, ConnectionError: the handshake failed; the connection is lost.
-        TypeError: ``sslcontext`` is no context.
+        TypeError: ``sslcontext`` is no context, or ``transport`` no transport.
         ValueError: a timeout is not positive.
     """
     timeouts = (ssl_handshake_timeout, ssl_shutdown_timeout)
     options = TLSOptions(sslcontext, server_side, server_hostname, *timeouts)
+    if not hasattr(transport, "set_protocol"):
+        raise TypeError(f"transport {transport!r} is not supported by start_tls()")
     ready = asyncio.get_running_loop().create_future()
     wire: Any = transport
     upper = TLSTransport(protocol, options, ready, is_made=True)

@@ -404,7 +404,8 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._fail(error)
         if not self._held:
             self._is_out.happen()
-        self._tell_writer()
+        if self._held or self._is_paused:
+            self._tell_writer()
 
     def _hand_on(self) -> None:
         """Give the wire what is encrypted, and what OpenSSL itself has to say."""

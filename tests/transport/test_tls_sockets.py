@@ -160,9 +160,11 @@ async def test_start_tls_that_is_cancelled_ends_the_connection(tls: Contexts) ->
         await start_tls(below.transport, below, tls[1], server_hostname="localhost")
 
 
-async def test_start_tls_wants_a_context() -> None:
+async def test_start_tls_wants_a_context_and_a_transport(tls: Contexts) -> None:
     above, below = await plain_pair()
     with pytest.raises(TypeError, match="SSLContext"):
         await start_tls(below.transport, below, True)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="'x' is not supported"):
+        await start_tls("x", below, tls[1])  # type: ignore[arg-type]
     below.transport.close()
     await until(lambda: above.is_lost() and below.is_lost())
