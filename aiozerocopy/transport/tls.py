@@ -376,7 +376,8 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
             if ready is not None and not ready.done():
                 ready.set_result(None)
             self._send()
-            self._take_in()
+            # (once whoever awaits start_tls has this transport, to answer by)
+            self._loop.call_soon(self._take_in)
 
     def _send(self) -> None:
         """Encrypt until nothing is held, the wire is full, or the peer negotiates."""

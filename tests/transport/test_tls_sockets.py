@@ -12,6 +12,7 @@ from links import until
 from oracle import assert_same, payload
 from tls_ends import Contexts, Notes, client, quiet, server
 
+from aiozerocopy._net.tls_session import Session
 from aiozerocopy.transport.connections import start_tls
 
 if TYPE_CHECKING:
@@ -129,6 +130,38 @@ async def test_start_tls_at_both_ends(tls: Contexts) -> None:
     lower.close()
     await until(lambda: above.is_lost() and below.is_lost())
     assert (above.error, below.error) == (None, None)
+
+
+async def test_first_data_comes_after_start_tls_has_returned(tls: Contexts) -> None:
+    """Though it came with the handshake: who answers needs the transport."""
+    loop = asyncio.get_running_loop()
+    left, right = socket.socketpair()
+    right.setblocking(False)
+    _, above = await loop.create_connection(Notes, sock=left)
+    returned: list[bool] = []
+
+    async def start() -> None:
+        above.transport = await start_tls(
+            above.transport, above, tls[0], server_side=True
+        )
+        returned.append(bool(above.data))
+
+    starting = loop.create_task(start())
+    await quiet()
+    peer = Session(tls[1], server_side=False, server_hostname="localhost")
+    with right:
+        while not peer.shake():
+            await loop.sock_sendall(right, peer.take())
+            answer = await loop.sock_recv(right, 1 << 16)
+            assert answer
+            peer.feed(answer)
+        peer.encrypt(b"hello")
+        await loop.sock_sendall(right, peer.take())
+        await until(lambda: above.data == b"hello")
+        assert returned == [False]
+        await starting
+        above.transport.abort()
+    await until(above.is_lost)
 
 
 async def test_tls_goes_through_tls(tls: Contexts) -> None:
