@@ -104,7 +104,8 @@ class Ahead(Generic[T]):
         if n < size:
             raise IncompleteReceive(n, size) if n else anyio.EndOfStream
         unpin(first.views)
-        return self._coming.popleft().result
+        del self._coming[0]  # (a signal may raise after a call, but not after this)
+        return first.result
 
     def clear(self) -> list[T]:
         """Forget them all.  C gives the memory of each back when it ends."""
