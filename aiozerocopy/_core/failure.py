@@ -50,6 +50,9 @@ class Failure(Generic[E]):
                 setattr(error, name, value)
         return error
 
+    def __repr__(self) -> str:
+        return f"<Failure {self.again()!r}>"
+
 
 def _kept(value: Any) -> Any:
     """The same without exceptions, of which a group has several."""

@@ -60,18 +60,18 @@ async def test_tls_of_anyio(tls: Contexts) -> None:
     @asynccontextmanager
     async def make() -> AsyncIterator[tuple[Any, Any]]:
         async with azc.socketpair() as (one, other), anyio.create_task_group() as tasks:
-            ready: list[TLSStream] = []
+            ready: dict[int, TLSStream] = {}
 
             async def wrap(stream: azc.Stream, at: int, name: str | None) -> None:
                 options: dict[str, Any] = {"hostname": name, "ssl_context": tls[at]}
                 options |= {"server_side": at == 0, "standard_compatible": False}
-                ready.append(await TLSStream.wrap(stream, **options))
+                ready[at] = await TLSStream.wrap(stream, **options)
 
             tasks.start_soon(wrap, one, 0, None)
             await wrap(other, 1, "localhost")
             while len(ready) < 2:
                 await anyio.lowlevel.checkpoint()
-            client, server = ready
+            client, server = ready[1], ready[0]
             await server.send(b"x")  # and TLS's tickets, whose loss would be a reset
             await client.receive()
             yield client, server
