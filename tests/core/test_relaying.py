@@ -141,7 +141,7 @@ class TestTells:
             freed.append(number)
             return 0
 
-        monkeypatch.setattr(relaying, "lib", Answering("azc_relay_free", free))
+        monkeypatch.setattr(Relay.__del__, "__defaults__", (free,))
         Relay.__new__(Relay).__del__()  # it was never made
         Relay(never).__del__()  # it never began
         assert not freed
