@@ -24,13 +24,13 @@ class Failure(Generic[E]):
         self._kind: type[E] = type(error)
         self._arguments = _kept(error.args)
         self._attributes: dict[str, Any] = {
-            name: value
+            name: _kept(value)
             for base in self._kind.__mro__
             for name, known in vars(base).items()
             if isinstance(known, types.MemberDescriptorType)  # (errno, filename, ...)
             and (value := getattr(error, name, None)) is not None
         }
-        self._attributes.update(vars(error))
+        self._attributes.update((name, _kept(it)) for name, it in vars(error).items())
         cause = error.__cause__
         # (``raise error from error`` is allowed)
         self._cause = None if cause is None or cause is error else Failure(cause)
@@ -47,7 +47,7 @@ class Failure(Generic[E]):
             error.__cause__ = self._cause.again()
         for name, value in self._attributes.items():
             with contextlib.suppress(AttributeError):  # one that cannot be set
-                setattr(error, name, value)
+                setattr(error, name, _anew(value))
         return error
 
     def __repr__(self) -> str:
