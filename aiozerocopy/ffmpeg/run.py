@@ -144,7 +144,7 @@ class Run:
         self.process = process
         self.video = video
         self.audio = audio
-        self.inputs = [video] if audio is None else [video, audio]
+        self.inputs: list[ChildStdin] = [video] if audio is None else [video, audio]
         told = weakref.WeakMethod(self._reworded)  # (we have the streams)
 
         def reword(error: StreamBroken) -> StreamBroken | None:
