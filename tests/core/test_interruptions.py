@@ -752,13 +752,12 @@ class Storm:
         self._is_over = False
 
     def __enter__(self) -> None:
-        self._before = signal.signal(signal.SIGALRM, self._handle)
+        signal.signal(signal.SIGALRM, self._handle)
         signal.setitimer(signal.ITIMER_REAL, self._dice.uniform(5e-6, 300e-6))
 
     def __exit__(self, *_: object) -> None:
-        self._is_over = True
+        self._is_over = True  # (one that another thread gets may still come)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, self._before)
 
     def _handle(self, _: int, frame: FrameType | None) -> None:
         if self.hits or self._is_over:
@@ -792,4 +791,8 @@ def test_a_thousand_signals(loop: str, tmp_path: Path) -> None:
             assert not complaints, (name, kind, complaints)
             hits += storm.hits
 
-    run_on(loop, main)
+    before = signal.getsignal(signal.SIGALRM)
+    try:
+        run_on(loop, main)
+    finally:
+        signal.signal(signal.SIGALRM, before)
