@@ -611,8 +611,8 @@ static inline int azc_ring__allocate(int fd, uint64_t bytes) {
     return fcntl(fd, F_ADD_SEALS, AZC_RING_SEALS) < 0 ? -errno : 0;
 }
 
-/* Gives the memory of an offer back that was not taken: whoever has left with its fds
- * would keep it. */
+/* Gives back the memory of an offer that was not taken.  A visitor that has left may
+ * still have its fds, which would keep the memory. */
 static inline void azc_ring_withdraw(const azc_ring *ring) {
     int how = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
     off_t bytes = (off_t)(AZC_RING_PAGE_BYTES + ring->capacity);

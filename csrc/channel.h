@@ -22,7 +22,7 @@
  *   a pump's        its lists of channels
  *   a port's        its list of events
  *   pools           where pools are (pool.c)
- *   parties         who has a part in a pipe's pages (lender.c)
+ *   parties         which channels lend pages, which relays pass them on (lender.c)
  */
 #ifndef AZC_CHANNEL_H
 #define AZC_CHANNEL_H

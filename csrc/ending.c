@@ -92,8 +92,8 @@ bool azc__was_replaced(azc_channel *channel) {
 
 /* ---- cancelled ------------------------------------------------------- */
 
-/* Completes the message in progress from a copy.  The caller is told now, and the
- * operation goes on without a note until its bytes are out. */
+/* Completes the message in progress from a copy.  Its event is posted now; the operation
+ * goes on without a note until its bytes are out. */
 static int rescue(azc_channel *channel, azc_op *op, uint64_t limit) {
     azc__queue_truncate(&channel->queue, op);
     ssize_t r = azc__op_rescue(op, limit);

@@ -11,7 +11,7 @@ enum {
     NAP_MAX_US = 2000, /* until we ask a slow reader again */
 };
 
-/* ---- who has a part in a pipe's pages ----------------------------------- */
+/* ---- parties: who lends a pipe's pages, who passes them on --------------- */
 
 static pthread_mutex_t parties_lock = PTHREAD_MUTEX_INITIALIZER;
 static azc_party *parties;

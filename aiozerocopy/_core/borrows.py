@@ -176,7 +176,7 @@ def or_undo_now(call: Callable[[], T], undo: Callable[[], object]) -> T:
         raise
 
 
-# ---- who is told -------------------------------------------------------------------
+# ---- the port: where C reports what has ended ---------------------------------------
 
 
 class Port:

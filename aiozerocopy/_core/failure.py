@@ -1,9 +1,9 @@
 """A failure that is remembered, to be raised again later.
 
 An exception that is kept keeps its traceback, and by that the frames it went through,
-with their slots and buffers; if one of them refers to whoever keeps the exception, only
-the collector ends that.  So what must fail again keeps a `Failure`, which has the type
-of the exception, its arguments and attributes, and the same of its causes.
+with their slots and buffers.  If a frame refers to the object that keeps the exception,
+this is a cycle, which only the collector ends.  So an object that must fail again keeps
+a `Failure`: the type, the arguments and the attributes of the exception and its causes.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 A slot may be leased again once no view of it exists.  A finalizer of a view would be
 too early: the garbage collector calls those of everything in a cycle (``__del__``, weak
 references' callbacks, `ffi.gc`) while all of that can still be used, and then the slot
-would have two owners.  So the end is told by an object that the collector does not
-track, although its class has a ``__del__``: it ends when its last reference goes, which
-is when the memory of the last view is deallocated.
+would have two owners.  So a lease ends with an object that the collector does not
+track, although its class has a ``__del__``.  That runs when the last reference goes,
+which is when the memory of the last view is deallocated.
 
     memoryview -> cffi's buffer -> cffi's pin -> ctypes object -> `_Lease`, untracked
 

@@ -50,7 +50,7 @@ class WholeSender(MessageStream):
 
         Raises:
             StreamBroken: a cancelled send has cut a message off, this one or another.
-                Or the stream is broken: so many bytes were out at least.
+                Or the stream broke: at least ``bytes_sent`` bytes were out.
             others: as the stream's own ``send``.
         """
         views, out = [bytes_of(each) for each in (item, *more)], 0

@@ -89,8 +89,8 @@ class TLSStream(MessageStream, ByteStream):
 
         Raises:
             StreamBroken: the peer left, or a cancelled send has cut a message off.
-                ``bytes_sent`` of this message were out, in records that the peer can
-                decrypt; at least so many, where the text says so.
+                ``bytes_sent`` bytes of this message were out, in records that the peer
+                can decrypt.  If the text says "at least", there may have been more.
             others: as `Stream.send`.
         """
         views = [bytes_of(each) for each in (item, *more)]

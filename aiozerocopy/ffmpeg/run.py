@@ -128,7 +128,7 @@ class Watchdog:
         """End the thread."""
         self._stop.set()
         self._thread.join()
-        self._is_awaited = self._signs = bool  # (they know who has us: a cycle)
+        self._is_awaited = self._signs = bool  # (they refer to our owner)
 
 
 class Run:

@@ -376,7 +376,7 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
             if ready is not None and not ready.done():
                 ready.set_result(None)
             self._send()
-            # (once whoever awaits start_tls has this transport, to answer by)
+            # (later: the caller of start_tls gets this transport first)
             self._loop.call_soon(self._take_in)
 
     def _send(self) -> None:
