@@ -47,7 +47,7 @@ class SplitterReader(ReceiveStream):
 
         None while more may come.  What had come before can still be received.
         """
-        if self._in.inherited:
+        if self._in.inherited or not self._record[0]:  # (it was finalized)
             return "stopped"
         return _OUTCOMES.get(lib.azc_split_outcome(self._record[0]))
 

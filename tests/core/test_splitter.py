@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import math
 import os
@@ -153,6 +154,30 @@ async def test_who_joins_has_what_is_sent_then() -> None:
                 finally:
                     counting.end()
                 await writer.aclose()
+
+
+async def test_reader_that_was_finalized_can_still_be_asked() -> None:
+    """By a finalizer of the same cycle, which the collector calls later."""
+
+    class Asks:
+        def __init__(self, reader: azc.SplitterReader) -> None:
+            self.reader = reader
+
+        def __del__(self) -> None:
+            told.append(self.reader.ended)
+
+    told: list[str | None] = []
+    source, sink = azc.pipe()
+    async with source, sink, azc.Splitter(source) as splitter:
+        reader = await splitter.join()
+        cycle: list[object] = [reader, Asks(reader)]
+        cycle.append(cycle)
+        reader.cycle = cycle  # type: ignore[attr-defined]
+        cycle[1].cycle = cycle  # type: ignore[attr-defined]
+        with pytest.warns(ResourceWarning):
+            del reader, cycle
+            gc.collect()
+        assert told == ["stopped"]
 
 
 async def test_without_readers_all_is_taken() -> None:
