@@ -20,7 +20,7 @@ race        Work, Contender, Race, and how a race is run
 results     Result, JSON, the table, and what has changed since an earlier run
 processes   the temporary folder, compiled programs, and processes that report
 worker      the Python processes: the clock, the buffers, the event loop
-feeding     contenders that feed sink.c, over sockets and pipes
+feeding     who feeds sink.c over sockets and pipes, and whom feed.c feeds
 video       contenders that feed FFmpeg
 xserver     (in tests/support) Xvfb, and a program that draws on it
 the others  one bench each: its races above, what its processes do below

@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import importlib
 import math
+import os
+import re
 import shutil
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import race, results
-from bench.processes import Lab
-from bench.race import Lacking, Race
+from bench.processes import ENVIRONMENT, Lab
+from bench.race import Contender, Lacking, Race, Run, Work
 from bench.results import Outcome
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 BENCHES = {
     "sockets": "big and small messages over sockets; and asyncio, uvloop, C",
+    "receive": "messages of a known size; and asyncio, uvloop, aiofastnet, C",
     "pipes": "raw video frames into a child's stdin; and asyncio, uvloop, C",
     "ffmpeg": "raw frames to FFmpeg; and TurboPipe, asyncio, uvloop, C",
     "encode": "NumPy frames to x264; and TurboPipe, imageio-ffmpeg, PyAV",
@@ -42,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     if arguments.fail_if_slower and not arguments.compare:
         parser().error("--fail-if-slower: slower than what? --compare FILE says it")
+    if arguments.cores:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
     outcome = arguments.of or Outcome(results.machine())
     status = 0
     if not arguments.of:
@@ -66,19 +72,42 @@ def run(outcome: Outcome, arguments: argparse.Namespace) -> None:
     began = time.monotonic()
     end = began + SECONDS if everything and not arguments.rounds else math.inf
     rounds = 0 if quick else arguments.rounds or (9 if everything else 5)
+    wanted = re.compile(arguments.who).search
     with Lab() as lab:
         planned = [
-            one.in_table() if everything else one
+            (one.in_table() if everything else one).among(wanted)
             for name in ([*BENCHES] if everything else [arguments.bench])
             for one in plan(name, lab, quick, outcome)
             if arguments.only in one.title and not (one.extra and everything)
         ]
-        if not planned and arguments.only:
-            parser().error(f"--only: no title has {arguments.only!r} in it")
+        planned = [one for one in planned if one.contenders]
+        if not planned and not outcome.failed and (arguments.only or arguments.who):
+            parser().error(
+                f"no race is called {arguments.only!r} and has a contender "
+                f"called {arguments.who!r}"
+            )
+        if arguments.beside:
+            planned = [
+                one.beside(partial(elsewhere, arguments.beside)) for one in planned
+            ]
         for number, one in enumerate(planned):
             now = time.monotonic()
             until = now + (end - now) / (len(planned) - number)
             run_one(outcome, one, rounds, until, show=not everything)
+
+
+def elsewhere(folder: str, ours: Contender) -> Contender:
+    """The same contender with the package that is in another folder."""
+
+    def run(work: Work, check: bool) -> Run:
+        path = ENVIRONMENT["PYTHONPATH"]
+        ENVIRONMENT["PYTHONPATH"] = os.pathsep.join((os.path.abspath(folder), path))
+        try:
+            return ours.run(work, check)
+        finally:
+            ENVIRONMENT["PYTHONPATH"] = path
+
+    return replace(ours, name=f"{ours.name}, in {folder}", run=run)
 
 
 def run_one(
@@ -150,6 +179,9 @@ def parser() -> argparse.ArgumentParser:
     add("--rounds", type=int, metavar="N", help="of each race (5; all benches: 9)")
     add("--quick", action="store_true", help="only check every byte, with little work")
     add("--only", default="", metavar="TEXT", help="races whose title contains it")
+    add("--who", default="", metavar="REGEX", help="contenders whose names match it")
+    add("--beside", metavar="DIR", help="ours race that checkout, built there, too")
+    add("--cores", type=int, metavar="N", help="run on so many cores only")
     add("--json", type=Path, metavar="FILE", help="write every round to a file")
     add("--compare", type=earlier, metavar="FILE", help="say what has changed since")
     add("--fail-if-slower", action="store_true", help="then the exit status is 1")

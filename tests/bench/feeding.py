@@ -1,6 +1,6 @@
-"""Contenders that feed sink.c: over a link, or as the parent of it.
+"""Contenders that feed sink.c, over a link or as the parent of it, and the reverse.
 
-The sink's clock runs from the first byte after the warm-up to the last; the sender
+The receiver's clock runs from the first byte after the warm-up to the last; the sender
 tells the CPU seconds that it used from there on.
 """
 
@@ -22,9 +22,12 @@ if TYPE_CHECKING:
     # What it is told: the work, the fd of the link (-1: start the sink), the sink.
     Sender = Callable[[Work, int, list[str]], list[str]]
     Source = Callable[[Crew, Work], int]
+    # Told the work, and whether to check; the link is its stdin.
+    Receiver = Callable[[Work, bool], list[str]]
 
 READ_SIZE = 1 << 20
 LOOPS = ("asyncio", "uvloop")
+RIVAL_LOOPS = (*LOOPS, *(f"{loop}+aiofastnet" for loop in LOOPS))
 
 
 def unix_link() -> tuple[int, int]:
@@ -72,7 +75,7 @@ def in_loops(
 
 
 def needs_of(loop: str, *modules: str) -> tuple[str, ...]:
-    return (*(() if loop == "asyncio" else (loop,)), *modules)
+    return (*(name for name in loop.split("+") if name != "asyncio"), *modules)
 
 
 def feed(
@@ -84,11 +87,13 @@ def feed(
     check: bool,
     read_size: int = READ_SIZE,
     source: Source | None = None,
+    receiver: Receiver | None = None,
 ) -> Run:
-    """Do the work once: start the sink, the source if there is one, and the sender."""
-    warm = work.size * work.warm
-    sink = [lab.program("sink"), str(warm), str(work.total), str(read_size)]
-    sink += [lab.pattern(work)] if check else []
+    """Do the work once: start the sink, the source if there is one, and the sender.
+
+    The CPU time that counts is the sender's, or that of a `receiver` instead of sink.c.
+    """
+    sink = (receiver or partial(c_sink, lab, read_size, fill=False))(work, check)
     with Crew(lab) as crew:
         if link is None:
             crew.start(sender(work, -1, sink))
@@ -106,7 +111,17 @@ def feed(
                     os.close(fd)
         told = crew.finish()
     expect_right(name, got := told["sink"], work)
-    return Run(got["seconds"], told["sender"]["cpu"], got["cpu"])
+    cpu = told["sender"]["cpu"], got["cpu"]
+    return Run(got["seconds"], *(reversed(cpu) if receiver else cpu))
+
+
+def c_sink(
+    lab: Lab, read_size: int, work: Work, check: bool, *, fill: bool
+) -> list[str]:
+    """A loop of reads; with `fill`, of whole messages of `read_size`."""
+    numbers = (work.size * work.warm, work.total, read_size, int(fill))
+    pattern = [lab.pattern(work)] if check else []
+    return [lab.program("sink"), *map(str, numbers), *pattern]
 
 
 def expect_right(name: str, sink: dict[str, Any], work: Work) -> None:
@@ -133,3 +148,10 @@ def in_python(
         return worker(way, loop=loop, fd=fd, sink=sink, **about)
 
     return command
+
+
+def python_sink(
+    lab: Lab, way: Callable[..., Any], loop: str, work: Work, check: bool
+) -> list[str]:
+    told = {**work.told, "total": work.total, "pattern": lab.pattern(work)}
+    return worker(way, loop=loop, fd=0, check=check, **told)

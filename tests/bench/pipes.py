@@ -141,7 +141,7 @@ class Stage:
 
     def _start(self, work: Work, check: bool) -> subprocess.Popen[bytes]:
         lab, pattern = self._lab, self._lab.pattern(work)
-        sink = [lab.program("sink"), "0", "0", str(READ_SIZE)]
+        sink = [lab.program("sink"), "0", "0", str(READ_SIZE), "0"]
         sink += [self._lab.pattern(work)] if check else []
         told = {"pattern": pattern, "size": work.size, "sink": sink}
         told |= {"loop": self._loop, "library": lab.library("feed")}

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
+from statistics import median
 from typing import Any, NamedTuple
 
 
@@ -54,7 +55,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Duel:
-    """A row of the table: one of ours beside a rival."""
+    """A row of the table: one of ours beside a rival, or the fastest of `among`."""
 
     ours: str
     rival: str
@@ -63,6 +64,14 @@ class Duel:
     unit: str = "GB"  # of our rate; any other word counts messages
     both: bool = False  # count the receiver's CPU time, too: they share the work
     front: bool = False  # one of the few rows that the README shows
+    among: Sequence[str] = ()  # until they have raced; then `rival` is the fastest
+
+    def settled(self, runs: dict[str, list[Run]]) -> Duel:
+        """With the rival whose median is the best, even if that is by luck."""
+        if not (found := [name for name in self.among if name in runs]):
+            return self
+        seconds = {name: median(run.seconds for run in runs[name]) for name in found}
+        return replace(self, rival=min(found, key=seconds.__getitem__), among=())
 
 
 @dataclass(frozen=True)
@@ -76,9 +85,23 @@ class Race:
 
     def in_table(self) -> Race:
         """With those alone who are in the table."""
-        names = {name for duel in self.duels for name in (duel.ours, duel.rival)}
-        found = [one for one in self.contenders if one.name in names]
+        names = {name for one in self.duels for name in (one.ours, one.rival)}
+        return self.among(names.union(*(one.among for one in self.duels)).__contains__)
+
+    def among(self, is_wanted: Callable[[str], Any]) -> Race:
+        """With those alone whose names are wanted."""
+        found = [one for one in self.contenders if is_wanted(one.name)]
         return replace(self, contenders=found)
+
+    def beside(self, other: Callable[[Contender], Contender]) -> Race:
+        """Each of ours that has a duel runs another build in turn, too."""
+        field, duels = [*self.contenders], [*self.duels]
+        for one in self.contenders:
+            if any(duel.ours == one.name for duel in self.duels):
+                twin = other(one)
+                field.insert(field.index(one) + 1, twin)
+                duels.append(Duel(one.name, twin.name, f"{self.title}: {one.name}"))
+        return replace(self, contenders=field, duels=duels)
 
 
 @dataclass(frozen=True)
@@ -133,7 +156,8 @@ def run_race(race: Race, rounds: int, tell: Tell, until: float = math.inf) -> Re
     runs = in_turn(present, race.work, 1, tell, check=True)
     if rounds:
         runs = in_turn(present, race.work, rounds, tell, until=until)
-    duels = [one for one in race.duels if {one.ours, one.rival} <= {*runs}]
+    duels = [one.settled(runs) for one in race.duels]
+    duels = [one for one in duels if {one.ours, one.rival} <= {*runs}]
     work = race.work
     return Result(race.bench, race.title, work.size, work.messages, duels, runs)
 

@@ -70,7 +70,7 @@ class Row:
         span = f"{number(min(ratios))} to {number(max(ratios))}"
         return (
             self.duel.work,
-            self.duel.against or self.duel.rival,
+            self.duel.against.format(self.duel.rival) or self.duel.rival,
             number(statistics.median(ratios)),
             span if len(ratios) > 1 else "",
             number(statistics.median(cpu)) if cpu else "",
@@ -134,7 +134,7 @@ def _without_repeats(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
 def rates(result: Result) -> str:
     """All contenders of a race, compared or not."""
     gb = result.size * result.messages / 1e9
-    header = ["", "GB/s", "messages/s", "CPU s/GB", "receiver s/GB"]
+    header = ["", "GB/s", "messages/s", "CPU s/GB", "other end s/GB"]
     header += next(iter(result.runs.values()))[0].more or {}  # of all, or of none
     rows = []
     for name, runs in result.runs.items():
@@ -202,7 +202,7 @@ def from_json(text: str) -> Outcome:
         told = json.loads(text)
         outcome = Outcome(**{**told, "results": []})
         for race in told["results"]:
-            duels = [Duel(**duel) for duel in race.pop("duels")]
+            duels = [Duel(**{**duel, "among": ()}) for duel in race.pop("duels")]
             runs = race.pop("runs").items()
             each = {name: [Run(*run) for run in some] for name, some in runs}
             outcome.results.append(Result(**race, duels=duels, runs=each))
@@ -224,7 +224,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": _cpu_model(),
-        "cpus": os.cpu_count() or 1,
+        "cpus": len(os.sched_getaffinity(0)),
         "load": os.getloadavg()[0],  # of the last minute
         "versions": {name: text for name, text in versions.items() if text},
     }

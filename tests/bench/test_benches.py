@@ -16,6 +16,7 @@ from bench import (
     encode,
     ffmpeg,
     pipes,
+    receive,
     relay,
     results,
     sockets,
@@ -46,7 +47,7 @@ def test_all_that_the_table_shows_runs(name: str, lab: Lab) -> None:
         for race in [race.in_table() for race in races if not race.extra]:
             names = {one.name for one in race.contenders}
             for duel in race.duels:
-                assert {duel.ours, duel.rival} <= names
+                assert {duel.ours, *(duel.among or [duel.rival])} <= names
             for contender in race.contenders:
                 if not contender.missing:
                     assert contender.run(race.work, True).seconds > 0
@@ -100,6 +101,7 @@ def one_other_byte(pattern: Callable[..., str]) -> Callable[..., str]:
     [
         (sockets, "C send loop", 1),
         pytest.param(sockets, "send, asyncio", 1, marks=pytest.mark.slow),
+        (receive, "receive_exactly, asyncio", 1),
         pytest.param(relay, "relay, asyncio", 1, marks=pytest.mark.slow),
         pytest.param(pipes, "open_process, send, asyncio", 1, marks=pytest.mark.slow),
         pytest.param(ffmpeg, "put, asyncio", 0, marks=pytest.mark.slow),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from bench import __main__ as program
-from bench import race, results
+from bench import processes, race, results
 from bench.processes import Lab
 from bench.race import Contender, Duel, Race, Run, Work, WrongBytes
 from bench.results import Outcome
@@ -62,6 +64,18 @@ def test_what_is_missing_does_not_race() -> None:
     result = race.run_race(replace(rounds, contenders=field), 1, lambda what: None)
     assert [*result.runs] == ["ours"]
     assert result.duels == []
+
+
+def test_rival_among_many_is_the_one_with_the_best_median() -> None:
+    rounds = two((1.0,) * 3, (2.0, 0.1, 2.0))
+    field = [*rounds.contenders, contender("others", 1.5, 1.5, 1.5)]
+    names = ("theirs", "others", "missing")
+    duels = [Duel("ours", "", "a megabyte: send", "the best: {}", among=names)]
+    one = replace(rounds, contenders=field, duels=duels)
+    assert [one.name for one in one.in_table().contenders] == ["ours", *names[:2]]
+    result = race.run_race(one, 3, lambda what: None)
+    [row] = Outcome(MACHINE, [result]).rows
+    assert row.cells()[1:3] == ("the best: others", "1.50")
 
 
 def test_row_has_the_median_and_the_range_of_the_rounds() -> None:
@@ -177,6 +191,33 @@ def test_one_bench_shows_all_contenders(
     assert "1 MB: 10 messages of 1,000,000 bytes, medians of 2 rounds" in said
 
 
+def test_contenders_by_name_beside_another_build_on_one_core(
+    fakes: list[Race], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The path is that of the one round only."""
+    seen: list[tuple[str, str]] = []
+
+    def at(name: str, work: Work, check: bool) -> Run:
+        seen.append((name, processes.ENVIRONMENT["PYTHONPATH"].split(":")[0]))
+        assert len(os.sched_getaffinity(0)) == 1
+        return Run(1.0, 1.0, 1.0)
+
+    field = [Contender(name, partial(at, name)) for name in ("ours", "theirs", "C")]
+    fakes[0] = replace(fakes[0], contenders=field)
+    words = ["fakes", "--who", "^(ours|theirs)$", "--beside", str(tmp_path)]
+    cores = os.sched_getaffinity(0)
+    try:
+        assert program.main([*words, "--cores", "1", "--rounds", "1"]) == 0
+    finally:
+        os.sched_setaffinity(0, cores)
+    tests = str(processes.HERE.parent)
+    one_round = [("ours", tests), ("ours", str(tmp_path)), ("theirs", tests)]
+    assert seen == one_round * 2
+    said = capsys.readouterr().out
+    assert "1 MB: ours" in said
+    assert f"ours, in {tmp_path}" in said
+
+
 def test_race_that_fails_or_lacks_something_does_not_end_the_rest(
     fakes: list[Race], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -209,7 +250,8 @@ def test_ctrl_c_shows_what_there_is(
 def test_what_is_typed_wrong(
     fakes: list[Race], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for line in ("nonsense", "--rounds x", "--compare missing.json", "fakes --only x"):
+    lines = ("nonsense", "--rounds x", "--compare missing.json", "fakes --only x")
+    for line in (*lines, "fakes --who x"):
         with pytest.raises(SystemExit) as exit_:
             program.main(line.split())
         assert exit_.value.code == 2

@@ -27,6 +27,8 @@ DEFAULTS = {
     "loop": "asyncio",
     "kind": "memoryview",  # of the buffers, or "bytes"
     "is_ours": False,  # the transport
+    "check": False,  # every byte that is received
+    "wrong": -1,  # the first one found
 }
 
 
@@ -35,6 +37,8 @@ class Job(SimpleNamespace):
 
     The clock runs from `begin` to `end`, or to the end of the function.
     """
+
+    wrong: int
 
     def begin(self) -> None:
         """The warm-up is over."""
@@ -90,6 +94,28 @@ class Job(SimpleNamespace):
         yield iter(range(self.warm))
         self.begin()
         yield iter(range(self.warm, self.warm + self.messages))
+        self.end()
+
+    # -- what is received
+
+    def memory(self) -> list[memoryview]:
+        """Where messages go in turn: not one buffer for each piece, or old bytes in it
+        could be taken for new ones.
+        """
+        return [memoryview(bytearray(self.size)) for _ in range(self.buffers - 1)]
+
+    def look(self, number: int, message: Any) -> None:
+        """Compare a message, in the round that checks."""
+        if (
+            self.check
+            and self.wrong < 0
+            and message != self.sent[number % self.buffers]
+        ):
+            self.wrong = number * self.size
+
+    def received(self) -> dict[str, Any]:
+        """For a report, when all messages have come."""
+        return {"who": "sink", "bytes": self.total, "wrong": self.wrong}
 
     def socket(self) -> socket.socket:
         """The one with the number `fd`."""
@@ -118,6 +144,10 @@ def tell(report: dict[str, Any]) -> None:
 
 
 async def run(job: Job, work: Coroutine[Any, Any, Any]) -> None:
+    if "aiofastnet" in job.loop:
+        import aiofastnet
+
+        aiofastnet.patch_loop()
     job.report(await work)  # before the interpreter ends, which is not part of the work
 
 
@@ -125,10 +155,11 @@ def main(name: str, told: str) -> None:
     module, _, function = name.partition(":")
     call = getattr(importlib.import_module(module), function)
     job = Job(**{**DEFAULTS, **json.loads(told)})
+    job.sent = job.pieces() if job.check else []
     job.begin()
     if not inspect.iscoroutinefunction(call):
         job.report(call(job))
-    elif job.loop == "uvloop":
+    elif job.loop.startswith("uvloop"):
         import uvloop
 
         uvloop.run(run(job, call(job)))

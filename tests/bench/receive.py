@@ -1,0 +1,212 @@
+"""Messages of a known size, received over UNIX, TCP and a pipe; feed.c sends them all.
+
+Everybody has whole messages in hand, one after the other; the CPU time is theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from aiozerocopy import FramePool, open_reader, wrap_socket
+from bench.feeding import (
+    LOOPS,
+    RIVAL_LOOPS,
+    c_sink,
+    feed,
+    in_c,
+    needs_of,
+    pipe_link,
+    python_sink,
+    tcp_link,
+    unix_link,
+)
+from bench.race import Contender, Duel, Race, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiozerocopy import ReceiveStream
+    from bench.feeding import Link, Receiver
+    from bench.processes import Lab
+    from bench.worker import Job
+
+SIZES = {"64 KiB": 64 << 10, "1 MiB": 1 << 20, "6 MB": 6_000_000}
+IN = 0  # the link's end
+
+
+def races(lab: Lab, quick: bool) -> Iterator[Race]:
+    links: dict[str, Link] = {"UNIX": unix_link, "TCP": tcp_link, "pipe": pipe_link}
+    for where, link in links.items():
+        for name, size in SIZES.items():
+            yield race(lab, quick, where, link, name, size)
+
+
+def race(lab: Lab, quick: bool, where: str, link: Link, name: str, size: int) -> Race:
+    ours = {"receive_exactly, {}": receive_exactly, "batches(pool), {}": batches}
+    theirs: dict[str, Any] = {"{} readexactly": readexactly}
+    # asyncio's pipes call data_received even if there is get_buffer
+    buffered = {"{} BufferedProtocol": buffered_protocol}
+    if where != "pipe":
+        theirs |= {"{} sock_recv_into": sock_recv_into, **buffered}
+
+    def made(who: str, receiver: Receiver, loop: str = "asyncio") -> Contender:
+        sender = partial(in_c, lab)
+        run = partial(feed, lab, who, link, sender, receiver=receiver)
+        return Contender(who, run, needs_of(loop))
+
+    def in_loops(ways: dict[str, Any], loops: tuple[str, ...]) -> list[Contender]:
+        return [
+            made(who.format(loop), partial(python_sink, lab, way, loop), loop)
+            for who, way in ways.items()
+            for loop in loops
+        ]
+
+    c_loop = made("C read loop", partial(c_sink, lab, size, fill=True))
+    what = f"{name} messages, {where}: receive_exactly"
+    messages = 8 if quick else 600_000_000 // size
+    rivals = in_loops(theirs, RIVAL_LOOPS)
+    rivals += in_loops(buffered, ("uvloop",)) if where == "pipe" else []
+    among = [rival.name for rival in rivals]
+    return Race(
+        "receive",
+        f"{name}, {where}",
+        Work(size, messages, warm=4 if quick else max(20, messages // 10), buffers=4),
+        [*in_loops(ours, LOOPS), *rivals, c_loop],
+        [
+            duel
+            for loop in LOOPS
+            for one in [f"receive_exactly, {loop}"]
+            for duel in (
+                Duel(one, "", f"{what}, {loop}", "the best: {}", among=among),
+                Duel(one, c_loop.name, f"{what}, {loop}"),
+            )
+        ],
+        extra=name != "1 MiB",
+    )
+
+
+# ---- aiozerocopy ---------------------------------------------------------------------
+
+
+def opened() -> ReceiveStream:
+    is_socket = stat.S_ISSOCK(os.fstat(IN).st_mode)
+    return wrap_socket(IN) if is_socket else open_reader(IN)
+
+
+async def receive_exactly(job: Job) -> dict[str, Any]:
+    memory = job.memory()
+    async with opened() as stream:
+        for numbers in job.numbers():
+            for number in numbers:
+                message = memory[number % len(memory)]
+                await stream.receive_exactly(message)
+                job.look(number, message)
+    return job.received()
+
+
+async def batches(job: Job) -> dict[str, Any]:
+    """Each message in a slot of a pool."""
+    with FramePool(job.size, slots=job.buffers - 1) as pool:
+        async with opened() as stream:
+            arrays = stream.batches(job.size, pool=pool)
+            for numbers in job.numbers():
+                for number in numbers:
+                    job.look(number, (await anext(arrays)).data)
+    return job.received()
+
+
+# ---- asyncio and uvloop --------------------------------------------------------------
+
+
+async def sock_recv_into(job: Job) -> dict[str, Any]:
+    loop, memory = asyncio.get_running_loop(), job.memory()
+    with job.socket() as sock:
+        for numbers in job.numbers():
+            for number in numbers:
+                message, at = memory[number % len(memory)], 0
+                while at < job.size:
+                    n = await loop.sock_recv_into(sock, message[at:])
+                    if not n:
+                        raise EOFError
+                    at += n
+                job.look(number, message)
+    return job.received()
+
+
+async def readexactly(job: Job) -> dict[str, Any]:
+    reader = asyncio.StreamReader(limit=max(job.size, 1 << 16))
+    await connected(job, asyncio.StreamReaderProtocol(reader))
+    for numbers in job.numbers():
+        for number in numbers:
+            job.look(number, await reader.readexactly(job.size))
+    return job.received()
+
+
+async def buffered_protocol(job: Job) -> dict[str, Any]:
+    protocol = Filling(job.memory())
+    await connected(job, protocol)
+    for numbers in job.numbers():
+        for number in numbers:
+            job.look(number, await protocol.message())
+    return job.received()
+
+
+async def connected(job: Job, protocol: asyncio.BaseProtocol) -> None:
+    loop = asyncio.get_running_loop()
+    if not stat.S_ISSOCK(os.fstat(IN).st_mode):
+        await loop.connect_read_pipe(lambda: protocol, os.fdopen(IN, "rb", 0))
+        return
+    sock: Any = job.socket()
+    create: Any = loop.create_connection
+    if sock.family == socket.AF_UNIX:
+        create = loop.create_unix_connection
+    await create(lambda: protocol, sock=sock)
+
+
+class Filling(asyncio.BufferedProtocol):
+    """Fills the buffers in turn, and pauses while all are full or in use."""
+
+    def __init__(self, memory: list[memoryview]) -> None:
+        self._memory = memory
+        self._filled = self._taken = self._at = 0
+        self._is_paused = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._waiter is not None:
+            self._waiter.set_exception(exc or EOFError())
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._memory[self._filled % len(self._memory)][self._at :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._at += nbytes
+        if self._at < len(self._memory[0]):
+            return
+        self._at = 0
+        self._filled += 1
+        if self._filled - self._taken >= len(self._memory) - 1:
+            self._is_paused = True
+            self._transport.pause_reading()
+        if self._waiter is not None:
+            self._waiter.set_result(None)
+            self._waiter = None
+
+    async def message(self) -> memoryview:
+        """The next one; its memory may be used until the next call."""
+        if self._taken == self._filled:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        self._taken += 1
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+        return self._memory[(self._taken - 1) % len(self._memory)]
