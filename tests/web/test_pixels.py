@@ -263,30 +263,6 @@ async def test_viewers_hear_that_h264_is_impossible(
     assert "FFmpeg ended" in caplog.text
 
 
-UNSHOWABLE: list[tuple[Any, str, str]] = [
-    (np.zeros((4, 4, 3), np.float32), "", "its dtype is float32, not uint8"),
-    (np.zeros((4, 4), np.uint16), "gray16le", "its pixel format is 'gray16le', which"),
-    (np.zeros((4, 4), np.uint16), "", "its dtype is uint16, not uint8"),
-    (np.zeros((4, 4, 2), np.uint8), "", "its shape is (4, 4, 2), not (height, width,"),
-    (np.zeros((4, 4), np.uint8), "rgb24", "its shape of rgb24 is (4, 4), not"),
-    (np.zeros((0, 4, 3), np.uint8), "", "its shape is (0, 4, 3): it has no pixels"),
-    (np.zeros((6, 5), np.uint8), "yuv420p", "its shape of yuv420p is (6, 5), not"),
-    (np.zeros((7, 4), np.uint8), "nv12", "its shape of nv12 is (7, 4), not"),
-    (np.zeros(99, np.uint8), "nv12", "its shape of nv12 is (99,), not"),
-]
-
-
-async def test_what_is_no_picture_is_told(hub: Broadcast) -> None:
-    async with web.serve(hub) as to, watching(to) as viewer:
-        for frame, name, reason in UNSHOWABLE:
-            await hub.publish(frame, pixel_format=name)
-            header, payload = await viewer.message()
-            assert header[1] == pixels.REASON
-            assert payload.decode().startswith(reason)
-        await hub.publish(picture(len(UNSHOWABLE)))
-        assert await viewer.number() == len(UNSHOWABLE)
-
-
 @needs_jpeg
 async def test_what_is_no_picture_is_told_between_jpegs(hub: Broadcast) -> None:
     async with web.serve(hub) as to, connected(to) as stream:

@@ -21,7 +21,6 @@ from web_client import (
     ask,
     asking,
     connected,
-    needs_ffmpeg,
     needs_jpeg,
     outlast,
     picture,
@@ -37,7 +36,7 @@ from wsproto import events
 import aiozerocopy as azc
 from aiozerocopy import web
 from aiozerocopy.broadcast import Broadcast
-from aiozerocopy.web import assets, http, pixels, websocket
+from aiozerocopy.web import assets, http, websocket
 from aiozerocopy.web.request import Refused
 
 if TYPE_CHECKING:
@@ -148,17 +147,6 @@ async def test_the_end_of_the_server_ends_the_jpegs(hub: Broadcast) -> None:
         await until_seen(stream, END_OF_JPEG)
         await to.aclose()
         assert (await rest(stream)).endswith(b"0\r\n\r\n")
-
-
-@pytest.mark.every_loop
-async def test_the_end_of_the_server_is_told(
-    hub: Broadcast, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(websocket, "CLOSE_SECONDS", 60.0)  # nobody is waited for
-    async with web.serve(hub) as to, publishing(hub), watching(to) as viewer:
-        await viewer.message()
-        await to.aclose()
-        assert (await viewer.next_of(events.CloseConnection)).code == 1001
 
 
 # ---- bad input -------------------------------------------------------------------
@@ -521,22 +509,6 @@ async def test_pages_and_pictures_over_tls(
                 assert (header[7], payload) == (number, big.tobytes())
             await viewer.send(events.CloseConnection(1000))
             await viewer.next_of(events.CloseConnection)
-        await until(lambda: to.viewers == 0)
-
-
-@needs_jpeg
-@needs_ffmpeg
-async def test_every_way_over_tls(
-    hub: Broadcast, tls: tuple[ssl.SSLContext, ssl.SSLContext]
-) -> None:
-    server, trust = tls
-    async with web.serve(hub, ssl_context=server) as to, publishing(hub):
-        async with watching(to, "/h264", trust) as viewer:
-            kinds = [(await viewer.message())[0][1] for _ in range(3)]
-            assert kinds == [pixels.H264_CONFIGURATION, pixels.H264, pixels.H264]
-        async with connected(to, trust) as stream:
-            await stream.send(asking("/stream.mjpg"))
-            await until_seen(stream, END_OF_JPEG, 2)
         await until(lambda: to.viewers == 0)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import numpy as np
@@ -288,15 +288,29 @@ async def test_h264(hub: Broadcast, server: str) -> None:
         await until(lambda: hub.clients == ())
 
 
+UNSHOWABLE: list[tuple[Any, str, str]] = [
+    (np.zeros((4, 4, 3), np.float32), "", "its dtype is float32, not uint8"),
+    (np.zeros((4, 4), np.uint16), "gray16le", "its pixel format is 'gray16le', which"),
+    (np.zeros((4, 4), np.uint16), "", "its dtype is uint16, not uint8"),
+    (np.zeros((4, 4, 2), np.uint8), "", "its shape is (4, 4, 2), not (height, width,"),
+    (np.zeros((4, 4), np.uint8), "rgb24", "its shape of rgb24 is (4, 4), not"),
+    (np.zeros((0, 4, 3), np.uint8), "", "its shape is (0, 4, 3): it has no pixels"),
+    (np.zeros((6, 5), np.uint8), "yuv420p", "its shape of yuv420p is (6, 5), not"),
+    (np.zeros((7, 4), np.uint8), "nv12", "its shape of nv12 is (7, 4), not"),
+    (np.zeros(99, np.uint8), "nv12", "its shape of nv12 is (99,), not"),
+]
+
+
 @each_way
 async def test_what_is_no_picture_is_told(hub: Broadcast, server: str) -> None:
     async with serving(server, hub) as to, watching(to) as viewer:
-        await hub.publish(np.zeros((4, 4, 3), np.float32))
-        header, payload = await viewer.message()
-        assert (header[1], header[7]) == (pixels.REASON, 0)
-        assert payload == b"its dtype is float32, not uint8"
-        await hub.publish(picture(1))
-        assert await viewer.number() == 1
+        for number, (frame, name, reason) in enumerate(UNSHOWABLE):
+            await hub.publish(frame, pixel_format=name)
+            header, payload = await viewer.message()
+            assert (header[1], header[7]) == (pixels.REASON, number)
+            assert payload.decode().startswith(reason)
+        await hub.publish(picture(len(UNSHOWABLE)))
+        assert await viewer.number() == len(UNSHOWABLE)
 
 
 # ---- who may, and how long --------------------------------------------------------
