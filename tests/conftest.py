@@ -37,7 +37,7 @@ PATIENCE = 10.0  # seconds for a thread that is just ending, and its like
 STACKS = pytest.StashKey[int]()
 # Raised numbers take longer: by how much the time that each test has is multiplied.
 MORE_TIME = float(os.environ.get("AZC_PATIENCE", "1"))
-SLOW = Path(__file__).parent / "slow"
+SLOW = f"{Path(__file__).parent}/slow/"
 IMPLY_SLOW = ("builds", "quiet")
 
 
@@ -54,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Everything in slow/ is slow, and so is what builds or needs a quiet machine."""
-    if SLOW in item.path.parents or any(map(item.get_closest_marker, IMPLY_SLOW)):
+    if str(item.path).startswith(SLOW) or any(map(item.get_closest_marker, IMPLY_SLOW)):
         item.add_marker(pytest.mark.slow)
 
 
