@@ -1,0 +1,42 @@
+"""A small message takes no more instructions than it did, beside asyncio's calls.
+
+`pytest bench/test_instructions.py -s` prints the counts.  When they have become fewer,
+lower the bounds, which are 5 % above what was counted.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from bench.instructions import counted
+from bench.processes import Lab
+from bench.race import Lacking
+
+
+@pytest.fixture(scope="module")
+def counts() -> dict[str, float]:
+    try:
+        with Lab() as lab:
+            found = counted(lab)
+    except Lacking as lack:
+        pytest.skip(str(lack))
+    print("", *(f"{name}: {n:,.0f}" for name, n in found.items()), sep="\n")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "most"),
+    [
+        ("send, bytes", "sock_sendall, bytes", (1.45, 1.28, 1.17, 1.17)),
+        ("send, memoryview", "sock_sendall, memoryview", (2.14, 1.92, 1.82, 1.82)),
+        ("receive_exactly", "sock_recv_into", (11.4, 9.0, 9.5, 8.1)),
+    ],
+)
+def test_instructions_of_one_message(
+    ours: str, theirs: str, most: tuple[float, ...], counts: dict[str, float]
+) -> None:
+    """On Python 3.10, 3.11, 3.12, and from 3.13 on."""
+    ratio = counts[ours] / counts[theirs]
+    assert ratio < most[min(sys.version_info[1] - 10, 3)], counts
