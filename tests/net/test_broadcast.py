@@ -11,7 +11,6 @@ import math
 import os
 import resource
 import select
-import socket
 import sys
 import time
 from pathlib import Path
@@ -156,13 +155,6 @@ async def test_frames_that_cannot_travel(studio: Studio) -> None:
             await studio.hub.publish(bad)
     await studio.publish(3)
     assert await viewer.receive() == (0, 3)
-
-
-async def test_nobody_watches(studio: Studio) -> None:
-    await studio.publish(1, 2)
-    viewer = studio.viewer()
-    await studio.publish(3)
-    assert await viewer.receive() == (2, 3)
 
 
 # ---- in step with the others ------------------------------------------------------
@@ -399,16 +391,6 @@ async def viewer_rest(viewer: Viewer, n: int) -> list[int]:
 
 
 # ---- newcomers ----------------------------------------------------------------------
-
-
-async def test_newcomer_gets_the_last_frame(anyio_backend: object) -> None:
-    studio = Studio(Broadcast())
-    await studio.publish(1, 2)
-    viewer = studio.viewer()
-    assert await viewer.receive() == (1, 2)
-    await studio.publish(3)
-    assert await viewer.receive() == (2, 3)
-    await close(studio)
 
 
 async def test_newcomer_gets_the_last_key_and_waits_for_the_next(
@@ -844,15 +826,6 @@ async def test_frame_that_has_not_begun_waits(studio: Studio, policy: str) -> No
 # ---- clients that come and go -------------------------------------------------------
 
 
-async def test_client_that_leaves(studio: Studio) -> None:
-    gone, stays = studio.viewer(), studio.viewer()
-    gone.far.abort()
-    await studio.publish(1, 2)
-    await gone.client.wait_closed()
-    assert isinstance(gone.client.error, azc.StreamBroken)
-    assert studio.hub.clients == (stays.client,)
-
-
 async def test_client_that_is_detached_as_another_fails(studio: Studio) -> None:
     """Both were to be sent the frame by the same call."""
 
@@ -1045,43 +1018,6 @@ async def test_foreign_stream_that_is_stuck(studio: Studio, how: str) -> None:
 
 
 # ---- over TCP ---------------------------------------------------------------------
-
-
-@pytest.mark.every_loop
-async def test_server_with_clients_that_come_and_go(anyio_backend: object) -> None:
-    """Each sees whole frames in order, whenever it came, and however it left."""
-    hub = Broadcast()
-
-    async def watch(stream: azc.Stream) -> None:
-        await hub.attach(stream).wait_closed()
-
-    async def view(port: int, frames: int, rude: bool) -> None:
-        stream = await azc.connect_tcp("127.0.0.1", port)
-        receiver, last = FrameReceiver(stream), -1
-        for _ in range(frames):
-            frame = await receiver.receive()
-            assert frame.array.min() == frame.array.max() == frame.sequence % 256
-            assert frame.sequence > last
-            last = frame.sequence
-        if rude:
-            linger = socket.SO_LINGER
-            raw = stream._raw_socket
-            raw.setsockopt(socket.SOL_SOCKET, linger, b"\1\0\0\0\0\0\0\0")  # RST
-        await stream.aclose()
-
-    async with azc.serve_tcp(watch) as server, hub:
-        async with anyio.create_task_group() as publishing:
-
-            async def publish() -> None:
-                while True:
-                    await hub.publish(picture(hub.sequence % 256, 300_000))
-
-            publishing.start_soon(publish)
-            async with anyio.create_task_group() as tasks:
-                for number in range(12):
-                    tasks.start_soon(view, server.port, 1 + number * 3, number % 2 == 0)
-            await until(lambda: not hub.clients)
-            publishing.cancel_scope.cancel()
 
 
 # ---- all at once, for longer --------------------------------------------------------

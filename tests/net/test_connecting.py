@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from anyio import EndOfStream
 from links import linux_only, others_wait, until
 
 import aiozerocopy as azc
@@ -32,14 +31,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as sock:
-        yield sock
-
-
-@pytest.fixture
-def unix_listener(tmp_path: Path) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.bind(str(tmp_path / "socket"))
-        sock.listen()
         yield sock
 
 
@@ -195,13 +186,6 @@ async def test_timeout() -> None:
     ):
         await azc.connect_tcp("127.0.0.1", port, timeout=0.01)
     assert caught.value.errno == errno.ETIMEDOUT
-
-
-@linux_only
-async def test_cancelled() -> None:
-    with full_listener() as port, anyio.move_on_after(0.01) as scope:
-        await azc.connect_tcp("127.0.0.1", port)
-    assert scope.cancelled_caught
 
 
 async def test_no_fd(listener: socket.socket) -> None:
@@ -390,19 +374,6 @@ async def test_an_address_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> N
 # ---- Unix ----------------------------------------------------------------------
 
 
-@pytest.mark.every_loop
-async def test_connect_unix(unix_listener: socket.socket) -> None:
-    async with azc.connect_unix(unix_listener.getsockname()) as stream:
-        peer, _ = unix_listener.accept()
-        with peer:
-            peer.send(b"hello")
-            assert await stream.receive() == b"hello"
-            await stream.send_eof()
-            assert peer.recv(10) == b""
-        with pytest.raises(EndOfStream):
-            await stream.receive()
-
-
 @linux_only
 @pytest.mark.parametrize("kind", [str, bytes])
 async def test_connect_to_abstract_name(kind: type) -> None:
@@ -451,16 +422,6 @@ async def test_unix_server_with_a_full_backlog(tmp_path: Path) -> None:
 
 
 # ---- Opening -------------------------------------------------------------------
-
-
-async def test_body_that_fails_closes_what_was_opened(
-    listener: socket.socket,
-) -> None:
-    host, port, *_ = listener.getsockname()
-    with pytest.raises(ZeroDivisionError):
-        async with azc.connect_tcp(host, port) as stream:
-            raise ZeroDivisionError
-    assert stream.fileno() == -1
 
 
 @pytest.mark.every_loop

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from anyio import EndOfStream
 from links import attempt, begun, until
 
 import aiozerocopy as azc
@@ -30,7 +29,6 @@ from aiozerocopy.framing import (
     FrameSender,
     FrameTooLarge,
     TruncatedFrame,
-    WrongMagic,
 )
 from aiozerocopy.pool import FramePool
 
@@ -329,17 +327,6 @@ async def test_receive_into_a_pool(ends: tuple[Any, Any]) -> None:
 
 
 @anyio_test
-async def test_pool_frames_are_sent(ends: tuple[Any, Any]) -> None:
-    with FramePool((3, 3), "float32", slots=1) as pool:
-        with await pool.acquire() as frame:
-            frame.array[:] = 3
-            await FrameSender(ends[0]).send(frame, pixel_format="grayf32")
-        assert pool.stats.free == 1
-    received = await FrameReceiver(ends[1]).receive()
-    assert np.array_equal(received.array, np.full((3, 3), 3, "f4"))
-
-
-@anyio_test
 async def test_what_cannot_be_sent_leaves_no_trace(ends: tuple[Any, Any]) -> None:
     sender = FrameSender(ends[0])
     bad: list[tuple[Any, dict[str, Any]]] = [
@@ -403,24 +390,6 @@ async def test_stream_that_ends_inside_of_a_frame(
         assert made > 0
     finally:
         gc.enable()
-
-
-@anyio_test
-async def test_clean_end(ends: tuple[Any, Any]) -> None:
-    await ends[0].send_eof()
-    receiver = FrameReceiver(ends[1])
-    for _ in range(2):
-        with pytest.raises(EndOfStream):
-            await receiver.receive()
-
-
-@anyio_test
-async def test_error_stays(ends: tuple[Any, Any]) -> None:
-    await ends[0].send(b"GET / HTTP/1.1\r\n" + bytes(120) + GOOD)
-    receiver = FrameReceiver(ends[1])
-    for _ in range(2):
-        with pytest.raises(WrongMagic):
-            await receiver.receive()
 
 
 @anyio_test
