@@ -92,7 +92,8 @@ def run(outcome: Outcome, arguments: argparse.Namespace) -> None:
             ]
         for number, one in enumerate(planned):
             now = time.monotonic()
-            until = now + (end - now) / (len(planned) - number)
+            rest = sum(len(other.contenders) for other in planned[number:])
+            until = now + (end - now) * len(one.contenders) / rest
             run_one(outcome, one, rounds, until, show=not everything)
 
 

@@ -16,7 +16,7 @@ from bench.processes import Crew, Lab, worker
 from bench.race import Contender, Run, Work, WrongBytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     Link = Callable[[], tuple[int, int]]
     # What it is told: the work, the fd of the link (-1: start the sink), the sink.
@@ -64,13 +64,27 @@ def fed(
 
 
 def in_loops(
-    lab: Lab, link: Link | None, ways: dict[str, Callable[..., Any]], **more: Any
+    lab: Lab,
+    link: Link | None,
+    ways: dict[str, Callable[..., Any]],
+    loops: Sequence[str] = LOOPS,
+    *,
+    receive: bool = False,
+    kind: str = "memoryview",
+    **more: Any,
 ) -> list[Contender]:
-    """These in Python, in asyncio and in uvloop, whose name goes into theirs."""
+    """These in Python, in each of the loops, whose name goes into theirs."""
+
+    def made(name: str, way: Callable[..., Any], loop: str) -> Contender:
+        if receive:
+            ends = {"receiver": partial(python_sink, lab, way, loop)}
+            return fed(lab, name, link, partial(in_c, lab), loop, **ends, **more)
+        return fed(lab, name, link, in_python(lab, way, loop, kind=kind), loop, **more)
+
     return [
-        fed(lab, name.format(loop), link, in_python(lab, way, loop), loop, **more)
+        made(name.format(loop), way, loop)
         for name, way in ways.items()
-        for loop in LOOPS
+        for loop in loops
     ]
 
 

@@ -135,6 +135,15 @@ def not_installed(name: str) -> str:
     return f"{name} is not installed: make bench installs it"
 
 
+def best_of(
+    ours: str, rivals: Sequence[Contender], work: str, front: bool = False, **more: Any
+) -> Duel:
+    """One of ours, in the loop that its name has, beside the fastest of all these."""
+    among, loop = [one.name for one in rivals], ours.split(", ")[1]
+    work = f"{work}, {loop}"
+    return Duel(ours, "", work, "the best: {}", front=front, among=among, **more)
+
+
 def duels(
     ours: str, rivals: dict[str, str], work: str, front: str = "", **more: Any
 ) -> list[Duel]:

@@ -17,25 +17,24 @@ from bench.feeding import (
     LOOPS,
     RIVAL_LOOPS,
     c_sink,
-    feed,
+    fed,
     in_c,
-    needs_of,
+    in_loops,
     pipe_link,
-    python_sink,
     tcp_link,
     unix_link,
 )
-from bench.race import Contender, Duel, Race, Work
+from bench.race import Duel, Race, Work, best_of
+from bench.sockets import SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from aiozerocopy import ReceiveStream
-    from bench.feeding import Link, Receiver
+    from bench.feeding import Link
     from bench.processes import Lab
     from bench.worker import Job
 
-SIZES = {"64 KiB": 64 << 10, "1 MiB": 1 << 20, "6 MB": 6_000_000}
 IN = 0  # the link's end
 
 
@@ -54,37 +53,21 @@ def race(lab: Lab, quick: bool, where: str, link: Link, name: str, size: int) ->
     if where != "pipe":
         theirs |= {"{} sock_recv_into": sock_recv_into, **buffered}
 
-    def made(who: str, receiver: Receiver, loop: str = "asyncio") -> Contender:
-        sender = partial(in_c, lab)
-        run = partial(feed, lab, who, link, sender, receiver=receiver)
-        return Contender(who, run, needs_of(loop))
-
-    def in_loops(ways: dict[str, Any], loops: tuple[str, ...]) -> list[Contender]:
-        return [
-            made(who.format(loop), partial(python_sink, lab, way, loop), loop)
-            for who, way in ways.items()
-            for loop in loops
-        ]
-
-    c_loop = made("C read loop", partial(c_sink, lab, size, fill=True))
+    made = partial(in_loops, lab, link, receive=True)
+    whole = partial(c_sink, lab, size, fill=True)
+    c_loop = fed(lab, "C read loop", link, partial(in_c, lab), receiver=whole)
     what = f"{name} messages, {where}: receive_exactly"
     messages = 8 if quick else 600_000_000 // size
-    rivals = in_loops(theirs, RIVAL_LOOPS)
-    rivals += in_loops(buffered, ("uvloop",)) if where == "pipe" else []
-    among = [rival.name for rival in rivals]
+    rivals = made(theirs, RIVAL_LOOPS)
+    rivals += made(buffered, ["uvloop"]) if where == "pipe" else []
     return Race(
         "receive",
         f"{name}, {where}",
         Work(size, messages, warm=4 if quick else max(20, messages // 10), buffers=4),
-        [*in_loops(ours, LOOPS), *rivals, c_loop],
+        [*made(ours), *rivals, c_loop],
         [
-            duel
-            for loop in LOOPS
-            for one in [f"receive_exactly, {loop}"]
-            for duel in (
-                Duel(one, "", f"{what}, {loop}", "the best: {}", among=among),
-                Duel(one, c_loop.name, f"{what}, {loop}"),
-            )
+            *(best_of(f"receive_exactly, {loop}", rivals, what) for loop in LOOPS),
+            Duel("receive_exactly, uvloop", c_loop.name, what, "C loop of read"),
         ],
         extra=name != "1 MiB",
     )
@@ -139,7 +122,7 @@ async def sock_recv_into(job: Job) -> dict[str, Any]:
 
 
 async def readexactly(job: Job) -> dict[str, Any]:
-    reader = asyncio.StreamReader(limit=max(job.size, 1 << 16))
+    reader = asyncio.StreamReader(limit=4 * job.size)
     await connected(job, asyncio.StreamReaderProtocol(reader))
     for numbers in job.numbers():
         for number in numbers:

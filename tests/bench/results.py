@@ -8,7 +8,7 @@ import os
 import platform
 import re
 import statistics
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from importlib.metadata import distributions
 from pathlib import Path
@@ -21,16 +21,18 @@ if TYPE_CHECKING:
 
 RIVALS = (
     *("uvloop", "turbopipe", "av", "imageio-ffmpeg", "mss", "websockets", "aiohttp"),
-    *("distributed", "pyzmq"),
+    *("distributed", "pyzmq", "aiofastnet"),
 )
 BUSY = 0.5  # of the cores: more load than that before the races makes figures worse
 SMALL = 0.05  # of a ratio: a smaller change is none
 
+NO_DIFFERENCE = "no difference shown"
 HEADER = ("work", "against", "ratio", "range", "CPU", "our rate")
 LEGEND = (
     "ratio: our rate divided by the rival's, in turn on the same machine: the median "
-    "of the rounds, and their range. Above 1 we are faster. CPU: our CPU time for the "
-    "same bytes divided by the rival's; below 1 we need less."
+    "of the rounds, and their range. Above 1 we are faster; no difference is shown if "
+    "the range has 1 in it. CPU: our CPU time for the same bytes divided by the "
+    "rival's; below 1 we need less."
 )
 CHANGES = ("work", "against", "ratio", "now", "CPU", "now", "")
 CHANGES_LEGEND = (
@@ -65,13 +67,23 @@ class Row:
         used = [(self._cpu(a), self._cpu(b)) for a, b in self._pairs()]
         return [a / b for a, b in used if a and b]
 
+    @property
+    def median(self) -> str:
+        return number(statistics.median(self.ratios))
+
+    def against(self, rival: str) -> Row:
+        """The same beside another, if that has raced, too."""
+        found = rival in self.result.runs
+        return replace(self, duel=replace(self.duel, rival=rival)) if found else self
+
     def cells(self) -> tuple[str, ...]:
         ratios, cpu = self.ratios, self.cpu_ratios
+        spans = min(ratios) < 1 < max(ratios)
         span = f"{number(min(ratios))} to {number(max(ratios))}"
         return (
             self.duel.work,
             self.duel.against.format(self.duel.rival) or self.duel.rival,
-            number(statistics.median(ratios)),
+            NO_DIFFERENCE if spans else self.median,
             span if len(ratios) > 1 else "",
             number(statistics.median(cpu)) if cpu else "",
             self._rate(),
@@ -264,13 +276,20 @@ def where_and_when(machine: dict[str, Any]) -> str:
 
 
 def changes(then: Outcome, now: Outcome) -> list[tuple[str, ...]]:
-    """Of all rows that are in both, as cells: what is said of each is the last."""
+    """Of all rows that are in both, as cells: what is said of each is the last.
+
+    Where the rival was the fastest of many, it is the one of then.
+    """
     before = {row.key: row for row in then.rows}
-    return [
-        (*new[:2], ratio, new[2], cpu, new[4], verdict(before[row.key], row))
+    pairs = [
+        (before[row.key], row.against(before[row.key].duel.rival))
         for row in now.rows
         if row.key in before
-        for new, (_, _, ratio, _, cpu, _) in [(row.cells(), before[row.key].cells())]
+    ]
+    return [
+        (*new[:2], old.median, row.median, old.cells()[4], new[4], verdict(old, row))
+        for old, row in pairs
+        for new in [row.cells()]
     ]
 
 

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy import open_process, wrap_socket
-from bench.feeding import fed, in_c, in_loops, in_python, tcp_link, unix_link
-from bench.race import Duel, Race, Work, duels
+from bench.feeding import RIVAL_LOOPS, fed, in_c, in_loops, tcp_link, unix_link
+from bench.race import Duel, Race, Work, best_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -21,11 +21,9 @@ if TYPE_CHECKING:
     from bench.processes import Lab
     from bench.worker import Job
 
-SIZES = {"6 MB": 6_000_000, "1 MiB": 1 << 20}
+SIZES = {"64 KiB": 64 << 10, "1 MiB": 1 << 20, "6 MB": 6_000_000}
 IN_FLIGHT = 3
 BATCH = 64
-KINDS = ("bytes", "memoryview")
-DRAIN = "uvloop write + drain"
 
 
 def races(lab: Lab, quick: bool) -> Iterator[Race]:
@@ -33,61 +31,60 @@ def races(lab: Lab, quick: bool) -> Iterator[Race]:
     for where, link in links.items():
         for name, size in SIZES.items():
             yield big_messages(lab, quick, where, link, name, size)
+    kinds = ("bytes", "memoryview")
+    made = partial(in_loops, lab, unix_link)
+    ours, rivals = {}, {}
+    for kind in kinds:
+        ours[kind] = made({f"send, {{}}, {kind}": send}, kind=kind)
+        names = {f"sock_sendall, {{}}, {kind}": sock_sendall}
+        rivals[kind] = made(names, RIVAL_LOOPS, kind=kind)
     yield Race(
         "sockets",
         "1 KiB, UNIX, one await each",
         small(quick, 600),
+        [one for kind in kinds for one in (*ours[kind], *rivals[kind])],
         [
-            fed(lab, f"{way.__name__}, asyncio, {kind}", unix_link, sender)
-            for kind in KINDS
-            for way in (send, sock_sendall)
-            for sender in [in_python(lab, way, kind=kind)]
-        ],
-        [
-            Duel(f"send, {how}", f"sock_sendall, {how}", what, against, "messages")
-            for kind in KINDS
-            for how in [f"asyncio, {kind}"]
-            for what in [f"1 KiB messages, UNIX ({kind}): await send"]
-            for against in ["loop.sock_sendall, asyncio"]
+            best_of(one.name, rivals[kind], f"{what} ({kind}): send", unit="messages")
+            for what in ["1 KiB messages, UNIX"]
+            for kind in kinds
+            for one in ours[kind]
         ],
     )
-    ways = {"send_many of 64, {}": send_many, "{} write+drain": write_and_drain}
-    ways["{} writelines of 64+drain"] = writelines_and_drain
-    what, lines = "1 KiB messages, UNIX: send_many of 64", "writelines of 64+drain"
+    batches = made({"send_many of 64, {}": send_many})
+    many = {"{} write+drain": write_and_drain, "{} writelines": writelines_and_drain}
+    others = made(many, RIVAL_LOOPS)
+    what = "1 KiB messages, UNIX: send_many of 64"
     yield Race(
         "sockets",
         "1 KiB, UNIX, 64 at a time",
         small(quick, 5000),
-        in_loops(lab, unix_link, ways),
-        [
-            Duel(f"send_many of 64, {loop}", rival, what, against, "messages")
-            for loop, rival, against in (
-                ("uvloop", "uvloop write+drain", DRAIN),
-                ("uvloop", f"uvloop {lines}", "uvloop writelines + drain"),
-                ("asyncio", f"asyncio {lines}", "asyncio writelines + drain"),
-            )
-        ],
+        [*batches, *others],
+        [best_of(one.name, others, what, unit="messages") for one in batches],
     )
 
 
 def big_messages(
     lab: Lab, quick: bool, where: str, link: Link, name: str, size: int
 ) -> Race:
-    ways = {"send, {}": send, "put 3 in flight, {}": put}
-    ways["{} write+drain"] = write_and_drain
-    what, theirs = f"{name} messages, {where}", "uvloop write+drain"
-    rivals = {theirs: DRAIN, "C send loop": "C loop of send"}
-    front = theirs if (name, where) == ("6 MB", "UNIX") else ""
+    made = partial(in_loops, lab, link)
+    sends, puts = made({"send, {}": send}), made({"put 3 in flight, {}": put})
+    c_loop = fed(lab, "C send loop", link, partial(in_c, lab))
+    ways = {"{} write+drain": write_and_drain, "{} sock_sendall": sock_sendall}
+    rivals, what = made(ways, RIVAL_LOOPS), f"{name} messages, {where}"
+    front = (name, where) == ("6 MB", "UNIX")
     messages = 4 if quick else 600_000_000 // size // 4 * 4
     return Race(
         "sockets",
         f"{name}, {where}",
         Work(size, messages, warm=4 if quick else 40, buffers=4),
-        [*in_loops(lab, link, ways), fed(lab, "C send loop", link, partial(in_c, lab))],
-        duels("send, uvloop", rivals, f"{what}: await send", front)
-        + duels(
-            "put 3 in flight, uvloop", {theirs: DRAIN}, f"{what}: put, 3 in flight"
-        ),
+        [*sends, *puts, *rivals, c_loop],
+        [
+            *(best_of(one.name, rivals, f"{what}: send", front) for one in sends),
+            Duel(
+                "send, uvloop", c_loop.name, f"{what}: send, uvloop", "C loop of send"
+            ),
+            *(best_of(one.name, rivals, f"{what}: put, 3 in flight") for one in puts),
+        ],
         extra=name != "6 MB",
     )
 
@@ -136,15 +133,20 @@ async def put_each(stream: SendStream, messages: Iterable[Any]) -> None:
 
 @asynccontextmanager
 async def opened(job: Job) -> AsyncIterator[SendStream]:
-    """The stream to the sink; without a link the sink is started as a child."""
+    """The stream to the sink; without a link the sink is started as a child.
+
+    All bytes are out before it is closed, which imports more of anyio the first time.
+    """
     if job.fd >= 0:
         async with wrap_socket(job.fd) as stream:
             yield stream
+            job.end()
     else:
         async with open_process(job.sink, stdout=None) as process:
             assert process.stdin is not None
             async with process.stdin as stdin:
                 yield stdin
+                job.end()
 
 
 # ---- asyncio and uvloop --------------------------------------------------------------

@@ -79,10 +79,12 @@ def test_rival_among_many_is_the_one_with_the_best_median() -> None:
 
 
 def test_row_has_the_median_and_the_range_of_the_rounds() -> None:
-    [row] = outcome(1.0, 2.0, 4.0).rows
+    [row] = outcome(1.0, 1.6, 2.0).rows
     assert row.cells() == (
-        *("a megabyte: send", "C", "1.00", "0.50 to 2.00", "1.00", "0.01 GB/s"),
+        *("a megabyte: send", "C", "1.25", "1.00 to 2.00", "1.00", "0.01 GB/s"),
     )
+    [row] = outcome(1.0, 1.6, 2.1).rows
+    assert row.cells()[2:4] == ("no difference shown", "0.95 to 2.00")
 
 
 def test_rate_is_in_its_unit() -> None:
@@ -152,6 +154,17 @@ def test_changes_are_of_the_same_work_and_rival() -> None:
     assert "other work" in told
     now.results[0] = replace(now.results[0], title="another")
     assert "nothing can be compared" in results.compared(then, now)
+
+
+def test_fastest_of_many_then_is_the_rival_now_too() -> None:
+    then, now = outcome(*[1.0] * 5), outcome(*[2.0] * 5)
+    runs = {**now.results[0].runs, "fastest now": [Run(0.5, 0.5, 0.5)] * 5}
+    duels = [replace(now.results[0].duels[0], rival="fastest now")]
+    now.results[0] = replace(now.results[0], runs=runs, duels=duels)
+    [(*_, then_, now_, _, _, said)] = results.changes(then, now)
+    assert (then_, now_, said) == ("2.00", "1.00", "slower")
+    del runs["theirs"]
+    assert [cells[-1] for cells in results.changes(then, now)] == ["other rival"]
 
 
 # ---- the command line ----------------------------------------------------------------
