@@ -94,7 +94,8 @@ def run(outcome: Outcome, arguments: argparse.Namespace) -> None:
             now = time.monotonic()
             rest = sum(len(other.contenders) for other in planned[number:])
             until = now + (end - now) * len(one.contenders) / rest
-            run_one(outcome, one, rounds, until, show=not everything)
+            count = lab.calls if arguments.calls else None
+            run_one(outcome, one, rounds, until, count, show=not everything)
 
 
 def elsewhere(folder: str, ours: Contender) -> Contender:
@@ -112,7 +113,13 @@ def elsewhere(folder: str, ours: Contender) -> Contender:
 
 
 def run_one(
-    outcome: Outcome, one: Race, rounds: int, until: float, *, show: bool
+    outcome: Outcome,
+    one: Race,
+    rounds: int,
+    until: float,
+    count: race.Count | None,
+    *,
+    show: bool,
 ) -> None:
     """What is missing or fails does not end the rest."""
     for contender in one.contenders:
@@ -124,6 +131,8 @@ def run_one(
             raise Lacking("there was no time left for it")
         tell = partial(progress, f"{one.bench}: {one.title}")
         result = race.run_race(one, rounds, tell, until)
+        if count:
+            result = race.with_calls(result, one, count, tell)
     except Exception as error:
         note(outcome, f"{one.bench}, {one.title}", error)
     else:
@@ -182,6 +191,7 @@ def parser() -> argparse.ArgumentParser:
     add("--only", default="", metavar="TEXT", help="races whose title contains it")
     add("--who", default="", metavar="REGEX", help="contenders whose names match it")
     add("--beside", metavar="DIR", help="ours race that checkout, built there, too")
+    add("--calls", action="store_true", help="count system calls, too, with strace")
     add("--cores", type=int, metavar="N", help="run on so many cores only")
     add("--json", type=Path, metavar="FILE", help="write every round to a file")
     add("--compare", type=earlier, metavar="FILE", help="say what has changed since")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import replace
 from functools import partial
@@ -199,8 +200,9 @@ def test_all_benches_in_brief_then_the_comparison(
 def test_one_bench_shows_all_contenders(
     fakes: list[Race], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert program.main(["fakes", "--rounds", "2"]) == 0
+    assert program.main(["fakes", "--rounds", "2", "--calls"]) == 0
     said = capsys.readouterr().out
+    assert re.search(r"calls/message\n.* nan\n", said)
     assert "1 MB: 10 messages of 1,000,000 bytes, medians of 2 rounds" in said
 
 
