@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 import pytest
-from ffmpegs import needed
 from xserver import COLOURS, HEIGHT, SIZE, WIDTH, Painter, as_bytes, x_server
 
 import aiozerocopy as azc
@@ -77,23 +76,6 @@ def painter(server: Server) -> Iterator[Painter]:
         sync.finish()
 
 
-def grabbed_by_ffmpeg(display: str) -> bytes:
-    """The screen by another program, which has code of its own."""
-    # (without shared memory, FFmpeg 5 waits for ever)
-    program = needed("path")
-    command = [program, "-v", "error", "-f", "x11grab", "-draw_mouse", "0"]
-    command += ["-video_size", f"{WIDTH}x{HEIGHT}", "-i", display, "-frames:v", "1"]
-    done = subprocess.run(
-        [*command, "-f", "rawvideo", "-pix_fmt", "bgr0", "-"],
-        capture_output=True,
-        check=False,
-    )
-    if b"x11grab" in done.stderr:
-        pytest.skip("this FFmpeg has no x11grab")
-    assert not done.stderr
-    return done.stdout
-
-
 def paint(painter: Painter) -> None:
     """Some windows, each of another colour."""
     for number, colour in enumerate(COLOURS):
@@ -124,14 +106,6 @@ async def test_picture_is_what_is_on_the_screen(
                     assert [*picture.array[y, x, :3]] == as_bytes(colour)
                     assert [*picture.array[y + 12, x + 23, :3]] == as_bytes(colour)
                 assert not picture.array[:5, :, :3].any()
-
-
-async def test_another_program_sees_the_same(server: Server, painter: Painter) -> None:
-    paint(painter)
-    async with capture.X11Screen(server.name) as screen:
-        with await screen.grab() as picture:
-            theirs = np.frombuffer(grabbed_by_ffmpeg(server.name), "u1")
-            assert (theirs.reshape(picture.shape)[..., :3] == colours(picture)).all()
 
 
 @pytest.mark.parametrize(

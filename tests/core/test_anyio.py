@@ -13,17 +13,11 @@ import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
-from anyio.abc import (
-    ByteReceiveStream,
-    ByteSendStream,
-    ByteStream,
-    SocketAttribute,
-)
+from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream, SocketAttribute
 from anyio.streams.buffered import BufferedByteReceiveStream
 from anyio.streams.file import FileStreamAttribute
 from anyio.streams.stapled import StapledByteStream
 from anyio.streams.text import TextStream
-from anyio.streams.tls import TLSAttribute, TLSStream
 from links import BIG, Link, begun, open_link, others_wait, reading
 from oracle import Checker, message
 
@@ -69,35 +63,6 @@ class TestWrappers:
             assert isinstance(ours, ByteStream)
             assert not isinstance(reader, ByteSendStream)
             assert not isinstance(writer, ByteReceiveStream)
-
-    async def test_tls(self, tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
-        ours, theirs = azc.socketpair()
-        data = bytes(message(1, 0, BIG))
-
-        async def serve() -> None:
-            async with await TLSStream.wrap(
-                theirs, server_side=True, ssl_context=tls[0]
-            ) as server:
-                received = b""
-                while len(received) < len(data):
-                    received += await server.receive()
-                await server.send(received)
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(serve)
-            client = await TLSStream.wrap(
-                ours, hostname="localhost", ssl_context=tls[1]
-            )
-            async with client:
-                assert client.extra(TLSAttribute.tls_version).startswith("TLS")
-                assert client.extra(FileStreamAttribute.fileno) == ours.fileno()
-                await client.send(data)
-                received = b""
-                while len(received) < len(data):
-                    received += await client.receive()
-                assert received == data
-                with pytest.raises(anyio.EndOfStream):
-                    await client.receive()
 
     async def test_buffered(self, pipe: Link) -> None:
         async with pipe.receiver() as receiver, pipe.sender() as sender:
@@ -237,22 +202,6 @@ class TestWrappers:
             await theirs.send(b"answer")
             assert await ours.receive() == b"answer"
 
-    async def test_call_from_a_worker_thread(self, pipe: Link) -> None:
-        checker = Checker()
-
-        def work(name: int) -> None:
-            for sequence in range(5):
-                data = message(name, sequence, 50_000)
-                anyio.from_thread.run(stream.send, data)
-                data.clear()
-
-        async with reading(pipe, checker.feed), pipe.sender() as stream:
-            async with anyio.create_task_group() as tasks:
-                for name in range(3):
-                    tasks.start_soon(anyio.to_thread.run_sync, work, name)
-        checker.finish()
-        assert checker.counts == {0: 5, 1: 5, 2: 5}
-
 
 @pytest.mark.parametrize(
     ("raw", "plain"),
@@ -306,29 +255,6 @@ class TestAsyncio:
                 reader.start()
         checker.finish()
         assert checker.counts == {1: 1}
-
-    @pytest.mark.asyncio
-    async def test_task_cancelled_while_it_closes(self, pipe: Link) -> None:
-        stream = pipe.sender()
-        await stream.put(message(1, 0, BIG))
-        await begun(stream)
-        task = asyncio.create_task(stream.aclose())
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert stream.fileno() == -1
-
-    @pytest.mark.asyncio
-    @pytest.mark.skipif(sys.version_info < (3, 11), reason="new in 3.11")
-    async def test_task_group_and_timeout(self, pipe: Link) -> None:
-        checker = Checker()
-        async with reading(pipe, checker.feed), pipe.sender() as stream:
-            async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-                for n in range(10):
-                    tasks.create_task(stream.send(message(1, n, 100_000)))
-        checker.finish()
-        assert checker.counts == {1: 10}
 
     @pytest.mark.asyncio
     @pytest.mark.skipif(sys.version_info < (3, 12), reason="new in 3.12")

@@ -5,10 +5,8 @@ from __future__ import annotations
 import array
 import ctypes
 import errno
-import math
 import mmap
 import os
-import random
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -173,23 +171,6 @@ async def test_more_pieces_than_one_system_call_takes(link: Link, call: str) -> 
         for piece in pieces:
             poison(piece)
             piece.clear()
-    assert_same(received, expected)
-
-
-async def test_more_pieces_while_clogged(link: Link) -> None:
-    pieces = [bytearray(payload(n, 600)) for n in range(3_000)]
-    expected = b"".join(pieces)
-    received = bytearray()
-    async with reading(link, received.extend, start=False) as reader:
-        async with link.sender() as stream:
-            async with anyio.create_task_group() as tasks:
-                sending = attempt(tasks, stream.send, *pieces)
-                await begun(stream)
-                for piece in (pieces[0], pieces[1_500], pieces[-1]):
-                    with pytest.raises(BufferError):
-                        piece.clear()
-                reader.start()
-            assert sending.error is None
     assert_same(received, expected)
 
 
@@ -441,48 +422,6 @@ def _count(fd: int) -> tuple[threading.Thread, list[int]]:
 
 
 # ---- any dtype, any shape ------------------------------------------------------------
-
-CODES = [
-    "?",
-    "i1",
-    "<u2",
-    ">i4",
-    "u8",
-    "<f2",
-    ">f8",
-    "c8",
-    "M8[s]",
-    "m8[ns]",
-    "U3",
-    "S5",
-]
-
-
-async def test_any_array_through_tiny_buffers() -> None:
-    dice = random.Random(25)
-    for _ in range(60):
-        dtype = np.dtype(
-            (dice.choice(CODES), (dice.randrange(1, 4),) * dice.randrange(3))
-        )
-        shape = [dice.randrange(13) for _ in range(dice.randrange(5))]
-        count = dtype.itemsize * math.prod(shape)
-        data: NDArray[Any] = np.ndarray(shape, dtype, bytearray(payload(1, count + 1)))
-        if data.ndim:
-            data = data[dice.randrange(4) :]
-        ours, theirs = socketpair()
-        _make_tiny(ours.fileno())
-        received = bytearray(data.nbytes)
-        async with ours, theirs, anyio.create_task_group() as tasks:
-            tasks.start_soon(ours.send, data)
-            await theirs.receive_exactly(received)
-        assert received == data.tobytes()
-
-
-def _make_tiny(fd: int) -> None:
-    import socket
-
-    with socket.socket(fileno=os.dup(fd)) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
 
 
 async def test_received_is_free_whoever_keeps_the_operation() -> None:

@@ -489,24 +489,6 @@ class TestSignals:
         ]
         assert said.splitlines() == expected
 
-    def test_own_sigpipe_handler_is_not_called(self) -> None:
-        scripts.run(
-            """
-    def handler(*_):
-        os._exit(9)
-    signal.signal(signal.SIGPIPE, handler)
-    async def main():
-        for size in (1, 60_000):
-            reader, writer = azc.pipe()
-            reader.abort()
-            try:
-                await writer.send(bytes(size))
-            except azc.StreamBroken:
-                writer.abort()
-    run(main)
-    """
-        )
-
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "uvloop"], indirect=True)

@@ -17,7 +17,6 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from anyio import EndOfStream
 from links import linux_only
 from unread import is_open
 
@@ -53,29 +52,12 @@ async def everything(stream: azc.ReceiveStream) -> bytes:
 # ---- what can be taken over ----------------------------------------------------
 
 
-async def test_file(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    async with azc.open_writer(path.open("wb")) as writer:
-        await writer.send(bytes(100_000))
-    async with azc.open_reader(path.open("rb")) as reader:
-        assert await everything(reader) == bytes(100_000)
-
-
 async def test_appending_file_opened_for_both(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old ")
     async with azc.open_writer(path.open("a+b")) as writer:
         await writer.send(b"new")
     assert path.read_bytes() == b"old new"
-
-
-async def test_device() -> None:
-    async with azc.open_reader(os.open("/dev/zero", os.O_RDONLY)) as reader:
-        memory = bytearray(b"\1" * 10_000)
-        await reader.receive_exactly(memory)
-        assert memory == bytes(10_000)
-    async with azc.open_writer(os.open("/dev/null", os.O_WRONLY)) as writer:
-        await writer.send(memory)
 
 
 async def test_socket_in_one_direction() -> None:
@@ -512,19 +494,6 @@ async def test_pipe_that_cannot_be_opened_leaves_nothing(
         azc.pipe()
 
 
-async def test_socketpair() -> None:
-    one, other = azc.socketpair()
-    async with one, other:
-        await one.send(b"there")
-        assert await other.receive() == b"there"
-        await other.send(b"back")
-        assert await one.receive() == b"back"
-        await one.send_eof()
-        with pytest.raises(EndOfStream):
-            await other.receive()
-        assert azc.pipe_capacity(one) is None
-
-
 @pytest.mark.parametrize("seconds", [None, 0, 5])
 async def test_wrap_socket_in_any_mode(seconds: float | None) -> None:
     one, other = socket.socketpair()
@@ -537,14 +506,6 @@ async def test_wrap_socket_in_any_mode(seconds: float | None) -> None:
             other.send(b"back")
             assert await stream.receive() == b"back"
         assert other.recv(10) == b""
-
-
-async def test_wrap_fd_of_socket() -> None:
-    one, other = socket.socketpair()
-    with other:
-        async with azc.wrap_socket(one.detach()) as stream:
-            await stream.send(b"there")
-            assert other.recv(10) == b"there"
 
 
 def test_wrap_what_is_no_socket(ends: tuple[int, int]) -> None:

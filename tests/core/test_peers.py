@@ -25,40 +25,16 @@ import array
 import gc
 import logging
 import os
-import socket
-import struct
 import threading
 import tracemalloc
-from typing import TYPE_CHECKING
 
-import anyio
 import pytest
-from links import (
-    BIG,
-    Link,
-    attempt,
-    begun,
-    open_link,
-    others_wait,
-    reading,
-    until,
-)
-from oracle import assert_same, message, payload, poison
+from links import Link, reading, until
 
 import aiozerocopy as azc
 from aiozerocopy import StreamBroken
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def unix(tmp_path: Path) -> Iterator[Link]:
-    with open_link("unix", tmp_path) as opened:
-        yield opened
 
 
 async def test_many_objects_leave_nothing_behind(
@@ -81,25 +57,6 @@ async def test_many_objects_leave_nothing_behind(
         finally:
             tracemalloc.stop()
     assert after - before < 100_000
-
-
-async def test_message_that_fits_half_is_not_done_before_it_is_out(unix: Link) -> None:
-    """A water mark of 64 KiB would say yes here, with half of it still in memory."""
-    received = bytearray()
-    async with reading(unix, received.extend, start=False) as reader:
-        stream = unix.sender()
-        with socket.socket(fileno=os.dup(stream.fileno())) as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_608)
-        async with stream:
-            frame = bytearray(payload(1, 60_000))
-            async with anyio.create_task_group() as tasks:
-                sending = attempt(tasks, stream.send, frame)
-                await begun(stream)
-                await others_wait()
-                assert not sending.done
-                reader.start()
-            poison(frame)
-    assert_same(received, payload(1, 60_000))
 
 
 @pytest.mark.parametrize("end", ["aclose", "abort", "reset"])
@@ -127,15 +84,3 @@ async def test_closing_twice_closes_nobody_elses_file(pipe: Link, end: str) -> N
     gc.collect()
     for fd in others:
         os.close(fd)
-
-
-async def test_reset_while_a_send_waits(tmp_path: Path) -> None:
-    with open_link("tcp4", tmp_path) as link:
-        async with link.sender() as stream, anyio.create_task_group() as tasks:
-            sending = attempt(tasks, stream.send, message(1, 0, 10 * BIG // 4))
-            await begun(stream)
-            with socket.socket(fileno=link.take_read_fd()) as peer:
-                linger = struct.pack("ii", 1, 0)
-                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-        assert isinstance(sending.error, StreamBroken)
-        assert isinstance(sending.error.__cause__, ConnectionResetError)

@@ -18,7 +18,7 @@ import anyio.to_thread
 import pytest
 import scripts
 from anyio import EndOfStream
-from links import begun, linux_only, others_wait, until
+from links import begun, is_gone, linux_only, others_wait, until
 
 import aiozerocopy as azc
 from aiozerocopy import process as module
@@ -41,15 +41,6 @@ def python(script: str) -> list[str]:
 async def everything(stream: azc.ReceiveStream | None) -> bytes:
     assert stream is not None
     return b"".join([data async for data in stream])
-
-
-def is_gone(pid: int) -> bool:
-    """Ended and reaped: not even a zombie is left."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
 
 
 @pytest.fixture(autouse=True)

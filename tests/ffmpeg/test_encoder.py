@@ -194,13 +194,6 @@ async def test_all_that_a_writer_takes(ffmpeg: str) -> None:
         await encoder.receive()
 
 
-async def test_one_task_is_enough_for_a_little(ffmpeg: str) -> None:
-    async with Encoder(SIZE, 25, ffmpeg=ffmpeg) as encoder:
-        await send_all(encoder, pictures(3))
-        film = b"".join([chunk async for chunk in encoder])
-    assert len(played(film, ffmpeg)) == 3
-
-
 @pytest.mark.parametrize("bad", [{"group": 0}, {"fps": 0}, {"codec": "copy"}])
 async def test_bad_arguments(bad: dict[str, Any], ffmpeg: str) -> None:
     with pytest.raises(ValueError, match=r"group|fps|copy"):

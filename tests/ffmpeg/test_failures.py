@@ -83,13 +83,6 @@ async def test_bad_codec(ffmpeg: str) -> None:
     assert "Unknown encoder" in str(caught.value)
 
 
-async def test_bad_codec_is_told_at_the_end_too(ffmpeg: str) -> None:
-    video = await Writer(NULL, SIZE, options=BAD, ffmpeg=ffmpeg)
-    with pytest.raises(FFmpegError, match="Unknown encoder 'nonesuch'"):
-        await video.aclose()
-    await video.aclose()
-
-
 async def test_existing_file_stays(ffmpeg: str, tmp_path: Path) -> None:
     path = tmp_path / "a.mkv"
     path.write_text("mine")

@@ -292,11 +292,6 @@ async def test_ctrl_c_in_the_terminal_is_not_for_ffmpeg(
         assert os.getpgid(film.pid) == film.pid
 
 
-async def test_no_frame_at_all(ffmpeg: str, tmp_path: Path) -> None:
-    path = make_film(tmp_path / "a.mkv", pictures=[noise()])
-    assert await frames_of(path, options=["-frames:v", "0"], ffmpeg=ffmpeg) == []
-
-
 async def test_film_that_is_cut_off(ffmpeg: str, tmp_path: Path) -> None:
     """FFmpeg decodes what there is; we give what it gives."""
     path = make_film(tmp_path / "a.mkv", pictures=[noise()] * 20)
@@ -488,12 +483,6 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     monkeypatch.setattr(Conversion, "then_rgb", held_up)
     yield gate
     gate.open()
-
-
-@pytest.mark.every_loop
-async def test_frames_come_in_order(ffmpeg: str, tmp_path: Path) -> None:
-    frames = await frames_of(numbered(tmp_path / "a.mkv"), ffmpeg=ffmpeg)
-    assert numbers(frames) == list(range(30))
 
 
 @pytest.mark.every_loop

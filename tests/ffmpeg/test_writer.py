@@ -31,17 +31,8 @@ from ffmpegs import (
 from ffmpegs import quick_ffmpeg as quick_ffmpeg
 
 import aiozerocopy as azc
-from aiozerocopy.ffmpeg import (
-    Audio,
-    FFmpegError,
-    Reader,
-    Status,
-    Writer,
-    find_ffmpeg,
-)
-from aiozerocopy.ffmpeg import (
-    facts as probing,
-)
+from aiozerocopy.ffmpeg import Audio, FFmpegError, Reader, Status, Writer, find_ffmpeg
+from aiozerocopy.ffmpeg import facts as probing
 from aiozerocopy.ffmpeg.run import status_in
 
 if TYPE_CHECKING:
@@ -76,22 +67,6 @@ async def test_round_trip(ffmpeg: str, tmp_path: Path) -> None:
     assert back.frames_received == 10
 
 
-async def test_one_array_and_one_pool_for_all(tmp_path: Path) -> None:
-    path = tmp_path / "a.mkv"
-    size = (640, 480)
-    async with Writer(path, size, **LOSSLESS) as video:
-        array = np.empty(video.layout.shape, video.layout.dtype)
-        for number in range(5):
-            array[:] = number
-            await video.send(array)
-        with azc.FramePool(video.layout.shape, video.layout.dtype) as pool:
-            for number in range(5, 10):
-                with await pool.acquire() as frame:
-                    frame.array[:] = number
-                    await video.put(frame)
-    assert [set(frame) for frame in await frames_of(path)] == [{n} for n in range(10)]
-
-
 async def test_tickets_and_planes(tmp_path: Path) -> None:
     path = tmp_path / "a.mkv"
     y, u, v = (picture(n, (HEIGHT // d, WIDTH // d)) for n, d in enumerate((1, 2, 2)))
@@ -102,19 +77,6 @@ async def test_tickets_and_planes(tmp_path: Path) -> None:
         assert ticket.done()
     planes = [plane.tobytes() for plane in (y, u, v, y, v, u)]
     assert b"".join(await frames_of(path, "yuv420p")) == b"".join(planes)
-
-
-@pytest.mark.every_loop
-async def test_many_senders(tmp_path: Path) -> None:
-    path = tmp_path / "a.mkv"
-    async with Writer(path, SIZE, **LOSSLESS) as video:
-        async with anyio.create_task_group() as tasks:
-            for number in range(20):
-                tasks.start_soon(video.send, picture(number))
-    expected = {picture(number).tobytes() for number in range(20)}
-    frames = await frames_of(path)
-    assert len(frames) == 20
-    assert set(frames) == expected
 
 
 @pytest.mark.every_loop

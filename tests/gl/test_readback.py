@@ -401,14 +401,6 @@ class TestRing:
             ring.gl.finish()
         assert waiting.result == 1
 
-    async def test_next_waits_for_a_submission(self, ring: Ring) -> None:
-        async with anyio.create_task_group() as tasks:
-            waiting = attempt(tasks, ring.next_number)
-            await others_wait()
-            ring.submit()
-            ring.gl.finish()
-        assert waiting.result == 1
-
     async def test_tasks_get_their_pictures_in_turn(self, ring: Ring) -> None:
         async with anyio.create_task_group() as tasks:
             waiting = []

@@ -44,22 +44,6 @@ async def test_records_arrive_in_order_and_whole(tmp_path: Path) -> None:
     assert received == sent
 
 
-async def test_one_record_of_many_buffers(tmp_path: Path) -> None:
-    async with ring_pair(tmp_path) as (producer, consumer):
-        array = np.arange(6, dtype="float32").reshape(2, 3)
-        await producer.send(b"ab", array, bytearray(b"c"), memoryview(b""))
-        record = await consumer.receive()
-        assert bytes(record) == b"ab" + array.tobytes() + b"c"
-
-
-async def test_buffers_are_the_callers_again(tmp_path: Path) -> None:
-    async with ring_pair(tmp_path) as (producer, consumer):
-        data = bytearray(RECORD)
-        await producer.send(data)
-        data.clear()  # neither pinned, nor read any more
-        assert bytes(await consumer.receive()) == RECORD
-
-
 async def test_payload_is_aligned_and_read_only(tmp_path: Path) -> None:
     async with ring_pair(tmp_path) as (producer, consumer):
         for size in (1, 100, 1000):
@@ -483,15 +467,6 @@ async def test_close_of_the_producer(tmp_path: Path) -> None:
             await producer.send(RECORD)
 
 
-async def test_close_of_the_producer_wakes_the_consumer(tmp_path: Path) -> None:
-    producer, consumer = await opened(tmp_path)
-    async with consumer, anyio.create_task_group() as tasks:
-        waiting = attempt(tasks, consumer.receive)
-        await others_wait()
-        await producer.aclose()
-    assert isinstance(waiting.error, anyio.EndOfStream)
-
-
 async def test_close_of_the_consumer(tmp_path: Path) -> None:
     producer, consumer = await opened(tmp_path)
     async with producer, anyio.create_task_group() as tasks:
@@ -586,14 +561,6 @@ async def test_wrong_direction(tmp_path: Path) -> None:
             await consumer.send(b"")
         with pytest.raises(TypeError, match="receives, it does not send"):
             consumer.reserve(1)
-
-
-async def test_listener_may_send(tmp_path: Path) -> None:
-    async with ring_pair(tmp_path, sends=True) as (consumer, producer):
-        assert producer.sends
-        assert not consumer.sends
-        await producer.send(RECORD)
-        assert bytes(await consumer.receive()) == RECORD
 
 
 async def test_two_receive(tmp_path: Path) -> None:

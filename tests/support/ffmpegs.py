@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from links import is_gone as is_gone
 
 from aiozerocopy.ffmpeg import Reader, binary
 
@@ -81,15 +82,6 @@ def pretend(tmp_path: Path) -> Callable[[str], str]:
         return str(path)
 
     return make
-
-
-def is_gone(pid: int) -> bool:
-    """Ended and reaped: not even a zombie is left."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
 
 
 # ---- frames ------------------------------------------------------------------------

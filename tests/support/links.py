@@ -473,6 +473,15 @@ def error_in_thread(call: Callable[..., object], *args: Any) -> object:
     return ends[0]
 
 
+def is_gone(pid: int) -> bool:
+    """Ended and reaped: not even a zombie is left."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
 def is_trio() -> bool:
     """Is this the loop that wakes tasks in no particular order?"""
     try:
