@@ -11,13 +11,13 @@ contenders that do it, each in processes of its own.  A race goes through these 
   checked   one round that does not count: the receivers compare every byte
   raced     rounds in turn (A B C, A B C, ...), until they are enough or time is over
   told      `results.Result`: the seconds and CPU seconds of every round, which is what
-            the JSON has.  Tables and comparisons are made of it.
+            the JSON has.  Tables are made of it.
 
 Ratios are taken within a round, so that other load on the machine hits both sides; what
 is shown is their median and their range.
 
 race        Work, Contender, Race, and how a race is run
-results     Result, JSON, the table, and what has changed since an earlier run
+results     Result, JSON, and the table
 processes   the temporary folder, compiled programs, and processes that report
 worker      the Python processes: the clock, the buffers, the event loop
 feeding     who feeds sink.c over sockets and pipes, and whom feed.c feeds

@@ -42,10 +42,8 @@ SECONDS = 570.0  # ten minutes, less what the last race takes too long
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status: 1 if a race failed, or is slower and that was asked for."""
+    """The exit status: 1 if a race failed."""
     arguments = parser().parse_args(argv)
-    if arguments.fail_if_slower and not arguments.compare:
-        parser().error("--fail-if-slower: slower than what? --compare FILE says it")
     if arguments.cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
     outcome = arguments.of or Outcome(results.machine())
@@ -58,12 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.json:
             arguments.json.write_text(outcome.to_json(), encoding="utf-8")
     print(outcome.text())
-    said = []
-    if arguments.compare:
-        print(f"\n{results.compared(arguments.compare, outcome)}")
-        said = [cells[-1] for cells in results.changes(arguments.compare, outcome)]
-    slower = arguments.fail_if_slower and any("slower" in one for one in said)
-    return status or int(bool(outcome.failed) or slower)
+    return status or int(bool(outcome.failed))
 
 
 def run(outcome: Outcome, arguments: argparse.Namespace) -> None:
@@ -194,8 +187,6 @@ def parser() -> argparse.ArgumentParser:
     add("--calls", action="store_true", help="count system calls, too, with strace")
     add("--cores", type=int, metavar="N", help="run on so many cores only")
     add("--json", type=Path, metavar="FILE", help="write every round to a file")
-    add("--compare", type=earlier, metavar="FILE", help="say what has changed since")
-    add("--fail-if-slower", action="store_true", help="then the exit status is 1")
     add(
         "--from", dest="of", type=earlier, metavar="FILE", help="run nothing: show that"
     )

@@ -4,8 +4,6 @@
  *
  * Sends messages of SIZE bytes, which are the file PATTERN over and over.  Prints the
  * CPU seconds that the last COUNT of them took.
- *
- * As a library it has the function feed, for one message.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,13 +13,10 @@
 
 #include "bench.h"
 
-int feed(int fd, int is_socket, const char *data, size_t n, size_t chunk);
-
-/* In pieces of `chunk` bytes, or whole if that is 0; returns 0 or -1. */
-int feed(int fd, int is_socket, const char *data, size_t n, size_t chunk) {
+/* Returns 0 or -1. */
+static int feed(int fd, int is_socket, const char *data, size_t n) {
     while (n) {
-        size_t most = chunk && chunk < n ? chunk : n;
-        ssize_t r = is_socket ? send(fd, data, most, 0) : write(fd, data, most);
+        ssize_t r = is_socket ? send(fd, data, n, 0) : write(fd, data, n);
         if (r < 0) return -1;
         data += r;
         n -= (size_t)r;
@@ -47,7 +42,7 @@ int main(int argc, char **argv) {
     for (long long i = 0; i < warm + count; i++) {
         if (i == warm) before = cpu(RUSAGE_SELF);
         const char *message = data + (size_t)(i % buffers) * size;
-        if (feed(fd, S_ISSOCK(st.st_mode), message, size, 0)) {
+        if (feed(fd, S_ISSOCK(st.st_mode), message, size)) {
             perror("feed");
             return 1;
         }

@@ -49,9 +49,6 @@ class Lab:
     def __exit__(self, *_: object) -> None:
         self._ends.close()
 
-    def at_end(self, close: Callable[[], object]) -> None:
-        self._ends.callback(close)
-
     def once(self, manager: Callable[..., Any], **how: Any) -> Any:
         """What a context manager makes, which all runs share; it ends with the lab."""
         if manager not in self._made:

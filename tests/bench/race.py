@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -139,8 +140,9 @@ def best_of(
     ours: str, rivals: Sequence[Contender], work: str, front: bool = False, **more: Any
 ) -> Duel:
     """One of ours, in the loop that its name has, beside the fastest of all these."""
-    among, loop = [one.name for one in rivals], ours.split(", ")[1]
-    work = f"{work}, {loop}"
+    among = [one.name for one in rivals]
+    if loop := re.search("asyncio|uvloop", ours):
+        work = f"{work}, {loop[0]}"
     return Duel(ours, "", work, "the best: {}", front=front, among=among, **more)
 
 

@@ -1,4 +1,4 @@
-"""Results: JSON, the table, and what has changed since an earlier run."""
+"""Results: JSON, and the table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import platform
 import re
 import statistics
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import distributions
 from pathlib import Path
@@ -24,7 +24,6 @@ RIVALS = (
     *("distributed", "pyzmq", "aiofastnet"),
 )
 BUSY = 0.5  # of the cores: more load than that before the races makes figures worse
-SMALL = 0.05  # of a ratio: a smaller change is none
 
 NO_DIFFERENCE = "no difference shown"
 HEADER = ("work", "against", "ratio", "range", "CPU", "our rate")
@@ -33,12 +32,6 @@ LEGEND = (
     "of the rounds, and their range. Above 1 we are faster; no difference is shown if "
     "the range has 1 in it. CPU: our CPU time for the same bytes divided by the "
     "rival's; below 1 we need less."
-)
-CHANGES = ("work", "against", "ratio", "now", "CPU", "now", "")
-CHANGES_LEGEND = (
-    "faster, slower, less or more CPU: beside the same rival, by more than "
-    f"{SMALL:.0%}, and so that the middle half of the rounds now and then do not "
-    "overlap; it takes five rounds on each side to tell."
 )
 
 
@@ -53,11 +46,6 @@ class Row:
     duel: Duel
 
     @property
-    def key(self) -> tuple[str, str, str, str]:
-        """The same in every run."""
-        return self.result.title, self.duel.ours, self.duel.work, self.duel.against
-
-    @property
     def ratios(self) -> list[float]:
         return [b.seconds / a.seconds for a, b in self._pairs()]
 
@@ -67,15 +55,6 @@ class Row:
         used = [(self._cpu(a), self._cpu(b)) for a, b in self._pairs()]
         return [a / b for a, b in used if a and b]
 
-    @property
-    def median(self) -> str:
-        return number(statistics.median(self.ratios))
-
-    def against(self, rival: str) -> Row:
-        """The same beside another, if that has raced, too."""
-        found = rival in self.result.runs
-        return replace(self, duel=replace(self.duel, rival=rival)) if found else self
-
     def cells(self) -> tuple[str, ...]:
         ratios, cpu = self.ratios, self.cpu_ratios
         spans = min(ratios) < 1 < max(ratios)
@@ -83,7 +62,7 @@ class Row:
         return (
             self.duel.work,
             self.duel.against.format(self.duel.rival) or self.duel.rival,
-            NO_DIFFERENCE if spans else self.median,
+            NO_DIFFERENCE if spans else number(statistics.median(ratios)),
             span if len(ratios) > 1 else "",
             number(statistics.median(cpu)) if cpu else "",
             self._rate(),
@@ -270,61 +249,3 @@ def where_and_when(machine: dict[str, Any]) -> str:
     month = datetime.fromisoformat(machine["date"]).strftime("%B %Y")
     cores = f"{machine['cpus']} cores"
     return f"{cores}, {kernel}, Python {python}, {month}{_busy(machine)}"
-
-
-# ---- then and now --------------------------------------------------------------------
-
-
-def changes(then: Outcome, now: Outcome) -> list[tuple[str, ...]]:
-    """Of all rows that are in both, as cells: what is said of each is the last.
-
-    Where the rival was the fastest of many, it is the one of then.
-    """
-    before = {row.key: row for row in then.rows}
-    pairs = [
-        (before[row.key], row.against(before[row.key].duel.rival))
-        for row in now.rows
-        if row.key in before
-    ]
-    return [
-        (*new[:2], old.median, row.median, old.cells()[4], new[4], verdict(old, row))
-        for old, row in pairs
-        for new in [row.cells()]
-    ]
-
-
-def verdict(then: Row, now: Row) -> str:
-    if then.result.messages != now.result.messages:
-        return "other work"
-    if then.duel.rival != now.duel.rival:
-        return "other rival"
-    if min(len(then.ratios), len(now.ratios)) < 5:
-        return "too few rounds"
-    rate = ("", "faster", "slower")[direction(then.ratios, now.ratios)]
-    cpu = ("", "more CPU", "less CPU")[direction(then.cpu_ratios, now.cpu_ratios)]
-    return ", ".join(filter(None, (rate, cpu))) or "the same"
-
-
-def direction(then: Sequence[float], now: Sequence[float]) -> int:
-    """1: greater now; -1: less; 0: the same, as far as anybody can tell."""
-    if min(len(then), len(now)) < 5:
-        return 0
-    factor = statistics.median(now) / statistics.median(then)
-    (low, _, high), (lowest, _, highest) = map(statistics.quantiles, (then, now))
-    if factor > 1 + SMALL and lowest > high:
-        return 1
-    return -1 if factor < 1 / (1 + SMALL) and highest < low else 0
-
-
-def compared(then: Outcome, now: Outcome) -> str:
-    """The table of changes, and what else differs between the two runs."""
-    lines = [f"Since {then.machine['date'][:10]}:"]
-    before, after = ({**one.machine["versions"], **one.machine} for one in (then, now))
-    names = sorted({*before, *after} - {"versions", "date", "load"})
-    pairs = [(name, before.get(name), after.get(name)) for name in names]
-    lines += [f"{name}: {a} then, {b} now" for name, a, b in pairs if a != b]
-    if found := changes(then, now):
-        lines += [in_text(CHANGES, found, 2), CHANGES_LEGEND]
-    else:
-        lines.append("nothing can be compared: no race is in both")
-    return "\n".join(lines)

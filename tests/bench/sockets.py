@@ -7,14 +7,14 @@ import collections
 import socket
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiozerocopy import open_process, wrap_socket
 from bench.feeding import RIVAL_LOOPS, fed, in_c, in_loops, tcp_link, unix_link
 from bench.race import Duel, Race, Work, best_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from aiozerocopy import SendStream, Ticket
     from bench.feeding import Link
@@ -100,13 +100,20 @@ def small(quick: bool, batches: int) -> Work:
 async def send(job: Job) -> None:
     async with opened(job) as stream:
         for messages in job.messages_in_turn(are_bytes=job.kind == "bytes"):
-            await send_each(stream, messages)
+            for message in messages:
+                await stream.send(message)
 
 
 async def put(job: Job) -> None:
     async with opened(job) as stream:
         for messages in job.messages_in_turn():
-            await put_each(stream, messages)
+            flying: collections.deque[Ticket] = collections.deque()
+            for message in messages:
+                if len(flying) == IN_FLIGHT:
+                    await flying.popleft()
+                flying.append(await stream.put(message))
+            for ticket in flying:
+                await ticket
 
 
 async def send_many(job: Job) -> None:
@@ -114,21 +121,6 @@ async def send_many(job: Job) -> None:
         for batches in job.batches():
             for batch in batches:
                 await stream.send_many(batch)
-
-
-async def send_each(stream: SendStream, messages: Iterable[Any]) -> None:
-    for message in messages:
-        await stream.send(message)
-
-
-async def put_each(stream: SendStream, messages: Iterable[Any]) -> None:
-    flying: collections.deque[Ticket] = collections.deque()
-    for message in messages:
-        if len(flying) == IN_FLIGHT:
-            await flying.popleft()
-        flying.append(await stream.put(message))
-    for ticket in flying:
-        await ticket
 
 
 @asynccontextmanager

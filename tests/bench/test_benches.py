@@ -104,7 +104,7 @@ def one_other_byte(pattern: Callable[..., str]) -> Callable[..., str]:
         pytest.param(sockets, "send, asyncio", 1, marks=pytest.mark.slow),
         (receive, "receive_exactly, asyncio", 1),
         pytest.param(relay, "relay, asyncio", 1, marks=pytest.mark.slow),
-        pytest.param(pipes, "open_process, send, asyncio", 1, marks=pytest.mark.slow),
+        pytest.param(pipes, "open_process, send, asyncio", 0, marks=pytest.mark.slow),
         pytest.param(ffmpeg, "put, asyncio", 0, marks=pytest.mark.slow),
     ],
 )

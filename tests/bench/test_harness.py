@@ -1,4 +1,4 @@
-"""Races, their results as JSON and as a table, and what has changed since."""
+"""Races, and their results as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -130,44 +130,6 @@ def test_tables() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("then", "now", "said"),
-    [
-        ((1.0, 1.1, 1.0, 1.1, 1.0), (2.0, 2.1, 2.0, 2.1, 2.0), "slower"),
-        ((2.0, 2.1, 2.0, 2.1, 2.0), (1.0, 1.1, 1.0, 1.1, 1.0), "faster"),
-        ((1.0, 1.01, 1.0, 1.01, 1.0), (1.02, 1.03, 1.02, 1.03, 1.02), "the same"),
-        ((1.0, 2.0, 1.0, 2.0, 1.0), (1.1, 2.1, 1.1, 2.1, 2.1), "the same"),
-        ((1.0, 1.0), (2.0, 2.0), "too few rounds"),
-    ],
-)
-def test_changes(then: tuple[float, ...], now: tuple[float, ...], said: str) -> None:
-    [change] = results.changes(outcome(*then), outcome(*now))
-    assert change[-1] == said
-
-
-def test_changes_are_of_the_same_work_and_rival() -> None:
-    then, now = outcome(*[1.0] * 5), outcome(*[2.0] * 5)
-    now.results[0] = replace(now.results[0], messages=11)
-    assert [cells[-1] for cells in results.changes(then, now)] == ["other work"]
-    now.machine = {**MACHINE, "cpu": "another CPU"}
-    told = results.compared(then, now)
-    assert "cpu: a CPU then, another CPU now" in told
-    assert "other work" in told
-    now.results[0] = replace(now.results[0], title="another")
-    assert "nothing can be compared" in results.compared(then, now)
-
-
-def test_fastest_of_many_then_is_the_rival_now_too() -> None:
-    then, now = outcome(*[1.0] * 5), outcome(*[2.0] * 5)
-    runs = {**now.results[0].runs, "fastest now": [Run(0.5, 0.5, 0.5)] * 5}
-    duels = [replace(now.results[0].duels[0], rival="fastest now")]
-    now.results[0] = replace(now.results[0], runs=runs, duels=duels)
-    [(*_, then_, now_, _, _, said)] = results.changes(then, now)
-    assert (then_, now_, said) == ("2.00", "1.00", "slower")
-    del runs["theirs"]
-    assert [cells[-1] for cells in results.changes(then, now)] == ["other rival"]
-
-
 # ---- the command line ----------------------------------------------------------------
 
 
@@ -182,18 +144,15 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> list[Race]:
     return found
 
 
-def test_all_benches_in_brief_then_the_comparison(
+def test_all_benches_in_brief_and_from_their_json(
     fakes: list[Race], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    then, now = tmp_path / "then.json", tmp_path / "now.json"
-    then.write_text(outcome(*[0.5] * 9).to_json())
-    words = ["--json", str(now), "--compare", str(then), "--fail-if-slower"]
-    assert program.main(words) == 1
+    path = tmp_path / "now.json"
+    assert program.main(["--json", str(path)]) == 0
     said = capsys.readouterr().out
     assert "a megabyte: send  C" in said
-    assert "slower" in said
-    assert len(results.from_json(now.read_text()).rows[0].ratios) == 9
-    assert program.main(["--from", str(now)]) == 0
+    assert len(results.from_json(path.read_text()).rows[0].ratios) == 9
+    assert program.main(["--from", str(path)]) == 0
     assert capsys.readouterr().out in said + "\n"
 
 
@@ -265,7 +224,7 @@ def test_ctrl_c_shows_what_there_is(
 def test_what_is_typed_wrong(
     fakes: list[Race], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = ("nonsense", "--rounds x", "--compare missing.json", "fakes --only x")
+    lines = ("nonsense", "--rounds x", "--from missing.json", "fakes --only x")
     for line in (*lines, "fakes --who x"):
         with pytest.raises(SystemExit) as exit_:
             program.main(line.split())
