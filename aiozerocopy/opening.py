@@ -93,10 +93,10 @@ def open_writer(
     Takes over the fd, or the file object, which is flushed first; see the module for
     what becomes of it.  Whether it is blocking is left as it is.
 
-    ``peer`` is what is known of the process at the other end of a pipe: "unknown",
-    "reads" (it only ever uses read, so that a pool's pages may be lent to it), or
-    "untrusted" (it may try to hold us up inside a system call, so none is made in the
-    event loop's thread).
+    ``peer`` is what is known of the process at the other end: "unknown", "reads" (it
+    only ever uses read or recv, so that a pool's pages may be lent to it through a pipe
+    or a Unix socket, which becomes non-blocking), or "untrusted" (it may try to hold us
+    up inside a pipe's system call, so none is made in the event loop's thread).
 
     ``concurrent`` says what becomes of a task that sends while another one does: it
     waits in line, or with "raise" gets BusyResourceError.
@@ -123,10 +123,12 @@ def _make_own(fd: int) -> int:
     """Open a pipe once more, non-blocking for us alone, under the same number.
 
     Once pages were lent to a pipe, it no longer knows how to take a single write
-    without waiting, which is how it is written to otherwise.
+    without waiting, which is how it is written to otherwise.  (A socket needs none.)
 
     Returns what that adds to the flags.  Where it cannot be done nothing is lent.
     """
+    if stat.S_ISSOCK(os.fstat(fd).st_mode):
+        return OWN
     if PORTABLE or not stat.S_ISFIFO(os.fstat(fd).st_mode):
         return -READS
     try:
@@ -154,6 +156,7 @@ def open_reader(fd_or_file: int | HasFileno, peer: str = "unknown") -> ReceiveSt
 def wrap_socket(
     sock: int | HasFileno,
     *,
+    peer: str = "unknown",
     rescue_limit: int = RESCUE_LIMIT,
     queue_limit: int = QUEUE_LIMIT,
     concurrent: Concurrent = "queue",
@@ -162,15 +165,17 @@ def wrap_socket(
 
     Of a Unix socket it is a `UnixStream`.
 
-    Takes over the socket; that, ``concurrent`` and the errors are as for `open_writer`.
+    Takes over the socket; that, ``peer``, ``concurrent`` and the errors are as for
+    `open_writer`.
     """
+    flags = _socket_flags(peer)
     with _take_over(sock, None) as ours:
         if not stat.S_ISSOCK(os.fstat(ours.fd).st_mode):
             raise OSError(errno.ENOTSOCK, f"{sock!r} is not a socket")
         with _borrowed_socket(ours.fd) as our_socket:
             kind = UnixStream if our_socket.family == socket.AF_UNIX else Stream
         return kind(
-            ours.channel(OUT),
+            ours.channel(flags),
             rescue_limit=rescue_limit,
             queue_limit=queue_limit,
             concurrent=concurrent,
@@ -183,6 +188,11 @@ def flags_for(peer: str) -> int:
         choices = ", ".join(map(repr, _PEERS))
         raise ValueError(f"peer must be one of {choices}, not {peer!r}")
     return _PEERS[peer]
+
+
+def _socket_flags(peer: str) -> int:
+    flags = flags_for(peer)
+    return OUT | flags | (OWN if flags & READS else 0)
 
 
 class _Dup:
@@ -416,18 +426,21 @@ def pipe_capacity(stream: SendStream | ReceiveStream) -> int | None:
     return capacity_of(stream.fileno())
 
 
-def socketpair() -> SocketEnds:
+def socketpair(*, peer: str = "unknown") -> SocketEnds:
     """Two streams that are connected to each other.
 
     They are ready; ``async with socketpair() as (one, other)`` closes them, the other
-    first.
+    first.  ``peer`` is as for `open_writer`, for both.
 
     Raises:
         OSError: there are no fds or no memory.
     """
+    flags_for(peer)
     one, other = socket.socketpair()
     with one, other:
-        return SocketEnds(unix_stream_over(one), unix_stream_over(other))
+        return SocketEnds(
+            unix_stream_over(one, peer=peer), unix_stream_over(other, peer=peer)
+        )
 
 
 # Twice the usual: the reader stays busy while one message ends and the next begins.
@@ -442,10 +455,12 @@ UNIX_BUFFER = 212_992
 NEAR_BUFFER = 256 << 10
 
 
-def stream_over(sock: socket.socket, concurrent: Concurrent = "queue") -> Stream:
+def stream_over(
+    sock: socket.socket, concurrent: Concurrent = "queue", peer: str = "unknown"
+) -> Stream:
     """A stream over a connected socket of ours, which it takes over."""
     if sock.family == socket.AF_UNIX:
-        return unix_stream_over(sock, concurrent)
+        return unix_stream_over(sock, concurrent, peer)
     sock.setblocking(False)  # a relay's splice would wait otherwise
     _stay_in_cache(sock)
     return Stream(Channel(sock.detach(), OUT), concurrent=concurrent)
@@ -462,9 +477,10 @@ def _stay_in_cache(sock: socket.socket) -> None:
 
 
 def unix_stream_over(
-    sock: socket.socket, concurrent: Concurrent = "queue"
+    sock: socket.socket, concurrent: Concurrent = "queue", peer: str = "unknown"
 ) -> UnixStream:
     """The same for a Unix socket."""
     sock.setblocking(False)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER)
-    return UnixStream(Channel(sock.detach(), OUT), concurrent=concurrent)
+    channel = Channel(sock.detach(), _socket_flags(peer))
+    return UnixStream(channel, concurrent=concurrent)

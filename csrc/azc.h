@@ -48,10 +48,11 @@ typedef uint64_t azc_id; /* 0 names nothing */
 enum {
     AZC_IN = 1,        /* the channel receives */
     AZC_OUT = 2,       /* the channel sends */
-    AZC_OWN = 4,       /* a pipe end we made: non-blocking, ours alone */
+    AZC_OWN = 4,       /* a pipe end we made: non-blocking, ours alone; or a
+                        * socket that may be made non-blocking */
     AZC_UNTRUSTED = 8, /* calls on this fd may block: leave them to a pump */
     AZC_READS = 16,    /* with AZC_OWN: the peer only read()s, so a pool's pages
-                        * may be lent to it */
+                        * may be lent to it, by a pipe or a UNIX socket */
     AZC_LENDS_ALL = 32, /* with AZC_READS: all other memory, too; what is unread
                          * when its operation ends early stays in the pipe, and
                          * whoever opened the channel must take it out there */

@@ -132,6 +132,8 @@ int azc_free(azc_id id) {
 void azc__channel_fork_child(void *object) {
     azc_channel *channel = object;
     azc__pump_fork_child(channel);
+    channel->lender.party.joined = false; /* and its lock is held */
+    azc__lender_end(channel);
     bool last = channel->fd >= 0 && --channel->file->refs == 0;
     bool closes = last && channel->lane->polled && !channel->file->lost;
     if (closes && azc__still_ours(channel)) azc_sys.close(channel->fd);

@@ -1,6 +1,7 @@
 /* lanes.c - the ways in and out, and which fd takes which.
  *
  *   socket   sendmsg, recvmsg          many bytes a call; one pump for all
+ *   unix     the same                  to a peer that reads, so pages may be lent
  *   pipe     write, pwritev2, preadv2  in pieces that suit the reader (pace.c)
  *   waiting  poll, then writev, readv  FIFOs and ttys, whose calls may block all
  *                                      the same: so they get a copy of each piece
@@ -8,7 +9,7 @@
  *   device   the same on a copy        /dev/null and other character devices
  *
  * All of these copy: the bytes are the caller's again when the call returns.
- * A pool's pages may be lent to a pipe's reader instead: see lender.c.
+ * A pool's pages may be lent to the reader of a pipe or UNIX socket instead: lender.c.
  */
 #include "lane.h"
 
@@ -38,9 +39,9 @@ enum {
 };
 
 #ifdef AZC_LEND_MIN /* the simulation lends less, and so more often */
-enum { PIPE_LENDS = AZC_LEND_MIN };
+enum { LEND_FROM = AZC_LEND_MIN };
 #else
-enum { PIPE_LENDS = 64 << 10 }; /* below, a copy is cheaper */
+enum { LEND_FROM = 64 << 10 }; /* below, a copy is cheaper */
 #endif
 
 static size_t sum_of(const struct iovec *vec, int count) {
@@ -198,11 +199,18 @@ static const azc_lane socket_lane = {.move = move_socket,
                                      .offer = SOCKET_OFFER,
                                      .polled = true,
                                      .shared = true};
+static const azc_lane unix_out = {.move = move_socket,
+                                  .chunk = SOCKET_CHUNK,
+                                  .direct = SOCKET_CHUNK,
+                                  .offer = SOCKET_OFFER,
+                                  .lend_from = LEND_FROM,
+                                  .polled = true,
+                                  .shared = true};
 static const azc_lane pipe_out = {.move = write_pieces,
                                   .chunk = PIPE_CHUNK,
                                   .direct = PIPE_DIRECT,
                                   .offer = PIPE_DIRECT,
-                                  .lend_from = PIPE_LENDS,
+                                  .lend_from = LEND_FROM,
                                   .polled = true,
                                   .paced = true};
 static const azc_lane pipe_in = {
@@ -220,7 +228,10 @@ static const azc_lane device_lane = {
     .move = move_file, .chunk = BOUNCE_CHUNK, .bounced = true};
 
 const azc_lane *azc__lane_for(const struct stat *st, int fd, int flags) {
-    if (S_ISSOCK(st->st_mode)) return &socket_lane;
+    if (S_ISSOCK(st->st_mode)) {
+        bool may_lend = flags & AZC_OUT && flags & AZC_READS;
+        return may_lend && azc_sys.takes_loans(fd) ? &unix_out : &socket_lane;
+    }
     if (S_ISFIFO(st->st_mode)) {
         if (flags & AZC_UNTRUSTED) return &untrusted_lane;
         return flags & AZC_OUT ? &pipe_out : &pipe_in;

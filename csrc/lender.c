@@ -1,7 +1,8 @@
-/* lender.c - pages that are lent to a pipe's reader instead of copied. */
+/* lender.c - pages that are lent to a reader instead of copied. */
 #include "lender.h"
 
 #include <errno.h>
+#include <limits.h>
 
 #include "channel.h"
 #include "sabotage.h"
@@ -52,13 +53,20 @@ void azc__lender_init(azc_channel *channel) {
     bool wanted = channel->flags & AZC_READS && channel->flags & AZC_OWN &&
                   azc__outward(channel) && channel->lane->lend_from;
     lender->nap_us = NAP_MIN_US;
-    lender->lends = wanted && azc__party_join(&lender->party, channel->device,
-                                              channel->inode, true);
+    lender->lends =
+        wanted &&
+        azc__party_join(&lender->party, channel->device,
+                        channel->lane->shared ? ALL_SOCKETS : channel->inode,
+                        true);
     channel->queue.lends_all = channel->flags & AZC_LENDS_ALL;
 }
 
 void azc__lender_end(azc_channel *channel) {
-    azc__party_leave(&channel->lender.party);
+    azc_lender *lender = &channel->lender;
+    azc__party_leave(&lender->party);
+    for (int i = 0; i < 2 && lender->between[0] >= 0; i++)
+        azc_sys.close(lender->between[i]);
+    lender->between[0] = -1;
 }
 
 size_t azc__lend_from(const azc_channel *channel) {
@@ -66,7 +74,15 @@ size_t azc__lend_from(const azc_channel *channel) {
 }
 
 ssize_t azc__lend(azc_channel *channel, struct iovec *vec, int count) {
-    return azc_sys.lend(channel->fd, vec, count);
+    if (!channel->lane->shared)
+        return azc_sys.lend(channel->fd, NULL, vec, count);
+    const size_t first = vec->iov_len;
+    sys_sigpipe sigpipe;
+    if (channel->in_caller) azc_sys.block_sigpipe(&sigpipe);
+    ssize_t r = azc_sys.lend(channel->fd, channel->lender.between, vec, count);
+    if (channel->in_caller) azc_sys.restore_sigpipe(&sigpipe, r);
+    if (r > 0 && (size_t)r < first) channel->stopped_by = -EAGAIN;
+    return r;
 }
 
 ssize_t azc__lend_result(azc_channel *channel, ssize_t r) {
@@ -91,12 +107,16 @@ bool azc__has_loans(const azc_channel *channel) {
 /* How many bytes the reader has not read, or -EPIPE if there is no reader.
  * The lock is released: a reader can hold this call up. */
 static ssize_t unread(azc_channel *channel) {
-    struct pollfd peer = {channel->fd, 0, 0};
+    const bool socket = channel->lane->shared;
+    struct pollfd peer = {channel->fd, socket ? POLLOUT : 0, 0};
     azc__unlock(channel);
-    ssize_t n = azc_sys.unread(peer.fd);
-    if (n > 0) azc_sys.poll(&peer, 1, 0);
-    if (peer.revents & POLLERR) n = -EPIPE;
+    ssize_t n = azc_sys.unread(peer.fd, socket);
+    /* What a dead peer has not read leaves a socket, after its error has come. */
+    bool looks = n > 0 || (n == 0 && socket);
+    if (looks && azc_sys.poll(&peer, 1, 0) < 0) n = SSIZE_MAX;
+    if (peer.revents & POLLERR) n = socket ? -ECONNRESET : -EPIPE;
     azc__lock(channel);
+    channel->lender.full = socket && !peer.revents;
     return n;
 }
 

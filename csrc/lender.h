@@ -1,8 +1,18 @@
-/* lender.h - pages that are lent to a pipe's reader instead of copied.
+/* lender.h - pages that are lent to a reader instead of copied.
  *
- * vmsplice lends a pool's pages (pool.c: only those can be taken back).  A loan is
- * over when FIONREAD says that the reader has read past it.  No event tells that, so
- * the pump asks again and again, with naps in between.
+ * vmsplice lends a pool's pages (pool.c: only those can be taken back) to a pipe's
+ * reader.  A loan is over when FIONREAD says that the reader has read past it.  No event
+ * tells that, so the pump asks again and again, with naps in between.
+ *
+ * To a UNIX stream socket pages go through a pipe of the channel's own, `between`.  It
+ * is the driver's, and empty but inside azc_sys.lend: what a splice leaves there is
+ * thrown away with the pipe, and is unsent.  So whatever is counted as sent lies in the
+ * peer's queue, and nothing waits in between when a cancel, a copy or fds come.
+ * SIOCOUTQ counts each buffer of that queue as a whole, and its head, until its last
+ * byte was read.  So it is never less than what is unread; a peek, and what others send
+ * on the same socket, make it more.  EPOLLOUT tells when a quarter is left.  What a peer
+ * leaves unread when it closes is thrown away after its error can be seen, so that is
+ * looked for after the count.  A peer that only shuts down its reading can still read.
  *
  * With AZC_LENDS_ALL it lends any memory.  A loan of memory that is no pool's stays in
  * the pipe if its operation ends early: then whoever opened the channel empties the
@@ -12,7 +22,8 @@
  * If the kernel refuses to lend, the channel copies from then on.
  *
  * Lent pages may be read, and nothing else: who splices or tees them hands them to
- * readers that no loan waits for.  So a pipe has parties of one kind at a time, either
+ * readers that no loan waits for.  So a pipe (or all UNIX sockets, since no one
+ * tells which two are connected) has parties of one kind at a time, either
  * channels that lend or relays and splits that pass its pages on, and whoever of the
  * other kind comes later copies for as long as it lasts.
  */
@@ -32,16 +43,19 @@ struct azc_party {
     bool lends;
     bool joined;
 };
+enum { ALL_SOCKETS = 0 }; /* in the place of an inode */
 
 typedef struct azc_lender {
     azc_party party;
     bool lends;      /* until the kernel refuses */
+    bool full;       /* the socket tells when most of what it has was read */
+    int between[2];  /* a pipe that leads to the socket; or -1 */
     uint64_t read;   /* the reader has read past all bytes below this offset */
     unsigned nap_us; /* until the reader's offset is asked for again */
 } azc_lender;
 
 void azc__lender_init(azc_channel *channel);
-/* All its loans are over. */
+/* All its loans are over (or, in a forked child, they are the parent's). */
 void azc__lender_end(azc_channel *channel);
 /* False: the pipe has parties of the other kind, so copy. */
 bool azc__party_join(azc_party *party, dev_t device, ino_t inode, bool lends);

@@ -191,8 +191,9 @@ static ssize_t move_queued(azc_channel *channel, int max_ops,
                            uint64_t max_bytes, int *pieces) {
     struct iovec vec[VEC_MAX];
     bool lend;
+    size_t lend_from = channel->queue.cursor->fds ? 0 : azc__lend_from(channel);
     *pieces = azc__queue_gather(&channel->queue, vec, max_ops, max_bytes,
-                                azc__lend_from(channel), &lend);
+                                lend_from, &lend);
     if (*pieces && channel->lane->bounced) {
         ssize_t n = azc__lane_fill(channel, vec, *pieces);
         if (n < 0) return n;
@@ -293,7 +294,9 @@ static enum azc_drove drive(azc_channel *channel, uint64_t budget,
     channel->in_caller = in_caller;
     if (channel->lane->paced && !in_caller) azc__pace_start(&channel->pace);
     enum azc_drove drove = move_all(channel, budget);
-    if (!in_caller && azc__has_loans(channel)) check_loans(channel);
+    bool asks =
+        !in_caller || channel->lane->shared; /* (which no reader stops) */
+    if (asks && azc__has_loans(channel)) check_loans(channel);
     channel->driving = false;
     if (!channel->queue.cursor) azc__pace_stop(&channel->pace);
     catch_up(channel);
@@ -347,8 +350,11 @@ static int await_fd(azc_channel *channel) {
 
 static int arm(azc_channel *channel, enum azc_drove drove) {
     if (!azc__queue_next(&channel->queue)) { /* all is out, but some is lent */
-        azc__pump_nap(channel, channel->lender.nap_us);
-        return 0; /* not armed, so that a new message can arm it */
+        if (!channel->lender.full) {
+            azc__pump_nap(channel, channel->lender.nap_us);
+            return 0; /* not armed, so that a new message can arm it */
+        }
+        drove = DROVE_BLOCKED; /* the socket tells */
     }
     if (drove == DROVE_STARVED) {
         azc__pump_nap(channel, STARVED_PAUSE_US);

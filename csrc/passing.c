@@ -86,8 +86,10 @@ static int choose_lane(azc_passage *pass) {
         waits_in_splice(to))
         return AZC_BY_COPY;
     if (S_ISREG(from->mode) && !S_ISFIFO(to->mode)) return AZC_BY_SENDFILE;
-    if (S_ISFIFO(from->mode) &&
-        !azc__party_join(&pass->party, from->device, from->inode, false))
+    bool loans = S_ISSOCK(from->mode) && azc_sys.takes_loans(from->channel->fd);
+    if ((loans || S_ISFIFO(from->mode)) &&
+        !azc__party_join(&pass->party, from->device,
+                         loans ? ALL_SOCKETS : from->inode, false))
         return AZC_BY_COPY;
     if (S_ISFIFO(from->mode) || S_ISFIFO(to->mode)) return AZC_BY_SPLICE;
     if (azc_sys.pipe(pass->between) < 0) {

@@ -377,7 +377,7 @@ static void judge(azc_split *it, uint64_t waited_ns) {
 /* Those who have read all that they have may be slow again. */
 static void forgive(azc_split *it) {
     for (azc_split_reader *one = it->reading; one; one = one->next)
-        if (one->held_ns && !one->full && azc_sys.unread(one->fd) == 0)
+        if (one->held_ns && !one->full && azc_sys.unread(one->fd, false) == 0)
             one->held_ns = 0;
 }
 
@@ -419,7 +419,7 @@ static size_t to_next_unit(const azc_split *it) {
 /* How many bytes all are to have next: what the source has, or a part.  0: none yet.
  * A reader that joins while they are counted is seen by begin_readers. */
 static ssize_t look(azc_split *it) {
-    ssize_t n = azc_sys.unread(it->source);
+    ssize_t n = azc_sys.unread(it->source, false);
     size_t most = it->copied ? COPIED : MOST;
     if (is_inside_unit(it) && somebody_joins(it) && to_next_unit(it) < most)
         most = to_next_unit(it);

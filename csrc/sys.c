@@ -24,6 +24,9 @@
 #include <sys/eventfd.h>
 #include <sys/sendfile.h>
 #include <sys/syscall.h>
+#include <sys/utsname.h>
+
+#include <linux/sockios.h>
 #endif
 
 #ifndef MSG_NOSIGNAL
@@ -128,18 +131,22 @@ static ssize_t sys_write_file(int fd, const struct iovec *vec, int count) {
     return write_without_sigpipe(fd, vec, count, 0);
 }
 
-static ssize_t sys_unread(int fd) {
+#ifdef AZC_PORTABLE
+
+static ssize_t sys_unread(int fd, bool socket) {
     int n = 0;
+    (void)socket;
     ssize_t r = RESULT(ioctl(fd, FIONREAD, &n));
     return r < 0 ? r : n;
 }
 
-#ifdef AZC_PORTABLE
-
-static ssize_t sys_lend(int fd, const struct iovec *vec, int count) {
-    (void)fd, (void)vec, (void)count;
+static ssize_t sys_lend(int fd, int *between, const struct iovec *vec,
+                        int count) {
+    (void)fd, (void)between, (void)vec, (void)count;
     return -ENOSYS;
 }
+
+static int sys_takes_loans(int socket) { return socket < 0; }
 
 static ssize_t sys_write_pipe(int fd, const struct iovec *vec, int count,
                               int how) {
@@ -184,8 +191,80 @@ static ssize_t sys_copy(void *to, const void *from, size_t n) {
 
 #else
 
-static ssize_t sys_lend(int fd, const struct iovec *vec, int count) {
+static ssize_t sys_unread(int fd, bool socket) {
+    int n = 0;
+    ssize_t r = RESULT(ioctl(fd, socket ? SIOCOUTQ : FIONREAD, &n));
+    return r < 0 ? r : n;
+}
+
+enum {
+    A_BUFFER = 64 << 10, /* of a splice, in a socket's queue: so many bytes */
+    A_HEAD = 768,        /* and what the kernel counts beside them */
+    BETWEEN = 512 << 10,
+};
+
+/* How many bytes a splice would put into the socket's queue now. */
+static ssize_t room_of(int socket) {
+    int room = 0;
+    socklen_t size = sizeof room;
+    ssize_t r = RESULT(getsockopt(socket, SOL_SOCKET, SO_SNDBUF, &room, &size));
+    ssize_t used = r < 0 ? r : sys_unread(socket, true);
+    if (used < 0) return used;
+    if (used >= room) return 0;
+    return ((room - used) / (A_BUFFER + A_HEAD) + 1) * A_BUFFER;
+}
+
+/* It is of no use if the user has so many pipes that it holds two pages only. */
+static int open_between(int between[2]) {
+    if (pipe2(between, O_CLOEXEC | O_NONBLOCK) == 0) {
+        azc_sys.enlarge(between[1], BETWEEN);
+        if (fcntl(between[1], F_GETPIPE_SZ) >= A_BUFFER) return 0;
+        close(between[0]);
+        close(between[1]);
+    }
+    between[0] = between[1] = -1;
+    return -ENOSYS;
+}
+
+/* There is no other way to share pages with a socket.  What it does not take, though it
+ * had room, is thrown away with the pipe. */
+static ssize_t lend_to_socket(int socket, int between[2],
+                              const struct iovec *vec) {
+    ssize_t n = room_of(socket);
+    if (n <= 0) return n < 0 ? n : -EAGAIN;
+    if (between[0] < 0 && open_between(between) < 0) return -ENOSYS;
+    int r = azc_sys.set_nonblock(socket); /* or splice would wait */
+    if (r < 0) return r;
+    struct iovec piece = *vec;
+    if ((size_t)n < piece.iov_len) piece.iov_len = (size_t)n;
+    n = plain_write(between[1], &piece, 1, BY_VMSPLICE);
+    if (n <= 0) return n;
+    ssize_t taken = azc_sys.splice(between[0], socket, (size_t)n);
+    if (taken < n) {
+        close(between[0]);
+        close(between[1]);
+        between[0] = between[1] = -1;
+    }
+    return taken;
+}
+
+static ssize_t sys_lend(int fd, int *between, const struct iovec *vec,
+                        int count) {
+    if (between) return lend_to_socket(fd, between, vec);
     return write_without_sigpipe(fd, vec, count, BY_VMSPLICE);
+}
+
+/* Before Linux 6.5 a splice waits for a reader that is inside its system call. */
+static int sys_takes_loans(int socket) {
+    int domain = 0, type = 0, major = 0, minor = 0;
+    socklen_t size = sizeof domain;
+    struct utsname name;
+    if (uname(&name) < 0) return 0;
+    sscanf(name.release, "%d.%d", &major, &minor);
+    getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &size);
+    getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &size);
+    return major * 100 + minor >= 605 && domain == AF_UNIX &&
+           type == SOCK_STREAM;
 }
 
 /* -EOPNOTSUPP means that one of the flags is not known: RWF_NOSIGNAL in an older
@@ -614,6 +693,7 @@ struct azc_sys azc_sys = {
     .set_nonblock = sys_set_nonblock,
     .is_nonblocking = sys_is_nonblocking,
     .no_sigpipe = sys_no_sigpipe,
+    .takes_loans = sys_takes_loans,
     .linger = sys_linger,
     .dup = sys_dup,
     .close = sys_close,

@@ -9,7 +9,8 @@
  *   pwritev2/preadv2  pipes: RWF_NOWAIT needs no O_NONBLOCK on a description
  *                     that others may share, RWF_NOSIGNAL spares a SIGPIPE
  *   write             pieces of our own pipes: the cheapest call there is
- *   vmsplice          lends pages to a pipe; FIONREAD tells what is not read yet
+ *   vmsplice          lends pages to a pipe; FIONREAD tells what is not read yet.
+ *                     splice takes them on to a UNIX socket, where SIOCOUTQ tells
  *   sendmsg, recvmsg  sockets: MSG_DONTWAIT and MSG_NOSIGNAL do the same there;
  *                     SCM_RIGHTS carries fds
  *   splice, sendfile  what a relay moves, without a copy in user space
@@ -65,8 +66,12 @@ struct azc_sys {
     ssize_t (*write_piece)(int fd, const void *data, size_t n);
     void (*block_sigpipe)(sys_sigpipe *state);
     void (*restore_sigpipe)(const sys_sigpipe *state, ssize_t written);
-    ssize_t (*lend)(int fd, const struct iovec *vec, int count);
-    ssize_t (*unread)(int fd);
+    /* To a pipe; or to a UNIX socket, as much of the first piece as it has room for,
+     * through the pipe `between`, which is opened when needed (-1: it is not open) and
+     * empty before and afterwards; and only while SIGPIPE is blocked. */
+    ssize_t (*lend)(int fd, int *between, const struct iovec *vec, int count);
+    /* Bytes in a pipe; or at least the bytes that a socket's peer has not read. */
+    ssize_t (*unread)(int fd, bool socket);
     ssize_t (*send)(int fd, const struct iovec *vec, int count);
     ssize_t (*recv)(int fd, const struct iovec *vec, int count);
     ssize_t (*send_fds)(int fd, const struct iovec *vec, int count,
@@ -86,8 +91,10 @@ struct azc_sys {
     int (*set_nonblock)(int fd);
     int (*is_nonblocking)(int fd); /* 1 or 0 */
     int (*no_sigpipe)(int fd);     /* a socket, where MSG_NOSIGNAL is unknown */
-    int (*linger)(int fd);         /* seconds that a socket's close may take */
-    int (*dup)(int fd);            /* closed on exec, 3 or higher */
+    int (*takes_loans)(
+        int socket);       /* 1 or 0: of UNIX, and splice never waits */
+    int (*linger)(int fd); /* seconds that a socket's close may take */
+    int (*dup)(int fd);    /* closed on exec, 3 or higher */
     int (*close)(int fd);
     int (*shutdown)(int fd);
 

@@ -18,7 +18,7 @@ import anyio
 import anyio.lowlevel
 
 from aiozerocopy._core.failure import Failure
-from aiozerocopy.opening import Opening, stream_over, unix_stream_over
+from aiozerocopy.opening import Opening, flags_for, stream_over, unix_stream_over
 
 if sys.version_info < (3, 11):  # (anyio needs it there, too)
     from exceptiongroup import ExceptionGroup
@@ -73,19 +73,23 @@ def connect_tcp(
 
 
 def connect_unix(
-    path: str | bytes | os.PathLike[str], *, concurrent: Concurrent = "queue"
+    path: str | bytes | os.PathLike[str],
+    *,
+    peer: str = "unknown",
+    concurrent: Concurrent = "queue",
 ) -> Opening[UnixStream]:
     """Connect to a Unix server; to be awaited, or used with ``async with``.
 
     A path that begins with a zero byte is a name in Linux's abstract name space.
-    ``concurrent`` is as for `open_writer`.
+    ``peer`` and ``concurrent`` are as for `open_writer`.
 
     Raises:
         OSError: nobody listens there; the path is in the text.
     """
+    flags_for(peer)
 
     async def connect() -> UnixStream:
-        return unix_stream_over(await connected_unix(path), concurrent)
+        return unix_stream_over(await connected_unix(path), concurrent, peer)
 
     return Opening(connect())
 

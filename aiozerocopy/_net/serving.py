@@ -22,7 +22,7 @@ from aiozerocopy._core.errors import IncompleteReceive, StreamBroken, StreamClos
 from aiozerocopy._net.admission import Admission, NotAdmitted, token_bytes
 from aiozerocopy._net.block import Service
 from aiozerocopy._net.listening import EXHAUSTED, Listener, listen_tcp, listen_unix
-from aiozerocopy.opening import stream_over
+from aiozerocopy.opening import flags_for, stream_over
 
 if TYPE_CHECKING:
     import contextlib
@@ -94,6 +94,7 @@ def serve_unix(
     path: str | bytes | os.PathLike[str],
     *,
     mode: int | None = None,
+    peer: str = "unknown",
     token: str | bytes | None = None,
     max_connections: int | None = None,
     idle_timeout: float | None = None,
@@ -103,8 +104,9 @@ def serve_unix(
 
     ``mode`` is the socket file's mode.  A file that a dead server left is replaced; the
     file is removed at the end, if it is still ours.  A path that begins with a zero
-    byte is a name in Linux's abstract name space.  See `Server`, and `serve_tcp` for
-    what else there is.
+    byte is a name in Linux's abstract name space.  ``peer`` is what is known of all
+    clients, as for `open_writer`.  See `Server`, and `serve_tcp` for what else there
+    is.
 
     Raises (when it is entered):
         OSError: it cannot listen there, or somebody else does; the path is in the text.
@@ -114,9 +116,10 @@ def serve_unix(
         await anyio.lowlevel.checkpoint()
         return [listen_unix(os.fspath(path), mode, BACKLOG)]
 
+    flags_for(peer)
     admission = Admission(token=token_bytes(token))
     limits = (max_connections, idle_timeout)
-    return Server(handler, listen, admission, *limits, concurrent)
+    return Server(handler, listen, admission, *limits, concurrent, peer)
 
 
 @dataclass
@@ -160,6 +163,7 @@ class Server(Service):
         max_connections: int | None = None,
         idle_timeout: float | None = None,
         concurrent: Concurrent = "queue",
+        peer: str = "unknown",
     ) -> None:
         self.refused: int = 0  # clients that were sent away, or did not get in
         self._handler = handler
@@ -168,6 +172,7 @@ class Server(Service):
         self._max_connections = max_connections
         self._idle_timeout = idle_timeout
         self._concurrent = concurrent
+        self._peer = peer
         self._listeners: list[Listener] = []
         self._exhausted = False
         self._connections: dict[int, _Connection] = {}
@@ -252,7 +257,7 @@ class Server(Service):
                     self.refused += 1
                     continue
                 with sock:
-                    stream = stream_over(sock, self._concurrent)
+                    stream = stream_over(sock, self._concurrent, self._peer)
                     connection = _Connection(stream, anyio.CancelScope())
                 self._connections[id(connection)] = connection
                 clients.start_soon(self._serve_client, connection)

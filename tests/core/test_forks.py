@@ -18,7 +18,7 @@ import anyio
 import anyio.lowlevel
 import figures
 import pytest
-from links import linux_only, open_link, reading, until
+from links import LENDING, linux_only, open_link, reading, until
 from oracle import CANARY, Checker, message, poison
 
 import aiozerocopy as azc
@@ -114,15 +114,13 @@ class Sender:
             self.memory = []
 
 
-@pytest.mark.parametrize("kind", ["pipe", "lending", "unix", "tcp4"])
+@pytest.mark.parametrize("kind", ["pipe", *LENDING, "unix", "tcp4"])
 async def test_forks_under_load(kind: str, tmp_path: Path) -> None:
     checker = Checker()
     dice = random.Random(kind)
-    lends = kind == "lending"
-    with open_link("adopted" if lends else kind, tmp_path) as link:
-        options: dict[str, Any] = {"peer": "reads"} if lends else {}
+    with open_link(kind, tmp_path) as link:
         async with reading(link, checker.feed):
-            sender = Sender(link.sender(**options), lends)
+            sender = Sender(link.sender(), link.lends)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(sender.run)
                 for _ in range(FORKS):

@@ -1,4 +1,4 @@
-"""Pages lent to a pipe's reader (vmsplice): nobody sees them change.
+"""Pages lent to the reader of a pipe or a UNIX socket: nobody sees them change.
 
 A reader of lent pages sees what is in them when it reads.  So each test poisons the
 frame the moment that it is its own again, and reads afterwards.
@@ -7,10 +7,11 @@ frame the moment that it is its own again, and reads afterwards.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import pytest
@@ -21,6 +22,7 @@ from loans import (
     Loan,
     cancel_halfway,
     close_at_once,
+    ends,
     filled,
     poison_in_a_child,
     read_to_end,
@@ -32,7 +34,10 @@ from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy.opening import lending_pipe
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
+
+    Lend = Callable[..., AbstractAsyncContextManager["Lent"]]
 
 pytestmark = [
     pytest.mark.anyio,
@@ -41,10 +46,10 @@ pytestmark = [
 
 
 class Lent(Loan):
-    """A pipe whose reader is a plain fd, a writer that lends, and a pool."""
+    """A link whose reader is a plain fd, a writer that lends, and a pool."""
 
-    def __init__(self, peer: str, slots: int) -> None:
-        fd, write_fd = os.pipe()
+    def __init__(self, kind: str, peer: str, slots: int) -> None:
+        fd, write_fd = ends(kind)
         super().__init__(azc.open_writer(write_fd, peer), fd, slots)
 
     def hang_up(self) -> None:
@@ -55,8 +60,8 @@ class Lent(Loan):
 
 
 @contextlib.asynccontextmanager
-async def lent(peer: str = "reads", slots: int = 3) -> AsyncIterator[Lent]:
-    link = Lent(peer, slots)
+async def opened(kind: str, peer: str = "reads", slots: int = 3) -> AsyncIterator[Lent]:
+    link = Lent(kind, peer, slots)
     try:
         yield link
     finally:
@@ -65,8 +70,18 @@ async def lent(peer: str = "reads", slots: int = 3) -> AsyncIterator[Lent]:
         link.pool.close()
 
 
+@pytest.fixture(params=["pipe", "socket"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return cast("str", request.param)
+
+
+@pytest.fixture
+def lent(kind: str) -> Lend:
+    return functools.partial(opened, kind)
+
+
 class TestLane:
-    async def test_lane_tells_the_truth(self) -> None:
+    async def test_lane_tells_the_truth(self, lent: Lend) -> None:
         async with lent() as link, anyio.create_task_group() as tasks:
             assert link.stream.lane == "copy"
             tasks.start_soon(link.stream.send, bytes(SIZE))
@@ -78,7 +93,7 @@ class TestLane:
             assert link.stream.lane == "vmsplice"
 
     @pytest.mark.parametrize("peer", ["unknown", "untrusted"])
-    async def test_nothing_is_lent_to_a_stranger(self, peer: str) -> None:
+    async def test_nothing_is_lent_to_a_stranger(self, lent: Lend, peer: str) -> None:
         async with lent(peer) as link, anyio.create_task_group() as tasks:
             with filled(link.pool, 1) as frame:
                 tasks.start_soon(link.stream.send, frame)
@@ -103,7 +118,7 @@ class TestLane:
         assert (tmp_path / "file").read_bytes() == payload(1, SIZE)
 
     @pytest.mark.parametrize("piece", [1, 4096, 5000, 65536, 1 << 20])
-    async def test_pages_and_copies_in_order(self, piece: int) -> None:
+    async def test_pages_and_copies_in_order(self, lent: Lend, piece: int) -> None:
         sizes = [1, 100, 4096, 65_535, 65_536, 65_537, 100_000, SIZE]
         if piece == 1:
             sizes = sizes[:3]
@@ -120,8 +135,8 @@ class TestLane:
             tasks.start_soon(send)
             assert_same(await link.read(len(sent), piece), sent)
 
-    async def test_our_own_reader_reads_lent_pages(self) -> None:
-        read_fd, write_fd = os.pipe()
+    async def test_our_own_reader_reads_lent_pages(self, kind: str) -> None:
+        read_fd, write_fd = ends(kind)
         async with azc.open_writer(write_fd, "reads") as writer:
             async with azc.open_reader(read_fd) as reader:
                 with azc.FramePool(SIZE) as pool, filled(pool, 3) as frame:
@@ -144,7 +159,7 @@ class TestLane:
 
 
 class TestUntilItIsRead:
-    async def test_send_returns_when_the_last_byte_is_read(self) -> None:
+    async def test_send_returns_when_the_last_byte_is_read(self, lent: Lend) -> None:
         async with lent() as link, anyio.create_task_group() as tasks:
             frame = filled(link.pool, 1)
             done = anyio.Event()
@@ -164,7 +179,9 @@ class TestUntilItIsRead:
             await done.wait()
             assert_same(first + last, payload(1, SIZE))
 
-    async def test_a_copy_behind_it_does_not_wait_for_the_reader(self) -> None:
+    async def test_a_copy_behind_it_does_not_wait_for_the_reader(
+        self, lent: Lend
+    ) -> None:
         async with lent() as link:
             frame = filled(link.pool, 1)
             part = frame.view[: 64 << 10][: 60 << 10]
@@ -178,7 +195,7 @@ class TestUntilItIsRead:
             await ticket
             del part
 
-    async def test_flush_waits_for_the_reader(self) -> None:
+    async def test_flush_waits_for_the_reader(self, lent: Lend) -> None:
         async with lent() as link, anyio.create_task_group() as tasks:
             frame = filled(link.pool, 1)
             ticket = await link.stream.put(frame.view[: 64 << 10])
@@ -195,7 +212,7 @@ class TestUntilItIsRead:
             await link.read(64 << 10)
             await flushed.wait()
 
-    async def test_the_slot_is_leased_until_then(self) -> None:
+    async def test_the_slot_is_leased_until_then(self, lent: Lend) -> None:
         async with lent(slots=2) as link, anyio.create_task_group() as tasks:
             sent = bytearray()
 
@@ -214,7 +231,9 @@ class TestUntilItIsRead:
 
 
 class TestTakenBack:
-    async def test_after_a_cancel_the_reader_sees_the_old_bytes(self) -> None:
+    async def test_after_a_cancel_the_reader_sees_the_old_bytes(
+        self, lent: Lend
+    ) -> None:
         async with lent() as link:
             frame = filled(link.pool, 1)
             await cancel_halfway(link.stream, frame)
@@ -223,7 +242,7 @@ class TestTakenBack:
             assert_same(await link.read(SIZE), payload(1, SIZE))
             assert link.stream.stats.bytes_rescued
 
-    async def test_cancelled_when_all_is_lent(self) -> None:
+    async def test_cancelled_when_all_is_lent(self, lent: Lend) -> None:
         async with lent() as link:
             frame = filled(link.pool, 1)
             part = frame.view[: 64 << 10]
@@ -236,8 +255,8 @@ class TestTakenBack:
             await link.stream.send(b"well")
             assert await link.read(4) == b"well"
 
-    def test_without_room_for_other_pages(self) -> None:
-        read_fd, write_fd = os.pipe()
+    def test_without_room_for_other_pages(self, kind: str) -> None:
+        read_fd, write_fd = ends(kind)
         process = scripts.start(NO_ROOM, "asyncio", str(write_fd), pass_fds=[write_fd])
         os.close(write_fd)
         status, _, complained = scripts.finish(process)
@@ -245,7 +264,7 @@ class TestTakenBack:
         with open(read_fd, "rb") as file:
             assert file.read() == b"a" * 65536
 
-    async def test_only_memory_of_a_pool_is_lent(self) -> None:
+    async def test_only_memory_of_a_pool_is_lent(self, lent: Lend) -> None:
         """What stands before and behind a frame in one message could not be taken
         back."""
         async with lent() as link:
@@ -259,7 +278,7 @@ class TestTakenBack:
             poison(frame.view)
             assert_same(await link.read(len(want)), want)
 
-    async def test_a_number_that_is_anothers_is_not_asked(self) -> None:
+    async def test_a_number_that_is_anothers_is_not_asked(self, lent: Lend) -> None:
         """The pipe that has our number now is empty: ours is not."""
         async with lent() as link:
             frame = filled(link.pool, 1)
@@ -275,7 +294,9 @@ class TestTakenBack:
             for fd in (number, read_fd, write_fd):
                 os.close(fd)
 
-    async def test_another_stream_with_the_same_frame_sees_nothing_of_it(self) -> None:
+    async def test_another_stream_with_the_same_frame_sees_nothing_of_it(
+        self, lent: Lend
+    ) -> None:
         async with lent() as link, lent() as other:
             frame = filled(link.pool, 1)
             async with anyio.create_task_group() as tasks:
@@ -286,7 +307,9 @@ class TestTakenBack:
             assert_same(await link.read(SIZE), payload(1, SIZE))
 
     @pytest.mark.parametrize("way", ["abort", "aclose"])
-    async def test_after_a_close_the_reader_sees_the_old_bytes(self, way: str) -> None:
+    async def test_after_a_close_the_reader_sees_the_old_bytes(
+        self, lent: Lend, way: str
+    ) -> None:
         async with lent() as link:
             frame = filled(link.pool, 1)
             ticket = await link.stream.put(frame)
@@ -300,7 +323,7 @@ class TestTakenBack:
             assert_prefix(data, payload(1, SIZE))
             assert data
 
-    async def test_when_the_reader_leaves_everybody_hears(self) -> None:
+    async def test_when_the_reader_leaves_everybody_hears(self, lent: Lend) -> None:
         async with lent() as link:
             os.set_blocking(link.fd, True)
             frames = [filled(link.pool, n) for n in range(3)]
@@ -315,7 +338,9 @@ class TestTakenBack:
                 with pytest.raises(azc.StreamBroken):
                     await ticket
 
-    async def test_when_the_reader_leaves_with_all_of_it_in_the_pipe(self) -> None:
+    async def test_when_the_reader_leaves_with_all_of_it_in_the_pipe(
+        self, lent: Lend
+    ) -> None:
         async with lent() as link:
             frame = filled(link.pool, 1)
             ticket = await link.stream.put(frame.view[: 64 << 10])
@@ -324,9 +349,11 @@ class TestTakenBack:
             with pytest.raises(azc.StreamBroken):
                 await ticket
 
-    async def test_forgotten_streams_take_their_pages_back(self) -> None:
+    async def test_forgotten_streams_take_their_pages_back(
+        self, lent: Lend, kind: str
+    ) -> None:
         async with lent() as link:
-            read_fd, write_fd = os.pipe()
+            read_fd, write_fd = ends(kind)
             frame = filled(link.pool, 1)
             stream = azc.open_writer(write_fd, "reads")
             await stream.put(frame.view[: 64 << 10])
@@ -381,8 +408,10 @@ run(main)
 
 class TestTheEnd:
     @pytest.mark.parametrize("way", ["kill", "exit"])
-    def test_what_a_reader_sees_after_the_program_has_ended(self, way: str) -> None:
-        read_fd, write_fd = os.pipe()
+    def test_what_a_reader_sees_after_the_program_has_ended(
+        self, kind: str, way: str
+    ) -> None:
+        read_fd, write_fd = ends(kind)
         os.set_inheritable(write_fd, True)
         process = scripts.start(
             EXIT, "asyncio", str(write_fd), way, pass_fds=[write_fd]
@@ -394,7 +423,7 @@ class TestTheEnd:
         with open(read_fd, "rb") as file:
             assert file.read() == b"a" * 65536
 
-    async def test_a_forked_child_may_store_into_its_copy(self) -> None:
+    async def test_a_forked_child_may_store_into_its_copy(self, lent: Lend) -> None:
         async with lent() as link:
             frame = filled(link.pool, 1)
             ticket = await link.stream.put(frame.view[: 64 << 10])

@@ -1,4 +1,4 @@
-"""A pipe's readers, of every kind: whichever way they take the bytes, these are right.
+"""Readers of every kind: whichever way they take the bytes, these are right.
 
 Copies (`peer="unknown"`, `"untrusted"`) are safe from all of them: also what a reader
 holds on to by splice or tee does not change any more once `send` has returned.  Lent
@@ -12,6 +12,7 @@ import ctypes
 import fcntl
 import os
 import random
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ import anyio
 import figures
 import pytest
 from links import linux_only, others_wait, until
+from loans import ends
 from oracle import POISON, Checker, message, payload, poison
 
 import aiozerocopy as azc
@@ -66,6 +68,30 @@ def by_read_and_resize(fd: int, sink: Sink, _held: Held) -> None:
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, 4096 << dice.randrange(9))
         except OSError:  # what is in it does not fit
             continue
+
+
+def by_peek(fd: int, sink: Sink, _held: Held) -> None:
+    """Twice: what is only looked at stays lent."""
+    with socket.socket(fileno=os.dup(fd)) as sock:
+        while seen := sock.recv(PIECE, socket.MSG_PEEK):
+            data = sock.recv(PIECE)
+            assert data.startswith(seen)
+            sink(data)
+
+
+def by_next_owner(fd: int, sink: Sink, _held: Held) -> None:
+    """The socket is on its way in another one with what is in it, again and again."""
+    one, other = socket.socketpair()
+    with one, other:
+        number = os.dup(fd)
+        data = b"?"
+        while data:
+            socket.send_fds(one, [b"x"], [number])
+            os.close(number)
+            (number,) = socket.recv_fds(other, 1, 1)[1]
+            data = os.read(number, PIECE)
+            sink(data)
+        os.close(number)
 
 
 def by_second_opener(fd: int, sink: Sink, _held: Held) -> None:
@@ -133,6 +159,15 @@ READ: list[Read] = [
     by_second_opener,
 ]
 HOLD: list[Read] = [by_splice, by_tee]
+BOTH_READ: list[tuple[str, Read]] = [
+    *(("pipe", read) for read in READ),
+    *(("socket", read) for read in (by_read, by_readv, by_peek, by_next_owner)),
+]
+BOTH_HOLD: list[tuple[str, Read]] = [
+    ("pipe", by_splice),
+    ("pipe", by_tee),
+    ("socket", by_splice),
+]
 
 
 class Reader:
@@ -214,11 +249,11 @@ async def lend(stream: azc.SendStream) -> None:
 
 
 @lends
-@pytest.mark.parametrize("read", READ)
+@pytest.mark.parametrize(("kind", "read"), BOTH_READ)
 async def test_lent_pages_are_safe_from_readers_that_read(
-    read: Read,
+    kind: str, read: Read
 ) -> None:
-    read_fd, write_fd = os.pipe()
+    read_fd, write_fd = ends(kind)
     reader = Reader(read_fd, read)
     async with azc.open_writer(write_fd, peer="reads") as stream:
         await lend(stream)
@@ -230,12 +265,12 @@ async def test_lent_pages_are_safe_from_readers_that_read(
 
 
 @lends
-@pytest.mark.parametrize("read", HOLD)
+@pytest.mark.parametrize(("kind", "read"), BOTH_HOLD)
 async def test_who_holds_lent_pages_sees_no_more_than_what_is_drawn(
-    read: Read,
+    kind: str, read: Read
 ) -> None:
     """As many bytes as were sent, each the right one or one that was stored later."""
-    read_fd, write_fd = os.pipe()
+    read_fd, write_fd = ends(kind)
     reader = Reader(read_fd, read)
     async with azc.open_writer(write_fd, peer="reads") as stream:
         await lend(stream)
@@ -250,16 +285,16 @@ async def test_who_holds_lent_pages_sees_no_more_than_what_is_drawn(
 
 
 @lends
-@pytest.mark.parametrize("read", READ + HOLD)
+@pytest.mark.parametrize(("kind", "read"), BOTH_READ + BOTH_HOLD)
 @pytest.mark.parametrize("end", ["cancel", "abort"])
 async def test_what_was_lent_is_taken_from_nobody_by_a_cancel(
-    read: Read, end: str
+    kind: str, read: Read, end: str
 ) -> None:
     """The slot moves to other pages: so even who holds the old ones sees the old bytes.
 
     The reader begins when it is over, with what is in the pipe.
     """
-    read_fd, write_fd = os.pipe()
+    read_fd, write_fd = ends(kind)
     size = 60_000
     with azc.FramePool(FRAME, slots=1) as pool:
         stream = azc.open_writer(write_fd, peer="reads")

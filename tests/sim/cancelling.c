@@ -87,8 +87,13 @@ static ssize_t write_piece(int fd, const void *data, size_t n) {
     return take(fd, &vec, 1);
 }
 
-static ssize_t unread(int fd) {
-    (void)fd;
+static ssize_t lend(int fd, int *between, const struct iovec *vec, int count) {
+    (void)between;
+    return take(fd, vec, count);
+}
+
+static ssize_t unread(int fd, bool socket) {
+    (void)fd, (void)socket;
     return kernel.unread;
 }
 
@@ -594,7 +599,7 @@ static void set_system(void) {
     azc_sys.send = take;
     azc_sys.write_pipe = write_pipe;
     azc_sys.write_piece = write_piece;
-    azc_sys.lend = take;
+    azc_sys.lend = lend;
     azc_sys.unread = unread;
     azc_sys.poll = poll_peer;
     azc_sys.remap = remap;

@@ -26,7 +26,7 @@ static size_t unit;
 static int source[2];
 static azc_id split;
 static azc_split_reader *readers[2];
-static ssize_t (*real_unread)(int fd);
+static ssize_t (*real_unread)(int fd, bool socket);
 static int has_joined;
 
 static void send_word(const char *word) {
@@ -34,7 +34,7 @@ static void send_word(const char *word) {
 }
 
 /* In the look after the first two bytes were taken. */
-static ssize_t unread(int fd) {
+static ssize_t unread(int fd, bool socket) {
     azc_split_state state = {0};
     azc_split_get(split, &state);
     if (state.taken == 2 && !has_joined) {
@@ -43,7 +43,7 @@ static ssize_t unread(int fd) {
         send_word("cdEFGHIJKL");
         close(source[1]);
     }
-    return real_unread(fd);
+    return real_unread(fd, socket);
 }
 
 static void check_content(azc_split_reader *reader, const char *wanted) {

@@ -221,6 +221,8 @@ static int fake_no_sigpipe(int fd) {
     return 0;
 }
 
+static int fake_takes_loans(int fd) { return kernel_file(fd)->kind == SOCKET; }
+
 static int fake_set_nonblock(int fd) {
     int kind = kernel_file(fd)->kind;
     SIM_CHECK(kind == PIPE || kind == FIFO, "not a pipe: %d", fd);
@@ -295,6 +297,16 @@ static int poll_for_end(struct pollfd *fd) {
     return flow->ended;
 }
 
+/* ... and has the socket sunk? */
+static int poll_socket(struct pollfd *fd) {
+    sim_file *file = kernel_file(fd->fd);
+    int r = poll_for_end(fd);
+    if (r < 0) return r;
+    if (fd->revents) file->flow[1].fatal = -ECONNRESET;
+    if (kernel_is_ready(file, POLLER_OUT)) fd->revents |= POLLOUT;
+    return fd->revents != 0;
+}
+
 static int fake_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
     SIM_CHECK(count == 1 && timeout_ms == 0, "an unexpected poll");
     SIM_CHECK(!sim_holds_locks(), "poll with a lock held");
@@ -305,6 +317,7 @@ static int fake_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
     if (!fds[0].events) return poll_for_end(fds);
     bool out = fds[0].events & POLLOUT;
     sim_file *file = kernel_file(fds[0].fd);
+    if (file->kind == SOCKET) return poll_socket(fds);
     sim_flow *flow = &file->flow[out];
     if (kernel_on_move) kernel_on_move(file, out);
     sim_yield();
@@ -663,9 +676,14 @@ static void check_loan(const sim_file *file, const struct iovec *vec,
                   "what is lent belongs to no pool");
 }
 
-static ssize_t fake_lend(int fd, const struct iovec *vec, int count) {
+/* To a socket one piece at most. */
+static ssize_t fake_lend(int fd, int *between, const struct iovec *vec,
+                         int count) {
     sim_file *file = kernel_file(fd);
     sim_flow *flow = &file->flow[1];
+    bool socket = file->kind == SOCKET;
+    SIM_CHECK(socket == (between != NULL), "no way to lend to fd %d", fd);
+    if (socket) count = 1;
     check_call(file, flow, true, count);
     check_loan(file, vec, count);
     flow->busy = true;
@@ -676,6 +694,7 @@ static ssize_t fake_lend(int fd, const struct iovec *vec, int count) {
     sim_yield();
     flow->busy = false;
     count_result(flow, r);
+    flow->waits += socket && r > 0 && (size_t)r < vec->iov_len;
     sim_trace("lend fd %ld, %ld bytes: %ld", fd, (int64_t)total_of(vec, count),
               r);
     return r;
@@ -683,7 +702,7 @@ static ssize_t fake_lend(int fd, const struct iovec *vec, int count) {
 
 /* A foreign file may answer anything.  Others may write into the pipe too, and
  * the answer may be old when it comes. */
-static ssize_t fake_unread(int fd) {
+static ssize_t fake_unread(int fd, bool socket) {
     if (kernel_is_nothing(fd)) return -EBADF;
     sim_file *file = kernel_file(fd);
     sim_flow *flow = &file->flow[1];
@@ -697,8 +716,11 @@ static ssize_t fake_unread(int fd) {
     sim_yield();
     if (flow->stalled) sim_wait(is_moving, flow, SIM_FOREVER);
     if (flow->reads_on) peer_read(flow, 1 + sim_below(2 * flow->level));
-    size_t unread = flow->level;
-    if (kernel_strikes(kernel_rates.spurious, FAULT_LATE))
+    size_t unread = socket && flow->ended ? 0 : flow->level; /* thrown away */
+    SIM_CHECK(socket == (file->kind == SOCKET), "what is asked of fd %d?", fd);
+    /* (a socket counts whole buffers, and their heads) */
+    if (kernel_strikes(kernel_rates.spurious, FAULT_LATE) ||
+        (socket && unread && sim_chance(512)))
         unread += 1 + sim_below(5000);
     bool stranger = file->stolen;
     sim_yield();
@@ -798,7 +820,7 @@ static void fake_thread_detach(pthread_t thread) {
 
 /* Time passes for a thread that asks for it again and again. */
 static uint64_t fake_now_ns(void) {
-    sim_pass_time();
+    if (sim_chance(256)) sim_pass_time(); /* a nap is longer than a few looks */
     return sim_now() * 1000000;
 }
 
@@ -828,6 +850,7 @@ struct azc_sys azc_sys = {
     .is_tty = fake_is_tty,
     .set_nonblock = fake_set_nonblock,
     .no_sigpipe = fake_no_sigpipe,
+    .takes_loans = fake_takes_loans,
     .linger = fake_linger,
     .close = fake_close,
     .shutdown = fake_shutdown,

@@ -85,7 +85,7 @@ int main(int argc, char **argv) {
     memset(slot, BEFORE, SLOT);
     CHECK(mlock(slot, SLOT) == 0);
     struct iovec vec = {slot, SLOT};
-    CHECK(azc_sys.lend(ends[1], &vec, 1) == SLOT);
+    CHECK(azc_sys.lend(ends[1], NULL, &vec, 1) == SLOT);
     leave_no_address_space();
     check_taken_back(ends[0], slot);
     check_refused(slot);

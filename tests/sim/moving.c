@@ -453,6 +453,39 @@ static void reader_is_asked(void) {
     azc_free(pipe);
 }
 
+/* A socket tells when most of what it has was read; of the rest it is asked. */
+static void socket_tells(void) {
+    azc_id socket = open_channel(SOCKET, LENDS);
+    KERNEL_SAYS(ALL);
+    world.unread = 4768;
+    world.full = true;
+    CHECK(put(socket, 4000) == -EINPROGRESS && world.calls[0].lends);
+    scripted_settle();
+    CHECK(inside(socket)->pumping.armed && scripted_timeout() == SECOND);
+    world.unread = 768;
+    world.full = false;
+    report(socket);
+    CHECK(scripted_timeout() == 50 && !inside(socket)->pumping.armed);
+    CHECK(nothing_is_told());
+    world.unread = 0;
+    scripted_pass(50);
+    CHECK(tells(token, 0, 4000));
+    azc_free(socket);
+}
+
+/* Files go by a message, which has the bytes. */
+static void message_with_files_is_copied(void) {
+    azc_id socket = open_channel(SOCKET, LENDS);
+    KERNEL_SAYS(ALL, ALL);
+    CHECK(put_fds(socket, 4000) == 0 && !world.calls[0].lends);
+    world.unread = 4768;
+    CHECK(put(socket, 4000) == -EINPROGRESS && world.calls[1].lends);
+    world.unread = 0;
+    scripted_pass(50);
+    CHECK(tells(token, 0, 4000));
+    azc_free(socket);
+}
+
 static void reader_is_gone(void) {
     azc_id pipe = open_channel(PIPE, LENDS);
     KERNEL_SAYS(ALL);
@@ -619,6 +652,8 @@ static const situation situations[] = {
     {"not all go together", not_all_go_together},
     {"a call lends a mebibyte", a_call_lends_a_mebibyte},
     {"the reader of loans is asked", reader_is_asked},
+    {"a socket tells when it was read", socket_tells},
+    {"a message with files is copied", message_with_files_is_copied},
     {"the reader of loans is gone", reader_is_gone},
     {"broken during a call", broken_during_a_call},
     {"broken during an attempt", broken_during_an_attempt},

@@ -101,6 +101,8 @@ static int succeed(int fd) {
     return 0;
 }
 
+static int takes_loans(int fd) { return fd >= 0; }
+
 static int fake_close(int fd) {
     if (fd >= FIRST_NOTIFIER) return 0; /* of a relay */
     SIM_CHECK(!file_of(fd)->closed, "fd %d is closed twice", fd);
@@ -167,7 +169,9 @@ static ssize_t fake_write_piece(int fd, const void *data, size_t n) {
     return move(fd, &vec, 1, (call){0});
 }
 
-static ssize_t fake_lend(int fd, const struct iovec *vec, int count) {
+static ssize_t fake_lend(int fd, int *between, const struct iovec *vec,
+                         int count) {
+    (void)between;
     return move(fd, vec, count, (call){.lends = true});
 }
 
@@ -181,8 +185,8 @@ static ssize_t recv_fds(int fd, const struct iovec *vec, int count,
     return move(fd, vec, count, (call){.with_fds = fds != NULL});
 }
 
-static ssize_t fake_unread(int fd) {
-    (void)fd;
+static ssize_t fake_unread(int fd, bool socket) {
+    (void)fd, (void)socket;
     if (world.while_unread) world.while_unread();
     return world.unread;
 }
@@ -248,7 +252,8 @@ static bool is_signalled(void *fd) {
 static int fake_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
     if (timeout_ms)
         sim_wait(is_signalled, (void *)(intptr_t)fds[0].fd, SIM_FOREVER);
-    for (nfds_t i = 0; i < count; i++) fds[i].revents = fds[i].events;
+    for (nfds_t i = 0; i < count; i++)
+        fds[i].revents = world.full ? 0 : fds[i].events;
     return (int)count;
 }
 
@@ -405,6 +410,7 @@ struct azc_sys azc_sys = {
     .set_nonblock = succeed,
     .is_nonblocking = succeed,
     .no_sigpipe = succeed,
+    .takes_loans = takes_loans,
     .linger = succeed,
     .close = fake_close,
     .pipe = fake_pipe,

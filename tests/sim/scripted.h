@@ -72,7 +72,8 @@ typedef struct kernel {
     void (*meanwhile[ANSWERS])(void); /* what happens in each of these calls */
     call calls[CALLS];
     int ncalls;
-    int unread;      /* bytes of a pipe; or -errno */
+    int unread;      /* bytes of a pipe or socket; or -errno */
+    bool full;       /* the socket */
     bool unreadable; /* the memory of messages */
     void (*while_unread)(void);
 

@@ -117,7 +117,8 @@ static int draw_flags(int kind, bool out) {
     int flags = out ? AZC_OUT : AZC_IN;
     if (kind == PIPE && sim_chance(300)) flags |= AZC_OWN;
     if (pipe && sim_chance(250)) flags |= AZC_UNTRUSTED;
-    if (pipe && out && pool && sim_chance(700))
+    bool lends = (pipe || kind == SOCKET) && out && pool;
+    if (lends && sim_chance(700))
         flags |= AZC_READS | (sim_chance(900) ? AZC_OWN : 0);
     return flags;
 }

@@ -288,6 +288,8 @@ static const kind KINDS_OF_FD[] = {
     {"a socket", SOCKET, AZC_OUT, true, false},
     {"a pipe", PIPE, AZC_OUT, true, false},
     {"a pipe of ours", PIPE, AZC_OUT | AZC_OWN, true, false},
+    {"a socket that is lent to", SOCKET, AZC_OUT | AZC_OWN | AZC_READS, true,
+     false},
     {"a pipe that is lent to", PIPE, AZC_OUT | AZC_OWN | AZC_READS, true,
      false},
     {"a pipe that may block", PIPE, AZC_OUT | AZC_UNTRUSTED, false, false},

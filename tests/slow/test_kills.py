@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import figures
 import pytest
-from links import Link, linux_only, open_link
+from links import LENDING, linux_only, open_link
 from oracle import CANARY, Checker, message, poison
 
 import aiozerocopy as azc
@@ -32,7 +32,7 @@ pytestmark = [linux_only, pytest.mark.slow, pytest.mark.timeout(3600)]
 KILLS = int(os.environ.get("AZC_KILLS", "20"))
 SERVER = Path(__file__).parents[1] / "support" / "kill_server.py"
 SIZE = 150_000
-LINKS = ("pipe", "lending", "unix", "tcp4")
+LINKS = ("pipe", *LENDING, "unix", "tcp4")
 
 
 class Killer:
@@ -69,10 +69,6 @@ def killer() -> Iterator[Killer]:
 @pytest.fixture(params=LINKS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-def open_for(kind: str, folder: Path) -> contextlib.AbstractContextManager[Link]:
-    return open_link("pipe" if kind == "lending" else kind, folder)
 
 
 # ---- readers ------------------------------------------------------------------------
@@ -115,12 +111,9 @@ def test_reader_is_killed(kind: str, killer: Killer, tmp_path: Path) -> None:
         }
         if dice.random() < 0.5:  # by somebody else, wherever it is
             order |= {"seconds": dice.uniform(0, 0.01), "bytes": 1 << 62}
-        with open_for(kind, folder) as link:
-            pool = azc.FramePool(SIZE, slots=2) if kind == "lending" else None
-            if pool is None:
-                stream = link.sender()
-            else:
-                stream = azc.open_writer(link.take_write_fd(), peer="reads")
+        with open_link(kind, folder) as link:
+            pool = azc.FramePool(SIZE, slots=2) if link.lends else None
+            stream = link.sender()
             killer.give(link.take_read_fd(), **order)
             with anyio.fail_after(20):
                 await use(stream, pool)
@@ -150,11 +143,11 @@ def test_sender_is_killed(kind: str, killer: Killer, tmp_path: Path) -> None:
     for number in range(KILLS):
         folder = tmp_path / str(number)
         folder.mkdir()
-        with open_for(kind, folder) as link:
+        with open_link(kind, folder) as link:
             killer.give(
                 link.take_write_fd(),
                 role="send",
-                lends=kind == "lending",
+                lends=link.lends,
                 begun=dice.random() < 0.9,  # else it is killed while it begins
                 seconds=dice.uniform(0.0, 0.03),
             )

@@ -14,7 +14,7 @@ EXAMPLES = int(os.environ.get("AZC_EXAMPLES", "0"))
 @pytest.mark.timeout(3600 if EXAMPLES else 300)
 @pytest.mark.slow
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-@pytest.mark.parametrize("link", ["pipe", "lending", "unix", "tcp4"])
+@pytest.mark.parametrize("link", ["pipe", "lending", "lending-unix", "unix", "tcp4"])
 def test_any_calls_in_any_order(link: str, loop: str) -> None:
     # (They take long to import: no other test waits for them.)
     for name in ("hypothesis", loop):

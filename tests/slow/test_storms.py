@@ -9,12 +9,12 @@ import ctypes
 import os
 import signal
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 import figures
 import pytest
-from links import linux_only, open_link, reading
+from links import LENDING, linux_only, open_link, reading
 from oracle import Checker, message, poison
 
 import aiozerocopy as azc
@@ -82,18 +82,17 @@ async def send_all(stream: azc.SendStream) -> int:
 
 
 @pytest.mark.parametrize("handler", ["Python", "C"])
-@pytest.mark.parametrize("kind", ["pipe", "adopted", "lending", "unix", "tcp4", "cat"])
+@pytest.mark.parametrize("kind", ["pipe", "adopted", *LENDING, "unix", "tcp4", "cat"])
 @pytest.mark.parametrize("ours", [True, False], ids=["ours", "plain"])
 def test_storm(kind: str, handler: str, ours: bool, tmp_path: Path) -> None:
     checker = Checker()
     sent: list[int] = []
 
     async def main() -> None:
-        with open_link("adopted" if kind == "lending" else kind, tmp_path) as link:
-            options: dict[str, Any] = {"peer": "reads"} if kind == "lending" else {}
+        with open_link(kind, tmp_path) as link:
             async with (
                 reading(link, checker.feed, ours=ours),
-                link.sender(**options) as stream,
+                link.sender() as stream,
             ):
                 sent.append(await send_all(stream))
 

@@ -36,6 +36,8 @@ from .samples import sampling
 SMALL, MIDDLE = 65537, 1 << 20
 HUGE = {8 << 20: 3, 64 << 20: 1}  # bytes of a message: buffers for all streams
 IN_FLIGHT = 3  # messages of put
+# The receiver of a way: 0 only ever reads, 1 has our streams and rings.
+FIXED = {"lent": 0, "lent-unix": 0, "ring": 1}
 BUDGET = (256 << 10, 64 << 20)  # bytes of a life, or a message more
 THREADS = 4  # that send from threads
 INK = {value: bytes([value]) * PIECE for value in (POISON, CANARY)}
@@ -105,9 +107,9 @@ class Sender:
         self.office, self.way = office, way
         self.chance = random.Random(seed)
         self.small = [room(SMALL) for _ in range(IN_FLIGHT)]
-        self.middle = room(0 if way == "lent" else MIDDLE)
+        self.middle = room(0 if way.startswith("lent") else MIDDLE)
         self.pool: azc.FramePool | None = None
-        if way == "lent":
+        if way.startswith("lent"):
             self.pool = azc.FramePool(HEADER.size + MIDDLE, slots=2)
         self.stream: Any = None
         self.number = self.sequence = self.cancelled = self.sent = 0  # of the stream
@@ -121,8 +123,7 @@ class Sender:
         """One stream, from its opening to its end."""
         doomed = self.chance.random() < 0.2  # its reader leaves, behind so many bytes:
         dies = self.chance.randint(0, BUDGET[1] // 4) if doomed else None
-        # The one that receives: 0 only ever reads, 1 has our streams and rings.
-        receiver = {"lent": 0, "ring": 1}.get(self.way, self.chance.randint(0, 1))
+        receiver = FIXED.get(self.way, self.chance.randint(0, 1))
         self.number = next(self.office.ids)
         self.sequence = self.cancelled = self.sent = 0
         self.office.counts["streams"] += 1

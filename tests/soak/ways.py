@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # How many of each hundred
 SHARES = {
-    **{"pipe": 20, "adopted": 18, "lent": 15, "fifo": 10},
+    **{"pipe": 20, "adopted": 18, "lent": 8, "lent-unix": 7, "fifo": 10},
     **{"unix": 16, "tcp": 12, "relay": 6, "ring": 3},
 }
 RELAYED = ("pipe", "adopted", "fifo", "unix", "tcp")  # where a relay may lead to
@@ -42,9 +42,10 @@ def open_end(way: str, folder: Path) -> tuple[azc.SendStream, int]:
         fd = os.dup(reader.fileno())
         reader.abort()
         return writer, fd
-    if way == "unix":
+    peer = "reads" if way.startswith("lent") else "unknown"
+    if way in ("unix", "lent-unix"):
         ours, theirs = socket.socketpair()
-        return azc.wrap_socket(ours), theirs.detach()
+        return azc.wrap_socket(ours, peer=peer), theirs.detach()
     if way == "tcp":
         with socket.create_server(("127.0.0.1", 0)) as listener:
             ours = socket.create_connection(listener.getsockname())
@@ -59,7 +60,6 @@ def open_end(way: str, folder: Path) -> tuple[azc.SendStream, int]:
         path.unlink()
     else:
         read_fd, write_fd = os.pipe()
-    peer = "reads" if way == "lent" else "unknown"
     return azc.open_writer(write_fd, peer), read_fd
 
 

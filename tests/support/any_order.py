@@ -36,7 +36,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from links import BIG, Link, open_link
+from links import BIG, open_link
 from oracle import HEADER, Checker, message, poison
 
 import aiozerocopy as azc
@@ -103,11 +103,11 @@ class World:
         self.loop = loop
         self._opened = contextlib.ExitStack()
         self._fds = set(open_fds())
-        lends = kind == "lending"
         self.link = self._opened.enter_context(
-            open_link("adopted" if kind in ("pipe", "lending") else kind, Path())
+            open_link("adopted" if kind == "pipe" else kind, Path())
         )
-        self.stream: Any = self._stream(self.link, lends=lends)
+        self.stream: Any = self.link.sender(queue_limit=QUEUE_LIMIT)
+        lends = self.link.lends
         self.pool = azc.FramePool(HEADER.size + FRAME, slots=3) if lends else None
         self.fd = self.link._read_fd
         os.set_blocking(self.fd, False)
@@ -116,13 +116,6 @@ class World:
         self.has_ended = False  # the peer has seen that
         self._source: Any = None
         self._source_fd = -1
-
-    @staticmethod
-    def _stream(link: Link, *, lends: bool) -> Any:
-        if lends:
-            fd = link.take_write_fd()
-            return azc.open_writer(fd, peer="reads", queue_limit=QUEUE_LIMIT)
-        return link.sender(queue_limit=QUEUE_LIMIT)
 
     def allow(self, *fds: int) -> None:
         """Somebody else's, which may be open at the end."""

@@ -231,7 +231,19 @@ def opened_pipe(**options: Any) -> tuple[azc.ReceiveStream, azc.SendStream]:
 async def lending(scene: Scene) -> None:
     """Frames of a pool, lent to a pipe and taken back."""
     async with scene.may_fail("pipe"):
-        reader, writer = opened_pipe(peer="reads")
+        await lend_frames(scene, *opened_pipe(peer="reads"))
+
+
+async def lending_unix(scene: Scene) -> None:
+    """The same, through a socket."""
+    async with scene.may_fail("socketpair"):
+        await lend_frames(scene, *azc.socketpair(peer="reads"))
+
+
+async def lend_frames(
+    scene: Scene, reader: azc.ReceiveStream, writer: azc.SendStream
+) -> None:
+    async with scene.may_fail("pool"):
         pool = azc.FramePool(400_000, slots=2)
 
         async def lend() -> None:
@@ -432,6 +444,7 @@ SCENES: dict[str, Callable[[Scene], Awaitable[None]]] = {
         own_pipe,
         adopted_pipe,
         lending,
+        lending_unix,
         tcp,
         unix,
         relayed,

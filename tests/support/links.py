@@ -65,6 +65,10 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 Sink = Callable[[memoryview], object]
 
 
+# Links whose sender may lend a pool's pages, and what else they are
+LENDING = {"lending": "adopted", "lending-unix": "unix"}
+
+
 class Link:
     """A way for bytes from one fd to another; what nobody took, `close` closes."""
 
@@ -76,6 +80,7 @@ class Link:
         child: subprocess.Popen[bytes] | None = None,
     ) -> None:
         self.kind = kind
+        self.lends = False  # its reader is known to read only
         self.child = child
         self._write_fd = write_fd
         self._read_fd = read_fd
@@ -94,6 +99,8 @@ class Link:
     def sender(self, **options: Any) -> SendStream:
         """Our stream over the sending end."""
         fd = self.take_write_fd()
+        if self.lends:
+            options["peer"] = "reads"
         if self.kind == "pipe":  # as azc.pipe() does it
             os.set_blocking(fd, False)
             return SendStream(Channel(fd, OUT | OWN), **options)
@@ -147,7 +154,8 @@ class Link:
 @contextmanager
 def open_link(kind: str, folder: Path) -> Iterator[Link]:
     """A link of this kind, small enough that `BIG` clogs it."""
-    link = _MAKERS[kind](folder)
+    link = _MAKERS[LENDING.get(kind, kind)](folder)
+    link.lends = kind in LENDING
     try:
         yield link
     finally:

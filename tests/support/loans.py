@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from typing import TYPE_CHECKING
 
 import anyio
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
 
 # No multiple of a page, and more than a pipe of 64 KiB or a tiny socket buffer holds.
 SIZE = 400_000
+
+
+def ends(kind: str) -> tuple[int, int]:
+    """A pipe's or a socket pair's ends: the reader's fd, and the writer's."""
+    if kind == "pipe":
+        return os.pipe()
+    reader, writer = socket.socketpair()
+    return reader.detach(), writer.detach()
 
 
 def filled(pool: azc.FramePool, seed: int) -> azc.Frame:
