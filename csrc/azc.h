@@ -14,7 +14,7 @@
  *             caller chooses and uses only once
  *   port      tells one event loop (or one waiting thread) of operations that
  *             ended later; its fd is readable while there are events
- *   pool      memory in slots, whose pages may be lent to a pipe's reader: then
+ *   pool      memory in slots, whose pages may be lent to a reader: then
  *             an operation is over when the reader has read it
  *   relay     moves bytes from one channel to another inside the kernel
  *   split     gives what comes out of a pipe to many readers; see split.h

@@ -2,7 +2,6 @@
 #include "lender.h"
 
 #include <errno.h>
-#include <limits.h>
 
 #include "channel.h"
 #include "sabotage.h"
@@ -113,7 +112,7 @@ static ssize_t unread(azc_channel *channel) {
     ssize_t n = azc_sys.unread(peer.fd, socket);
     /* What a dead peer has not read leaves a socket, after its error has come. */
     bool looks = n > 0 || (n == 0 && socket);
-    if (looks && azc_sys.poll(&peer, 1, 0) < 0) n = SSIZE_MAX;
+    if (looks && azc_sys.poll(&peer, 1, 0) < 0) n = PTRDIFF_MAX;
     if (peer.revents & POLLERR) n = socket ? -ECONNRESET : -EPIPE;
     azc__lock(channel);
     channel->lender.full = socket && !peer.revents;

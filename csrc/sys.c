@@ -245,7 +245,7 @@ static ssize_t lend_to_socket(int socket, int between[2],
         close(between[1]);
         between[0] = between[1] = -1;
     }
-    return taken;
+    return taken ? taken : -EAGAIN;
 }
 
 static ssize_t sys_lend(int fd, int *between, const struct iovec *vec,

@@ -202,7 +202,7 @@ class Bound(Ready):
     @property
     def lane(self) -> str:
         """How the bytes travel: "copy" (one copy, made by the kernel), or "vmsplice"
-        once a pool's pages were lent to a pipe's reader, and may be again."""
+        once a pool's pages were lent to a reader, and may be again."""
         return lane_of(self._channels[0].stats())
 
     @property

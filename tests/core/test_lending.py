@@ -10,6 +10,7 @@ import contextlib
 import functools
 import os
 import signal
+import socket
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
@@ -36,6 +37,7 @@ from aiozerocopy.opening import lending_pipe
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
 
     Lend = Callable[..., AbstractAsyncContextManager["Lent"]]
 
@@ -43,6 +45,10 @@ pytestmark = [
     pytest.mark.anyio,
     pytest.mark.skipif(PORTABLE, reason="the portable build lends nothing"),
 ]
+
+
+KINDS = ["pipe", "socket"]
+ERRORS = ["EINVAL", "EPERM", "ENOSYS", "EFAULT"]  # of a kernel that does not lend
 
 
 class Lent(Loan):
@@ -70,7 +76,18 @@ async def opened(kind: str, peer: str = "reads", slots: int = 3) -> AsyncIterato
         link.pool.close()
 
 
-@pytest.fixture(params=["pipe", "socket"])
+async def lane_between(writer: azc.SendStream, reader: azc.ReceiveStream) -> str:
+    """How a frame has gone."""
+    data = bytearray(SIZE)
+    with azc.FramePool(SIZE) as pool, filled(pool, 1) as frame:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(reader.receive_exactly, data)
+            await writer.send(frame)
+    assert_same(data, payload(1, SIZE))
+    return writer.lane
+
+
+@pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     return cast("str", request.param)
 
@@ -109,13 +126,55 @@ class TestLane:
                     await child.stdin.send(frame)
                     assert child.stdin.lane == lane
 
-    async def test_socket_and_file_lend_nothing(self, tmp_path: Any) -> None:
+    async def test_tcp_and_file_lend_nothing(self, tmp_path: Path) -> None:
         file = azc.open_writer((tmp_path / "file").open("wb"), "reads")
         with azc.FramePool(SIZE) as pool, filled(pool, 1) as frame:
             async with file:
                 await file.send(frame)
                 assert file.lane == "copy"
         assert (tmp_path / "file").read_bytes() == payload(1, SIZE)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            near = socket.create_connection(server.getsockname())
+            far, _ = server.accept()
+        async with (
+            azc.wrap_socket(near, peer="reads") as tcp,
+            azc.open_reader(far) as to,
+        ):
+            assert await lane_between(tcp, to) == "copy"
+
+    @pytest.mark.parametrize(
+        ("peer", "lane"), [("unknown", "copy"), ("reads", "vmsplice")]
+    )
+    async def test_unix_sockets_lend_if_their_peers_read(
+        self, peer: str, lane: str, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "socket"
+        wrapped, theirs = (
+            azc.wrap_socket(end, peer=peer) for end in socket.socketpair()
+        )
+        served = []
+
+        async def handle(stream: azc.UnixStream) -> None:
+            served.append(await lane_between(stream, client))
+
+        async with wrapped, theirs, azc.socketpair(peer=peer) as (one, other):
+            for ends in ((wrapped, theirs), (theirs, wrapped), (one, other)):
+                assert await lane_between(*ends) == lane
+        async with azc.serve_unix(handle, path, peer=peer):
+            async with azc.connect_unix(path, peer=peer) as client:
+                await until(lambda: served)
+        assert served == [lane]
+
+    async def test_a_client_lends(self, tmp_path: Path) -> None:
+        async def handle(stream: azc.UnixStream) -> None:
+            await stream.receive_exactly(bytearray(SIZE))
+
+        path = tmp_path / "socket"
+        async with azc.serve_unix(handle, path):
+            async with azc.connect_unix(path, peer="reads") as client:
+                with azc.FramePool(SIZE) as pool, filled(pool, 1) as frame:
+                    await client.send(frame)
+                assert client.lane == "vmsplice"
 
     @pytest.mark.parametrize("piece", [1, 4096, 5000, 65536, 1 << 20])
     async def test_pages_and_copies_in_order(self, lent: Lend, piece: int) -> None:
@@ -178,6 +237,39 @@ class TestUntilItIsRead:
             last = await link.read(1)
             await done.wait()
             assert_same(first + last, payload(1, SIZE))
+
+    async def test_a_peer_that_shuts_down_can_read_what_is_lent(self) -> None:
+        async with opened("socket") as link:
+            frame = filled(link.pool, 1)
+            part = frame.view[: 64 << 10]
+            ticket = await link.stream.put(part)
+            with socket.socket(fileno=os.dup(link.fd)) as peer:
+                peer.shutdown(socket.SHUT_RD)
+            await others_wait()
+            assert not ticket.done()
+            assert_same(await link.read(64 << 10), payload(1, 64 << 10))
+            await ticket
+            with pytest.raises(azc.StreamBroken):
+                await link.stream.send(part)
+
+    async def test_frame_that_goes_with_files_is_copied(self) -> None:
+        came, got = [], bytearray()
+        async with azc.socketpair(peer="reads") as (reader, stream):
+            with azc.FramePool(SIZE) as pool, filled(pool, 1) as frame:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(stream.send, frame)
+                    await submitted(stream, 1)
+                    tasks.start_soon(stream.send_fds, frame, [0])
+                    await submitted(stream, 2)
+                    tasks.start_soon(stream.send, frame)
+                    while len(got) < 3 * SIZE:
+                        piece, fds = await reader.receive_fds(3 * SIZE, 1)
+                        got += piece
+                        came += [len(got)] * len(fds)
+                        for fd in fds:
+                            os.close(fd)
+                assert_same(got, bytes(payload(1, SIZE)) * 3)
+                assert [SIZE < end <= 2 * SIZE for end in came] == [True]
 
     async def test_a_copy_behind_it_does_not_wait_for_the_reader(
         self, lent: Lend
@@ -434,7 +526,10 @@ class TestTheEnd:
 
 REFUSED = """
 async def main():
-    read_fd, write_fd = os.pipe()
+    if sys.argv[2] == "pipe":
+        read_fd, write_fd = os.pipe()
+    else:
+        read_fd, write_fd = (end.detach() for end in socket.socketpair())
     size = 400_000
     with azc.FramePool(size, slots=1) as pool:
         frame = pool.acquire_nowait()
@@ -456,11 +551,21 @@ run(main)
 
 class TestRefused:
     @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-    @pytest.mark.parametrize("error", ["EINVAL", "EPERM", "ENOSYS", "EFAULT"])
-    async def test_a_kernel_that_refuses_gets_copies(self, error: str) -> None:
+    @pytest.mark.parametrize(
+        ("kind", "fault"),
+        [
+            *((kind, f"vmsplice:error={error}") for kind in KINDS for error in ERRORS),
+            *(("socket", f"splice:error={error}") for error in ERRORS[:2]),
+            ("socket", "pipe2:error=EMFILE"),
+        ],
+    )
+    async def test_a_kernel_that_refuses_gets_copies(
+        self, kind: str, fault: str
+    ) -> None:
         for when in (":when=1", ":when=3+"):
-            fault = refusing(f"vmsplice:error={error}{when}")
-            said = scripts.run(REFUSED, "asyncio", under=fault)
+            if when == ":when=3+" and fault.startswith("pipe2"):
+                continue  # it is opened once
+            said = scripts.run(REFUSED, "asyncio", kind, under=refusing(fault + when))
             assert said.split() == ["copy"]
 
 

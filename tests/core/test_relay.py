@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
+import loans
 import pytest
 import scripts
 from anyio.streams.tls import TLSStream
@@ -424,10 +425,14 @@ async def test_what_was_received_and_not_taken_goes_first() -> None:
 
 @SPLICES
 @pytest.mark.parametrize("first", ["the lender", "the relay"])
-async def test_pages_are_lent_or_spliced(first: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "lane"), [("pipe", "splice"), ("socket", "splice through a pipe")]
+)
+async def test_pages_are_lent_or_spliced(kind: str, lane: str, first: str) -> None:
     """Who splices lent ones would see what the frame holds later."""
     pool = azc.FramePool((1 << 20,), slots=1)
-    read_fd, write_fd = os.pipe()
+    read_fd, write_fd = loans.ends(kind)
+    os.set_blocking(read_fd, False)
     os.write(write_fd, b"x")
     async with azc.open_reader(read_fd) as source, azc.socketpair() as (near, far):
         async with anyio.create_task_group() as tasks:
@@ -445,7 +450,7 @@ async def test_pages_are_lent_or_spliced(first: str) -> None:
             await feeder.send(frame.view)
             frame.view[:] = bytes(1 << 20)
         assert_same(received, DATA[: 1 << 20])
-        lanes = {"the lender": ("vmsplice", "copy"), "the relay": ("copy", "splice")}
+        lanes = {"the lender": ("vmsplice", "copy"), "the relay": ("copy", lane)}
         assert (feeder.lane, relay.lane) == lanes[first]
         if first == "the relay":  # it has ended: the next one lends again
             async with azc.open_writer(os.dup(feeder.fileno()), peer="reads") as other:

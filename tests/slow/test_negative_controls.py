@@ -2,7 +2,7 @@
 
 Those that any such library has to be able to find, and their names here:
 
-    done before the reader has read the pipe       loan
+    done before the reader has read the pipe       loan (and the socket: socket_loan)
     the buffer's export given back early           unpin
     two queued messages change places              order
     the tail of a partial write is dropped         tail
@@ -38,6 +38,8 @@ CAUGHT_BY = {
     "test_our_number_is_anothers_during_a_send",
     "loan": "core/test_lending.py::TestUntilItIsRead::"
     "test_send_returns_when_the_last_byte_is_read",
+    "socket_loan": "core/test_lending.py::TestUntilItIsRead::"
+    "test_send_returns_when_the_last_byte_is_read[socket-asyncio]",
     "detach": "core/test_lending.py::TestTakenBack::"
     "test_after_a_cancel_the_reader_sees_the_old_bytes",
     "event": "core/test_interruptions.py::test_one_line_after_the_other",
@@ -109,4 +111,4 @@ def test_fault_is_caught(faulty: dict[str, subprocess.Popen[str]], fault: str) -
     said, _ = faulty[fault].communicate()
     assert faulty[fault].returncode == 1, said
     # (by the test itself, or by what it leaves behind)
-    assert re.search(rf"(FAILED|ERROR) tests/{CAUGHT_BY[fault]}\[", said), said
+    assert re.search(rf"(FAILED|ERROR) tests/{re.escape(CAUGHT_BY[fault])}", said), said

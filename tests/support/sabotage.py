@@ -27,6 +27,7 @@ IN_C = {
     "rescue": 4,
     "identity": 8,
     "loan": 16,
+    "socket_loan": 16,
     "detach": 32,
     "event": 64,
     "gate": 256,

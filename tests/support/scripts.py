@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PRELUDE = """
-import anyio, asyncio, gc, logging, os, signal, sys, threading, time, warnings
+import anyio, asyncio, gc, logging, os, signal, socket, sys, threading, time, warnings
 import aiozerocopy as azc
 
 logging.getLogger("asyncio").setLevel(logging.ERROR)  # no word about slow callbacks
