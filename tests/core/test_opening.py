@@ -17,7 +17,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from links import linux_only
+from links import everything, linux_only
 from unread import is_open
 
 import aiozerocopy as azc
@@ -43,10 +43,6 @@ def ends() -> Iterator[tuple[int, int]]:
         with contextlib.suppress(OSError):
             if os.fstat(fd).st_ino == inode:
                 os.close(fd)
-
-
-async def everything(stream: azc.ReceiveStream) -> bytes:
-    return b"".join([data async for data in stream])
 
 
 # ---- what can be taken over ----------------------------------------------------

@@ -18,7 +18,7 @@ import anyio.to_thread
 import pytest
 import scripts
 from anyio import EndOfStream
-from links import begun, is_gone, linux_only, others_wait, until
+from links import begun, everything, is_gone, linux_only, others_wait, until
 
 import aiozerocopy as azc
 from aiozerocopy import process as module
@@ -36,11 +36,6 @@ MEBIBYTE = 1 << 20
 def python(script: str) -> list[str]:
     """A Python child that starts in 15 ms."""
     return [sys.executable, "-SIc", script]
-
-
-async def everything(stream: azc.ReceiveStream | None) -> bytes:
-    assert stream is not None
-    return b"".join([data async for data in stream])
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ import scripts
 from anyio.streams.tls import TLSStream
 from links import (
     Attempt,
+    everything,
     linux_only,
     open_link,
     open_unread,
@@ -43,14 +44,6 @@ pytestmark = pytest.mark.anyio
 
 DATA = bytes(payload(1, 4 << 20))
 SPLICES = pytest.mark.skipif(PORTABLE, reason="the portable build copies")
-
-
-async def all_of(stream: ReceiveStream) -> bytes:
-    """Everything until the end."""
-    data = bytearray()
-    async for piece in stream:
-        data += piece
-    return bytes(data)
 
 
 class Collected(bytearray):
@@ -169,7 +162,7 @@ async def sent_to_pipe(relay_to: Any) -> tuple[bytes, int]:
     reader, writer = azc.pipe()
     got = Attempt()
     async with reader, anyio.create_task_group() as tasks:
-        tasks.start_soon(got.run, all_of, reader)
+        tasks.start_soon(got.run, everything, reader)
         async with writer:
             moved = await relay_to(writer)
     return got.result, moved
@@ -272,7 +265,7 @@ async def test_a_full_disk(kind: str, small_disk: Path) -> None:
         tasks.start_soon(_send_and_close, feeder)
         with pytest.raises(azc.StreamBroken, match="the disk is full") as info:
             await azc.relay(source, small_disk / "copy")
-        rest = await all_of(source)
+        rest = await everything(source)
     written = await anyio.Path(small_disk / "copy").read_bytes()
     assert info.value.bytes_sent == len(written) > 1000
     assert_same(written + rest, DATA)
@@ -508,7 +501,7 @@ async def test_cancelled_every_byte_is_out_or_the_sources(kind: str, to: str) ->
         taken = two.relay.taken
         assert two.relay.moved <= taken < len(DATA)
         out, rest = Attempt(), Attempt()
-        tasks.start_soon(rest.run, all_of, source)
+        tasks.start_soon(rest.run, everything, source)
         tasks.start_soon(out.run, _exactly, reader, taken)
         with anyio.fail_after(10):
             await until(lambda: out.done and rest.done)
@@ -543,7 +536,7 @@ async def test_when_the_sinks_reader_leaves(kind: str, to: str) -> None:
         assert "the sink broke: the reader is gone" in str(two.error)
         moved = two.error.bytes_sent  # type: ignore[union-attr]
         assert (two.relay.moved, two.relay.taken) == (moved, moved)
-        assert_same(await all_of(source), DATA[moved:])
+        assert_same(await everything(source), DATA[moved:])
     sink.abort()
 
 
@@ -658,7 +651,7 @@ async def test_a_cancelled_file_completes(how: str, to: str, film: Path) -> None
                 file.seek(0)
         await sink.put(b"next")
         tasks.start_soon(sink.aclose)  # which waits for it
-        assert_same(await all_of(reader), want + b"next")
+        assert_same(await everything(reader), want + b"next")
         assert relay.moved == len(want)
 
 
@@ -670,7 +663,7 @@ async def test_a_cancelled_file_ends_with_its_sink(how: str, film: Path) -> None
             sink.abort()
         else:
             await sink.aclose(linger=0)
-        received = await all_of(reader)
+        received = await everything(reader)
         assert received
         assert_prefix(received, DATA)
 
@@ -708,7 +701,7 @@ async def test_a_cancelled_file_that_fails_breaks_its_sink(film: Path) -> None:
         [lost] = [fd for fd in numbers if is_same_file(fd, film)]
         os.dup2(null, lost)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(all_of, reader)
+            tasks.start_soon(everything, reader)
             with pytest.raises(azc.StreamBroken, match="behind our back"):
                 await sink.send(b"next")
             sink.abort()
@@ -796,7 +789,7 @@ async def test_fifty_at_once(film: Path) -> None:
     pairs = [azc.socketpair() for _ in got]
     async with anyio.create_task_group() as tasks:
         for (near, far), attempt in zip(pairs, got, strict=True):
-            tasks.start_soon(attempt.run, all_of, far)
+            tasks.start_soon(attempt.run, everything, far)
             tasks.start_soon(_file_and_eof, near, film)
     for (near, far), attempt in zip(pairs, got, strict=True):
         assert_same(attempt.result, DATA)

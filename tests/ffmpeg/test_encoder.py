@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import numpy as np
 import pytest
-from ffmpegs import SIZE, is_gone, needed, picture
+from ffmpegs import SIZE, is_gone, needed, picture, seen
 from ffmpegs import quick_ffmpeg as quick_ffmpeg
 from links import until
 
@@ -91,16 +91,6 @@ def played(film: bytes, ffmpeg: str, *options: str) -> list[str]:
     return [line.split(",")[-1] for line in lines if line[0] != "#"]
 
 
-def seen(film: bytes, ffmpeg: str, size: tuple[int, int]) -> NDArray[np.uint8]:
-    """What an FFmpeg shows that goes by the film's own tags: the middle of each."""
-    rgb = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-fps_mode", "passthrough", "-"]
-    command = [ffmpeg, "-v", "error", "-i", "-", *rgb]
-    shown = subprocess.run(command, input=film, capture_output=True, check=True)
-    width, height = size
-    frames = np.frombuffer(shown.stdout, np.uint8).reshape(-1, height, width, 3)
-    return frames[:, height // 2, width // 2]
-
-
 # ---- the film ----------------------------------------------------------------------
 
 
@@ -156,7 +146,7 @@ async def test_round_trip(format: str, low_delay: bool, ffmpeg: str) -> None:  #
     assert encoder.frames_written == len(shown)
     assert encoder.returncode == 0
     for player in {ffmpeg, needed("path"), needed("packaged")}:
-        colours = seen(film, player, size)
+        colours = seen(film, size, player)
         assert np.abs(colours - np.repeat(DRAWN, 3, axis=0)).max() <= 6
 
 

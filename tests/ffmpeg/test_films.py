@@ -47,25 +47,8 @@ async def film(path: Path, size: tuple[int, int], pix_fmt: str, **options: Any) 
 
 
 def seen(path: Path, size: tuple[int, int]) -> Array:
-    """What an FFmpeg shows that goes by the file's own tags: the middle of each."""
-    shown = subprocess.run(
-        [
-            "ffmpeg",
-            "-v",
-            "error",
-            "-i",
-            path,
-            "-f",
-            "rawvideo",
-            "-pix_fmt",
-            "rgb24",
-            "-",
-        ],
-        capture_output=True,
-        check=True,
-    ).stdout
-    frames = np.frombuffer(shown, np.uint8).reshape(-1, size[1], size[0], 3)
-    return frames[::2, size[1] // 2, size[0] // 2]
+    """The colour of each picture, which was sent twice."""
+    return ffmpegs.seen(path, size)[::2]
 
 
 def facts(path: Path) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from links import linux_only, others_wait, until
+from links import free_port, linux_only, others_wait, until
 
 import aiozerocopy as azc
 from aiozerocopy._net import connecting
@@ -32,12 +32,6 @@ pytestmark = pytest.mark.anyio
 def listener() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         yield sock
-
-
-def unused_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 # ---- TCP -----------------------------------------------------------------------
@@ -147,7 +141,7 @@ async def test_no_byte_is_lost_when_the_peer_sends_at_once() -> None:
 
 
 async def test_nobody_listens() -> None:
-    port = unused_port()
+    port = free_port()
     with pytest.raises(ConnectionRefusedError, match=f"127.0.0.1:{port}: ") as caught:
         await azc.connect_tcp("127.0.0.1", port)
     assert caught.value.errno == errno.ECONNREFUSED
@@ -274,7 +268,7 @@ async def test_one_of_two_that_answer_is_taken(
 @linux_only
 async def test_nobody_of_many_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     has_addresses(monkeypatch, "127.0.0.1", "127.0.0.2")
-    port = unused_port()
+    port = free_port()
     before = sockets()
     with pytest.raises(ConnectionRefusedError) as caught:
         await azc.connect_tcp("two", port)

@@ -15,17 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from links import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PATIENCE = 20.0  # seconds for one to start
 POSTGRES = Path("/usr/lib/postgresql")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:

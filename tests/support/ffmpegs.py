@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from links import free_port as free_port
 from links import is_gone as is_gone
 
 from aiozerocopy.ffmpeg import Reader, binary
@@ -103,6 +104,20 @@ async def frames_of(
     return frames
 
 
+def seen(
+    film: Path | bytes, size: tuple[int, int], ffmpeg: str = "ffmpeg"
+) -> np.ndarray[Any, Any]:
+    """What an FFmpeg shows that goes by the film's own tags: the middle of each."""
+    data = film if isinstance(film, bytes) else None
+    source = "-" if data else str(film)
+    rgb = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-fps_mode", "passthrough", "-"]
+    command = [ffmpeg, "-v", "error", "-i", source, *rgb]
+    shown = subprocess.run(command, input=data, capture_output=True, check=True)
+    width, height = size
+    frames = np.frombuffer(shown.stdout, np.uint8).reshape(-1, height, width, 3)
+    return frames[:, height // 2, width // 2]
+
+
 # ---- the network -------------------------------------------------------------------
 
 
@@ -118,12 +133,6 @@ def protocols(ffmpeg: str) -> frozenset[str]:
 def need_protocol(ffmpeg: str, name: str) -> None:
     if name not in protocols(ffmpeg):
         pytest.skip(f"this FFmpeg has no {name}")
-
-
-def free_port(kind: socket.SocketKind) -> int:
-    with socket.socket(type=kind) as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 _TABLES = {socket.SOCK_STREAM: ("tcp", "0A"), socket.SOCK_DGRAM: ("udp", "07")}

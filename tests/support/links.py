@@ -481,6 +481,12 @@ def error_in_thread(call: Callable[..., object], *args: Any) -> object:
     return ends[0]
 
 
+async def everything(stream: ReceiveStream | None) -> bytes:
+    """All that comes until the end."""
+    assert stream is not None
+    return b"".join([data async for data in stream])
+
+
 def is_gone(pid: int) -> bool:
     """Ended and reaped: not even a zombie is left."""
     try:
@@ -528,6 +534,12 @@ async def others_wait() -> None:
 
 
 # ---- what a machine can do ----------------------------------------------------------
+
+
+def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
+    with socket.socket(type=kind) as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
 
 
 @cache
