@@ -80,6 +80,17 @@ class Out(Named, SendStream):
 class Lifetime(asyncio.BaseTransport):
     """What all transports share."""
 
+    # Python is slow at the attributes of a class whose base has slots, as asyncio's
+    # transports have, unless all are slots.  These are those of `Reading` and `Writing`
+    # too: only one of two bases may have any.
+    __slots__ = (
+        *("__weakref__", "_loop", "_stream", "_fd", "_readiness", "_context"),
+        *("_handle", "_out", "_port", "_pending", "_files", "_borrowing", "_failure"),
+        *("_protocol", "_is_made", "_closing", "_is_lost", "_untold", "on_lost"),
+        *("_is_buffered", "_is_halted", "_is_watched", "_has_ended", "_born"),
+        *("_high", "_low", "_is_paused", "_eof"),
+    )
+
     if TYPE_CHECKING:
         _extra: dict[str, Any]
 

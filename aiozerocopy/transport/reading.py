@@ -1,8 +1,8 @@
 """The reading side of a transport: what comes goes to the protocol, or waits.
 
 The loop tells when there is something to read.  A `Protocol` gets what was there, at
-most `READ_SIZE` bytes, as one bytes object; a `BufferedProtocol` gets it in its own
-buffer, without a copy in user space.
+most `READ_SIZE` bytes, as one bytes object into which the kernel has written it; a
+`BufferedProtocol` gets it in its own buffer.
 
 While reading is paused the fd is still watched, until there is something to read: most
 pauses are over by then, and so cost nothing.
@@ -12,38 +12,30 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
+from os import read
 from typing import Any
 
+from aiozerocopy._core import fork_and_exit as process
 from aiozerocopy.transport.lifetime import Lifetime
 
-READ_SIZE = 256 << 10
-READS = 8  # in one turn of the loop, as long as all are full
-LITTLE = 8 << 10  # bytes, for which it is cheaper to make new memory than to copy
+# Memory of 128 KiB and more malloc asks the kernel for, each time, and page by page.
+READ_SIZE = 120 << 10
+READS = 16  # in one turn of the loop, as long as all are full
 
 _NOTHING_NOW = (BlockingIOError, InterruptedError)
 
 
-class _Scratch(threading.local):
-    """Where a thread's loop reads much to, and TLS decrypts it: a copy of what came is
-    cheaper than new memory of this size for each read."""
-
-    def __init__(self) -> None:
-        self.memory: memoryview = memoryview(bytearray(READ_SIZE))
-
-
-scratch: _Scratch = _Scratch()
-
-
 class Reading(Lifetime, asyncio.ReadTransport):
     """A transport that reads."""
+
+    __slots__ = ()
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._is_buffered = isinstance(self._protocol, asyncio.BufferedProtocol)
         self._is_halted = False  # by pause_reading
         self._is_watched = False
-        self._is_little = True  # what came last
+        self._born = process.generation
         self._has_ended = False  # nothing will come any more
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
@@ -81,42 +73,32 @@ class Reading(Lifetime, asyncio.ReadTransport):
 
     def _readable(self) -> None:
         # (in a forked child, the parent reads there)
-        if self._closing or self._is_halted or self._readiness.inherited:
+        if self._closing or self._is_halted or self._born != process.generation:
             self._stop()
             return
+        left = READS
         try:
-            left = READS
-            while self._take() >= READ_SIZE and self.is_reading() and left > 1:
+            while True:
+                if self._is_buffered:
+                    n = self._read_into()
+                else:
+                    try:
+                        data = read(self._fd, READ_SIZE)
+                    except OSError as error:
+                        self._read_failed(error)
+                        return
+                    if data:
+                        self._protocol.data_received(data)
+                    else:
+                        self._end_reading()
+                    n = len(data)
+                if n < READ_SIZE or left == 1 or not self.is_reading():
+                    return
                 left -= 1
         except BaseException as error:
             self._fail(error, "what it does with what comes")
             if not isinstance(error, Exception):
                 raise
-
-    def _take(self) -> int:
-        """Give the protocol what has come, by one read; return how many bytes."""
-        if self._is_buffered:
-            return self._read_into()
-        data = self._read()
-        if data:
-            self._protocol.data_received(data)
-        return len(data)
-
-    def _read(self) -> bytes:
-        """What has come; b"" if nothing did, and then the reason was dealt with."""
-        try:
-            if self._is_little:
-                data = os.read(self._fd, LITTLE)
-            else:
-                memory = scratch.memory
-                data = bytes(memory[: os.readv(self._fd, (memory,))])
-        except OSError as error:
-            self._read_failed(error)
-            return b""
-        self._is_little = len(data) < LITTLE
-        if not data:
-            self._end_reading()
-        return data
 
     def _read_into(self) -> int:
         buffer = self._protocol.get_buffer(-1)

@@ -30,6 +30,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import ssl
+import threading
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -40,15 +41,26 @@ from aiozerocopy._core.pins import bytes_of
 from aiozerocopy._net.foreign_streams import PIECE
 from aiozerocopy._net.tls_session import Session
 from aiozerocopy.transport.lifetime import WAS_ABORTED, WAS_CLOSED, aborted
-from aiozerocopy.transport.reading import scratch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from typing_extensions import Buffer
 
+SCRATCH = 256 << 10
 RECORD = 16 << 10  # the most that TLS puts under one seal
 TIMEOUTS = {"handshake": 60.0, "shutdown": 30.0}  # seconds, as asyncio has them
+
+
+class _Scratch(threading.local):
+    """Where a thread's loop stores what arrives, and decrypts it: a copy of that is
+    cheaper than new memory of this size for each read."""
+
+    def __init__(self) -> None:
+        self.memory: memoryview = memoryview(bytearray(SCRATCH))
+
+
+scratch: _Scratch = _Scratch()
 
 
 @dataclass

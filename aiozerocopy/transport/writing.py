@@ -59,6 +59,7 @@ _NO_BUDGET = (1 << 32) - 1  # a write never yields to the loop
 class Writing(Lifetime, asyncio.WriteTransport):
     """A transport that writes."""
 
+    __slots__ = ()
     _stream: Out
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -94,7 +95,7 @@ class Writing(Lifetime, asyncio.WriteTransport):
         item: Any
         out = self._out
         ready = out.ready
-        if ready is None or self._eof or self._is_lost:
+        if ready is None:
             if not nbytes(data) or not self._is_writable():
                 return
             out.bind_port(self._port, _NO_BUDGET)
@@ -107,14 +108,12 @@ class Writing(Lifetime, asyncio.WriteTransport):
                 ready.views[0] = item = (
                     data if type(data) is bytes else pin_or_copy(data)
                 )
-                n = len(item)
-                result = send_bound(out.id, item, n) if n else 0
-                if result == 0:
+                result = send_bound(out.id, item, len(item))
+                if not result:
                     item = ready.views[0] = None
                     return
-                result = out.note_result(self._port, ready, n, result)
-                is_fixed = type(item) is bytes or _is_fixed(data)
-                self._queued(ready, result, is_fixed)
+                result = out.note_result(self._port, ready, len(item), result)
+                self._queued(ready, result, type(item) is bytes or _is_fixed(data))
             except BaseException:
                 out.take_back_blocking(self._port, ready, RESCUE_LIMIT)
                 raise
@@ -177,6 +176,7 @@ class Writing(Lifetime, asyncio.WriteTransport):
         if self._closing or self._eof:
             return
         self._eof = True
+        self._out.unbind_port()  # so that `write` looks
         self._finish()
 
     def can_write_eof(self) -> bool:

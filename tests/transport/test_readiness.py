@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +18,6 @@ from transports import End, Recorder, both_loops, opened
 
 from aiozerocopy import transport as azt
 from aiozerocopy.transport import readiness, reading
-from aiozerocopy.transport.reading import LITTLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,24 +78,51 @@ async def test_a_read_that_is_full_is_followed_by_another(
     factory: type[Recorder], told: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the same turn of the loop, unless the protocol has enough."""
-    for size in ("READ_SIZE", "LITTLE"):
-        monkeypatch.setattr(reading, size, 1000)
+    monkeypatch.setattr(reading, "READ_SIZE", 1000)
     async with opened(factory) as end:
         end.peer.send(b"x" * 5000)
         end.transport._readable()
         assert len(end.protocol.data) == told
 
 
+class Echo(Recorder):
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self.transport.write(data)
+
+
+async def test_the_functions_that_one_echo_calls() -> None:
+    """One read, and one call into C.  No attribute is in a dictionary, where Python
+    would look for it anew each time."""
+    called: list[str] = []
+
+    def note(frame: Any, event: str, builtin: Any) -> None:
+        if "aiozerocopy" in frame.f_code.co_filename and event.endswith("call"):
+            called.append(getattr(builtin, "__name__", frame.f_code.co_name))
+
+    async with opened(Echo) as end:
+        for _ in range(2):  # the first write makes an operation ready
+            end.peer.send(b"x" * 1000)
+            called.clear()
+            sys.setprofile(note)
+            end.transport._readable()
+            sys.setprofile(None)
+        ours = [name for name in called if name not in ("len", "setprofile")]
+        assert ours == ["_readable", "read", "write", "azc_send_bound"]
+        assert vars(end.transport) == {}
+
+
 @both_loops
-async def test_much_and_then_a_reset() -> None:
+async def test_much_and_then_a_reset(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that the kernel has kept is told, then the end."""
+    monkeypatch.setattr(reading, "READ_SIZE", size := 8192)
     async with opened(tcp=True) as end:
         data = bytes(payload(1, MUCH))
         sent = end.peer.send(data)
-        assert sent > LITTLE  # so it takes more than one read
+        assert sent > size  # so it takes more than one read
         end.reset()
         assert isinstance(await end.protocol.lost, ConnectionResetError)
-        assert len(end.protocol.data) > LITTLE
+        assert len(end.protocol.data) > size
         assert data[:sent].startswith(end.protocol.data)
 
 
