@@ -71,6 +71,7 @@ def in_loops(
     *,
     receive: bool = False,
     kind: str = "memoryview",
+    sender: Sender | None = None,
     **more: Any,
 ) -> list[Contender]:
     """These in Python, in each of the loops, whose name goes into theirs."""
@@ -78,7 +79,8 @@ def in_loops(
     def made(name: str, way: Callable[..., Any], loop: str) -> Contender:
         if receive:
             ends = {"receiver": partial(python_sink, lab, way, loop)}
-            return fed(lab, name, link, partial(in_c, lab), loop, **ends, **more)
+            by = sender or partial(in_c, lab)
+            return fed(lab, name, link, by, loop, **ends, **more)
         return fed(lab, name, link, in_python(lab, way, loop, kind=kind), loop, **more)
 
     return [
@@ -148,10 +150,12 @@ def expect_right(name: str, sink: dict[str, Any], work: Work) -> None:
         )
 
 
-def in_c(lab: Lab, work: Work, fd: int, sink: list[str]) -> list[str]:
+def in_c(
+    lab: Lab, work: Work, fd: int, sink: list[str], pattern: str = ""
+) -> list[str]:
     """A loop of writes or sends."""
     numbers = (fd, work.size, work.warm, work.messages)
-    return [lab.program("feed"), *map(str, numbers), lab.pattern(work)]
+    return [lab.program("feed"), *map(str, numbers), pattern or lab.pattern(work)]
 
 
 def in_python(

@@ -10,9 +10,11 @@ import os
 import socket
 import stat
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy import FramePool, open_reader, wrap_socket
+from aiozerocopy.framing import HEADER_SIZE, FrameHeader, FrameReceiver
 from bench.feeding import (
     LOOPS,
     RIVAL_LOOPS,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from bench.worker import Job
 
 IN = 0  # the link's end
+FIELDS: Any = {"timestamp_ns": 0, "pixel_format": "", "key": True, "metadata": b""}
 
 
 def races(lab: Lab, quick: bool) -> Iterator[Race]:
@@ -56,6 +59,7 @@ def race(lab: Lab, quick: bool, where: str, link: Link, name: str, size: int) ->
     made = partial(in_loops, lab, link, receive=True)
     whole = partial(c_sink, lab, size, fill=True)
     c_loop = fed(lab, "C read loop", link, partial(in_c, lab), receiver=whole)
+    frames = {"FrameReceiver(pool), {}": received_frames}
     what = f"{name} messages, {where}: receive_exactly"
     messages = 8 if quick else 600_000_000 // size
     rivals = made(theirs, RIVAL_LOOPS)
@@ -64,13 +68,26 @@ def race(lab: Lab, quick: bool, where: str, link: Link, name: str, size: int) ->
         "receive",
         f"{name}, {where}",
         Work(size, messages, warm=4 if quick else max(20, messages // 10), buffers=4),
-        [*made(ours), *rivals, c_loop],
+        [*made(ours), *made(frames, sender=partial(framed, lab)), *rivals, c_loop],
         [
             *(best_of(f"receive_exactly, {loop}", rivals, what) for loop in LOOPS),
             Duel("receive_exactly, uvloop", c_loop.name, what, "C loop of read"),
         ],
         extra=name != "1 MiB",
     )
+
+
+def framed(lab: Lab, work: Work, fd: int, sink: list[str]) -> list[str]:
+    """As `in_c`; the first bytes of each message are the header of the rest."""
+    path = Path(f"{lab.pattern(work)}-framed")
+    if not path.exists():
+        data = memoryview(bytearray(Path(lab.pattern(work)).read_bytes()))
+        for at in range(0, len(data), work.size):
+            payload = data[at + HEADER_SIZE : at + work.size]
+            header = FrameHeader.of(payload, 0, **FIELDS).pack()
+            data[at : at + HEADER_SIZE] = header
+        path.write_bytes(data)
+    return in_c(lab, work, fd, sink, str(path))
 
 
 # ---- aiozerocopy ---------------------------------------------------------------------
@@ -100,6 +117,19 @@ async def batches(job: Job) -> dict[str, Any]:
             for numbers in job.numbers():
                 for number in numbers:
                     job.look(number, (await anext(arrays)).data)
+    return job.received()
+
+
+async def received_frames(job: Job) -> dict[str, Any]:
+    with FramePool(job.size - HEADER_SIZE, slots=job.buffers - 1) as pool:
+        async with opened() as stream:
+            receiver = FrameReceiver(stream, pool)
+            for numbers in job.numbers():
+                for number in numbers:
+                    with await receiver.receive() as frame:
+                        if job.check:
+                            head = job.sent[number % job.buffers][:HEADER_SIZE]
+                            job.look(number, head + frame.view)
     return job.received()
 
 
