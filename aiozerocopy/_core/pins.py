@@ -86,10 +86,11 @@ def pin_or_copy(data: Buffer) -> Any:
 
     Raises: as `pin`.
     """
-    if type(data) is memoryview:
-        if data.itemsize == 1 and data.c_contiguous:
-            if data.nbytes > _COPY_UP_TO or type(data.obj) not in _STEADY:
+    if type(data) is memoryview:  # (each attribute of one costs as a call does)
+        if data.nbytes > _COPY_UP_TO:
+            if data.itemsize == 1 and data.c_contiguous:
                 return _from_buffer(data)  # `pin` would check more, for nothing
+        elif type(data.obj) in _STEADY and data.c_contiguous:
             return data.tobytes()
     elif type(data) is bytearray and len(data) <= _COPY_UP_TO:
         return bytes(data)

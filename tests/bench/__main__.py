@@ -35,7 +35,7 @@ BENCHES = {
     "ring": "small messages by a ring; and pipes, UNIX sockets, pyzmq",
     "dask": "arrays between two workers of a cluster: azc://; and tcp://",
     "fanout": "one frame to many clients; and websockets, aiohttp, C",
-    "transport": "asyncio's transports, one way and back; and asyncio, uvloop",
+    "transport": "asyncio's transports, one way and back; and others'",
     "relay": "a file to TCP, a pipe to a pipe; and a C loop, sendfile, copyfileobj",
 }
 SECONDS = 570.0  # ten minutes, less what the last race takes too long

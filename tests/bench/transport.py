@@ -12,9 +12,9 @@ import select
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bench.feeding import LOOPS, fed, in_python, needs_of, tcp_link
+from bench.feeding import LOOPS, RIVAL_LOOPS, fed, in_python, needs_of, tcp_link
 from bench.processes import Crew, worker
-from bench.race import Contender, Duel, Race, Run, Work, WrongBytes
+from bench.race import Contender, Duel, Race, Run, Work, WrongBytes, best_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,30 +24,32 @@ if TYPE_CHECKING:
 
 SIZES = {"1 KiB": 1 << 10, "64 KiB": 64 << 10, "6 MB": 6_000_000}
 MESSAGES = {"1 KiB": 40_000, "64 KiB": 4_000, "6 MB": 500}
-CONTENDERS = {
-    f"{'ours, ' if is_ours else ''}{loop}": (loop, is_ours)
-    for is_ours in (True, False)
-    for loop in LOOPS
-}
 
 
 def races(lab: Lab, quick: bool) -> Iterator[Race]:
     for name, size in SIZES.items():
         for way, make in (("one way", one_way), ("echo", echo)):
             messages = 8 if quick else MESSAGES[name] // (5 if way == "echo" else 1)
+            ours = [make(lab, f"ours, {loop}", loop, True) for loop in LOOPS]
+            rivals = [make(lab, loop, loop, False) for loop in RIVAL_LOOPS]
             what = f"{name} messages" + " there and back" * (way == "echo")
             yield Race(
                 "transport",
                 f"{name}, Protocol, {way}",
                 Work(size, messages, warm=max(4, messages // 40 * 4), buffers=4),
-                [make(lab, who, *how) for who, how in CONTENDERS.items()],
-                [
-                    Duel(f"ours, {loop}", loop, ours, f"{loop}'s transport", "messages")
-                    for loop in LOOPS
-                    for ours in [f"{what}: azc.transport"]
-                ],
+                [*ours, *rivals],
+                [*duels(f"{what}: azc.transport", rivals)],
                 extra=name == "6 MB" or (name, way) == ("64 KiB", "echo"),
             )
+
+
+def duels(work: str, rivals: list[Contender]) -> Iterator[Duel]:
+    """On asyncio's loop beside its own transports, on uvloop beside the best of all."""
+    on_asyncio = f"{work}, asyncio"
+    yield Duel(
+        "ours, asyncio", "asyncio", on_asyncio, "asyncio's transport", "messages"
+    )
+    yield best_of("ours, uvloop", rivals, work, unit="messages")
 
 
 def one_way(lab: Lab, name: str, loop: str, is_ours: bool) -> Contender:
