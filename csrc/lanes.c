@@ -39,9 +39,10 @@ enum {
 };
 
 #ifdef AZC_LEND_MIN /* the simulation lends less, and so more often */
-enum { LEND_FROM = AZC_LEND_MIN };
+enum { PIPE_LENDS = AZC_LEND_MIN, SOCKET_LENDS = AZC_LEND_MIN };
 #else
-enum { LEND_FROM = 64 << 10 }; /* below, a copy is cheaper */
+/* Below, a copy is cheaper. */
+enum { PIPE_LENDS = 64 << 10, SOCKET_LENDS = 128 << 10 };
 #endif
 
 static size_t sum_of(const struct iovec *vec, int count) {
@@ -203,14 +204,14 @@ static const azc_lane unix_out = {.move = move_socket,
                                   .chunk = SOCKET_CHUNK,
                                   .direct = SOCKET_CHUNK,
                                   .offer = SOCKET_OFFER,
-                                  .lend_from = LEND_FROM,
+                                  .lend_from = SOCKET_LENDS,
                                   .polled = true,
                                   .shared = true};
 static const azc_lane pipe_out = {.move = write_pieces,
                                   .chunk = PIPE_CHUNK,
                                   .direct = PIPE_DIRECT,
                                   .offer = PIPE_DIRECT,
-                                  .lend_from = LEND_FROM,
+                                  .lend_from = PIPE_LENDS,
                                   .polled = true,
                                   .paced = true};
 static const azc_lane pipe_in = {

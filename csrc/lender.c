@@ -63,9 +63,7 @@ void azc__lender_init(azc_channel *channel) {
 void azc__lender_end(azc_channel *channel) {
     azc_lender *lender = &channel->lender;
     azc__party_leave(&lender->party);
-    for (int i = 0; i < 2 && lender->between[0] >= 0; i++)
-        azc_sys.close(lender->between[i]);
-    lender->between[0] = -1;
+    if (lender->between.ends[0] >= 0) azc_sys.close_between(&lender->between);
 }
 
 size_t azc__lend_from(const azc_channel *channel) {
@@ -78,7 +76,7 @@ ssize_t azc__lend(azc_channel *channel, struct iovec *vec, int count) {
     const size_t first = vec->iov_len;
     sys_sigpipe sigpipe;
     if (channel->in_caller) azc_sys.block_sigpipe(&sigpipe);
-    ssize_t r = azc_sys.lend(channel->fd, channel->lender.between, vec, count);
+    ssize_t r = azc_sys.lend(channel->fd, &channel->lender.between, vec, count);
     if (channel->in_caller) azc_sys.restore_sigpipe(&sigpipe, r);
     if (r > 0 && (size_t)r < first) channel->stopped_by = -EAGAIN;
     return r;

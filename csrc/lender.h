@@ -47,9 +47,9 @@ enum { ALL_SOCKETS = 0 }; /* in the place of an inode */
 
 typedef struct azc_lender {
     azc_party party;
-    bool lends;      /* until the kernel refuses */
-    bool full;       /* the socket tells when most of what it has was read */
-    int between[2];  /* a pipe that leads to the socket; or -1 */
+    bool lends; /* until the kernel refuses */
+    bool full;  /* the socket tells when most of what it has was read */
+    sys_between between;
     uint64_t read;   /* the reader has read past all bytes below this offset */
     unsigned nap_us; /* until the reader's offset is asked for again */
 } azc_lender;

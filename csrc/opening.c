@@ -31,7 +31,7 @@ static int make(azc_file *file, int fd, int flags, azc_channel **made) {
     channel->fd = fd;
     channel->flags = flags;
     channel->queue.limit = UINT64_MAX;
-    channel->lender.between[0] = -1;
+    channel->lender.between.ends[0] = -1;
     int r = prepare_fd(channel);
     if (r == 0) r = azc__prepare_bounce(channel);
     if (r < 0) {

@@ -140,13 +140,15 @@ static ssize_t sys_unread(int fd, bool socket) {
     return r < 0 ? r : n;
 }
 
-static ssize_t sys_lend(int fd, int *between, const struct iovec *vec,
+static ssize_t sys_lend(int fd, sys_between *between, const struct iovec *vec,
                         int count) {
     (void)fd, (void)between, (void)vec, (void)count;
     return -ENOSYS;
 }
 
 static int sys_takes_loans(int socket) { return socket < 0; }
+
+static void sys_close_between(sys_between *it) { it->ends[0] = -1; }
 
 static ssize_t sys_write_pipe(int fd, const struct iovec *vec, int count,
                               int how) {
@@ -214,41 +216,57 @@ static ssize_t room_of(int socket) {
     return ((room - used) / (A_BUFFER + A_HEAD) + 1) * A_BUFFER;
 }
 
+static bool is_still_between(const sys_between *it, int end) {
+    struct stat st;
+    return azc_sys.identify(it->ends[end], &st) == 0 &&
+           st.st_dev == it->device && st.st_ino == it->inode;
+}
+
+/* Only the numbers that other code has not closed, which may be other files' now. */
+static void sys_close_between(sys_between *it) {
+    for (int i = 0; i < 2; i++)
+        if (is_still_between(it, i)) close(it->ends[i]);
+    it->ends[0] = -1;
+}
+
 /* It is of no use if the user has so many pipes that it holds two pages only. */
-static int open_between(int between[2]) {
-    if (pipe2(between, O_CLOEXEC | O_NONBLOCK) == 0) {
-        azc_sys.enlarge(between[1], BETWEEN);
-        if (fcntl(between[1], F_GETPIPE_SZ) >= A_BUFFER) return 0;
-        close(between[0]);
-        close(between[1]);
-    }
-    between[0] = between[1] = -1;
+static int open_between(sys_between *it) {
+    struct stat st = {0};
+    if (pipe2(it->ends, O_CLOEXEC | O_NONBLOCK) < 0) return -ENOSYS;
+    azc_sys.enlarge(it->ends[1], BETWEEN);
+    int r = azc_sys.identify(it->ends[1], &st);
+    it->device = st.st_dev;
+    it->inode = st.st_ino;
+    if (r == 0 && fcntl(it->ends[1], F_GETPIPE_SZ) >= A_BUFFER) return 0;
+    close(it->ends[0]);
+    close(it->ends[1]);
+    it->ends[0] = -1;
     return -ENOSYS;
 }
 
 /* There is no other way to share pages with a socket.  What it does not take, though it
  * had room, is thrown away with the pipe. */
-static ssize_t lend_to_socket(int socket, int between[2],
+static ssize_t lend_to_socket(int socket, sys_between *it,
                               const struct iovec *vec) {
     ssize_t n = room_of(socket);
     if (n <= 0) return n < 0 ? n : -EAGAIN;
-    if (between[0] < 0 && open_between(between) < 0) return -ENOSYS;
+    if (it->ends[0] < 0 && open_between(it) < 0) return -ENOSYS;
     int r = azc_sys.set_nonblock(socket); /* or splice would wait */
     if (r < 0) return r;
+    if (!is_still_between(it, 0) || !is_still_between(it, 1)) {
+        sys_close_between(it);
+        return -ENOSYS;
+    }
     struct iovec piece = *vec;
     if ((size_t)n < piece.iov_len) piece.iov_len = (size_t)n;
-    n = plain_write(between[1], &piece, 1, BY_VMSPLICE);
+    n = plain_write(it->ends[1], &piece, 1, BY_VMSPLICE);
     if (n <= 0) return n;
-    ssize_t taken = azc_sys.splice(between[0], socket, (size_t)n);
-    if (taken < n) {
-        close(between[0]);
-        close(between[1]);
-        between[0] = between[1] = -1;
-    }
+    ssize_t taken = azc_sys.splice(it->ends[0], socket, (size_t)n);
+    if (taken < n) sys_close_between(it);
     return taken ? taken : -EAGAIN;
 }
 
-static ssize_t sys_lend(int fd, int *between, const struct iovec *vec,
+static ssize_t sys_lend(int fd, sys_between *between, const struct iovec *vec,
                         int count) {
     if (between) return lend_to_socket(fd, between, vec);
     return write_without_sigpipe(fd, vec, count, BY_VMSPLICE);
@@ -697,6 +715,7 @@ struct azc_sys azc_sys = {
     .linger = sys_linger,
     .dup = sys_dup,
     .close = sys_close,
+    .close_between = sys_close_between,
     .shutdown = sys_shutdown,
     .pipe = sys_pipe,
     .enlarge = sys_enlarge,

@@ -54,6 +54,13 @@ typedef struct sys_sigpipe {
     bool was_pending; /* a SIGPIPE that is not ours */
 } sys_sigpipe;
 
+/* A pipe of ours that leads to a socket. */
+typedef struct sys_between {
+    int ends[2]; /* the first is -1: it is not open */
+    dev_t device;
+    ino_t inode;
+} sys_between;
+
 struct epoll_event;
 
 struct azc_sys {
@@ -67,9 +74,10 @@ struct azc_sys {
     void (*block_sigpipe)(sys_sigpipe *state);
     void (*restore_sigpipe)(const sys_sigpipe *state, ssize_t written);
     /* To a pipe; or to a UNIX socket, as much of the first piece as it has room for,
-     * through the pipe `between`, which is opened when needed (-1: it is not open) and
-     * empty before and afterwards; and only while SIGPIPE is blocked. */
-    ssize_t (*lend)(int fd, int *between, const struct iovec *vec, int count);
+     * through the pipe `between`, which is opened when needed, and is empty before and
+     * afterwards.  To a socket only while SIGPIPE is blocked. */
+    ssize_t (*lend)(int fd, sys_between *between, const struct iovec *vec,
+                    int count);
     /* Bytes in a pipe; or at least the bytes that a socket's peer has not read. */
     ssize_t (*unread)(int fd, bool socket);
     ssize_t (*send)(int fd, const struct iovec *vec, int count);
@@ -96,6 +104,7 @@ struct azc_sys {
     int (*linger)(int fd); /* seconds that a socket's close may take */
     int (*dup)(int fd);    /* closed on exec, 3 or higher */
     int (*close)(int fd);
+    void (*close_between)(sys_between *between);
     int (*shutdown)(int fd);
 
     /* Waking and waiting; epoll and eventfd are for Linux alone */

@@ -25,6 +25,7 @@ from loans import (
     close_at_once,
     ends,
     filled,
+    in_a_child,
     poison_in_a_child,
     read_to_end,
 )
@@ -48,6 +49,7 @@ pytestmark = [
 
 
 KINDS = ["pipe", "socket"]
+PART = {"pipe": 64 << 10, "socket": 128 << 10}  # bytes: as few as are ever lent
 ERRORS = ["EINVAL", "EPERM", "ENOSYS", "EFAULT"]  # of a kernel that does not lend
 
 
@@ -56,6 +58,7 @@ class Lent(Loan):
 
     def __init__(self, kind: str, peer: str, slots: int) -> None:
         fd, write_fd = ends(kind)
+        self.part = PART[kind]
         super().__init__(azc.open_writer(write_fd, peer), fd, slots)
 
     def hang_up(self) -> None:
@@ -74,6 +77,16 @@ async def opened(kind: str, peer: str = "reads", slots: int = 3) -> AsyncIterato
         link.stream.abort()
         os.close(link.fd)
         link.pool.close()
+
+
+def pipes() -> set[int]:
+    """The fds of this process that are pipes' ends."""
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            if os.readlink(f"/proc/self/fd/{fd}").startswith("pipe:"):
+                found.add(int(fd))
+    return found
 
 
 async def lane_between(writer: azc.SendStream, reader: azc.ReceiveStream) -> str:
@@ -178,7 +191,7 @@ class TestLane:
 
     @pytest.mark.parametrize("piece", [1, 4096, 5000, 65536, 1 << 20])
     async def test_pages_and_copies_in_order(self, lent: Lend, piece: int) -> None:
-        sizes = [1, 100, 4096, 65_535, 65_536, 65_537, 100_000, SIZE]
+        sizes = [1, 100, 4096, 65_535, 65_536, 65_537, 100_000, 200_001, SIZE]
         if piece == 1:
             sizes = sizes[:3]
         sent = bytearray()
@@ -241,13 +254,13 @@ class TestUntilItIsRead:
     async def test_a_peer_that_shuts_down_can_read_what_is_lent(self) -> None:
         async with opened("socket") as link:
             frame = filled(link.pool, 1)
-            part = frame.view[: 64 << 10]
+            part = frame.view[: link.part]
             ticket = await link.stream.put(part)
             with socket.socket(fileno=os.dup(link.fd)) as peer:
                 peer.shutdown(socket.SHUT_RD)
             await others_wait()
             assert not ticket.done()
-            assert_same(await link.read(64 << 10), payload(1, 64 << 10))
+            assert_same(await link.read(link.part), payload(1, link.part))
             await ticket
             with pytest.raises(azc.StreamBroken):
                 await link.stream.send(part)
@@ -276,13 +289,13 @@ class TestUntilItIsRead:
     ) -> None:
         async with lent() as link:
             frame = filled(link.pool, 1)
-            part = frame.view[: 64 << 10][: 60 << 10]
-            ticket = await link.stream.put(frame.view[: 64 << 10])
+            part = frame.view[: link.part][: 60 << 10]
+            ticket = await link.stream.put(frame.view[: link.part])
             await link.read(32 << 10)
             await link.stream.send(b"small")
             assert not ticket.done()
-            assert await link.read((32 << 10) + 5) == (
-                bytes(payload(1, 64 << 10))[32 << 10 :] + b"small"
+            assert await link.read(link.part - (32 << 10) + 5) == (
+                bytes(payload(1, link.part))[32 << 10 :] + b"small"
             )
             await ticket
             del part
@@ -290,7 +303,7 @@ class TestUntilItIsRead:
     async def test_flush_waits_for_the_reader(self, lent: Lend) -> None:
         async with lent() as link, anyio.create_task_group() as tasks:
             frame = filled(link.pool, 1)
-            ticket = await link.stream.put(frame.view[: 64 << 10])
+            ticket = await link.stream.put(frame.view[: link.part])
             flushed = anyio.Event()
 
             async def flush() -> None:
@@ -301,7 +314,7 @@ class TestUntilItIsRead:
             tasks.start_soon(flush)
             await submitted(link.stream, 2)
             assert not flushed.is_set()
-            await link.read(64 << 10)
+            await link.read(link.part)
             await flushed.wait()
 
     async def test_the_slot_is_leased_until_then(self, lent: Lend) -> None:
@@ -337,7 +350,7 @@ class TestTakenBack:
     async def test_cancelled_when_all_is_lent(self, lent: Lend) -> None:
         async with lent() as link:
             frame = filled(link.pool, 1)
-            part = frame.view[: 64 << 10]
+            part = frame.view[: link.part]
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(link.stream.send, part)
                 await until(lambda: link.stream.stats.bytes_sent == len(part))
@@ -349,12 +362,14 @@ class TestTakenBack:
 
     def test_without_room_for_other_pages(self, kind: str) -> None:
         read_fd, write_fd = ends(kind)
-        process = scripts.start(NO_ROOM, "asyncio", str(write_fd), pass_fds=[write_fd])
+        process = scripts.start(
+            NO_ROOM, "asyncio", str(write_fd), str(PART[kind]), pass_fds=[write_fd]
+        )
         os.close(write_fd)
         status, _, complained = scripts.finish(process)
         assert status == 0, complained
         with open(read_fd, "rb") as file:
-            assert file.read() == b"a" * 65536
+            assert file.read() == b"a" * PART[kind]
 
     async def test_only_memory_of_a_pool_is_lent(self, lent: Lend) -> None:
         """What stands before and behind a frame in one message could not be taken
@@ -374,7 +389,7 @@ class TestTakenBack:
         """The pipe that has our number now is empty: ours is not."""
         async with lent() as link:
             frame = filled(link.pool, 1)
-            part = frame.view[: 64 << 10]
+            part = frame.view[: link.part]
             ticket = await link.stream.put(part)
             number = link.stream.fileno()
             read_fd, write_fd = os.pipe()
@@ -385,6 +400,25 @@ class TestTakenBack:
             assert_same(await read_to_end(link.fd), payload(1, len(part)))
             for fd in (number, read_fd, write_fd):
                 os.close(fd)
+
+    @pytest.mark.parametrize("end", [0, 1])
+    async def test_a_number_of_the_pipe_between_is_anothers(self, end: int) -> None:
+        """Nothing of ours goes into that one, nor of its bytes to our reader."""
+        before = pipes()
+        async with opened("socket") as link, anyio.create_task_group() as tasks:
+            frame = filled(link.pool, 1)
+            tasks.start_soon(link.stream.send, frame)
+            assert_same(await link.read(SIZE), payload(1, SIZE))
+            numbers = sorted(pipes() - before)
+            strange = os.pipe()
+            os.write(strange[1], b"strange")
+            os.dup2(strange[end], numbers[end])
+            tasks.start_soon(link.stream.send, frame)
+            assert_same(await link.read(SIZE), payload(1, SIZE))
+            assert link.stream.lane == "copy"
+        assert os.read(strange[0], SIZE) == b"strange"
+        for fd in (*strange, numbers[end]):
+            os.close(fd)
 
     async def test_another_stream_with_the_same_frame_sees_nothing_of_it(
         self, lent: Lend
@@ -435,7 +469,7 @@ class TestTakenBack:
     ) -> None:
         async with lent() as link:
             frame = filled(link.pool, 1)
-            ticket = await link.stream.put(frame.view[: 64 << 10])
+            ticket = await link.stream.put(frame.view[: link.part])
             assert not ticket.done()
             link.hang_up()
             with pytest.raises(azc.StreamBroken):
@@ -448,7 +482,7 @@ class TestTakenBack:
             read_fd, write_fd = ends(kind)
             frame = filled(link.pool, 1)
             stream = azc.open_writer(write_fd, "reads")
-            await stream.put(frame.view[: 64 << 10])
+            await stream.put(frame.view[: link.part])
             with pytest.warns(ResourceWarning, match="unclosed"):
                 del stream
             poison(frame.view)
@@ -459,16 +493,17 @@ class TestTakenBack:
 
 EXIT = """
 async def main():
-    pool = azc.FramePool(65536, slots=1)
+    size = int(sys.argv[3])
+    pool = azc.FramePool(size, slots=1)
     frame = pool.acquire_nowait()
-    frame.view[:] = b"a" * 65536
+    frame.view[:] = b"a" * size
     stream = azc.open_writer(int(sys.argv[2]), "reads")
     await stream.put(frame)
     print(stream.lane, flush=True)
-    if sys.argv[3] == "kill":
+    if sys.argv[4] == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     stream.abort()
-    frame.view[:] = b"b" * 65536
+    frame.view[:] = b"b" * size
 
 run(main)
 """
@@ -478,20 +513,21 @@ NO_ROOM = """
 import resource
 
 async def main():
+    size = int(sys.argv[3])
     stream = azc.open_writer(int(sys.argv[2]), peer="reads")
-    frame = azc.FramePool(65536, slots=1).acquire_nowait()
-    frame.view[:] = b"a" * 65536
+    frame = azc.FramePool(size, slots=1).acquire_nowait()
+    frame.view[:] = b"a" * size
     limits = resource.getrlimit(resource.RLIMIT_AS)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(stream.send, frame)
         await anyio.lowlevel.checkpoint()
-        while stream.stats.bytes_sent < 65536:
+        while stream.stats.bytes_sent < size:
             await anyio.lowlevel.checkpoint()
         resource.setrlimit(resource.RLIMIT_AS, (1, limits[1]))
         tasks.cancel_scope.cancel()
     resource.setrlimit(resource.RLIMIT_AS, limits)
-    assert bytes(frame.view) == b"a" * 65536
-    frame.view[:] = b"b" * 65536
+    assert bytes(frame.view) == b"a" * size
+    frame.view[:] = b"b" * size
     await stream.aclose()
 
 run(main)
@@ -506,22 +542,31 @@ class TestTheEnd:
         read_fd, write_fd = ends(kind)
         os.set_inheritable(write_fd, True)
         process = scripts.start(
-            EXIT, "asyncio", str(write_fd), way, pass_fds=[write_fd]
+            EXIT, "asyncio", str(write_fd), str(PART[kind]), way, pass_fds=[write_fd]
         )
         os.close(write_fd)
         status, said, complained = scripts.finish(process)
         assert said.strip() == "vmsplice", complained
         assert status == (-signal.SIGKILL if way == "kill" else 0)
         with open(read_fd, "rb") as file:
-            assert file.read() == b"a" * 65536
+            assert file.read() == b"a" * PART[kind]
 
     async def test_a_forked_child_may_store_into_its_copy(self, lent: Lend) -> None:
         async with lent() as link:
             frame = filled(link.pool, 1)
-            ticket = await link.stream.put(frame.view[: 64 << 10])
+            ticket = await link.stream.put(frame.view[: link.part])
             poison_in_a_child(frame.view)
-            assert_same(await link.read(64 << 10), payload(1, 64 << 10))
+            assert_same(await link.read(link.part), payload(1, link.part))
             await ticket
+
+    async def test_a_forked_child_closes_the_pipe_between(self) -> None:
+        before = pipes()
+        async with opened("socket") as link:
+            frame = filled(link.pool, 1)
+            await link.stream.put(frame.view[: link.part])
+            between = pipes() - before
+            assert len(between) == 2
+            assert not in_a_child(lambda: between & pipes())
 
 
 REFUSED = """

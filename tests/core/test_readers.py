@@ -234,7 +234,7 @@ async def test_copies_are_safe_from_all(read: Read, peer: str, memory: str) -> N
 # ---- lent pages ---------------------------------------------------------------------
 
 FRAMES = 6
-FRAME = 120_000
+FRAME = 150_000
 lends = pytest.mark.skipif(PORTABLE, reason="the portable build lends nothing")
 
 

@@ -87,7 +87,8 @@ static ssize_t write_piece(int fd, const void *data, size_t n) {
     return take(fd, &vec, 1);
 }
 
-static ssize_t lend(int fd, int *between, const struct iovec *vec, int count) {
+static ssize_t lend(int fd, sys_between *between, const struct iovec *vec,
+                    int count) {
     (void)between;
     return take(fd, vec, count);
 }

@@ -677,7 +677,7 @@ static void check_loan(const sim_file *file, const struct iovec *vec,
 }
 
 /* To a socket one piece at most. */
-static ssize_t fake_lend(int fd, int *between, const struct iovec *vec,
+static ssize_t fake_lend(int fd, sys_between *between, const struct iovec *vec,
                          int count) {
     sim_file *file = kernel_file(fd);
     sim_flow *flow = &file->flow[1];

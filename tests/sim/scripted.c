@@ -169,7 +169,7 @@ static ssize_t fake_write_piece(int fd, const void *data, size_t n) {
     return move(fd, &vec, 1, (call){0});
 }
 
-static ssize_t fake_lend(int fd, int *between, const struct iovec *vec,
+static ssize_t fake_lend(int fd, sys_between *between, const struct iovec *vec,
                          int count) {
     (void)between;
     return move(fd, vec, count, (call){.lends = true});

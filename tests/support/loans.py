@@ -15,6 +15,8 @@ from oracle import payload, poison
 import aiozerocopy as azc
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typing_extensions import Buffer
 
 # No multiple of a page, and more than a pipe of 64 KiB or a tiny socket buffer holds.
@@ -89,8 +91,12 @@ async def close_at_once(stream: azc.SendStream, way: str) -> None:
 
 def poison_in_a_child(buffer: Buffer) -> None:
     """Let a forked child store into its copy of it."""
+    in_a_child(lambda: poison(buffer))
+
+
+def in_a_child(call: Callable[[], object]) -> bool:
+    """Whether what this returns in a forked child is true."""
     child = os.fork()
     if not child:
-        poison(buffer)
-        os._exit(0)
-    os.waitpid(child, 0)
+        os._exit(bool(call()))
+    return os.waitpid(child, 0)[1] != 0
