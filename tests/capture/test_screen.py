@@ -11,7 +11,6 @@ import random
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 import pytest
+import scripts
 from xserver import COLOURS, HEIGHT, SIZE, WIDTH, Painter, as_bytes, x_server
 
 import aiozerocopy as azc
@@ -570,7 +570,6 @@ async def test_what_is_used_wrongly(server: Server) -> None:
 
 def test_view_may_be_looked_at_until_the_very_end(server: Server) -> None:
     program = f"""
-import anyio
 from aiozerocopy import capture
 
 class Last:
@@ -583,16 +582,9 @@ async def main():
 
 last = Last()
 last.itself = last
-anyio.run(main)
+run(main)
 """
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert scripts.run(program) == ""
 
 
 # ---- what goes wrong --------------------------------------------------------------

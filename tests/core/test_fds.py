@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
 
 np = pytest.importorskip("numpy")  # (it starts threads)
 pytestmark = pytest.mark.anyio
-
-ReceiveFds = Callable[[int, int], Awaitable[tuple[bytes, list[int]]]]
 
 
 @pytest.fixture
@@ -391,42 +388,3 @@ async def test_which_streams_have_it(tmp_path: Path) -> None:
             assert isinstance(stream, SocketStream)
             assert not isinstance(stream, UNIXSocketStream)
             assert not hasattr(stream, "send_fds")
-
-
-class TestByHand:
-    def test_none_and_too_many(self) -> None:
-        with pytest.raises(ValueError, match="must not be empty"):
-            core_fds.duplicates([])
-        fds = core_fds.duplicates([0] * core_fds.MOST_FDS)
-        assert len(core_fds.numbers_in(fds, core_fds.MOST_FDS)) == core_fds.MOST_FDS
-        core_fds.close_fds(fds)
-        with pytest.raises(ValueError, match=f"^{core_fds.MOST_FDS + 1} fds: "):
-            core_fds.duplicates([0] * (core_fds.MOST_FDS + 1))
-
-    def test_one_that_is_not_open(self) -> None:
-        with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
-            core_fds.duplicates([0, 1 << 20])
-
-    def test_room(self) -> None:
-        assert core_fds.room_for(7).room == 7
-
-    @pytest.mark.parametrize(
-        ("most", "cut_off", "is_kept"), [(2, 0, True), (1, 0, False), (9, 1, False)]
-    )
-    def test_more_than_are_expected_are_closed(
-        self, most: int, cut_off: int, is_kept: bool
-    ) -> None:
-        fds = core_fds.duplicates([0, 0])
-        fds.cut_off = cut_off
-        numbers = list(fds.fds[0:2])
-        if is_kept:
-            assert core_fds.numbers_in(fds, most) == numbers
-            core_fds.close_fds(fds)
-            return
-        with pytest.raises(OSError, match=f"than maxfds={most}") as caught:
-            core_fds.numbers_in(fds, most)
-        assert caught.value.errno == errno.EMSGSIZE
-        for number in numbers:
-            with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
-                os.fstat(number)
-        assert core_fds.numbers_in(fds, most) == []

@@ -8,10 +8,6 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
-import sys
-import textwrap
-from typing import Any
 
 import pytest
 import scripts
@@ -567,21 +563,6 @@ os.register_at_fork(
 """
 
 
-def start_early(
-    code: str, *arguments: str, warnings: str = "error", **options: Any
-) -> subprocess.Popen[str]:
-    """`scripts.start`, after `EARLY`."""
-    script = EARLY + scripts.PRELUDE + textwrap.dedent(TOOLS + code)
-    return subprocess.Popen(
-        [sys.executable, "-X", "dev", "-W", warnings, "-c", script, *arguments],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
-
-
 MANY = """
     import resource
     resource.setrlimit(
@@ -622,8 +603,13 @@ def test_more_than_four_thousand_channels_at_the_end() -> None:
     told, tell = os.pipe()
     ask, answer = os.pipe()
     theirs = [tell, ask, *(write_fd for _, write_fd in pipes)]
-    process = start_early(
-        MANY, "asyncio", *map(str, theirs), warnings="default", pass_fds=theirs
+    process = scripts.start(
+        TOOLS + MANY,
+        "asyncio",
+        *map(str, theirs),
+        before=EARLY,
+        warnings="default",
+        pass_fds=theirs,
     )
     for fd in theirs:
         os.close(fd)
@@ -645,8 +631,9 @@ def test_more_than_four_thousand_channels_at_the_end() -> None:
 
 def test_fork_with_collections_in_other_hooks() -> None:
     """A pool, a stream and a port end while everything is about to fork."""
-    process = start_early(
-        """
+    process = scripts.start(
+        TOOLS
+        + """
     def throw_away():
         cycle(azc.FramePool(1000), azc.FramePool(BIG).acquire_nowait())
         gc.collect()
@@ -664,7 +651,8 @@ def test_fork_with_collections_in_other_hooks() -> None:
             os._exit(0)
         must_end_well(pid)
     anyio.run(transfer)
-    """
+    """,
+        before=EARLY,
     )
     assert scripts.finish(process) == (0, "", "")
 

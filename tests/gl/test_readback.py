@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import os
 import shutil
 import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +14,7 @@ import gl_scene as scene
 import moderngl
 import numpy as np
 import pytest
+import scripts
 from links import attempt, cancelled_at, others_wait, until
 
 import aiozerocopy as azc
@@ -240,7 +239,7 @@ OLD = {
     ),
 }
 ON_OLD = """
-import anyio, gl_scene as scene
+import gl_scene as scene
 from aiozerocopy import gl
 context = scene.new_context()
 picture = scene.noise(66, 34)
@@ -253,20 +252,14 @@ async def main():
                         expected = picture[..., : taken.shape[2]].tobytes()
                         assert bytes(taken.view) == expected, pix_fmt
         print(pix_fmt, readback.mapping, context.version_code, context.error)
-anyio.run(main)
+run(main)
 """
 
 
 @pytest.mark.usefixtures("context")
 def test_gl_3_3_without_extensions() -> None:
-    child = subprocess.run(
-        [sys.executable, "-W", "error", "-c", ON_OLD],
-        env=os.environ | OLD | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-    )
-    assert child.stderr == ""
-    assert child.stdout.splitlines() == [
+    settings = [f"{name}={value}" for name, value in OLD.items()]
+    assert scripts.run(ON_OLD, under=["env", *settings]).splitlines() == [
         f"{pix_fmt} copy 330 GL_NO_ERROR"
         for pix_fmt in ("rgba", "rgb24", "yuv420p", "nv12")
     ]

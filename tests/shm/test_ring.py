@@ -433,24 +433,6 @@ async def test_route_whose_task_is_cancelled(tmp_path: Path) -> None:
         assert bytes(second.result) == b"b"
 
 
-async def test_byte_streams(tmp_path: Path) -> None:
-    data = bytes(range(256)) * 1000
-
-    async def send() -> None:
-        async with producer.send_stream() as stream:
-            await stream.send(data)
-            await stream.send(b"")
-
-    producer, consumer = await opened(tmp_path)
-    received = bytearray()
-    async with consumer.receive_stream() as stream, anyio.create_task_group() as tasks:
-        tasks.start_soon(send)
-        with pytest.raises(anyio.EndOfStream):
-            while True:
-                received += await stream.receive(10_000)
-    assert received == data
-
-
 # ---- the end ------------------------------------------------------------------------
 
 

@@ -39,11 +39,12 @@ def start(
     *arguments: str,
     warnings: str = "error",
     under: Sequence[str] = (),
+    before: str = "",
     **options: Any,
 ) -> subprocess.Popen[str]:
     """Start a program, after `PRELUDE`, in development mode, and under another."""
     command = [*under, sys.executable, "-X", "dev", "-W", warnings, "-c"]
-    script = PRELUDE + textwrap.dedent(code)
+    script = before + PRELUDE + textwrap.dedent(code)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.Popen(
         [*command, script, *(arguments or ("asyncio",))],

@@ -6,12 +6,11 @@ import contextlib
 import os
 import random
 import shutil
-import subprocess
-import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+import scripts
 from links import until
 from web_client import Answer, ask, asking, connected, rest, say
 
@@ -222,24 +221,17 @@ async def test_file_that_cannot_be_served(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 def test_no_byte_of_it_enters_the_program(film: Path, tmp_path: Path) -> None:
     program = f"""
-import anyio
 from web_client import ask
 from aiozerocopy import Broadcast, web
 async def main():
     async with Broadcast() as hub, web.serve(hub, file={str(film)!r}) as server:
         assert len((await ask(server, "/file")).body) == {len(DATA)}
-anyio.run(main)
+run(main)
 """
     trace = tmp_path / "trace"
     calls = "trace=sendfile,splice,read,readv,pread64,preadv,preadv2,mmap"
     strace = ["strace", "-f", "-yy", "-e", calls, "-o", str(trace)]
-    done = subprocess.run(
-        [*strace, sys.executable, "-c", program],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert scripts.run(program, under=strace) == ""
     used = [line for line in trace.read_text().splitlines() if film.name in line]
     assert used
     assert all("sendfile(" in line for line in used)
