@@ -14,9 +14,13 @@ from bench.instructions import counted
 from bench.processes import Lab
 from bench.race import Lacking
 
+VERSION = sys.version_info[:2]
+
 
 @pytest.fixture(scope="module")
 def counts() -> dict[str, float]:
+    if VERSION > (3, 13):
+        pytest.skip("nobody has counted on this Python")
     try:
         with Lab() as lab:
             found = counted(lab)
@@ -37,6 +41,5 @@ def counts() -> dict[str, float]:
 def test_instructions_of_one_message(
     ours: str, theirs: str, most: tuple[float, ...], counts: dict[str, float]
 ) -> None:
-    """On Python 3.10, 3.11, 3.12, and from 3.13 on."""
-    ratio = counts[ours] / counts[theirs]
-    assert ratio < most[min(sys.version_info[1] - 10, 3)], counts
+    """On Python 3.10, 3.11, 3.12 and 3.13."""
+    assert counts[ours] / counts[theirs] < most[VERSION[1] - 10], counts
