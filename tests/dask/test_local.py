@@ -390,6 +390,16 @@ def offer(peer: socket.socket, *fds: int) -> None:
     socket.send_fds(peer, [b"p"], fds) if fds else peer.send(b"p")
 
 
+@contextlib.contextmanager
+def offered(peer: socket.socket) -> Iterator[tuple[int, int]]:
+    """A pipe whose read end was offered."""
+    fds = os.pipe()
+    offer(peer, fds[0])
+    yield fds
+    for fd in fds:
+        os.close(fd)
+
+
 def _a_file(peer: socket.socket) -> None:
     with open(os.devnull) as file:
         offer(peer, file.fileno())
@@ -416,19 +426,13 @@ def _no_pipe_after_all_and_yet(peer: socket.socket) -> None:
 
 
 def _two_pipes(peer: socket.socket) -> None:
-    read_fd, write_fd = os.pipe()
-    for _ in range(2):
+    with offered(peer) as (read_fd, _):
         offer(peer, read_fd)
-    os.close(read_fd)
-    os.close(write_fd)
 
 
 def _more_than_there_is_memory(peer: socket.socket) -> None:
-    read_fd, write_fd = os.pipe()
-    offer(peer, read_fd)
-    peer.send(number(BY_PIPE + (1 << 62)))
-    os.close(read_fd)
-    os.close(write_fd)
+    with offered(peer):
+        peer.send(number(BY_PIPE + (1 << 62)))
 
 
 def _a_strange_word(peer: socket.socket) -> None:
@@ -442,32 +446,23 @@ def _the_end_in_place_of_the_word(peer: socket.socket) -> None:
 
 def _the_end_in_the_pipe(peer: socket.socket) -> None:
     first, rest = body(1000)
-    read_fd, write_fd = os.pipe()
-    offer(peer, read_fd)
-    peer.send(number(BY_PIPE + first))
-    os.write(write_fd, rest[:-1])
-    os.close(read_fd)
-    os.close(write_fd)
+    with offered(peer) as (_, write_fd):
+        peer.send(number(BY_PIPE + first))
+        os.write(write_fd, rest[:-1])
 
 
 def _nonsense_in_the_pipe(peer: socket.socket) -> None:
-    read_fd, write_fd = os.pipe()
-    offer(peer, read_fd)
-    peer.send(number(BY_PIPE + 64) + WHOLE)
-    os.write(write_fd, b"\xff" * 64)
-    os.close(read_fd)
-    os.close(write_fd)
+    with offered(peer) as (_, write_fd):
+        peer.send(number(BY_PIPE + 64) + WHOLE)
+        os.write(write_fd, b"\xff" * 64)
 
 
 def _through_pipe(peer: socket.socket, word: bytes) -> None:
     first, rest = body(1000)
-    read_fd, write_fd = os.pipe()
-    offer(peer, read_fd)
-    peer.send(number(BY_PIPE + first))
-    os.write(write_fd, rest)
-    peer.send(word)
-    os.close(read_fd)
-    os.close(write_fd)
+    with offered(peer) as (_, write_fd):
+        peer.send(number(BY_PIPE + first))
+        os.write(write_fd, rest)
+        peer.send(word)
 
 
 HOSTILE = [
