@@ -942,6 +942,19 @@ async def test_publishing_tasks_take_turns(studio: Studio) -> None:
     assert [sequence for sequence, _ in got] == list(range(20))
 
 
+@pytest.mark.parametrize("spent", [0, BURST])
+async def test_cancelled_before_it_begins(studio: Studio, spent: int) -> None:
+    """Where it waits for its turn, or lets others run first."""
+    viewer = studio.viewer()
+    studio.hub._burst.spent = spent
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await studio.publish(1, size=10)
+    assert scope.cancelled_caught
+    await studio.publish(2, size=10)
+    assert await viewer.receive() == (0, 2)
+
+
 # ---- streams that are not ours ------------------------------------------------------
 
 
