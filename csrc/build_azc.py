@@ -37,7 +37,7 @@ def declarations() -> str:
 
 
 def sources() -> list[str]:
-    names = ["sys", "handle", "port", "pool", "op", "queue", "pace", "caller", "lanes"]
+    names = ["sys", "handle", "port", "pool", "op", "queue", "pace", "lanes"]
     names += ["channel", "ending", "lender", "pump", "closing", "move", "submit"]
     names += ["opening", *RING]
     poller = "poller_poll" if portable else "poller_epoll"

@@ -29,7 +29,6 @@
 #include <stdatomic.h>
 
 #include "azc.h"
-#include "caller.h"
 #include "handle.h"
 #include "lane.h"
 #include "lender.h"
@@ -69,7 +68,6 @@ struct azc_channel {
     const azc_lane *lane;
     azc_lender lender;
     azc_pace pace;
-    azc_caller caller;
     char *bounce;                 /* of a lane that works on copies */
     size_t leftover_at, leftover; /* bytes in the bounce, not yet asked for */
     bool no_nowait;               /* this pipe does not know RWF_NOWAIT */

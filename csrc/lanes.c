@@ -118,7 +118,7 @@ static ssize_t write_long_part(azc_channel *channel, int how, const char *data,
 }
 
 /* In pieces that suit the reader: many short parts make one, a long part many.
- * It ends early if the pipe is full, at stop_early, and at the caller's deadline. */
+ * It ends early if the pipe is full, and at stop_early. */
 static ssize_t write_pieces(azc_channel *channel, struct iovec *vec,
                             int count) {
     const int how = how_to_move(channel);
@@ -140,9 +140,7 @@ static ssize_t write_pieces(azc_channel *channel, struct iovec *vec,
         channel->extra_calls += sent > 0;
         sent += now;
         azc__pace_sent(&channel->pace, now);
-        if (now < n || must_stop(channel) ||
-            azc__caller_is_past_deadline(&channel->caller))
-            break;
+        if (now < n || must_stop(channel)) break;
         if (parts || n == vec->iov_len) {
             vec += parts ? parts : 1;
             count -= parts ? parts : 1;

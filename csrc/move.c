@@ -28,7 +28,6 @@ void azc__count(azc_channel *channel, ssize_t r) {
     channel->extra_calls = 0;
     if (r > 0) channel->stats.bytes += (uint64_t)r;
     if (r >= 0 || r == -EAGAIN) channel->starved_since = 0;
-    azc__caller_sent(&channel->caller, r > 0 ? (uint64_t)r : 0, was_full);
 }
 
 /* Releases the lock during the system call, which uses borrowed memory (in_call) or
@@ -132,18 +131,12 @@ ssize_t azc__attempt(azc_channel *channel, const struct iovec *vec, int count,
                      size_t n) {
     struct iovec pieces[VEC_INLINE]; /* which a move changes */
     memcpy(pieces, vec, (size_t)count * sizeof *vec);
-    bool instead_of_pump = channel->lane->paced && n > channel->lane->direct;
-    if (instead_of_pump) {
-        azc__pace_start(&channel->pace);
-        azc__caller_start_clock(&channel->caller);
-    }
+    bool is_paced = channel->lane->paced && n > channel->lane->direct;
+    if (is_paced) azc__pace_start(&channel->pace);
     channel->driving = channel->in_caller = true;
     ssize_t r = move(channel, pieces, count, false);
     channel->driving = false;
-    if (instead_of_pump) {
-        azc__caller_stop_clock(&channel->caller);
-        if (r == (ssize_t)n) azc__pace_stop(&channel->pace);
-    }
+    if (is_paced && r == (ssize_t)n) azc__pace_stop(&channel->pace);
     return r;
 }
 

@@ -39,7 +39,6 @@ static int make(azc_file *file, int fd, int flags, azc_channel **made) {
         return r;
     }
     azc__lender_init(channel);
-    if (channel->lane->paced) azc__caller_init(&channel->caller);
     file->refs++;
     *made = channel;
     return 0;

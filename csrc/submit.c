@@ -2,7 +2,7 @@
  *
  * A submitting thread may move bytes at once, without a pump, only when nothing is
  * queued and no thread is driving: so the queue alone decides the order.  A pipe's
- * big message is left to the pump even then, except where caller.h says otherwise.
+ * big message is left to the pump even then.
  */
 #include <errno.h>
 #include <string.h>
@@ -173,12 +173,9 @@ static bool would_be_lent(const azc_channel *channel, const message *it) {
 }
 
 /* A socket takes what it has room for in one call.  A pipe is given piece after
- * piece, which is the pump's work except where caller.h says otherwise. */
+ * piece, which is the pump's work. */
 static bool fits_attempt(const azc_channel *channel, const message *it) {
-    if (!it->n || it->count > VEC_INLINE) return false;
-    if (it->n <= channel->lane->offer) return true;
-    return channel->lane->paced && !channel->lender.lends &&
-           azc__caller_may_write(&channel->caller, it->n);
+    return it->n && it->count <= VEC_INLINE && it->n <= channel->lane->offer;
 }
 
 /* What is left after an attempt becomes an operation: the spare, since without memory

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +15,6 @@
 
 #include "sabotage.h"
 #ifdef __linux__
-#include <sched.h>
 #include <sys/sysmacros.h>
 #endif
 #ifndef AZC_PORTABLE
@@ -37,9 +35,6 @@
 #endif
 #ifndef RWF_NOSIGNAL
 #define RWF_NOSIGNAL 0x100 /* Linux 6.18 */
-#endif
-#ifndef AZC_CGROUP /* the tests have one of their own */
-#define AZC_CGROUP "/sys/fs/cgroup"
 #endif
 
 /* What a call returns, or -errno.  A call that a signal's handler has interrupted is
@@ -631,7 +626,7 @@ static int sys_replace(void *at, size_t n) {
     return fresh == MAP_FAILED ? -errno : 0;
 }
 
-/* ---- threads, time, cores ------------------------------------------------- */
+/* ---- threads, time -------------------------------------------------------- */
 
 /* Signals belong to the program's own threads, so ours block them all. */
 static int sys_thread_start(pthread_t *thread, void *(*run)(void *),
@@ -650,42 +645,6 @@ static void sys_sleep_us(unsigned us) {
     struct timespec t = {us / 1000000, us % 1000000 * 1000};
     while (nanosleep(&t, &t) < 0 && errno == EINTR) {
     }
-}
-
-/* A small file as a string; "" if there is none. */
-static const char *read_text(const char *path, char *text, size_t room) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? 0 : read(fd, text, room - 1);
-    if (fd >= 0) close(fd);
-    text[n < 0 ? 0 : n] = 0;
-    return text;
-}
-
-/* A container's CPU quota, rounded up to whole cores; INT_MAX: unlimited.
- * cgroup v2 says "max 100000" or "200000 100000", v1 has a file for each. */
-static int cores_of_cgroup(void) {
-    char text[64];
-    long long quota = 0, period = 0;
-    read_text(AZC_CGROUP "/cpu.max", text, sizeof text);
-    if (sscanf(text, "%lld %lld", &quota, &period) < 2) {
-        read_text(AZC_CGROUP "/cpu/cpu.cfs_quota_us", text, sizeof text);
-        quota = atoll(text);
-        read_text(AZC_CGROUP "/cpu/cpu.cfs_period_us", text, sizeof text);
-        period = atoll(text);
-    }
-    if (quota <= 0 || period <= 0) return INT_MAX;
-    return (int)((quota + period - 1) / period);
-}
-
-static int sys_cores(void) {
-    int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
-#ifdef __linux__
-    cpu_set_t allowed;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
-        cores = CPU_COUNT(&allowed);
-#endif
-    int share = cores_of_cgroup();
-    return share < cores ? share : cores;
 }
 
 struct azc_sys azc_sys = {
@@ -740,5 +699,4 @@ struct azc_sys azc_sys = {
     .thread_detach = sys_thread_detach,
     .now_ns = sys_now_ns,
     .sleep_us = sys_sleep_us,
-    .cores = sys_cores,
 };

@@ -129,12 +129,11 @@ struct azc_sys {
     int (*remap)(void *from, size_t n, void *to); /* replaces what is there */
     int (*replace)(void *at, size_t n); /* by fresh pages, even if locked */
 
-    /* Threads, time, cores */
+    /* Threads, time */
     int (*thread_start)(pthread_t *thread, void *(*run)(void *), void *arg);
     void (*thread_detach)(pthread_t thread);
     uint64_t (*now_ns)(void);
     void (*sleep_us)(unsigned us);
-    int (*cores)(void); /* that this process may use, within its CPU quota */
 };
 
 extern struct azc_sys azc_sys;

@@ -829,8 +829,6 @@ static void fake_sleep_us(unsigned us) {
     sim_wait(never, NULL, (us + 999) / 1000);
 }
 
-static int fake_cores(void) { return 1 + (int)sim_below(4); }
-
 /* ---- beginning and ending -------------------------------------------- */
 
 struct azc_sys azc_sys = {
@@ -867,7 +865,6 @@ struct azc_sys azc_sys = {
     .thread_detach = fake_thread_detach,
     .now_ns = fake_now_ns,
     .sleep_us = fake_sleep_us,
-    .cores = fake_cores,
 };
 
 void kernel_begin(void) {

@@ -26,80 +26,6 @@ static void caller_asks_no_clock(void) {
     int clocks = world.clocks;
     world.takes_all = true;
     CHECK(send_bound(pipe, 64 * KIB) == 0 && world.clocks == clocks);
-    CHECK(inside(pipe)->caller.since_full == 64 * KIB);
-    drop(pipe);
-}
-
-static void clocks_run(void) {
-    const azc_channel *channel = inside(writing);
-    CHECK(channel->pace.since == world.now);
-    CHECK(channel->caller.deadline == world.now + 3000000);
-}
-
-/* In the pump's place, as long as the reader keeps up. */
-static void caller_writes_much(void) {
-    azc_id pipe = writing = open_channel(PIPE, AZC_OUT | AZC_OWN);
-    azc_channel *channel = inside(pipe);
-    channel->caller.since_full = 2 * MIB;
-    KERNEL_SAYS(ALL);
-    scripted_meanwhile(0, clocks_run);
-    world.takes_all = true;
-    CHECK(send_bound(pipe, MIB) == 0);
-    CHECK(!channel->pace.since && !channel->caller.deadline);
-    CHECK(channel->caller.since_full == 3 * MIB && !world.threads);
-    KERNEL_SAYS(ALL, -EAGAIN);
-    scripted_meanwhile(0, clocks_run);
-    world.takes_all = false;
-    CHECK(send_bound(pipe, MIB) == -EINPROGRESS);
-    CHECK(channel->pace.since && !channel->caller.deadline);
-    CHECK(channel->caller.since_full == 0);
-    drop(pipe);
-}
-
-/* With few cores, to a reader that has shown that it keeps up, and not too much. */
-static void caller_may_write(void) {
-    static const struct {
-        int cores, flags;
-        uint64_t since_full;
-        size_t n;
-        bool writes;
-    } cases[] = {
-        {2, AZC_OWN, 2 * MIB, 8 * MIB, true},
-        {1, AZC_OWN, 2 * MIB, MIB, true},
-        {3, AZC_OWN, 2 * MIB, MIB, false},
-        {2, AZC_OWN, 2 * MIB - 1, MIB, false},
-        {2, AZC_OWN, 2 * MIB, 8 * MIB + 1, false},
-        {2, AZC_OWN | AZC_READS, 2 * MIB, MIB, false},
-    };
-    world.takes_all = true;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        world.cores = cases[i].cores;
-        azc_id pipe = open_channel(PIPE, AZC_OUT | cases[i].flags);
-        inside(pipe)->caller.since_full = cases[i].since_full;
-        world.ncalls = 0;
-        int r = send_bound(pipe, cases[i].n);
-        CHECK(r == (cases[i].writes ? 0 : -EINPROGRESS));
-        scripted_settle();
-        if (!cases[i].writes) report(pipe);
-        CHECK(scripted_bytes() == cases[i].n);
-        CHECK(world.calls[world.ncalls - 1].in_caller == cases[i].writes);
-        CHECK(world.calls[world.ncalls - 1].nowait == cases[i].writes);
-        drop(pipe);
-    }
-}
-
-/* For three milliseconds; the pump writes the rest. */
-static void caller_has_a_deadline(void) {
-    azc_id pipe = open_channel(PIPE, AZC_OUT | AZC_OWN);
-    inside(pipe)->caller.since_full = 2 * MIB;
-    world.takes_all = true;
-    world.ns_per_call = SECOND / 100; /* three of them are 300 calls */
-    CHECK(send_bound(pipe, 6 * MIB) == -EINPROGRESS);
-    size_t by_caller = scripted_bytes();
-    CHECK(by_caller >= 300 * 8 * KIB && by_caller < 4 * MIB);
-    scripted_settle();
-    report(pipe);
-    CHECK(scripted_bytes() == 6 * MIB && tells(1000, 0, 6 * MIB));
     drop(pipe);
 }
 
@@ -127,28 +53,6 @@ static void caller_meets_bad_memory(void) {
     CHECK(get(in, 100) == -EFAULT && get(in, 100) == -EFAULT);
     CHECK(world.ncalls == 3);
     azc_free(in);
-}
-
-/* ---- counting -------------------------------------------------------- */
-
-static uint64_t since_full;
-
-static void look_at_count(void) {
-    since_full = inside(writing)->caller.since_full;
-}
-
-static void interrupted_call_counts_nothing(void) {
-    writing = open_full(SOCKET, AZC_OUT, 300);
-    inside(writing)->caller.since_full = 7;
-    KERNEL_SAYS(-EINTR, ALL);
-    scripted_meanwhile(1, look_at_count);
-    report(writing);
-    CHECK(since_full == 7 && inside(writing)->caller.since_full == 307);
-    CHECK(tells(token, 0, 300));
-    KERNEL_SAYS(ALL);
-    CHECK(put(writing, 1) == 0);
-    CHECK(inside(writing)->caller.since_full == 308);
-    azc_free(writing);
 }
 
 /* ---- out of memory --------------------------------------------------- */
@@ -629,12 +533,8 @@ static void relay_is_closed(void) {
 static const situation situations[] = {
     {"a caller sends small messages itself", caller_sends},
     {"a caller asks no clock for them", caller_asks_no_clock},
-    {"a caller writes in the pump's place", caller_writes_much},
-    {"a caller may write in the pump's place", caller_may_write},
-    {"a caller has a deadline", caller_has_a_deadline},
     {"a caller meets an error", caller_meets_error},
     {"a caller meets bad memory", caller_meets_bad_memory},
-    {"an interrupted call counts nothing", interrupted_call_counts_nothing},
     {"patience without memory ends", patience_ends},
     {"patience begins anew", patience_begins_anew},
     {"patience for a thread ends with it", patience_for_a_thread},

@@ -377,8 +377,6 @@ static void fake_sleep_us(unsigned us) {
     world.sleeps++;
 }
 
-static int fake_cores(void) { return world.cores; }
-
 void scripted_settle(void) { sim_idle(); }
 
 void scripted_pass_ns(uint64_t ns) {
@@ -423,13 +421,11 @@ struct azc_sys azc_sys = {
     .thread_detach = fake_thread_detach,
     .now_ns = fake_now_ns,
     .sleep_us = fake_sleep_us,
-    .cores = fake_cores,
 };
 
 void scripted_begin(void) {
     memset(&world, 0, sizeof world);
     world.now = 1000 * UINT64_C(1000000000);
-    world.cores = 2;
     memset(open_notifiers, 0, sizeof open_notifiers);
     sim_begin(1, false);
 }

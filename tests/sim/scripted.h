@@ -61,7 +61,6 @@ typedef struct kernel {
     uint64_t now; /* in nanoseconds */
     int clocks;   /* how often it was asked for the time */
     uint64_t ns_per_call;
-    int cores;
     file files[FDS];
     int count;
 

@@ -6,11 +6,10 @@ below, and ``sim --from SEED --seeds 1 --verbose`` shows it again, step by step.
 tests/sim/relaying.c has relays over the simulated kernel, and tests/sim/relays.c
 over a real one. tests/sim/moving.c and pumping.c play csrc/move.c and csrc/pump.c, call
 by call, over a kernel that answers what it is told to (scripted.c). Smaller programs:
-tests/sim/pace.c gives csrc/pace.c a clock of its own; cores.c prints how many cores the
-helper sees; locked.c takes locked pages back from a pipe; cancelling.c plays what is
-asked for while a system call runs; joining.c joins a split while that looks at its
-source.  Over the simulated kernel, submitting.c makes its
-situations by hand, and pools.c has an address space of its own.
+tests/sim/pace.c gives csrc/pace.c a clock of its own; locked.c takes locked pages back
+from a pipe; cancelling.c plays what is asked for while a system call runs; joining.c
+joins a split while that looks at its source.  Over the simulated kernel, submitting.c
+makes its situations by hand, and pools.c has an address space of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ TESTS = Path(__file__).parents[1]
 CSRC = TESTS.parent / "csrc"
 SIM = TESTS / "sim"
 HELPER = [
-    *("handle", "op", "queue", "port", "pool", "pace", "caller", "lanes", "lender"),
+    *("handle", "op", "queue", "port", "pool", "pace", "lanes", "lender"),
     *("channel", "ending", "pump", "closing", "move", "submit", "passing", "relay"),
     *("opening", "split", "ring", "fork"),
 ]
@@ -185,29 +184,6 @@ def test_pace(folder: Path, works: Callable[..., bool]) -> None:
     pace = compiled(folder / "pace", [CSRC / "pace.c", SIM / "pace.c"], *flags)
     result = run([pace])
     assert result.returncode == 0, result.stderr
-
-
-@pytest.mark.parametrize(
-    ("files", "most"),
-    [
-        ({}, 1000),
-        ({"cpu.max": "max 100000"}, 1000),
-        ({"cpu.max": "100000 100000"}, 1),
-        ({"cpu.max": "100001 100000"}, 2),
-        ({"cpu.max": "1000 100000"}, 1),
-        ({"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"}, 1000),
-        ({"cpu.cfs_quota_us": "50000", "cpu.cfs_period_us": "100000"}, 1),
-    ],
-)
-def test_cores(folder: Path, files: dict[str, str], most: int) -> None:
-    group = folder / "cgroup"
-    shutil.rmtree(group, ignore_errors=True)
-    (group / "cpu").mkdir(parents=True)
-    for name, text in files.items():
-        (group / ("cpu" if "cfs" in name else "") / name).write_text(f"{text}\n")
-    sources = [CSRC / "sys.c", SIM / "cores.c"]
-    cores = compiled(folder / "cores", sources, f'-DAZC_CGROUP="{group}"')
-    assert int(run([cores]).stdout) == min(most, len(os.sched_getaffinity(0)))
 
 
 def test_locked_memory(folder: Path) -> None:
