@@ -10,6 +10,7 @@ import shutil
 import struct
 import subprocess
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from links import attempt, begun, until
 import aiozerocopy as azc
 from aiozerocopy import framing
 from aiozerocopy._core import leases
+from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy.framing import (
     HEADER_SIZE,
     CorruptHeader,
@@ -324,6 +326,25 @@ async def test_receive_into_a_pool(ends: tuple[Any, Any]) -> None:
         await sender.send(bytes(101))
         with pytest.raises(FrameTooLarge):
             await receiver.receive()
+
+
+@anyio_test
+@pytest.mark.skipif(PORTABLE, reason="the portable build lends nothing")
+async def test_frames_of_a_pool_are_lent() -> None:
+    """To a receiver that is known, between headers and metadata that are copied."""
+    async with azc.socketpair(peer="reads") as (theirs, ours):
+        with FramePool((500, 800), slots=1) as pool, await pool.acquire() as frame:
+            sender, receiver = FrameSender(ours), FrameReceiver(theirs)
+            for number in range(3):
+                frame.array[:] = number
+                async with anyio.create_task_group() as tasks:
+                    send = partial(sender.send, metadata=bytes(5000 * number))
+                    tasks.start_soon(send, frame)
+                    received = await receiver.receive()
+                frame.array[:] = 0xDB
+                assert received.metadata == bytes(5000 * number)
+                assert (received.array == number).all()
+        assert ours.lane == "vmsplice"
 
 
 @anyio_test
