@@ -147,16 +147,6 @@ async def test_view_through_a_clogged_link(link: Link, kind: Any) -> None:
     assert_same(received, data)
 
 
-async def test_all_kinds_in_one_message(link: Link) -> None:
-    others = [make() for make in KINDS.values()]
-    expected = [memoryview(each).tobytes() for each in others]
-    expected += [each.tobytes() for each in ARRAYS.values()]
-    received = bytearray()
-    async with reading(link, received.extend), link.sender() as stream:
-        await stream.send(*others, *ARRAYS.values())
-    assert_same(received, b"".join(expected))
-
-
 @pytest.mark.parametrize("call", ["pieces", "send_many"])
 async def test_more_pieces_than_one_system_call_takes(link: Link, call: str) -> None:
     pieces = [bytearray(payload(n, 1 + n % 50)) for n in range(5_000)]
@@ -226,20 +216,6 @@ async def test_refused_at_the_call(pipe: Link, kind: str) -> None:
         good.clear()
         assert stream.stats.messages_queued == 0
         await stream.send(message(1, 1, 100))
-    checker.finish()
-    assert checker.counts == {1: 2}
-
-
-async def test_refused_while_others_wait(link: Link) -> None:
-    checker = Checker()
-    async with reading(link, checker.feed, start=False) as reader:
-        async with link.sender() as stream:
-            async with stuck(stream, message(1, 0, BIG)):
-                for data, error, text in REFUSED.values():
-                    with pytest.raises(error, match=text):
-                        await stream.send(data)
-                reader.start()
-            await stream.send(message(1, 1, 100))
     checker.finish()
     assert checker.counts == {1: 2}
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-np = pytest.importorskip("numpy")  # (it starts threads)
 pytestmark = pytest.mark.anyio
 
 
@@ -82,15 +81,6 @@ async def test_files_come_with_their_message(files: list[Any]) -> None:
         assert same(fds, files)
         await ours.send(b"none")
         assert await theirs.receive_fds(100, 3) == (b"none", [])
-
-
-async def test_a_message_of_any_buffer(files: list[Any]) -> None:
-    async with azc.socketpair() as (ours, theirs):
-        array = np.arange(6, dtype="int16").reshape(2, 3)
-        await ours.send_fds(array, files[:1])
-        got, fds = await theirs.receive_fds(100, 1)
-        assert got == array.tobytes()
-        assert same(fds, files[:1])
 
 
 async def test_with_sockets_of_the_standard_library(

@@ -784,24 +784,6 @@ async def test_from_and_to_tls(
 # ---- many, and at random -----------------------------------------------------------
 
 
-async def test_fifty_at_once(film: Path) -> None:
-    got = [Attempt() for _ in range(50)]
-    pairs = [azc.socketpair() for _ in got]
-    async with anyio.create_task_group() as tasks:
-        for (near, far), attempt in zip(pairs, got, strict=True):
-            tasks.start_soon(attempt.run, everything, far)
-            tasks.start_soon(_file_and_eof, near, film)
-    for (near, far), attempt in zip(pairs, got, strict=True):
-        assert_same(attempt.result, DATA)
-        await near.aclose()
-        await far.aclose()
-
-
-async def _file_and_eof(stream: Stream, film: Path) -> None:
-    await stream.send_file(film)
-    await stream.send_eof()
-
-
 KINDS_AT_RANDOM = ("pipe", "unix")
 
 
