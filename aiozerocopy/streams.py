@@ -160,9 +160,13 @@ class UnixStream(Stream):
         return await self._receive(waiter, scratch, msglen, 1, result, fds)
 
     async def _keep(
-        self, waiter: Waiter, reception: Reception, view: Any, error: BaseException
+        self,
+        waiter: Waiter,
+        reception: Reception | None,
+        view: Any,
+        error: BaseException,
     ) -> None:
-        if reception.fds is not None:
+        if reception is not None and reception.fds is not None:
             self._fds = reception.fds
         await super()._keep(waiter, reception, view, error)
         if self._has_ended:

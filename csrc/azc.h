@@ -21,7 +21,8 @@
  *   ring      one side of records through shared memory; azc_ring.h has its protocol
  *   pump      the threads that finish what a call could not finish at once:
  *             one for all sockets of a direction, one for each busy pipe, tty
- *             or file.  They need neither the loop nor the GIL.
+ *             or file.  They need neither the loop nor the GIL.  What a loop moves
+ *             itself while it is awake (azc_port_drive) is theirs when it is late.
  *
  * Channels, ports, pools, relays, splits and rings are named by numbers that are never
  * used again.  So a call that comes too late, from another thread or a finalizer, finds
@@ -127,6 +128,14 @@ int azc_portable(void);
 
 int azc_port_open(azc_id *port);
 int azc_port_fd(azc_id port);
+/* Lets the port's loop move what is ready itself: it watches these two fds, and calls
+ * azc_port_move when one is readable.  Stores each that is opened; -1: not yet.  A pump
+ * takes the place of a loop that is late.
+ *   -EOPNOTSUPP  in the portable build; then the pumps move everything */
+int azc_port_drive(azc_id port, int *inward, int *outward);
+/* Moves what is ready in one direction, for half a millisecond or so.  1: there are
+ * events now. */
+int azc_port_move(azc_id port, int outward);
 /* Drops the events up to the sequence number `recorded`, which acknowledges them,
  * and returns the oldest of the others, up to max.  Each is returned again and
  * again until it is acknowledged, so an interrupted caller loses none. */
@@ -221,6 +230,11 @@ int azc_sendv(azc_id channel, azc_id port, uint64_t token,
  *   fewer bytes than need, at the end of the stream. */
 ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data,
                  size_t n, size_t need);
+
+/* Receives what is there, n bytes at most, if no receive is queued: without a token, and
+ * without waiting.  Stores how many in *received, if any have come.  The rest, the end
+ * of the stream and errors are for azc_recv. */
+int azc_recv_now(azc_id channel, void *data, size_t n, uint64_t *received);
 
 /* As azc_recv with a need of n.  Once all n bytes are there, and before that is told,
  * then(with) is called by the thread that has received the last of them.  What it

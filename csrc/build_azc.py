@@ -38,8 +38,8 @@ def declarations() -> str:
 
 def sources() -> list[str]:
     names = ["sys", "handle", "port", "pool", "op", "queue", "pace", "lanes"]
-    names += ["channel", "ending", "lender", "pump", "closing", "move", "submit"]
-    names += ["opening", *RING]
+    names += ["channel", "ending", "lender", "loop", "pump", "closing", "move"]
+    names += ["submit", "opening", *RING]
     poller = "poller_poll" if portable else "poller_epoll"
     names += ["passing", "relay", "split", "fork", poller]
     names += ["colour/yuv", *(f"colour/rows_{kind}" for kind in KINDS)]

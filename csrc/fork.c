@@ -6,6 +6,7 @@
 #include "channel.h"
 #include "closing.h"
 #include "lender.h"
+#include "loop.h"
 #include "pool.h"
 #include "relay.h"
 #ifndef AZC_PORTABLE
@@ -23,6 +24,7 @@ void azc__fork_prepare(void) {
     azc__handle_fork_lock(&azc__relays);
     azc__handle_fork_lock(&azc__rings);
     azc__handle_fork_lock(&azc__splits);
+    azc__loops_fork_lock();
     azc__pool_fork_lock();
     azc__parties_fork_lock();
 }
@@ -30,6 +32,7 @@ void azc__fork_prepare(void) {
 void azc__fork_parent(void) {
     azc__parties_fork_unlock();
     azc__pool_fork_unlock();
+    azc__loops_fork_unlock();
     azc__handle_fork_unlock(&azc__splits);
     azc__handle_fork_unlock(&azc__relays);
     azc__handle_fork_unlock(&azc__rings);
@@ -44,6 +47,7 @@ static void forget_pool(void *pool) { (void)pool; }
 void azc__fork_child(void) {
     azc__handle_fork_child(&azc__channels, azc__channel_fork_child);
     azc__pump_fork_done();
+    azc__loops_fork_child();
     azc__parties_fork_child();
     azc__handle_fork_child(&azc__ports, azc__port_fork_child);
     azc__handle_fork_child(&azc__pools, forget_pool);

@@ -11,6 +11,7 @@
 
 #include "closing.h"
 #include "ending.h"
+#include "loop.h"
 
 enum {
     PUMP_BUDGET = 1 << 20, /* bytes of one socket before the pump's next one */
@@ -331,17 +332,14 @@ static bool has_work(const azc_channel *channel) {
 
 static void resume(azc_id id);
 
-/* Checks the number first: if it is another channel's by now, arming it would take
- * that channel's place in the poller. */
-static int await_fd(azc_channel *channel) {
-    if (azc__was_replaced(channel)) return 0;
-    int r = azc__pump_poll(channel);
-    if (r != -ENOENT) return r;
-    channel->pumping.known = false; /* it was closed, and duplicated back */
+/* Where the number was not checked in this turn, that comes first: if it is another
+ * channel's by now, arming it would take that channel's place in the poller. */
+static int await_fd(azc_channel *channel, bool checked) {
+    if (!checked && azc__was_replaced(channel)) return 0;
     return azc__pump_poll(channel);
 }
 
-static int arm(azc_channel *channel, enum azc_drove drove) {
+static int arm(azc_channel *channel, enum azc_drove drove, bool checked) {
     if (!azc__queue_next(&channel->queue)) { /* all is out, but some is lent */
         if (!channel->lender.full) {
             azc__pump_nap(channel, channel->lender.nap_us);
@@ -351,11 +349,12 @@ static int arm(azc_channel *channel, enum azc_drove drove) {
     }
     if (drove == DROVE_STARVED) {
         azc__pump_nap(channel, STARVED_PAUSE_US);
-    } else if (drove == DROVE_BUDGET && channel->lane->shared) {
+    } else if (drove == DROVE_BUDGET && channel->lane->shared &&
+               !azc__loop_is_awake(channel)) {
         /* It may take more now, while epoll waits until it has much room. */
         azc__pump_kick(channel);
     } else if (channel->lane->polled && !channel->leftover) {
-        int r = await_fd(channel);
+        int r = await_fd(channel, checked);
         if (r < 0 && r != -EPERM) return r;
         /* The poller does not know such files, so try again by and by. */
         if (r == -EPERM && drove == DROVE_BLOCKED)
@@ -399,19 +398,24 @@ static void wait_for_pump(azc_channel *channel, int error) {
     }
 }
 
-void azc__hand_to_pump(azc_channel *channel, enum azc_drove drove) {
+static void hand_over(azc_channel *channel, enum azc_drove drove,
+                      bool checked) {
     const azc_op *first = channel->queue.head;
     if (first && first->hold) first->hold->wake(first->hold);
     if (!has_work(channel)) return;
     int r = channel->pumping.pump ? 0 : azc__pump_attach(channel, resume);
-    if (r == 0) r = arm(channel, drove);
+    if (r == 0) r = arm(channel, drove, checked);
     if (r < 0)
         wait_for_pump(channel, r);
     else if (drove != DROVE_STARVED)
         channel->starved_since = 0;
 }
 
-/* Called by the pump when the fd is ready, or a nap is over.  The budget is limited
+void azc__hand_to_pump(azc_channel *channel, enum azc_drove drove) {
+    hand_over(channel, drove, false);
+}
+
+/* Called by the pump, or the loop, when the fd is ready, or a nap is over.  The budget is limited
  * where the pump serves other channels too, or must ask what became of loans. */
 static void resume(azc_id id) {
     azc_channel *channel = azc__find(id);
@@ -422,7 +426,26 @@ static void resume(azc_id id) {
     } else if (!channel->driving && has_work(channel)) {
         bool alone = !channel->lane->shared && !channel->lender.lends;
         uint64_t budget = alone ? UINT64_MAX : PUMP_BUDGET;
-        azc__hand_to_pump(channel, drive(channel, budget, false));
+        hand_over(channel, drive(channel, budget, false), true);
     }
     azc__leave(channel);
+}
+
+int azc_port_move(azc_id port, int outward) {
+    int r = azc__loop_move(port, outward, resume);
+    return r < 0 ? r : azc__port_has_events(port);
+}
+
+/* What waits in the pollers of its loop waits in the pumps' from now on. */
+int azc_port_close(azc_id port) {
+    int r = azc__port_close(port);
+    if (r < 0 || !azc__loop_close(port)) return r;
+    for (uint32_t i = 0; i < azc__channels.used; i++) {
+        azc_channel *channel = azc__handle_lock_at(&azc__channels, i);
+        if (!channel) continue;
+        if (channel->pumping.pump && channel->pumping.loop == port)
+            azc__pump_kick(channel);
+        azc__leave(channel);
+    }
+    return 0;
 }

@@ -23,17 +23,18 @@ void azc__notifier_clear(azc_notifier *notifier);
 
 typedef struct azc_poller azc_poller;
 
-int azc__poller_open(azc_poller **poller);
+/* wakes: a thread waits in it and may be woken; else its fd is waited for instead. */
+int azc__poller_open(azc_poller **poller, bool wakes);
+/* Readable while a wait would return some. */
+int azc__poller_fd(const azc_poller *poller);
+bool azc__poller_is_readable(const azc_poller *poller);
 void azc__poller_close(azc_poller *poller);
 /* In a forked child: only closes the fds. */
 void azc__poller_abandon(azc_poller *poller);
 /* What to wait for.  Errors and the end of the other side always count. */
 enum { POLLER_IN, POLLER_OUT };
-/* known says whether this fd was armed before; a wait returns who.
- *   -ENOENT  known, but other code has closed the number
- *   -EPERM   such a file cannot be waited for */
-int azc__poller_arm(azc_poller *poller, int fd, int what, bool known,
-                    uint64_t who);
+/* A wait returns who.  -EPERM: such a file cannot be waited for. */
+int azc__poller_arm(azc_poller *poller, int fd, int what, uint64_t who);
 void azc__poller_forget(azc_poller *poller, int fd);
 /* Returns up to max of those that are ready; 0 after a wake or the timeout. */
 int azc__poller_wait(azc_poller *poller, uint64_t *who, int max,

@@ -28,41 +28,46 @@ enum { WAKE = 0 }; /* no channel's number */
 
 struct azc_poller {
     int epoll;
+    bool wakes;
     azc_notifier wake;
 };
 
-static int open_epoll(azc_poller *poller) {
+static int watch_wake(azc_poller *poller) {
     struct epoll_event wake = {.events = EPOLLIN, .data.u64 = WAKE};
-    int epoll = azc_sys.epoll_create();
-    if (epoll < 0) return epoll;
-    int r =
-        azc_sys.epoll_ctl(epoll, EPOLL_CTL_ADD, poller->wake.read_fd, &wake);
-    if (r < 0) azc_sys.close(epoll);
-    poller->epoll = epoll;
+    int r = azc__notifier_open(&poller->wake);
+    if (r < 0) return r;
+    r = azc_sys.epoll_ctl(poller->epoll, EPOLL_CTL_ADD, poller->wake.read_fd,
+                          &wake);
+    if (r < 0) azc__notifier_close(&poller->wake);
     return r;
 }
 
-int azc__poller_open(azc_poller **out) {
+int azc__poller_open(azc_poller **out, bool wakes) {
     azc_poller *poller = azc_sys.allocate(sizeof *poller);
     if (!poller) return -ENOMEM;
-    int r = azc__notifier_open(&poller->wake);
-    if (r < 0) {
-        azc_sys.release(poller);
-        return r;
+    poller->wakes = wakes;
+    int r = poller->epoll = azc_sys.epoll_create();
+    if (r >= 0 && wakes) {
+        r = watch_wake(poller);
+        if (r < 0) azc_sys.close(poller->epoll);
     }
-    r = open_epoll(poller);
-    if (r < 0) {
-        azc__notifier_close(&poller->wake);
+    if (r < 0)
         azc_sys.release(poller);
-        return r;
-    }
-    *out = poller;
-    return 0;
+    else
+        *out = poller;
+    return r < 0 ? r : 0;
+}
+
+int azc__poller_fd(const azc_poller *poller) { return poller->epoll; }
+
+bool azc__poller_is_readable(const azc_poller *poller) {
+    struct pollfd ready = {poller->epoll, POLLIN, 0};
+    return azc_sys.poll(&ready, 1, 0) > 0;
 }
 
 void azc__poller_abandon(azc_poller *poller) {
     azc_sys.close(poller->epoll);
-    azc__notifier_close(&poller->wake);
+    if (poller->wakes) azc__notifier_close(&poller->wake);
 }
 
 void azc__poller_close(azc_poller *poller) {
@@ -70,13 +75,15 @@ void azc__poller_close(azc_poller *poller) {
     azc_sys.release(poller);
 }
 
-int azc__poller_arm(azc_poller *poller, int fd, int what, bool known,
-                    uint64_t who) {
+/* (a number that is known may have been closed by other code, and opened again) */
+int azc__poller_arm(azc_poller *poller, int fd, int what, uint64_t who) {
     static const uint32_t events[] = {EPOLLIN, EPOLLOUT};
     struct epoll_event event = {.events = EPOLLONESHOT | events[what],
                                 .data.u64 = who};
-    int how = known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
-    return azc_sys.epoll_ctl(poller->epoll, how, fd, &event);
+    int r = azc_sys.epoll_ctl(poller->epoll, EPOLL_CTL_MOD, fd, &event);
+    if (r == -ENOENT)
+        r = azc_sys.epoll_ctl(poller->epoll, EPOLL_CTL_ADD, fd, &event);
+    return r;
 }
 
 void azc__poller_forget(azc_poller *poller, int fd) {

@@ -49,7 +49,8 @@ struct azc_poller {
     int count, room, polled_room;
 };
 
-int azc__poller_open(azc_poller **out) {
+int azc__poller_open(azc_poller **out, bool wakes) {
+    if (!wakes) return -EOPNOTSUPP;
     azc_poller *poller = azc_sys.allocate(sizeof *poller);
     if (!poller) return -ENOMEM;
     memset(poller, 0, sizeof *poller);
@@ -61,6 +62,16 @@ int azc__poller_open(azc_poller **out) {
     pthread_mutex_init(&poller->lock, NULL);
     *out = poller;
     return 0;
+}
+
+int azc__poller_fd(const azc_poller *poller) {
+    (void)poller;
+    return -EOPNOTSUPP;
+}
+
+bool azc__poller_is_readable(const azc_poller *poller) {
+    (void)poller;
+    return false;
 }
 
 void azc__poller_close(azc_poller *poller) {
@@ -97,10 +108,8 @@ static void drop(azc_poller *poller, int fd) {
     }
 }
 
-int azc__poller_arm(azc_poller *poller, int fd, int what, bool known,
-                    uint64_t who) {
+int azc__poller_arm(azc_poller *poller, int fd, int what, uint64_t who) {
     static const short events[] = {POLLIN, POLLOUT};
-    (void)known;
     pthread_mutex_lock(&poller->lock);
     drop(poller, fd);
     int r = make_room(poller);

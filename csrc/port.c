@@ -140,6 +140,29 @@ void azc__port_retry(azc_id id, bool (*retry)(void)) {
     leave(port);
 }
 
+bool azc__port_has_events(azc_id id) {
+    azc_port *port = enter(id);
+    if (!port) return false;
+    bool any = port->first != NULL;
+    leave(port);
+    return any;
+}
+
+void azc__port_ping(azc_id id) {
+    azc_port *port = enter(id);
+    if (!port) return;
+    signal_once(port);
+    leave(port);
+}
+
+bool azc__port_has_answered(azc_id id) {
+    azc_port *port = enter(id);
+    if (!port) return false;
+    bool answered = !port->signalled;
+    leave(port);
+    return answered;
+}
+
 /* ---- ports ----------------------------------------------------------- */
 
 int azc_port_open(azc_id *out) {
@@ -234,7 +257,7 @@ int azc_port_is_busy(azc_id id) {
     return busy;
 }
 
-int azc_port_close(azc_id id) {
+int azc__port_close(azc_id id) {
     azc_port *port = enter(id);
     if (!port) return azc__handle_why(&azc__ports, id);
     if (port->notes) {

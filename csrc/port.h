@@ -12,6 +12,8 @@
  */
 #ifndef AZC_PORT_H
 #define AZC_PORT_H
+#include <stdbool.h>
+
 #include "azc.h"
 #include "sys.h"
 
@@ -27,10 +29,18 @@ uint64_t azc__note_token(const azc_note *note);
 void azc__note_free(azc_note *note);
 void azc__note_post(azc_note *note, uint64_t sent, int status, int outcome);
 
+bool azc__port_has_events(azc_id port);
 /* Wakes the port's loop, whose azc_port_take then calls retry; and again later, as
  * long as that returns true. */
 void azc__port_retry(azc_id port, bool (*retry)(void));
 
+bool azc__port_has_events(azc_id port);
+/* Wakes the port's loop for nothing; and has it come since? */
+void azc__port_ping(azc_id port);
+bool azc__port_has_answered(azc_id port);
+
+/* -EBUSY: it has notes, and stays open. */
+int azc__port_close(azc_id port);
 void azc__port_fork_child(void *port);
 
 #endif

@@ -13,6 +13,9 @@
  * A pump does not keep channels alive.  A channel leaves the pump's lists when it is
  * closed, and the poller reports numbers, which may name nothing by then.
  *
+ * The pump of the sockets of one direction also watches the event loops that move what
+ * is ready themselves (loop.h), and takes the place of those that are late.
+ *
  * epoll is silent about a file whose number other code has closed.  So a pump checks
  * once a second whether the numbers it waits for are still ours.
  */
@@ -21,6 +24,7 @@
 
 #include "channel.h"
 #include "ending.h"
+#include "loop.h"
 #include "poller.h"
 
 enum { READY_MAX = 64, SECOND_US = 1000000 };
@@ -38,6 +42,7 @@ struct azc_pump {
     azc_list napping;  /* ... when they are due */
     azc_id private_to; /* this channel; 0: the pump is shared */
     int users;         /* channels of a shared pump, under shared_lock */
+    uint64_t watch_at; /* when the loops are looked at */
     uint64_t check_at;
     bool stopping;
 };
@@ -130,12 +135,24 @@ static void check_numbers(azc_pump *pump, uint64_t now) {
         check_number(pump, azc__handle_lock_at(&azc__channels, i));
 }
 
+/* Looks after the loops whose pollers were reported, or are due. */
+static void watch_loops(azc_pump *pump, const uint64_t *who, int count,
+                        uint64_t now) {
+    if (pump->private_to) return;
+    for (int i = 0; i < count; i++)
+        if (who[i] & AZC_LOOP_REPORT) azc__loop_report(pump->poller, who[i]);
+    pump->watch_at = azc__loops_watch(pump->poller, pump->resume, now);
+}
+
 /* How many microseconds to wait in this round; -1: the pump is to stop. */
 static int timeout_of(azc_pump *pump, uint64_t now) {
     pthread_mutex_lock(&pump->lock);
     uint64_t next = wake_the_due(pump, now);
+    if (pump->watch_at < next) next = pump->watch_at;
     int timeout = SECOND_US;
     if (pump->ready.first)
+        timeout = 0;
+    else if (next <= now)
         timeout = 0;
     else if (next - now < SECOND_US * UINT64_C(1000))
         timeout = (int)((next - now + 999) / 1000);
@@ -151,9 +168,13 @@ static void *run(void *arg) {
     while ((timeout = timeout_of(pump, azc_sys.now_ns())) >= 0) {
         int count = azc__poller_wait(pump->poller, who, READY_MAX, timeout);
         resume_ready(pump); /* first: who is resumed has one turn a round */
-        for (int i = 0; i < count; i++) pump->resume(who[i]);
-        check_numbers(pump, azc_sys.now_ns());
+        for (int i = 0; i < count; i++)
+            if (!(who[i] & AZC_LOOP_REPORT)) pump->resume(who[i]);
+        uint64_t now = azc_sys.now_ns();
+        watch_loops(pump, who, count, now);
+        check_numbers(pump, now);
     }
+    azc__loops_unwatch(pump->poller);
     azc__poller_close(pump->poller);
     pthread_mutex_destroy(&pump->lock);
     azc_sys.release(pump);
@@ -168,7 +189,8 @@ static int pump_new(azc_id private_to, void (*resume)(azc_id), azc_pump **out) {
     memset(pump, 0, sizeof *pump);
     pump->private_to = private_to;
     pump->resume = resume;
-    int r = azc__poller_open(&pump->poller);
+    pump->watch_at = UINT64_MAX;
+    int r = azc__poller_open(&pump->poller, true);
     if (r < 0) {
         azc_sys.release(pump);
         return r;
@@ -226,12 +248,12 @@ void azc__pump_nap(azc_channel *channel, unsigned us) {
 }
 
 int azc__pump_poll(azc_channel *channel) {
-    azc_pumping *it = &channel->pumping;
-    int r = azc__poller_arm(it->pump->poller, channel->fd,
-                            azc__outward(channel) ? POLLER_OUT : POLLER_IN,
-                            it->known, channel->id);
-    it->known = it->known || r == 0;
-    return r;
+    azc_pump *pump = channel->pumping.pump;
+    int r = pump->private_to ? 0 : azc__loop_arm(channel, pump->poller);
+    if (r) return r < 0 ? r : 0;
+    return azc__poller_arm(pump->poller, channel->fd,
+                           azc__outward(channel) ? POLLER_OUT : POLLER_IN,
+                           channel->id);
 }
 
 static void stop(azc_pump *pump) {
@@ -246,8 +268,10 @@ void azc__pump_leave(azc_channel *channel) {
     azc_pumping *it = &channel->pumping;
     azc_pump *pump = it->pump;
     if (!pump) return;
-    if (it->known && !channel->file->lost)
+    if (!channel->file->lost) {
         azc__poller_forget(pump->poller, channel->fd);
+        azc__loop_forget(channel);
+    }
     pthread_mutex_lock(&pump->lock);
     list_remove(channel);
     pthread_mutex_unlock(&pump->lock);

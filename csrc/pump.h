@@ -19,8 +19,8 @@ typedef struct azc_pumping {
     azc_list *list; /* that it is in, under the pump's lock; or NULL */
     azc_channel *next, *before;
     uint64_t due; /* when its nap ends */
-    bool armed;   /* the pump will resume it, sooner or later */
-    bool known;   /* the fd was armed in the pump's poller before */
+    bool armed;   /* the pump, or a loop, will resume it, sooner or later */
+    azc_id loop;  /* the port in whose poller it waited last, or 0 */
 } azc_pumping;
 
 /* Gives the channel a pump, which will call resume; 0 or -errno. */
@@ -29,7 +29,8 @@ int azc__pump_attach(azc_channel *channel, void (*resume)(azc_id channel));
 void azc__pump_kick(azc_channel *channel);
 /* ... in so many microseconds at the latest, */
 void azc__pump_nap(azc_channel *channel, unsigned us);
-/* ... when its fd is ready.  0 or -errno, as azc__poller_arm. */
+/* ... when its fd is ready: a loop does, if it is awake.  0 or -errno, as
+ * azc__poller_arm. */
 int azc__pump_poll(azc_channel *channel);
 /* Resumes a closed channel no more, and ends the pump with its last one. */
 void azc__pump_leave(azc_channel *channel);

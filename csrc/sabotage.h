@@ -20,6 +20,7 @@ enum {
     SABOTAGE_FILES = 8192,
     SABOTAGE_INTERRUPT = 16384,
     SABOTAGE_PARTY = 32768,
+    SABOTAGE_LATE = 65536,
 };
 extern int azc_sabotage;
 #define SABOTAGED(what) (azc_sabotage & SABOTAGE_##what)

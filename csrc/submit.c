@@ -109,6 +109,28 @@ ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data,
     return submit(channel, port, token, op);
 }
 
+/* (an error breaks the channel, and the next call says so) */
+int azc_recv_now(azc_id id, void *data, size_t n, uint64_t *received) {
+    const struct iovec piece = {data, n};
+    azc_channel *channel = azc__enter(id);
+    if (!channel) return azc__why(id);
+    int r = azc__refusal(channel);
+    bool is_next = may_send_now(channel) && !channel->leftover;
+    if (r == 0 && n && is_next && !channel->lane->bounced) {
+        ssize_t come = azc__attempt(channel, &piece, 1, n);
+        if (come > 0) {
+            *received = (uint64_t)come;
+            channel->queue.sent += (uint64_t)come;
+            channel->stats.messages++;
+            channel->stats.immediate++;
+        }
+        azc__finish_attempt(channel, come);
+        azc__hand_to_pump(channel, DROVE_BLOCKED);
+    }
+    azc__leave(channel);
+    return r;
+}
+
 ssize_t azc_recv_then(azc_id channel, azc_id port, uint64_t token, void *data,
                       size_t n, void (*then)(void *with), void *with) {
     azc_op *op = one_piece(data, n);

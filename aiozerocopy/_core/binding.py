@@ -75,8 +75,10 @@ PORTABLE: bool = bool(lib.azc_portable())
 IN_PROGRESS = -errno.EINPROGRESS
 BUSY = -errno.EBUSY
 
-# For `SendStream.send`, which has no time for a function of Python's in between.
+# For `SendStream.send` and `ReceiveStream._receive`, which have no time for a function
+# of Python's in between.
 send_bound = lib.azc_send_bound
+receive_now = lib.azc_recv_now
 
 
 def check(result: int) -> int:

@@ -21,10 +21,10 @@ import anyio
 from anyio.abc import ByteReceiveStream
 
 from aiozerocopy._core.batches import Batches
-from aiozerocopy._core.binding import IN_PROGRESS
+from aiozerocopy._core.binding import IN_PROGRESS, ffi, receive_now
 from aiozerocopy._core.borrows import Operation, borrowed
 from aiozerocopy._core.errors import IncompleteReceive
-from aiozerocopy._core.lifetime import Bound, Stats
+from aiozerocopy._core.lifetime import NOWHERE, Bound, Stats
 from aiozerocopy._core.pins import content, fill, pin_writable, scratch, unpin
 from aiozerocopy._core.waiter import checkpoint
 
@@ -84,6 +84,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
     def _receive_from(self, channel: Channel) -> None:
         self._in = channel
         self._unread = b""
+        self._come = ffi.new("uint64_t *")  # what a receive has got at once
         # The one going on; or who receives in our place: see `_lend_fd`, and `Ahead`.
         self._reception: object = None
 
@@ -193,19 +194,25 @@ class ReceiveStream(Bound, ByteReceiveStream):
         At least ``need`` bytes are received; None: as many as there is room for.  Fds
         that come with them are stored in ``fds``.
 
-        The pin must live until this returns, since an exception may still come, and
-        then `_keep` needs the bytes.  It must not live longer: a traceback may keep the
-        operation alive, and so its views are cleared.
+        What is there already needs no operation: C stores in ``_come`` how much it was.
+        An operation waits for the rest.  Its pin must live until this returns, since an
+        exception may still come, and then `_keep` needs the bytes.  It must not live
+        longer: a traceback may keep the operation alive, and so its views are cleared.
         """
-        view = None
-        reception = Reception(waiter.port, [])
-        reception.fds = fds
+        self._come[0] = 0
+        view = reception = None
         try:
             try:
-                if fds is not None:
-                    reception.views.append(fds)
                 view = borrow(memory)
-                least = len(view) if need is None else need
+                least = n = len(view)
+                if need is not None:
+                    least = need
+                if fds is None and self._may_receive_now(n):
+                    receive_now(self._in.id, view, n, self._come)
+                    if self._come[0] >= least:
+                        return result(view, self._come[0])
+                reception = Reception(waiter.port, [] if fds is None else [fds])
+                reception.fds = fds
                 n = await self._fill(waiter, reception, view, least)
                 received = result(view, n)
                 reception.views.clear()
@@ -218,13 +225,24 @@ class ReceiveStream(Bound, ByteReceiveStream):
             await self._keep(waiter, reception, view, error)
             raise
 
+    def _may_receive_now(self, n: int) -> bool:
+        """Not if something comes before, or it is time to yield to the loop."""
+        self._spent += 1 + (n >> 12)
+        return (
+            n > 0
+            and self._spent < self._budget
+            and not self._unread
+            and self._loop is not NOWHERE
+        )
+
     async def _fill(
         self, waiter: Waiter, reception: Reception, view: Any, need: int
     ) -> int:
         self._reception = reception
         reception.views.append(view)
-        # Yield before any bytes are taken, so that a cancel here loses none.
-        if self._budget_is_spent(len(view)) or len(view) == 0:
+        # (one statement: no signal handler runs between the two stores)
+        reception.taken, self._come[0] = self._come[0], 0
+        if self._budget_is_spent(0) or len(view) == 0:
             await waiter.checkpoint()
             self._enter()  # it may be closed by now
         if self._unread:
@@ -250,13 +268,24 @@ class ReceiveStream(Bound, ByteReceiveStream):
         n = min(len(self._unread), len(view))
         fill(view, memoryview(self._unread)[:n])
         rest = self._unread[n:]
-        # (one statement: no signal handler runs between the two stores)
-        self._unread, reception.taken = rest, n
+        self._unread, reception.taken = rest, n  # (as in _fill)
 
     async def _keep(
-        self, waiter: Waiter, reception: Reception, view: Any, error: BaseException
+        self,
+        waiter: Waiter,
+        reception: Reception | None,
+        view: Any,
+        error: BaseException,
     ) -> None:
         """The call was interrupted: keep what has arrived, then unpin the memory."""
+        if n := self._come[0]:
+            self._unread, self._come[0] = (
+                content(view, n) + self._unread,
+                0,
+            )  # (as in _fill)
+        if reception is None:
+            unpin([view])
+            return
         if isinstance(error, GeneratorExit):  # a coroutine being closed may not await
             self._in.take_back_blocking(waiter.port, reception)
         elif not self._in.take_back(waiter.port, reception):
@@ -266,7 +295,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
             n = reception.received
             if n and not (reception.is_kept or isinstance(error, IncompleteReceive)):
                 unread = content(view, n) + self._unread
-                self._unread, reception.is_kept = unread, True  # (nor here)
+                self._unread, reception.is_kept = unread, True  # (as in _fill)
             unpin([view])
         if self._reception is reception:
             self._reception = None

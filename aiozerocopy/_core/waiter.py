@@ -2,8 +2,11 @@
 
 One `Waiter` serves all streams of one event loop.  It owns a port.  When the port's fd
 becomes readable, the waiter ends the operations whose events have come, and that wakes
-the tasks which await them.  The first stream of a loop opens the waiter and the last
-one closes it, so a program that has closed its streams has no fd of ours left.
+the tasks which await them.  Two more fds say that a socket is ready which a message or
+a receive waits for: C moves the bytes then, in the loop's thread, unless a pump does
+because this loop is late (csrc/loop.h).  The first stream of a loop opens the waiter
+and the last one closes it, so a program that has closed its streams has no fd of ours
+left.
 
 Everything here runs in the loop's own thread, except `Waiter.leave`, which a garbage
 collector may call from anywhere.
@@ -24,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import anyio
 from anyio.lowlevel import current_token
 
+from aiozerocopy._core.binding import lib
 from aiozerocopy._core.borrows import Operation, Port
 
 if TYPE_CHECKING:
@@ -39,6 +43,8 @@ LOOP_IS_CHEAP = sys.version_info >= (3, 12)
 # So there a send checks whether a task of that loop runs, in the loop's thread.
 running_tasks: dict[Any, Any] = getattr(asyncio.tasks, "_current_tasks", {})
 this_thread = threading.get_ident
+
+move = lib.azc_port_move
 
 
 class Changing(Protocol):
@@ -163,8 +169,7 @@ class Waiter:
     def __init__(self, native_token: Any) -> None:
         self.loop: Loop = _adapted(native_token)
         self.port: Port = Port()
-        self._fd = self.port.fileno()
-        self._is_watched = False
+        self._watched: tuple[int, ...] = ()  # fds
         # A set of keys, so that a stream may leave twice, after an interruption.
         self._users: set[object] = set()
         self.entry: Callable[[], Awaitable[None]] | None = self.loop.entry
@@ -178,12 +183,21 @@ class Waiter:
     def join(self, key: object) -> None:
         """Serve one stream more."""
         self._users.add(key)
-        if not self._is_watched:
-            self.loop.watch(self._fd, self._hear)
-            self._is_watched = True
+        if not self._watched:
+            wanted = {self.port.fileno(): self._hear}
+            for outward, fd in enumerate(self.port.drive()):
+                wanted[fd] = partial(self._move, outward)
+            for fd, callback in wanted.items():
+                self.loop.watch(fd, callback)
+            self._watched = tuple(wanted)
+
+    def _move(self, outward: int) -> None:
+        """Something is ready that waited for us: C moves it."""
+        if move(self.port.id, outward):
+            self._hear()
 
     def _hear(self) -> None:
-        """The port's fd is readable: events have come."""
+        """Events have come."""
         self.port.drain()
         if not self._users:
             self._end()
@@ -204,9 +218,9 @@ class Waiter:
             return
         if _waiters.get(id(self.loop.native)) is self:
             del _waiters[id(self.loop.native)]
-        if self._is_watched:
-            self.loop.unwatch(self._fd)
-            self._is_watched = False
+        for fd in self._watched:
+            self.loop.unwatch(fd)
+        self._watched = ()
         self.port.close()
 
     async def wait(self, operation: Operation) -> None:

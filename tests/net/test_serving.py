@@ -535,7 +535,7 @@ async def test_tls_and_token(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None
                 await stream.send(bytes(10))
                 assert await stream.receive() == bytes(10)
                 await stream.aclose()
-        assert server.refused == 1
+        await until(lambda: server.refused == 1)
 
 
 async def test_client_without_tls(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:

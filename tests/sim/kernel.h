@@ -129,6 +129,7 @@ bool kernel_is_nothing(int number);
 int kernel_files(void);
 sim_file *kernel_file_at(int index);
 bool kernel_signalled(int number); /* of a notifier */
+bool kernel_readable(int number);  /* of a poller without a thread */
 
 /* For poller.c.  Progress counts all that a call can be about. */
 extern uint64_t kernel_progress;

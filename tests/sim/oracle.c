@@ -697,7 +697,7 @@ void channel_check(chan *channel) {
 
 static uint64_t messages_of(const op *it) {
     uint64_t messages = 0;
-    if (it->kind == RECEIVE) return it->status == 0;
+    if (it->kind == RECEIVE) return it->status == 0 && !it->idle;
     if (it->status < 0 && it->final == 0) return 0;
     if (it->bound && !it->sizes_told && it->nends)
         return it->final == it->length ? (uint64_t)it->nends : 0;

@@ -64,6 +64,7 @@ typedef struct op {
     int port;        /* where its end will be told */
     bool calling;    /* the submitting call has not returned, or not begun */
     bool direct;     /* that call has moved bytes itself */
+    bool idle;       /* it found nothing there, and was no operation */
     bool lent;       /* some of its pages were */
     bool copies;     /* it is azc_send_copied, which may lock twice first */
     bool bound;      /* it is azc_send_bound, or another to the bound port: */

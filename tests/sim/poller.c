@@ -17,12 +17,14 @@ enum {
     ENTRIES = 32,
     POLLERS = 32,
     FIRST_NOTIFIER = 2000,
+    FIRST_POLLER = 3000,
     FRUITLESS_MAX = 60, /* waits that neither rest nor bring anything */
 };
 
 /* As in epoll: a number and what it named then. */
 typedef struct entry {
     sim_file *file;
+    azc_poller *inner; /* instead of a file */
     bool used, armed;
     int what;
     bool spurious; /* it will be reported, but nothing is there */
@@ -30,6 +32,7 @@ typedef struct entry {
 } entry;
 
 struct azc_poller {
+    bool wakes; /* a thread waits in it; else it never does */
     entry entries[ENTRIES];
     bool woken;
     uint64_t progress; /* as it was when waits became fruitless */
@@ -81,17 +84,63 @@ void azc__notifier_clear(azc_notifier *notifier) {
     sim_yield();
 }
 
-int azc__poller_open(azc_poller **out) {
+int azc__poller_open(azc_poller **out, bool wakes) {
     int i = 0, r = no_fd();
     if (r < 0) return r;
     azc_poller *poller = azc_sys.allocate(sizeof *poller);
     if (!poller) return -ENOMEM;
     memset(poller, 0, sizeof *poller);
+    poller->wakes = wakes;
     while (i < POLLERS && polling.pollers[i]) i++;
     SIM_CHECK(i < POLLERS, "too many pollers");
     polling.pollers[i] = *out = poller;
     return 0;
 }
+
+static bool has_report(void *arg);
+
+static bool is_reported(const entry *it) {
+    if (!it->used || !it->armed) return false;
+    return it->spurious || (it->inner ? has_report(it->inner)
+                                      : kernel_is_ready(it->file, it->what));
+}
+
+static bool has_report(void *arg) {
+    const azc_poller *poller = arg;
+    if (poller->woken) return true;
+    for (int i = 0; i < ENTRIES; i++)
+        if (is_reported(&poller->entries[i])) return true;
+    return false;
+}
+
+static entry *find(azc_poller *poller, const sim_file *file,
+                   const azc_poller *inner) {
+    for (int i = 0; i < ENTRIES; i++) {
+        entry *it = &poller->entries[i];
+        if (it->used && it->file == file && it->inner == inner) return it;
+    }
+    return NULL;
+}
+
+int azc__poller_fd(const azc_poller *poller) {
+    int i = 0;
+    while (i < POLLERS && polling.pollers[i] != poller) i++;
+    SIM_CHECK(i < POLLERS && !poller->wakes, "not a poller to be watched");
+    return FIRST_POLLER + i;
+}
+
+static azc_poller *poller_of(int number) {
+    int i = number - FIRST_POLLER;
+    azc_poller *it = i >= 0 && i < POLLERS ? polling.pollers[i] : NULL;
+    SIM_CHECK(i < 0 || it, "not a poller");
+    return it;
+}
+
+bool azc__poller_is_readable(const azc_poller *poller) {
+    return has_report((void *)(uintptr_t)poller);
+}
+
+bool kernel_readable(int number) { return has_report(poller_of(number)); }
 
 void azc__poller_abandon(azc_poller *poller) {
     for (int i = 0; i < POLLERS; i++)
@@ -100,15 +149,12 @@ void azc__poller_abandon(azc_poller *poller) {
 
 void azc__poller_close(azc_poller *poller) {
     azc__poller_abandon(poller);
-    azc_sys.release(poller);
-}
-
-static entry *find(azc_poller *poller, const sim_file *file) {
-    for (int i = 0; i < ENTRIES; i++) {
-        entry *it = &poller->entries[i];
-        if (it->used && it->file == file) return it;
+    for (int i = 0; i < POLLERS; i++) {
+        entry *it =
+            polling.pollers[i] ? find(polling.pollers[i], NULL, poller) : NULL;
+        if (it) it->used = false;
     }
-    return NULL;
+    azc_sys.release(poller);
 }
 
 static entry *find_room(azc_poller *poller) {
@@ -118,21 +164,23 @@ static entry *find_room(azc_poller *poller) {
     return &poller->entries[i];
 }
 
-int azc__poller_arm(azc_poller *poller, int fd, int what, bool known,
-                    uint64_t who) {
+int azc__poller_arm(azc_poller *poller, int fd, int what, uint64_t who) {
     sim_yield();
-    if (kernel_is_nothing(fd)) return -EBADF;
-    sim_file *file = kernel_file(fd);
-    SIM_CHECK(!kernel_always_ready(file), "fd %d cannot be polled", fd);
-    entry *it = find(poller, file);
-    if (known && !it && (file->stolen || file->succeeds)) return -ENOENT;
-    SIM_CHECK(known == (it != NULL), "fd %d is%s in the poller", fd,
-              known ? " not" : "");
-    if (file->unpollable) return -EPERM;
+    azc_poller *inner = poller_of(fd);
+    if (!inner && kernel_is_nothing(fd)) return -EBADF;
+    sim_file *file = inner ? NULL : kernel_file(fd);
+    SIM_CHECK(inner || !kernel_always_ready(file), "fd %d cannot be polled",
+              fd);
+    entry *it = find(poller, file, inner);
+    if (file && file->unpollable) return -EPERM;
     if (no_fd() < 0) return -ENOMEM;
     if (!it) it = find_room(poller);
-    *it = (entry){
-        .file = file, .used = true, .armed = true, .what = what, .who = who};
+    *it = (entry){.file = file,
+                  .inner = inner,
+                  .used = true,
+                  .armed = true,
+                  .what = what,
+                  .who = who};
     return 0;
 }
 
@@ -140,7 +188,7 @@ void azc__poller_forget(azc_poller *poller, int fd) {
     sim_yield();
     if (kernel_is_nothing(fd)) return;
     sim_file *file = kernel_file(fd);
-    entry *it = find(poller, file);
+    entry *it = find(poller, file, NULL);
     /* A stranger's number does not name the description that is known here. */
     if (it && !file->stolen) it->used = false;
 }
@@ -148,22 +196,10 @@ void azc__poller_forget(azc_poller *poller, int fd) {
 /* The kernel itself forgets a description that is open nowhere. */
 void poller_drop_closed(const sim_file *file) {
     for (int i = 0; i < POLLERS; i++) {
-        entry *it = polling.pollers[i] ? find(polling.pollers[i], file) : NULL;
+        entry *it =
+            polling.pollers[i] ? find(polling.pollers[i], file, NULL) : NULL;
         if (it) it->used = false;
     }
-}
-
-static bool is_reported(const entry *it) {
-    return it->used && it->armed &&
-           (it->spurious || kernel_is_ready(it->file, it->what));
-}
-
-static bool has_report(void *arg) {
-    azc_poller *poller = arg;
-    if (poller->woken) return true;
-    for (int i = 0; i < ENTRIES; i++)
-        if (is_reported(&poller->entries[i])) return true;
-    return false;
 }
 
 /* One fd that was armed will be reported although it is not ready. */
@@ -182,7 +218,8 @@ void kernel_report_falsely(void) {
 
 /* A thread that never sleeps although nothing moves is a busy loop. */
 static void check_fruitless(azc_poller *poller, int timeout_ms) {
-    if (timeout_ms != 0 || poller->progress != kernel_progress)
+    if (!poller->wakes || timeout_ms != 0 ||
+        poller->progress != kernel_progress)
         poller->fruitless = 0;
     poller->progress = kernel_progress;
     SIM_CHECK(++poller->fruitless < FRUITLESS_MAX, "a busy loop");

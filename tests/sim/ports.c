@@ -10,6 +10,7 @@ enum { TAKEN_MAX = 16 };
 
 typedef struct port {
     azc_id id;
+    int fds[2]; /* of its loop's pollers, or -1 */
     bool open, retired, draining, closed;
     int users;               /* calls that name it */
     int pending;             /* operations whose end it still has to tell */
@@ -18,6 +19,8 @@ typedef struct port {
     azc_event told[2 * OPS]; /* not acknowledged yet */
     int count;
 } port;
+
+uint64_t ports_moves;
 
 static struct {
     port all[PORTS_EVER];
@@ -33,6 +36,9 @@ static bool open_one(int place) {
     int r = azc_port_open(&it->id);
     SIM_CHECK(r == 0 || r == -ENOMEM || r == -EMFILE, "azc_port_open: %d", r);
     if (r < 0) return false;
+    it->fds[0] = it->fds[1] = -1;
+    r = sim_chance(700) ? azc_port_drive(it->id, it->fds, it->fds + 1) : 0;
+    SIM_CHECK(r == 0 || r == -ENOMEM || r == -EMFILE, "azc_port_drive: %d", r);
     it->open = true;
     ports.in_use[place] = i;
     return true;
@@ -81,6 +87,7 @@ void ports_call_late(void) {
     SIM_CHECK(azc_port_fd(it->id) == -ESHUTDOWN &&
                   azc_port_take(it->id, 0, &event, 1) == -ESHUTDOWN &&
                   azc_port_is_busy(it->id) == -ESHUTDOWN &&
+                  azc_port_move(it->id, 0) == -ESHUTDOWN &&
                   azc_port_close(it->id) == -ESHUTDOWN,
               "a closed port answers");
 }
@@ -157,11 +164,23 @@ static void take(port *it, int max) {
               "a port that has something to tell is silent");
 }
 
+/* The loop is awake; or, now and then, it is late. */
+static void move_ready(const port *it) {
+    for (int outward = 0; outward < 2; outward++) {
+        int fd = it->fds[outward];
+        if (fd < 0 || !kernel_readable(fd) || sim_chance(200)) continue;
+        int r = azc_port_move(it->id, outward);
+        SIM_CHECK(r == 0 || r == 1, "azc_port_move: %d", r);
+        ports_moves += 1;
+    }
+}
+
 /* Only one at a time, so that the order of the events is known. */
 static bool take_often(port *it, int times, unsigned all_in_1024) {
     bool any = false;
     if (!it->open || it->draining) return false;
     it->draining = true;
+    move_ready(it);
     while (times-- && kernel_signalled(azc_port_fd(it->id))) {
         take(it, (int)sim_below(TAKEN_MAX + 1));
         acknowledge(it, all_in_1024);

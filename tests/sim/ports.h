@@ -17,6 +17,8 @@
 enum { PORTS = 2 }; /* in use */
 
 void ports_begin(void);
+extern uint64_t ports_moves; /* by loops that were awake */
+
 azc_id port_number(int port);
 
 /* Its end may be told by the port that has this place now. */

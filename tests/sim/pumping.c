@@ -12,21 +12,6 @@
 
 /* ---- the poller ------------------------------------------------------ */
 
-static void number_was_duplicated_back(void) {
-    azc_id socket = open_full(SOCKET, AZC_OUT, 300);
-    file *it = file_of(fd_of(socket));
-    CHECK(it->arms == 1 && it->arms_known == 0);
-    report(socket);
-    CHECK(it->arms == 2 && it->arms_known == 1);
-    it->arm_fails = -ENOENT;
-    report(socket);
-    CHECK(it->arms == 4 && it->arms_known == 2 && nothing_is_told());
-    report(socket);
-    CHECK(it->arms == 5 && it->arms_known == 3);
-    azc_free(socket);
-    CHECK(it->forgotten == 1);
-}
-
 static void number_is_lost(void) {
     azc_id socket = open_full(SOCKET, AZC_OUT, 300);
     file *it = file_of(fd_of(socket));
@@ -264,7 +249,6 @@ static void forked(void) {
 /* ---- all of them ----------------------------------------------------- */
 
 static const situation situations[] = {
-    {"a number was duplicated back", number_was_duplicated_back},
     {"a number is lost", number_is_lost},
     {"a number is lost during a call", number_is_lost_during_a_call},
     {"a number is lost during a receive", number_is_lost_during_a_receive},

@@ -259,7 +259,8 @@ static int fake_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
 
 /* ---- pollers --------------------------------------------------------- */
 
-int azc__poller_open(azc_poller **out) {
+int azc__poller_open(azc_poller **out, bool wakes) {
+    if (!wakes) return -EOPNOTSUPP;
     *out = allocate(sizeof **out);
     memset(*out, 0, sizeof **out);
     (*out)->waiting = -1;
@@ -274,19 +275,24 @@ void azc__poller_close(azc_poller *poller) {
     release(poller);
 }
 
+int azc__poller_fd(const azc_poller *poller) {
+    (void)poller;
+    return -EOPNOTSUPP;
+}
+
+bool azc__poller_is_readable(const azc_poller *poller) { return !poller; }
+
 void azc__poller_abandon(azc_poller *poller) {
     SIM_CHECK(poller->waiting, "a poller is abandoned by its own thread");
     world.abandoned++;
 }
 
-int azc__poller_arm(azc_poller *poller, int fd, int what, bool known,
-                    uint64_t who) {
+int azc__poller_arm(azc_poller *poller, int fd, int what, uint64_t who) {
     file *it = file_of(fd);
     int r = it->unpollable ? -EPERM : it->arm_fails;
     (void)what;
     it->arm_fails = 0;
     it->arms++;
-    it->arms_known += known;
     sim_trace("fd %ld is armed: %ld", fd, r, 0);
     if (r < 0) return r;
     it->poller = poller;

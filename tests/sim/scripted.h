@@ -50,8 +50,7 @@ typedef struct file {
     int arm_fails;      /* -errno, the next time that it is armed; or 0 */
     azc_poller *poller; /* in which it is armed, or NULL */
     uint64_t who;
-    int arms,
-        arms_known; /* how often it was armed, and of these as a known one */
+    int arms; /* how often it was armed */
     int forgotten;
     int looks; /* fstats */
     bool closed;

@@ -2,7 +2,7 @@
  *
  * Usage: sim [--seeds N] [--from S] [--verbose]
  *            [--sabotage order|tail|rescue|identity|loan|detach|event|handle|gate|
- *             copy]
+ *             copy|late]
  *
  * A seed opens a few channels on pipes, FIFOs, ttys, sockets, files and
  * devices.  Up to three callers and a peer then take 200 steps together while
@@ -221,6 +221,7 @@ static void judge_submission(op *it, ssize_t r) {
               "operation %ld has to wait, but there is room", (long)it->token);
     SIM_CHECK(!it->must_wait || (r < 0 && r != -EINPROGRESS),
               "operation %ld has no room, but need not wait", (long)it->token);
+    SIM_CHECK(it->kind != SEND || r <= 1, "a send returns %ld", (long)r);
     bool queued = r == -EINPROGRESS || r == -EBUSY;
     ports_submitted(it, queued);
     if (queued) return;
@@ -362,6 +363,15 @@ static void ask_after_receive(op *it) {
               "operation %ld has %ld bytes", (long)it->token, (long)event.sent);
 }
 
+/* Only what is there, which may be nothing. */
+static ssize_t receive_now(op *it) {
+    uint64_t come = 0;
+    int r = azc_recv_now(it->channel->azc, it->data, it->length, &come);
+    SIM_CHECK(r <= 0 && come <= it->length, "azc_recv_now: %d", r);
+    if (come < it->need) it->need = come;
+    return r < 0 && !come ? r : (ssize_t)come;
+}
+
 static void step_receive(chan *channel) {
     op *it = draw_receive(channel);
     it->need = sim_chance(512) ? it->length : 1 + sim_below(it->length);
@@ -370,12 +380,16 @@ static void step_receive(chan *channel) {
               channel - channels, (int64_t)it->length);
     ports_expect(it, channel->port);
     op_enters(it);
-    ssize_t r = azc_recv(channel->azc, port_number(it->port), it->token,
-                         it->data, it->length, it->need);
+    bool now = sim_chance(200);
+    ssize_t r = now ? receive_now(it)
+                    : azc_recv(channel->azc, port_number(it->port), it->token,
+                               it->data, it->length, it->need);
     op_leaves(it);
     sim_trace("receive %ld returns %ld", (int64_t)it->token, r, 0);
+    it->idle = now && r == 0;
     judge_submission(it, r);
-    if (sim_chance(300)) ask_after_receive(it);
+    channel->immediate -= it->idle;
+    if (!now && sim_chance(300)) ask_after_receive(it);
 }
 
 static void step_submit(void) {
@@ -545,6 +559,7 @@ static void step_late(void) {
         azc_send_batch(azc, &byte, 1, 1),
         azc_sendv(azc, 0, 1, &vec, 1, NULL, 0, 0),
         (int)azc_recv(azc, 0, 1, &byte, 1, 1),
+        azc_recv_now(azc, &byte, 1, &stats.bytes),
         azc_get_stats(azc, &stats),
         azc_set_limit(azc, 1),
         azc_bind_port(azc, 0, 1, 1),
@@ -931,17 +946,18 @@ static void sabotage(const char *what) {
                                         "gate",  "copy"};
     for (int i = 0; i < 10; i++)
         if (strcmp(what, names[i]) == 0) azc_sabotage |= 1 << i;
+    if (strcmp(what, "late") == 0) azc_sabotage |= SABOTAGE_LATE;
 #endif
     (void)what;
 }
 
 static void print_summary(uint64_t seeds) {
     printf("%llu seeds, %llu steps, %llu bytes, %llu lent, %llu taken back,"
-           " %llu twins, %llu moved; faults:",
+           " %llu twins, %llu moved, %llu turns of loops; faults:",
            (unsigned long long)seeds, (unsigned long long)world.steps,
            (unsigned long long)sim_bytes, (unsigned long long)sim_lent,
            (unsigned long long)sim_taken_back, (unsigned long long)sim_twins,
-           (unsigned long long)world.moved);
+           (unsigned long long)world.moved, (unsigned long long)ports_moves);
     for (int i = 0; i < FAULTS; i++)
         printf("%s %llu %s", i ? "," : "", (unsigned long long)sim_faults[i],
                sim_fault_names[i]);

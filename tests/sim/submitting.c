@@ -1057,6 +1057,64 @@ static void check_closed_port(void) {
     end();
 }
 
+/* ---- a loop that moves what is ready ------------------------------------- */
+
+enum { INWARD, OUTWARD };
+
+static stream open_driven(const char *which, int fds[2]) {
+    begin("azc_port_drive", which);
+    stream it = open_stream(SOCKET, AZC_OUT, 1000);
+    fds[INWARD] = fds[OUTWARD] = -1;
+    CHECK(azc_port_drive(it.port, &fds[INWARD], &fds[OUTWARD]) == 0);
+    CHECK(by_bound(&it, 3000) == -EINPROGRESS && it.flow->moved == 1000);
+    CHECK(!kernel_readable(fds[OUTWARD]));
+    return it;
+}
+
+/* No thread of ours runs meanwhile. */
+static void check_prompt_loop(void) {
+    int fds[2];
+    stream it = open_driven("a loop that is awake", fds);
+    for (uint64_t moved = 2000; moved <= 3000; moved += 1000) {
+        peer_read(it.flow, 1000);
+        CHECK(kernel_readable(fds[OUTWARD]) && !kernel_readable(fds[INWARD]));
+        CHECK(azc_port_move(it.port, INWARD) == 0);
+        CHECK(azc_port_move(it.port, OUTWARD) == (moved == 3000));
+        CHECK(it.flow->moved == moved && !kernel_readable(fds[OUTWARD]));
+    }
+    CHECK(tells(&it, it.token, 0, 3000) && has_arrived(&it));
+    CHECK(stats_of(&it).calls == 3);
+    end_with(&it);
+}
+
+/* What waits from then on waits for the pump. */
+static void check_late_loop(void) {
+    int fds[2];
+    stream it = open_driven("a loop that is late", fds);
+    read_on(&it);
+    CHECK(tells(&it, it.token, 0, 3000) && has_arrived(&it));
+    CHECK(by_bound(&it, 3000) == -EINPROGRESS);
+    peer_read(it.flow, 1000);
+    CHECK(!kernel_readable(fds[OUTWARD]));
+    read_on(&it);
+    CHECK(tells(&it, it.token, 0, 3000) && has_arrived(&it));
+    end_with(&it);
+}
+
+/* What waited for a loop that is gone. */
+static void check_closed_loop(void) {
+    int fds[2];
+    stream it = open_driven("a loop that is closed", fds);
+    CHECK(azc_cancel(it.channel, it.token, PLENTY, NULL) == AZC_RESCUED);
+    CHECK(take(&it).outcome == AZC_RESCUED && is_silent(&it));
+    CHECK(azc_port_close(it.port) == 0);
+    CHECK(azc_port_move(it.port, OUTWARD) == -ESHUTDOWN);
+    read_on(&it);
+    CHECK(has_arrived(&it) && azc_free(it.channel) == 0);
+    free(it.copies);
+    end();
+}
+
 /* ---- all of them --------------------------------------------------------- */
 
 static void check_ways(void) {
@@ -1104,6 +1162,9 @@ int main(void) {
     check_recv_fds();
     check_disturbed();
     check_closed_port();
+    check_prompt_loop();
+    check_late_loop();
+    check_closed_loop();
     free(memory);
     free(expected);
     return 0;

@@ -366,11 +366,12 @@ static unsigned rank_of(const void *mutex, const char *name) {
     if (mutex == &azc__rings.lock) return 1u << 6;
     if (mutex == &azc__splits.lock) return 1u << 7;
     if (strcmp(name, "&pump->lock") == 0) return 1u << 8;
-    if (is_slot_of(&azc__ports, mutex)) return 1u << 9;
-    if (is_slot_of(&azc__pools, mutex)) return 1u << 10;
-    if (strcmp(name, "&pools_lock") == 0) return 1u << 11;
-    if (is_slot_of(&azc__relays, mutex)) return 1u << 12;
-    if (strcmp(name, "&parties_lock") == 0) return 1u << 13;
+    if (strcmp(name, "&loops_lock") == 0) return 1u << 9;
+    if (is_slot_of(&azc__ports, mutex)) return 1u << 10;
+    if (is_slot_of(&azc__pools, mutex)) return 1u << 11;
+    if (strcmp(name, "&pools_lock") == 0) return 1u << 12;
+    if (is_slot_of(&azc__relays, mutex)) return 1u << 13;
+    if (strcmp(name, "&parties_lock") == 0) return 1u << 14;
     sim_fail("a lock without a rank: %s", name);
 }
 

@@ -29,8 +29,8 @@ CSRC = TESTS.parent / "csrc"
 SIM = TESTS / "sim"
 HELPER = [
     *("handle", "op", "queue", "port", "pool", "pace", "lanes", "lender"),
-    *("channel", "ending", "pump", "closing", "move", "submit", "passing", "relay"),
-    *("opening", "split", "ring", "fork"),
+    *("channel", "ending", "loop", "pump", "closing", "move", "submit", "passing"),
+    *("relay", "opening", "split", "ring", "fork"),
 ]
 REAL = (*HELPER, "sys", "poller_epoll")
 KERNEL = ("kernel", "rates", "lending", "poller", "threads")
@@ -170,7 +170,7 @@ def test_simulation_without_sabotage(saboteur: Path) -> None:
     "fault",
     [
         *("order", "tail", "rescue", "identity", "loan", "detach"),
-        *("event", "handle", "gate", "copy"),
+        *("event", "handle", "gate", "copy", "late"),
     ],
 )
 def test_simulation_catches(fault: str, saboteur: Path) -> None:

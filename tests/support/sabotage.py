@@ -37,6 +37,7 @@ IN_C = {
     "files": 8192,
     "interrupt": 16384,
     "party": 32768,
+    "late": 65536,
 }
 
 

@@ -1,0 +1,320 @@
+/* loop.c - event loops that move what is ready themselves.
+ *
+ * The states are in loop.h.
+ */
+#include "loop.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "channel.h"
+#include "sabotage.h"
+
+enum {
+    LOOK_US = 1000,     /* between two looks of the pump */
+    LATE_US = 300,      /* ready for so long, and the loop was not there */
+    PROMPT = 8,         /* answers in a row, within LOOK_US each */
+    LONGEST_US = 64000, /* that we wait for an answer */
+    TURN_US = 500,      /* of the loop, until it may do other work */
+    REPORTS = 4,        /* between two looks at the clock */
+};
+
+enum watch { QUIET, LOOKING, TAKEN };
+
+typedef struct azc_loop {
+    struct azc_loop *next;
+    azc_id port;
+    bool outward;
+    azc_poller *poller;
+    unsigned users;  /* threads in its poller, and one while it is open */
+    unsigned rounds; /* how often the loop was here */
+    /* the pump's */
+    azc_poller *watcher; /* or NULL: no pump looks */
+    enum watch watch;
+    bool is_reported;  /* our poller was readable, */
+    bool is_late;      /* and still at the last look */
+    unsigned seen;     /* the rounds at the last look */
+    unsigned answered; /* wakes, in a row */
+    unsigned pause_us; /* between the last wake and the next */
+    uint64_t due;
+} azc_loop;
+
+static pthread_mutex_t loops_lock = PTHREAD_MUTEX_INITIALIZER;
+static azc_loop *loops;
+
+static void lock(void) { pthread_mutex_lock(&loops_lock); }
+
+static void unlock(void) { pthread_mutex_unlock(&loops_lock); }
+
+/* What a receive has asked for at its end is work that would hold a loop up. */
+static bool is_for_pump(const azc_channel *channel) {
+    return channel->queue.cursor && channel->queue.cursor->then;
+}
+
+static azc_loop *find(azc_id port, bool outward) {
+    azc_loop *it = loops;
+    while (it && (it->port != port || it->outward != outward)) it = it->next;
+    return it;
+}
+
+static void release(azc_loop *it) {
+    if (--it->users) return;
+    azc__poller_close(it->poller);
+    azc_sys.release(it);
+}
+
+/* ---- opening and closing --------------------------------------------- */
+
+static int open_one(azc_id port, bool outward) {
+    azc_loop *it = azc_sys.allocate(sizeof *it);
+    if (!it) return -ENOMEM;
+    *it = (azc_loop){.port = port, .outward = outward, .users = 1};
+    int r = azc__poller_open(&it->poller, false);
+    if (r < 0) {
+        azc_sys.release(it);
+        return r;
+    }
+    int fd = azc__poller_fd(it->poller);
+    lock();
+    it->next = loops;
+    loops = it;
+    unlock();
+    return fd;
+}
+
+int azc_port_drive(azc_id port, int *inward, int *outward) {
+    if (*inward < 0) {
+        int r = open_one(port, false);
+        if (r < 0) return r;
+        *inward = r;
+    }
+    int r = *outward < 0 ? open_one(port, true) : *outward;
+    if (r < 0) return r;
+    *outward = r;
+    return 0;
+}
+
+static azc_loop *take_out(azc_id port) {
+    azc_loop **at = &loops;
+    while (*at && (*at)->port != port) at = &(*at)->next;
+    azc_loop *it = *at;
+    if (it) *at = it->next;
+    return it;
+}
+
+bool azc__loop_close(azc_id port) {
+    azc_loop *it;
+    bool any = false;
+    lock();
+    while ((it = take_out(port))) {
+        any = true;
+        release(it);
+    }
+    unlock();
+    return any;
+}
+
+/* ---- waiting --------------------------------------------------------- */
+
+/* Lets the pump wait until it is readable. */
+static int watch_quietly(const azc_loop *it) {
+    return azc__poller_arm(it->watcher, azc__poller_fd(it->poller), POLLER_IN,
+                           AZC_LOOP_REPORT | it->port);
+}
+
+static int begin_to_watch(azc_loop *it, azc_poller *watcher) {
+    if (it->watcher == watcher) return 0;
+    it->watcher = watcher;
+    it->watch = QUIET;
+    it->is_reported = false;
+    it->due = UINT64_MAX;
+    int r = watch_quietly(it);
+    if (r < 0) it->watcher = NULL;
+    return r;
+}
+
+int azc__loop_arm(azc_channel *channel, azc_poller *watcher) {
+    bool outward = azc__outward(channel);
+    int r = 0;
+    lock();
+    azc_loop *it = find(channel->last_port, outward);
+    if (is_for_pump(channel)) it = NULL;
+    if (it && begin_to_watch(it, watcher) == 0 && it->watch != TAKEN) {
+        r = azc__poller_arm(it->poller, channel->fd,
+                            outward ? POLLER_OUT : POLLER_IN, channel->id);
+        r = r < 0 ? r : 1;
+        channel->pumping.loop = it->port;
+    } else if (it && it->due == UINT64_MAX) {
+        it->due = 0; /* the pump asks again whether the loop comes */
+        it->pause_us = LOOK_US;
+    }
+    unlock();
+    return r;
+}
+
+bool azc__loop_is_awake(const azc_channel *channel) {
+    lock();
+    azc_loop *it = find(channel->last_port, azc__outward(channel));
+    bool awake = it && it->watch != TAKEN && !is_for_pump(channel);
+    unlock();
+    return awake;
+}
+
+void azc__loop_forget(azc_channel *channel) {
+    lock();
+    azc_loop *it = find(channel->pumping.loop, azc__outward(channel));
+    if (it) azc__poller_forget(it->poller, channel->fd);
+    unlock();
+}
+
+/* ---- moving ---------------------------------------------------------- */
+
+/* Each report is for one turn, so none is taken that has no time left. */
+static void move_ready(azc_loop *it, void (*resume)(azc_id channel)) {
+    uint64_t who[REPORTS];
+    uint64_t end = azc_sys.now_ns() + TURN_US * UINT64_C(1000);
+    int count;
+    do {
+        count = azc__poller_wait(it->poller, who, REPORTS, 0);
+        for (int i = 0; i < count; i++) resume(who[i]);
+    } while (count == REPORTS && azc_sys.now_ns() < end);
+}
+
+int azc__loop_move(azc_id port, bool outward, void (*resume)(azc_id channel)) {
+    lock();
+    azc_loop *it = find(port, outward);
+    if (it) {
+        it->rounds++;
+        it->users++;
+    }
+    unlock();
+    if (!it) return -ESHUTDOWN;
+    move_ready(it, resume);
+    lock();
+    release(it);
+    unlock();
+    return 0;
+}
+
+/* ---- watching, in the pump's thread ------------------------------------ */
+
+void azc__loop_report(const azc_poller *watcher, uint64_t report) {
+    lock();
+    for (azc_loop *it = loops; it; it = it->next)
+        if (it->watcher == watcher && it->port == (report ^ AZC_LOOP_REPORT))
+            it->is_reported = true;
+    unlock();
+}
+
+static void look_again(azc_loop *it, uint64_t now, unsigned us) {
+    it->due = now + us * UINT64_C(1000);
+}
+
+static void begin_to_look(azc_loop *it, uint64_t now, bool is_late) {
+    it->watch = LOOKING;
+    it->seen = it->rounds;
+    it->is_late = is_late;
+    look_again(it, now, is_late ? LATE_US : LOOK_US);
+}
+
+static void wake(azc_loop *it, uint64_t now) {
+    azc__port_ping(it->port);
+    look_again(it, now, it->pause_us);
+}
+
+static void take(azc_loop *it, uint64_t now) {
+    it->watch = TAKEN;
+    it->is_reported = true; /* so that we move what is ready */
+    it->answered = 0;
+    it->pause_us = LOOK_US;
+    wake(it, now);
+}
+
+static void look(azc_loop *it, uint64_t now) {
+    if (it->rounds != it->seen) {
+        begin_to_look(it, now, false);
+    } else if (!azc__poller_is_readable(it->poller)) {
+        it->watch = QUIET;
+        it->due = watch_quietly(it) < 0 ? now + LOOK_US : UINT64_MAX;
+    } else if (it->is_late && !SABOTAGED(LATE)) {
+        take(it, now);
+    } else {
+        begin_to_look(it, now, true);
+    }
+}
+
+static void hear_answer(azc_loop *it, uint64_t now) {
+    bool answered = azc__port_has_answered(it->port);
+    it->answered = answered ? it->answered + 1 : 0;
+    it->pause_us = answered ? LOOK_US : it->pause_us * 2;
+    if (it->answered == PROMPT)
+        begin_to_look(it, now, false);
+    else if (it->pause_us > LONGEST_US)
+        it->due = UINT64_MAX; /* until there is more to do */
+    else
+        wake(it, now);
+}
+
+/* True: we have to move what is ready. */
+static bool attend(azc_loop *it, uint64_t now) {
+    bool is_due = it->due <= now;
+    if (it->watch == QUIET && it->is_reported)
+        begin_to_look(it, now, true);
+    else if (it->watch == TAKEN && is_due)
+        hear_answer(it, now);
+    else if (is_due)
+        look(it, now);
+    bool is_reported = it->is_reported;
+    it->is_reported = false;
+    return it->watch == TAKEN && is_reported;
+}
+
+/* The first that is due or was reported; if there is none, *next is when one will be. */
+static azc_loop *to_attend(const azc_poller *watcher, uint64_t now,
+                           uint64_t *next) {
+    *next = UINT64_MAX;
+    for (azc_loop *it = loops; it; it = it->next) {
+        if (it->watcher != watcher) continue;
+        if (it->is_reported || it->due <= now) return it;
+        if (it->due < *next) *next = it->due;
+    }
+    return NULL;
+}
+
+uint64_t azc__loops_watch(azc_poller *watcher, void (*resume)(azc_id channel),
+                          uint64_t now) {
+    uint64_t next;
+    azc_loop *it;
+    lock();
+    while ((it = to_attend(watcher, now, &next))) {
+        if (!attend(it, now)) continue;
+        it->users++;
+        unlock();
+        move_ready(it, resume);
+        lock();
+        if (it->watcher == watcher && it->watch == TAKEN) watch_quietly(it);
+        release(it);
+    }
+    unlock();
+    return next;
+}
+
+void azc__loops_unwatch(azc_poller *watcher) {
+    lock();
+    for (azc_loop *it = loops; it; it = it->next)
+        if (it->watcher == watcher) it->watcher = NULL;
+    unlock();
+}
+
+/* ---- fork ------------------------------------------------------------ */
+
+void azc__loops_fork_lock(void) { lock(); }
+
+void azc__loops_fork_unlock(void) { unlock(); }
+
+/* (the memory stays, as a pump's does) */
+void azc__loops_fork_child(void) {
+    for (azc_loop *it = loops; it; it = it->next)
+        azc__poller_abandon(it->poller);
+    loops = NULL;
+}
