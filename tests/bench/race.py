@@ -36,8 +36,8 @@ class Run(NamedTuple):
     """What it cost one contender to do the work once."""
 
     seconds: float
-    cpu: float  # CPU seconds of the sender
-    sink_cpu: float  # and of the receiver
+    cpu: float  # CPU seconds of the contender, which sends unless the bench says so
+    sink_cpu: float  # and of the other end
     more: dict[str, float] | None = None  # by the name of its column
 
 
@@ -63,7 +63,7 @@ class Duel:
     work: str
     against: str = ""  # what the table calls the rival, if not by its name
     unit: str = "GB"  # of our rate; any other word counts messages
-    both: bool = False  # count the receiver's CPU time, too: they share the work
+    both: bool = False  # count the other end's CPU time, too: they share the work
     front: bool = False  # one of the few rows that the README shows
     among: Sequence[str] = ()  # until they have raced; then `rival` is the fastest
 
