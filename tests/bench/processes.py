@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 PATIENCE = 120.0  # seconds for one run, before it is killed
 COMPILER = os.environ.get("CC", "cc")
-# The workers run in a folder of their own, and find this package all the same.
+# The workers run in a folder of their own, and find these packages all the same.
 SUPPORT = str(HERE.parent / "support")  # what the tests and the benches share
-PATHS = [str(HERE.parent), SUPPORT, os.environ.get("PYTHONPATH")]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, PATHS))}
+GIVEN = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+PATHS = [str(HERE.parent), SUPPORT, *(str(Path(one).resolve()) for one in GIVEN if one)]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS)}
 
 
 class Lab:

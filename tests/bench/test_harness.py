@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
@@ -230,6 +231,20 @@ def test_what_is_typed_wrong(
             program.main(line.split())
         assert exit_.value.code == 2
         assert line.split()[-1] in capsys.readouterr().err
+
+
+def test_package_is_the_one_of_a_relative_path(tmp_path: Path) -> None:
+    """Its processes run in another folder, where that path would lead elsewhere."""
+    code = "import bench.processes as p; print(p.ENVIRONMENT['PYTHONPATH'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**processes.ENVIRONMENT, "PYTHONPATH": f"here:{processes.HERE.parent}"},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert str(tmp_path.resolve() / "here") in done.stdout.split(":")
 
 
 # ---- processes -----------------------------------------------------------------------
