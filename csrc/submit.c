@@ -110,14 +110,14 @@ ssize_t azc_recv(azc_id channel, azc_id port, uint64_t token, void *data,
 }
 
 /* (an error breaks the channel, and the next call says so) */
-int azc_recv_now(azc_id id, void *data, size_t n, uint64_t *received) {
+ssize_t azc_recv_now(azc_id id, void *data, size_t n, uint64_t *received) {
     const struct iovec piece = {data, n};
     azc_channel *channel = azc__enter(id);
     if (!channel) return azc__why(id);
-    int r = azc__refusal(channel);
+    ssize_t r = azc__refusal(channel), come = 0;
     bool is_next = may_send_now(channel) && !channel->leftover;
     if (r == 0 && n && is_next && !channel->lane->bounced) {
-        ssize_t come = azc__attempt(channel, &piece, 1, n);
+        come = azc__attempt(channel, &piece, 1, n);
         if (come > 0) {
             *received = (uint64_t)come;
             channel->queue.sent += (uint64_t)come;
@@ -128,6 +128,7 @@ int azc_recv_now(azc_id id, void *data, size_t n, uint64_t *received) {
         azc__hand_to_pump(channel, DROVE_BLOCKED);
     }
     azc__leave(channel);
+    if (r == 0 && come > 0) r = come;
     return r;
 }
 

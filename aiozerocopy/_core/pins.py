@@ -73,8 +73,9 @@ def pin_writable(data: Buffer) -> Any:
 
     Raises: as `pin`; BufferError for read-only memory too.
     """
-    data = memory_of(data)
-    _refuse_objects(data)
+    if type(data) is not bytearray:
+        data = memory_of(data)
+        _refuse_objects(data)
     try:
         return _from_buffer(data, require_writable=True)
     except (TypeError, ValueError, BufferError) as error:

@@ -199,7 +199,8 @@ class ReceiveStream(Bound, ByteReceiveStream):
         exception may still come, and then `_keep` needs the bytes.  It must not live
         longer: a traceback may keep the operation alive, and so its views are cleared.
         """
-        self._come[0] = 0
+        come = self._come
+        come[0] = 0
         view = reception = None
         try:
             try:
@@ -207,10 +208,10 @@ class ReceiveStream(Bound, ByteReceiveStream):
                 least = n = len(view)
                 if need is not None:
                     least = need
-                if fds is None and self._may_receive_now(n):
-                    receive_now(self._in.id, view, n, self._come)
-                    if self._come[0] >= least:
-                        return result(view, self._come[0])
+                if n and fds is None and self._may_receive_now(n):
+                    now = receive_now(self._in.id, view, n, come)
+                    if now >= least:
+                        return result(view, now)
                 reception = Reception(waiter.port, [] if fds is None else [fds])
                 reception.fds = fds
                 n = await self._fill(waiter, reception, view, least)
@@ -228,12 +229,9 @@ class ReceiveStream(Bound, ByteReceiveStream):
     def _may_receive_now(self, n: int) -> bool:
         """Not if something comes before, or it is time to yield to the loop."""
         self._spent += 1 + (n >> 12)
-        return (
-            n > 0
-            and self._spent < self._budget
-            and not self._unread
-            and self._loop is not NOWHERE
-        )
+        if self._spent >= self._budget or self._unread:
+            return False
+        return self._loop is not NOWHERE
 
     async def _fill(
         self, waiter: Waiter, reception: Reception, view: Any, need: int
