@@ -13,6 +13,7 @@ import pytest
 import scripts
 from links import (
     BIG,
+    LENDING,
     Link,
     attempt,
     begun,
@@ -436,7 +437,7 @@ class TestSignals:
     """Signals are the program's; ours change nothing."""
 
     def test_sigpipe_kills_nobody(self, tmp_path: Path) -> None:
-        kinds = ["pipe", "adopted", "fifo", "pty", "unix", "tcp4"]
+        kinds = ["pipe", "adopted", "fifo", "pty", "unix", "tcp4", *LENDING]
         said = scripts.run(
             SIGNALS
             + """
@@ -457,10 +458,12 @@ class TestSignals:
 
     async def later(link):
         stream = link.sender()
-        async with anyio.create_task_group() as tasks:
-            sending = links.attempt(tasks, stream.send, bytes(links.BIG))
-            await begun(stream)
-            link.kill_reader()
+        with azc.FramePool(links.BIG) as pool, pool.acquire_nowait() as frame:
+            message = frame if link.lends else bytes(links.BIG)
+            async with anyio.create_task_group() as tasks:
+                sending = links.attempt(tasks, stream.send, message)
+                await begun(stream)
+                link.kill_reader()
         assert isinstance(sending.error, azc.StreamBroken), sending.error
         print(link.kind, "later", flush=True)
         stream.abort()
@@ -483,7 +486,7 @@ class TestSignals:
             *kinds,
         )
         expected = [
-            f"{kind} {when}"
+            f"{LENDING.get(kind, kind)} {when}"
             for kind in kinds
             for when in ("at once", "at once", "later")
         ]
