@@ -108,11 +108,12 @@ class Writing(Lifetime, asyncio.WriteTransport):
                 ready.views[0] = item = (
                     data if type(data) is bytes else pin_or_copy(data)
                 )
-                result = send_bound(out.id, item, len(item))
+                n = len(item)
+                result = send_bound(out.id, item, n) if n else 0
                 if not result:
                     item = ready.views[0] = None
                     return
-                result = out.note_result(self._port, ready, len(item), result)
+                result = out.note_result(self._port, ready, n, result)
                 self._queued(ready, result, type(item) is bytes or _is_fixed(data))
             except BaseException:
                 out.take_back_blocking(self._port, ready, RESCUE_LIMIT)

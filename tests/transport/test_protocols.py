@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import errno
 import gc
+import mmap
 import socket
 import weakref
 from functools import partial
@@ -106,7 +107,7 @@ async def test_a_given_socket_stays_an_object_until_the_end() -> None:
 # ---- writing ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [1, 5000, BIG])
+@pytest.mark.parametrize("size", [0, 1, 5000, BIG])
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 async def test_write(size: int, kind: Callable[[Any], Any]) -> None:
     data = bytes(payload(1, size))
@@ -199,6 +200,8 @@ async def test_bytes_that_cannot_change_are_under_the_marks() -> None:
         data = bytes(BIG)
         end.transport.write(data)
         end.transport.write(memoryview(data)[:100])
+        for nothing in (b"", bytearray(), memoryview(data)[:0], mmap.mmap(-1, 1)):
+            end.transport.write(memoryview(nothing)[:0])
         assert end.protocol.events == ["made"]
         assert end.transport.get_write_buffer_size() > 100
         end.transport.write(data)
