@@ -75,10 +75,7 @@ def run(outcome: Outcome, arguments: argparse.Namespace) -> None:
         ]
         planned = [one for one in planned if one.contenders]
         if not planned and not outcome.failed and (arguments.only or arguments.who):
-            parser().error(
-                f"no race is called {arguments.only!r} and has a contender "
-                f"called {arguments.who!r}"
-            )
+            parser().error(f"nothing is called {arguments.only!r}, {arguments.who!r}")
         if arguments.beside:
             planned = [
                 one.beside(partial(elsewhere, arguments.beside)) for one in planned
@@ -125,7 +122,7 @@ def run_one(
         tell = partial(progress, f"{one.bench}: {one.title}")
         result = race.run_race(one, rounds, tell, until)
         if count:
-            result = race.with_calls(result, one, count, tell)
+            result = race.with_calls(result, one, count)
     except Exception as error:
         note(outcome, f"{one.bench}, {one.title}", error)
     else:

@@ -132,11 +132,9 @@ def feed(
     return Run(got["seconds"], *(reversed(cpu) if receiver else cpu))
 
 
-def c_sink(
-    lab: Lab, read_size: int, work: Work, check: bool, *, fill: bool
-) -> list[str]:
-    """A loop of reads; with `fill`, of whole messages of `read_size`."""
-    numbers = (work.size * work.warm, work.total, read_size, int(fill))
+def c_sink(lab: Lab, size: int, work: Work, check: bool, *, fill: bool) -> list[str]:
+    """A loop of reads of `size`; with `fill`, each goes on until all of it is there."""
+    numbers = (work.size * work.warm, work.total, size, int(fill))
     pattern = [lab.pattern(work)] if check else []
     return [lab.program("sink"), *map(str, numbers), *pattern]
 
@@ -150,12 +148,10 @@ def expect_right(name: str, sink: dict[str, Any], work: Work) -> None:
         )
 
 
-def in_c(
-    lab: Lab, work: Work, fd: int, sink: list[str], pattern: str = ""
-) -> list[str]:
+def in_c(lab: Lab, work: Work, fd: int, sink: list[str], data: str = "") -> list[str]:
     """A loop of writes or sends."""
     numbers = (fd, work.size, work.warm, work.messages)
-    return [lab.program("feed"), *map(str, numbers), pattern or lab.pattern(work)]
+    return [lab.program("feed"), *map(str, numbers), data or lab.pattern(work)]
 
 
 def in_python(

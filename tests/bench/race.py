@@ -174,17 +174,13 @@ def run_race(race: Race, rounds: int, tell: Tell, until: float = math.inf) -> Re
     return Result(race.bench, race.title, work.size, work.messages, duels, runs)
 
 
-def with_calls(result: Result, race: Race, count: Count, tell: Tell) -> Result:
+def with_calls(result: Result, race: Race, count: Count) -> Result:
     """With a column of each contender's system calls."""
     runs = {}
-    for one in race.contenders:
-        if one.name in result.runs:
-            tell(f"counting calls, {one.name}")
-            calls = {"calls/message": count(one.run, race.work)}
-            of_one = result.runs[one.name]
-            runs[one.name] = [
-                run._replace(more={**(run.more or {}), **calls}) for run in of_one
-            ]
+    for one in [one for one in race.contenders if one.name in result.runs]:
+        more = {"calls/message": count(one.run, race.work)}
+        of_one = result.runs[one.name]
+        runs[one.name] = [run._replace(more=(run.more or {}) | more) for run in of_one]
     return replace(result, runs=runs)
 
 
