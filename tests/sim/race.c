@@ -7,7 +7,8 @@
  * them later), and each link has a reader: half of them read(2), the others
  * azc_recv.  Every message begins with a header, so that a reader can check it
  * whatever was cancelled.  Half of the messages lie in a pool, whose pages are lent
- * to some pipes.
+ * to some pipes and sockets.  Most ports have a loop that moves what is ready, and is
+ * late now and then; and now and then a reader goes on with another port.
  *
  * Checked: each operation ends once and none is lost; messages arrive whole,
  * in the order in which each thread sent them, and carry none of the poison
@@ -70,9 +71,15 @@ typedef struct slot {
     size_t length;
 } slot;
 
+typedef struct loop {
+    azc_id port;
+    int fds[2]; /* what is ready in each direction; -1: the pumps' work */
+} loop;
+
 typedef struct wire {
-    azc_id out, in, in_port;
-    uint64_t recorded; /* of the in_port's events */
+    azc_id out, in;
+    loop at;           /* of its azc_recv */
+    uint64_t recorded; /* of that port's events */
     int fd;            /* the reader's, if it uses read(2) */
     atomic_bool closing, closed;
     bool early; /* its reader leaves early */
@@ -85,9 +92,10 @@ typedef struct wire {
 static struct {
     slot slots[SLOTS];
     wire links[LINKS];
-    azc_id port, pool; /* as many slots as there are messages */
+    azc_id pool; /* as many slots as there are messages */
+    loop at;
     atomic_int begun[SENDERS], ended;
-    atomic_bool sent;
+    atomic_bool sent, over;
     uint64_t operations, cancelled, rescued, failed, unknown, lent;
     unsigned seed;
 } race;
@@ -101,6 +109,27 @@ static uint64_t now_ms(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* ---- loops ----------------------------------------------------------- */
+
+static void open_loop(loop *it, unsigned *seed) {
+    CHECK(azc_port_open(&it->port) == 0, "no port");
+    it->fds[0] = it->fds[1] = -1;
+    if (draw(seed, 5) == 0) return;
+    int r = azc_port_drive(it->port, &it->fds[0], &it->fds[1]);
+    CHECK(r == 0 || r == -EOPNOTSUPP, "azc_port_drive: %d", r);
+}
+
+/* Waits until something is ready or, if it is to hear, has ended. */
+static void turn(const loop *it, bool hears, int ms, unsigned *seed) {
+    struct pollfd ready[3] = {{it->fds[0], POLLIN, 0}, {it->fds[1], POLLIN, 0}};
+    ready[2] = (struct pollfd){hears ? azc_port_fd(it->port) : -1, POLLIN, 0};
+    if (draw(seed, 30) == 0) poll(NULL, 0, (int)draw(seed, 6));
+    poll(ready, 3, ms);
+    for (int i = 0; i < 2; i++)
+        if (ready[i].revents)
+            CHECK(azc_port_move(it->port, i) >= 0, "a loop is lost");
 }
 
 /* ---- operations ------------------------------------------------------ */
@@ -142,8 +171,8 @@ static int submit(slot *it, uint64_t token, unsigned *seed) {
         draw(seed, 2) ? it->length : draw(seed, (unsigned)it->length);
     struct iovec vec[2] = {{it->data, first},
                            {it->data + first, it->length - first}};
-    return azc_sendv(race.links[it->link].out, race.port, token, vec, 2, NULL,
-                     0, draw(seed, 2) == 0);
+    return azc_sendv(race.links[it->link].out, race.at.port, token, vec, 2,
+                     NULL, 0, draw(seed, 2) == 0);
 }
 
 static void *send_some(void *arg) {
@@ -183,7 +212,7 @@ static void cancel(slot *it, uint64_t token, unsigned *seed) {
 static void close_link(wire *it, int number) {
     bool before = false;
     if (!atomic_compare_exchange_strong(&it->closing, &before, true)) return;
-    int r = azc_close(it->out, race.port, (uint64_t)(CLOSE_TOKEN + number));
+    int r = azc_close(it->out, race.at.port, (uint64_t)(CLOSE_TOKEN + number));
     CHECK(r == 1 || r == -EINPROGRESS, "azc_close: %d", r);
     if (r == 1) atomic_store(&it->closed, true);
 }
@@ -235,7 +264,7 @@ static bool all_closed(void) {
 /* The first of the events were told before, and are told until acknowledged. */
 static void take_events(uint64_t *recorded, uint64_t *judged, unsigned *seed) {
     azc_event events[8];
-    int count = azc_port_take(race.port, *recorded, events, 8);
+    int count = azc_port_take(race.at.port, *recorded, events, 8);
     CHECK(count >= 0, "azc_port_take: %d", count);
     CHECK(*judged == *recorded || count, "events are forgotten");
     for (int i = 0; i < count; i++) {
@@ -251,30 +280,48 @@ static void *take_all(void *arg) {
     unsigned seed = race.seed * 51 + 3;
     (void)arg;
     while (atomic_load(&race.ended) < SLOTS || !all_closed()) {
-        struct pollfd ready = {azc_port_fd(race.port), POLLIN, 0};
-        poll(&ready, 1, 20);
+        turn(&race.at, true, 20, &seed);
         take_events(&recorded, &judged, &seed);
         CHECK(now_ms() < deadline, "operations are lost: %d of %d ended",
               atomic_load(&race.ended), SLOTS);
     }
-    CHECK(azc_port_take(race.port, judged, NULL, 0) == 0, "a late event");
+    CHECK(azc_port_take(race.at.port, judged, NULL, 0) == 0, "a late event");
+    atomic_store(&race.over, true);
+    return NULL;
+}
+
+/* A thread that moves for the same loop, so that both meet. */
+static void *move_some(void *arg) {
+    unsigned seed = race.seed * 13 + 7;
+    (void)arg;
+    while (!atomic_load(&race.over)) turn(&race.at, false, 5, &seed);
     return NULL;
 }
 
 /* ---- readers --------------------------------------------------------- */
 
+static void change_loop(wire *it) {
+    CHECK(azc_port_close(it->at.port) == 0, "a port stays");
+    open_loop(&it->at, &it->seed);
+    it->recorded = 0;
+}
+
 /* Up to n bytes; 0 at the end of the stream. */
 static ssize_t receive(wire *it, void *data, size_t n) {
-    if (!it->in) return read(it->fd, data, n);
-    ssize_t r = azc_recv(it->in, it->in_port, READ_TOKEN, data, n, 1);
-    if (r != -EINPROGRESS) return r;
-    struct pollfd ready = {azc_port_fd(it->in_port), POLLIN, 0};
+    uint64_t come = 0, deadline = now_ms() + PATIENCE_MS;
     azc_event event;
-    poll(&ready, 1, PATIENCE_MS);
-    CHECK(azc_port_take(it->in_port, it->recorded, &event, 1) == 1,
-          "a reader waits");
+    if (!it->in) return read(it->fd, data, n);
+    if (draw(&it->seed, 20) == 0) change_loop(it);
+    if (draw(&it->seed, 2)) azc_recv_now(it->in, data, n, &come);
+    if (come) return (ssize_t)come;
+    ssize_t r = azc_recv(it->in, it->at.port, READ_TOKEN, data, n, 1);
+    if (r != -EINPROGRESS) return r;
+    while (azc_port_take(it->at.port, it->recorded, &event, 1) == 0) {
+        turn(&it->at, true, PATIENCE_MS, &it->seed);
+        CHECK(now_ms() < deadline, "a reader waits");
+    }
     it->recorded = event.sequence;
-    azc_port_take(it->in_port, it->recorded, NULL, 0);
+    azc_port_take(it->at.port, it->recorded, NULL, 0);
     return event.status < 0 ? event.status : (ssize_t)event.sent;
 }
 
@@ -323,7 +370,7 @@ static void *read_link(void *arg) {
     free(data);
     if (it->in) {
         CHECK(azc_free(it->in) == 0, "no channel to free");
-        CHECK(azc_port_close(it->in_port) == 0, "a port stays");
+        CHECK(azc_port_close(it->at.port) == 0, "a port stays");
     } else {
         close(it->fd);
     }
@@ -352,7 +399,7 @@ static void connect_over_tcp(int fds[2]) {
 
 /* To whom pages may be lent: every reader here only reads. */
 static int lending_flags(int kind, int fd, unsigned *seed) {
-    if (kind % 3 || draw(seed, 2)) return 0;
+    if (kind % 3 == 2 || draw(seed, 2)) return 0;
     fcntl(fd, F_SETFL, O_NONBLOCK);
     return AZC_READS | AZC_OWN;
 }
@@ -386,7 +433,7 @@ static void open_link(int number, unsigned *seed) {
     it->fd = fds[0];
     if (number >= LINKS / 2) {
         CHECK(azc_open(fds[0], AZC_IN, &it->in) == 0, "no channel");
-        CHECK(azc_port_open(&it->in_port) == 0, "no port");
+        open_loop(&it->at, &it->seed);
     }
     CHECK(pthread_create(&it->reader, NULL, read_link, it) == 0, "no thread");
 }
@@ -415,17 +462,19 @@ static void count_loans(azc_id channel) {
 }
 
 static void run_round(unsigned seed) {
-    pthread_t senders[SENDERS], canceller, drainer;
+    pthread_t senders[SENDERS], canceller, drainer, mover;
     memset(race.slots, 0, sizeof race.slots);
     race.seed = seed;
     atomic_store(&race.ended, 0);
     for (int i = 0; i < SENDERS; i++) atomic_store(&race.begun[i], 0);
     atomic_store(&race.sent, false);
-    CHECK(azc_port_open(&race.port) == 0, "no port");
+    atomic_store(&race.over, false);
+    open_loop(&race.at, &seed);
     CHECK(azc_pool_open(LONGEST + sizeof(header), SLOTS, &race.pool) == 0,
           "no pool");
     for (int i = 0; i < LINKS; i++) open_link(i, &seed);
     pthread_create(&drainer, NULL, take_all, NULL);
+    pthread_create(&mover, NULL, move_some, NULL);
     pthread_create(&canceller, NULL, cancel_some, NULL);
     for (int i = 0; i < SENDERS; i++)
         pthread_create(&senders[i], NULL, send_some, (void *)(intptr_t)i);
@@ -436,12 +485,13 @@ static void run_round(unsigned seed) {
     while (atomic_load(&race.ended) < SLOTS && ms--) poll(NULL, 0, 1);
     for (int i = 0; i < LINKS; i++) close_link(&race.links[i], i);
     pthread_join(drainer, NULL);
+    pthread_join(mover, NULL);
     for (int i = 0; i < LINKS; i++) {
         count_loans(race.links[i].out);
         azc_free(race.links[i].out);
         pthread_join(race.links[i].reader, NULL);
     }
-    CHECK(azc_port_close(race.port) == 0, "a port stays");
+    CHECK(azc_port_close(race.at.port) == 0, "a port stays");
     CHECK(azc_pool_close(race.pool) == 0, "a pool stays");
     check_round();
 }
