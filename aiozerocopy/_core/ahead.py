@@ -128,7 +128,7 @@ class Ahead(Generic[T]):
         channel = stream._in
         result = channel.receive_then(waiter.port, one, one.view, one.taken, one.then)
         if result not in (0, IN_PROGRESS):
-            raise channel.refused(result, one.total)
+            raise channel.refused(result, one.total, one.taken)
 
     def _take_back(self, waiter: Waiter, one: Coming[T]) -> None:
         """It has failed to begin, or was interrupted: keep what has arrived."""

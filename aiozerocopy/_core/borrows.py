@@ -66,6 +66,7 @@ class Operation:
     has_room: bool = False  # set when a `put` that waited is within the channel's limit
     is_newer: bool = False  # it carries another message now: see `move_to_copy`
     sent: int = 0  # bytes that are out; of a receive, have come
+    taken: int = 0  # of a receive: those that had come before
     total: int = 0
     status: int = 0  # or the -errno that it failed with
     outcome: int = 0
@@ -131,8 +132,8 @@ class Operation:
         """The exception that says why it failed."""
         return error_of(
             self.status,
-            self.sent,
-            self.total,
+            self.taken + self.sent,
+            self.taken + self.total,
             broken=self.outcome != lib.AZC_REFUSED,
             at_least=self.outcome == lib.AZC_UNKNOWN,
         )

@@ -105,9 +105,10 @@ class Channel(OfOneProcess):
         lib.azc_get_stats(self.id, stats)
         return stats
 
-    def refused(self, status: int, total: int) -> Exception:
+    def refused(self, status: int, total: int, taken: int = 0) -> Exception:
         """The exception for a message or receive that was never queued."""
-        return error_of(status, 0, total, broken=self.stats().error != 0)
+        broken = self.stats().error != 0
+        return error_of(status, taken, taken + total, broken=broken)
 
     # -- submitting -------------------------------------------------------------------
 

@@ -45,7 +45,6 @@ T = TypeVar("T")
 class Reception(Operation):
     """One receive.  It unpins its memory itself, after it has looked at the bytes."""
 
-    taken = 0  # bytes that an earlier receive had left
     is_kept = False
     fds: Any = None  # where fds are stored that come with the bytes
 
@@ -253,7 +252,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
                 await waiter.wait(reception)
                 reception.raise_if_failed()
             elif result:
-                raise self._in.refused(result, reception.total)
+                raise self._in.refused(result, reception.total, taken)
         else:
             reception.end()
             waiter.port.forget(reception)

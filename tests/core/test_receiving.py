@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 from answering import Answering, InUse, TwiceInterrupted
+from links import attempt, others_wait
 
 import aiozerocopy as azc
 from aiozerocopy import StreamBroken, StreamClosed
@@ -152,6 +154,26 @@ class TestErrors:
             await ends.receiver.receive_into(ends.memory)
         assert (caught.value.errno, caught.value.total) == (code, 10)
         ends.memory.append(0)
+
+    @pytest.mark.parametrize("waits", [False, True])
+    async def test_what_had_come_is_counted(self, waits: bool) -> None:
+        """The next receive begins with it."""
+        peer, ours = socket.socketpair()
+        async with azc.wrap_socket(ours) as stream:
+            await stream.send(b"never read, so the peer's close resets the connection")
+            peer.send(b"abc")
+            async with anyio.create_task_group() as tasks:
+                if waits:
+                    receiving = attempt(tasks, stream.receive_exactly, bytearray(10))
+                    await others_wait()
+                    peer.close()
+                else:
+                    peer.close()
+                    receiving = attempt(tasks, stream.receive_exactly, bytearray(10))
+            error = receiving.error
+            assert isinstance(error, StreamBroken)
+            assert (error.bytes_sent, error.total) == (3, 10)
+            assert await stream.receive() == b"abc"
 
 
 class TestInterrupted:
