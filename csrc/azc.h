@@ -21,8 +21,9 @@
  *   ring      one side of records through shared memory; azc_ring.h has its protocol
  *   pump      the threads that finish what a call could not finish at once:
  *             one for all sockets of a direction, one for each busy pipe, tty
- *             or file.  They need neither the loop nor the GIL.  What a loop moves
- *             itself while it is awake (azc_port_drive) is theirs when it is late.
+ *             or file.  They need neither the loop nor the GIL.  What a loop
+ *             receives itself while it is awake (azc_port_watch) is theirs when it
+ *             is late.
  *
  * Channels, ports, pools, relays, splits and rings are named by numbers that are never
  * used again.  So a call that comes too late, from another thread or a finalizer, finds
@@ -128,14 +129,12 @@ int azc_portable(void);
 
 int azc_port_open(azc_id *port);
 int azc_port_fd(azc_id port);
-/* Lets the port's loop move what is ready itself: it watches these two fds, and calls
- * azc_port_move when one is readable.  Stores each that is opened; -1: not yet.  A pump
- * takes the place of a loop that is late.
- *   -EOPNOTSUPP  in the portable build; then the pumps move everything */
-int azc_port_drive(azc_id port, int *inward, int *outward);
-/* Moves what is ready in one direction, for half a millisecond or so.  1: there are
- * events now. */
-int azc_port_move(azc_id port, int outward);
+/* Lets the port's loop receive what has come itself: returns an fd, which it watches to
+ * call azc_port_move.  A pump takes the place of a loop that is late.
+ *   -EOPNOTSUPP  in the portable build; then the pump receives everything */
+int azc_port_watch(azc_id port);
+/* Receives what has come, for half a millisecond or so.  1: there are events now. */
+int azc_port_move(azc_id port);
 /* Drops the events up to the sequence number `recorded`, which acknowledges them,
  * and returns the oldest of the others, up to max.  Each is returned again and
  * again until it is acknowledged, so an interrupted caller loses none. */

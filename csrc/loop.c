@@ -1,4 +1,4 @@
-/* loop.c - event loops that move what is ready themselves.
+/* loop.c - event loops that receive what has come themselves.
  *
  * The states are in loop.h.
  */
@@ -17,6 +17,7 @@ enum {
     LONGEST_US = 64000, /* that we wait for an answer */
     TURN_US = 500,      /* of the loop, until it may do other work */
     REPORTS = 4,        /* between two looks at the clock */
+    LONG_RECEIVE = 1 << 20,
 };
 
 enum watch { QUIET, LOOKING, TAKEN };
@@ -24,7 +25,6 @@ enum watch { QUIET, LOOKING, TAKEN };
 typedef struct azc_loop {
     struct azc_loop *next;
     azc_id port;
-    bool outward;
     azc_poller *poller;
     unsigned users;  /* threads in its poller, and one while it is open */
     unsigned rounds; /* how often the loop was here */
@@ -46,14 +46,18 @@ static void lock(void) { pthread_mutex_lock(&loops_lock); }
 
 static void unlock(void) { pthread_mutex_unlock(&loops_lock); }
 
-/* What a receive has asked for at its end is work that would hold a loop up. */
+/* A turn of a loop costs more than one of the pump, which pays for its start and end with
+ * what takes many turns: measured, a receive of some MiB, and any message that a socket
+ * does not take at once.  What a receive asks for at its end would hold a loop up. */
 static bool is_for_pump(const azc_channel *channel) {
-    return channel->queue.cursor && channel->queue.cursor->then;
+    const azc_op *op = channel->queue.cursor;
+    if (azc__outward(channel) || !op || op->then) return true;
+    return op->need > op->sent + LONG_RECEIVE;
 }
 
-static azc_loop *find(azc_id port, bool outward) {
+static azc_loop *find(azc_id port) {
     azc_loop *it = loops;
-    while (it && (it->port != port || it->outward != outward)) it = it->next;
+    while (it && it->port != port) it = it->next;
     return it;
 }
 
@@ -65,53 +69,38 @@ static void release(azc_loop *it) {
 
 /* ---- opening and closing --------------------------------------------- */
 
-static int open_one(azc_id port, bool outward) {
+int azc_port_watch(azc_id port) {
     azc_loop *it = azc_sys.allocate(sizeof *it);
     if (!it) return -ENOMEM;
-    *it = (azc_loop){.port = port, .outward = outward, .users = 1};
+    *it = (azc_loop){.port = port, .users = 1};
     int r = azc__poller_open(&it->poller, false);
     if (r < 0) {
         azc_sys.release(it);
         return r;
     }
-    int fd = azc__poller_fd(it->poller);
     lock();
-    it->next = loops;
-    loops = it;
+    azc_loop *before = find(port); /* of a call that was interrupted */
+    if (before) {
+        release(it);
+        it = before;
+    } else {
+        it->next = loops;
+        loops = it;
+    }
+    int fd = azc__poller_fd(it->poller);
     unlock();
     return fd;
 }
 
-int azc_port_drive(azc_id port, int *inward, int *outward) {
-    if (*inward < 0) {
-        int r = open_one(port, false);
-        if (r < 0) return r;
-        *inward = r;
-    }
-    int r = *outward < 0 ? open_one(port, true) : *outward;
-    if (r < 0) return r;
-    *outward = r;
-    return 0;
-}
-
-static azc_loop *take_out(azc_id port) {
+bool azc__loop_close(azc_id port) {
     azc_loop **at = &loops;
+    lock();
     while (*at && (*at)->port != port) at = &(*at)->next;
     azc_loop *it = *at;
     if (it) *at = it->next;
-    return it;
-}
-
-bool azc__loop_close(azc_id port) {
-    azc_loop *it;
-    bool any = false;
-    lock();
-    while ((it = take_out(port))) {
-        any = true;
-        release(it);
-    }
+    if (it) release(it);
     unlock();
-    return any;
+    return it != NULL;
 }
 
 /* ---- waiting --------------------------------------------------------- */
@@ -134,14 +123,12 @@ static int begin_to_watch(azc_loop *it, azc_poller *watcher) {
 }
 
 int azc__loop_arm(azc_channel *channel, azc_poller *watcher) {
-    bool outward = azc__outward(channel);
     int r = 0;
+    if (is_for_pump(channel)) return 0;
     lock();
-    azc_loop *it = find(channel->last_port, outward);
-    if (is_for_pump(channel)) it = NULL;
+    azc_loop *it = find(channel->last_port);
     if (it && begin_to_watch(it, watcher) == 0 && it->watch != TAKEN) {
-        r = azc__poller_arm(it->poller, channel->fd,
-                            outward ? POLLER_OUT : POLLER_IN, channel->id);
+        r = azc__poller_arm(it->poller, channel->fd, POLLER_IN, channel->id);
         r = r < 0 ? r : 1;
         channel->pumping.loop = it->port;
     } else if (it && it->due == UINT64_MAX) {
@@ -152,17 +139,10 @@ int azc__loop_arm(azc_channel *channel, azc_poller *watcher) {
     return r;
 }
 
-bool azc__loop_is_awake(const azc_channel *channel) {
-    lock();
-    azc_loop *it = find(channel->last_port, azc__outward(channel));
-    bool awake = it && it->watch != TAKEN && !is_for_pump(channel);
-    unlock();
-    return awake;
-}
-
 void azc__loop_forget(azc_channel *channel) {
+    if (azc__outward(channel)) return;
     lock();
-    azc_loop *it = find(channel->pumping.loop, azc__outward(channel));
+    azc_loop *it = find(channel->pumping.loop);
     if (it) azc__poller_forget(it->poller, channel->fd);
     unlock();
 }
@@ -180,9 +160,9 @@ static void move_ready(azc_loop *it, void (*resume)(azc_id channel)) {
     } while (count == REPORTS && azc_sys.now_ns() < end);
 }
 
-int azc__loop_move(azc_id port, bool outward, void (*resume)(azc_id channel)) {
+int azc__loop_move(azc_id port, void (*resume)(azc_id channel)) {
     lock();
-    azc_loop *it = find(port, outward);
+    azc_loop *it = find(port);
     if (it) {
         it->rounds++;
         it->users++;

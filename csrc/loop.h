@@ -1,11 +1,10 @@
-/* loop.h - event loops that move what is ready themselves.
+/* loop.h - event loops that receive what has come themselves.
  *
- * Handing a message to a pump and being told of its end costs two threads a wake-up.
- * An event loop that is idle can do the work of a socket's pump for nothing: a port may
- * have a poller for each direction, whose fd its loop watches.  What waits there is the
- * loop's to move, by azc_port_move, as long as the loop is awake.
+ * A receive that a pump finishes wakes two threads, one after the other.  So a port may
+ * have a poller, whose fd its loop watches, and the receives of sockets wait there.  They
+ * are the loop's to finish, by azc_port_move, as long as the loop is awake.
  *
- * The pump of that direction watches, since a loop may render for seconds:
+ * The pump of all receiving sockets watches, since a loop may render for seconds:
  *
  *              readable                    late                 is not awake
  *    QUIET ---------------> LOOKING ---------------> TAKEN <--------------------+
@@ -41,16 +40,14 @@ typedef struct azc_channel azc_channel;
 #define AZC_LOOP_REPORT (UINT64_C(1) << 63)
 
 /* Lets the channel wait in the poller of its latest port's loop, watched from that of
- * its pump; with the channel's lock.  1: it does; 0: no loop is there, or it is late;
- * or -errno, as azc__poller_arm. */
+ * its pump; with the channel's lock.  1: it does; 0: no loop is there, or it is late,
+ * or this is the pump's; or -errno, as azc__poller_arm. */
 int azc__loop_arm(azc_channel *channel, azc_poller *watcher);
-/* Is there such a loop, and awake? */
-bool azc__loop_is_awake(const azc_channel *channel);
 /* Its fd is closed. */
 void azc__loop_forget(azc_channel *channel);
 
 /* Moves what is ready in the port's poller, for a while; 0, or -ESHUTDOWN. */
-int azc__loop_move(azc_id port, bool outward, void (*resume)(azc_id channel));
+int azc__loop_move(azc_id port, void (*resume)(azc_id channel));
 
 /* In the pump's thread: its poller made this report of a loop; and look after all loops
  * that it watches.  Returns when that has to be done next. */
@@ -60,7 +57,7 @@ uint64_t azc__loops_watch(azc_poller *watcher, void (*resume)(azc_id channel),
 /* The pump ends. */
 void azc__loops_unwatch(azc_poller *watcher);
 
-/* The port is closed.  True if it had a loop's pollers. */
+/* The port is closed.  True if its loop had a poller. */
 bool azc__loop_close(azc_id port);
 
 void azc__loops_fork_lock(void);

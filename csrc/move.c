@@ -350,7 +350,7 @@ static int arm(azc_channel *channel, enum azc_drove drove, bool checked) {
     if (drove == DROVE_STARVED) {
         azc__pump_nap(channel, STARVED_PAUSE_US);
     } else if (drove == DROVE_BUDGET && channel->lane->shared &&
-               !azc__loop_is_awake(channel)) {
+               azc__outward(channel)) {
         /* It may take more now, while epoll waits until it has much room. */
         azc__pump_kick(channel);
     } else if (channel->lane->polled && !channel->leftover) {
@@ -431,12 +431,12 @@ static void resume(azc_id id) {
     azc__leave(channel);
 }
 
-int azc_port_move(azc_id port, int outward) {
-    int r = azc__loop_move(port, outward, resume);
+int azc_port_move(azc_id port) {
+    int r = azc__loop_move(port, resume);
     return r < 0 ? r : azc__port_has_events(port);
 }
 
-/* What waits in the pollers of its loop waits in the pumps' from now on. */
+/* What waits in the poller of its loop waits in the pump's from now on. */
 int azc_port_close(azc_id port) {
     int r = azc__port_close(port);
     if (r < 0 || !azc__loop_close(port)) return r;

@@ -188,22 +188,15 @@ class Port:
         self.operations: dict[int, Operation] = {}
         # C stores the number itself: an exception after the call cannot lose it.
         self._number = ffi.new("azc_id *")
-        self._fds = ffi.new("int[2]", [-1, -1])
         check(lib.azc_port_open(self._number))
         self.id: int = self._number[0]
 
     def fileno(self) -> int:
         return lib.azc_port_fd(self.id)
 
-    def drive(self) -> tuple[int, ...]:
-        """Let the loop move what is ready itself: see `move`.
-
-        Returns two fds for it to watch, of what comes and of what goes out; none where
-        that cannot be had.
-        """
-        fds = self._fds
-        result = lib.azc_port_drive(self.id, fds, fds + 1)
-        return () if result < 0 else (fds[0], fds[1])
+    def receiving_fd(self) -> int:
+        """It tells the loop to receive what has come; negative: there is none."""
+        return lib.azc_port_watch(self.id)
 
     def drain(self) -> None:
         """End every operation whose event has come.  From any thread."""

@@ -2,8 +2,8 @@
 
 One `Waiter` serves all streams of one event loop.  It owns a port.  When the port's fd
 becomes readable, the waiter ends the operations whose events have come, and that wakes
-the tasks which await them.  Two more fds say that a socket is ready which a message or
-a receive waits for: C moves the bytes then, in the loop's thread, unless a pump does
+the tasks which await them.  A second fd tells that something has come at a socket for
+which a receive waits: C receives it then, in the loop's thread, unless a pump does
 because this loop is late (csrc/loop.h).  The first stream of a loop opens the waiter
 and the last one closes it, so a program that has closed its streams has no fd of ours
 left.
@@ -185,15 +185,15 @@ class Waiter:
         self._users.add(key)
         if not self._watched:
             wanted = {self.port.fileno(): self._hear}
-            for outward, fd in enumerate(self.port.drive()):
-                wanted[fd] = partial(self._move, outward)
+            if (fd := self.port.receiving_fd()) >= 0:
+                wanted[fd] = self._move
             for fd, callback in wanted.items():
                 self.loop.watch(fd, callback)
             self._watched = tuple(wanted)
 
-    def _move(self, outward: int) -> None:
-        """Something is ready that waited for us: C moves it."""
-        if move(self.port.id, outward):
+    def _move(self) -> None:
+        """Something has come that a receive waits for."""
+        if move(self.port.id):
             self._hear()
 
     def _hear(self) -> None:

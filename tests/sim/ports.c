@@ -10,7 +10,7 @@ enum { TAKEN_MAX = 16 };
 
 typedef struct port {
     azc_id id;
-    int fds[2]; /* of its loop's pollers, or -1 */
+    int fd; /* of its loop's poller, or negative */
     bool open, retired, draining, closed;
     int users;               /* calls that name it */
     int pending;             /* operations whose end it still has to tell */
@@ -36,9 +36,8 @@ static bool open_one(int place) {
     int r = azc_port_open(&it->id);
     SIM_CHECK(r == 0 || r == -ENOMEM || r == -EMFILE, "azc_port_open: %d", r);
     if (r < 0) return false;
-    it->fds[0] = it->fds[1] = -1;
-    r = sim_chance(700) ? azc_port_drive(it->id, it->fds, it->fds + 1) : 0;
-    SIM_CHECK(r == 0 || r == -ENOMEM || r == -EMFILE, "azc_port_drive: %d", r);
+    it->fd = r = sim_chance(700) ? azc_port_watch(it->id) : -EMFILE;
+    SIM_CHECK(r >= 0 || r == -ENOMEM || r == -EMFILE, "azc_port_watch: %d", r);
     it->open = true;
     ports.in_use[place] = i;
     return true;
@@ -87,7 +86,7 @@ void ports_call_late(void) {
     SIM_CHECK(azc_port_fd(it->id) == -ESHUTDOWN &&
                   azc_port_take(it->id, 0, &event, 1) == -ESHUTDOWN &&
                   azc_port_is_busy(it->id) == -ESHUTDOWN &&
-                  azc_port_move(it->id, 0) == -ESHUTDOWN &&
+                  azc_port_move(it->id) == -ESHUTDOWN &&
                   azc_port_close(it->id) == -ESHUTDOWN,
               "a closed port answers");
 }
@@ -166,13 +165,10 @@ static void take(port *it, int max) {
 
 /* The loop is awake; or, now and then, it is late. */
 static void move_ready(const port *it) {
-    for (int outward = 0; outward < 2; outward++) {
-        int fd = it->fds[outward];
-        if (fd < 0 || !kernel_readable(fd) || sim_chance(200)) continue;
-        int r = azc_port_move(it->id, outward);
-        SIM_CHECK(r == 0 || r == 1, "azc_port_move: %d", r);
-        ports_moves += 1;
-    }
+    if (it->fd < 0 || !kernel_readable(it->fd) || sim_chance(200)) return;
+    int r = azc_port_move(it->id);
+    SIM_CHECK(r == 0 || r == 1, "azc_port_move: %d", r);
+    ports_moves++;
 }
 
 /* Only one at a time, so that the order of the events is known. */

@@ -73,7 +73,7 @@ typedef struct slot {
 
 typedef struct loop {
     azc_id port;
-    int fds[2]; /* what is ready in each direction; -1: the pumps' work */
+    int fd; /* of its poller, or negative */
 } loop;
 
 typedef struct wire {
@@ -115,21 +115,17 @@ static uint64_t now_ms(void) {
 
 static void open_loop(loop *it, unsigned *seed) {
     CHECK(azc_port_open(&it->port) == 0, "no port");
-    it->fds[0] = it->fds[1] = -1;
-    if (draw(seed, 5) == 0) return;
-    int r = azc_port_drive(it->port, &it->fds[0], &it->fds[1]);
-    CHECK(r == 0 || r == -EOPNOTSUPP, "azc_port_drive: %d", r);
+    it->fd = draw(seed, 5) ? azc_port_watch(it->port) : -1;
+    CHECK(it->fd >= -1 || it->fd == -EOPNOTSUPP, "azc_port_watch: %d", it->fd);
 }
 
 /* Waits until something is ready or, if it is to hear, has ended. */
 static void turn(const loop *it, bool hears, int ms, unsigned *seed) {
-    struct pollfd ready[3] = {{it->fds[0], POLLIN, 0}, {it->fds[1], POLLIN, 0}};
-    ready[2] = (struct pollfd){hears ? azc_port_fd(it->port) : -1, POLLIN, 0};
+    struct pollfd ready[2] = {{it->fd, POLLIN, 0}};
+    ready[1] = (struct pollfd){hears ? azc_port_fd(it->port) : -1, POLLIN, 0};
     if (draw(seed, 30) == 0) poll(NULL, 0, (int)draw(seed, 6));
-    poll(ready, 3, ms);
-    for (int i = 0; i < 2; i++)
-        if (ready[i].revents)
-            CHECK(azc_port_move(it->port, i) >= 0, "a loop is lost");
+    poll(ready, 2, ms);
+    if (ready[0].revents) CHECK(azc_port_move(it->port) >= 0, "a loop is lost");
 }
 
 /* ---- operations ------------------------------------------------------ */

@@ -1057,62 +1057,83 @@ static void check_closed_port(void) {
     end();
 }
 
-/* ---- a loop that moves what is ready ------------------------------------- */
+/* ---- a loop that receives what has come ---------------------------------- */
 
-enum { INWARD, OUTWARD };
+static char received[3000];
 
-static stream open_driven(const char *which, int fds[2]) {
-    begin("azc_port_drive", which);
-    stream it = open_stream(SOCKET, AZC_OUT, 1000);
-    fds[INWARD] = fds[OUTWARD] = -1;
-    CHECK(azc_port_drive(it.port, &fds[INWARD], &fds[OUTWARD]) == 0);
-    CHECK(by_bound(&it, 3000) == -EINPROGRESS && it.flow->moved == 1000);
-    CHECK(!kernel_readable(fds[OUTWARD]));
+static ssize_t receive_all(stream *it) {
+    return azc_recv(it->channel, it->port, ++it->token, received,
+                    sizeof received, sizeof received);
+}
+
+static stream open_watched(const char *which, int *fd) {
+    begin("azc_port_watch", which);
+    stream it = open_stream(SOCKET, AZC_IN, 1000);
+    *fd = azc_port_watch(it.port);
+    CHECK(*fd >= 0 && azc_port_watch(it.port) == *fd);
+    CHECK(receive_all(&it) == -EINPROGRESS && !kernel_readable(*fd));
     return it;
+}
+
+static bool has_come(const stream *it) {
+    uint64_t from = it->flow->moved - sizeof received;
+    return pattern_equals((unsigned char *)received, kernel_stream_of(it->file),
+                          from, sizeof received);
 }
 
 /* No thread of ours runs meanwhile. */
 static void check_prompt_loop(void) {
-    int fds[2];
-    stream it = open_driven("a loop that is awake", fds);
-    for (uint64_t moved = 2000; moved <= 3000; moved += 1000) {
-        peer_read(it.flow, 1000);
-        CHECK(kernel_readable(fds[OUTWARD]) && !kernel_readable(fds[INWARD]));
-        CHECK(azc_port_move(it.port, INWARD) == 0);
-        CHECK(azc_port_move(it.port, OUTWARD) == (moved == 3000));
-        CHECK(it.flow->moved == moved && !kernel_readable(fds[OUTWARD]));
+    int fd;
+    stream it = open_watched("a loop that is awake", &fd);
+    for (int i = 1; i <= 3; i++) {
+        peer_feed(it.flow, 1000);
+        CHECK(kernel_readable(fd));
+        CHECK(azc_port_move(it.port) == (i == 3) && !kernel_readable(fd));
     }
-    CHECK(tells(&it, it.token, 0, 3000) && has_arrived(&it));
-    CHECK(stats_of(&it).calls == 3);
+    CHECK(tells(&it, it.token, 0, 3000) && has_come(&it));
     end_with(&it);
 }
 
 /* What waits from then on waits for the pump. */
 static void check_late_loop(void) {
-    int fds[2];
-    stream it = open_driven("a loop that is late", fds);
-    read_on(&it);
-    CHECK(tells(&it, it.token, 0, 3000) && has_arrived(&it));
-    CHECK(by_bound(&it, 3000) == -EINPROGRESS);
-    peer_read(it.flow, 1000);
-    CHECK(!kernel_readable(fds[OUTWARD]));
-    read_on(&it);
-    CHECK(tells(&it, it.token, 0, 3000) && has_arrived(&it));
+    int fd;
+    stream it = open_watched("a loop that is late", &fd);
+    for (int i = 0; i < 2; i++) {
+        peer_feed(it.flow, 1000);
+        CHECK(kernel_readable(fd) == !i);
+        sim_idle();
+        peer_feed(it.flow, 1000);
+        CHECK(!kernel_readable(fd));
+        sim_idle();
+        peer_feed(it.flow, 1000);
+        sim_idle();
+        CHECK(tells(&it, it.token, 0, 3000) && has_come(&it));
+        if (!i) CHECK(receive_all(&it) == -EINPROGRESS);
+    }
     end_with(&it);
 }
 
-/* What waited for a loop that is gone. */
+/* It waits in the poller of another loop, which is closed. */
 static void check_closed_loop(void) {
-    int fds[2];
-    stream it = open_driven("a loop that is closed", fds);
-    CHECK(azc_cancel(it.channel, it.token, PLENTY, NULL) == AZC_RESCUED);
-    CHECK(take(&it).outcome == AZC_RESCUED && is_silent(&it));
-    CHECK(azc_port_close(it.port) == 0);
-    CHECK(azc_port_move(it.port, OUTWARD) == -ESHUTDOWN);
-    read_on(&it);
-    CHECK(has_arrived(&it) && azc_free(it.channel) == 0);
-    free(it.copies);
-    end();
+    int fd;
+    char more[10];
+    azc_id port;
+    azc_event event;
+    stream it = open_watched("a loop that is closed", &fd);
+    CHECK(azc_port_open(&port) == 0 && azc_port_watch(port) >= 0);
+    CHECK(azc_recv(it.channel, port, 99, more, 10, 10) == -EINPROGRESS);
+    peer_feed(it.flow, 1000);
+    CHECK(azc_port_move(it.port) == 0);
+    CHECK(azc_cancel(it.channel, 99, 0, NULL) == AZC_DROPPED);
+    CHECK(azc_port_take(port, 0, &event, 1) == 1 && event.token == 99);
+    CHECK(azc_port_take(port, event.sequence, &event, 1) == 0);
+    CHECK(azc_port_close(port) == 0 && azc_port_move(port) == -ESHUTDOWN);
+    for (int i = 0; i < 2; i++) {
+        peer_feed(it.flow, 1000);
+        sim_idle();
+    }
+    CHECK(tells(&it, it.token, 0, 3000) && has_come(&it));
+    end_with(&it);
 }
 
 /* ---- all of them --------------------------------------------------------- */

@@ -36,7 +36,7 @@ CAUGHT_BY = {
     "test_after_a_cancel_the_message_is_as_it_was",
     "identity": "core/test_lifetime.py::TestNumbers::"
     "test_our_number_is_anothers_during_a_send",
-    "late": "core/test_waiter.py::test_a_late_loop_holds_nothing_up",
+    "late": "core/test_waiter.py::test_a_late_loop_holds_no_peer_up",
     "loan": "core/test_lending.py::TestUntilItIsRead::"
     "test_send_returns_when_the_last_byte_is_read",
     "socket_loan": "core/test_lending.py::TestUntilItIsRead::"
