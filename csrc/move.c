@@ -415,8 +415,9 @@ void azc__hand_to_pump(azc_channel *channel, enum azc_drove drove) {
     hand_over(channel, drove, false);
 }
 
-/* Called by the pump, or the loop, when the fd is ready, or a nap is over.  The budget is limited
- * where the pump serves other channels too, or must ask what became of loans. */
+/* Called by the pump, or the loop, when the fd is ready, or a nap is over.  The budget is
+ * limited where other channels are served too, or who serves must ask what became of
+ * loans. */
 static void resume(azc_id id) {
     azc_channel *channel = azc__find(id);
     if (!channel) return;
