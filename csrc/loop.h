@@ -6,12 +6,12 @@
  *
  * The pump of all receiving sockets watches, since a loop may render for seconds:
  *
- *              readable                    late                 is not awake
- *    QUIET ---------------> LOOKING ---------------> TAKEN <--------------------+
- *      ^                    |     ^                    |                        |
- *      +--------------------+     +--------------------+                        |
- *        nothing is ready,          the loop has answered                  (a new port
- *        nor was moved              PROMPT times in a row                  begins QUIET)
+ *              readable                    late
+ *    QUIET ---------------> LOOKING ---------------> TAKEN
+ *      ^                    |     ^                    |
+ *      +--------------------+     +--------------------+
+ *        nothing is ready,          the loop has answered
+ *        nor was received           PROMPT times in a row
  *
  *   QUIET    the pump waits until the poller is readable
  *   LOOKING  it looks each millisecond whether the loop has been there.  If not, though
