@@ -166,7 +166,8 @@ def wrap_socket(
     Of a Unix socket it is a `UnixStream`.
 
     Takes over the socket; that, ``peer``, ``concurrent`` and the errors are as for
-    `open_writer`.
+    `open_writer`.  If the peer is on this machine, and nobody has set the size of the
+    send buffer, that becomes what is fastest there.
     """
     flags = _socket_flags(peer)
     with _take_over(sock, None) as ours:
@@ -174,6 +175,7 @@ def wrap_socket(
             raise OSError(errno.ENOTSOCK, f"{sock!r} is not a socket")
         with _borrowed_socket(ours.fd) as our_socket:
             kind = UnixStream if our_socket.family == socket.AF_UNIX else Stream
+            set_buffer(our_socket)
         return kind(
             ours.channel(flags),
             rescue_limit=rescue_limit,
@@ -454,6 +456,26 @@ UNIX_BUFFER = 212_992
 # for 1 MiB; small ones take as long as before.
 NEAR_BUFFER = 256 << 10
 
+_SO_BUF_LOCK = 72  # since Linux 5.14: which sizes somebody has set
+_SNDBUF_IS_SET = 1
+
+
+def set_buffer(sock: socket.socket) -> None:
+    """Set the size of the send buffer, unless somebody has.
+
+    Over a network the kernel must find it by itself, and would not if it were set.
+    """
+    with contextlib.suppress(OSError):  # the peer may have gone, or the kernel is old
+        if sock.getsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK) & _SNDBUF_IS_SET:
+            return
+        if sock.family == socket.AF_UNIX:
+            size = UNIX_BUFFER
+        elif sock.getpeername()[0] == sock.getsockname()[0]:
+            size = NEAR_BUFFER
+        else:
+            return
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+
 
 def stream_over(
     sock: socket.socket, concurrent: Concurrent = "queue", peer: str = "unknown"
@@ -462,18 +484,8 @@ def stream_over(
     if sock.family == socket.AF_UNIX:
         return unix_stream_over(sock, concurrent, peer)
     sock.setblocking(False)  # a relay's splice would wait otherwise
-    _stay_in_cache(sock)
+    set_buffer(sock)
     return Stream(Channel(sock.detach(), OUT), concurrent=concurrent)
-
-
-def _stay_in_cache(sock: socket.socket) -> None:
-    """For a peer on this machine, set the size of the buffer.
-
-    Over a network the kernel must find it by itself, and would not if it were set.
-    """
-    with contextlib.suppress(OSError):  # the peer may have gone
-        if sock.getpeername()[0] == sock.getsockname()[0]:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, NEAR_BUFFER)
 
 
 def unix_stream_over(
@@ -481,6 +493,6 @@ def unix_stream_over(
 ) -> UnixStream:
     """The same for a Unix socket."""
     sock.setblocking(False)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER)
+    set_buffer(sock)
     channel = Channel(sock.detach(), _socket_flags(peer))
     return UnixStream(channel, concurrent=concurrent)

@@ -10,7 +10,7 @@ from asyncio.trsock import TransportSocket
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.channel import OUT, Channel
-from aiozerocopy.opening import UNIX_BUFFER
+from aiozerocopy.opening import set_buffer
 from aiozerocopy.transport.lifetime import Out
 from aiozerocopy.transport.reading import Reading
 from aiozerocopy.transport.writing import Writing
@@ -54,7 +54,7 @@ def transport_over(
     """
     sock.setblocking(False)
     if sock.family == socket.AF_UNIX:  # (as `stream_over` does)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER)
+        set_buffer(sock)
     elif sock.family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError):  # the peer may have gone already
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -25,6 +25,7 @@ from aiozerocopy._core import channel, pipe_size
 from aiozerocopy._core.binding import PORTABLE, lib
 from aiozerocopy._core.channel import OUT, OWN, Channel
 from aiozerocopy._core.lifetime import Bound
+from aiozerocopy.opening import UNIX_BUFFER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -502,6 +503,18 @@ async def test_wrap_socket_in_any_mode(seconds: float | None) -> None:
             other.send(b"back")
             assert await stream.receive() == b"back"
         assert other.recv(10) == b""
+
+
+@linux_only  # which doubles what it is told
+@pytest.mark.parametrize("size", [None, 5000])
+async def test_buffer_that_somebody_has_set_stays(size: int | None) -> None:
+    one, other = socket.socketpair()
+    with other, one.dup() as same:
+        if size is not None:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+        async with azc.wrap_socket(one):
+            now = same.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    assert now == 2 * (size or UNIX_BUFFER)
 
 
 def test_wrap_what_is_no_socket(ends: tuple[int, int]) -> None:
