@@ -75,11 +75,12 @@ ssize_t azc__lend(azc_channel *channel, struct iovec *vec, int count) {
         return azc_sys.lend(channel->fd, NULL, vec, count);
     const size_t first = vec->iov_len;
     sys_sigpipe sigpipe;
-    azc_sys.block_sigpipe(&sigpipe); /* (this may be a loop's thread) */
+    if (channel->in_caller) azc_sys.block_sigpipe(&sigpipe);
     ssize_t r = azc_sys.lend(channel->fd, &channel->lender.between, vec, count);
     bool is_short =
-        r > 0 && (size_t)r < first; /* and may have met EPIPE then */
-    azc_sys.restore_sigpipe(&sigpipe, is_short ? -EPIPE : r);
+        r > 0 && (size_t)r < first; /* maybe since EPIPE came then */
+    if (channel->in_caller)
+        azc_sys.restore_sigpipe(&sigpipe, is_short ? -EPIPE : r);
     if (is_short) channel->stopped_by = -EAGAIN;
     return r;
 }
