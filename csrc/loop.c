@@ -70,10 +70,12 @@ static void release(azc_loop *it) {
 /* ---- opening and closing --------------------------------------------- */
 
 int azc_port_watch(azc_id port) {
+    int r = azc_port_fd(port);
+    if (r < 0) return r;
     azc_loop *it = azc_sys.allocate(sizeof *it);
     if (!it) return -ENOMEM;
     *it = (azc_loop){.port = port, .users = 1};
-    int r = azc__poller_open(&it->poller, false);
+    r = azc__poller_open(&it->poller, false);
     if (r < 0) {
         azc_sys.release(it);
         return r;

@@ -87,6 +87,7 @@ void ports_call_late(void) {
                   azc_port_take(it->id, 0, &event, 1) == -ESHUTDOWN &&
                   azc_port_is_busy(it->id) == -ESHUTDOWN &&
                   azc_port_move(it->id) == -ESHUTDOWN &&
+                  azc_port_watch(it->id) == -ESHUTDOWN &&
                   azc_port_close(it->id) == -ESHUTDOWN,
               "a closed port answers");
 }
