@@ -160,7 +160,7 @@ class Publisher:
     ) -> None:
         """``send`` returns when the next frame may follow; ``left`` returns how much of
         a client's is not sent yet."""
-        command = worker(view, **{**vars(self.job), "address": address})
+        command = worker(view, **{**self.job.told, "address": address})
         sink = await asyncio.create_subprocess_exec(*command, env=ENVIRONMENT)
         await self.everybody.wait()
         await self._publish(self.job.warm, send)

@@ -16,6 +16,7 @@ import resource
 import socket
 import sys
 import time
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,7 @@ class Job(SimpleNamespace):
     """
 
     wrong: int
+    told: dict[str, Any]  # for another process with the same work
 
     def begin(self) -> None:
         """The warm-up is over."""
@@ -68,6 +70,11 @@ class Job(SimpleNamespace):
         """The contents of each buffer."""
         data = self.data()
         return [data[at : at + self.size] for at in range(0, len(data), self.size)]
+
+    @cached_property
+    def sent(self) -> list[bytes]:
+        """The same, to compare with."""
+        return self.pieces()
 
     def messages_in_turn(self, *, are_bytes: bool = False) -> Iterator[Iterable[Any]]:
         """The messages of the warm-up, then those that count.
@@ -154,7 +161,7 @@ def main(name: str, told: str) -> None:
     module, _, function = name.partition(":")
     call = getattr(importlib.import_module(module), function)
     job = Job(**{**DEFAULTS, **json.loads(told)})
-    job.sent = job.pieces() if job.check else []
+    job.told = {**vars(job)}
     job.begin()
     if not inspect.iscoroutinefunction(call):
         job.report(call(job))
