@@ -72,7 +72,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(tree: Path, fault: str, *tests: str) -> subprocess.Popen[str]:
     """Run these tests on one loop and two links, with a fault."""
     chosen = "unix or adopted or lending or splitter or capture or test_ring or fds"
-    chosen += " or part_of_a_frame"
+    chosen += " or part_of_a_frame or late_loop"
     options = ["-x", "-k", f"asyncio and ({chosen})", "--tb=line"]
     files = (f"tests/{test}" for test in tests)
     return trees.start_tests(tree, *options, *files, **{sabotage.VARIABLE: fault})
