@@ -207,7 +207,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
                 least = n = len(view)
                 if need is not None:
                     least = need
-                if n and fds is None and self._may_receive_now(n):
+                if self._may_receive_now(n) and n and fds is None:
                     now = receive_now(self._in.id, view, n, come)
                     if now >= least:
                         return result(view, now)
@@ -239,7 +239,8 @@ class ReceiveStream(Bound, ByteReceiveStream):
         reception.views.append(view)
         # (one statement: no signal handler runs between the two stores)
         reception.taken, self._come[0] = self._come[0], 0
-        if self._budget_is_spent(0) or len(view) == 0:
+        if self._spent >= self._budget or len(view) == 0:
+            self._spent = 0
             await waiter.checkpoint()
             self._enter()  # it may be closed by now
         if self._unread:
