@@ -20,7 +20,7 @@
  *                   two channels at once
  *   shared          which pumps serve all sockets (pump.c)
  *   a pump's        its lists of channels
- *   loops           which ports' loops move what is ready themselves (loop.c)
+ *   loops           which ports' loops receive what has come themselves (loop.c)
  *   a port's        its list of events
  *   pools           where pools are (pool.c)
  *   parties         which channels lend pages, which relays pass them on (lender.c)

@@ -195,9 +195,9 @@ static ssize_t sys_unread(int fd, bool socket) {
 }
 
 enum {
-    A_BUFFER = 64 << 10, /* of a splice, in a socket's queue: so many bytes */
-    A_HEAD = 768,        /* and what the kernel counts beside them */
-    BETWEEN = 512 << 10,
+    A_BUFFER = 64 << 10, /* bytes in each buffer that a splice queues */
+    A_HEAD = 768,        /* what the kernel counts for it besides */
+    BETWEEN = 512 << 10, /* bytes that the pipe is to hold */
 };
 
 /* How many bytes a splice would put into the socket's queue now. */
@@ -224,7 +224,8 @@ static void sys_close_between(sys_between *it) {
     it->ends[0] = -1;
 }
 
-/* It is of no use if the user has so many pipes that it holds two pages only. */
+/* A user who has many pipes gets only two pages for each more: such a one is closed, and
+ * the channel copies. */
 static int open_between(sys_between *it) {
     struct stat st = {0};
     if (pipe2(it->ends, O_CLOEXEC | O_NONBLOCK) < 0) return -ENOSYS;
