@@ -1,7 +1,27 @@
-"""Memory to pipes, sockets and FFmpeg, without a copy in user space.
+"""Big buffers to pipes, sockets, FFmpeg and browsers, without a copy in user space.
 
 When ``await stream.send(buffer)`` returns, the bytes are out, in order, and the buffer
-is yours.
+is yours.  The same on asyncio, uvloop and trio:
+
+    import aiozerocopy as azc, anyio, numpy as np
+
+    async def main():
+        async with azc.ffmpeg.Writer("film.mp4", (640, 360), fps=30) as film:
+            for number in range(90):
+                await film.send(np.full((360, 640, 3), number, "uint8"))
+
+    anyio.run(main)
+
+streams     open_writer, open_reader, pipe, socketpair, wrap_socket, open_process
+sockets     connect_tcp, connect_unix, serve_tcp, serve_unix
+memory      FramePool: slots that come back once they are sent; finalizing_buffer
+relays      relay, Splitter: bytes that the kernel moves between streams
+frames      FrameSender, FrameReceiver: arrays over a stream; Broadcast, connect_frames
+errors      StreamBroken, StreamClosed, IncompleteReceive, FrameError
+packages    capture, ffmpeg, frames, gl, shm, testing, transport, web
+others      as_trio: trio's words; install: asyncio's streams; publish_stats: for `top`
+
+`aiozerocopy doctor`, in a shell, says what this machine lacks, and how to get it.
 """
 
 from __future__ import annotations
@@ -68,9 +88,30 @@ else:
         "install": "transport",
         "new_event_loop": "transport",
     }
+    _EXTRAS = {"as_trio": "trio", "gl": "gl", "web": "web"}
+
+    def __dir__() -> list[str]:
+        """The public names; where an extra is missing, without what needs it.
+
+        For `help` and ``import *``, which ask for each of them.
+        """
+        from aiozerocopy._core import extras
+
+        mine = (
+            name
+            for name, thing in globals().items()
+            if getattr(thing, "__module__", "").startswith(f"{__name__}.")
+        )
+        return sorted(
+            name
+            for name in {*mine, *_ROOMS, *_MEMBERS}
+            if name not in _EXTRAS or not extras.lacking(_EXTRAS[name])
+        )
 
     def __getattr__(name: str) -> Any:
         """Packages that not everybody needs are imported when they are first used."""
+        if name == "__all__":
+            return __dir__()
         if name in _ROOMS:
             return importlib.import_module(f"aiozerocopy.{name}")
         if name in _MEMBERS:

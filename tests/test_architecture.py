@@ -46,7 +46,6 @@ OPTIONAL = {
 # The modules that are about one of them.
 MAY_IMPORT = {
     "commands.demo": OPTIONAL,
-    "commands.scenes": {"numpy"},
     "compat": OPTIONAL,
     "dask": {"dask", "distributed"},
     "gl": {"moderngl"},

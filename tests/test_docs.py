@@ -26,6 +26,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from aiozerocopy._core import extras
 from aiozerocopy._core.binding import PORTABLE
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ FENCE = re.compile(
 RUNNER = """
 import ast, asyncio, sys
 
-path = sys.argv[1]
+path, missing = sys.argv[1], sys.argv[2:]
+sys.modules.update(dict.fromkeys(missing))
 with open(path) as file:
     source = file.read()
 code = compile(source, path, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -117,8 +119,9 @@ def test_program(program: Program, tmp_path: Path) -> None:
         pytest.skip("the portable build has no rings")
     path = tmp_path / f"{program.page.stem}.py"
     path.write_text(program.source)
+    missing = not_installed_by_readme() if program.page == README else []
     with subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", RUNNER, str(path)],
+        [sys.executable, "-W", "error", "-c", RUNNER, str(path), *missing],
         cwd=tmp_path,
         env=os.environ | SETTINGS | {"DASK_TEMPORARY_DIRECTORY": str(tmp_path)},
         stdout=subprocess.PIPE,
@@ -133,6 +136,20 @@ def test_program(program: Program, tmp_path: Path) -> None:
                 assert (complained, process.returncode) == ("", 0)
         finally:
             process.kill()
+
+
+def not_installed_by_readme() -> list[str]:
+    """Packages of extras that its first command does not install."""
+    asked = re.search(r"^pip install '\.\[(.*)\]'$", README.read_text(), re.MULTILINE)
+    assert asked is not None
+    installed = {
+        line for extra in asked[1].split(",") for line in extras.requirements(extra)
+    }
+    return [
+        re.split("[<>=]", line)[0].replace("-", "_").replace("pillow", "PIL")
+        for line in extras.requirements("all")
+        if line not in installed
+    ]
 
 
 def interrupt(process: subprocess.Popen[str]) -> None:

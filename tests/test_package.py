@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import compileall
 import os
+import pydoc
 import re
 import shutil
 import subprocess
@@ -13,13 +14,18 @@ import tarfile
 import zipfile
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+import aiozerocopy as azc
+from aiozerocopy._core import extras
 
 ROOT = Path(__file__).parents[1]
 # All that a build reads; a build from these alone proves that nothing else counts.
 INPUTS = ("LICENSE", "README.md", "aiozerocopy", "csrc", "pyproject.toml", "setup.py")
 BUILT = {"aiozerocopy.egg-info", "build", "__pycache__"}
+FOR_EXTRAS = r"aiozerocopy\.(trio_streams|gl|web)\b"
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +157,36 @@ def test_import_needs_no_extra(tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=tmp_path, text=True
     )
     assert printed == "set()\n"
+
+
+def test_public_names_are_shown_and_no_others() -> None:
+    source = (ROOT / "aiozerocopy/__init__.py").read_text()
+    exported = set(re.findall(r"import (\w+) as \1$", source, re.MULTILINE))
+    assert len(exported) > 40
+    assert set(dir(azc)) == exported
+    assert set(azc.__all__) == exported  # type: ignore[attr-defined]
+    rooms = {name for name in exported if isinstance(getattr(azc, name), ModuleType)}
+    assert {"ffmpeg", "gl", "web"} <= rooms
+    assert azc.__doc__ is not None
+    assert rooms <= set(re.findall(r"\w+", azc.__doc__))
+
+
+def test_help_and_star_do_without_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "_is_installed", lambda requirement: False)
+    if not extras.requirements("trio"):
+        pytest.skip("not installed: nothing tells what an extra is")
+    for missing in ("trio", "moderngl", "h11"):
+        monkeypatch.setitem(sys.modules, missing, None)
+    for name in [name for name in sys.modules if re.match(FOR_EXTRAS, name)]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("trio_streams", "gl", "web"):
+        monkeypatch.delattr(azc, name, raising=False)
+    names: dict[str, object] = {}
+    exec("from aiozerocopy import *", names)
+    assert "ffmpeg" in names
+    assert {"as_trio", "gl", "web"}.isdisjoint(names)
+    said = pydoc.plain(pydoc.render_doc(azc))
+    assert "class FramePool" in said
 
 
 def test_version_is_from_one_place() -> None:

@@ -60,6 +60,11 @@ def command(extra: str, package: str = "") -> str:
     return shlex.join(["pip", "install", *(wanted or every)])
 
 
+def lacking(extra: str) -> list[str]:
+    """What an extra asks for and is not installed."""
+    return [each for each in requirements(extra) if not _is_installed(each)]
+
+
 def requirements(extra: str) -> list[str]:
     """What an extra asks for, and the extras that it is made of."""
     from importlib import metadata  # takes its time, and is rarely needed

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import shutil
 import sys
+import textwrap
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from aiozerocopy.commands.options import Parser
 from aiozerocopy.commands.probes import PROBES, Finding
+from aiozerocopy.commands.progress import WIDE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+UNLIMITED = sys.maxsize  # columns of a file
 
 
 def report() -> list[Finding]:
@@ -38,43 +42,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     findings = report()
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
-    elif sys.stdout.isatty() and importlib.util.find_spec("rich"):
-        print_table(findings)
-    else:
-        print(as_text(findings))
+        return 0
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNLIMITED
+    print(as_text(findings, columns))
     return 0
 
 
-def as_text(findings: Sequence[Finding]) -> str:
-    """Lay the report out as aligned text."""
+def as_text(findings: Sequence[Finding], columns: int) -> str:
+    """Lay the report out as aligned text, or in a narrow terminal as paragraphs.
+
+    What gets something stays in one line, to be copied.
+    """
     width = max(len(finding.name) for finding in findings)
+    indent = " " * (width + 11 if columns >= WIDE else 2)
     lines = []
     for finding in findings:
-        lines.append(f"{finding.verdict:<7}  {finding.name:<{width}}  {finding.value}")
-        notes = {"costs": finding.cost, "get it": finding.remedy}
-        lines += [
-            f"{'':<{width + 9}}  {label}: {note}"
-            for label, note in notes.items()
-            if note
-        ]
+        head = f"{finding.verdict:<7}  {finding.name:<{width}}  "
+        if columns < WIDE:
+            lines.append(head.rstrip())
+            head = indent
+        texts = {head: finding.value}
+        if finding.cost:
+            texts[f"{indent}costs: "] = finding.cost
+        for first, text in texts.items():
+            lines += textwrap.wrap(
+                text, columns, initial_indent=first, subsequent_indent=indent
+            )
+        if finding.remedy:
+            lines.append(f"{indent}get it: {finding.remedy}")
     return "\n".join(lines)
-
-
-def print_table(findings: Sequence[Finding]) -> None:
-    """Print the report as a table in colours."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    colours = {"ok": "green", "limited": "yellow", "missing": "red", "unknown": "red"}
-    table = Table("", "")
-    table.add_column("here", overflow="fold")  # whole paths, to copy
-    table.add_column("what it costs")
-    table.add_column("how to get it")
-    for finding in findings:
-        table.add_row(
-            Text(finding.verdict, style=colours[finding.verdict]),
-            # Text, because rich would take square brackets for its markup.
-            *map(Text, (finding.name, finding.value, finding.cost, finding.remedy)),
-        )
-    Console().print(table)

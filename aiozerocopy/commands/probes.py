@@ -14,6 +14,7 @@ import importlib.util
 import mmap
 import os
 import platform
+import re
 import resource
 import shutil
 import subprocess
@@ -228,6 +229,14 @@ uvloop: Callable[[], Finding] = _package(
 )
 trio: Callable[[], Finding] = _package("trio", "streams can be used with asyncio only")
 numpy: Callable[[], Finding] = _package("numpy", "frames have .view, but no .array")
+
+
+@_probe("web page", "no aiozerocopy.web: nothing can be shown in a browser")
+def web_page() -> Seen:
+    if lacking := extras.lacking("web"):
+        names = ", ".join(re.split("[<>=]", each)[0] for each in lacking)
+        return Lack(f"not installed: {names}", "missing", extras.command("web"))
+    return "all of its packages are installed"
 
 
 @_probe("FFmpeg", "no aiozerocopy.ffmpeg, no video")

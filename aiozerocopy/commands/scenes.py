@@ -10,8 +10,6 @@ import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from aiozerocopy.pool import FramePool
 
 if TYPE_CHECKING:
@@ -178,6 +176,8 @@ class NumpyScene:
     """Moving bands, for machines without OpenGL."""
 
     def __init__(self, size: tuple[int, int], fps: float = 60) -> None:
+        import numpy as np  # (--help does without)
+
         width, height = size
         self.name = "NumPy (no OpenGL here)"
         self.pix_fmt = "rgb24"
@@ -190,6 +190,8 @@ class NumpyScene:
         return FramePool(self._shape, slots=slots)
 
     async def frames(self, pool: FramePool, count: int) -> AsyncIterator[Frame]:
+        import numpy as np
+
         for number in range(count):
             frame = await pool.acquire()
             shift = np.uint8(number * self._step & 255)

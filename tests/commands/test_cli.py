@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from importlib.metadata import version
 from types import ModuleType
@@ -123,6 +124,23 @@ def test_missing_package_is_named_with_its_extra(
     said = capsys.readouterr().err
     assert said.startswith("aiozerocopy demo needs numpy: pip install 'numpy>=")
     assert said.count("\n") == 1
+
+
+EXTRAS = "PIL h11 imageio_ffmpeg moderngl numpy rich simplejpeg trio uvloop wsproto"
+BARE = f"""
+import sys
+sys.modules.update(dict.fromkeys({EXTRAS.split()}))
+from aiozerocopy.commands import cli
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_help_needs_no_extra(command: str) -> None:
+    told = subprocess.check_output(
+        [sys.executable, "-c", BARE, command, "--help"], text=True
+    )
+    assert told.startswith(f"usage: aiozerocopy {command} ")
 
 
 def test_missing_module_of_our_own_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,12 @@ import shutil
 import subprocess
 import sys
 import time
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aiozerocopy._core import pipe_size
+from aiozerocopy._core import extras, pipe_size
 from aiozerocopy.commands import doctor, probes
 from aiozerocopy.commands.probes import Finding
 
@@ -127,6 +127,11 @@ MACHINES: list[tuple[Callable[[], Finding], Any, str, str]] = [
     (probes.uvloop, ABSENT, "missing", ""),
     (probes.trio, ABSENT, "missing", ""),
     (probes.numpy, ABSENT, "missing", ""),
+    (
+        probes.web_page,
+        given(extras, "_is_installed", lambda requirement: "h11" not in requirement),
+        *("missing", "not installed: h11; pip install 'h11>="),
+    ),
     (probes.ffmpeg, [ABSENT, NOWHERE], "missing", ""),
 ]
 LINUX_MACHINES: list[tuple[Callable[[], Finding], Any, str, str]] = [
@@ -278,24 +283,16 @@ def test_json_holds_every_field(
     }
 
 
-def test_terminal_gets_a_table(
+def test_narrow_terminal_gets_lines_that_fit(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("rich")
-    two_findings(monkeypatch)
+    remedy = "pip install 'numpy>=1.24' 'h11>=0.14' 'pillow>=10'"
+    poor = Finding("web page", "h11 is not installed", "missing", "word " * 20, remedy)
+    monkeypatch.setattr(doctor, "PROBES", (lambda: poor,))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
     assert doctor.main([]) == 0
-    text = capsys.readouterr().out
-    assert "what it costs" in text
-    assert "[b]old" in text  # and is not taken for markup
-
-
-def test_rich_is_not_needed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    two_findings(monkeypatch)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setitem(sys.modules, "rich", ModuleType("rich"))
-    assert doctor.main([]) == 0
-    assert capsys.readouterr().out.startswith("ok  ")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["missing  web page", "  h11 is not installed"]
+    assert lines[-1] == f"  get it: {remedy}"  # whole, to be copied
+    assert max(map(len, lines[:-1])) <= 40

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PAGES = Path(__file__).parents[2] / "docs" / "pages"
 WIDTH, HEIGHT, FPS, LOOP = 640, 360, 15, 60  # LOOP frames, again and again
 SCREENS = {"laptop": (1280, 800, 1, False), "phone": (390, 844, 2, True)}
-PAGE_COLOURS, PICTURE_COLOURS = 56, 200  # of the PNG: a fifth of the size for it
+PAGE_COLOURS, PICTURE_COLOURS = 56, 96  # of the PNG: less than 60 KB each
 
 
 PART = """(() => {
