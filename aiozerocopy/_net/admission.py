@@ -1,4 +1,14 @@
-"""What happens to a client before a server's handler gets it: TLS, then a token.
+"""Who gets in: how many at a time, and what is asked of each, TLS and then a token.
+
+A `Crowd` knows every connection of a server as a `Guest`:
+    waits       from accept on, until it has shown that it may be served: while it
+                does TLS, shows a token, or has not asked for anything that lasts
+    is seated   it is served; nobody takes its place
+    waits again the web server's, between two requests
+    has left    or was sent away, by a cancel of its scope
+Where there is no room for one more, one that waits makes room: of the address that has
+the most of these, the one that came first.  Sets of guests are weak: a guest lives as
+long as its task, even if a signal's exception keeps it from being taken out.
 
 The token's wire format: ``AZCT``, the token's length (16 bits, little-endian), the
 token; the server answers with one byte, 6 for yes and 21 for no (ASCII's ACK and NAK),
@@ -8,9 +18,15 @@ and closes after a no.
 from __future__ import annotations
 
 import hmac
+import ipaddress
+import logging
+import math
 import struct
+import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import anyio
 
@@ -20,16 +36,21 @@ from aiozerocopy._net.tls import secure
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Sequence
 
     from anyio.abc import ByteStream
 
     from aiozerocopy.streams import Stream
 
-ADMISSION_SECONDS = 10.0  # seconds that a client has for all of it
+ADMISSION_SECONDS = 5.0  # from accept until all is shown; until a whole request, too
+CONNECTIONS = 1024  # at a time
+LOG_SECONDS = 60.0  # between two lines of one kind about clients who were refused
 MAX_TOKEN = 1024
 _TOKEN = struct.Struct("<4sH")
 _MAGIC = b"AZCT"
 _YES, _NO = b"\x06", b"\x15"
+
+log: logging.Logger = logging.getLogger("aiozerocopy")
 
 
 class TokenRefused(ConnectionError):
@@ -40,12 +61,123 @@ class NotAdmitted(Exception):
     """The server sent this client away."""
 
 
+class Guest:
+    """A connection to a server; cancel its ``scope`` to end it."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.share: str = share_of(address)
+        self.since: float = anyio.current_time()
+        self.scope: anyio.CancelScope = anyio.CancelScope()
+
+
+class Crowd:
+    """Who is connected: ``limit`` are seated at a time, and ``room`` is for all.
+
+    An address has at most ``share`` of the seats, half of them if nothing is said.
+    This machine's own addresses, behind which a proxy may be, have no share; of IPv6
+    the first 64 bits count.
+    """
+
+    def __init__(
+        self, limit: int | None, share: int | None = None, room: int | None = None
+    ) -> None:
+        self.limit: float = math.inf if limit is None else limit
+        self._share = max(self.limit / 2, 1) if share is None else share
+        self._room = self.limit if room is None else room
+        self._all: WeakSet[Guest] = WeakSet()
+        self._seats: dict[str, WeakSet[Guest]] = {}
+
+    @property
+    def seated(self) -> int:
+        """How many are served now."""
+        return sum(map(len, self._seats.values()))
+
+    @property
+    def is_full(self) -> bool:
+        """Is there no room for one more?"""
+        return len(self._all) >= self._room
+
+    def enter(self, address: str) -> Guest:
+        """Let one wait, whose peer has this address ("" for a Unix socket's)."""
+        guest = Guest(address)
+        self._all.add(guest)
+        return guest
+
+    def seat(self, guest: Guest) -> bool:
+        """Serve it; False if all seats are taken, or those of its address."""
+        seats = self._seats.get(guest.share, ())
+        if self.seated >= self.limit or (guest.share and len(seats) >= self._share):
+            return False
+        self._seats.setdefault(guest.share, WeakSet()).add(guest)
+        return True
+
+    def stand(self, guest: Guest) -> None:
+        """It waits again."""
+        seats = self._seats.get(guest.share, WeakSet())
+        seats.discard(guest)
+        if not seats:
+            self._seats.pop(guest.share, None)
+
+    def leave(self, guest: Guest) -> None:
+        self.stand(guest)
+        self._all.discard(guest)
+
+    def make_room(self) -> Guest | None:
+        """Send one away that waits, and return it; None if all are seated."""
+        seats = self._seats
+        waiting = [each for each in self._all if each not in seats.get(each.share, ())]
+        if not waiting:
+            return None
+        many = Counter(each.share for each in waiting)
+        first = min(waiting, key=lambda each: (-many[each.share], each.since))
+        self.leave(first)
+        first.scope.cancel()
+        return first
+
+
+def share_of(address: str) -> str:
+    """Of whose share a peer's address takes; "" if that is nobody's."""
+    try:
+        known = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return ""
+    if str(known) in ("127.0.0.1", "::1"):
+        return ""
+    return str(known) if known.version == 4 else str(known.exploded[:19])
+
+
+class Refusals:
+    """Counts the clients that were refused, and logs some of them."""
+
+    def __init__(self) -> None:
+        self.count: int = 0
+        self._told: dict[str, tuple[float, int]] = {}  # when, and how many until then
+
+    def note(self, peer: str, why: str, detail: str = "") -> None:
+        """``why`` is one of few texts: each is logged once in `LOG_SECONDS`."""
+        self.count += 1
+        now = time.monotonic()
+        until, others = self._told.get(why, (0.0, 0))
+        if now < until:
+            self._told[why] = (until, others + 1)
+            return
+        self._told[why] = (now + LOG_SECONDS, 0)
+        more = f" (and {others} more since the last such line)" if others else ""
+        log.warning("refused %s: %s%s%s", peer or "a client", why, detail, more)
+
+
 @dataclass(frozen=True)
 class Admission:
     """What is asked of every client."""
 
     ssl_context: ssl.SSLContext | None = None
-    token: bytes | None = None
+    tokens: tuple[bytes, ...] = ()
+
+    @property
+    def asks(self) -> bool:
+        """Must a client show anything?"""
+        return self.ssl_context is not None or bool(self.tokens)
 
     async def admit(self, stream: Stream) -> ByteStream:
         """The stream for the handler: the client's own, or TLS over it.
@@ -54,38 +186,55 @@ class Admission:
             NotAdmitted: it has no token, or a wrong one, or took too long.
             others: the handshake failed, or the client left.
         """
-        if self.ssl_context is None and self.token is None:
+        if not self.asks:
             return stream
         try:
             with anyio.fail_after(ADMISSION_SECONDS):
                 admitted: ByteStream = stream
                 if self.ssl_context is not None:
                     admitted = await secure(stream, self.ssl_context, server_side=True)
-                if self.token is not None:
-                    await _check_token(admitted, self.token)
+                if self.tokens:
+                    await _check_token(admitted, self.tokens)
         except TimeoutError:
             raise NotAdmitted("it took too long to come in") from None
         return admitted
 
 
-def token_bytes(token: str | bytes | None) -> bytes | None:
-    """Raises: ValueError for an empty token, or one of more than 1024 bytes."""
+def tokens_of(
+    token: str | bytes | Sequence[str | bytes] | None, name: str = "token"
+) -> tuple[bytes, ...]:
+    """The tokens of which each is right; none if it is None.
+
+    Raises: ValueError for no token, an empty one, or one of more than 1024 bytes.
+    """
     if token is None:
-        return None
-    token = token.encode() if isinstance(token, str) else token
-    if not 0 < len(token) <= MAX_TOKEN:
-        raise ValueError(f"a token has 1 to {MAX_TOKEN} bytes, not {len(token)}")
-    return token
+        return ()
+    several = [token] if isinstance(token, (str, bytes)) else token
+    tokens = tuple(
+        each.encode(errors="surrogateescape") if isinstance(each, str) else bytes(each)
+        for each in several
+    )
+    if not tokens:
+        raise ValueError(f"{name}= is empty: None is for no token")
+    for each in tokens:
+        if not 0 < len(each) <= MAX_TOKEN:
+            raise ValueError(f"{name}= has 1 to {MAX_TOKEN} bytes, not {len(each)}")
+    return tokens
 
 
-async def _check_token(stream: ByteStream, token: bytes) -> None:
-    """Compare them in constant time, so that the time says nothing about the token."""
+def is_one_of(given: bytes, tokens: Sequence[bytes]) -> bool:
+    """Compare them in constant time, so that the time says nothing about the tokens."""
+    return bool(sum(hmac.compare_digest(given, token) for token in tokens))
+
+
+async def _check_token(stream: ByteStream, tokens: Sequence[bytes]) -> None:
     magic, length = _TOKEN.unpack(await _read(stream, _TOKEN.size))
+    given = b""
     if magic == _MAGIC and length <= MAX_TOKEN:
         given = await _read(stream, length)
-        if hmac.compare_digest(given, token):
-            await stream.send(_YES)
-            return
+    if is_one_of(given, tokens):
+        await stream.send(_YES)
+        return
     await stream.send(_NO)
     raise NotAdmitted("it has not the right token")
 
@@ -98,7 +247,7 @@ async def present_token(stream: ByteStream, token: str | bytes) -> None:
         ValueError: it is empty, or has more than 1024 bytes.
         StreamBroken, StreamClosed: as sending and receiving.
     """
-    plain = token_bytes(token) or b""
+    (plain,) = tokens_of(token)
     await stream.send(_TOKEN.pack(_MAGIC, len(plain)) + plain)
     try:
         answer = await _read(stream, 1)

@@ -19,7 +19,15 @@ import anyio
 import anyio.lowlevel
 
 from aiozerocopy._core.errors import IncompleteReceive, StreamBroken, StreamClosed
-from aiozerocopy._net.admission import Admission, NotAdmitted, token_bytes
+from aiozerocopy._net.admission import (
+    CONNECTIONS,
+    Admission,
+    Crowd,
+    Guest,
+    NotAdmitted,
+    Refusals,
+    tokens_of,
+)
 from aiozerocopy._net.block import Service
 from aiozerocopy._net.listening import EXHAUSTED, Listener, listen_tcp, listen_unix
 from aiozerocopy.opening import flags_for, stream_over
@@ -28,7 +36,7 @@ if TYPE_CHECKING:
     import contextlib
     import socket
     import ssl
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from anyio.abc import TaskGroup, TaskStatus
 
@@ -36,7 +44,8 @@ if TYPE_CHECKING:
     from aiozerocopy.streams import Stream
 
     # of a Stream, or with TLS of a TLSStream
-    Handler = Callable[[Any], Awaitable[object]]
+    Handler = Callable[..., Awaitable[object]]
+    Tokens = str | bytes | Sequence[str | bytes] | None
 
 GRACE = 5.0  # seconds that handlers have to finish when the server closes
 BACKLOG = 1024
@@ -44,6 +53,8 @@ BURST = 64  # clients accepted before other tasks run
 PAUSE = 0.1  # seconds without accepting, when there are no fds or no memory
 
 log = logging.getLogger("aiozerocopy")
+
+_FULL = "all places are taken, or those of its address"
 
 _PEER_LEFT = (
     StreamBroken,
@@ -62,8 +73,9 @@ def serve_tcp(
     *,
     reuse_port: bool = False,
     ssl_context: ssl.SSLContext | None = None,
-    token: str | bytes | None = None,
-    max_connections: int | None = None,
+    token: Tokens = None,
+    max_connections: int | None = CONNECTIONS,
+    max_per_address: int | None = None,
     idle_timeout: float | None = None,
     concurrent: Concurrent = "queue",
 ) -> Server:
@@ -74,19 +86,22 @@ def serve_tcp(
     one port.  See `Server`.
 
     With an ``ssl_context`` the handler gets a ``TLSStream``.  With a ``token`` clients
-    must show it first: see `client.present_token`.  A client that comes when
-    ``max_connections`` are served is sent away, and one for which nothing went in or
-    out for ``idle_timeout`` seconds is cancelled.  ``concurrent`` is as for
-    `open_writer`.
+    must show it first, or one of them if there are several: see
+    `client.present_token`.  They have five seconds for both, and are the first to go
+    where more come than there is room for.  A client that comes when
+    ``max_connections`` are served is sent away, and so is one whose address has
+    ``max_per_address`` already, half of them if nothing is said; this machine's own
+    address has as many as it likes.  One for which nothing went in or out for
+    ``idle_timeout`` seconds is cancelled.  ``concurrent`` is as for `open_writer`.
 
     Raises (when it is entered):
         OSError: it cannot listen there; host and port are in the text.
     """
 
     listen = partial(listen_tcp, host, port, BACKLOG, reuse_port)
-    admission = Admission(ssl_context, token_bytes(token))
-    limits = (max_connections, idle_timeout)
-    return Server(handler, listen, admission, *limits, concurrent)
+    admission = Admission(ssl_context, tokens_of(token))
+    crowd = Crowd(max_connections, max_per_address)
+    return Server(handler, listen, admission, crowd, idle_timeout, concurrent)
 
 
 def serve_unix(
@@ -95,8 +110,8 @@ def serve_unix(
     *,
     mode: int | None = None,
     peer: str = "unknown",
-    token: str | bytes | None = None,
-    max_connections: int | None = None,
+    token: Tokens = None,
+    max_connections: int | None = CONNECTIONS,
     idle_timeout: float | None = None,
     concurrent: Concurrent = "queue",
 ) -> Server:
@@ -117,9 +132,9 @@ def serve_unix(
         return [listen_unix(os.fspath(path), mode, BACKLOG)]
 
     flags_for(peer)
-    admission = Admission(token=token_bytes(token))
-    limits = (max_connections, idle_timeout)
-    return Server(handler, listen, admission, *limits, concurrent, peer)
+    admission = Admission(tokens=tokens_of(token))
+    crowd = Crowd(max_connections)
+    return Server(handler, listen, admission, crowd, idle_timeout, concurrent, peer)
 
 
 @dataclass
@@ -127,7 +142,7 @@ class _Connection:
     """A client that is being served, and since when no byte has moved."""
 
     stream: Stream
-    scope: anyio.CancelScope
+    guest: Guest
     moved: int = 0
     since: float = 0.0
 
@@ -160,16 +175,20 @@ class Server(Service):
         handler: Handler,
         listen: Callable[[], Awaitable[list[Listener]]],
         admission: Admission,
-        max_connections: int | None = None,
+        crowd: Crowd,
         idle_timeout: float | None = None,
         concurrent: Concurrent = "queue",
         peer: str = "unknown",
+        *,
+        seats_itself: bool = False,
     ) -> None:
-        self.refused: int = 0  # clients that were sent away, or did not get in
+        """With ``seats_itself`` the handler gets the `Guest` too, and seats it."""
+        self._refusals = Refusals()
         self._handler = handler
         self._listen = listen
         self._admission = admission
-        self._max_connections = max_connections
+        self._crowd = crowd
+        self._seats_itself = seats_itself
         self._idle_timeout = idle_timeout
         self._concurrent = concurrent
         self._peer = peer
@@ -194,6 +213,11 @@ class Server(Service):
     def connections(self) -> int:
         """How many clients are being served now."""
         return len(self._connections)
+
+    @property
+    def refused(self) -> int:
+        """How many clients were sent away, or did not get in."""
+        return self._refusals.count
 
     # -- its life -----------------------------------------------------------------
 
@@ -249,23 +273,40 @@ class Server(Service):
         while True:
             await anyio.wait_readable(listener.sock)
             for _ in range(BURST):
-                sock = await self._accept_one(listener.sock)
-                if sock is None:
+                accepted = await self._accept_one(listener.sock)
+                if accepted is None:
                     break
-                if len(self._connections) == self._max_connections:
-                    sock.close()
-                    self.refused += 1
-                    continue
+                sock, address = accepted
                 with sock:
+                    guest = self._let_in(address)
+                    if guest is None:
+                        continue
                     stream = stream_over(sock, self._concurrent, self._peer)
-                    connection = _Connection(stream, anyio.CancelScope())
+                    connection = _Connection(stream, guest)
                 self._connections[id(connection)] = connection
                 clients.start_soon(self._serve_client, connection)
 
-    async def _accept_one(self, listener: socket.socket) -> socket.socket | None:
-        """The next client; None if there is none now."""
+    def _let_in(self, address: str) -> Guest | None:
+        """None if there is no room for it, even if somebody made room."""
+        if self._crowd.is_full:
+            other = self._crowd.make_room()
+            if other is None:
+                self._refusals.note(address, _FULL)
+                return None
+            self._refusals.note(other.address, "it only waited, and others came")
+        guest = self._crowd.enter(address)
+        if self._admission.asks or self._seats_itself or self._crowd.seat(guest):
+            return guest
+        self._crowd.leave(guest)
+        self._refusals.note(address, _FULL)
+        return None
+
+    async def _accept_one(
+        self, listener: socket.socket
+    ) -> tuple[socket.socket, str] | None:
+        """The next client and its address; None if there is none now."""
         try:
-            sock, _ = listener.accept()
+            sock, peer = listener.accept()
         except OSError as error:
             # Any other error: no connection is pending, or it was reset.
             if error.errno in EXHAUSTED:  # others may give something back; log it once
@@ -275,27 +316,36 @@ class Server(Service):
                 await anyio.sleep(PAUSE)
             return None
         self._exhausted = False
-        return sock
+        return sock, peer[0] if isinstance(peer, tuple) else ""
 
     async def _serve_client(self, connection: _Connection) -> None:
         try:
-            with connection.scope:
-                await self._handle(connection.stream)
+            with connection.guest.scope:
+                await self._handle(connection.stream, connection.guest)
         except Exception as error:
             level = logging.DEBUG if _only_left(error) else logging.ERROR
             log.log(level, "the handler of a client failed", exc_info=True)
         finally:
             connection.stream.abort()  # does nothing if it was closed
+            self._crowd.leave(connection.guest)
             del self._connections[id(connection)]
 
-    async def _handle(self, stream: Stream) -> None:
+    async def _handle(self, stream: Stream, guest: Guest) -> None:
         try:
             admitted = await self._admission.admit(stream)
+        except NotAdmitted as error:
+            self._refusals.note(guest.address, str(error))
+            return
         except Exception:
-            self.refused += 1
+            self._refusals.note(guest.address, "it left, or does not speak TLS")
             log.debug("a client was not admitted", exc_info=True)
             return
-        await self._handler(admitted)
+        if self._seats_itself:
+            await self._handler(admitted, guest)
+        elif not self._admission.asks or self._crowd.seat(guest):
+            await self._handler(admitted)
+        else:
+            self._refusals.note(guest.address, _FULL)
         await admitted.aclose()
 
     async def _cancel_idle(self, limit: float) -> None:
@@ -305,7 +355,7 @@ class Server(Service):
             now = anyio.current_time()
             for connection in list(self._connections.values()):
                 if connection.is_idle(now, limit):
-                    connection.scope.cancel()
+                    connection.guest.scope.cancel()
 
 
 def _only_left(error: BaseException) -> bool:

@@ -64,6 +64,7 @@ def app(
     origins: Sequence[str] = (),
     quality: int = 80,
     max_viewers: int = VIEWERS,
+    max_per_address: int | None = None,
     patience: float = PATIENCE,
 ) -> WebApp:
     """The page of `serve` as an ASGI application, to mount in another or to run alone.
@@ -77,14 +78,15 @@ def app(
     of `serve`.  Only who asks for a loopback name or for one of ``hosts`` is answered;
     without ``hosts`` any address and this machine's name will do too, and with a token
     every name.  ``hosts=["*"]`` leaves that to what is around it.  While
-    ``max_viewers`` watch, others are told so; their page tries again.
+    ``max_viewers`` watch, or ``max_per_address`` from there (half of them if nothing is
+    said), others are told so; their page tries again.
 
     The server gets a copy of each frame, one for all its viewers, and may copy again.
 
     Raises:
         ValueError: an unknown mode, or none that can be offered here; no viewers.
     """
-    ways = Modes(hub, modes, quality, patience, max_viewers)
+    ways = Modes(hub, modes, quality, patience, max_viewers, max_per_address)
     return WebApp(Site(hub, ways, Guard(None, token, hosts, origins), title))
 
 
@@ -152,6 +154,7 @@ def request_of(scope: Scope) -> Request:
         headers=headers,
         version=scope.get("http_version", "1.1"),
         wants_websocket=scope["type"] == "websocket",
+        peer=(scope.get("client") or ("",))[0] or "",
     )
 
 

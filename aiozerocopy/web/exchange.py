@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+    from aiozerocopy._net.admission import Guest
     from aiozerocopy.streams import SendStream
     from aiozerocopy.web.request import Headers, Request
 
@@ -74,6 +75,10 @@ class Exchange(Protocol):
 
     All of it raises what `PEER_LEFT` has, once the client is gone.
     """
+
+    @property
+    def guest(self) -> Guest | None:
+        """Its connection, if our server has it."""
 
     async def respond(self, status: int, body: bytes, headers: Headers) -> None:
         """Send a whole answer.
@@ -149,6 +154,7 @@ class ForeignViewer(MessageStream):
     wrap: staticmethod[[Sequence[Buffer]], Sequence[Buffer]] = staticmethod(
         in_one_piece
     )
+    guest: Guest | None = None
 
     def __init__(self) -> None:
         self.is_open: bool = True

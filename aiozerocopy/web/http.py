@@ -11,6 +11,7 @@ each piece of one.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeAlias
@@ -20,6 +21,7 @@ import anyio
 import anyio.lowlevel
 import h11
 
+from aiozerocopy._net.admission import ADMISSION_SECONDS
 from aiozerocopy.web.exchange import PEER_LEFT
 from aiozerocopy.web.request import (
     COMMON_HEADERS,
@@ -34,6 +36,7 @@ from aiozerocopy.web.request import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aiozerocopy._net.admission import Guest
     from aiozerocopy._net.tls import TLSStream
     from aiozerocopy.streams import Stream
     from aiozerocopy.web.request import Headers
@@ -43,20 +46,19 @@ if TYPE_CHECKING:
 MAX_HEADER = 16 << 10  # bytes of a request's line and headers
 MAX_LINES = 100  # of these; each takes its time
 READ_SIZE = 4 << 10
-HEADER_SECONDS = 10.0  # from a request's first byte to the end of its headers
+HEADER_SECONDS = 5.0  # from a request's first byte to the end of its headers
 IDLE_SECONDS = 30.0  # without a request
 GOODBYE_SECONDS = 1.0  # that a refused client has to read why
 GOODBYE_BYTES = 256 << 10  # that it may still send meanwhile
 
-# A request's line and headers; empty lines before it are let pass, as RFC 9112 asks.
-_HEAD = re.compile(rb"[\r\n]*([^\r\n].*?\n\r?\n)", re.DOTALL)
+_END = re.compile(rb"\n\r?\n")  # of a request's line and headers
 
 # Belongs into no header.  (h11 would say so itself, but takes 0.8 s to find one behind
 # 16 KiB of blanks.)
 _CONTROL = re.compile(rb"[^\t\r\n -~\x80-\xff]|\r[^\n]")
 
 
-def parse_request(event: h11.Request) -> Request:
+def parse_request(event: h11.Request, peer: str) -> Request:
     """Raises: Refused, for another version, or a target that is no address."""
     if not event.http_version.startswith(b"1."):
         raise Refused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
@@ -83,14 +85,22 @@ def parse_request(event: h11.Request) -> Request:
         headers=headers,
         version=event.http_version.decode("ascii"),
         wants_websocket=headers.get("upgrade", "").lower() == "websocket",
+        peer=peer,
     )
 
 
 class HttpConnection:
     """The server's side of one connection; ``on_answer`` hears of every status."""
 
-    def __init__(self, stream: HttpStream, on_answer: Callable[[int], object]) -> None:
+    def __init__(
+        self,
+        stream: HttpStream,
+        on_answer: Callable[[int], object],
+        guest: Guest,
+    ) -> None:
         self.stream = stream
+        self.guest = guest
+        self._latest = guest.since + ADMISSION_SECONDS  # for the first request
         self._unread = bytearray()
         self._is_answered = False  # (also for a silent client, which may be refused)
         self._is_last = False  # the connection ends after this answer
@@ -112,13 +122,14 @@ class HttpConnection:
         await anyio.lowlevel.checkpoint()
         self._is_answered = self._is_head = False
         self._unread = self._unread.lstrip(b"\r\n")  # what some send after a request
+        latest, self._latest = self._latest, math.inf
         if not self._unread:
-            with anyio.move_on_after(IDLE_SECONDS) as idle:
+            with _until(latest, IDLE_SECONDS) as idle:
                 if not await self._read():
                     return None
             if idle.cancelled_caught:
                 return None
-        with anyio.move_on_after(HEADER_SECONDS):
+        with _until(latest, HEADER_SECONDS):
             return await self._read_request()
         raise Refused(408, f"a request must be complete in {HEADER_SECONDS:g} s")
 
@@ -134,21 +145,35 @@ class HttpConnection:
             raise Refused(error.error_status_hint, f"not HTTP: {error}") from error
         assert isinstance(event, h11.Request)
         self._is_head = event.method == b"HEAD"
-        request = parse_request(event)
+        request = parse_request(event, self.guest.address)
         refuse_body(request)
         self._is_last, self._version = request.wants_close, request.version
         return request
 
     async def _read_head(self) -> bytes | None:
-        """A request's line and headers; None if the client left before their end."""
-        while (found := _HEAD.match(self._unread)) is None:
-            _check_head(self._unread)
+        """A request's line and headers; None if the client left before their end.
+
+        Each byte is looked at once, however small the pieces are that it comes in.
+        """
+        start = seen = lines = 0  # (empty lines before it are let pass: RFC 9112)
+        while True:
+            while self._unread.startswith((b"\r", b"\n"), start):
+                start += 1
+            found = _END.search(self._unread, max(start, seen - 2))
+            end = found.end() if found else len(self._unread)
+            lines += self._unread.count(b"\n", seen, end)
+            if end > MAX_HEADER or lines > MAX_LINES:
+                raise Refused(431, "the request's headers are too long")
+            if _CONTROL.search(self._unread, max(seen - 1, 0), end):
+                raise Refused(400, "not HTTP: a control character is in it")
+            if found is not None:
+                del found  # (it has the memory, which is to shrink)
+                head = bytes(self._unread[start:end])
+                del self._unread[:end]
+                return head
+            seen = end
             if not await self._read():
                 return None
-        _check_head(found[0])
-        head = bytes(found[1])  # (the match looks at the memory itself)
-        del self._unread[: found.end()]
-        return head
 
     async def _read(self) -> bool:
         """Read a piece; False at the end."""
@@ -233,9 +258,5 @@ class HttpConnection:
                     await self.stream.receive(READ_SIZE)
 
 
-def _check_head(head: bytes | bytearray) -> None:
-    """Raises: Refused, for a request's beginning that is too long or no HTTP."""
-    if len(head) > MAX_HEADER or head.count(b"\n") > MAX_LINES:
-        raise Refused(431, "the request's headers are too long")
-    if _CONTROL.search(head):
-        raise Refused(400, "not HTTP: a control character is in it")
+def _until(latest: float, seconds: float) -> anyio.CancelScope:
+    return anyio.CancelScope(deadline=min(latest, anyio.current_time() + seconds))

@@ -6,13 +6,15 @@ H.264 encoder keeps a bounded number of frames for it.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import anyio
 
+from aiozerocopy._net.admission import Crowd
 from aiozerocopy.broadcast.encodings import is_slow
 from aiozerocopy.web import jpeg
 from aiozerocopy.web.exchange import CANNOT, GOING_AWAY, as_it_is, first_to_end
@@ -21,7 +23,7 @@ from aiozerocopy.web.pixels import raw
 from aiozerocopy.web.request import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from aiozerocopy.broadcast import Broadcast, Encode, Published
     from aiozerocopy.web.exchange import Exchange, Viewer, Wrap
@@ -32,11 +34,13 @@ if TYPE_CHECKING:
 # In the order in which a browser should try them, and where they are.
 PATHS = {"h264": "/h264", "mjpeg": "/stream.mjpg", "raw": "/raw"}
 
+SPARE = 64  # connections beside those of the viewers, and as many more
+
 _FEED_ENDED, _VIEWER_LEFT = 0, 2  # what `Modes._show` returns
 
 
 class Modes:
-    """The ways to watch, and their viewers: ``limit`` at a time."""
+    """The ways to watch, and their viewers: ``limit`` at a time, who are seated."""
 
     def __init__(
         self,
@@ -45,6 +49,7 @@ class Modes:
         quality: int,
         patience: float,
         limit: int,
+        share: int | None,
     ) -> None:
         """Raises: ValueError, for an unknown mode, or if none can be offered here."""
         if not modes or set(modes) - set(PATHS):
@@ -53,10 +58,8 @@ class Modes:
             raise ValueError(f"so many viewers cannot be served: {limit}")
         self._hub = hub
         self._patience = patience
-        self._limit = limit
-        # Weak: if a signal's exception keeps one from being taken out, it goes with its
-        # task.
-        self._admitted: WeakSet[Exchange] = WeakSet()
+        # Of our server's connections.  Others' servers show who is to be seated.
+        self.crowd: Crowd = Crowd(limit, share, 2 * limit + SPARE)
         self._feeds: WeakKeyDictionary[HubFeed | PacketFeed, str] = WeakKeyDictionary()
         self._closing = anyio.Event()
         ffmpeg = ffmpeg_if_any() if "h264" in modes else None
@@ -90,18 +93,27 @@ class Modes:
     @property
     def is_full(self) -> bool:
         """Would one more be refused?"""
-        return len(self._admitted) >= self._limit
+        return self.crowd.seated >= self.crowd.limit
 
     async def _admit(self, show: Route, exchange: Exchange, request: Request) -> None:
         if self._hub._closed:
             raise Refused(503, "the stream has ended")
-        if self.is_full:
+        with self.seated(exchange, request):
+            await show(exchange, request)
+
+    @contextlib.contextmanager
+    def seated(self, exchange: Exchange, request: Request) -> Iterator[None]:
+        """A block in which a client gets what lasts.
+
+        Raises: Refused, if too many do.
+        """
+        guest = exchange.guest or self.crowd.enter(request.peer)
+        if not self.crowd.seat(guest):
             raise Refused(503, "too many are watching", {"Retry-After": "10"})
         try:
-            self._admitted.add(exchange)
-            await show(exchange, request)
+            yield
         finally:
-            self._admitted.discard(exchange)
+            self.crowd.stand(guest)
 
     # -- each way -----------------------------------------------------------------
 

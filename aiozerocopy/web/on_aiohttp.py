@@ -47,6 +47,7 @@ def aiohttp_app(
     origins: Sequence[str] = (),
     quality: int = 80,
     max_viewers: int = VIEWERS,
+    max_per_address: int | None = None,
     patience: float = PATIENCE,
 ) -> web.Application:
     """`app` for aiohttp: an application to add to another, or to run alone.
@@ -60,7 +61,7 @@ def aiohttp_app(
         ValueError: an unknown mode, or none that can be offered here; no viewers.
         ModuleNotFoundError: aiohttp is not installed.
     """
-    ways = Modes(hub, modes, quality, patience, max_viewers)
+    ways = Modes(hub, modes, quality, patience, max_viewers, max_per_address)
     site = Site(hub, ways, Guard(None, token, hosts, origins), title)
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -96,6 +97,7 @@ def request_of(request: web.Request) -> Request:
         headers=headers,
         version=f"{request.version.major}.{request.version.minor}",
         wants_websocket=headers.get("upgrade", "").lower() == "websocket",
+        peer=request.remote or "",
     )
 
 

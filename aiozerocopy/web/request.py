@@ -49,6 +49,7 @@ class Request:
     headers: Headers  # as `joined` makes them
     version: str = "1.1"
     wants_websocket: bool = False
+    peer: str = ""  # its address, where it has one
 
     @property
     def host(self) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import socket
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import anyio
 
+from aiozerocopy._net.admission import Admission
 from aiozerocopy._net.block import Service
-from aiozerocopy._net.serving import GRACE, Server, serve_tcp
+from aiozerocopy._net.listening import listen_tcp
+from aiozerocopy._net.serving import BACKLOG, GRACE, Server
 from aiozerocopy.web.download import PATH, Download
 from aiozerocopy.web.exchange import CLOSE_SECONDS, MAX_WORDS, PEER_LEFT, as_it_is
 from aiozerocopy.web.guard import Guard
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+    from aiozerocopy._net.admission import Guest
     from aiozerocopy.broadcast import Broadcast
     from aiozerocopy.web.exchange import Viewer
     from aiozerocopy.web.http import HttpStream
@@ -48,6 +52,7 @@ def serve(
     origins: Sequence[str] = (),
     quality: int = 80,
     connections: int = VIEWERS,
+    max_per_address: int | None = None,
     patience: float = PATIENCE,
     file: str | os.PathLike[str] | None = None,
     ssl_context: ssl.SSLContext | None = None,
@@ -63,8 +68,10 @@ def serve(
     and with a token to every name.  WebSockets are for this server's page, and for
     pages of ``origins``.
 
-    At most ``connections`` are served at a time; a viewer to whom one frame takes more
-    than ``patience`` seconds is let go.
+    At most ``connections`` watch or download at a time, and from one address (other
+    than this machine's own) at most ``max_per_address``, half of them if nothing is
+    said.  As many again may be connected without; where more come, one of those is sent
+    away.  A viewer to whom one frame takes more than ``patience`` seconds is let go.
 
     A ``file`` is offered for download at `WebServer.file_url`, whole or in parts.  It
     goes from the file to the socket without a copy in user space; a client that takes
@@ -78,12 +85,11 @@ def serve(
         FileNotFoundError, PermissionError: of the ``file``.
         OSError: when it is entered, as `serve_tcp`.
     """
-    ways = Modes(hub, modes, quality, patience, connections)
+    ways = Modes(hub, modes, quality, patience, connections, max_per_address)
     return WebServer(
         Site(hub, ways, Guard(host, token, hosts, origins), title),
         (host, port),
         token,
-        connections,
         None if file is None else Download(file, patience),
         ssl_context,
     )
@@ -103,27 +109,24 @@ class WebServer(Service):
         site: Site,
         address: tuple[str | None, int],
         token: str | None,
-        connections: int,
         download: Download | None,
         ssl_context: ssl.SSLContext | None,
     ) -> None:
         self._site = site
         self._host = address[0]
         self._token = token
-        self._limit = connections
         self._scheme = "https" if ssl_context else "http"
-        # Twice as many are accepted, so that clients beyond the limit are told of it.
-        self._server: Server = serve_tcp(
+        self._server = Server(
             self._serve_client,
-            *address,
-            ssl_context=ssl_context,
-            max_connections=2 * connections,
+            partial(listen_tcp, *address, BACKLOG, False),
+            Admission(ssl_context),
+            site.modes.crowd,
+            seats_itself=True,
         )
         self._closing = False
         self._idle: set[anyio.CancelScope] = set()  # connections without a request now
         self._download = download
-        self._open = 0  # connections that are served
-        site.connections = lambda: self._open
+        site.connections = lambda: self._server.connections
 
     # -- its life -----------------------------------------------------------------
 
@@ -172,18 +175,11 @@ class WebServer(Service):
 
     # -- one connection -----------------------------------------------------------
 
-    async def _serve_client(self, stream: HttpStream) -> None:
-        http = _Exchange(stream, self._site.count)
+    async def _serve_client(self, stream: HttpStream, guest: Guest) -> None:
+        http = _Exchange(stream, self._site.count, guest)
         try:
-            if self._open >= self._limit:
-                await http.refuse(Refused(503, "too many connections"))
-                return
-            self._open += 1
-            try:
-                _set_options(stream)
-                await self._answer_all(http)
-            finally:
-                self._open -= 1
+            _set_options(stream)
+            await self._answer_all(http)
         except PEER_LEFT:
             stream.abort()
 
@@ -210,7 +206,8 @@ class WebServer(Service):
         """Raises: Refused."""
         if self._download is not None and request.path == PATH:
             self._site.check(request)
-            await self._download.send(http, request)
+            with self._site.modes.seated(http, request):
+                await self._download.send(http, request)
         else:
             await self._site.answer(http, request)
 

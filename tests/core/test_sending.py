@@ -237,6 +237,7 @@ PING, PONG = b"\x89\x83\0\0\0\0you", b"\x8a\x03you"
 async def test_pong_does_not_overtake_a_put(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("h11")
     pytest.importorskip("wsproto")
+    from aiozerocopy._net.admission import Guest
     from aiozerocopy.web import http, websocket
 
     # However slowly the other thread reads here, the answer waits for its turn.
@@ -244,7 +245,7 @@ async def test_pong_does_not_overtake_a_put(monkeypatch: pytest.MonkeyPatch) -> 
     received = bytearray()
     with far_end() as (stream, far):
         far.sendall(UPGRADE)
-        connection = http.HttpConnection(stream, lambda status: None)
+        connection = http.HttpConnection(stream, lambda status: None, Guest(""))
         request = await connection.next_request()
         assert request is not None
         socket_ = await websocket.WebSocket.accept(connection, request)

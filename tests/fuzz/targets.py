@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 import numpy
 
+from aiozerocopy._net.admission import Guest
 from aiozerocopy._net.frame_header import HEADER_SIZE, FrameError, FrameHeader
 from aiozerocopy.capture import cursor, x11
 from aiozerocopy.capture.connection import Connection
@@ -132,7 +133,7 @@ def http(data: bytes) -> None:
 
 async def _serve(data: bytes) -> None:
     peer = Peer(data, 1 + len(data) % 50)
-    connection = HttpConnection(cast("Any", peer), lambda status: None)
+    connection = HttpConnection(cast("Any", peer), lambda status: None, Guest(""))
     try:
         while (request := await connection.next_request()) is not None:
             _use(request)
@@ -163,7 +164,7 @@ def websocket(data: bytes) -> None:
 
 async def _listen(data: bytes) -> None:
     peer = Peer(_UPGRADE + data, len(_UPGRADE) + len(data) % 50)
-    http = HttpConnection(cast("Any", peer), lambda status: None)
+    http = HttpConnection(cast("Any", peer), lambda status: None, Guest(""))
     request = await http.next_request()
     assert request is not None
     talk = await WebSocket.accept(http, request)

@@ -456,9 +456,9 @@ async def test_wrong_token(data: bytes, answer: bytes) -> None:
         await until(lambda: server.connections == 0)
 
 
-@pytest.mark.parametrize("token", ["", "x" * 1025])
-async def test_bad_token(token: str) -> None:
-    with pytest.raises(ValueError, match="token"):
+@pytest.mark.parametrize("token", ["", "x" * 1025, [], ["good", ""]])
+async def test_bad_token(token: str | list[str]) -> None:
+    with pytest.raises(ValueError, match="token="):
         azc.serve_tcp(echo, token=token)
 
 
@@ -487,6 +487,81 @@ async def test_more_clients_than_allowed() -> None:
         async with azc.connect_tcp("127.0.0.1", server.port) as third:
             assert await ask(third, b"hello") == b"hello"
         await streams.pop().aclose()
+
+
+@pytest.mark.every_loop
+async def test_who_shows_no_token_makes_room(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        azc.serve_tcp(echo, token=["old", "new"], max_connections=2) as server,
+        azc.connect_tcp("127.0.0.1", server.port) as first,
+        azc.connect_tcp("127.0.0.1", server.port) as second,
+    ):
+        await until(lambda: server.connections == 2)
+        async with contextlib.AsyncExitStack() as served:
+            for token, silent in (("old", first), ("new", second)):
+                connecting = azc.connect_tcp("127.0.0.1", server.port)
+                stream = await served.enter_async_context(connecting)
+                await present_token(stream, token)
+                assert await ask(stream, b"hello") == b"hello"
+                with pytest.raises((EndOfStream, azc.StreamBroken)):
+                    await silent.receive()
+                assert server.connections == 2
+    assert server.refused == 2
+    assert caplog.messages[0] == "refused 127.0.0.1: it only waited, and others came"
+
+
+@pytest.mark.every_loop
+@pytest.mark.parametrize(("share", "count"), [(None, 2), (1, 1), (3, 3)])
+async def test_an_address_has_its_share(share: int | None, count: int) -> None:
+    """But for this machine's own, behind which a proxy may be."""
+
+    def connect(host: str) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", server.port), 5, (host, 0))
+
+    async with azc.serve_tcp(echo, max_connections=4, max_per_address=share) as server:
+        with contextlib.ExitStack() as crowd:
+            for _ in range(count + 2):
+                crowd.enter_context(connect("127.0.0.7"))
+            await until(lambda: server.refused == 2)
+            assert server.connections == count
+            for _ in range(4 - count):
+                crowd.enter_context(connect("127.0.0.1"))
+            await until(lambda: server.connections == 4)
+        await until(lambda: server.connections == 0)
+
+
+async def test_the_address_with_the_most_makes_room() -> None:
+    crowd = admission.Crowd(2, None, 6)
+    addresses = ("10.0.0.1", "2001:db8::1", "2001:db8::2", "2001:db8::3", "10.0.0.2")
+    guests = [crowd.enter(address) for address in addresses]
+    assert crowd.seat(guests[0])
+    assert not crowd.is_full
+    other = crowd.enter("10.0.0.1")
+    assert not crowd.seat(other)  # its share is one
+    assert crowd.is_full
+    assert [crowd.make_room() for _ in range(2)] == guests[1:3]
+    assert guests[1].scope.cancel_called
+    crowd.stand(guests[0])
+    assert crowd.make_room() is guests[0]
+
+
+def test_refusals_are_logged_now_and_then(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals = admission.Refusals()
+    for number in range(3):
+        refusals.note("10.0.0.1", "one", f": {number}")
+        refusals.note("", "other")
+    monkeypatch.setattr(refusals, "_told", {"one": (0.0, 2)})
+    refusals.note("10.0.0.2", "one")
+    assert refusals.count == 7
+    assert caplog.messages == [
+        "refused 10.0.0.1: one: 0",
+        "refused a client: other",
+        "refused 10.0.0.2: one (and 2 more since the last such line)",
+    ]
 
 
 @pytest.mark.every_loop

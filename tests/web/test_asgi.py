@@ -288,7 +288,10 @@ async def test_its_own_lifespan(hub: Broadcast) -> None:
 
 
 class Nobody:
-    """An exchange that is not used."""
+    """An exchange that is not used, and its request."""
+
+    guest = None
+    peer = ""
 
 
 def admit_one(app: web.WebApp, at: Place | None) -> Lines:
@@ -305,7 +308,7 @@ def admit_one(app: web.WebApp, at: Place | None) -> Lines:
     return lines
 
 
-def test_a_signal_keeps_no_place() -> None:
+async def test_a_signal_keeps_no_place() -> None:
     app = web.app(Broadcast(), modes=["raw"], max_viewers=1)
     seen = admit_one(app, None).seen
     assert len(seen) > 5

@@ -194,8 +194,8 @@ async def test_client_that_takes_nothing_is_let_go(film: Path) -> None:
         connected(server) as stream,
     ):
         await stream.send(asking("/file", "Connection: close"))
-        await until(lambda: server._open == 1)
-        await until(lambda: server._open == 0)
+        await until(lambda: server._server.connections == 1)
+        await until(lambda: server._server.connections == 0)
         assert (await ask(server, "/file", "Range: bytes=0-9")).body == DATA[:10]
 
 
@@ -206,7 +206,7 @@ async def test_client_that_leaves(film: Path) -> None:
         async with connected(server) as stream:
             await stream.send(asking("/file", "Connection: close"))
             await stream.receive()
-        await until(lambda: server._open == 0)
+        await until(lambda: server._server.connections == 0)
         assert (await ask(server, "/file", "Range: bytes=0-9")).body == DATA[:10]
 
 

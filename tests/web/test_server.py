@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
 import socket
 import struct
+import time
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import numpy as np
@@ -35,8 +37,9 @@ from wsproto import events
 
 import aiozerocopy as azc
 from aiozerocopy import web
+from aiozerocopy._net.admission import Guest
 from aiozerocopy.broadcast import Broadcast
-from aiozerocopy.web import assets, http, websocket
+from aiozerocopy.web import assets, http, modes, websocket
 from aiozerocopy.web.request import Refused
 
 if TYPE_CHECKING:
@@ -243,10 +246,57 @@ async def test_who_asks_for_nothing_is_let_go(
 async def test_more_connections_than_allowed(hub: Broadcast) -> None:
     async with web.serve(hub, connections=2) as to:
         async with watching(to), watching(to):
-            async with connected(to) as third:
-                assert Answer(await rest(third)).status == 503
-        await until(lambda: to._open == 0)
+            for path in ("/raw", "/stream.mjpg"):
+                answer = Answer(await say(to, upgrade(path)))
+                assert (answer.status, answer.headers["retry-after"]) == (503, "10")
+            for path in ("/healthz", "/", "/viewer.js", "/status"):
+                assert (await ask(to, path)).status == 200
+        await until(lambda: to._server.connections == 0)
         assert (await ask(to)).status == 200
+
+
+@pytest.mark.every_loop
+async def test_who_says_nothing_keeps_nobody_out(
+    hub: Broadcast, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with web.serve(hub, connections=2, token="a") as to, watching(to) as viewer:
+        room = 2 * 2 + modes.SPARE
+        with contextlib.ExitStack() as crowd:
+            for number in range(2 * room):
+                address = ("127.0.0.1", to.port)
+                sock = crowd.enter_context(socket.create_connection(address))
+                sock.sendall(asking("/viewer.js") if number % 2 else b"GET")
+                assert number % 9 or (await ask(to)).status == 200
+            async with watching(to) as other:
+                await hub.publish(picture())
+                assert await other.number() == await viewer.number() == 0
+            assert to._server.connections <= room
+            assert to._server.refused > room
+    (line,) = caplog.messages
+    assert line == "refused 127.0.0.1: it only waited, and others came"
+
+
+async def test_a_first_request_must_come_soon(
+    to: web.WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "ADMISSION_SECONDS", 0.05)
+    assert await say(to, b"") == b""
+    assert Answer(await say(to, b"GET / HTTP/1.1\r\n")).status == 408
+
+
+async def test_what_drips_is_looked_at_once() -> None:
+    async def cost(begun: bytes) -> float:
+        """CPU seconds for what comes after that, byte by byte."""
+        script = _Script(b"x" * 500, piece=1)
+        connection = http.HttpConnection(cast("Any", script), print, Guest(""))
+        connection._unread += begun
+        start = time.thread_time()
+        assert await connection.next_request() is None
+        return time.thread_time() - start
+
+    begun = b"GET / HTTP/1.1\r\nA: "
+    few = min([await cost(begun) for _ in range(3)])
+    assert min([await cost(begun + b"x" * 15_000) for _ in range(3)]) < 3 * few
 
 
 @pytest.mark.every_loop
@@ -289,7 +339,7 @@ async def test_resets_at_any_byte(hub: Broadcast) -> None:
             with socket.create_connection(("127.0.0.1", to.port)) as sock:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_linger)
                 sock.sendall(whole[:end])
-        await until(lambda: to._open == 0)
+        await until(lambda: to._server.connections == 0)
         assert to.viewers == 0
         assert (await ask(to)).status == 200
 
@@ -298,7 +348,7 @@ async def test_many_who_come_and_go(to: web.WebServer) -> None:
     for _ in range(300):
         socket.create_connection(("127.0.0.1", to.port)).close()
     assert (await ask(to)).status == 200
-    await until(lambda: to._open == 0)
+    await until(lambda: to._server.connections == 0)
 
 
 GOOD = (
@@ -334,7 +384,7 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
 def scripted(data: bytes) -> http.HttpConnection:
     """A connection of which this is all that the client says."""
     script: Any = _Script(data)
-    return http.HttpConnection(script, lambda status: None)
+    return http.HttpConnection(script, lambda status: None, Guest(""))
 
 
 @pytest.mark.timeout(900)
@@ -377,12 +427,14 @@ class _Script:
     async def send_eof(self) -> None:
         """Nor this."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, piece: int = 1 << 20) -> None:
         self._data = data
+        self._piece = piece
 
     async def receive(self, n: int) -> bytes:
         if not self._data:
             raise anyio.EndOfStream
+        n = min(n, self._piece)
         data, self._data = self._data[:n], self._data[n:]
         return data
 
@@ -539,7 +591,7 @@ async def test_who_does_not_speak_tls_harms_nobody(
                         await stream.transport_stream.send(rude * 99)
                     stream.transport_stream.abort()
                 await until(lambda: to.viewers == 1)
-        await until(lambda: to._open == 0)
+        await until(lambda: to._server.connections == 0)
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
