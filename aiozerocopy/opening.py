@@ -18,7 +18,8 @@ import os
 import socket
 import stat
 import sys
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
 
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._core.channel import (
@@ -37,7 +38,7 @@ from aiozerocopy._core.sending import QUEUE_LIMIT, RESCUE_LIMIT, Concurrent
 from aiozerocopy.streams import ReceiveStream, SendStream, Stream, UnixStream
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator, Iterator
+    from collections.abc import Generator, Iterator
     from contextlib import AbstractAsyncContextManager
 
     from typing_extensions import Self
@@ -58,8 +59,11 @@ class HasFileno(Protocol):
 T = TypeVar("T", bound="AbstractAsyncContextManager[Any, Any]")
 
 
-class Opening(Generic[T]):
-    """Something that takes time to open: ``await`` it, or open it by ``async with``."""
+class Opening(Coroutine[Any, Any, T]):
+    """Something that takes time to open: ``await`` it, or open it by ``async with``.
+
+    It is a coroutine too, for `asyncio.create_task` and a task group's ``start_soon``.
+    """
 
     def __init__(self, opening: Coroutine[Any, Any, T]) -> None:
         self._opening = opening
@@ -67,6 +71,15 @@ class Opening(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         return self._opening.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._opening.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._opening.throw(*error)
+
+    def close(self) -> None:
+        self._opening.close()
 
     async def __aenter__(self) -> T:
         self._opened = await self._opening
@@ -212,9 +225,19 @@ class _Dup:
             os.close(self.fd)
 
 
+_FOR_PATHS = {
+    os.O_WRONLY: "open_writer(open({!r}, 'wb'))",
+    os.O_RDONLY: "open_reader(open({!r}, 'rb'))",
+    None: "connect_unix({!r})",
+}
+
+
 @contextlib.contextmanager
 def _take_over(source: int | HasFileno, access: int | None) -> Iterator[_Dup]:
     """A dup of the caller's fd; if the block ends well, the caller's is closed."""
+    if isinstance(source, (str, bytes, os.PathLike)):
+        what = _FOR_PATHS[access].format(os.fspath(source))
+        raise TypeError(f"a path must be opened first: write {what}")
     number = _number_of(source)
     _check(number, access)
     _sync_position(source, number, reading=access == os.O_RDONLY)
@@ -226,7 +249,7 @@ def _take_over(source: int | HasFileno, access: int | None) -> Iterator[_Dup]:
 def _number_of(source: int | HasFileno) -> int:
     if isinstance(source, int) and not isinstance(source, bool):
         if source < 0:
-            raise ValueError(f"an fd is never negative, as {source} is")
+            raise ValueError(f"{source} is not a file descriptor")
         return source
     methods = (getattr(source, name, None) for name in ("fileno", "close"))
     if isinstance(source, (bool, type)) or not all(map(callable, methods)):

@@ -146,7 +146,13 @@ def _refusal(data: object, error: Exception, strided: str) -> Exception:
         return BufferError("the memory is read-only: nothing can be received there")
     if not isinstance(error, TypeError):
         return error
-    hint = " (encode it first)" if isinstance(data, str) else ""
+    hint = ""
+    if isinstance(data, str):
+        hint = " (encode it first)"
+    elif isinstance(data, int) and strided is _RECEIVE_ELSEWHERE:
+        hint = f" (for that many bytes, give bytearray({data}))"
+    elif isinstance(data, (list, tuple)):
+        hint = " (for several buffers write *buffers)"
     kind = type(data).__name__
     return TypeError(f"a bytes-like object is required, not {kind!r}{hint}")
 

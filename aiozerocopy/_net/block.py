@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, NoReturn
 
-import anyio
-
 if TYPE_CHECKING:
+    import anyio
     from typing_extensions import Self
 
 
@@ -46,10 +45,18 @@ class Block:
 class Service(Block):
     """A block for what serves, also until it is cancelled."""
 
+    _ended: anyio.Event  # it serves no more
+
     async def serve_forever(self) -> None:
-        """Serve until cancelled; raises what ``async with`` does."""
+        """Serve until cancelled or closed, in an ``async with`` block or without one.
+
+        Raises: without one, what ``async with`` does.
+        """
+        if self._undo is not None and not self._ended.is_set():
+            await self._ended.wait()
+            return
         async with self:
-            await anyio.sleep_forever()
+            await self._ended.wait()
 
     if not TYPE_CHECKING:  # a type checker is to complain
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     SocketAddress = tuple[str, int]
     Candidate = tuple[socket.AddressFamily, SocketAddress]
 
+LAST_PORT = 65535
 DELAY = 0.25  # seconds until the next of a host's addresses is tried as well
 
 AGAIN = 0.01  # seconds between attempts to connect to a Unix server
@@ -55,14 +56,17 @@ def connect_tcp(
             host and port are in the text, and the addresses if many were tried.  If
             nobody answered, its cause is the error of the one address, or an
             ExceptionGroup of all.
+        ValueError: no such port.
     """
+
+    check_port(port)
 
     async def connect() -> Stream:
         try:
             with anyio.fail_after(timeout):
                 sock = await connect_first(await look_up(host, port), None, DELAY)
         except OSError as error:
-            place = f"cannot connect to {host}:{port}"
+            place = f"cannot connect to {bracketed(host)}:{port}"
             raise located(error, place) from error.__cause__ or error
         with sock:
             with contextlib.suppress(OSError):  # the peer may have gone already
@@ -70,6 +74,17 @@ def connect_tcp(
             return stream_over(sock, concurrent)
 
     return Opening(connect())
+
+
+def check_port(port: int) -> None:
+    """Refuse a number that no port has; the system's own text names a C function."""
+    if isinstance(port, int) and not 0 <= port <= LAST_PORT:
+        raise ValueError(f"port must be from 0 to {LAST_PORT}, not {port}")
+
+
+def bracketed(host: str | None) -> str:
+    """A host as it stands before a colon and a port."""
+    return f"[{host}]" if host and ":" in host else str(host)
 
 
 def connect_unix(

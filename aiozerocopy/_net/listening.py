@@ -14,7 +14,7 @@ import anyio
 
 from aiozerocopy._core import fork_and_exit
 from aiozerocopy._core.failure import Failure
-from aiozerocopy._net.connecting import located
+from aiozerocopy._net.connecting import bracketed, located
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ class Listener:
         if not isinstance(self.address, tuple):
             return repr(self.address)
         host, port = self.address
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return f"{bracketed(host)}:{port}"
 
     def own_file(self) -> None:
         """Remove the file at its address in the end."""
@@ -93,7 +93,7 @@ async def listen_tcp(
                 return _listen_on_all(places, port, backlog, options)
         return _listen_on_all(places, port, backlog, options)
     except OSError as error:
-        where = ", ".join(f"{each or '*'}:{port}" for each in hosts)
+        where = ", ".join(f"{bracketed(each or '*')}:{port}" for each in hosts)
         raise located(error, f"cannot listen on {where}") from error
 
 

@@ -9,6 +9,7 @@ memory into other user memory, and the handler gets a `tls.TLSStream`.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from aiozerocopy._net.admission import (
     tokens_of,
 )
 from aiozerocopy._net.block import Service
+from aiozerocopy._net.connecting import check_port
 from aiozerocopy._net.listening import EXHAUSTED, Listener, listen_tcp, listen_unix
 from aiozerocopy.opening import flags_for, stream_over
 
@@ -94,10 +96,12 @@ def serve_tcp(
     address has as many as it likes.  One for which nothing went in or out for
     ``idle_timeout`` seconds is cancelled.  ``concurrent`` is as for `open_writer`.
 
-    Raises (when it is entered):
-        OSError: it cannot listen there; host and port are in the text.
+    Raises:
+        TypeError, ValueError: the handler is not an async function, or no such port.
+        OSError (when it is entered): it cannot listen there; host and port are in the
+            text.
     """
-
+    check_port(port)
     listen = partial(listen_tcp, host, port, BACKLOG, reuse_port)
     admission = Admission(ssl_context, tokens_of(token))
     crowd = Crowd(max_connections, max_per_address)
@@ -161,9 +165,9 @@ class Server(Service):
     and the handlers have `GRACE` seconds to finish (see `aclose`); when the block
     fails, none.
 
-    `serve_forever` serves until cancelled.  (A server cannot be awaited: the clients'
-    tasks need a block that they end with.)  Either way "aiozerocopy" logs where it
-    listens, at info level.
+    `serve_forever` serves until cancelled, in such a block or without one.  (A server
+    cannot be awaited: the clients' tasks need a block that they end with.)  Either way
+    "aiozerocopy" logs where it listens, at info level.
 
     A client's stream is closed when its handler returns.  If the handler raises, the
     stream is aborted, the error is logged to "aiozerocopy" (for a client that merely
@@ -183,6 +187,7 @@ class Server(Service):
         seats_itself: bool = False,
     ) -> None:
         """With ``seats_itself`` the handler gets the `Guest` too, and seats it."""
+        _expect_coroutine_function(handler)
         self._refusals = Refusals()
         self._handler = handler
         self._listen = listen
@@ -356,6 +361,25 @@ class Server(Service):
             for connection in list(self._connections.values()):
                 if connection.is_idle(now, limit):
                     connection.guest.scope.cancel()
+
+
+def _expect_coroutine_function(handler: object) -> None:
+    """A plain function would fail only when the first client comes.
+
+    A lambda may return what another function's call does.
+    """
+    while isinstance(handler, partial):
+        handler = handler.func
+    inner = inspect.unwrap(handler) if callable(handler) else None
+    if inspect.isfunction(inner) or inspect.ismethod(inner):
+        if inspect.iscoroutinefunction(inner) or inner.__name__ == "<lambda>":
+            return
+    elif inner is not None:
+        return
+    raise TypeError(
+        f"the handler must be an async function of one stream, not {handler!r}: write "
+        "async def handler(stream)"
+    )
 
 
 def _only_left(error: BaseException) -> bool:

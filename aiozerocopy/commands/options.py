@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from aiozerocopy._net.admission import MAX_TOKEN
+from aiozerocopy._net.connecting import LAST_PORT, bracketed
 from aiozerocopy.client import parse_address
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-LAST_PORT = 65535
 LARGEST = 16384  # pixels: more no encoder of video takes
 FASTEST = 1_000_000  # frames a second
 LONGEST = 1_000_000_000  # seconds
@@ -250,7 +250,7 @@ class Address(NamedTuple):
     def __str__(self) -> str:
         if self.port is None:
             return self.host
-        return f"{_in_brackets(self.host)}:{self.port}"
+        return f"{bracketed(self.host)}:{self.port}"
 
 
 def port(text: str) -> int:
@@ -270,7 +270,7 @@ def address(text: str) -> Address:
     host, number = parse_address(text)
     if number is None:
         if host == "localhost" or _is_ip(host):
-            raise Refused(text, f"has no port: write {_in_brackets(host)}:PORT")
+            raise Refused(text, f"has no port: write {bracketed(host)}:PORT")
         if host and (":" not in host or "/" in host):
             return Address(host)
         what = (
@@ -302,10 +302,6 @@ def _is_ip(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _in_brackets(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 # --- options ------------------------------------------------------------------

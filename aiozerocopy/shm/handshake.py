@@ -77,6 +77,8 @@ def listen_ring(
         ValueError: a capacity that no ring can have.
         OSError: somebody listens there already; no memory; ``timeout`` (TimeoutError).
     """
+    if not isinstance(capacity, int):
+        raise TypeError(f"capacity is a number of bytes, not {capacity!r}")
     if not 0 < capacity <= MOST:
         raise ValueError(f"a ring has 1 to {MOST:,} bytes, not {capacity:,}")
     where = os.fspath(path)

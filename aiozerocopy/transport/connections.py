@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiozerocopy._net.connecting import (
+    bracketed,
     connect_first,
     connected_unix,
     located,
@@ -73,7 +74,7 @@ async def create_connection(
         raise ValueError("host and port was not specified and no sock specified")
     if interleave is None:
         interleave = 0 if happy_eyeballs_delay is None else 1
-    place = f"cannot connect to {host}:{port}"
+    place = f"cannot connect to {bracketed(host)}:{port}"
     if local_addr is not None:
         place += f" from {local_addr}"
     try:

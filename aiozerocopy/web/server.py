@@ -11,6 +11,7 @@ import anyio
 
 from aiozerocopy._net.admission import Admission
 from aiozerocopy._net.block import Service
+from aiozerocopy._net.connecting import bracketed, check_port
 from aiozerocopy._net.listening import listen_tcp
 from aiozerocopy._net.serving import BACKLOG, GRACE, Server
 from aiozerocopy.web.download import PATH, Download
@@ -113,6 +114,7 @@ class WebServer(Service):
         ssl_context: ssl.SSLContext | None,
     ) -> None:
         self._site = site
+        check_port(address[1])
         self._host = address[0]
         self._token = token
         self._scheme = "https" if ssl_context else "http"
@@ -148,9 +150,8 @@ class WebServer(Service):
     def _url(self, path: str) -> str:
         host = self._host or "localhost"
         host = {"0.0.0.0": "localhost", "::": "localhost"}.get(host, host)
-        host = f"[{host}]" if ":" in host else host
         query = f"?{urlencode({'token': self._token})}" if self._token else ""
-        return f"{self._scheme}://{host}:{self.port}{path}{query}"
+        return f"{self._scheme}://{bracketed(host)}:{self.port}{path}{query}"
 
     @property
     def viewers(self) -> int:
@@ -164,6 +165,7 @@ class WebServer(Service):
 
     async def _begin(self, undo: contextlib.AsyncExitStack) -> None:
         await undo.enter_async_context(self._server)
+        self._ended = self._server._ended
 
     async def aclose(self, grace: float | None = GRACE) -> None:
         """Stop accepting, tell the viewers, and end all after ``grace`` seconds."""

@@ -256,6 +256,16 @@ async def test_targets_that_are_refused(
         assert await receiver.receive() == b"abc"
 
 
+async def test_number_of_bytes_is_no_target(pipe: Link) -> None:
+    async with pipe.receiver() as receiver, pipe.sender() as stream:
+        with pytest.raises(TypeError, match=r"give bytearray\(10\)"):
+            await receiver.receive_exactly(10)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"write \*buffers"):
+            await stream.send([b"one", b"two"])  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"not 'int'$"):
+            await stream.send(10)  # type: ignore[arg-type]
+
+
 # ---- bad memory ---------------------------------------------------------------------
 
 

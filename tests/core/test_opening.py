@@ -9,11 +9,13 @@ import fcntl
 import gzip
 import io
 import os
+import re
 import select
 import socket
 import ssl
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,7 +31,6 @@ from aiozerocopy.opening import UNIX_BUFFER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 
@@ -197,7 +198,7 @@ def test_standard_streams(stdout: str, unbuffered: str) -> None:
 
 @pytest.mark.parametrize(
     "source",
-    [True, None, 1.5, "path", b"path", [1], object(), socket.socket],
+    [True, None, 1.5, [1], object(), socket.socket],
     ids=lambda source: type(source).__name__,
 )
 def test_neither_fd_nor_file(source: Any) -> None:
@@ -206,9 +207,27 @@ def test_neither_fd_nor_file(source: Any) -> None:
             open_it(source)
 
 
+@pytest.mark.parametrize("path", ["it", b"it", Path("it")])
+def test_path_says_what_to_write(path: Any) -> None:
+    for open_it, what in (
+        (azc.open_writer, "open_writer(open({!r}, 'wb'))"),
+        (azc.open_reader, "open_reader(open({!r}, 'rb'))"),
+        (azc.wrap_socket, "connect_unix({!r})"),
+    ):
+        what = what.format(os.fspath(path))
+        with pytest.raises(TypeError, match=f"write {re.escape(what)}$"):
+            open_it(path)
+
+
 def test_negative_fd() -> None:
-    with pytest.raises(ValueError, match="never negative"):
+    with pytest.raises(ValueError, match=r"^-1 is not a file descriptor"):
         azc.open_writer(-1)
+
+
+def test_negative_limit(ends: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="queue_limit must be at least 0, not -1"):
+        azc.open_writer(ends[1], queue_limit=-1)
+    assert is_open(ends[1])
 
 
 @pytest.mark.parametrize("number", [None, 1 << 40])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import gc
@@ -147,6 +148,25 @@ async def test_nobody_listens() -> None:
     assert caught.value.errno == errno.ECONNREFUSED
     assert "All connection attempts failed (" in str(caught.value)  # anyio's words
     assert isinstance(caught.value.__cause__, ConnectionRefusedError)
+
+
+async def test_address_in_the_text_can_be_copied() -> None:
+    with pytest.raises(OSError, match=r"cannot connect to \[::1\]:1: "):
+        await azc.connect_tcp("::1", 1)
+
+
+@pytest.mark.parametrize("port", [-1, 70000])
+def test_number_that_no_port_has(port: int) -> None:
+    for call in (
+        lambda: azc.connect_tcp("localhost", port),
+        lambda: azc.serve_tcp(_unused, port=port),
+    ):
+        with pytest.raises(ValueError, match=f"from 0 to 65535, not {port}$"):
+            call()
+
+
+async def _unused(stream: azc.Stream) -> None:
+    pass
 
 
 async def test_unknown_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,6 +442,32 @@ async def test_unix_server_with_a_full_backlog(tmp_path: Path) -> None:
 async def test_never_awaited_warns() -> None:
     with pytest.warns(RuntimeWarning, match="never awaited"):
         azc.connect_tcp("127.0.0.1", 1)
+
+
+@pytest.mark.every_loop
+async def test_opening_in_a_task_group(listener: socket.socket) -> None:
+    host, port = listener.getsockname()
+    with pytest.warns(ResourceWarning, match="unclosed"):  # nobody has the stream
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(azc.connect_tcp, host, port)
+        gc.collect()
+    peer, _ = listener.accept()
+    with peer:
+        assert peer.recv(1) == b""
+
+
+async def test_opening_as_a_task(listener: socket.socket) -> None:
+    task = asyncio.create_task(azc.connect_tcp(*listener.getsockname()))
+    async with await task as stream:
+        await stream.send(b"there")
+        peer, _ = listener.accept()
+        with peer:
+            assert peer.recv(10) == b"there"
+    cancelled = asyncio.create_task(azc.connect_tcp("192.0.2.1", 1))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
 
 
 def test_located_without_errno() -> None:

@@ -11,6 +11,7 @@ import re
 import socket
 import stat
 import struct
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -306,6 +307,50 @@ async def test_aclose_that_is_cancelled_cancels_the_handlers() -> None:
         with anyio.move_on_after(0.01):
             await server.aclose(None)
         await until(lambda: server.connections == 0)
+
+
+@pytest.mark.every_loop
+async def test_serve_forever_in_the_block() -> None:
+    async with azc.serve_tcp(echo) as server:
+        with anyio.move_on_after(0.01) as waited:
+            await server.serve_forever()
+        assert waited.cancelled_caught
+        async with azc.connect_tcp("127.0.0.1", server.port) as stream:
+            assert await ask(stream, b"hello") == b"hello"
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.serve_forever)
+            await anyio.wait_all_tasks_blocked()
+            await server.aclose()  # ends it
+
+
+class AsyncHandler:
+    async def __call__(self, stream: azc.Stream) -> None:
+        await echo(stream)
+
+
+def plain(stream: azc.Stream) -> None:
+    pass
+
+
+@pytest.mark.parametrize("handler", [plain, partial(plain), 5, None])
+def test_handler_that_is_no_async_function(handler: Any, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="async def handler"):
+        azc.serve_tcp(handler)
+    with pytest.raises(TypeError, match="async def handler"):
+        azc.serve_unix(handler, tmp_path / "socket")
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [partial(echo), wraps(echo)(lambda stream: echo(stream)), AsyncHandler()],
+    ids=["partial", "wrapped", "object"],
+)
+async def test_handler_by_other_means(handler: Any) -> None:
+    async with (
+        azc.serve_tcp(handler) as server,
+        azc.connect_tcp("127.0.0.1", server.port) as stream,
+    ):
+        assert await ask(stream, b"hello") == b"hello"
 
 
 async def test_server_serves_once() -> None:

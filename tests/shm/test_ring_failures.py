@@ -379,6 +379,11 @@ async def test_time_is_over(tmp_path: Path) -> None:
             await azc.shm.connect_ring(tmp_path / "ring", timeout=0.01)
 
 
+def test_capacity_that_is_no_number(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="number of bytes, not '1M'"):
+        azc.shm.listen_ring(tmp_path / "ring", "1M")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("capacity", [0, -1, (1 << 39) + 1])
 async def test_capacity_that_no_ring_has(tmp_path: Path, capacity: int) -> None:
     with pytest.raises(ValueError, match="a ring has 1 to 549,755,813,888 bytes"):
