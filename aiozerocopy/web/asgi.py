@@ -7,12 +7,14 @@ holds up its own task only; what it misses meanwhile, the hub decides.
 The end of a viewer, and what the server hears:
     it left                  nothing: the server has told us
     this application closes  a WebSocket's close, the end of the answer
-    it was too slow          nothing more: an application cannot drop a connection, so
-                             the server does, once the call has ended
+    it was too slow          the same, once the viewer has read what is on its way: an
+                             application cannot drop a connection.  Until then, or
+                             until it leaves, it counts as one of ``max_viewers``
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 
@@ -28,6 +30,7 @@ from aiozerocopy.web.exchange import (
     ForeignViewer,
     Talk,
     breaking,
+    first_to_end,
 )
 from aiozerocopy.web.guard import Guard
 from aiozerocopy.web.modes import Modes
@@ -203,6 +206,14 @@ class _Exchange(ForeignViewer):
         self._count(status)
         await self._say(kind, status=status, headers=_raw(headers))
 
+    async def _outlast(self, code: int, reason: str) -> None:
+        await first_to_end(partial(self._say_goodbye, code, reason), self._until_gone)
+
+    async def _until_gone(self) -> None:
+        while not (await self._receive())["type"].endswith(".disconnect"):
+            pass
+        self.is_over = True
+
 
 class _Http(_Exchange):
     """One request, which gets a whole answer or one that has no end."""
@@ -229,6 +240,7 @@ class _Http(_Exchange):
     async def wait_left(self) -> None:
         for _ in range(MAX_WORDS):
             if (await self._receive())["type"] == "http.disconnect":
+                self.is_over = True
                 break
 
     async def _say_goodbye(self, code: int, reason: str) -> None:
@@ -277,7 +289,7 @@ class _WebSocket(_Exchange):
                 await self.close(POLICY_VIOLATION, "too many messages")
             if not self.is_open:
                 return
-        self.is_open = False
+        self.is_open, self.is_over = False, True
 
     async def _say_goodbye(self, code: int, reason: str) -> None:
         await self._say("websocket.close", code=code, reason=reason)

@@ -8,8 +8,9 @@
     it leaves, or must   then ``close`` says goodbye, if it is there to hear it
 
 Both belong to the task that answers the request, and end with it.  A server that is not
-ours keeps what it is given for as long as it likes, so it is given copies: one `bytes`
-for each frame, which all viewers of that server share.
+ours keeps what it is given for as long as it likes, so it is given copies: a few
+`bytes` for each frame, which all viewers of that server share.  They go out one by one,
+so that no more than one waits in that server for a viewer that does not read.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import anyio
 
 from aiozerocopy._core.errors import StreamBroken, StreamClosed
-from aiozerocopy._net.foreign_streams import MessageStream
+from aiozerocopy._net.foreign_streams import PIECE, MessageStream
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -130,9 +131,10 @@ def as_it_is(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
     return buffers
 
 
-def in_one_piece(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+def in_pieces(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
     """A copy, which may be kept: nobody changes it, and it borrows nothing."""
-    return (b"".join(buffers),)
+    whole = b"".join(buffers)
+    return [whole[at : at + PIECE] for at in range(0, len(whole), PIECE)]
 
 
 @contextlib.contextmanager
@@ -147,17 +149,16 @@ def breaking() -> Iterator[None]:
 class ForeignViewer(MessageStream):
     """Somebody who watches through a server that is not ours, and the stream to them.
 
-    Each message is one call of the server's, which keeps it for as long as it likes.
-    One that was cancelled may have gone out in part, so nothing follows it.
+    Each buffer is one call of the server's, which keeps it for as long as it likes.
+    Of a message that was cancelled a part may be out, so no other follows it.
     """
 
-    wrap: staticmethod[[Sequence[Buffer]], Sequence[Buffer]] = staticmethod(
-        in_one_piece
-    )
+    wrap: staticmethod[[Sequence[Buffer]], Sequence[Buffer]] = staticmethod(in_pieces)
     guest: Guest | None = None
 
     def __init__(self) -> None:
         self.is_open: bool = True
+        self.is_over: bool = False  # it has left, or was told that it is the end
 
     @property
     def stream(self) -> MessageStream:
@@ -172,10 +173,10 @@ class ForeignViewer(MessageStream):
         """
         if not self.is_open:
             raise StreamClosed("the viewer has left")
-        data = item if type(item) is bytes and not more else b"".join((item, *more))
         is_out = False
         try:
-            await self._deliver(data)
+            for piece in (item, *more):
+                await self._deliver(piece if type(piece) is bytes else bytes(piece))
             is_out = True
         finally:
             self.is_open = self.is_open and is_out
@@ -190,9 +191,15 @@ class ForeignViewer(MessageStream):
             self.is_open = False
             with anyio.move_on_after(CLOSE_SECONDS):
                 await self._say_goodbye(code, reason)
+                self.is_over = True
+        if not self.is_over:
+            await self._outlast(code, reason)
+
+    async def _outlast(self, code: int, reason: str) -> None:
+        """Nothing to do where `aclose` drops the connection."""
 
     async def _deliver(self, data: bytes) -> None:
-        """Send one message."""
+        """Send one piece of a message."""
         raise NotImplementedError
 
     def _drop(self) -> None:

@@ -1,6 +1,7 @@
 """Pixels for viewers: which frames can be shown, and the header of each message.
 
-Over a WebSocket each message is a header of 32 bytes, all little-endian, and a payload:
+Over a WebSocket each message is a header of 32 bytes, all little-endian, and a payload.
+(Servers of others send what is long as several messages, of which the first begins so.)
 
     offset  type      what
     0       u8        version, 1
@@ -10,7 +11,7 @@ Over a WebSocket each message is a header of 32 bytes, all little-endian, and a 
                       5 yuv420p, 6 nv12
     3       u8        flags: 1 decodable by itself (a key frame)
     4       u32, u32  width, height
-    12      u32       0
+    12      u32       the payload's bytes
     16      u64       sequence number of the frame
     24      i64       its timestamp, microseconds since 1970
 
@@ -134,8 +135,9 @@ def websocket_message(
     """Header and payload, as the buffers that are sent together."""
     code, flags = picture.form.code, KEY if key else 0
     size = picture.width, picture.height
+    nbytes = memoryview(payload).nbytes
     header = _HEADER.pack(
-        1, kind, code, flags, *size, 0, sequence, timestamp_ns // 1000
+        1, kind, code, flags, *size, nbytes, sequence, timestamp_ns // 1000
     )
     return (header, payload)
 

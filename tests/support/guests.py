@@ -34,7 +34,7 @@ _UPGRADE = (
 _GOODBYE = b"\x88\x80\0\0\0\0"  # a WebSocket's close, masked
 _BEGINS = {  # with which a picture begins, or what else a viewer is sent
     STREAM: b"--aiozerocopy-frame",
-    **dict.fromkeys(WEBSOCKETS, struct.pack("<III", WIDTH, HEIGHT, 0)),
+    **dict.fromkeys(WEBSOCKETS, struct.pack("<II", WIDTH, HEIGHT)),
 }
 
 

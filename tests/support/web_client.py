@@ -154,13 +154,15 @@ class Viewer:
         return event
 
     async def message(self) -> tuple[tuple[int, ...], bytes]:
-        """Return header and payload of the next message."""
+        """Return header and payload of the next message, which may come as several."""
         data = bytearray()
         while True:
             event = await self.next_of(events.BytesMessage)
             data += event.data
             if event.message_finished:
-                return HEADER.unpack(data[:32]), bytes(data[32:])
+                header = HEADER.unpack(data[:32])
+                if len(data) >= 32 + header[6]:
+                    return header, bytes(data[32:])
 
     async def number(self) -> int:
         """Return the number of the next frame, which is a whole one of `picture`."""

@@ -11,9 +11,10 @@ import pytest
 from asgi_server import HTTP, WEBSOCKET, Call, calling
 from interruption import Interruption, Lines, Place, shown
 from links import others_wait, until
-from web_client import needs_jpeg, number_of, picture
+from web_client import BIG, HEADER, needs_jpeg, number_of, picture
 
 from aiozerocopy import web
+from aiozerocopy._net.foreign_streams import PIECE
 from aiozerocopy.broadcast import Broadcast
 from aiozerocopy.web import jpeg
 
@@ -160,19 +161,39 @@ async def test_a_slow_viewer_gets_the_newest_and_holds_nobody_up(
 
 @pytest.mark.every_loop
 @pytest.mark.parametrize("path", ["/raw", "/stream.mjpg"])
-async def test_a_viewer_who_never_reads_is_let_go(hub: Broadcast, path: str) -> None:
-    app = web.app(hub, patience=0.05)
+@pytest.mark.parametrize("reads_on", [True, False])
+async def test_a_viewer_who_never_reads_is_let_go(
+    hub: Broadcast, path: str, reads_on: bool
+) -> None:
+    """It gets no more of the frame, and counts until it has left or heard the end."""
+    app = web.app(hub, patience=0.05, max_viewers=1)
     kind = kind_of(app, path)
     async with calling(app, kind, path) as stuck:
         stuck.stop_reading()
         while app.viewers:
-            await hub.publish(picture())
+            await hub.publish(BIG if path == "/raw" else picture())
             await anyio.lowlevel.checkpoint()
-        await until(lambda: stuck.done)
-        said = len(stuck.said)
-        stuck.read_on()
         await others_wait()
-        assert (len(stuck.said), hub.clients) == (said, ())
+        assert (hub.clients, stuck.done, app._modes.is_full) == ((), False, True)
+        said = len(stuck.said)
+        if reads_on:
+            stuck.read_on()
+        else:
+            stuck.tell("http.disconnect" if kind is HTTP else "websocket.disconnect")
+        await until(lambda: stuck.done)
+        last = {"http": "http.response.body", "websocket": "websocket.close"}
+        assert stuck.kinds[said:] == ([last[kind["type"]]] if reads_on else [])
+        assert not app._modes.is_full
+
+
+async def test_a_long_frame_goes_out_in_pieces(hub: Broadcast) -> None:
+    app = web.app(hub)
+    async with calling(app, WEBSOCKET, "/raw") as call:
+        await hub.publish(BIG)
+        await until(lambda: sum(map(len, call.pictures)) == 32 + BIG.nbytes)
+    assert max(map(len, call.pictures)) == PIECE
+    header = HEADER.unpack(call.pictures[0][:32])
+    assert (header[2:7], header[7]) == ((2, 1, 1024, 1024, BIG.nbytes), 0)
 
 
 @pytest.mark.parametrize("failure", [OSError("gone"), RuntimeError("it is over")])

@@ -51,7 +51,8 @@ async def test_raw_frames_arrive_as_they_were(hub: Broadcast, name: str) -> None
             frame = planes(number) if form.is_yuv else picture(number, form.channels)
             await hub.publish(frame, pixel_format=name, timestamp_ns=5_000_000)
             header, payload = await viewer.message()
-            expected = (1, 0, form.code, 1, WIDTH, height, 0, number, 5_000)
+            size = WIDTH, height, len(payload)
+            expected = (1, 0, form.code, 1, *size, number, 5_000)
             assert header == expected
             assert payload == frame.tobytes()
 

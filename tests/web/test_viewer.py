@@ -348,7 +348,8 @@ async def test_the_end_is_told(hub: Broadcast, server: str) -> None:
 async def test_a_viewer_who_never_reads_is_let_go_and_harms_nobody(
     hub: Broadcast, server: str
 ) -> None:
-    async with serving(server, hub, patience=0.3) as to, watching(to) as good:
+    limits = {"patience": 0.3, "max_viewers": 2}
+    async with serving(server, hub, **limits) as to, watching(to) as good:
         with socket.create_connection(("127.0.0.1", to.port)) as stuck:
             stuck.sendall(upgrade(f"{to.prefix}/raw"))
             await until(lambda: len(hub.clients) == 2)
@@ -361,6 +362,10 @@ async def test_a_viewer_who_never_reads_is_let_go_and_harms_nobody(
             if server in ("ours", "aiohttp"):  # whose connections we can drop
                 stuck.settimeout(10)
                 await anyio.to_thread.run_sync(until_dropped, stuck)
+            else:  # others keep it, so it counts until it is gone
+                assert (await status_of(to))["full"]
+        while (await status_of(to))["full"]:
+            pass
 
 
 def until_dropped(sock: socket.socket) -> None:

@@ -22,6 +22,26 @@ function readHeader(data) {
   };
 }
 
+// Puts messages together that came in several pieces; null while some is missing.
+function joiner() {
+  let whole = null;
+  let filled = 0;
+  return (data) => {
+    if (whole === null) {
+      const length = HEADER_BYTES + new DataView(data).getUint32(12, true);
+      if (data.byteLength >= length) return data;
+      whole = new Uint8Array(length);
+      filled = 0;
+    }
+    whole.set(new Uint8Array(data), filled);
+    filled += data.byteLength;
+    if (filled < whole.length) return null;
+    const { buffer } = whole;
+    whole = null;
+    return buffer;
+  };
+}
+
 function overWebSocket(path, signal, take) {
   return new Promise((resolve, reject) => {
     const socket = new WebSocket(address(path, location.protocol === "https:" ? "wss:" : "ws:"));
@@ -31,9 +51,11 @@ function overWebSocket(path, signal, take) {
       socket.close();
     };
     signal.addEventListener("abort", () => socket.close());
+    const join = joiner();
     socket.onmessage = ({ data }) => {
       try {
-        if (!signal.aborted) take(readHeader(data), fail);
+        const message = signal.aborted ? null : join(data);
+        if (message !== null) take(readHeader(message), fail);
       } catch (error) {
         fail(error);
       }
