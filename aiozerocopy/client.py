@@ -6,6 +6,7 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import anyio
@@ -15,10 +16,22 @@ from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.lifetime import Ready
 from aiozerocopy._net.admission import TokenRefused as TokenRefused
 from aiozerocopy._net.admission import present_token as present_token
-from aiozerocopy._net.connecting import connect_tcp, connect_unix
+from aiozerocopy._net.connecting import (
+    DEAD_AFTER,
+    check_seconds,
+    connect_tcp,
+    connect_unix,
+)
 from aiozerocopy._net.foreign_streams import drop_stream
 from aiozerocopy._net.tls import secure
-from aiozerocopy.framing import MAX_BYTES, FrameError, FrameReceiver, TruncatedFrame
+from aiozerocopy.framing import (
+    FRAME_TIMEOUT,
+    MAX_BYTES,
+    FrameError,
+    FrameReceiver,
+    FrameTooSlow,
+    TruncatedFrame,
+)
 
 if TYPE_CHECKING:
     import ssl
@@ -29,6 +42,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy.framing import ReceivedFrame
     from aiozerocopy.pool import FramePool
+    from aiozerocopy.streams import Stream
 
     Connect = Callable[[], Awaitable[ByteStream]]
 
@@ -47,7 +61,13 @@ JITTER = 0.5  # the largest part that is left out
 
 log: logging.Logger = logging.getLogger("aiozerocopy")
 
-_LOST = (OSError, anyio.EndOfStream, anyio.BrokenResourceError, TruncatedFrame)
+_LOST = (
+    OSError,
+    anyio.EndOfStream,
+    anyio.BrokenResourceError,
+    TruncatedFrame,
+    FrameTooSlow,
+)
 
 
 @dataclass
@@ -69,19 +89,24 @@ def connect_frames(
     ssl_context: ssl.SSLContext | None = None,
     hostname: str | None = None,
     timeout: float = 10.0,
+    dead_after: float | None = DEAD_AFTER,
     **options: Any,
 ) -> FrameClient:
     """A `FrameClient` of a server; ``options`` are `FrameClient`'s.
 
     ``address`` is a host, or without a ``port`` "HOST:PORT" or the path of a Unix
     socket.  ``ssl_context`` asks for TLS, in which the server must be ``hostname`` (the
-    host).  ``timeout`` is for one attempt to connect.
+    host).  ``timeout`` is for one attempt to connect, ``dead_after`` is as for
+    `connect_tcp`.
     """
+    check_seconds(timeout=timeout, dead_after=dead_after)
     host, port = (address, port) if port is not None else parse_address(address)
 
     async def connect() -> ByteStream:
         with anyio.fail_after(timeout):
-            return await open_stream(host, port, token, ssl_context, hostname)
+            return await open_stream(
+                host, port, token, ssl_context, hostname, dead_after
+            )
 
     return FrameClient(connect, **options)
 
@@ -100,6 +125,7 @@ async def open_stream(
     token: str | bytes | None = None,
     ssl_context: ssl.SSLContext | None = None,
     hostname: str | None = None,
+    dead_after: float | None = DEAD_AFTER,
 ) -> ByteStream:
     """Connect to a server of `serving`: TCP, then TLS, then the token.
 
@@ -109,7 +135,10 @@ async def open_stream(
         OSError: nobody answered, or TLS failed (ssl.SSLError).
         TokenRefused: the token is not the server's.
     """
-    plain = await (connect_unix(host) if port is None else connect_tcp(host, port))
+    if port is None:
+        plain: Stream = await connect_unix(host)
+    else:
+        plain = await connect_tcp(host, port, dead_after=dead_after)
     stream: ByteStream = plain
     try:
         if ssl_context is not None:
@@ -132,6 +161,9 @@ class FrameClient(Ready, AsyncResource):
     hears of "connected", "lost", "waiting" and "gap".  A sequence that begins anew is
     a server that did, and no gap.
 
+    A connection on which no frame comes for ``idle_timeout`` seconds is lost, and so is
+    one on which a frame takes too long (``frame_timeout``, see `FrameReceiver`).
+
     Without ``reconnect`` there is one attempt, and the end of the stream is the end of
     the frames.
 
@@ -146,11 +178,16 @@ class FrameClient(Ready, AsyncResource):
         max_bytes: int = MAX_BYTES,
         reconnect: bool = True,
         on_event: Hook | None = None,
+        idle_timeout: float | None = None,
+        frame_timeout: float | None = FRAME_TIMEOUT,
     ) -> None:
+        check_seconds(idle_timeout=idle_timeout)
+        self._idle_timeout = idle_timeout
+        self._new_receiver = partial(
+            FrameReceiver, pool=pool, max_bytes=max_bytes, frame_timeout=frame_timeout
+        )
         self.stats: FrameClientStats = FrameClientStats()
         self._connect = connect
-        self._pool = pool
-        self._max_bytes = max_bytes
         self._reconnects = reconnect
         self._on_event = on_event
         self._stream: ByteStream | None = None
@@ -184,7 +221,12 @@ class FrameClient(Ready, AsyncResource):
     async def _receive(self, receiver: FrameReceiver) -> ReceivedFrame | None:
         """None if the connection was lost."""
         try:
-            frame = await receiver.receive()
+            with anyio.move_on_after(self._idle_timeout) as scope:
+                frame = await receiver.receive()
+            if scope.cancelled_caught:
+                raise TimeoutError(
+                    f"no frame came for {self._idle_timeout:g} seconds (idle_timeout)"
+                )
         except (*_LOST, anyio.ClosedResourceError) as error:
             await self._drop_stream()
             if not self._closed and self._count_failure(error):
@@ -209,7 +251,7 @@ class FrameClient(Ready, AsyncResource):
             if self._count_failure(error):
                 raise
             return
-        self._receiver = FrameReceiver(self._stream, self._pool, self._max_bytes)
+        self._receiver = self._new_receiver(self._stream)
         self._tell("connected", self.stats.connections)
         self.stats.connections += 1
 

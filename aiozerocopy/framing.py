@@ -13,6 +13,7 @@ checked.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -20,6 +21,7 @@ import anyio
 from aiozerocopy._core.errors import IncompleteReceive
 from aiozerocopy._core.failure import Failure
 from aiozerocopy._core.leases import Lease, memory_of
+from aiozerocopy._net.connecting import check_seconds
 from aiozerocopy._net.foreign_streams import exact_receiver, whole_sender
 from aiozerocopy._net.frame_header import DTYPES as DTYPES
 from aiozerocopy._net.frame_header import HEADER_SIZE as HEADER_SIZE
@@ -30,6 +32,7 @@ from aiozerocopy._net.frame_header import Described
 from aiozerocopy._net.frame_header import FrameError as FrameError
 from aiozerocopy._net.frame_header import FrameHeader as FrameHeader
 from aiozerocopy._net.frame_header import FrameTooLarge as FrameTooLarge
+from aiozerocopy._net.frame_header import FrameTooSlow as FrameTooSlow
 from aiozerocopy._net.frame_header import TruncatedFrame as TruncatedFrame
 from aiozerocopy._net.frame_header import UnknownVersion as UnknownVersion
 from aiozerocopy._net.frame_header import WrongMagic as WrongMagic
@@ -40,6 +43,10 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
 
     from aiozerocopy.pool import Frame, FramePool
+
+
+FRAME_TIMEOUT = 30.0  # seconds, and a second more for each SLOWEST bytes
+SLOWEST = 128 << 10  # bytes a second: a link of 1 Mbit/s
 
 
 # ---- sending --------------------------------------------------------------------
@@ -124,6 +131,11 @@ class FrameReceiver:
     or the limit is the slot.  One task at a time may receive.  A cancelled `receive`
     loses nothing.  After a `FrameError` nobody knows where the next frame begins, and
     each further call raises the same error: close the stream.
+
+    A slot is taken once the header of a frame is here.  So that a peer cannot keep it
+    by sending a byte now and then, the payload has to come within ``frame_timeout``
+    seconds, and a second more for each 128 KiB, which lets a large frame come over a
+    slow link; the metadata likewise.  None is for ever.
     """
 
     def __init__(
@@ -131,7 +143,15 @@ class FrameReceiver:
         stream: ByteReceiveStream,
         pool: FramePool | None = None,
         max_bytes: int = MAX_BYTES,
+        *,
+        frame_timeout: float | None = FRAME_TIMEOUT,
     ) -> None:
+        check_seconds(frame_timeout=frame_timeout)
+        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int):
+            raise TypeError(f"max_bytes is a number of bytes, not {max_bytes!r}")
+        if max_bytes < 0:
+            raise ValueError(f"max_bytes must be at least 0, not {max_bytes}")
+        self._timeout = frame_timeout
         self._stream = exact_receiver(stream)
         self._pool = pool
         self._limit = min(max_bytes, pool.frame_bytes) if pool else max_bytes
@@ -194,12 +214,21 @@ class FrameReceiver:
         if not len(memory):
             return
         total = HEADER_SIZE + header.metadata_length + header.payload_length
+        seconds = math.inf
+        if self._timeout is not None:
+            seconds = self._timeout + len(memory) / SLOWEST
         try:
-            await self._stream.receive_exactly(memory)
+            with anyio.move_on_after(seconds) as scope:
+                await self._stream.receive_exactly(memory)
         except anyio.EndOfStream:
             raise TruncatedFrame(before, total) from None
         except IncompleteReceive as error:
             raise TruncatedFrame(before + error.received, total) from error
+        if scope.cancelled_caught:
+            raise FrameTooSlow(
+                f"{len(memory):,} bytes of a frame did not come within {seconds:.0f} "
+                f"seconds (frame_timeout={self._timeout:g})"
+            )
 
     def __aiter__(self) -> Self:
         return self

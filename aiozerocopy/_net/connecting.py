@@ -12,6 +12,7 @@ import itertools
 import os
 import socket
 import sys
+from numbers import Real
 from typing import TYPE_CHECKING
 
 import anyio
@@ -37,12 +38,17 @@ DELAY = 0.25  # seconds until the next of a host's addresses is tried as well
 
 AGAIN = 0.01  # seconds between attempts to connect to a Unix server
 
+DEAD_AFTER = 15.0  # seconds; see `limit_silence`
+_RETRIES = 15  # of TCP, before it gives up (net.ipv4.tcp_retries2)
+_TCP_RTO_MAX_MS = 44  # Linux 6.15
+
 
 def connect_tcp(
     host: str,
     port: int,
     *,
     timeout: float | None = None,
+    dead_after: float | None = DEAD_AFTER,
     concurrent: Concurrent = "queue",
 ) -> Opening[Stream]:
     """Connect to a TCP server; to be awaited, or used with ``async with``.
@@ -51,7 +57,14 @@ def connect_tcp(
     or until it fails, before the next is tried as well.  ``concurrent`` is as for
     `open_writer`.  If it is cancelled, no socket is left open.
 
+    A peer that cannot be reached any more, since a link is cut or its machine is off,
+    breaks the stream after about ``dead_after`` seconds (ETIMEDOUT); None leaves that
+    to the kernel's settings.  A peer that only does not read is no such peer.  What was
+    sent and not yet acknowledged needs Linux 6.15 for that, and 15 seconds or more;
+    older kernels give it up after 15 minutes.
+
     Raises:
+        ValueError: ``timeout`` or ``dead_after`` is not above 0.
         OSError: nobody answered, the name is unknown, or ``timeout`` (TimeoutError);
             host and port are in the text, and the addresses if many were tried.  If
             nobody answered, its cause is the error of the one address, or an
@@ -60,6 +73,7 @@ def connect_tcp(
     """
 
     check_port(port)
+    check_seconds(timeout=timeout, dead_after=dead_after)
 
     async def connect() -> Stream:
         try:
@@ -71,6 +85,7 @@ def connect_tcp(
         with sock:
             with contextlib.suppress(OSError):  # the peer may have gone already
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                limit_silence(sock, dead_after)
             return stream_over(sock, concurrent)
 
     return Opening(connect())
@@ -107,6 +122,43 @@ def connect_unix(
         return unix_stream_over(await connected_unix(path), concurrent, peer)
 
     return Opening(connect())
+
+
+def check_seconds(**limits: float | None) -> None:
+    """Raises: ValueError, TypeError: one of them is no time that can be waited for."""
+    for name, seconds in limits.items():
+        if seconds is None:
+            continue
+        if isinstance(seconds, bool) or not isinstance(seconds, Real):
+            raise TypeError(f"{name} is a number of seconds, or None, not {seconds!r}")
+        if not seconds > 0:
+            raise ValueError(f"{name} must be above 0 seconds, or None, not {seconds}")
+
+
+def limit_silence(sock: socket.socket, seconds: float | None) -> None:
+    """Give up a TCP peer that has not answered for about that long; None: as it is.
+
+    What is accepted inherits it from the listening socket.  Keepalive asks while
+    nothing is under way.  What is under way is sent again, each time after twice the
+    pause, until Linux gives up: so the pause is limited.  TCP_USER_TIMEOUT is no
+    alternative: it also cuts off a peer that answers, but does not read for so long.
+    """
+    if seconds is None:
+        return
+    probes = 3
+    pause = max(1, min(int(seconds / 5), 32767))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", max(1, min(int(seconds) - probes * pause, 32767))),
+        ("TCP_KEEPINTVL", pause),
+        ("TCP_KEEPCNT", probes),
+    ):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    if sys.platform == "linux":
+        longest = max(1000, min(int(seconds * 1000 / _RETRIES), 120_000))
+        with contextlib.suppress(OSError):  # an older kernel
+            sock.setsockopt(socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, longest)
 
 
 async def connected_unix(

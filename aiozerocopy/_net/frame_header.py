@@ -76,6 +76,10 @@ class FrameTooLarge(FrameError):
     """The header is intact, but announces more than the receiver takes."""
 
 
+class FrameTooSlow(FrameError):
+    """The rest of a frame did not come within the receiver's ``frame_timeout``."""
+
+
 class TruncatedFrame(FrameError):
     """The stream ended inside a frame, after ``received`` of ``total`` bytes."""
 

@@ -14,7 +14,7 @@ import anyio
 
 from aiozerocopy._core import fork_and_exit
 from aiozerocopy._core.failure import Failure
-from aiozerocopy._net.connecting import bracketed, located
+from aiozerocopy._net.connecting import bracketed, limit_silence, located
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,11 +70,14 @@ async def listen_tcp(
     backlog: int,
     reuse_port: bool,
     *,
+    dead_after: float | None = None,
     reuse_address: bool = True,
     family: int = socket.AF_UNSPEC,
     flags: int = socket.AI_PASSIVE,
 ) -> list[Listener]:
     """Listen on one port of all addresses of a host, or of several; 0 is a free port.
+
+    ``dead_after`` is what `limit_silence` does to the accepted sockets.
 
     Raises: OSError, with host and port in its text.
     """
@@ -90,8 +93,8 @@ async def listen_tcp(
         places = list(dict.fromkeys((family, at[0]) for family, *_, at in found))
         for _ in range(PORTS if port == 0 else 0):
             with contextlib.suppress(OSError):
-                return _listen_on_all(places, port, backlog, options)
-        return _listen_on_all(places, port, backlog, options)
+                return _listen_on_all(places, port, backlog, options, dead_after)
+        return _listen_on_all(places, port, backlog, options, dead_after)
     except OSError as error:
         where = ", ".join(f"{bracketed(each or '*')}:{port}" for each in hosts)
         raise located(error, f"cannot listen on {where}") from error
@@ -102,6 +105,7 @@ def _listen_on_all(
     port: int,
     backlog: int,
     options: list[int],
+    dead_after: float | None,
 ) -> list[Listener]:
     """Listen on one port of all addresses that this machine has."""
     listeners: list[Listener] = []
@@ -116,6 +120,7 @@ def _listen_on_all(
                 missing = Failure(error)  # no IPv6 here, say
             else:
                 undo.callback(sock.close)
+                limit_silence(sock, dead_after)
                 sock.listen(backlog)
                 port = sock.getsockname()[1]
                 listeners.append(Listener(sock, sock.getsockname()[:2]))

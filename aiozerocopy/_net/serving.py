@@ -30,7 +30,7 @@ from aiozerocopy._net.admission import (
     tokens_of,
 )
 from aiozerocopy._net.block import Service
-from aiozerocopy._net.connecting import check_port
+from aiozerocopy._net.connecting import DEAD_AFTER, check_port, check_seconds
 from aiozerocopy._net.listening import EXHAUSTED, Listener, listen_tcp, listen_unix
 from aiozerocopy.opening import flags_for, stream_over
 
@@ -79,6 +79,7 @@ def serve_tcp(
     max_connections: int | None = CONNECTIONS,
     max_per_address: int | None = None,
     idle_timeout: float | None = None,
+    dead_after: float | None = DEAD_AFTER,
     concurrent: Concurrent = "queue",
 ) -> Server:
     """Serve TCP clients: ``await handler(stream)`` for each.
@@ -94,7 +95,8 @@ def serve_tcp(
     ``max_connections`` are served is sent away, and so is one whose address has
     ``max_per_address`` already, half of them if nothing is said; this machine's own
     address has as many as it likes.  One for which nothing went in or out for
-    ``idle_timeout`` seconds is cancelled.  ``concurrent`` is as for `open_writer`.
+    ``idle_timeout`` seconds is cancelled.  ``dead_after`` is as for `connect_tcp`,
+    ``concurrent`` as for `open_writer`.
 
     Raises:
         TypeError, ValueError: the handler is not an async function, or no such port.
@@ -102,7 +104,9 @@ def serve_tcp(
             text.
     """
     check_port(port)
-    listen = partial(listen_tcp, host, port, BACKLOG, reuse_port)
+    check_seconds(idle_timeout=idle_timeout, dead_after=dead_after)
+    where = (host, port, BACKLOG, reuse_port)
+    listen = partial(listen_tcp, *where, dead_after=dead_after)
     admission = Admission(ssl_context, tokens_of(token))
     crowd = Crowd(max_connections, max_per_address)
     return Server(handler, listen, admission, crowd, idle_timeout, concurrent)
@@ -136,6 +140,7 @@ def serve_unix(
         return [listen_unix(os.fspath(path), mode, BACKLOG)]
 
     flags_for(peer)
+    check_seconds(idle_timeout=idle_timeout)
     admission = Admission(tokens=tokens_of(token))
     crowd = Crowd(max_connections)
     return Server(handler, listen, admission, crowd, idle_timeout, concurrent, peer)

@@ -30,7 +30,7 @@ class TCPConnector(StreamConnector):
     comm_class: type[TCPComm] = TCPComm
 
     async def _open(self, address: str) -> Stream:
-        return await connect_tcp(*parse_host_port(address))
+        return await connect_tcp(*parse_host_port(address), dead_after=None)
 
 
 class TCPListener(StreamListener):

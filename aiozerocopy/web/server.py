@@ -11,7 +11,7 @@ import anyio
 
 from aiozerocopy._net.admission import Admission
 from aiozerocopy._net.block import Service
-from aiozerocopy._net.connecting import bracketed, check_port
+from aiozerocopy._net.connecting import DEAD_AFTER, bracketed, check_port
 from aiozerocopy._net.listening import listen_tcp
 from aiozerocopy._net.serving import BACKLOG, GRACE, Server
 from aiozerocopy.web.download import PATH, Download
@@ -120,7 +120,7 @@ class WebServer(Service):
         self._scheme = "https" if ssl_context else "http"
         self._server = Server(
             self._serve_client,
-            partial(listen_tcp, *address, BACKLOG, False),
+            partial(listen_tcp, *address, BACKLOG, False, dead_after=DEAD_AFTER),
             Admission(ssl_context),
             site.modes.crowd,
             seats_itself=True,
@@ -215,17 +215,11 @@ class WebServer(Service):
 
 
 def _set_options(stream: HttpStream) -> None:
-    """Let the kernel buffer little for a viewer, and notice when it is gone."""
-    sock = stream._raw_socket
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", 30),
-        ("TCP_KEEPINTVL", 10),
-        ("TCP_KEEPCNT", 3),
-        ("TCP_NOTSENT_LOWAT", UNSENT),
-    ):
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    """Let the kernel buffer little for a viewer."""
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        stream._raw_socket.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT
+        )
 
 
 class _Exchange(HttpConnection):

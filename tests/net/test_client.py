@@ -242,6 +242,31 @@ def test_pauses_are_never_in_step() -> None:
     assert 0.05 <= min(waits) <= max(waits) <= 0.1
 
 
+@pytest.mark.every_loop
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("option", ["idle_timeout", "frame_timeout"])
+async def test_server_that_falls_silent(option: str) -> None:
+    """Between frames, or within one."""
+
+    async def begin(stream: azc.Stream) -> None:
+        header = framing.FrameHeader(1, 0, "|u1", (9,), "", True, 0, 9)
+        await stream.send(header.pack(), b"some")
+
+    events: list[tuple[str, Any]] = []
+    silence = stay if option == "idle_timeout" else begin
+    server = Server(frames(0, then=silence), frames(1, then=stay))
+    options: dict[str, Any] = {option: 0.2}
+    client = FrameClient(
+        server.connect, on_event=lambda *event: events.append(event), **options
+    )
+    async with client:
+        for number in (0, 1):
+            assert (await client.receive()).sequence == number
+    server.close()
+    (why,) = [detail for event, detail in events if event == "lost"]
+    assert option in str(why)
+
+
 # ---- over TCP -----------------------------------------------------------------------
 
 

@@ -30,6 +30,7 @@ from aiozerocopy.framing import (
     FrameReceiver,
     FrameSender,
     FrameTooLarge,
+    FrameTooSlow,
     TruncatedFrame,
 )
 from aiozerocopy.pool import FramePool
@@ -411,6 +412,51 @@ async def test_stream_that_ends_inside_of_a_frame(
         assert made > 0
     finally:
         gc.enable()
+
+
+@anyio_test
+async def test_a_slot_is_not_for_a_peer_that_drips(ends: tuple[Any, Any]) -> None:
+    """A byte now and then does not move the deadline, which counts from the header."""
+    near, far = ends
+    head = header(dtype="|u1", shape=(64,), metadata_length=0, payload_length=64)
+
+    async def drip() -> None:
+        await near.send(head.pack())
+        while True:
+            await near.send(b"x")
+            await anyio.sleep(0.02)
+
+    with FramePool((64,), slots=1) as pool:
+        receiver = FrameReceiver(far, pool, frame_timeout=0.3)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(drip)
+            with anyio.fail_after(5), pytest.raises(FrameTooSlow, match="64 bytes"):
+                await receiver.receive()
+            with pytest.raises(FrameTooSlow):  # where the next one begins is unknown
+                await receiver.receive()
+            tasks.cancel_scope.cancel()
+        with anyio.fail_after(5):
+            (await pool.acquire()).release()
+
+
+@anyio_test
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"max_bytes": -1}, ValueError),
+        ({"max_bytes": "1M"}, TypeError),
+        ({"frame_timeout": 0}, ValueError),
+        ({"frame_timeout": "3"}, TypeError),
+    ],
+)
+async def test_limits_that_cannot_be(
+    options: dict[str, Any], error: type[Exception]
+) -> None:
+    near, far = azc.socketpair()
+    with pytest.raises(error, match=f"^{next(iter(options))} "):
+        FrameReceiver(far, **options)
+    near.abort()
+    far.abort()
 
 
 @anyio_test

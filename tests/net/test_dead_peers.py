@@ -1,0 +1,165 @@
+"""Peers that cannot be reached any more: both sides notice, and say why."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from cut_links import CLIENT, SERVER, Hosts, two_hosts
+from links import until
+
+import aiozerocopy as azc
+from aiozerocopy import web
+from aiozerocopy._net import connecting
+from aiozerocopy.framing import FrameSender
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.anyio
+pytest.importorskip("numpy")  # (which starts a thread, not to be taken for a leak)
+
+
+@pytest.fixture
+async def hosts() -> AsyncIterator[Hosts]:
+    await anyio.getaddrinfo("127.0.0.1", 1)  # asyncio keeps the thread that does it
+    with two_hosts() as hosts:
+        yield hosts
+
+
+@pytest.mark.timeout(60)
+async def test_a_client_notices_that_its_link_is_cut(hosts: Hosts) -> None:
+    """Keepalive does: nothing is under way that would have to be acknowledged."""
+    events: list[tuple[str, Any]] = []
+
+    async def show_one(stream: azc.Stream) -> None:
+        await FrameSender(stream).send(b"frame")
+        await anyio.sleep_forever()
+
+    async with azc.serve_tcp(show_one, SERVER) as server:
+        hosts.go_to(CLIENT)
+        async with azc.connect_frames(
+            *(SERVER, server.port),
+            dead_after=3,
+            on_event=lambda *event: events.append(event),
+            reconnect=False,
+        ) as client:
+            await client.receive()
+            hosts.cut()
+            with anyio.fail_after(15), pytest.raises(azc.StreamBroken) as caught:
+                await client.receive()
+        await server.aclose(0)
+    assert caught.value.errno == errno.ETIMEDOUT
+    assert events[0] == ("connected", 0)
+
+
+@pytest.mark.timeout(60)
+async def test_a_server_notices_it_but_waits_for_a_peer_that_does_not_read(
+    hosts: Hosts,
+) -> None:
+    """What is under way is not sent again for 15 minutes."""
+    hosts.set(SERVER, "net.ipv4.tcp_retries2=6")  # it takes 5 seconds; without us, 25
+    data = b"x" * 8_000_000
+    ends: dict[bytes, int | None] = {}
+
+    async def send(stream: azc.Stream) -> None:
+        name = await stream.receive()
+        try:
+            await stream.send(data)
+        except azc.StreamBroken as error:
+            ends[name] = error.errno
+        else:
+            ends[name] = 0
+
+    async with azc.serve_tcp(send, SERVER) as server:
+        if not _limits_pauses(server):
+            pytest.skip("this kernel has no TCP_RTO_MAX_MS")
+        async with azc.connect_tcp(SERVER, server.port) as slow:
+            await slow.send(b"slow")
+            hosts.go_to(CLIENT)
+            async with azc.connect_tcp(SERVER, server.port) as cut_off:
+                await cut_off.send(b"cut off")
+                await cut_off.receive(1)  # more is under way
+                hosts.cut()
+                with anyio.fail_after(15):
+                    await until(lambda: ends)
+                cut_off.abort()
+            # (Which of them depends on whether the address was still known.)
+            assert ends[b"cut off"] in (errno.ETIMEDOUT, errno.EHOSTUNREACH)
+            received = bytearray(len(data))
+            await slow.receive_exactly(received)
+        await until(lambda: len(ends) == 2)
+        assert ends[b"slow"] == 0
+        await server.aclose(0)
+
+
+def _limits_pauses(server: Any) -> bool:
+    try:
+        return bool(_option(server._listeners[0].sock, connecting._TCP_RTO_MAX_MS))
+    except OSError:
+        return False
+
+
+def _option(sock: socket.socket, name: int) -> int:
+    return sock.getsockopt(socket.IPPROTO_TCP, name)
+
+
+@pytest.mark.parametrize("of", ["connect_tcp", "serve_tcp", "web.serve"])
+@pytest.mark.parametrize("dead_after", [15.0, None])
+async def test_dead_peers_are_noticed_unless_it_is_said_otherwise(
+    of: str, dead_after: float | None
+) -> None:
+    found: list[list[int]] = []
+
+    def look(stream: Any) -> None:
+        sock = stream._raw_socket
+        is_asked = sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        times = socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT
+        found.append([is_asked, *(_option(sock, name) for name in times)])
+
+    async def accepted(stream: azc.Stream) -> None:
+        look(stream)
+        await stream.send(b"looked")
+
+    if of == "web.serve":
+        async with azc.Broadcast() as hub, web.serve(hub) as page:
+            async with azc.connect_tcp("127.0.0.1", page.port):
+                await until(lambda: page._server._connections)
+                (connection,) = page._server._connections.values()
+                look(connection.stream)
+        dead_after = 15.0  # it knows no other
+    else:
+        limits = {"connect_tcp": 1.0, "serve_tcp": 1.0, of: dead_after}
+        async with (
+            azc.serve_tcp(accepted, dead_after=limits["serve_tcp"]) as server,
+            azc.connect_tcp(
+                "127.0.0.1", server.port, dead_after=limits["connect_tcp"]
+            ) as stream,
+        ):
+            assert await stream.receive() == b"looked"
+            if of == "connect_tcp":
+                look(stream)
+    if dead_after is None:
+        assert found[-1][0] == 0  # the rest is as the kernel has it
+    else:
+        assert found[-1] == [1, 6, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [(0, ValueError), (-1, ValueError), ("3", TypeError), (True, TypeError)],
+)
+def test_times_that_cannot_be(value: Any, error: type[Exception]) -> None:
+    async def nothing(_stream: azc.Stream) -> None: ...
+
+    with pytest.raises(error, match="dead_after"):
+        azc.connect_tcp("127.0.0.1", 1, dead_after=value)
+    with pytest.raises(error, match="dead_after"):
+        azc.serve_tcp(nothing, dead_after=value)
+    with pytest.raises(error, match="idle_timeout"):
+        azc.serve_tcp(nothing, idle_timeout=value)
+    with pytest.raises(error, match="idle_timeout"):
+        azc.connect_frames("127.0.0.1:1", idle_timeout=value)

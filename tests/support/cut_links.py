@@ -1,0 +1,83 @@
+"""Two hosts, as network namespaces of their own, and a link that can be cut.
+
+A socket belongs to the namespace that its thread was in when it was made, for good;
+what is accepted, to the listening socket's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SERVER, CLIENT = "10.77.0.1", "10.77.0.2"
+_NEW_NETWORK = 0x40000000
+
+
+class Hosts:
+    """This thread is on the server; ``go_to`` changes that."""
+
+    def __init__(self, names: dict[str, str]) -> None:
+        self._names = names
+
+    def go_to(self, host: str) -> None:
+        """From now on, the sockets that this thread makes are of that host."""
+        _enter(f"/run/netns/{self._names[host]}")
+
+    def cut(self) -> None:
+        """Take the link down; neither side is told."""
+        _ip(f"-n {self._names[CLIENT]} link set wire down")
+
+    def set(self, host: str, setting: str) -> None:
+        """As `sysctl -w`."""
+        command = f"netns exec {self._names[host]} sysctl -qw {setting}"
+        _ip(command)
+
+
+@contextlib.contextmanager
+def two_hosts() -> Iterator[Hosts]:
+    """Skips where this is not permitted."""
+    names = {host: f"azc-{os.getpid()}-{host[-1]}" for host in (SERVER, CLIENT)}
+    with contextlib.ExitStack() as undo:
+        home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        undo.callback(os.close, home)
+        try:
+            for name in names.values():
+                _ip(f"netns add {name}")
+                undo.callback(_ip, f"netns del {name}")
+            one, other = names.values()
+            _ip(f"-n {one} link add wire type veth peer name wire netns {other}")
+            for host, name in names.items():
+                _ip(f"-n {name} addr add {host}/24 dev wire")
+                _ip(f"-n {name} link set wire up")
+                _ip(f"-n {name} link set lo up")
+            undo.callback(_enter, f"/proc/self/fd/{home}")
+            _enter(f"/run/netns/{one}")
+        except FileNotFoundError:
+            pytest.skip("iproute2 is not installed")
+        except (OSError, subprocess.CalledProcessError) as error:
+            why = getattr(error, "stderr", None) or error
+            pytest.skip(f"no network namespaces here: {why}")
+        yield Hosts(names)
+
+
+def _ip(arguments: str) -> None:
+    command = ["ip", *arguments.split()]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+def _enter(path: str) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if libc.setns(fd, _NEW_NETWORK):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    finally:
+        os.close(fd)
