@@ -18,7 +18,7 @@ memory      FramePool: slots that come back once they are sent; finalizing_buffe
 relays      relay, Splitter: bytes that the kernel moves between streams
 frames      FrameSender, FrameReceiver: arrays over a stream; Broadcast, connect_frames
 errors      StreamBroken, StreamClosed, IncompleteReceive, FrameError
-packages    capture, ffmpeg, frames, gl, shm, testing, transport, web
+packages    capture, ffmpeg, frames, gl, shm, sync, testing, transport, web
 others      as_trio: trio's words; install: asyncio's streams; publish_stats: for `top`
 
 `aiozerocopy doctor`, in a shell, says what this machine lacks, and how to get it.
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from aiozerocopy import frames as frames
     from aiozerocopy import gl as gl
     from aiozerocopy import shm as shm
+    from aiozerocopy import sync as sync
     from aiozerocopy import testing as testing
     from aiozerocopy import transport as transport
     from aiozerocopy import web as web
@@ -81,7 +82,8 @@ if TYPE_CHECKING:
     from aiozerocopy.trio_streams import as_trio as as_trio
 else:
     _ROOMS = (
-        *("capture", "ffmpeg", "frames", "gl", "shm", "testing", "transport", "web"),
+        *("capture", "ffmpeg", "frames", "gl", "shm", "sync", "testing", "transport"),
+        "web",
     )
     _MEMBERS = {
         "as_trio": "trio_streams",

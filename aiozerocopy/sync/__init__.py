@@ -1,0 +1,45 @@
+"""The same calls, blocking, for programs without an event loop.
+
+    with azc.sync.open_writer(sys.stdout) as stream:
+        stream.send(array)  # when this returns, the array is yours again
+
+Who runs what
+    a stream     its coroutines run in the thread that calls.  Where they would wait for
+                 a loop, that thread waits for C itself (_waiting), so that no other
+                 thread of Python has to run.  A stream is shared by any threads: each
+                 message goes out whole, in the order of the calls; those that receive
+                 take turns
+    the portal   an event loop in a daemon thread, which runs what needs one: films,
+                 rings, connecting.  There is one for the process, from the first such
+                 call on (_portal)
+
+What ends a call early
+    Ctrl-C       what the main thread waits for is cancelled, as the contract says it:
+                 no trace, or the whole message.  The buffers are the caller's before
+                 KeyboardInterrupt leaves the call.  Other threads hear of no signal
+    the end      of a stream, by ``close`` or ``abort`` in another thread: the call
+                 raises StreamClosed
+    a fork       what was open is the parent's, and every call in the child says so.
+                 What the child opens itself has a portal of the child's own
+
+Refused: a call in a thread whose event loop runs, for it would stop that loop; and so
+one in the portal's own thread.  ``abort`` may be called anywhere.
+
+Each module says what it has.  One imports those before it: _waiting, _portal, _streams,
+_opening.
+"""
+
+from __future__ import annotations
+
+from aiozerocopy.sync._opening import connect_tcp as connect_tcp
+from aiozerocopy.sync._opening import connect_unix as connect_unix
+from aiozerocopy.sync._opening import open_reader as open_reader
+from aiozerocopy.sync._opening import open_writer as open_writer
+from aiozerocopy.sync._opening import pipe as pipe
+from aiozerocopy.sync._opening import socketpair as socketpair
+from aiozerocopy.sync._opening import wrap_socket as wrap_socket
+from aiozerocopy.sync._portal import run as run
+from aiozerocopy.sync._streams import ReceiveStream as ReceiveStream
+from aiozerocopy.sync._streams import SendStream as SendStream
+from aiozerocopy.sync._streams import Stream as Stream
+from aiozerocopy.sync._streams import Ticket as Ticket

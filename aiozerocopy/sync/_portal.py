@@ -1,0 +1,126 @@
+"""The portal: one event loop in a daemon thread, for what needs a loop.
+
+The states
+    none       until the first call that needs it, and in a forked child, whose parent
+               has it.  (The child keeps its copy untouched: the loop's fds are shared)
+    running    from then on, whether it has something to do or not
+    ended      at the interpreter's exit: what is open was given to `at_exit`
+
+A thread that waits for a call sleeps on the call's gate.  Ctrl-C wakes it; it cancels
+the call and waits for the end of that, and so what the call had borrowed is free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import threading
+from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
+
+from aiozerocopy._core.borrows import or_undo_now
+from aiozerocopy.sync._waiting import refuse_in_a_loop
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Call(Generic[T]):
+    """One call: a task of the portal, and a thread that waits for its end."""
+
+    _task: asyncio.Task[T]
+
+    def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
+        self._function = function
+        self._is_over = False
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def begin(self) -> None:
+        """In the portal's thread."""
+        self._task = asyncio.get_running_loop().create_task(self._await())
+        self._task.add_done_callback(self._end)
+
+    async def _await(self) -> T:
+        return await self._function()
+
+    def _end(self, _: object) -> None:
+        self._is_over = True
+        self._gate.release()
+
+    def wait(self) -> None:
+        while not self._is_over:
+            self._gate.acquire()
+
+    def give_up(self) -> None:
+        """Cancel it, and wait for its end; close what it has opened in spite of that.
+
+        May be called twice.
+        """
+        _portal().call_soon_threadsafe(lambda: self._task.cancel())
+        self.wait()
+        if not self._task.cancelled() and self._task.exception() is None:
+            abort = getattr(self._task.result(), "abort", None)
+            if abort is not None:
+                abort()
+
+    def result(self) -> T:
+        task = self._task
+        del self._task  # (it would keep the exception, whose frames know this)
+        try:
+            return task.result()
+        finally:
+            del task
+
+
+def run(function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
+    """Call an async function in the portal, and block until it has returned::
+
+        azc.sync.run(azc.relay, source, sink)
+
+    Ctrl-C cancels it.  What it opens belongs to the portal's loop.
+
+    Raises: what it does; RuntimeError in a thread whose event loop runs.
+    """
+    refuse_in_a_loop()
+    call = _Call(lambda: function(*args, **options))
+    _portal().call_soon_threadsafe(call.begin, context=contextvars.copy_context())
+    or_undo_now(call.wait, call.give_up)
+    return call.result()
+
+
+# ---- the one of this process -------------------------------------------------------
+
+_lock = threading.Lock()
+_loops: list[asyncio.AbstractEventLoop] = []  # the last is ours, the others a parent's
+_is_ours = False
+
+
+def _portal() -> asyncio.AbstractEventLoop:
+    global _is_ours
+    with _lock:
+        if not _is_ours:
+            loop = asyncio.SelectorEventLoop()
+            thread = threading.Thread(
+                target=_serve, args=(loop,), name="aiozerocopy portal", daemon=True
+            )
+            _loops.append(loop)
+            thread.start()
+            _is_ours = True
+        return _loops[-1]
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
+
+
+def _after_fork() -> None:
+    global _lock, _is_ours
+    _lock, _is_ours = threading.Lock(), False
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,178 @@
+"""A thread in place of an event loop: it waits for what a coroutine of a stream awaits.
+
+A stream's coroutines run here as on a loop: one at a time (`ThreadWaiter.lock`), until
+they end or await something.  Then the lock is free for other threads, while this one
+waits for what the coroutine has asked for.  An exception that comes meanwhile, as
+Ctrl-C, closes the coroutine, which takes its buffers back.
+
+Of the threads that wait on one stream, one listens to C: it alone takes events from the
+port, and wakes the others after that.  Then another one listens, or the same.  A thread
+that does not listen looks once more after its gate is in the list, so it cannot sleep
+through what it waits for.
+
+A signal's exception may come at any line of the main thread.  If that listened, it does
+so no longer when the exception leaves.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+import types
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from aiozerocopy._core.borrows import Operation, Port, or_undo_now
+from aiozerocopy._core.waiter import Waiter, _AsyncioLoop, has_loop
+from aiozerocopy.streams import SendStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator
+
+    from aiozerocopy._core.lifetime import Bound
+
+    Question = Callable[[], bool]  # is it so by now?
+
+T = TypeVar("T")
+
+_NO_LOOP: Any = None
+_NEVER = (1 << 32) - 1  # calls until one has to let others run
+
+
+def refuse_in_a_loop() -> None:
+    """Raise in a thread that must not block."""
+    if has_loop():
+        raise RuntimeError(
+            "this thread runs an event loop, which a blocking call would stop: await "
+            "the call of the same name in aiozerocopy, or call from another thread"
+        )
+
+
+@types.coroutine
+def _until(ready: Question, seconds: float | None = None) -> Generator[Any, None, None]:
+    if not ready():
+        yield ready, seconds
+
+
+async def _go_on() -> None:
+    """There is no other task that could run."""
+
+
+class ThreadWaiter(Waiter):
+    """What a stream is bound to that any thread may use."""
+
+    port: SharedPort
+
+    def __init__(self, stream: Bound) -> None:
+        """Bind a stream that is new, while no other thread knows it."""
+        self.loop = _AsyncioLoop(_NO_LOOP)  # "here" is every thread without a loop
+        self.port = SharedPort()
+        self.lock = threading.Lock()
+        self.entry = None
+        self.checkpoint = self.yield_to_loop = _go_on
+        stream._waiter, stream._budget, stream._loop = self, _NEVER, _NO_LOOP
+        if isinstance(stream, SendStream):
+            stream._out.bind_port(self.port, _NEVER)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine of the stream to its end."""
+        try:
+            while True:
+                with self.lock:
+                    ready, seconds = coroutine.send(None)
+                self.port.until(ready, seconds)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        except BaseException:
+            close = partial(self._close, coroutine)
+            or_undo_now(close, close)
+            raise
+
+    def _close(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        with self.lock:
+            coroutine.close()
+
+    def leave(self, key: object) -> None:
+        self.port.drain()
+        self.port.close()  # (if C has no operation for which a thread could wait)
+
+    async def wait(self, operation: Operation) -> None:
+        await _until(lambda: operation.done)
+
+    async def wait_for_room(self, operation: Operation) -> None:
+        await _until(lambda: operation.has_room or operation.done)
+
+    async def wait_shielded(
+        self, operation: Operation, seconds: float | None = None
+    ) -> None:
+        await _until(lambda: operation.done, seconds)
+
+
+class SharedPort(Port):
+    """A port that several threads wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ready = select.poll()
+        self._ready.register(self.fileno(), select.POLLIN)
+        self._lock = threading.Lock()  # guards the next two
+        self._is_heard = False
+        self._gates: list[threading.Lock] = []  # of those who wait for who listens
+
+    def until(self, ready: Question, seconds: float | None = None) -> None:
+        """Block this thread until that is so, or for so many seconds."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while not ready():
+            left = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
+            if left == 0:
+                return
+            gate = threading.Lock()
+            gate.acquire()
+            if not self._listen(gate, ready, left) and not ready():
+                gate.acquire(timeout=left)
+
+    def wait(self, operation: Operation, seconds: float | None = None) -> bool:
+        self.until(lambda: operation.done, seconds)
+        return operation.done
+
+    def drain(self) -> None:
+        """End every operation whose event has come; who listens does that anyway."""
+        self._listen(None, lambda: True, 0)
+
+    def _listen(
+        self, gate: threading.Lock | None, ready: Question, seconds: float
+    ) -> bool:
+        """Listen, if nobody does; otherwise leave the gate to who does."""
+        mine = False
+        try:
+            with self._lock:
+                if not self._is_heard:
+                    mine = self._is_heard = True
+                elif gate is not None:
+                    self._gates.append(gate)
+            if mine:
+                super().drain()
+                if not ready():
+                    self._wake()
+                    self._ready.poll(None if seconds < 0 else seconds * 1000)
+                    super().drain()
+        finally:
+            if mine:
+                or_undo_now(self._stop, self._stop)
+        return mine
+
+    def _stop(self) -> None:
+        """Let another thread listen.  May be called twice."""
+        with self._lock:
+            self._is_heard = False
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let the others look again."""
+        with self._lock:
+            for gate in self._gates:
+                if gate.locked():
+                    gate.release()
+            self._gates.clear()
