@@ -402,14 +402,14 @@ class TLSTransport(asyncio.Transport, asyncio.BufferedProtocol):
                 if self._is_in_transit:
                     raise ConnectionAbortedError("an exception interrupted a write")
                 self._is_in_transit = True
-                with self._held[0][:PIECE] as piece:
-                    is_sealed = self._session.encrypt(piece)
-                if not is_sealed:
+                view = self._held[0]
+                is_last = view.nbytes <= PIECE
+                if not self._session.encrypt(view if is_last else view[:PIECE]):
                     self._is_in_transit = False
                     break
-                self._hand_on()
-                view = self._held.popleft()
-                if view.nbytes > PIECE:
+                self._wire.write(self._session.take())
+                self._held.popleft()
+                if not is_last:
                     self._held.appendleft(view[PIECE:])
                 view.release()
                 self._is_in_transit = False
