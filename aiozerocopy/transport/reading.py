@@ -1,8 +1,12 @@
 """The reading side of a transport: what comes goes to the protocol, or waits.
 
 The loop tells when there is something to read.  A `Protocol` gets what was there, at
-most `READ_SIZE` bytes, as one bytes object into which the kernel has written it; a
-`BufferedProtocol` gets it in its own buffer.
+most `MESSAGE` or `BULK` bytes, as one bytes object into which the kernel has written
+it; a `BufferedProtocol` gets it in its own buffer.
+
+One read in one turn of the loop: a program that takes what it got before more comes
+finds it in the processor's cache, and pauses reading, if it does, before it has too
+much.
 
 While reading is paused the fd is still watched, until there is something to read: most
 pauses are over by then, and so cost nothing.
@@ -18,9 +22,10 @@ from typing import Any
 from aiozerocopy._core import fork_and_exit as process
 from aiozerocopy.transport.lifetime import Lifetime
 
-# Memory of 128 KiB and more malloc asks the kernel for, each time, and page by page.
-READ_SIZE = 120 << 10
-READS = 16  # in one turn of the loop, as long as all are full
+# Memory of 128 KiB and more malloc asks the kernel for, page by page, and keeps it for
+# the next only if it is freed as large as it was: after a read that was full.
+MESSAGE = 120 << 10
+BULK = 256 << 10
 
 _NOTHING_NOW = (BlockingIOError, InterruptedError)
 
@@ -36,6 +41,7 @@ class Reading(Lifetime, asyncio.ReadTransport):
         self._is_halted = False  # by pause_reading
         self._is_watched = False
         self._born = process.generation
+        self._size = MESSAGE  # of the next read: as much as the last one got
         self._has_ended = False  # nothing will come any more
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
@@ -76,31 +82,26 @@ class Reading(Lifetime, asyncio.ReadTransport):
         if self._closing or self._is_halted or self._born != process.generation:
             self._stop()
             return
-        left = READS
         try:
-            while True:
-                if self._is_buffered:
-                    n = self._read_into()
-                else:
-                    try:
-                        data = read(self._fd, READ_SIZE)
-                    except OSError as error:
-                        self._read_failed(error)
-                        return
-                    if data:
-                        self._protocol.data_received(data)
-                    else:
-                        self._end_reading()
-                    n = len(data)
-                if n < READ_SIZE or left == 1 or not self.is_reading():
-                    return
-                left -= 1
+            if self._is_buffered:
+                self._read_into()
+                return
+            try:
+                data = read(self._fd, self._size)
+            except OSError as error:
+                self._read_failed(error)
+                return
+            self._size = MESSAGE if len(data) < MESSAGE else BULK
+            if data:
+                self._protocol.data_received(data)
+            else:
+                self._end_reading()
         except BaseException as error:
             self._fail(error, "what it does with what comes")
             if not isinstance(error, Exception):
                 raise
 
-    def _read_into(self) -> int:
+    def _read_into(self) -> None:
         buffer = self._protocol.get_buffer(-1)
         if not len(buffer):
             raise RuntimeError("get_buffer() returned an empty buffer")
@@ -108,12 +109,11 @@ class Reading(Lifetime, asyncio.ReadTransport):
             n = os.readv(self._fd, (buffer,))
         except OSError as error:
             self._read_failed(error)
-            return 0
+            return
         if n:
             self._protocol.buffer_updated(n)
         else:
             self._end_reading()
-        return n
 
     def _read_failed(self, error: OSError) -> None:
         if not isinstance(error, _NOTHING_NOW):

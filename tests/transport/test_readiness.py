@@ -65,24 +65,22 @@ async def test_what_comes_takes_no_turn_more(ears: Ears) -> None:
         assert ears.heard == 0
 
 
-class Halting(Recorder):
-    """Pauses at the first piece."""
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self.transport.pause_reading()
-
-
-@pytest.mark.parametrize(("factory", "told"), [(Recorder, 5000), (Halting, 1000)])
-async def test_a_read_that_is_full_is_followed_by_another(
-    factory: type[Recorder], told: int, monkeypatch: pytest.MonkeyPatch
+async def test_a_read_asks_for_more_while_there_is_more(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In the same turn of the loop, unless the protocol has enough."""
-    monkeypatch.setattr(reading, "READ_SIZE", 1000)
-    async with opened(factory) as end:
-        end.peer.send(b"x" * 5000)
+    """One in a turn of the loop: 1000, 3000, what is left, and then 1000 again."""
+    monkeypatch.setattr(reading, "MESSAGE", 1000)
+    monkeypatch.setattr(reading, "BULK", 3000)
+    async with opened(Recorder) as end:
+        end.transport._size = 1000
+        for sent, told in ((5000, 1000), (0, 4000), (0, 5000), (0, 5000), (2000, 7000)):
+            end.peer.send(b"x" * sent)
+            end.transport._readable()
+            assert len(end.protocol.data) == told
+        assert end.transport._size == 3000
+        end.peer.send(b"x" * 999)
         end.transport._readable()
-        assert len(end.protocol.data) == told
+        assert end.transport._size == 1000
 
 
 class Echo(Recorder):
@@ -115,8 +113,9 @@ async def test_the_functions_that_one_echo_calls() -> None:
 @both_loops
 async def test_much_and_then_a_reset(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that the kernel has kept is told, then the end."""
-    monkeypatch.setattr(reading, "READ_SIZE", size := 8192)
+    monkeypatch.setattr(reading, "BULK", size := 8192)
     async with opened(tcp=True) as end:
+        end.transport._size = size
         data = bytes(payload(1, MUCH))
         sent = end.peer.send(data)
         assert sent > size  # so it takes more than one read
