@@ -47,7 +47,7 @@ class Display:
         """
         name = name if name is not None else os.environ.get("DISPLAY", "")
         if not name:
-            raise ScreenError("there is no screen: DISPLAY is not set, to :0 say")
+            raise ScreenError("DISPLAY is not set: name a display such as ':0'")
         match = _NAME.fullmatch(name)
         if match is None or match["host"].endswith(":"):
             raise ValueError(f"{name!r} is not a display: write one such as :0")

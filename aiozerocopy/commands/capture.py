@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import TYPE_CHECKING
 
 import anyio
@@ -20,6 +19,7 @@ from aiozerocopy.commands.options import (
     rate,
     seconds,
 )
+from aiozerocopy.commands.progress import counted
 from aiozerocopy.ffmpeg.codecs import QUALITIES
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ async def run(options: argparse.Namespace) -> str:
 
 def _told(options: argparse.Namespace, film: ffmpeg.Writer, recorder: Recorder) -> str:
     frames = film.frames_written
-    text = f"{film.written_to}: {frames:,} frames, {frames / float(options.rate):.2f} s"
+    text = f"{film.written_to}: {counted(frames)}, {frames / float(options.rate):.2f} s"
     if (behind := recorder.due - frames) > float(options.rate):
         text += f"; FFmpeg was too slow for {behind:,} more: try a lower --rate"
     return text
@@ -154,7 +154,6 @@ def _told(options: argparse.Namespace, film: ffmpeg.Writer, recorder: Recorder) 
 def main(argv: Sequence[str]) -> int:
     """Record; 0, or an exception."""
     options = _parser().parse_args(argv)
-    warnings.filterwarnings("ignore", "4:2:0 has even sizes")
     with film_written(options.output):
         print(anyio.run(run, options))
     return 0

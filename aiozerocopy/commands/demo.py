@@ -20,6 +20,7 @@ from aiozerocopy import ffmpeg
 from aiozerocopy.commands import scenes
 from aiozerocopy.commands.film import Rendered, render
 from aiozerocopy.commands.options import Parser, Size, check_place, count, film
+from aiozerocopy.commands.progress import counted
 from aiozerocopy.ffmpeg.run import failure
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ async def contact_sheet(video: Path, frames: int, picture: Path) -> None:
 
 def summary(made: Rendered) -> str:
     return (
-        f"{made.frames} frames, {made.nbytes / 1e6:,.0f} MB in {made.seconds:.2f} s: "
+        f"{counted(made.frames)}, {made.nbytes / 1e6:,.0f} MB in {made.seconds:.2f} s: "
         f"{made.frames / made.seconds:,.0f} fps, "
         f"{made.nbytes / made.seconds / 1e9:.2f} GB/s by {made.lane}, "
         f"{made.calls / made.frames:.0f} system calls a frame"
@@ -92,16 +93,16 @@ async def run(options: argparse.Namespace) -> bool:
         )
         output: Path = options.output
         made = await _render(scene, output, options.frames)
-        counted = len(await decoded_digests(output, "gray"))
+        decoded = len(await decoded_digests(output, "gray"))
         checked, same = await check_lossless(scene, options.checked_frames)
     finally:
         scene.close()
     sheet = output.with_suffix(".png")
     await contact_sheet(output, made.frames, sheet)
-    whole = counted == made.frames
+    whole = decoded == made.frames
     print(
         f"\n  {output.name}: {summary(made)}\n"
-        f"    FFmpeg decodes {counted} frames of it: {'all' if whole else 'NOT ALL'}\n"
+        f"    FFmpeg decodes {decoded} of them: {'all' if whole else 'NOT ALL'}\n"
         f"  lossless: {summary(checked)}\n"
         "    every decoded frame has the hash of the rendered one: "
         f"{'yes' if same else 'NO'}\n"

@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 UNLIMITED = sys.maxsize  # columns of a file
 
 
-def report() -> list[Finding]:
-    """Run all probes, in the order of the table."""
-    return [examine(probe) for probe in PROBES]
-
-
 def examine(probe: Callable[[], Finding]) -> Finding:
     """Run one probe; a probe that fails is a finding as well."""
     try:
@@ -35,39 +30,38 @@ def examine(probe: Callable[[], Finding]) -> Finding:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the report, as a table or as JSON."""
+    """Print what each probe finds as soon as it is known, or all of it as JSON."""
     parser = Parser(prog="aiozerocopy doctor", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON instead")
     as_json = parser.parse_args(argv).json
-    findings = report()
     if as_json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+        print(json.dumps([asdict(examine(probe)) for probe in PROBES], indent=2))
         return 0
+    width = max(len(probe.__name__) for probe in PROBES)
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNLIMITED
-    print(as_text(findings, columns))
+    for probe in PROBES:
+        print(as_text(examine(probe), width, columns), flush=True)
     return 0
 
 
-def as_text(findings: Sequence[Finding], columns: int) -> str:
-    """Lay the report out as aligned text, or in a narrow terminal as paragraphs.
+def as_text(finding: Finding, width: int, columns: int) -> str:
+    """Lines of aligned text, or in a narrow terminal a paragraph.
 
     What gets something stays in one line, to be copied.
     """
-    width = max(len(finding.name) for finding in findings)
     indent = " " * (width + 11 if columns >= WIDE else 2)
+    head = f"{finding.verdict:<7}  {finding.name:<{width}}  "
     lines = []
-    for finding in findings:
-        head = f"{finding.verdict:<7}  {finding.name:<{width}}  "
-        if columns < WIDE:
-            lines.append(head.rstrip())
-            head = indent
-        texts = {head: finding.value}
-        if finding.cost:
-            texts[f"{indent}costs: "] = finding.cost
-        for first, text in texts.items():
-            lines += textwrap.wrap(
-                text, columns, initial_indent=first, subsequent_indent=indent
-            )
-        if finding.remedy:
-            lines.append(f"{indent}get it: {finding.remedy}")
+    if columns < WIDE:
+        lines.append(head.rstrip())
+        head = indent
+    texts = {head: finding.value}
+    if finding.cost:
+        texts[f"{indent}costs: "] = finding.cost
+    for first, text in texts.items():
+        lines += textwrap.wrap(
+            text, columns, initial_indent=first, subsequent_indent=indent
+        )
+    if finding.remedy:
+        lines.append(f"{indent}get it: {finding.remedy}")
     return "\n".join(lines)

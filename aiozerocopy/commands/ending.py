@@ -147,7 +147,7 @@ def ended(name: str, run: Callable[[], int]) -> int:
         # What a shell reports for a program that a signal has ended.
         return 128 + (signal.SIGTERM if by_signal else signal.SIGINT)
     except Exception as error:
-        cause = _of_stdout(error) or error
+        cause = _of_stdout(_first(error)) or error
         if isinstance(cause, BrokenPipeError):  # `head`, say, has enough
             return 128 + signal.SIGPIPE
         line = line_for(cause)

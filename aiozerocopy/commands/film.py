@@ -11,7 +11,7 @@ import anyio
 
 from aiozerocopy import ffmpeg
 from aiozerocopy.commands import ending
-from aiozerocopy.commands.progress import frames_bar
+from aiozerocopy.commands.progress import counted, frames_bar
 from aiozerocopy.commands.scenes import ShaderScene
 from aiozerocopy.ffmpeg.codecs import has_presets
 from aiozerocopy.ffmpeg.destination import container_of
@@ -89,7 +89,7 @@ async def render(
                 stats, lane = video.stats, video.lane
     except (KeyboardInterrupt, anyio.get_cancelled_exc_class()):
         if video.frames_written and not check:  # (what is checked is no film to keep)
-            kept = f"{video.frames_written:,} of {frames:,} frames"
+            kept = f"{video.frames_written:,} of {counted(frames)}"
             ending.last_words.append(f"{video.written_to}: {kept} are in it")
         raise
     return Rendered(

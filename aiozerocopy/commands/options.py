@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
+import os
 import re
 import shlex
 import sys
 import tempfile
+import warnings
 from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, HelpFormatter
 from fractions import Fraction
 from pathlib import Path
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 LARGEST = 16384  # pixels: more no encoder of video takes
 FASTEST = 1_000_000  # frames a second
 LONGEST = 1_000_000_000  # seconds
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 FILMS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".ts", ".m2ts", ".flv", ".avi")
 
 
@@ -88,15 +91,13 @@ class Size(NamedTuple):
 
 
 def size(text: str) -> Size:
-    """``1280x720``: width and height, both even, as most video formats need it."""
-    match = re.fullmatch(r"([0-9]{1,5})x([0-9]{1,5})", text)
-    if match is None:
+    """``1280x720``: width and height."""
+    match = re.fullmatch(r"([0-9]{1,12})x([0-9]{1,12})", text)
+    width, height = map(int, match.groups()) if match else (0, 0)
+    if not (width and height):
         raise Refused(text, "is not a size: write WIDTHxHEIGHT, such as 1280x720")
-    width, height = map(int, match.groups())
-    fitting = range(2, LARGEST + 1, 2)
-    if width not in fitting or height not in fitting:
-        what = f"write an even width and height, 2 to {LARGEST}"
-        raise Refused(text, f"cannot be encoded: {what}")
+    if max(width, height) > LARGEST:
+        raise Refused(text, f"is too large: {LARGEST} at most")
     return Size(width, height)
 
 
@@ -124,7 +125,7 @@ def rate(text: str) -> Fraction:
         raise Refused(text, f"is not a positive number: {what}")
     if not 1 / FASTEST <= value <= FASTEST:
         what = f"write one such as 30, at most {FASTEST}"
-        raise Refused(text, f"is no rate of a film: {what}")
+        raise Refused(text, f"is not a frame rate: {what}")
     return value
 
 
@@ -197,7 +198,7 @@ def file(text: str) -> Path:
 def film(text: str) -> Path:
     """The path of a film, by whose end FFmpeg knows what it is to be."""
     if Path(text).suffix.lower() not in FILMS:
-        raise Refused(text, "is no film: write a name such as demo.mp4 or demo.mkv")
+        raise Refused(text, "is not a film: write a name such as demo.mp4 or demo.mkv")
     return Path(text)
 
 
@@ -205,6 +206,10 @@ def output(text: str) -> str:
     """Whatever FFmpeg can write to: a path or a URL."""
     if text in ("", "-"):
         raise Refused(text, "is no place for a film: write a path or URL")
+    name, end = os.path.splitext(text)
+    if end.lower() in PICTURES and "%" not in text:
+        what = f"write a film such as {name}.mp4, or {name}-%03d{end} for all of them"
+        raise Refused(text, f"is one picture: {what}")
     return text
 
 
@@ -347,7 +352,9 @@ def film_written(place: str) -> Iterator[None]:
     if "://" not in place:
         check_place(Path(place))
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "4:2:0 has even sizes")
+            yield
     except FileExistsError as error:
         what = "it is there already: --overwrite replaces it"
         raise FileExistsError(error.errno, what, place) from error

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 Availability = Literal["ok", "limited", "missing", "unknown"]
 
+PATIENCE = 20.0  # seconds that a program may take
 MEBIBYTE = 1 << 20
 SPLICE_F_NONBLOCK = 2
 # Python has no names for these, or only where its own build machine had them.
@@ -265,11 +266,16 @@ def hardware_encoder() -> Seen:
     path, _ = _find_ffmpeg()
     if path is None:
         return Lack("no FFmpeg to ask", "missing", "see FFmpeg")
-    works = anyio.run(hardware_of, path)
+    works = anyio.run(_hardware_of, path)
     if works:
         return f'{", ".join(works)}: codec="auto" takes {works[0]}'
     remedy = "a GPU that encodes, its driver, and an FFmpeg that knows it"
     return Lack("none works here", "limited", remedy)
+
+
+async def _hardware_of(path: str) -> tuple[str, ...]:
+    with anyio.fail_after(PATIENCE):
+        return await hardware_of(path)
 
 
 @_probe(
@@ -371,7 +377,7 @@ def _output(command: list[str]) -> str:
         capture_output=True,
         text=True,
         errors="replace",
-        timeout=20,
+        timeout=PATIENCE,
         check=False,
     )
     if ended.returncode:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 WIDE = 80  # columns of a terminal, for all that there is to show
+EVERY = 5.0  # seconds between two lines
 
 
 class Tick(Protocol):
@@ -24,7 +26,7 @@ def frames_bar(title: str, frames: int, frame_bytes: int) -> Iterator[Tick]:
     """Shows frames, frames a second and, where there is room, bytes and the lane."""
     if not sys.stdout.isatty() or not importlib.util.find_spec("rich"):
         print(title, flush=True)
-        yield lambda lane="": None  # nobody looks
+        yield _Lines(title, frames)
         return
     from rich import console, progress
 
@@ -54,6 +56,31 @@ def frames_bar(title: str, frames: int, frame_bytes: int) -> Iterator[Tick]:
             bars.update(bar, advance=1, rate=rate, lane=lane)
 
         yield tick
+
+
+class _Lines:
+    """A line now and then, for a log."""
+
+    def __init__(self, title: str, frames: int) -> None:
+        self._title = title
+        self._frames = frames
+        self._drawn = 0
+        self._begun = self._said = time.monotonic()
+
+    def __call__(self, lane: str = "") -> None:
+        self._drawn += 1
+        now = time.monotonic()
+        if now - self._said < EVERY:
+            return
+        self._said = now
+        rate = self._drawn / (now - self._begun)
+        drawn = f"{self._drawn:,} of {counted(self._frames)}"
+        print(f"{self._title}: {drawn}, {rate:,.1f} fps", flush=True)
+
+
+def counted(frames: int) -> str:
+    """``1 frame``, ``2,000 frames``."""
+    return f"{frames:,} frame{'s' * (frames != 1)}"
 
 
 def shortened(title: str, most: int) -> str:

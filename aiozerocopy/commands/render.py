@@ -19,6 +19,7 @@ from aiozerocopy.commands.options import (
     film_written,
     seconds,
 )
+from aiozerocopy.commands.progress import counted
 from aiozerocopy.ffmpeg.codecs import PRESETS, QUALITIES
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ async def run(options: argparse.Namespace, scene: scenes.Scene) -> str:
         overwrite=options.overwrite,
     )
     return (
-        f"{made.output}: {made.frames} frames in {made.seconds:.2f} s "
+        f"{made.output}: {counted(made.frames)} in {made.seconds:.2f} s "
         f"({made.frames / made.seconds:,.0f} fps, {made.nbytes / 1e6:,.0f} MB of "
         f"{scene.pix_fmt} by {made.lane}), drawn by {scene.name}"
     )
@@ -110,6 +111,10 @@ def _scene(options: argparse.Namespace) -> scenes.Scene:
     except (ModuleNotFoundError, OSError):
         raise
     except UnicodeDecodeError as error:
-        raise ValueError(f"{shader} is no text: write a shader in GLSL") from error
+        raise ValueError(f"{shader} is not text: write a shader in GLSL") from error
+    except scenes.ShaderError as error:
+        raise scenes.ShaderError(f"{shader}: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"--pix-fmt: {error}") from error
     except Exception as error:  # of the driver: it says what it likes
         raise scenes.ShaderError(f"{shader}: {error}") from error

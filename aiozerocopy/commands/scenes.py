@@ -7,6 +7,7 @@ few of them on their way at once, so that the GPU draws the next while one is re
 from __future__ import annotations
 
 import datetime
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -163,6 +164,9 @@ class ShaderScene:
 
 
 def _compile(context: Any, source: str) -> Any:
+    if not re.search(r"\b(mainImage|main)\b", source):
+        what = "write void mainImage(out vec4 color, in vec2 position)"
+        raise ShaderError(f"the shader has no mainImage(): {what}")
     whole = source if "#version" in source else _BEFORE + source
     if "mainImage" in source and "#version" not in source:
         whole += _AFTER

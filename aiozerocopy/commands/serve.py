@@ -37,11 +37,12 @@ from aiozerocopy.ffmpeg import Reader
 if TYPE_CHECKING:
     import argparse
     import ssl
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from aiozerocopy.broadcast import Broadcast
 
 SLOTS = 4
+SECOND = 1.0
 FOREVER = 1 << 40  # frames
 OWN = ("demo", "screen")  # sources that FFmpeg does not read
 
@@ -108,6 +109,16 @@ async def publish(hub: Broadcast, source: FrameSource, fps: float) -> None:
         due = max(due + 1 / fps, anyio.current_time() - 1 / fps)
 
 
+async def tell_viewers(count: Callable[[], int]) -> None:
+    """A line when their number has changed; one a second at most."""
+    before = 0
+    while True:
+        if (now := count()) != before:
+            print(f"watching       {now}", flush=True)
+            before = now
+        await anyio.sleep(SECOND)
+
+
 async def run(options: argparse.Namespace) -> None:
     """Serve until the source ends, or Ctrl-C."""
 
@@ -119,6 +130,7 @@ async def run(options: argparse.Namespace) -> None:
     async with contextlib.AsyncExitStack() as stack:
         hub = await stack.enter_async_context(broadcast.Broadcast())
         encryption = server_tls(options)
+        counts: list[Callable[[], int]] = []  # of viewers, at each place
         settings = {"max_connections": options.max_clients, "token": options.token}
         if options.web is not None:
             from aiozerocopy import web
@@ -135,6 +147,7 @@ async def run(options: argparse.Namespace) -> None:
                     ssl_context=encryption,
                 )
             )
+            counts.append(lambda: page.viewers)
             print(f"in a browser   {page.url}", flush=True)
             if options.file:
                 print(f"for download   {page.file_url}", flush=True)
@@ -149,13 +162,18 @@ async def run(options: argparse.Namespace) -> None:
                 )
             )
             name = _name_for(options.host, encryption, options.tls_cert)
+            counts.append(lambda: server.connections)
             print(to_copy(options, Address(name, server.port)), flush=True)
         if options.unix is not None:
-            await stack.enter_async_context(
+            local = await stack.enter_async_context(
                 azc.serve_unix(give_frames, options.unix, **settings)
             )
+            counts.append(lambda: local.connections)
             print(to_copy(options, options.unix), flush=True)
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        tasks.start_soon(tell_viewers, lambda: sum(count() for count in counts))
         await publish(hub, FrameSource(options), float(options.fps))
+        tasks.cancel_scope.cancel()
 
 
 def title_of(source: str) -> str:

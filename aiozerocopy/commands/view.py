@@ -24,6 +24,7 @@ from aiozerocopy.commands.options import (
     token,
     words,
 )
+from aiozerocopy.commands.progress import counted
 
 if TYPE_CHECKING:
     import argparse
@@ -280,5 +281,5 @@ def main(argv: Sequence[str]) -> int:
     viewer = Viewer(_parser().parse_args(argv))
     anyio.run(viewer.run)
     meter = viewer.meter
-    print(f"{meter.frames} frames, {meter.nbytes / 1e6:,.0f} MB, {meter.gaps} missed")
+    print(f"{counted(meter.frames)}, {meter.nbytes / 1e6:,.0f} MB, {meter.gaps} missed")
     return 0

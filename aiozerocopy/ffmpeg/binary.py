@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import shutil
 
+import anyio
+
 from aiozerocopy._core import extras
 from aiozerocopy.process import open_process
+
+SILENT = 5.0  # seconds without an answer, until that is told
+PATIENCE = 60.0  # and until it is killed
 
 QUIETLY = ["-nostdin", "-hide_banner", "-nostats"]
 
@@ -17,6 +24,8 @@ ROOMY = {
     "MALLOC_TRIM_THRESHOLD_": "4294967296",
     "MALLOC_TOP_PAD_": "268435456",
 }
+
+log = logging.getLogger("aiozerocopy")
 
 
 def find_ffmpeg() -> str:
@@ -48,8 +57,15 @@ def environment() -> dict[str, str]:
     return {**ROOMY, "AV_LOG_FORCE_NOCOLOR": "1", **os.environ}
 
 
-async def ask(ffmpeg: str, *arguments: str) -> tuple[int, str, str]:
-    """Its exit code, what it said on its standard output, and its last errors."""
+async def ask(
+    ffmpeg: str, *arguments: str, patience: float | None = PATIENCE
+) -> tuple[int, str, str]:
+    """Its exit code, what it said on its standard output, and its last errors.
+
+    Raises:
+        TimeoutError: it has not ended for ``patience`` seconds (None: it may work).
+    """
+    pieces: list[bytes] = []
     async with open_process(
         [ffmpeg, *QUIETLY, *arguments],
         stdin=False,
@@ -58,6 +74,15 @@ async def ask(ffmpeg: str, *arguments: str) -> tuple[int, str, str]:
         start_new_group=True,
     ) as process:
         assert process.stdout is not None
-        said = b"".join([piece async for piece in process.stdout])
-        code = await process.wait()
-    return code, said.decode(errors="replace"), process.stderr_tail
+        for seconds in (patience and min(patience, SILENT), patience):
+            with anyio.move_on_after(seconds):
+                async for piece in process.stdout:
+                    pieces.append(piece)  # noqa: PERF401 (what came stays, if it stops)
+                code = await process.wait()
+                break
+            log.warning("%s has not answered for %g s", ffmpeg, seconds)
+        else:
+            process.abort()
+            what = f"it has not answered for {patience:g} s: is it FFmpeg?"
+            raise TimeoutError(errno.ETIMEDOUT, what, ffmpeg)
+    return code, b"".join(pieces).decode(errors="replace"), process.stderr_tail

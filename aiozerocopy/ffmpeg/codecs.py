@@ -233,7 +233,8 @@ def _looked_up(
     if word is None:
         return ()
     if word not in table:
-        known = ", ".join(table)
+        words = ["lossless", *table] if name == "quality" else table
+        known = ", ".join(words)
         those = f"one of {known}" if table else "it has none"
         raise ValueError(f"{codec} knows no {name}={word!r}: {those}")
     return table[word]

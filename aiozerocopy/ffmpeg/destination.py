@@ -50,6 +50,9 @@ class Destination:
         self.path: Path = Path(os.path.realpath(path))
         if not overwrite and self.path.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        if not (folder := self.path.parent).is_dir():
+            what = "the folder does not exist"
+            raise FileNotFoundError(errno.ENOENT, what, str(folder))
         self.unfinished: Path = self._beside("unfinished")
         self.film: Path | None = None  # at the end, where it is
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -105,6 +108,7 @@ class Destination:
                 *(ffmpeg, "-loglevel", "error", "-y", "-i", f"file:{self.unfinished}"),
                 *("-map", "0", "-c", "copy", "-movflags", "+faststart"),
                 f"file:{usual}",
+                patience=None,
             )
             if status == 0:
                 usual.replace(self.unfinished)
@@ -117,6 +121,7 @@ class Destination:
             *(ffmpeg, "-loglevel", "quiet", "-fflags", "+discardcorrupt"),
             *("-i", f"file:{self.unfinished}"),
             *("-map", "0:v:0", "-c", "copy", "-progress", "pipe:1", "-f", "null", "-"),
+            patience=None,
         )
         return max(map(int, _FRAMES.findall(said)), default=0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import math
 import os
 import re
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
     from aiozerocopy.streams import ReceiveStream
 
 LAST_LINES = 20
+SILENT = 5.0  # seconds in which it did nothing, until that is told
 REPORT_BYTES = 4 << 10  # a report has about 300 bytes, more with many streams
+
+log = logging.getLogger("aiozerocopy")
 
 
 class FFmpegError(StreamBroken):
@@ -74,6 +78,8 @@ _UNFINISHED = re.compile(
 class Watchdog:
     """Kills a child that has done nothing for ``timeout`` seconds while we waited.
 
+    It says so after `SILENT` seconds.
+
     A thread, so it works even if the event loop is blocked, and costs a send nothing.
     ``is_awaited`` tells whether anything waits for the child; what ``signs`` returns
     changes while the child works.
@@ -98,9 +104,9 @@ class Watchdog:
         self._thread.start()
 
     def _run(self) -> None:
-        looked, silent = time.monotonic(), 0.0
+        looked, silent, said = time.monotonic(), 0.0, False
         before, busy = self._signs(), self._cpu_seconds()
-        while not self._stop.wait(self.timeout / 8):
+        while not self._stop.wait(min(self.timeout, 2 * SILENT) / 8):
             now, signs, cpu = time.monotonic(), self._signs(), self._cpu_seconds()
             # If this thread did not run for long, the child may not have run either.
             silent += min(now - looked, self.timeout / 4)
@@ -109,11 +115,18 @@ class Watchdog:
             # one that takes minutes to encode a frame uses much.
             works = signs != before or cpu - busy > self.timeout / 100
             if works or not self._is_awaited():
-                silent, before, busy = 0.0, signs, cpu
+                silent, said, before, busy = 0.0, False, signs, cpu
             elif silent >= self.timeout:
                 self.barked = True
                 self._process.kill()
                 return
+            elif silent >= SILENT and not said:
+                said = True
+                log.warning(
+                    "FFmpeg (process %d) has done nothing for %g s; after %g s it is "
+                    "killed",
+                    *(self._process.pid, silent, self.timeout),
+                )
 
     def _cpu_seconds(self) -> float:
         """The child's CPU time so far; 0 where that is not known."""

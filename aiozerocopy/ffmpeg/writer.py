@@ -373,7 +373,8 @@ class Writer(Video):
             return
         left = "nothing is left of the film"
         if self.frames_written:
-            left = f"{self.written_to} has the first {self.frames_written} frames"
+            frames = self.frames_written
+            left = f"{self.written_to} has the first {frames} frame{'s' * (frames > 1)}"
             if self._destination.film == self._destination.unfinished:
                 left += ", and the older film is as it was"
         error.args = (f"{error.args[0]} ({left})", *error.args[1:])

@@ -55,7 +55,7 @@ class Modes:
         if not modes or set(modes) - set(PATHS):
             raise ValueError(f"modes are some of {', '.join(PATHS)}, not {list(modes)}")
         if limit < 1:
-            raise ValueError(f"so many viewers cannot be served: {limit}")
+            raise ValueError(f"the limit of viewers must be at least 1, not {limit}")
         self._hub = hub
         self._patience = patience
         # Of our server's connections.  Others' servers show who is to be seated.

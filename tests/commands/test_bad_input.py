@@ -43,7 +43,7 @@ NAMES_OF_NOBODY = ("nonsense.invalid", "999.999.999.999")
 COUNTS = ("0", "1.5", "inf", "9999999999999")
 NUMBERS = ("0", "fast")
 HUGE = ("inf", "1e300")
-SIZES = ("0x0", "nanxnan", "99998x99998")
+SIZES = ("0x0", "nanxnan", "-1x2")
 PORTS = ("-1", "http")
 
 # The command line, the exit status, and some words of the message.
@@ -76,8 +76,9 @@ CASES: list[tuple[str, int, str]] = [
     ("render '' -o out.mp4", 2, "write its path"),
     ("render empty.glsl -o out.mp4", 1, "empty.glsl: "),
     ("render bad.glsl -o out.mp4", 1, "nonsense"),
-    ("render text.txt -o out.mp4", 1, "syntax error"),
-    ("render picture.glsl -o out.mp4", 1, "no text: write a shader"),
+    ("render text.txt -o out.mp4", 1, "write void mainImage("),
+    ("render picture.glsl -o out.mp4", 1, "not text: write a shader"),
+    (f"render {SHORT} out.png", 2, "write a film such as out.mp4"),
     (f"render {SHORT} ''", 2, "write a path or URL"),
     (f"render {SHORT} pipe:1", 1, "FFmpeg's standard output goes nowhere"),
     (f"render {SHORT} .", 1, "it is a folder"),
@@ -102,12 +103,14 @@ CASES: list[tuple[str, int, str]] = [
     (f"render {SHORT} out.mp4 --preset best", 2, "choose from"),
     (f"render {SHORT} out.mp4 --quality low --bitrate 1M", 2, "not allowed with"),
     (f"render {SHORT} out.mp4 --bitrate fast", 1, "fast"),
-    (f"render {SHORT} out.mp4 --pix-fmt nonsense", 1, "must be one of rgba"),
+    (f"render {SHORT} out.mp4 --pix-fmt nonsense", 1, "--pix-fmt: pix_fmt is"),
+    (f"render {SHORT} out.mp4 --pix-fmt nv12 --size 63x35", 1, "an even width"),
     (f"render {SHORT} out.mp4 --ffmpeg-option nonsense", 2, "write NAME=VALUE"),
     (f"render {SHORT} out.mp4 --ffmpeg-option nonsense=1", 1, "nonsense"),
     (f"render {SHORT} out.mp4 --ffmpeg-option crf=many", 1, "many"),
     (f"render {SHORT} out.webm --codec libx264", 1, "WebM"),
-    *((f"render {SHORT} out.mp4 --size {text}", 2, "write") for text in SIZES),
+    *((f"render {SHORT} out.mp4 --size={text}", 2, "write") for text in SIZES),
+    (f"render {SHORT} out.mp4 --size 99998x99998", 2, "is too large: 16384 at most"),
     *((f"render {SHORT} out.mp4 --fps {text}", 2, "30000/1001") for text in NUMBERS),
     *((f"render {SHORT} out.mp4 --fps {text}", 2, "write") for text in HUGE),
     *((f"render {SHORT} out.mp4 --duration {text}", 2, "write") for text in NUMBERS),
@@ -154,7 +157,7 @@ CASES: list[tuple[str, int, str]] = [
     *((f"serve --max-clients {text}", 2, "a whole number") for text in COUNTS),
     *((f"serve --fps {text}", 2, "30000/1001") for text in NUMBERS),
     *((f"serve --fps {text}", 2, "write") for text in HUGE),
-    *((f"serve --size {text}", 2, "write") for text in SIZES),
+    *((f"serve --size={text}", 2, "write") for text in SIZES),
     ("serve ''", 2, "write a file, a URL or demo"),
     ("serve nowhere.mp4 --tcp 0", 1, "nowhere.mp4: No such file"),
     ("serve text.txt --tcp 0", 1, "text.txt: Invalid data"),

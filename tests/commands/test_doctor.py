@@ -262,10 +262,10 @@ def test_text_is_aligned(
     two_findings(monkeypatch)
     assert doctor.main([]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "ok       a       [b]old",
-        "limited  longer  2",
-        "                 costs: time",
-        "                 get it: buy it",
+        "ok       a         [b]old",
+        "limited  longer    2",
+        "                   costs: time",
+        "                   get it: buy it",
     ]
 
 

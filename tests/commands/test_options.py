@@ -29,6 +29,8 @@ GOOD: list[tuple[Callable[[str], Any], str, Any]] = [
     (options.port, "65535", 65535),
     (options.host, "[::1]", "::1"),
     (options.words, "ffplay -i 'a b'", ["ffplay", "-i", "a b"]),
+    (options.size, "63x1", (63, 1)),
+    (options.output, "a-%03d.png", "a-%03d.png"),
     (options.film, "a.MP4", Path("a.MP4")),
     (options.address, "localhost:8000", Address("localhost", 8000)),
     (options.address, "10.0.0.1:1", Address("10.0.0.1", 1)),
@@ -41,11 +43,21 @@ GOOD: list[tuple[Callable[[str], Any], str, Any]] = [
 BAD: list[tuple[Callable[[str], Any], str, str]] = [
     *(
         (options.size, text, "write WIDTHxHEIGHT, such as 1280x720")
-        for text in ("", "64", "x64", "axb", "nanxnan", "64x36x1", "-2x4", "1000000x2")
+        for text in (
+            "",
+            "64",
+            "x64",
+            "axb",
+            "nanxnan",
+            "64x36x1",
+            "-2x4",
+            "0x0",
+            "64x0",
+        )
     ),
     *(
-        (options.size, text, "write an even width and height, 2 to 16384")
-        for text in ("0x0", "63x36", "64x35", "00x2", "16386x2", "99998x99998")
+        (options.size, text, "is too large: 16384 at most")
+        for text in ("16385x2", "99998x99998", "1000000x2")
     ),
     *(
         (options.rate, text, "write one such as 30, 29.97 or 30000/1001")
@@ -79,6 +91,10 @@ BAD: list[tuple[Callable[[str], Any], str, str]] = [
     *((options.host, text, "without a port") for text in ("", "a:80", "a b", "a/b")),
     *((options.film, text, "write a name such as") for text in ("", "-", "film.png")),
     *((options.output, text, "write a path or URL") for text in ("", "-")),
+    *(
+        (options.output, f"a{end}", f"write a film such as a.mp4, or a-%03d{end}")
+        for end in (".png", ".JPG", ".tiff")
+    ),
     *((options.source, text, "write a file, a URL or demo") for text in ("", "-")),
     (options.file, "", "write its path"),
     (options.words, "", "write words"),

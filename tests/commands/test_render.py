@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from aiozerocopy import ffmpeg
-from aiozerocopy.commands import cli, demo, scenes
+from aiozerocopy.commands import cli, demo, progress, scenes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,6 +117,28 @@ class TestRender:
 
         assert anyio.run(red) == list(range(30))
 
+    def test_odd_size(self, shader: Path, tmp_path: Path) -> None:
+        path = tmp_path / "out.mp4"
+        options = ["--size", "63x35", "--duration", "0.1"]
+        assert render(shader, "-o", path, *options) == 0
+
+    def test_lines_where_nobody_looks(
+        self,
+        shader: Path,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(progress, "EVERY", 0.0)
+        path = tmp_path / "out.mp4"
+        options = ["--size", "64x36", "--fps", 10, "--duration", 0.3]
+        assert render(shader, "-o", path, *options) == 0
+        title, *lines, end = capsys.readouterr().out.splitlines()
+        assert title == str(path)
+        assert len(lines) == 3
+        assert re.fullmatch(r".*out\.mp4: 2 of 3 frames, [\d,.]+ fps", lines[1])
+        assert "out.mp4: 3 frames in" in end
+
     def test_words_for_the_encoder(self, shader: Path, tmp_path: Path) -> None:
         output = tmp_path / "out.mkv"
         words = ["--codec", "libx264", "--quality", "lossless", "--preset", "fast"]
@@ -184,6 +206,6 @@ def test_demo(
     arguments = ["--frames", "24", "--checked-frames", "3", "-o", str(path)]
     assert cli.main(["demo", *arguments]) == 0
     said = capsys.readouterr().out
-    assert "FFmpeg decodes 24 frames of it: all" in said
+    assert "FFmpeg decodes 24 of them: all" in said
     assert "hash of the rendered one: yes" in said
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")

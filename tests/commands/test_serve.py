@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
+from aiozerocopy.commands import serve
 from aiozerocopy.commands import view as viewing
 from aiozerocopy.commands.serve import FrameSource
 
@@ -30,6 +31,7 @@ pytest.importorskip("numpy")  # its threads are there before each test
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 SAID = re.compile("^(in a browser|by a program|for download) +")
+WATCHING = re.compile(r"watching +\d+\n")
 SMALL = ["--size", "64x36", "--fps", "60"]
 
 
@@ -65,6 +67,7 @@ def serving(
             server.send_signal(signal.SIGINT)
             said, complained = server.communicate()
         end = "aiozerocopy serve: interrupted\n"
+        said = WATCHING.sub("", said)
         assert (said, complained) == ("", complaint + end)
         assert server.returncode == 130
 
@@ -94,6 +97,17 @@ def test_frames_arrive_over_tcp_unix_and_in_the_browser(tmp_path: Path) -> None:
             assert re.fullmatch(r"12 frames, 0 MB, \d+ missed\n", done.stdout)
         with urllib.request.urlopen(f"{url}healthz") as answer:
             assert answer.read() == b"ok\n"
+
+
+@pytest.mark.anyio
+async def test_viewers_are_counted_when_they_change(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "SECOND", 0.0)
+    counts = iter([0, 2, 2, 1, 1])
+    with pytest.raises(RuntimeError):  # (StopIteration in a coroutine)
+        await serve.tell_viewers(lambda: next(counts))
+    assert capsys.readouterr().out == "watching       2\nwatching       1\n"
 
 
 @pytest.mark.slow

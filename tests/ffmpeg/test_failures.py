@@ -11,6 +11,7 @@ import gc
 import itertools
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from ffmpegs import quick_ffmpeg as quick_ffmpeg
 from links import until
 
 import aiozerocopy as azc
-from aiozerocopy.ffmpeg import Audio, FFmpegError, Reader, Writer
+from aiozerocopy.ffmpeg import Audio, FFmpegError, Reader, Writer, binary
 from aiozerocopy.ffmpeg import run as progress
 
 if TYPE_CHECKING:
@@ -241,12 +242,47 @@ async def test_never_reading(
     assert caught.value.returncode in (None, -signal.SIGKILL)
 
 
-async def test_never_ending(pretend: Callable[[str], str]) -> None:
+async def test_never_ending(
+    pretend: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Which is told long before it is killed."""
+    monkeypatch.setattr(progress, "SILENT", 0.05)
     program = pretend("cat >/dev/null; exec sleep 60")
-    video = await Writer(NULL, SIZE, ffmpeg=program, timeout=0.1)
+    video = await Writer(NULL, SIZE, ffmpeg=program, timeout=0.2)
     await video.send(picture(0))
-    with pytest.raises(FFmpegError, match=r"did nothing for 0\.1 s"):
+    with pytest.raises(FFmpegError, match=r"did nothing for 0\.2 s"):
         await video.aclose()
+    (said,) = caplog.messages
+    assert re.match(r"FFmpeg \(process \d+\) has done nothing for 0\.\d+ s", said)
+
+
+async def test_never_answering(
+    pretend: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(binary, "SILENT", 0.05)
+    program = pretend("printf 'some words'; exec sleep 60")
+    with pytest.raises(TimeoutError, match=r"has not answered for 0\.2 s"):
+        await binary.ask(program, "-encoders", patience=0.2)
+    assert caplog.messages[0] == f"{program} has not answered for 0.05 s"
+
+
+async def test_late_answer_is_whole(
+    pretend: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(binary, "SILENT", 0.05)
+    program = pretend("printf 'some '; sleep 0.2; printf words")
+    assert await binary.ask(program) == (0, "some words", "")
+
+
+async def test_folder_that_does_not_exist(ffmpeg: str, tmp_path: Path) -> None:
+    film = Writer(tmp_path / "missing" / "film.mp4", SIZE, ffmpeg=ffmpeg)
+    with pytest.raises(FileNotFoundError, match="the folder does not exist") as caught:
+        await film
+    assert caught.value.filename == str(tmp_path / "missing")
 
 
 async def test_stopped(ffmpeg: str) -> None:

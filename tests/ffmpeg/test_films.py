@@ -289,7 +289,7 @@ async def test_fractions_as_rates(tmp_path: Path) -> None:
     [
         ({"codec": "libx265x"}, "has no encoder 'libx265x': did you mean libx265"),
         ({"codec": "copy"}, "raw frames must be encoded"),
-        ({"quality": "best"}, "libx264 knows no quality='best': one of high"),
+        ({"quality": "best"}, "libx264 knows no quality='best': one of lossless, high"),
         ({"preset": "warp"}, "one of ultrafast, superfast"),
         ({"quality": "high", "bitrate": "5M"}, "not both"),
         ({"codec": "mpeg4", "quality": "lossless"}, "mpeg4 is never lossless"),
@@ -596,7 +596,7 @@ async def test_cancelled_at_its_end_it_is_there(
     """While its index is put in front."""
     began = anyio.Event()
 
-    async def forever(*_: str) -> tuple[int, str]:
+    async def forever(*_: str, **options: object) -> tuple[int, str]:
         began.set()
         await anyio.sleep_forever()
         raise AssertionError
