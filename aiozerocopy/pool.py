@@ -68,7 +68,7 @@ class PoolStats:
 class Frame(Lease):
     """One slot, leased.  Its bytes are writable."""
 
-    __slots__ = ("dtype", "nbytes", "shape")
+    __slots__ = ("dtype", "nbytes", "shape", "time")
     shape: tuple[int, ...]
     dtype: str
 
@@ -77,6 +77,7 @@ class Frame(Lease):
         self.shape = shape
         self.dtype = dtype
         self.nbytes: int = view.nbytes
+        self.time: float | None = None  # seconds, of what `ffmpeg.Reader` gives
 
     def __repr__(self) -> str:
         state = "released" if self._view is None else f"{self.dtype} {self.shape}"

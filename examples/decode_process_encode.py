@@ -28,13 +28,15 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("source", nargs="?")
     parser.add_argument("output", nargs="?", default="film.mp4")
+    parser.add_argument("--fps", help="for a source whose frames come at no fixed rate")
     options = parser.parse_args()
 
     arguments = []
     if options.source:  # its sound as it is, if it has any ("?")
         arguments = ["-map", "0:v", "-map", "1:a?", "-c:a", "copy"]
 
-    async with ffmpeg.Reader(options.source or PATTERN, slots=4) as before:
+    source = options.source or PATTERN
+    async with ffmpeg.Reader(source, fps=options.fps, slots=4) as before:
         after = ffmpeg.Writer(
             options.output,
             before.size,

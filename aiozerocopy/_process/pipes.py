@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
 from typing import TypeVar
 
@@ -35,6 +36,13 @@ def _pipe() -> tuple[int, int]:
     finally:
         os.close(read_fd)
         os.close(write_fd)
+
+
+class Lines(io.FileIO):
+    """Our end of a pipe, whose reads do not block."""
+
+    def __del__(self) -> None:
+        self.close()  # without a warning: that is for who has the process
 
 
 class ChildPipes:
@@ -72,6 +80,16 @@ class ChildPipes:
         tail = Tail(ours, limit)
         self._undo.callback(tail.stop)
         return fd, tail
+
+    def lines(self) -> tuple[int, Lines]:
+        """The fd that the child writes to, and our end."""
+        ours, fd = _pipe()
+        self._theirs.callback(os.close, fd)
+        file = Lines(ours)
+        self._undo.callback(file.close)
+        os.set_blocking(ours, False)
+        enlarge_pipe(ours, PIPE_SIZE)
+        return fd, file
 
     def _own_end(self, fd: int, flags: int) -> Channel:
         """A channel over our end, which does not make the child's non-blocking."""

@@ -55,16 +55,16 @@ def part_arguments(
     """Which part of an input: what stands before its "-i"."""
     arguments: list[str] = []
     if start is not None:
-        arguments += ["-ss", f"{_checked_microseconds(start, 'start')}us"]
+        arguments += ["-ss", f"{checked_microseconds(start, 'start')}us"]
     if duration is not None:
-        length = _checked_microseconds(duration, "duration")
+        length = checked_microseconds(duration, "duration")
         if not length:
             raise ValueError(f"duration must be more than nothing, not {duration!r}")
         arguments += ["-t", f"{length}us"]
     return arguments
 
 
-def _checked_microseconds(time: float | Fraction | str, name: str) -> int:
+def checked_microseconds(time: float | Fraction | str, name: str) -> int:
     """A time as FFmpeg counts it."""
     try:
         microseconds = round(_seconds(time) * 1_000_000)
@@ -110,6 +110,54 @@ def words(
     if isinstance(arguments, (str, bytes)) or not isinstance(arguments, Iterable):
         raise TypeError(f"{what} a list of arguments, not {arguments!r}")
     return [os.fspath(argument) for argument in arguments]
+
+
+# ---- filters -------------------------------------------------------------------------
+
+_FILTER = re.compile(r"-vf|-/?filter|-lavfi")
+
+
+def with_filters(
+    options: Sequence[str], *, first: str = "", last: str = ""
+) -> list[str] | None:
+    """The options with one more filter before or after the others.
+
+    None where these are in a graph that we cannot add to.
+    """
+    filters = [at for at, option in enumerate(options) if _FILTER.match(option)]
+    if not filters:
+        return [*options, "-vf", ",".join(filter(None, (first, last)))]
+    *_, at = filters
+    graph = "".join(options[at + 1 : at + 2])
+    is_closed = (first and graph.startswith("[")) or (last and graph.endswith("]"))
+    if options[at] not in ("-vf", "-filter:v") or is_closed:
+        return None
+    graph = ",".join(filter(None, (first, graph, last)))
+    return [*options[: at + 1], graph, *options[at + 2 :]]
+
+
+# Each frame once.  (In microseconds, or FFmpeg complains about some that are close.)
+AS_THEY_COME = ["-fps_mode", "passthrough", "-enc_time_base", "1:1000000"]
+# With these among them the caller decides which frames come, and when.
+_TIMING = re.compile(r"-(r|fpsmax|fps_mode|vsync|ss)(:.*)?")
+# A line for each frame, with its time in microseconds, goes to FFmpeg's standard input:
+# that is the end of a pipe of ours.
+_TELL = "settb=1/1000000,metadata=add:key=azc:value={when}"
+_TELL += ",metadata=print:key=azc:file='pipe\\:0':direct=1"
+
+
+def timed(options: Sequence[str], rate: Fraction | None) -> list[str] | None:
+    """The options with a filter that tells the times of frames, for `facts.Times`.
+
+    With a rate, FFmpeg's filter "fps" leaves frames out and repeats others; only the
+    first has a line then.  None where the options have a timing of their own.
+    """
+    if "copy" in options or any(map(_TIMING.fullmatch, options)):
+        return None
+    tell = _TELL.format(when="0")
+    if rate is not None:
+        tell = f"fps={rate}," + _TELL.format(when="0:enable='eq(n,0)'")
+    return with_filters(options, last=tell)
 
 
 def location(path: str | os.PathLike[str]) -> str:

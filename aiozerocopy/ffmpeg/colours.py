@@ -19,6 +19,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from aiozerocopy.ffmpeg.arguments import with_filters
 from aiozerocopy.ffmpeg.codecs import PALETTES, RGB, last_value, named_in
 from aiozerocopy.frames import PIXELS, PLANES, Colour, Conversion
 
@@ -183,7 +184,6 @@ _MATRICES |= {"smpte170m": "bt601", "bt470bg": "bt601"}
 _RGB = re.compile(r"rgb|bgr|gbr")
 _YUV = re.compile(r"yuv|nv\d|p[024]1\d|uyvy|vuy")
 _FORMAT_OPTION = re.compile(r"-pix_fmt(:.*)?|-vcodec|-c(odec)?(:v.*)?|-s(:v.*)?")
-_FILTER = re.compile(r"-vf|-/?filter|-lavfi")
 
 
 def guessed_matrix(size: tuple[int, int]) -> Matrix:
@@ -272,12 +272,4 @@ class Request:
 
 def _telling_bt709(options: list[str]) -> list[str]:
     """The options with one more filter before the others, where we know how."""
-    tell = "setparams=colorspace=bt709"
-    filters = [at for at, option in enumerate(options) if _FILTER.match(option)]
-    if not filters:
-        return [*options, "-vf", tell]
-    *_, last = filters
-    graph = "".join(options[last + 1 : last + 2])
-    if options[last] not in ("-vf", "-filter:v") or graph.startswith("["):
-        return options
-    return [*options[: last + 1], f"{tell},{graph}", *options[last + 2 :]]
+    return with_filters(options, first="setparams=colorspace=bt709") or options

@@ -104,8 +104,10 @@ class Destination:
     async def _put_index_in_front(self, ffmpeg: str) -> None:
         usual = self._beside("indexed")
         try:
+            # -copyts: or the sound's priming begins at 0, and the pictures after that.
             status, _, _ = await ask(
-                *(ffmpeg, "-loglevel", "error", "-y", "-i", f"file:{self.unfinished}"),
+                *(ffmpeg, "-loglevel", "error", "-y"),
+                *("-copyts", "-i", f"file:{self.unfinished}"),
                 *("-map", "0", "-c", "copy", "-movflags", "+faststart"),
                 f"file:{usual}",
                 patience=None,

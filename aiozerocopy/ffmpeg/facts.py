@@ -1,10 +1,16 @@
-"""The facts of a film: what FFmpeg's log says of its size, rate and colours."""
+"""The facts of a film: what FFmpeg's log says of its size, rate and colours, and when
+each of its frames is to be seen.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aiozerocopy._process.pipes import Lines
 
 
 @dataclass(frozen=True)
@@ -101,3 +107,56 @@ def _rate(text: str, factor: int) -> Fraction | None:
 
 def _seconds(hours: str, minutes: str, seconds: str) -> float:
     return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+
+
+# ---- the times of frames -------------------------------------------------------------
+
+_TIME = re.compile(rb" pts:(-?\d+|NOPTS) .*\n")
+_READ = 4096
+
+
+class Times:
+    """When each frame is to be seen, in seconds from the beginning of the film.
+
+    FFmpeg writes a line for each into a pipe, as `arguments.timed` tells it, before the
+    frame goes out.  So the line is there when the frame is, and nothing waits for it.
+
+    At a constant ``rate`` only the first frame has a line.  (FFmpeg may fill a gap with
+    more frames at once than the pipe has room for lines.  It would wait for us to read
+    them, while we wait for the first of these frames.)
+    """
+
+    def __init__(self, lines: Lines, start: int, rate: Fraction | None) -> None:
+        self._lines = lines
+        self._start = start  # in the film, where FFmpeg counts from; microseconds
+        self._rate = rate
+        self._at: Fraction | None = None  # the next frame's time, at a constant rate
+        self._text = b""
+        self._end = 0  # of what was read of it
+
+    def next(self) -> float | None:
+        """Return the time of the frame that was received; None if it has none."""
+        if self._rate is None or self._at is None:
+            if (told := self._next_told()) is None:
+                return None
+            if self._rate is None:
+                return (self._start + told) / 1_000_000
+            number = round(told * self._rate / 1_000_000)
+            self._at = Fraction(self._start, 1_000_000) + number / self._rate
+        at, self._at = self._at, self._at + 1 / self._rate
+        return float(at)
+
+    def _next_told(self) -> int | None:
+        found = _TIME.search(self._text, self._end)
+        if found is None and not self._lines.closed:
+            self._text = self._text[self._end :] + (self._lines.read(_READ) or b"")
+            self._end = 0
+            found = _TIME.search(self._text)
+        if found is None:
+            return None
+        self._end = found.end()
+        return None if found[1] == b"NOPTS" else int(found[1])
+
+    def close(self) -> None:
+        """Close our end of the pipe."""
+        self._lines.close()

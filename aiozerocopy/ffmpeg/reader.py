@@ -13,20 +13,24 @@ from anyio.abc import ObjectReceiveStream
 
 from aiozerocopy._core import extras
 from aiozerocopy._core.errors import IncompleteReceive, StreamClosed
+from aiozerocopy._process.pipes import ChildPipes
 from aiozerocopy.ffmpeg.arguments import (
+    AS_THEY_COME,
     checked_format,
+    checked_microseconds,
     checked_rate,
     checked_size,
     input_arguments,
     part_arguments,
+    timed,
     words,
 )
 from aiozerocopy.ffmpeg.binary import QUIETLY, environment, find_ffmpeg
 from aiozerocopy.ffmpeg.colours import Request, conversion_of
 from aiozerocopy.ffmpeg.converters import ReceivingConverter, let_go
-from aiozerocopy.ffmpeg.facts import facts_in
+from aiozerocopy.ffmpeg.facts import Times, facts_in
 from aiozerocopy.ffmpeg.layouts import frame_layout
-from aiozerocopy.ffmpeg.run import FFmpegError, Video, failure
+from aiozerocopy.ffmpeg.run import FFmpegError, Video, failure, failure_to_read
 from aiozerocopy.pool import Frame, FramePool
 from aiozerocopy.process import LAST_WORDS, open_process
 
@@ -60,7 +64,13 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
     ``["-f", "v4l2", "-i", "/dev/video0"]``.  Of it, only ``duration`` seconds from
     ``start`` on are read: numbers, or as FFmpeg writes them ("1:30").  ``options`` are
     for the output: filters, a map.  With ``size`` (width and height) the frames are
-    scaled, with ``fps`` some are left out or repeated.  They come at a constant rate.
+    scaled.
+
+    Each picture of the film comes once, at its own ``time``: seconds from the beginning
+    of the film, as ``start`` counts them.  With ``fps`` they come at that rate: FFmpeg
+    leaves some out and repeats others.  With an ``-r``, ``-fps_mode`` or ``-ss`` of
+    your own among the ``options``, or a graph of filters, it is for FFmpeg to decide
+    which come, and their times are not known.
 
     ``async for frame in video`` leases one slot of the pool after the other: release
     each when it is done with (``with frame:``), or the pool runs dry.  The pool has
@@ -74,8 +84,9 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
     says it is.  A file that says nothing is BT.709 from 1280x720 on, and else BT.601,
     as players have it; other sources FFmpeg takes for BT.601 then.
 
-    Once it is open, ``size``, ``layout`` and ``pool`` are those of its frames; ``fps``,
-    and ``duration`` (seconds of the source) are None if FFmpeg does not know them.
+    Once it is open, ``size``, ``layout`` and ``pool`` are those of its frames, also if
+    none come, as after a ``start`` past the end; ``fps`` and ``duration`` (seconds of
+    the source) are None if FFmpeg does not know them.
     """
 
     @overload
@@ -134,20 +145,26 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
             ValueError, TypeError: arguments that mean nothing.
         """
         self.pix_fmt: str = checked_format(pix_fmt)
-        self.size: tuple[int, int] = (0, 0)  # if there are no frames at all
-        self.fps: Fraction | None = None  # if FFmpeg knows
+        self.size: tuple[int, int] = (0, 0)  # until it is open
+        self.fps: Fraction | None = None  # if FFmpeg knows; the mean, if it varies
         self.duration: float | None = None  # of the source, in seconds, if it knows
         self.frames_received: int = 0
+        self.time: float | None = None  # of the frame that was received last
         *before, dash_i, name = input_arguments(source)
         self._input = [*before, *part_arguments(start, duration), dash_i, name]
         self._source = source
-        self._request = Request(pix_fmt, words(options))
-        self._output: list[str] = []
+        rate = None if fps is None else checked_rate(fps)
+        told = timed(words(options), rate)
+        if told is None and fps is not None:
+            raise ValueError(f"fps={rate} cannot be added to {options!r}: say it there")
+        self._request = Request(pix_fmt, words(options) if told is None else told)
+        begin = 0 if start is None else checked_microseconds(start, "start")
+        self._timing = begin, rate
+        self._times: Times | None = None
+        self._output: list[str] = [] if told is None else [*AS_THEY_COME]
         if size is not None:
             width, height = checked_size(size)
             self._output += ["-s", f"{width}x{height}"]
-        if fps is not None:
-            self._output += ["-r", str(checked_rate(fps))]
         if convert not in ("auto", "ffmpeg"):
             raise ValueError(f"convert is 'auto' or 'ffmpeg', not {convert!r}")
         self._may_convert = convert == "auto" and size is None
@@ -170,8 +187,10 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         """Start FFmpeg, and wait until it has the first frame.
 
         Raises:
-            FileNotFoundError: there is no FFmpeg.
-            FFmpegError: it cannot read the source, and why.
+            FileNotFoundError: there is no FFmpeg, or no such film.
+            FFmpegError: it cannot read the source, and why.  That of a film that is not
+                there, is a folder, or may not be read is a FileNotFoundError,
+                IsADirectoryError or PermissionError too.
             ValueError: the frames do not fit in the pool.
         """
         if self._process is not None:
@@ -211,24 +230,33 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
 
     async def _start(self, binary: str, request: Request) -> Facts | None:
         """Return what FFmpeg says before its first frame; None if none comes."""
-        self._process = await open_process(
-            [
-                *(binary, *QUIETLY, "-loglevel", "info", *self._input),
-                *(*request.arguments(), *self._output, "pipe:1"),
-            ],
-            stdin=False,
-            stdout=True,
-            tail_bytes=_LOG_BYTES,
-            env=environment(),
-            start_new_group=True,
-        )
+        with ChildPipes() as pipes:
+            end, lines = pipes.lines()
+            self._times = Times(lines, *self._timing)
+            self._process = await open_process(
+                [
+                    *(binary, *QUIETLY, "-loglevel", "info", *self._input),
+                    *(*request.arguments(), *self._output, "pipe:1"),
+                ],
+                stdin=end,
+                stdout=True,
+                tail_bytes=_LOG_BYTES,
+                env=environment(),
+                start_new_group=True,
+            )
+            pipes.keep()
         stream = self._stream
         try:
             stream._unread = await request.first_bytes(stream)
         except anyio.EndOfStream:
-            if not request.as_they_are:  # (this fails with frames of other formats)
-                await self._end()
-            return None
+            if "-fps_mode" in self._output and "'fps_mode'" in self.log:
+                self._output[self._output.index("-fps_mode")] = "-vsync"  # FFmpeg 4
+                await self._stop()
+                return await self._start(binary, request)
+            if request.as_they_are:  # (this fails with frames of other formats)
+                return None
+            await self._end()  # without an error: there are no frames in that part
+            return facts_in(self.log)
         facts = facts_in(self.log)
         if facts is None:
             raise failure(None, self.log, "FFmpeg did not say how large a frame is")
@@ -274,6 +302,10 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         except IncompleteReceive as error:
             raise await self._incomplete(error) from error
         self.frames_received += 1
+        assert self._times is not None
+        self.time = self._times.next()
+        if isinstance(frame, Frame):
+            frame.time = self.time
         return cast("Picture", frame)
 
     async def _next(self, stream: ReceiveStream, layout: Layout) -> Memory:
@@ -332,7 +364,7 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         code = await self._process.wait()
         self._give_up()  # (cancelled before, the next call comes here again)
         if code:
-            raise failure(code, self.log) from None
+            raise failure_to_read(code, self.log, self._input[-1]) from None
 
     async def _incomplete(self, error: IncompleteReceive) -> FFmpegError:
         assert self._process is not None
@@ -372,6 +404,8 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         self._give_up()
 
     async def _stop(self) -> None:
+        if self._times is not None:
+            self._times.close()
         if self._process is not None:
             self._process.kill()  # it has nothing to finish
             await self._process.aclose(grace=0)

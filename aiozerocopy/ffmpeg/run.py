@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import math
@@ -49,9 +50,46 @@ class FFmpegError(StreamBroken):
     """
 
 
-def failure(returncode: int | None, log: str, reason: str = "") -> FFmpegError:
+class SourceNotFound(FFmpegError, FileNotFoundError):
+    """The film is not there."""
+
+
+class SourceIsFolder(FFmpegError, IsADirectoryError):
+    """It is a folder."""
+
+
+class SourceForbidden(FFmpegError, PermissionError):
+    """It may not be read."""
+
+
+_REFUSALS = {
+    errno.ENOENT: SourceNotFound,
+    errno.EISDIR: SourceIsFolder,
+    errno.EACCES: SourceForbidden,
+}
+
+
+def failure_to_read(returncode: int, log: str, source: str) -> FFmpegError:
+    """As `failure`; but if FFmpeg said last that it cannot open its input, so do we."""
+    said = log.rstrip().rpartition("\n")[2]
+    for code, kind in _REFUSALS.items():
+        why = os.strerror(code)
+        if said in (f"{source}: {why}", f"Error opening input files: {why}"):
+            reason = f"{why}: {source.removeprefix('file:')}"
+            error = failure(returncode, log, reason, kind)
+            error.errno = code
+            return error
+    return failure(returncode, log)
+
+
+def failure(
+    returncode: int | None,
+    log: str,
+    reason: str = "",
+    kind: type[FFmpegError] = FFmpegError,
+) -> FFmpegError:
     """An error that tells how FFmpeg ended, and what it said last."""
-    error = FFmpegError(reason or _reason(returncode))
+    error = kind(reason or _reason(returncode))
     error.returncode = returncode
     error.stderr = "".join(log.splitlines(keepends=True)[-LAST_LINES:])
     return error

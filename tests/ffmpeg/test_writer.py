@@ -6,6 +6,7 @@ years apart.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -226,16 +227,31 @@ async def test_reader_that_is_left_early() -> None:
 async def test_empty_video(ffmpeg: str) -> None:
     async with Reader(pattern(), options=["-frames:v", "0"], ffmpeg=ffmpeg) as video:
         assert [frame async for frame in video] == []
-        assert video.size == (0, 0)
+        assert video.size == SIZE
 
 
 async def test_reader_of_nothing(ffmpeg: str, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no video")
-    for path, text in (("nonesuch", "No such file"), ("text", "Invalid data")):
-        with pytest.raises(FFmpegError, match=text) as caught:
-            await Reader(tmp_path / path, ffmpeg=ffmpeg)
-        assert caught.value.returncode
-        assert text in caught.value.stderr
+    for path, text, kind in (
+        ("nonesuch", "No such file", FileNotFoundError),
+        ("nonesuch/a.mp4", "No such file", FileNotFoundError),
+        (".", "Is a directory", IsADirectoryError),
+        ("text", "Invalid data", FFmpegError),
+    ):
+        for source in (tmp_path / path, ["-i", str(tmp_path / path)]):
+            with pytest.raises(FFmpegError, match=text) as caught:
+                await Reader(source, ffmpeg=ffmpeg)
+            assert isinstance(caught.value, kind)
+            assert caught.value.returncode
+            assert text in caught.value.stderr
+
+
+async def test_film_that_may_not_be_read(pretend: Callable[[str], str]) -> None:
+    program = pretend("echo 'a.mp4: Permission denied' >&2; exit 1")
+    with pytest.raises(PermissionError, match=r"denied: a\.mp4") as caught:
+        await Reader("a.mp4", ffmpeg=program)
+    assert isinstance(caught.value, FFmpegError)
+    assert caught.value.errno == errno.EACCES
 
 
 async def test_reader_whose_ffmpeg_is_killed(ffmpeg: str) -> None:
@@ -541,6 +557,20 @@ async def test_audio_from_a_file(ffmpeg: str, tmp_path: Path) -> None:
             await video.send(picture(number))
     kinds = [line.partition(": ")[2].partition(":")[0] for line in streams_in(path)]
     assert kinds == ["Video", "Audio"]
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mov"])
+async def test_film_with_sound_begins_at_once(
+    name: str, ffmpeg: str, tmp_path: Path
+) -> None:
+    """The encoder's silence before the sound does not delay the pictures."""
+    sine = ["-f", "lavfi", "-i", "sine=d=0.5"]
+    async with Writer(tmp_path / name, SIZE, 30, audio=sine, ffmpeg=ffmpeg) as video:
+        for number in range(15):
+            await video.send(picture(number))
+    async with Reader(tmp_path / name, copy=True, ffmpeg=ffmpeg) as back:
+        times = [back.time async for _ in back]
+    assert times == pytest.approx([number / 30 for number in range(15)], abs=1e-6)
 
 
 async def test_audio_as_arguments(tmp_path: Path) -> None:
