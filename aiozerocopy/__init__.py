@@ -17,7 +17,8 @@ sockets     connect_tcp, connect_unix, serve_tcp, serve_unix
 memory      FramePool: slots that come back once they are sent; finalizing_buffer
 relays      relay, Splitter: bytes that the kernel moves between streams
 frames      FrameSender, FrameReceiver: arrays over a stream; Broadcast, connect_frames
-errors      StreamBroken, StreamClosed, IncompleteReceive, FrameError
+errors      StreamBroken, StreamClosed, IncompleteReceive, ClientTooSlow
+            FrameError, FrameTooLarge, FrameTooSlow, TokenRefused
 packages    capture, ffmpeg, frames, gl, shm, sync, testing, transport, web
 others      as_trio: trio's words; install: asyncio's streams; publish_stats: for `top`
 
@@ -38,11 +39,15 @@ from aiozerocopy._net.connecting import connect_unix as connect_unix
 from aiozerocopy._net.serving import serve_tcp as serve_tcp
 from aiozerocopy._net.serving import serve_unix as serve_unix
 from aiozerocopy.broadcast import Broadcast as Broadcast
+from aiozerocopy.broadcast import ClientTooSlow as ClientTooSlow
 from aiozerocopy.client import FrameClient as FrameClient
+from aiozerocopy.client import TokenRefused as TokenRefused
 from aiozerocopy.client import connect_frames as connect_frames
 from aiozerocopy.framing import FrameError as FrameError
 from aiozerocopy.framing import FrameReceiver as FrameReceiver
 from aiozerocopy.framing import FrameSender as FrameSender
+from aiozerocopy.framing import FrameTooLarge as FrameTooLarge
+from aiozerocopy.framing import FrameTooSlow as FrameTooSlow
 from aiozerocopy.opening import open_reader as open_reader
 from aiozerocopy.opening import open_writer as open_writer
 from aiozerocopy.opening import pipe as pipe

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import math
+import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,8 +19,11 @@ from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.lifetime import Ready
 from aiozerocopy._net.admission import TokenRefused as TokenRefused
 from aiozerocopy._net.admission import present_token as present_token
+from aiozerocopy._net.admission import tokens_of
 from aiozerocopy._net.connecting import (
     DEAD_AFTER,
+    bracketed,
+    check_port,
     check_seconds,
     connect_tcp,
     connect_unix,
@@ -31,6 +37,7 @@ from aiozerocopy.framing import (
     FrameReceiver,
     FrameTooSlow,
     TruncatedFrame,
+    WrongMagic,
 )
 
 if TYPE_CHECKING:
@@ -48,7 +55,8 @@ if TYPE_CHECKING:
 
 # "connected" (how often before), "lost" (the error), "waiting" (seconds),
 # "gap" (how many frames are missing)
-ConnectionEvent: TypeAlias = Literal["connected", "lost", "waiting", "gap"]
+# "silent" (for how many seconds the first frame has not come)
+ConnectionEvent: TypeAlias = Literal["connected", "lost", "waiting", "gap", "silent"]
 Hook: TypeAlias = Callable[[ConnectionEvent, Any], object]
 
 # How long to wait before the next attempt to connect, in seconds: longer each time, and
@@ -58,6 +66,19 @@ FIRST_WAIT = 0.1
 FACTOR = 2.0
 LONGEST_WAIT = 10.0
 JITTER = 0.5  # the largest part that is left out
+
+SILENCE = 0.4  # seconds without a first frame, until the server is asked what it is
+
+# What is wrong, by what `greeting` has found; the last two only with a token.
+_REASONS: dict[str, str] = {
+    "tls": "speaks TLS: give ssl_context=",
+    "plain": "speaks no TLS: leave ssl_context= away",
+    "web": "is for browsers: serve_tcp and Broadcast serve frames",
+    "foreign": "is no server of frames",
+    "token": "wants a token: give token=",
+    "wrong token": "refused the token",
+    "no token": "wants no token: leave token= away",
+}
 
 log: logging.Logger = logging.getLogger("aiozerocopy")
 
@@ -82,7 +103,7 @@ class FrameClientStats:
 
 
 def connect_frames(
-    address: str,
+    address: str | os.PathLike[str],
     port: int | None = None,
     *,
     token: str | bytes | None = None,
@@ -95,20 +116,74 @@ def connect_frames(
     """A `FrameClient` of a server; ``options`` are `FrameClient`'s.
 
     ``address`` is a host, or without a ``port`` "HOST:PORT" or the path of a Unix
-    socket.  ``ssl_context`` asks for TLS, in which the server must be ``hostname`` (the
-    host).  ``timeout`` is for one attempt to connect, ``dead_after`` is as for
-    `connect_tcp`.
+    socket (a `Path`, or with a slash).  ``ssl_context`` asks for TLS, in which the
+    server must be ``hostname`` (the host).  ``timeout`` is for one attempt to connect,
+    ``dead_after`` is as for `connect_tcp`.
+
+    If no frame comes at first, a second connection asks the server what it is; what
+    would never heal is raised then, as a wrong token is.
+
+    Raises:
+        ValueError, TypeError: not an address, a token, or a time.
     """
     check_seconds(timeout=timeout, dead_after=dead_after)
-    host, port = (address, port) if port is not None else parse_address(address)
+    host, port = place_of(address, port)
+    has_token = bool(tokens_of(token))
+    place = host if port is None else f"{bracketed(host)}:{port}"
 
     async def connect() -> ByteStream:
-        with anyio.fail_after(timeout):
-            return await open_stream(
-                host, port, token, ssl_context, hostname, dead_after
-            )
+        try:
+            with anyio.fail_after(timeout):
+                return await open_stream(
+                    host, port, token, ssl_context, hostname, dead_after
+                )
+        except TimeoutError as error:
+            if error.errno is not None:
+                raise
+            text = f"{place} has not answered within {timeout:g} seconds"
+            raise TimeoutError(errno.ETIMEDOUT, text) from None
 
-    return FrameClient(connect, **options)
+    async def ask(refusal: str) -> str | None:
+        from aiozerocopy._net.greeting import find_obstacle
+
+        found, sends = await find_obstacle(
+            lambda: _connect(host, port, dead_after), ssl_context, hostname or host
+        )
+        if has_token and found in ("token", None):
+            if not refusal:
+                return None
+            wants_none = sends or "no token" in refusal
+            return "no token" if wants_none else "wrong token"
+        return found
+
+    client = FrameClient(connect, **options)
+    client._ask, client._place = ask, place
+    return client
+
+
+def place_of(
+    address: str | os.PathLike[str], port: int | None
+) -> tuple[str, int | None]:
+    """Host and port, or the path of a Unix socket and None.
+
+    Raises: ValueError: it is neither.
+    """
+    if not isinstance(address, str):
+        return os.fspath(address), None
+    if "://" in address:
+        raise ValueError(f"{address!r} is not an address: leave ...:// away")
+    if port is not None:
+        check_port(port)
+        return address, port
+    host, number = parse_address(address)
+    if number is not None:
+        check_port(number)
+    elif "/" not in host and not host.startswith("\0"):
+        raise ValueError(
+            f"{address!r} has no port: write HOST:PORT, or for the path of a Unix "
+            "socket ./ in front of it"
+        )
+    return host, number
 
 
 def parse_address(address: str) -> tuple[str, int | None]:
@@ -135,10 +210,7 @@ async def open_stream(
         OSError: nobody answered, or TLS failed (ssl.SSLError).
         TokenRefused: the token is not the server's.
     """
-    if port is None:
-        plain: Stream = await connect_unix(host)
-    else:
-        plain = await connect_tcp(host, port, dead_after=dead_after)
+    plain = await _connect(host, port, dead_after)
     stream: ByteStream = plain
     try:
         if ssl_context is not None:
@@ -151,6 +223,12 @@ async def open_stream(
     return stream
 
 
+async def _connect(host: str, port: int | None, dead_after: float | None) -> Stream:
+    if port is None:
+        return await connect_unix(host)
+    return await connect_tcp(host, port, dead_after=dead_after)
+
+
 class FrameClient(Ready, AsyncResource):
     """Frames from a server, through lost connections: ``async for frame in client``.
 
@@ -158,14 +236,16 @@ class FrameClient(Ready, AsyncResource):
     connection is lost, or cannot be made, it is called again after a pause of 0.1
     seconds, which grows to 10.  A frame of which only a part came is lost, and so is
     what is sent meanwhile: ``stats`` counts the gaps, and ``on_event(event, detail)``
-    hears of "connected", "lost", "waiting" and "gap".  A sequence that begins anew is
-    a server that did, and no gap.
+    hears of "connected", "lost", "waiting", "gap" and "silent".  A sequence that begins
+    anew is a server that did, and no gap.  Without ``on_event`` the first failure in a
+    row is logged.
 
     A connection on which no frame comes for ``idle_timeout`` seconds is lost, and so is
     one on which a frame takes too long (``frame_timeout``, see `FrameReceiver`).
 
     Without ``reconnect`` there is one attempt, and the end of the stream is the end of
-    the frames.
+    the frames.  With ``connect_within`` the last error is raised when no connection
+    could be made, or kept, for so many seconds.
 
     Use it with ``async with``, which closes the stream at the end.
     """
@@ -178,10 +258,12 @@ class FrameClient(Ready, AsyncResource):
         max_bytes: int = MAX_BYTES,
         reconnect: bool = True,
         on_event: Hook | None = None,
+        connect_within: float | None = None,
         idle_timeout: float | None = None,
         frame_timeout: float | None = FRAME_TIMEOUT,
     ) -> None:
-        check_seconds(idle_timeout=idle_timeout)
+        check_seconds(idle_timeout=idle_timeout, connect_within=connect_within)
+        self._within = connect_within
         self._idle_timeout = idle_timeout
         self._new_receiver = partial(
             FrameReceiver, pool=pool, max_bytes=max_bytes, frame_timeout=frame_timeout
@@ -193,6 +275,12 @@ class FrameClient(Ready, AsyncResource):
         self._stream: ByteStream | None = None
         self._receiver: FrameReceiver | None = None
         self._failed = 0  # attempts in a row
+        self._failing_since: float | None = None
+        self._connected_at = 0.0
+        self._place = "the server"
+        self._ask: Callable[[str], Awaitable[str | None]] | None = None
+        self._is_known = False  # a frame has come, or the server was asked
+        self._obstacle: str | None = None  # that we have raised: of _REASONS
         self._expected: int | None = None
         self._connecting = anyio.CancelScope()
         self._closed = False
@@ -204,10 +292,10 @@ class FrameClient(Ready, AsyncResource):
 
         Raises:
             StreamClosed: the client was closed.
-            TokenRefused, ssl.SSLCertVerificationError, FrameError: it is the wrong
-                server, or we are the wrong client; to come again would not help.
+            TokenRefused, ssl.SSLError, FrameError: it is the wrong server, or we are
+                the wrong client; to come again would not help.
             OSError, EndOfStream, ...: the connection failed, or its stream has ended,
-                and it is not to reconnect.
+                and it is not to reconnect, or ``connect_within`` is over.
         """
         while True:
             if self._closed:
@@ -221,51 +309,98 @@ class FrameClient(Ready, AsyncResource):
     async def _receive(self, receiver: FrameReceiver) -> ReceivedFrame | None:
         """None if the connection was lost."""
         try:
-            with anyio.move_on_after(self._idle_timeout) as scope:
-                frame = await receiver.receive()
-            if scope.cancelled_caught:
-                raise TimeoutError(
-                    f"no frame came for {self._idle_timeout:g} seconds (idle_timeout)"
-                )
+            frame = await self._next_frame(receiver)
         except (*_LOST, anyio.ClosedResourceError) as error:
             await self._drop_stream()
-            if not self._closed and self._count_failure(error):
-                raise
+            if anyio.current_time() - self._connected_at > SILENCE:
+                self._failing_since = None
+            if not self._closed:
+                await self._look_for_obstacle()
+                if self._count_failure(error):
+                    raise
             return None
         except FrameError:
             await self._drop_stream()
             raise
-        self._failed = 0
+        self._failed, self._failing_since, self._is_known = 0, None, True
         self._count(frame.sequence)
         return frame
 
+    async def _next_frame(self, receiver: FrameReceiver) -> ReceivedFrame:
+        if not self._is_known:
+            with anyio.move_on_after(SILENCE):
+                return await receiver.receive()
+            await self._look_for_obstacle()
+            self._tell("silent", SILENCE)
+        with anyio.move_on_after(self._idle_timeout):
+            return await receiver.receive()
+        raise TimeoutError(
+            f"no frame came for {self._idle_timeout:g} seconds (idle_timeout)"
+        )
+
+    async def _look_for_obstacle(self, refusal: str = "") -> None:
+        """Ask the server once, before its first frame, what it is.
+
+        ``refusal`` is what it has said to our token.
+
+        Raises:
+            TokenRefused, WrongMagic: there is an obstacle, and it will stay.
+        """
+        if self._is_known or self._ask is None:
+            return
+        self._is_known = True
+        with anyio.CancelScope() as self._connecting:
+            self._obstacle = await self._ask(refusal)
+        if self._obstacle is None:
+            return
+        await self._drop_stream()
+        kind = TokenRefused if self._obstacle.endswith("token") else WrongMagic
+        raise kind(f"{self._place} {_REASONS[self._obstacle]}") from None
+
     async def _reconnect(self) -> None:
+        if self._failing_since is None:
+            self._failing_since = anyio.current_time()
         if self._failed:
-            seconds = seconds_to_wait(self._failed - 1)
+            seconds = min(seconds_to_wait(self._failed - 1), self._seconds_left())
             self._tell("waiting", seconds)
             await anyio.sleep(seconds)
         try:
-            self._stream = await self._connect()
+            with anyio.move_on_after(self._seconds_left()) as scope:
+                self._stream = await self._connect()
+            if scope.cancelled_caught:
+                raise TimeoutError(
+                    errno.ETIMEDOUT,
+                    f"no connection to {self._place} within {self._within:g} seconds",
+                )
         except _LOST as error:
             self.stats.failures += 1
+            if _came_after_connecting(error):
+                refused = isinstance(error, TokenRefused)
+                await self._look_for_obstacle(str(error) if refused else "")
             if self._count_failure(error):
                 raise
             return
+        assert self._stream is not None
+        self._connected_at = anyio.current_time()
         self._receiver = self._new_receiver(self._stream)
         self._tell("connected", self.stats.connections)
         self.stats.connections += 1
 
     def _count_failure(self, error: Exception) -> bool:
         """True if it is the last: one is enough, or more are of no use."""
-        import ssl  # takes its time, and is not needed before
-
-        if isinstance(error, (TokenRefused, ssl.SSLCertVerificationError)):
-            return True  # the next attempt would end the same way
         self._failed += 1
-        if not self._reconnects:
+        if not self._reconnects or _is_for_good(error) or self._seconds_left() <= 0:
             return True
         self._tell("lost", error)
+        if self._failed == 1 and self._on_event is None:
+            why = str(error) or "the connection has ended"
+            log.warning("no frames from %s for now: %s", self._place, why)
         return False
+
+    def _seconds_left(self) -> float:
+        if self._within is None or self._failing_since is None:
+            return math.inf
+        return max(0.0, self._failing_since + self._within - anyio.current_time())
 
     async def _drop_stream(self) -> None:
         stream, self._stream, self._receiver = self._stream, None, None
@@ -301,6 +436,26 @@ class FrameClient(Ready, AsyncResource):
         self._closed = True
         self._connecting.cancel()
         await self._drop_stream()
+
+
+def _came_after_connecting(error: Exception) -> bool:
+    """Has somebody answered, who then failed to be our server?"""
+    import ssl  # takes its time, and is not needed before
+
+    return isinstance(
+        error,
+        (TokenRefused, ssl.SSLError, anyio.EndOfStream, anyio.BrokenResourceError),
+    )
+
+
+def _is_for_good(error: Exception) -> bool:
+    """Would the next attempt end the same way?"""
+    import ssl
+
+    of_connection = ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError
+    return isinstance(error, TokenRefused) or (
+        isinstance(error, ssl.SSLError) and not isinstance(error, of_connection)
+    )
 
 
 def seconds_to_wait(attempt: int) -> float:

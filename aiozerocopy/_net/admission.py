@@ -32,6 +32,7 @@ import anyio
 
 from aiozerocopy._core.errors import IncompleteReceive
 from aiozerocopy._net.foreign_streams import exact_receiver
+from aiozerocopy._net.frame_header import MAGIC
 from aiozerocopy._net.tls import secure
 
 if TYPE_CHECKING:
@@ -253,6 +254,8 @@ async def present_token(stream: ByteStream, token: str | bytes) -> None:
         answer = await _read(stream, 1)
     except (anyio.EndOfStream, IncompleteReceive):
         answer = b""
+    if answer == MAGIC[:1]:  # it sends frames already
+        raise TokenRefused("the server wants no token")
     if answer != _YES:
         raise TokenRefused("the server refused the token")
 

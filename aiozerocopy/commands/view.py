@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import ssl
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 import aiozerocopy as azc
-from aiozerocopy._net.foreign_streams import drop_stream
-from aiozerocopy._net.frame_header import MAGIC
-from aiozerocopy.client import TokenRefused, connect_frames, open_stream
+from aiozerocopy.client import connect_frames
 from aiozerocopy.commands import ending
 from aiozerocopy.commands.options import (
     Parser,
@@ -30,25 +28,22 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from aiozerocopy.commands.options import Address
+    from aiozerocopy.client import ConnectionEvent, FrameClient
     from aiozerocopy.framing import ReceivedFrame
 
 FFPLAY = "ffplay -v error -f rawvideo -pixel_format {pix_fmt} -video_size {size} -"
 OTHER_NAME = (62, 64)  # what OpenSSL says of a certificate for another host or IP
 EVERY = 1.0  # seconds from line to line
-SILENCE = 0.4  # seconds without a first frame, until it is said why
-PATIENCE = 0.4  # seconds for an answer to a greeting
 
-# How an answer begins, and what that means for a viewer.
-_WEB = "is for browsers: view needs the port of serve --tcp"
-_ENCRYPTED = "speaks TLS: say --tls, or --tls-ca FILE"
-_NO_TOKEN = "wants a token: say --token"
-_FOREIGN = "is another program's: view needs the port of serve --tcp"
-_MEANINGS = {
-    b"HTTP/": _WEB,
-    b"\x16\x03": _ENCRYPTED,  # a handshake
-    b"\x15\x03": _ENCRYPTED,  # an alert
-    b"\x15": _NO_TOKEN,  # what `admission` says to a wrong token
+# What is wrong with the server, by what `FrameClient` has found.
+_REASONS = {
+    "web": "is for browsers: view needs the port of serve --tcp",
+    "tls": "speaks TLS: say --tls, or --tls-ca FILE",
+    "plain": "speaks no TLS: leave --tls and --tls-ca away",
+    "token": "wants a token: say --token",
+    "wrong token": "refused the token: it wants another",
+    "no token": "wants no token: leave --token away",
+    "foreign": "is another program's: view needs the port of serve --tcp",
 }
 
 
@@ -109,46 +104,58 @@ class Viewer:
         self._options = options
         self._ssl_context = client_tls(options)
         self._process: azc.Process | None = None
+        self._has_complained = False
 
     async def run(self) -> None:
         """Receive until the server ends, or --frames have come."""
-        # (in tasks, since a cancelled one does not wait for the program at the end)
+        # (in a task, since a cancelled one does not wait for the program at the end)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._explain_silence)
-            tasks.start_soon(self._receive_all, tasks.cancel_scope)
+            tasks.start_soon(self._receive_all)
 
-    async def _receive_all(self, scope: anyio.CancelScope) -> None:
+    async def _receive_all(self) -> None:
+        host, port = self._options.address
+        client = connect_frames(
+            *(host, port) if port is not None else (Path(host),),
+            token=self._options.token,
+            reconnect=self._options.reconnect,
+            ssl_context=self._ssl_context,
+            on_event=self._hear,
+        )
         try:
-            await self._receive()
+            async with client:
+                await self._receive(client)
             if not self.meter.frames:
                 text = "has closed the connection without a frame: is it full?"
                 raise Obstacle(f"{self._where} {text}")
-        except TokenRefused:
-            await self._raise_obstacle()
-            raise Obstacle(
-                f"{self._where} refused the token: it wants another, or none"
-            ) from None
+        except (azc.FrameError, azc.TokenRefused):
+            if client._obstacle is None:
+                raise
+            reason = _REASONS[client._obstacle]
+            raise Obstacle(f"{self._where} {reason}") from None
         except ssl.SSLError as error:
             raise Obstacle(f"{self._where}: {self._of_tls(error)}") from error
         finally:
             if self._process is not None:
                 await self._process.aclose()
-        scope.cancel()
 
-    async def _receive(self) -> None:
-        async with connect_frames(
-            *self._options.address,
-            token=self._options.token,
-            reconnect=self._options.reconnect,
-            ssl_context=self._ssl_context,
-        ) as client:
-            async for frame in client:
-                with frame:
-                    self.meter.count(frame)
-                    if self._options.to is not None and not await self._pipe_on(frame):
-                        return
-                if self.meter.frames == self._options.frames:
+    async def _receive(self, client: FrameClient) -> None:
+        async for frame in client:
+            with frame:
+                self.meter.count(frame)
+                if self._options.to is not None and not await self._pipe_on(frame):
                     return
+            if self.meter.frames == self._options.frames:
+                return
+
+    def _hear(self, event: ConnectionEvent, detail: Any) -> None:
+        """Say once that no frames come, and why."""
+        if self._has_complained or event not in ("silent", "lost"):
+            return
+        self._has_complained = True
+        reason = "no frames yet" if not self.meter.frames else "no frames for now"
+        if event == "lost":
+            reason += f": {ending.line_for(detail)}"
+        ending.complain("aiozerocopy view", f"{self._where}: {reason}")
 
     async def _pipe_on(self, frame: ReceivedFrame) -> bool:
         """False if the program has ended, and all was well."""
@@ -171,29 +178,6 @@ class Viewer:
     def _where(self) -> str:
         return str(self._options.address)
 
-    async def _explain_silence(self) -> None:
-        await anyio.sleep(SILENCE)
-        if self.meter.frames:
-            return
-        reason = "no frames yet"
-        try:
-            await self._raise_obstacle()
-        except Obstacle:
-            raise
-        except OSError as error:
-            reason += f": {ending.line_for(error)}"
-        if self.meter.frames:  # meanwhile
-            return
-        ending.complain("aiozerocopy view", f"{self._where}: {reason}")
-
-    async def _raise_obstacle(self) -> None:
-        has_token = self._options.token is not None
-        told = await obstacle(
-            self._options.address, self._ssl_context, has_token=has_token
-        )
-        if told is not None:
-            raise Obstacle(f"{self._where} {told}")
-
     def _of_tls(self, error: ssl.SSLError) -> str:
         if not isinstance(error, ssl.SSLCertVerificationError):
             reason = (error.reason or "unknown").replace("_", " ").lower()
@@ -205,49 +189,6 @@ class Viewer:
             f"its certificate is not one that {trusted} vouches for "
             f"({error.verify_message}): --tls-ca FILE says whom to trust"
         )
-
-
-# ---- who answers at an address, if no frames come from there -------------------------
-
-
-async def obstacle(
-    address: Address, ssl_context: ssl.SSLContext | None, *, has_token: bool
-) -> str | None:
-    """What keeps a viewer from getting frames there; None if nothing is known.
-
-    A server that waits for something else says nothing.  So a second connection greets
-    it as TLS does, at which each of our servers shows what it is.
-
-    Raises:
-        OSError: nobody answers at all.
-    """
-    answer = b""
-    with anyio.move_on_after(PATIENCE):
-        stream = await open_stream(*address, ssl_context=ssl_context)
-        try:
-            with contextlib.suppress(
-                anyio.EndOfStream, anyio.BrokenResourceError, ssl.SSLError
-            ):
-                await stream.send(_greeting())
-                answer = await stream.receive(16)
-        finally:
-            await drop_stream(stream)
-    if not answer or answer.startswith(MAGIC):
-        return None
-    for beginning, meaning in _MEANINGS.items():
-        if answer.startswith(beginning):
-            return None if meaning is _NO_TOKEN and has_token else meaning
-    return _FOREIGN
-
-
-def _greeting() -> bytes:
-    """What a TLS client says first."""
-    said = ssl.MemoryBIO()
-    with contextlib.suppress(ssl.SSLWantReadError):
-        ssl.create_default_context().wrap_bio(
-            ssl.MemoryBIO(), said, server_hostname="localhost"
-        ).do_handshake()
-    return said.read()
 
 
 def _parser() -> Parser:

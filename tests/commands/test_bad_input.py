@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozerocopy as azc
-from aiozerocopy.commands import cli, ending, scenes, view
+from aiozerocopy import client
+from aiozerocopy._net import greeting
+from aiozerocopy.commands import cli, ending, scenes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -196,7 +198,7 @@ CASES: list[tuple[str, int, str]] = [
     ("view 127.0.0.1:{tcp} --to ''", 2, "write words"),
     ("view 127.0.0.1:{tcp} --to false", 1, "false has ended with exit status 1"),
     ("view 127.0.0.1:{tcp} --token ''", 2, "leave --token away"),
-    ("view 127.0.0.1:{tcp} --token x", 1, "another, or none"),
+    ("view 127.0.0.1:{tcp} --token x", 1, "wants no token: leave --token away"),
     ("view 127.0.0.1:{tcp} --tls", 1, "speaks no TLS"),
     ("view 127.0.0.1:{tcp} --tls-ca ca.pem", 1, "speaks no TLS"),
     ("view 127.0.0.1:{tcp} --tls-ca ''", 2, "write its path"),
@@ -300,7 +302,8 @@ def run_in(
     capsys: pytest.CaptureFixture[str],
 ) -> Callable[[str], tuple[object, str]]:
     """Run a command line here; its exit status, and what it says."""
-    monkeypatch.setattr(view, "PATIENCE", LATER)
+    monkeypatch.setattr(greeting, "PATIENCE", LATER)
+    monkeypatch.setattr(greeting, "LONGEST", LATER)
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
 
     def run(line: str) -> tuple[object, str]:
@@ -340,7 +343,7 @@ def test_what_fails_on_this_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not says.startswith(EXPLAINED):
-        monkeypatch.setattr(view, "SILENCE", LATER)
+        monkeypatch.setattr(client, "SILENCE", LATER)
     code, said = run_in(line)
     assert (code, says in said) == (1, True), said
 

@@ -21,7 +21,6 @@ import anyio
 import pytest
 
 from aiozerocopy.commands import serve
-from aiozerocopy.commands import view as viewing
 from aiozerocopy.commands.serve import FrameSource
 
 if TYPE_CHECKING:
@@ -37,8 +36,9 @@ SMALL = ["--size", "64x36", "--fps", "60"]
 
 PATIENT = """
 import sys
-from aiozerocopy.commands import cli, view
-view.PATIENCE = 15  # for who answers late, being busy
+from aiozerocopy._net import greeting
+from aiozerocopy.commands import cli
+greeting.PATIENCE = greeting.LONGEST = 15  # for who answers late, being busy
 sys.exit(cli.main(sys.argv[1:]))
 """
 
@@ -291,21 +291,6 @@ def test_port_of_another_program_is_none_of_ours() -> None:
                 caller.close()
     assert process.returncode == 1
     assert said.endswith(" is another program's: view needs the port of serve --tcp\n")
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("frames", [0, 1])
-async def test_frames_that_come_while_it_asks_why_there_are_none(
-    frames: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async def ask(self: viewing.Viewer) -> None:
-        self.meter.frames = frames
-
-    monkeypatch.setattr(viewing, "SILENCE", 0)
-    monkeypatch.setattr(viewing, "client_tls", lambda _: None)
-    monkeypatch.setattr(viewing.Viewer, "_raise_obstacle", ask)
-    await viewing.Viewer(Namespace(address=("127.0.0.1", 9)))._explain_silence()
-    assert capsys.readouterr().err.count("no frames yet") == 1 - frames
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 import subprocess
 import sys
@@ -10,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from links import attempt, others_wait, until
+from links import attempt, free_port, others_wait, until
 
 import aiozerocopy as azc
 from aiozerocopy import client as module
-from aiozerocopy import framing
+from aiozerocopy import framing, web
+from aiozerocopy._net import greeting
 from aiozerocopy.client import (
     FrameClient,
     TokenRefused,
@@ -304,7 +306,7 @@ async def test_token() -> None:
         async with connect_frames("127.0.0.1", server.port, token="wrong") as client:
             with pytest.raises(TokenRefused):
                 await client.receive()
-        assert server.refused == 1
+        assert server.refused == 2  # one of them only asked what the server is
         await server.aclose(0)
 
 
@@ -334,6 +336,133 @@ async def test_unix_without_coming_back(tmp_path: Path) -> None:
 )
 def test_addresses(address: str, expected: tuple[str, int | None]) -> None:
     assert parse_address(address) == expected
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("127.0.0.1", "'127.0.0.1' has no port: write HOST:PORT"),
+        ("example.org", "has no port"),
+        ("frames.sock", r"\./ in front"),
+        (":80", "has no port"),
+        ("tcp://127.0.0.1:80", "leave ...:// away"),
+        ("127.0.0.1:70000", "port must be"),
+    ],
+)
+def test_what_is_no_address(address: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        connect_frames(address)
+
+
+async def nothing_yet(_stream: azc.Stream) -> None:
+    await anyio.sleep_forever()
+
+
+async def some_frames(stream: azc.Stream) -> None:
+    while True:
+        await FrameSender(stream).send(b"frame")
+        await anyio.sleep(0.01)
+
+
+async def another_protocol(stream: azc.Stream) -> None:
+    await stream.receive()
+    await stream.send(b"500 what?\r\n")
+    await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize(
+    ("handler", "wants", "gives", "error", "says"),
+    [
+        (nothing_yet, "token", "", TokenRefused, "wants a token: give token="),
+        (nothing_yet, "token tls", "tls", TokenRefused, "wants a token: give token="),
+        (nothing_yet, "token", "wrong", TokenRefused, "refused the token"),
+        (some_frames, "", "token", TokenRefused, "wants no token: leave token= away"),
+        (nothing_yet, "tls", "", WrongMagic, "speaks TLS: give ssl_context="),
+        (some_frames, "", "tls", WrongMagic, "speaks no TLS"),
+        (nothing_yet, "token", "tls", WrongMagic, "speaks no TLS"),
+        (another_protocol, "", "", WrongMagic, "is no server of frames"),
+        (None, "", "", WrongMagic, "is for browsers"),
+        (None, "", "token", WrongMagic, "is for browsers"),
+    ],
+)
+async def test_what_would_never_heal_is_raised(
+    handler: Any,
+    wants: str,
+    gives: str,
+    error: type[Exception],
+    says: str,
+    tls: tuple[ssl.SSLContext, ssl.SSLContext],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(greeting, "PATIENCE", 5)  # for who answers late, being busy
+    monkeypatch.setattr(greeting, "LONGEST", 5)
+    of_server, of_client = tls
+    tokens = {"token": "secret", "wrong": "another"}
+    async with contextlib.AsyncExitStack() as undo:
+        if handler is None:
+            hub = await undo.enter_async_context(azc.Broadcast())
+            server: Any = await undo.enter_async_context(web.serve(hub))
+        else:
+            server = azc.serve_tcp(
+                handler,
+                token="secret" if "token" in wants else None,
+                ssl_context=of_server if "tls" in wants else None,
+            )
+            await undo.enter_async_context(server)
+        async with connect_frames(
+            *("127.0.0.1", server.port),
+            token=next((tokens[each] for each in tokens if each in gives), None),
+            ssl_context=of_client if "tls" in gives else None,
+        ) as client:
+            with anyio.fail_after(15), pytest.raises(error, match=says) as caught:
+                await client.receive()
+        assert f"127.0.0.1:{server.port} " in str(caught.value)
+        await server.aclose(0)
+
+
+async def test_a_server_that_is_only_slow_is_waited_for() -> None:
+    """It is asked, and says nothing; then its first frame comes."""
+    events: list[Any] = []
+    silent = anyio.Event()
+
+    def hear(event: str, _detail: Any) -> None:
+        events.append(event)
+        if event == "silent":
+            silent.set()
+
+    async def later(stream: azc.Stream) -> None:
+        await silent.wait()
+        await FrameSender(stream).send(b"frame")
+        await anyio.sleep_forever()
+
+    async with azc.serve_tcp(later) as server:
+        where = "127.0.0.1", server.port
+        async with connect_frames(*where, on_event=hear) as client:
+            assert bytes((await client.receive()).view) == b"frame"
+        await server.aclose(0)
+    assert events == ["connected", "silent"]
+
+
+@pytest.mark.every_loop
+@pytest.mark.usefixtures("at_once")
+async def test_the_first_failure_is_logged_and_the_last_raised(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    port = free_port()
+    async with connect_frames("127.0.0.1", port, connect_within=0.2) as client:
+        with anyio.fail_after(10), pytest.raises(ConnectionRefusedError) as caught:
+            await client.receive()
+        assert client.stats.failures > 1
+    (record,) = caplog.records
+    why = f"no frames from 127.0.0.1:{port} for now: {caught.value}"
+    assert record.getMessage() == why
+
+
+async def test_an_attempt_that_takes_too_long() -> None:
+    client = FrameClient(anyio.sleep_forever, connect_within=0.1)  # type: ignore[arg-type]
+    async with client:
+        with anyio.fail_after(10), pytest.raises(TimeoutError, match=r"within 0\.1 s"):
+            await client.receive()
 
 
 async def test_certificate_of_somebody_else(
