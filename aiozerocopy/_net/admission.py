@@ -174,6 +174,13 @@ class Admission:
 
     ssl_context: ssl.SSLContext | None = None
     tokens: tuple[bytes, ...] = ()
+    is_guarded: bool = False  # the handler asks for a token itself
+
+    @property
+    def lacks(self) -> list[str]:
+        """What a server needs that others than this machine can reach."""
+        has = {"a token": self.tokens or self.is_guarded, "TLS": self.ssl_context}
+        return [name for name, it in has.items() if not it]
 
     @property
     def asks(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import os
 import socket
 import stat
@@ -42,6 +43,13 @@ class Listener:
             return repr(self.address)
         host, port = self.address
         return f"{bracketed(host)}:{port}"
+
+    @property
+    def is_exposed(self) -> bool:
+        """Can other machines reach it?"""
+        if not isinstance(self.address, tuple):
+            return False
+        return not ipaddress.ip_address(self.address[0].partition("%")[0]).is_loopback
 
     def own_file(self) -> None:
         """Remove the file at its address in the end."""

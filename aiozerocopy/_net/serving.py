@@ -240,6 +240,10 @@ class Server(Service):
         tasks = await undo.enter_async_context(anyio.create_task_group())
         await tasks.start(self._serve)
         log.info("listening on %s", ", ".join(map(str, self._listeners)))
+        places = ", ".join(str(each) for each in self._listeners if each.is_exposed)
+        if places and self._admission.lacks:
+            lacks = " or ".join(self._admission.lacks)
+            log.warning("other machines can reach %s, without %s", places, lacks)
 
     async def aclose(self, grace: float | None = GRACE) -> None:
         """Stop accepting; cancel the handlers that do not end in ``grace`` seconds.

@@ -33,6 +33,7 @@ LARGEST = 16384  # pixels: more no encoder of video takes
 FASTEST = 1_000_000  # frames a second
 LONGEST = 1_000_000_000  # seconds
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
+TOKEN_VARIABLE = "AIOZEROCOPY_TOKEN"
 FILMS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".ts", ".m2ts", ".flv", ".avi")
 
 
@@ -185,6 +186,42 @@ def token(text: str) -> str:
     return text
 
 
+def add_token(parser: ArgumentParser) -> None:
+    """Add ``--token`` and ``--token-file``: see `tokens`."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        "--token",
+        type=token,
+        help="what a viewer must show to get anything; others on this machine can see "
+        f"it here, so better say it in --token-file or in {TOKEN_VARIABLE}",
+    )
+    group.add_argument(
+        "--token-file",
+        type=file,
+        metavar="FILE",
+        help="a file with the token; a server takes any of several, one a line",
+    )
+
+
+def tokens(options: Namespace) -> list[str] | None:
+    """What --token, --token-file or the environment says; None if nothing does.
+
+    Raises: OSError, ValueError.
+    """
+    if options.token is not None:
+        return [options.token]
+    if options.token_file is not None:
+        where, lines = options.token_file, options.token_file.read_text().splitlines()
+        found = [line.strip() for line in lines if line.strip()]
+    elif (given := os.environ.get(TOKEN_VARIABLE)) is not None:
+        where, found = TOKEN_VARIABLE, [given] if given else []
+    else:
+        return None
+    if not found:
+        raise ValueError(f"{where} is empty: write a token there, or leave it away")
+    return found
+
+
 # --- files --------------------------------------------------------------------
 
 
@@ -299,6 +336,14 @@ def host(text: str) -> str:
         what = "write one without a port, such as 127.0.0.1, or 0.0.0.0 for everybody"
         raise Refused(text, f"is not a host: {what}")
     return name
+
+
+def origin(text: str) -> str:
+    """``https://tv.example``, without a path."""
+    if not re.fullmatch(r"https?://[^\s/]+/?", text):
+        what = "write one without a path, such as https://films.example.org"
+        raise Refused(text, f"is not a page's origin: {what}")
+    return text
 
 
 def _is_ip(text: str) -> bool:

@@ -22,13 +22,15 @@ from aiozerocopy.commands.options import (
     add_picture,
     add_screen,
     add_server_tls,
+    add_token,
     count,
     file,
     host,
+    origin,
     port,
     server_tls,
     source,
-    token,
+    tokens,
     trust,
     words,
 )
@@ -131,7 +133,7 @@ async def run(options: argparse.Namespace) -> None:
         hub = await stack.enter_async_context(broadcast.Broadcast())
         encryption = server_tls(options)
         counts: list[Callable[[], int]] = []  # of viewers, at each place
-        settings = {"max_connections": options.max_clients, "token": options.token}
+        settings = {"max_connections": options.max_clients, "token": tokens(options)}
         if options.web is not None:
             from aiozerocopy import web
 
@@ -140,17 +142,20 @@ async def run(options: argparse.Namespace) -> None:
                     hub,
                     options.host,
                     options.web,
-                    token=options.token,
+                    token=settings["token"],
                     title=title_of(options.source),
                     hosts=options.name,
+                    origins=options.origin,
                     file=options.source if options.file else None,
                     ssl_context=encryption,
                 )
             )
             counts.append(lambda: page.viewers)
-            print(f"in a browser   {page.url}", flush=True)
+            # A token is for eyes, once, and for no log.
+            link = page.url if sys.stdout.isatty() else page.url.partition("?")[0]
+            print(f"in a browser   {link}", flush=True)
             if options.file:
-                print(f"for download   {page.file_url}", flush=True)
+                print(f"for download   {page.file_url.partition('?')[0]}", flush=True)
         if options.tcp is not None:
             server = await stack.enter_async_context(
                 azc.serve_tcp(
@@ -193,8 +198,10 @@ def to_copy(options: argparse.Namespace, place: Address | Path) -> str:
         view.append(str(place))
         if options.tls_cert is not None:
             view.append(f"--tls-ca={options.tls_cert.absolute()}")
-    if options.token is not None:
-        view.append(f"--token={options.token}")
+    if options.token_file is not None:
+        view.append(f"--token-file={options.token_file.absolute()}")
+    elif options.token is not None:
+        return f"by a program   {shlex.join(view)}   (and its token)"
     return f"by a program   {shlex.join(view)}"
 
 
@@ -266,15 +273,22 @@ def _parser() -> Parser:
         help="a name that browsers may know this server by, such as films.example.org",
     )
     parser.add_argument(
+        "--origin",
+        type=origin,
+        action="append",
+        default=[],
+        metavar="URL",
+        help="the page's address at a proxy, such as https://films.example.org, if the "
+        "proxy does not pass the Host header on",
+    )
+    parser.add_argument(
         "--file",
         action="store_true",
         help="offer the film's file for download too, with --web",
     )
     parser.add_argument("--tcp", type=port, metavar="PORT", help="for programs")
     parser.add_argument("--unix", type=file, metavar="PATH", help="the same, locally")
-    parser.add_argument(
-        "--token", type=token, help="what a viewer must say to get anything"
-    )
+    add_token(parser)
     add_server_tls(parser)
     parser.add_argument(
         "--max-clients",

@@ -16,10 +16,11 @@ from aiozerocopy.commands import ending
 from aiozerocopy.commands.options import (
     Parser,
     add_client_tls,
+    add_token,
     address,
     client_tls,
     count,
-    token,
+    tokens,
     words,
 )
 from aiozerocopy.commands.progress import counted
@@ -199,7 +200,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "address", type=address, help="HOST:PORT, or the path of a Unix socket"
     )
-    parser.add_argument("--token", type=token, help="as it was given to serve")
+    add_token(parser)
     add_client_tls(parser)
     parser.add_argument("--frames", type=count, metavar="N", help="end after so many")
     parser.add_argument(
@@ -219,7 +220,9 @@ def _parser() -> Parser:
 
 def main(argv: Sequence[str]) -> int:
     """View; 0, or an exception."""
-    viewer = Viewer(_parser().parse_args(argv))
+    options = _parser().parse_args(argv)
+    options.token = next(iter(tokens(options) or ()), None)
+    viewer = Viewer(options)
     anyio.run(viewer.run)
     meter = viewer.meter
     print(f"{counted(meter.frames)}, {meter.nbytes / 1e6:,.0f} MB, {meter.gaps} missed")

@@ -42,6 +42,7 @@ from aiozerocopy.web.request import (
     fields_of,
     joined,
 )
+from aiozerocopy.web.settings import check
 from aiozerocopy.web.site import MODES, PATIENCE, VIEWERS, Site
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 def app(
     hub: Broadcast,
     *,
-    token: str | None = None,
+    token: str | Sequence[str] | None = None,
     title: str = "aiozerocopy",
     modes: Sequence[str] = MODES,
     hosts: Sequence[str] = (),
@@ -89,6 +90,7 @@ def app(
     Raises:
         ValueError: an unknown mode, or none that can be offered here; no viewers.
     """
+    check(max_viewers=max_viewers)
     ways = Modes(hub, modes, quality, patience, max_viewers, max_per_address)
     return WebApp(Site(hub, ways, Guard(None, token, hosts, origins), title))
 
@@ -158,6 +160,7 @@ def request_of(scope: Scope) -> Request:
         version=scope.get("http_version", "1.1"),
         wants_websocket=scope["type"] == "websocket",
         peer=(scope.get("client") or ("",))[0] or "",
+        is_secure=scope.get("scheme") in ("https", "wss"),
     )
 
 

@@ -3,61 +3,78 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import hmac
 import ipaddress
-import secrets
 import socket
+import time
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from aiozerocopy._net.admission import Refusals, is_one_of, tokens_of
 from aiozerocopy.web import assets
 from aiozerocopy.web.request import Refused
+from aiozerocopy.web.settings import check
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiozerocopy.web.request import Request
 
+SESSION_SECONDS = 12 * 3600  # that a cookie is good for; the page renews it
+COOKIE = "aiozerocopy-"  # how its name begins
 _OPEN_TO_ALL = {"/healthz", *assets.PARTS}  # no token: nothing to see
 
 
 class Guard:
-    """Refuses requests: of a wrong host name, without the token, of other origins.
+    """Refuses requests: of a wrong host name, without a token, of other origins.
 
     A page can let its own name point to this server, and would then count as the
     server's own.  So the server answers only to names that no such page can have.
+
+    A browser that brings a token gets a cookie for it, and goes on without the token,
+    which then is in no log, history or Referer.  The cookie is the time when it ends,
+    signed with what is derived from the token: any process that knows the token can
+    tell that it is right, and it is void when the token is.
     """
 
     def __init__(
         self,
         host: str | None,
-        token: str | None,
+        token: str | Sequence[str] | None,
         hosts: Sequence[str],
         origins: Sequence[str],
     ) -> None:
+        check(token=token, hosts=hosts, origins=origins)
+        self.refusals = Refusals()
         self._is_strict = bool(hosts) or is_loopback(host or "")
         self._names = {name.lower() for name in hosts}
         if not self._is_strict:
             # (No name at all: no browser does that.)
             self._names |= {(host or "").lower(), ""} | names_of_this_machine()
-        self._token = token
-        self._origins = {origin.lower() for origin in origins}
+        self._tokens = tokens_of(token)
+        self._keys = {token: _key_of(token) for token in self._tokens}
+        self._origins = {origin.lower().rstrip("/") for origin in origins}
 
     def check(self, request: Request) -> None:
         """Raises: Refused."""
         if not self._is_known(request.host):
-            raise Refused(403, "this server is not known by that name: see hosts=")
-        if self._token is None or request.path in _OPEN_TO_ALL:
+            why = "this server is not known by that name: see hosts="
+            self.refusals.note(request.peer, why, f" ({request.host!a})")
+            raise Refused(403, why)
+        if not self._tokens or request.path in _OPEN_TO_ALL:
             return
         given = _token_of(request)
-        is_right = secrets.compare_digest(given.encode(), self._token.encode())
-        if not (given and is_right):
+        if not is_one_of(given, self._tokens) and (given or not self._ends(request)):
+            why = "its token is wrong" if given else "it has no token"
+            self.refusals.note(request.peer, why)
             raise _without_token(request, is_wrong=bool(given))
 
     def _is_known(self, name: str) -> bool:
         if name in self._names or "*" in self._names or is_loopback(name):
             return True
         # Such a page has a name, and does not know the token.
-        is_safe = self._token is not None or address_in(name) is not None
+        is_safe = bool(self._tokens) or address_in(name) is not None
         return is_safe and not self._is_strict
 
     def check_origin(self, request: Request) -> None:
@@ -65,30 +82,85 @@ class Guard:
 
         Raises: Refused.
         """
-        origin = request.headers.get("origin")
+        reason = self.reason_against(request.headers.get("origin"), request)
+        if reason:
+            detail = f" ({request.headers['origin']!a})"
+            self.refusals.note(request.peer, "its page is not among origins=", detail)
+            raise Refused(403, reason)
+
+    def reason_against(self, origin: str | None, request: Request) -> str:
+        """Why a page of this origin gets no WebSocket; "" if it does."""
         if origin is None or origin.lower() in self._origins:
-            return
+            return ""
         with contextlib.suppress(ValueError):
             place = urlsplit(origin).netloc.lower()
             if place and place == request.authority.lower():
-                return
-        raise Refused(403, "not for pages of another origin")
+                return ""
+        return f"this page's address, {origin}, is not among origins="
+
+    # -- the cookie -------------------------------------------------------------------
+
+    def cookie_for(self, request: Request) -> dict[str, str]:
+        """What takes the place of the token that came with this request, if one did.
+
+        Also of a cookie that is half over.
+        """
+        given, ends = _token_of(request), self._ends(request)
+        token = next((each for each in self._tokens if each == given), None)
+        if token is None and ends and ends[1] < time.time() + SESSION_SECONDS / 2:
+            token = ends[0]
+        if token is None:
+            return {}
+        name, key = self._keys[token]
+        end = str(int(time.time()) + SESSION_SECONDS)
+        # Lax: a link in a mail or a chat is to work, and nothing here acts on a GET.
+        kind = "HttpOnly; SameSite=Lax" + "; Secure" * request.is_secure
+        value = f"{name}={end}.{_signed(key, end)}; Max-Age={SESSION_SECONDS}; {kind}"
+        return {"Set-Cookie": value}
+
+    def _ends(self, request: Request) -> tuple[bytes, int] | None:
+        """The token that its cookie stands for, and when that ends."""
+        for cookie in request.headers.get("cookie", "").split(";"):
+            given, _, value = cookie.strip().partition("=")
+            end, _, signature = value.partition(".")
+            for token, (name, key) in self._keys.items():
+                if given == name and end.isascii() and end.isdigit():
+                    is_right = is_one_of(
+                        signature.encode(), [_signed(key, end).encode()]
+                    )
+                    if is_right and len(end) < 12 and int(end) > time.time():
+                        return token, int(end)
+        return None
 
 
-def _token_of(request: Request) -> str:
-    """The token that was given; "" if none was."""
+def _key_of(token: bytes) -> tuple[str, bytes]:
+    """The cookie's name, as those of several servers on one host must differ, and key.
+
+    Slow, so that a weak token is not found by trying what makes a cookie of it.
+    """
+    key = hashlib.pbkdf2_hmac("sha256", token, b"aiozerocopy viewer", 50_000)
+    return f"{COOKIE}{hashlib.sha256(key).hexdigest()[:8]}", key
+
+
+def _signed(key: bytes, end: str) -> str:
+    return hmac.new(key, end.encode(), "sha256").hexdigest()
+
+
+def _token_of(request: Request) -> bytes:
+    """The token that was given; empty if none was."""
     given = request.query.get("token")
     if given is None:
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer":
-            return ""
-    return given.strip()
+            return b""
+    return given.strip().encode(errors="surrogateescape")
 
 
 def _without_token(request: Request, *, is_wrong: bool) -> Refused:
     """A page that asks a browser for the token; a line of text for programs."""
     challenge = {"WWW-Authenticate": "Bearer"}
-    if "text/html" not in request.headers.get("accept", ""):
+    if not request.wants_page:
+        is_wrong = is_wrong or COOKIE in request.headers.get("cookie", "")
         text = "this token is wrong" if is_wrong else "a token is needed: /?token=..."
         return Refused(401, text, challenge)
     page = assets.filled(
@@ -97,7 +169,7 @@ def _without_token(request: Request, *, is_wrong: bool) -> Refused:
         explanation=(
             "Links change when a stream is started anew. Ask for the link again."
             if is_wrong
-            else "Only who has the whole link may watch. Open it, or enter its token."
+            else "You need the full link, with its token, or enter the token here."
         ),
     )
     return Refused(401, page, {**challenge, **assets.headers(assets.TOKEN_PAGE)})

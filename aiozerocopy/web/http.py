@@ -22,6 +22,7 @@ import anyio.lowlevel
 import h11
 
 from aiozerocopy._net.admission import ADMISSION_SECONDS
+from aiozerocopy._net.tls import TLSStream
 from aiozerocopy.web.exchange import PEER_LEFT
 from aiozerocopy.web.request import (
     COMMON_HEADERS,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiozerocopy._net.admission import Guest
-    from aiozerocopy._net.tls import TLSStream
     from aiozerocopy.streams import Stream
     from aiozerocopy.web.request import Headers
 
@@ -58,7 +58,7 @@ _END = re.compile(rb"\n\r?\n")  # of a request's line and headers
 _CONTROL = re.compile(rb"[^\t\r\n -~\x80-\xff]|\r[^\n]")
 
 
-def parse_request(event: h11.Request, peer: str) -> Request:
+def parse_request(event: h11.Request, peer: str, *, is_secure: bool) -> Request:
     """Raises: Refused, for another version, or a target that is no address."""
     if not event.http_version.startswith(b"1."):
         raise Refused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
@@ -86,6 +86,7 @@ def parse_request(event: h11.Request, peer: str) -> Request:
         version=event.http_version.decode("ascii"),
         wants_websocket=headers.get("upgrade", "").lower() == "websocket",
         peer=peer,
+        is_secure=is_secure,
     )
 
 
@@ -145,7 +146,8 @@ class HttpConnection:
             raise Refused(error.error_status_hint, f"not HTTP: {error}") from error
         assert isinstance(event, h11.Request)
         self._is_head = event.method == b"HEAD"
-        request = parse_request(event, self.guest.address)
+        is_secure = isinstance(self.stream, TLSStream)
+        request = parse_request(event, self.guest.address, is_secure=is_secure)
         refuse_body(request)
         self._is_last, self._version = request.wants_close, request.version
         return request

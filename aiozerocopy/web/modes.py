@@ -21,6 +21,7 @@ from aiozerocopy.web.exchange import CANNOT, GOING_AWAY, as_it_is, first_to_end
 from aiozerocopy.web.h264 import H264Encoder, ffmpeg_if_any
 from aiozerocopy.web.pixels import raw
 from aiozerocopy.web.request import Refused
+from aiozerocopy.web.settings import check
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -52,10 +53,10 @@ class Modes:
         share: int | None,
     ) -> None:
         """Raises: ValueError, for an unknown mode, or if none can be offered here."""
+        check(hub=hub, modes=modes, quality=quality, patience=patience)
+        check(max_per_address=share)
         if not modes or set(modes) - set(PATHS):
             raise ValueError(f"modes are some of {', '.join(PATHS)}, not {list(modes)}")
-        if limit < 1:
-            raise ValueError(f"the limit of viewers must be at least 1, not {limit}")
         self._hub = hub
         self._patience = patience
         # Of our server's connections.  Others' servers show who is to be seated.

@@ -24,6 +24,7 @@ from aiozerocopy.web.exchange import (
 from aiozerocopy.web.guard import Guard
 from aiozerocopy.web.modes import Modes
 from aiozerocopy.web.request import COMMON_HEADERS, Refused, Request, fields_of, joined
+from aiozerocopy.web.settings import check
 from aiozerocopy.web.site import MODES, PATIENCE, VIEWERS, Site
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ LOOK_SECONDS = 1.0  # between two looks whether a viewer is there: aiohttp does 
 def aiohttp_app(
     hub: Broadcast,
     *,
-    token: str | None = None,
+    token: str | Sequence[str] | None = None,
     title: str = "aiozerocopy",
     modes: Sequence[str] = MODES,
     hosts: Sequence[str] = (),
@@ -61,6 +62,7 @@ def aiohttp_app(
         ValueError: an unknown mode, or none that can be offered here; no viewers.
         ModuleNotFoundError: aiohttp is not installed.
     """
+    check(max_viewers=max_viewers)
     ways = Modes(hub, modes, quality, patience, max_viewers, max_per_address)
     site = Site(hub, ways, Guard(None, token, hosts, origins), title)
 
@@ -98,6 +100,7 @@ def request_of(request: web.Request) -> Request:
         version=f"{request.version.major}.{request.version.minor}",
         wants_websocket=headers.get("upgrade", "").lower() == "websocket",
         peer=request.remote or "",
+        is_secure=request.secure,
     )
 
 

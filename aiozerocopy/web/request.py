@@ -50,6 +50,7 @@ class Request:
     version: str = "1.1"
     wants_websocket: bool = False
     peer: str = ""  # its address, where it has one
+    is_secure: bool = False  # it came over TLS
 
     @property
     def host(self) -> str:
@@ -59,6 +60,11 @@ class Request:
             return (urlsplit(f"//{self.authority}").hostname or "").lower()
         except ValueError:
             return ""
+
+    @property
+    def wants_page(self) -> bool:
+        """Is it a browser's, for a page?"""
+        return "text/html" in self.headers.get("accept", "")
 
     @property
     def connection(self) -> set[str]:

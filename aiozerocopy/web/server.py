@@ -20,6 +20,7 @@ from aiozerocopy.web.guard import Guard
 from aiozerocopy.web.http import READ_SIZE, HttpConnection
 from aiozerocopy.web.modes import Modes
 from aiozerocopy.web.request import Refused
+from aiozerocopy.web.settings import check
 from aiozerocopy.web.site import MODES, PATIENCE, VIEWERS, Site
 from aiozerocopy.web.websocket import WebSocket
 
@@ -46,7 +47,7 @@ def serve(
     host: str | None = "127.0.0.1",
     port: int = 0,
     *,
-    token: str | None = None,
+    token: str | Sequence[str] | None = None,
     title: str = "aiozerocopy",
     modes: Sequence[str] = MODES,
     hosts: Sequence[str] = (),
@@ -86,11 +87,12 @@ def serve(
         FileNotFoundError, PermissionError: of the ``file``.
         OSError: when it is entered, as `serve_tcp`.
     """
+    check(connections=connections, ssl_context=ssl_context)
     ways = Modes(hub, modes, quality, patience, connections, max_per_address)
     return WebServer(
         Site(hub, ways, Guard(host, token, hosts, origins), title),
         (host, port),
-        token,
+        token if token is None or isinstance(token, str) else token[0],
         None if file is None else Download(file, patience),
         ssl_context,
     )
@@ -121,7 +123,7 @@ class WebServer(Service):
         self._server = Server(
             self._serve_client,
             partial(listen_tcp, *address, BACKLOG, False, dead_after=DEAD_AFTER),
-            Admission(ssl_context),
+            Admission(ssl_context, is_guarded=token is not None),
             site.modes.crowd,
             seats_itself=True,
         )

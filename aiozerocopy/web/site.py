@@ -6,11 +6,13 @@ import collections
 import json
 import time
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 from aiozerocopy.web import assets
 from aiozerocopy.web.exchange import PEER_LEFT
 from aiozerocopy.web.modes import PATHS, Modes
 from aiozerocopy.web.request import Refused, refuse_body
+from aiozerocopy.web.settings import check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -58,6 +60,7 @@ class Site:
     """The page, the ways to watch, health, status and metrics, for who may see them."""
 
     def __init__(self, hub: Broadcast, modes: Modes, guard: Guard, title: str) -> None:
+        check(title=title)
         self.modes = modes
         self.connections: Callable[[], int] | None = None  # that our server has open
         self._hub = hub
@@ -107,8 +110,13 @@ class Site:
 
     # -- the pages, besides the ways to watch -----------------------------------------
 
-    async def _send_page(self, exchange: Exchange, _request: Request) -> None:
-        page = assets.filled(assets.PAGE, title=self._title).encode()
+    async def _send_page(self, exchange: Exchange, request: Request) -> None:
+        if "token" in request.query and request.wants_page:
+            rest = {name: it for name, it in request.query.items() if name != "token"}
+            place = f"./?{urlencode(rest)}" if rest else "./"
+            cookie = self._guard.cookie_for(request)
+            raise Refused(303, f"it is at {place}", {"Location": place, **cookie})
+        page = assets.filled(assets.PAGE, title=self._title).encode(errors="replace")
         await exchange.respond(200, page, assets.headers(assets.PAGE))
 
     async def _send_part(self, exchange: Exchange, request: Request) -> None:
@@ -118,7 +126,8 @@ class Site:
     async def _send_health(self, exchange: Exchange, _request: Request) -> None:
         await exchange.respond(200, b"ok\n", {"Content-Type": "text/plain"})
 
-    async def _send_status(self, exchange: Exchange, _request: Request) -> None:
+    async def _send_status(self, exchange: Exchange, request: Request) -> None:
+        origin = request.query.get("origin")
         status = {
             "title": self._title,
             "modes": self.modes.modes,
@@ -126,9 +135,11 @@ class Site:
             "viewers": self.modes.viewers,
             "full": self.modes.is_full,
             "now_us": time.time_ns() // 1000,
+            "refused": self._guard.reason_against(origin, request),
         }
         body = json.dumps(status).encode()
-        await exchange.respond(200, body, {"Content-Type": "application/json"})
+        kind = {"Content-Type": "application/json"}
+        await exchange.respond(200, body, kind | self._guard.cookie_for(request))
 
     async def _send_metrics(self, exchange: Exchange, _request: Request) -> None:
         page = "".join(self._metrics())
@@ -145,6 +156,9 @@ class Site:
         if self.connections is not None:
             text = "Connections that are open."
             yield metric("web_connections", "gauge", text, [({}, self.connections())])
+        refused: list[tuple[dict[str, str], int]] = [({}, self._guard.refusals.count)]
+        text = "Requests without a token, or for a wrong name or origin."
+        yield metric("web_refused_total", "counter", text, refused)
         answers = [
             ({"code": str(code)}, n) for code, n in sorted(self._answers.items())
         ]

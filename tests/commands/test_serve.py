@@ -51,7 +51,10 @@ def command(*arguments: str) -> list[str]:
 def serving(
     *arguments: str, addresses: int = 1, complaint: str = ""
 ) -> Iterator[list[str]]:
-    """What a server says to open or to copy; it ends by Ctrl-C, with one line more."""
+    """What a server says to open or to copy; it ends by Ctrl-C, with one line more.
+
+    ``complaint`` is a pattern of what else it has to say.
+    """
     with subprocess.Popen(
         command("serve", *SMALL, *arguments),
         stdout=subprocess.PIPE,
@@ -68,7 +71,8 @@ def serving(
             said, complained = server.communicate()
         end = "aiozerocopy serve: interrupted\n"
         said = WATCHING.sub("", said)
-        assert (said, complained) == ("", complaint + end)
+        assert said == ""
+        assert re.fullmatch(complaint + end, complained)
         assert server.returncode == 130
 
 
@@ -114,7 +118,9 @@ async def test_viewers_are_counted_when_they_change(
 def test_page_has_the_films_title_and_the_servers_names(tmp_path: Path) -> None:
     film = Path(short_film(tmp_path, rate=30, frames=3))
     film = film.rename(tmp_path / "a night.mkv")
-    with serving(str(film), "--web", "0", "--name", "films.example.org") as (url,):
+    options = [str(film), "--web", "0", "--name", "films.example.org"]
+    warning = r"refused 127.0.0.1: .* see hosts= \('another.example.org'\)\n"
+    with serving(*options, complaint=warning) as (url,):
         request = urllib.request.Request(url, headers={"Host": "films.example.org"})
         with urllib.request.urlopen(request) as answer:
             assert "<title>a night.mkv" in answer.read().decode()
@@ -128,13 +134,15 @@ def test_page_has_the_films_title_and_the_servers_names(tmp_path: Path) -> None:
 def test_film_itself_can_be_downloaded(tmp_path: Path) -> None:
     film = Path(short_film(tmp_path, rate=30, frames=3))
     places = ["--web", "0", "--file", "--token", "secret"]
-    with serving(str(film), *places, addresses=2) as (page, url):
-        assert page.endswith("/?token=secret")
+    warning = r"refused 127.0.0.1: it has no token\n"
+    with serving(str(film), *places, addresses=2, complaint=warning) as (page, url):
+        assert page.endswith("/")  # (the token is for no log)
+        with pytest.raises(urllib.error.HTTPError, match="401") as refused:
+            urllib.request.urlopen(url)
+        refused.value.close()
+        url += "?token=secret"
         with urllib.request.urlopen(url) as answer:
             assert answer.read() == film.read_bytes()
-        with pytest.raises(urllib.error.HTTPError, match="401") as refused:
-            urllib.request.urlopen(url.partition("?")[0])
-        refused.value.close()
         probe = ["ffprobe", "-v", "error", "-count_frames", "-show_entries"]
         said = subprocess.run(
             [*probe, "stream=nb_read_frames", "-of", "csv=p=0", url],
@@ -164,12 +172,42 @@ def test_frames_are_piped_on(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("token", ["secret", "-two words'\"$HOME"])
-def test_what_is_printed_has_the_token(token: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["file", "environment"])
+def test_a_token_that_no_other_user_sees(
+    token: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is printed leads there all the same."""
     places = ["--tcp", "0", "--unix", str(tmp_path / "host:80 frames")]
-    with serving(*places, f"--token={token}", addresses=2) as printed:
+    if place == "file":
+        path = tmp_path / "its token"
+        path.write_text(f"\n{token}\nanother\n")
+        places += ["--token-file", str(path)]
+    else:
+        monkeypatch.setitem(ENVIRONMENT, "AIOZEROCOPY_TOKEN", token)
+    with serving(*places, addresses=2) as printed:
         for line in printed:
+            assert token not in line
             done = view(line, "--frames", "2")
             assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+def test_a_terminal_shows_the_link_with_the_token_once() -> None:
+    ours, theirs = os.openpty()
+    places = ["--web", "0", "--tcp", "0", "--token", "se cret"]
+    with (
+        os.fdopen(ours, "rb", 0) as screen,
+        subprocess.Popen(
+            command("serve", *SMALL, *places), stdout=theirs, env=ENVIRONMENT
+        ) as server,
+    ):
+        os.close(theirs)
+        said = b""
+        while b"by a program" not in said:
+            said += screen.read(1024)
+        server.kill()
+    assert re.search(rb"in a browser +http://127.0.0.1:\d+/\?token=se\+cret\r\n", said)
+    assert said.count(b"cret") == 1
 
 
 @pytest.mark.anyio
@@ -220,7 +258,10 @@ def test_encrypted(name: str, host: str, tmp_path: Path) -> None:
     certificate.cert_chain_pems[0].write_to_path(chain)
     authority.cert_pem.write_to_path(trusted)
     tls = ["--tls-cert", str(chain), "--tls-key", str(key), "--host", host]
-    with serving("--web", "0", "--tcp", "0", *tls, addresses=2) as (url, tcp):
+    both = ["--web", "0", "--tcp", "0", *tls]
+    said = r"(other machines can reach 0.0.0.0:\d+, without a token\n){2}"
+    warning = said if host == "0.0.0.0" else ""
+    with serving(*both, addresses=2, complaint=warning) as (url, tcp):
         assert f" {name}:" in tcp
         for more in ([], ["--tls-ca", str(trusted)]):
             done = view(tcp, "--frames", "3", *more)

@@ -288,11 +288,6 @@ def test_it_can_be_made_before_there_is_a_loop(path: str) -> None:
 # ---- who may, and how long --------------------------------------------------------
 
 
-def test_limits_that_make_no_sense() -> None:
-    with pytest.raises(ValueError, match="must be at least 1, not 0"):
-        web.app(Broadcast(), max_viewers=0)
-
-
 @pytest.mark.every_loop
 async def test_its_own_lifespan(hub: Broadcast) -> None:
     app = web.app(hub)

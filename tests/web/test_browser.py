@@ -176,8 +176,10 @@ async def test_another_format_of_pixels(page: Page) -> None:
 async def test_a_token(page: Page) -> None:
     async with Broadcast() as hub, publishing(hub):
         async with web.serve(hub, token="sesame") as server:
-            await watch(page, server.url)
-            await look(page, server.modes[0])
+            for mode in server.modes:  # the link's token is gone, and still it goes on
+                await watch(page, f"{server.url}&mode={mode}")
+                assert await page.tell("location.search") == f"?mode={mode}"
+                await look(page, mode)
 
 
 @pytest.mark.slow

@@ -272,7 +272,7 @@ async def test_contrast(page: Page, scheme: str) -> None:
         await hub.publish(PICTURE)
         await page.says("paused")
         seen |= await page.tell(CONTRASTS)
-        await page.open(f"http://127.0.0.1:{server.port}/")
+        await page.open(f"http://127.0.0.1:{server.port}/?token=x")
         seen |= await page.tell(CONTRASTS)
         back = "getComputedStyle(document.querySelector('main')).backgroundColor"
         is_light = await page.tell(back) == "rgb(255, 255, 255)"

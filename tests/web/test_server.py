@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import inspect
 import os
 import random
 import re
@@ -442,10 +444,73 @@ class _Script:
 # ---- who may ask -----------------------------------------------------------------
 
 
-async def test_an_empty_token_lets_nobody_in(hub: Broadcast) -> None:
-    async with web.serve(hub, token="") as to:
-        for path in ("/", "/?token="):
-            assert (await ask(to, path)).status == 401
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [
+        ("token", "", ValueError),
+        ("token", ["a", ""], ValueError),
+        ("token", 5, TypeError),
+        ("title", 5, TypeError),
+        ("modes", "raw", TypeError),
+        ("hosts", "tv.example", TypeError),
+        ("hosts", [""], ValueError),
+        ("origins", "https://tv.example", TypeError),
+        ("origins", ["tv.example"], ValueError),
+        ("quality", 300, ValueError),
+        ("quality", 80.0, TypeError),
+        ("patience", -1, ValueError),
+        ("patience", "5", TypeError),
+        ("connections", 0, ValueError),
+        ("max_viewers", True, TypeError),
+        ("max_per_address", 0, ValueError),
+        ("ssl_context", True, TypeError),
+        ("hub", "x", TypeError),
+    ],
+)
+def test_settings_are_looked_at_where_they_are_given(
+    name: str, value: object, kind: type[Exception]
+) -> None:
+    faces: dict[str, Any] = {"serve": web.serve, "app": web.app}
+    if importlib.util.find_spec("aiohttp"):
+        faces["aiohttp_app"] = web.aiohttp_app
+    for face, make in faces.items():
+        given = {"hub": Broadcast(), name: value}
+        if name in inspect.signature(make).parameters:
+            with pytest.raises(kind, match=f"^{name}= "):
+                make(**given)
+        else:
+            assert (face == "serve") == (name == "max_viewers")
+
+
+@pytest.mark.parametrize(
+    ("host", "options", "lacks"),
+    [
+        ("0.0.0.0", {}, "a token or TLS"),
+        (None, {"token": "a"}, "TLS"),
+        ("127.0.0.1", {}, ""),
+        ("::1", {}, ""),
+    ],
+)
+async def test_a_warning_if_others_can_reach_it(
+    hub: Broadcast,
+    caplog: pytest.LogCaptureFixture,
+    host: str | None,
+    options: dict[str, str],
+    lacks: str,
+) -> None:
+    async def handler(_stream: object) -> None:
+        """Nothing."""
+
+    for server in (
+        web.serve(hub, host, **options),  # type: ignore[arg-type]
+        azc.serve_tcp(handler, host, **options),  # type: ignore[arg-type]
+    ):
+        caplog.clear()
+        async with server:
+            (said,) = caplog.messages or [""]
+        assert said.startswith("other machines can reach " if lacks else "")
+        assert said.endswith(f", without {lacks}" if lacks else "")
+        assert bool(said) == bool(lacks)
 
 
 HERE = socket.gethostname()
@@ -532,8 +597,12 @@ async def test_an_origin_without_a_host_is_refused(
         page = await say(to, b"GET / HTTP/1.0\r\nOrigin: http://localhost\r\n\r\n")
         assert Answer(page).status == 200
     # (asyncio tells of slow callbacks)
-    ours = [record for record in caplog.records if record.name != "asyncio"]
-    assert ours == []
+    ours = [each.message for each in caplog.records if each.name != "asyncio"]
+    assert [text.partition(":")[0] for text in ours] == [
+        "other machines can reach 0.0.0.0",
+        "refused 127.0.0.1",
+    ]
+    assert "not among origins= ('http://localhost')" in ours[1]
 
 
 # ---- over TLS --------------------------------------------------------------------

@@ -29,7 +29,7 @@ from web_client import (
 from web_servers import each_way, everywhere, foreign, serving
 from wsproto import events
 
-from aiozerocopy.web import jpeg, pixels, request
+from aiozerocopy.web import guard, jpeg, pixels, request
 
 if TYPE_CHECKING:
     from web_servers import Place
@@ -146,6 +146,81 @@ async def test_tokens(hub: Broadcast, server: str) -> None:
     async with serving(server, hub, token="sesame") as to:
         answer = await ask(to, "/metrics", "Authorization: Bearer sesame")
         assert answer.status == 200
+
+
+@each_way
+async def test_a_cookie_takes_the_tokens_place(
+    hub: Broadcast,
+    server: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    page = "Accept: text/html"
+    async with serving(server, hub, token=["new", "old"]) as to:
+
+        async def cookie_for(token: str) -> str:
+            answer = await ask(to, f"/?token={token}&mode=raw", page)
+            assert (answer.status, answer.headers["location"]) == (303, "./?mode=raw")
+            cookie, _, terms = answer.headers["set-cookie"].partition("; ")
+            assert terms == f"Max-Age={guard.SESSION_SECONDS}; HttpOnly; SameSite=Lax"
+            assert token not in cookie
+            return f"Cookie: other=1; {cookie}"
+
+        cookie = await cookie_for("old")
+        assert cookie != await cookie_for("new")
+        for path in ("/", "/status", "/metrics", "/stream.mjpg"):
+            assert (await ask(to, path, cookie, method="HEAD")).status == 200
+        for origin, status in (("localhost", 101), ("evil.example", 403)):
+            fields = (cookie, f"Origin: http://{origin}")
+            asked = upgrade(f"{to.prefix}/raw", *fields)
+            assert (await answer_to(to, asked)).status == status
+        assert (await ask(to, "/?token=wrong", cookie)).status == 401
+        assert (await ask(to, "/?token=new")).status == 200  # a program's
+        begin, _, end = cookie.rpartition("=")
+        forged = (f"{begin}=9{end}", f"{begin}={end[:-1]}", f"{begin}=", f"{begin}=a.b")
+        for wrong in (*forged, cookie.replace("-", "-0")):
+            assert (await ask(to, "/status", wrong)).body == b"this token is wrong\n"
+        # The page asks for the status: that renews what is half over.
+        assert "set-cookie" not in (await ask(to, "/status", cookie)).headers
+        monkeypatch.setattr(guard, "SESSION_SECONDS", 25 * 3600)
+        renewed = (await ask(to, "/status", cookie)).headers["set-cookie"]
+        assert "Max-Age=90000" in renewed
+        monkeypatch.setattr(guard, "SESSION_SECONDS", -1)
+        assert (await ask(to, "/status", await cookie_for("new"))).status == 401
+        refused = b"\naiozerocopy_web_refused_total 8\n"
+        assert refused in (await ask(to, "/metrics?token=old")).body
+    assert [text for text in caplog.messages if text.startswith("refused")] == [
+        "refused 127.0.0.1: its page is not among origins= ('http://evil.example')",
+        "refused 127.0.0.1: its token is wrong",
+        "refused 127.0.0.1: it has no token",
+    ]
+
+
+@each_way
+async def test_a_token_that_is_no_text(hub: Broadcast, server: str) -> None:
+    async with serving(server, hub, token=TOKEN) as to:
+        asked = asking(f"{to.prefix}/metrics", "Authorization: Bearer ?")
+        for byte in (b"\xff", b"\xc3\xb6"):
+            answer = await answer_to(to, asked.replace(b"?", byte))
+            assert answer.status == 401
+
+
+@each_way
+async def test_the_reason_against_a_pages_websocket(
+    hub: Broadcast, server: str
+) -> None:
+    """Behind a proxy that passes no Host on, say, nobody else tells the page."""
+    async with serving(server, hub, origins=["https://tv.example/"]) as to:
+        for origin, reason in (
+            ("http://localhost", ""),
+            ("https://tv.example", ""),
+            (
+                "http://tv.example",
+                "this page's address, http://tv.example, is not among origins=",
+            ),
+        ):
+            answer = await ask(to, f"/status?origin={origin}")
+            assert json.loads(answer.body)["refused"] == reason
 
 
 @each_way

@@ -16,6 +16,17 @@ export function address(path, scheme = location.protocol) {
   return url;
 }
 
+// Why a WebSocket was refused, which no browser tells its page.
+export async function askReason(patience) {
+  const url = address("status");
+  url.searchParams.set("origin", location.origin);
+  const signal = AbortSignal.timeout(patience);
+  const response = await fetch(url, { signal, cache: "no-store" });
+  const { refused, full } = response.ok ? await response.json() : {};
+  if (refused) return new Refusal(refused);
+  return full ? new Full() : new Error("refused");
+}
+
 // What it offers, how many frames were published, and how far its clock is ahead (ms).
 export async function askStatus(patience) {
   const begin = Date.now();

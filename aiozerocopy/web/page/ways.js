@@ -1,10 +1,11 @@
 // Three ways to get pictures.  Each is a function (screen, signal) that resolves when the
 // server has ended the stream, throws `Unable` where it cannot work, and paints until then.
 
-import { Unable, address } from "./server.js";
+import { Unable, address, askReason } from "./server.js";
 
 const HEADER_BYTES = 32;
 const PIXELS = 0, CONFIGURATION = 2, REASON = 3; // kinds of payload
+const PATIENCE = 4000; // ms that the server has to say why it has refused
 const GOING_AWAY = 1001, CANNOT = 4406; // why the server closes a WebSocket
 
 function readHeader(data) {
@@ -45,6 +46,8 @@ function joiner() {
 function overWebSocket(path, signal, take) {
   return new Promise((resolve, reject) => {
     const socket = new WebSocket(address(path, location.protocol === "https:" ? "wss:" : "ws:"));
+    let isOpen = false;
+    socket.onopen = () => (isOpen = true);
     socket.binaryType = "arraybuffer";
     const fail = (error) => {
       reject(error);
@@ -63,6 +66,7 @@ function overWebSocket(path, signal, take) {
     socket.onclose = ({ code, reason }) => {
       if (code === CANNOT) reject(new Unable(reason));
       else if (code === GOING_AWAY || signal.aborted) resolve();
+      else if (!isOpen) askReason(PATIENCE).then(reject, reject);
       else reject(new Error(`closed with ${code}`));
     };
     if (signal.aborted) socket.close();
