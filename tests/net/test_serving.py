@@ -536,8 +536,9 @@ async def test_more_clients_than_allowed() -> None:
 
 @pytest.mark.every_loop
 async def test_who_shows_no_token_makes_room(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(admission, "ADMISSION_SECONDS", 60)
     async with (
         azc.serve_tcp(echo, token=["old", "new"], max_connections=2) as server,
         azc.connect_tcp("127.0.0.1", server.port) as first,

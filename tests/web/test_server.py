@@ -259,8 +259,11 @@ async def test_more_connections_than_allowed(hub: Broadcast) -> None:
 
 @pytest.mark.every_loop
 async def test_who_says_nothing_keeps_nobody_out(
-    hub: Broadcast, caplog: pytest.LogCaptureFixture
+    hub: Broadcast,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(http, "ADMISSION_SECONDS", 60)
     async with web.serve(hub, connections=2, token="a") as to, watching(to) as viewer:
         room = 2 * 2 + modes.SPARE
         with contextlib.ExitStack() as crowd:
