@@ -31,6 +31,10 @@ _opening.
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from aiozerocopy.sync._opening import acquire as acquire
 from aiozerocopy.sync._opening import connect_tcp as connect_tcp
 from aiozerocopy.sync._opening import connect_unix as connect_unix
 from aiozerocopy.sync._opening import open_reader as open_reader
@@ -43,3 +47,13 @@ from aiozerocopy.sync._streams import ReceiveStream as ReceiveStream
 from aiozerocopy.sync._streams import SendStream as SendStream
 from aiozerocopy.sync._streams import Stream as Stream
 from aiozerocopy.sync._streams import Ticket as Ticket
+
+if TYPE_CHECKING:
+    from aiozerocopy.sync import ffmpeg as ffmpeg
+else:
+
+    def __getattr__(name: str) -> Any:
+        """What not everybody needs is imported when it is first used."""
+        if name == "ffmpeg":
+            return importlib.import_module(f"aiozerocopy.sync.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

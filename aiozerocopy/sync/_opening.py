@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+from anyio import WouldBlock
 
 from aiozerocopy import opening, streams
 from aiozerocopy._net import connecting
 from aiozerocopy.sync import _streams as faces
 from aiozerocopy.sync._portal import run
+from aiozerocopy.sync._waiting import refuse_in_a_loop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from typing_extensions import Self
+
+    from aiozerocopy.pool import Frame, FramePool
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -80,3 +86,15 @@ socketpair: Final = opens(_pair, opening.socketpair)
 wrap_socket: Final = opens(_socket, opening.wrap_socket)
 connect_tcp: Final = opens_later(_socket, connecting.connect_tcp)
 connect_unix: Final = opens_later(faces.UnixStream, connecting.connect_unix)
+
+
+def acquire(pool: FramePool) -> Frame:
+    """A free slot of a pool; waits for one, in order of the calls.
+
+    Raises:
+        ClosedResourceError: the pool is or was closed.
+    """
+    refuse_in_a_loop()
+    with contextlib.suppress(WouldBlock):
+        return pool.acquire_nowait()
+    return run(pool.acquire)

@@ -7,12 +7,23 @@ import errno
 import functools
 import threading
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+)
 
 import anyio
 
 from aiozerocopy import streams
 from aiozerocopy._core.errors import StreamBroken, error_of
+from aiozerocopy._core.fork_and_exit import OfOneProcess
+from aiozerocopy._core.lifetime import Bound
 from aiozerocopy._core.sending import LINGER
 from aiozerocopy.sync._portal import run
 from aiozerocopy.sync._waiting import ThreadWaiter, refuse_in_a_loop
@@ -22,22 +33,32 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer, Self
 
-    from aiozerocopy._core.lifetime import Stats
-
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 Call: TypeAlias = Callable[..., Coroutine[Any, Any, T]]
 
 
-class Face:
+class Face(OfOneProcess):
     """What blocks, over what is awaited: ``with`` closes it."""
 
     def __init__(self, it: Any) -> None:
+        super().__init__()
         self._it = it
         self._turn = threading.Lock()  # of the threads that receive
 
     def _run(self, call: Call[T], *args: Any, **options: Any) -> T:
+        self._check()
         return run(call, *args, **options)
+
+    def _check(self) -> None:
+        """Refuse a call that would stop a loop, or is made in a forked child."""
+        refuse_in_a_loop()
+        if self.inherited:
+            raise error_of(-errno.ECHILD)
+
+    def _look(self) -> None:
+        """Note what has ended, where no loop does."""
 
     def close(self) -> None:
         raise NotImplementedError
@@ -61,16 +82,24 @@ def blocking(
 
     @functools.wraps(method)
     def call(face: Face, /, *args: P.args, **options: P.kwargs) -> T:
-        refuse_in_a_loop()
-        same = getattr(face._it, name)
-        if in_turn:
-            with face._turn:
-                result: T = face._run(same, *args, **options)
-        else:
-            result = face._run(same, *args, **options)
-        return result
+        same: Call[T] = getattr(face._it, name)
+        if not in_turn:
+            return face._run(same, *args, **options)
+        face._check()
+        with face._turn:
+            return face._run(same, *args, **options)
 
     return call
+
+
+class shown(Generic[T]):
+    """An attribute of a face: one of what it stands for."""
+
+    def __init__(self, kind: type[S], look: Callable[[S], T]) -> None:
+        self._look: Callable[[Any], T] = look
+
+    def __get__(self, face: Face, _: object = None) -> T:
+        return self._look(face._it)
 
 
 class Ticket:
@@ -82,7 +111,7 @@ class Ticket:
 
     def done(self) -> bool:
         """True once the buffers are the caller's (sent, or failed)."""
-        self._ticket._waiter.port.drain()
+        self._face._look()
         return self._ticket.done()
 
     def wait(self) -> None:
@@ -90,8 +119,6 @@ class Ticket:
 
         Raises: as ``await ticket``.
         """
-        if not self._ticket.done():
-            refuse_in_a_loop()
         self._face._run(self._ticket._wait)
 
 
@@ -104,24 +131,12 @@ class _ByteFace(Face):
         self._waiter = ThreadWaiter(it)
 
     def _run(self, call: Call[T], *args: Any, **options: Any) -> T:
-        if self._it._channels[0].inherited:
-            raise error_of(-errno.ECHILD)
+        self._check()
         return self._waiter.run(call(*args, **options))
 
-    @property
-    def stats(self) -> Stats:
-        """Counters, as of now; of both directions, where there are two."""
-        stats: Stats = self._it.stats
-        return stats
-
-    @property
-    def lane(self) -> str:
-        """How the bytes travel: see `aiozerocopy.SendStream.lane`."""
-        return str(self._it.lane)
-
-    def fileno(self) -> int:
-        """The stream's own fd; -1 if closed."""
-        return int(self._it.fileno())
+    stats: Final = shown(Bound, lambda stream: stream.stats)
+    lane: Final = shown(Bound, lambda stream: stream.lane)
+    fileno: Final = shown(Bound, lambda stream: stream.fileno)
 
     def close(self) -> None:
         """Send what was accepted, then close.  Calls of other threads end.
@@ -134,6 +149,9 @@ class _ByteFace(Face):
             self._settle()
         finally:
             self._waiter.run(self._it._close())
+
+    def _look(self) -> None:
+        self._waiter.port.drain()
 
     def _settle(self, seconds: float | None = None) -> None:
         """Wait until what was accepted is out, or for so many seconds."""
@@ -167,7 +185,6 @@ class SendStream(_ByteFace):
 
         Raises: as ``send``, for what is known at once.
         """
-        refuse_in_a_loop()
         return Ticket(self, self._run(self._it.put, *buffers))
 
     def _settle(self, seconds: float | None = None) -> None:

@@ -1,0 +1,210 @@
+"""Films, blocking: `Writer` and `Reader`; `write` and `read` for a whole film.
+
+A frame goes to FFmpeg from the thread that sends it; only its conversion, the film's
+beginning and its end are the portal's.  What a program leaves open when it ends is
+finished as after an exception, and warned of.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import itertools
+import math
+import os
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+
+import anyio
+
+from aiozerocopy import ffmpeg
+from aiozerocopy._core import extras
+from aiozerocopy._core.errors import StreamBroken
+from aiozerocopy.pool import Frame
+from aiozerocopy.streams import SendStream
+from aiozerocopy.sync._portal import run
+from aiozerocopy.sync._streams import Face, Ticket, blocking, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from fractions import Fraction
+
+    import numpy.typing as npt
+    from typing_extensions import Buffer
+
+P = ParamSpec("P")
+S = TypeVar("S")
+F = TypeVar("F")
+
+
+def _given_to(
+    kind: Callable[P, S],
+) -> Callable[[Callable[[F, S], None]], Callable[Concatenate[F, P], None]]:
+    """For an ``__init__`` that takes one of these: it takes the arguments for one."""
+
+    def decorate(init: Callable[[F, S], None]) -> Callable[Concatenate[F, P], None]:
+        @functools.wraps(kind.__init__)
+        def __init__(self: F, /, *args: P.args, **options: P.kwargs) -> None:
+            init(self, kind(*args, **options))
+
+        return __init__
+
+    return decorate
+
+
+class _Film(Face):
+    close: Final = blocking(ffmpeg.Writer.aclose)
+    log: Final = shown(ffmpeg.Writer, lambda film: film.log)
+    pid: Final = shown(ffmpeg.Writer, lambda film: film.pid)
+
+    def __init__(self, it: Any) -> None:
+        super().__init__(it)
+        run(it._open)
+        _open.add(self)
+
+    def __exit__(self, *error: Any) -> None:
+        self._run(self._it.__aexit__, *error)
+
+
+class Writer(_Film):
+    """`aiozerocopy.ffmpeg.Writer`, for threads; it is open once it is made."""
+
+    send_audio: Final = blocking(ffmpeg.Writer.send_audio)
+    close_audio: Final = blocking(ffmpeg.Writer.close_audio)
+    layout: Final = shown(ffmpeg.Writer, lambda film: film.layout)
+    status: Final = shown(ffmpeg.Writer, lambda film: film.status)
+    stats: Final = shown(ffmpeg.Writer, lambda film: film.stats)
+    lane: Final = shown(ffmpeg.Writer, lambda film: film.lane)
+    written_to: Final = shown(ffmpeg.Writer, lambda film: film.written_to)
+    frames_written: Final = shown(ffmpeg.Writer, lambda film: film.frames_written)
+
+    @_given_to(ffmpeg.Writer)
+    def __init__(self, film: ffmpeg.Writer) -> None:
+        super().__init__(film)
+
+    def send(self, *planes: Buffer) -> None:
+        """Send one frame; when this returns, its memory is yours again.
+
+        Raises: as `aiozerocopy.ffmpeg.Writer.send`.
+        """
+        self._check()
+        film: ffmpeg.Writer = self._it
+        stream = film._open_for_frames(planes)
+        if isinstance(stream, SendStream):
+            stream.send_from_thread(*planes)
+        else:
+            run(stream.send, *planes)
+
+    def put(self, *planes: Buffer) -> Ticket:
+        """Queue one frame, waiting for room only; `Ticket.wait` waits for the rest.
+
+        Raises: as `aiozerocopy.ffmpeg.Writer.put`.
+        """
+        return Ticket(self, self._run(self._it.put, *planes))
+
+    def abort(self) -> None:
+        """Kill FFmpeg now.  Nothing is left of a film."""
+        self._it.abort()
+
+
+class Reader(_Film):
+    """`aiozerocopy.ffmpeg.Reader`, for threads; it is open once it is made."""
+
+    receive: Final = blocking(ffmpeg.Reader[Frame].receive, in_turn=True)
+    size: Final = shown(ffmpeg.Reader, lambda film: film.size)
+    fps: Final = shown(ffmpeg.Reader, lambda film: film.fps)
+    duration: Final = shown(ffmpeg.Reader, lambda film: film.duration)
+    time: Final = shown(ffmpeg.Reader, lambda film: film.time)
+    layout: Final = shown(ffmpeg.Reader, lambda film: film.layout)
+
+    @_given_to(ffmpeg.Reader)
+    def __init__(self, film: ffmpeg.Reader[Frame]) -> None:
+        super().__init__(film)
+
+    def __iter__(self) -> Iterator[Frame]:
+        """The frames, until the end.  Release each: ``with frame: ...``."""
+        with contextlib.suppress(anyio.EndOfStream):
+            while True:
+                yield self.receive()
+
+
+def write(
+    output: str | os.PathLike[str],
+    frames: Iterable[Any],
+    fps: float | Fraction | str = 60,
+    pix_fmt: str | None = None,
+    **options: Any,
+) -> str:
+    """Make a film of arrays, all of one shape; return its name.
+
+    ``frames`` is one array of all, or gives one after the other.  By the channels of
+    the first they are gray, rgb24 or rgba; ``pix_fmt`` names another format.
+    ``options`` are those of `Writer`.
+
+    Raises: as `Writer` and its ``send``; ValueError: there is no frame.
+    """
+    rest = iter(frames)
+    first = next(rest, None)
+    if first is None:
+        raise ValueError("there is no frame to make a film of")
+    height, width, *channels = first.shape
+    if pix_fmt is None:
+        pix_fmt = {(1,): "gray", (4,): "rgba"}.get(tuple(channels or [1]), "rgb24")
+    with Writer(output, (width, height), fps, pix_fmt, **options) as film:
+        for frame in itertools.chain((first,), rest):
+            film.send(frame)
+    return film.written_to
+
+
+def _in_one(
+    kind: Callable[P, ffmpeg.Reader[Frame]],
+) -> Callable[P, npt.NDArray[Any]]:
+    @functools.wraps(kind.__init__)
+    def read(*args: P.args, **options: P.kwargs) -> npt.NDArray[Any]:
+        """Return all frames of a film as one array, with the arguments of `Reader`."""
+        return run(_all_of, kind(*args, **options))
+
+    return read
+
+
+read: Final = _in_one(ffmpeg.Reader)
+
+
+async def _all_of(film: ffmpeg.Reader[Frame]) -> npt.NDArray[Any]:
+    with extras.optional("sync.ffmpeg.read", "numpy"):
+        import numpy
+
+    async with film:
+        if film.layout is None:
+            raise ffmpeg.FFmpegError("the film has no frames")
+        expected = math.ceil((film.duration or 0) * (film.fps or 0)) + 1
+        shape, count = film.layout.shape, 0
+        frames = numpy.empty((expected, *shape), film.layout.dtype)
+        async for frame in film:
+            with frame:
+                if count == len(frames):
+                    frames.resize((2 * count, *shape), refcheck=False)
+                frames[count] = frame.array
+                count += 1
+        frames.resize((count, *shape), refcheck=False)
+        return frames
+
+
+# ---- the interpreter's exit --------------------------------------------------------
+
+_open: weakref.WeakSet[_Film] = weakref.WeakSet()
+
+
+def _finish_all() -> None:
+    """End what is open as an exception would."""
+    for film in list(_open):
+        if not film._it._closed:
+            warnings.warn(f"unclosed {film!r}", ResourceWarning, stacklevel=1)
+            with contextlib.suppress(StreamBroken):
+                film.__exit__(SystemExit, SystemExit(), None)
+
+
+os.register_at_fork(after_in_child=_open.clear)
+atexit.register(_finish_all)

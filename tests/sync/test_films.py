@@ -1,0 +1,243 @@
+"""Films for threads: frames to FFmpeg and back, without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import textwrap
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import scripts
+
+from aiozerocopy import FramePool, StreamClosed, sync
+from aiozerocopy.ffmpeg import Audio, FFmpegError, find_ffmpeg
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+SIZE = (160, 120)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ffmpeg() -> None:
+    try:
+        find_ffmpeg()
+    except FileNotFoundError:
+        pytest.skip("needs FFmpeg")
+
+
+def pictures(count: int, channels: int = 3) -> npt.NDArray[Any]:
+    noise = np.random.default_rng(count)
+    shape = (count, SIZE[1], SIZE[0], channels)
+    return noise.integers(0, 255, shape, dtype="u1")
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_film_and_back(tmp_path: Path, channels: int) -> None:
+    path, made = tmp_path / "film.mkv", pictures(12, channels)
+    given = made[..., 0] if channels == 1 else made
+    assert sync.ffmpeg.write(path, given, fps=10, codec="ffv1") == str(path)
+    pix_fmt = {1: "gray", 3: "rgb24", 4: "rgba"}[channels]
+    seen = sync.ffmpeg.read(path, pix_fmt)
+    assert np.array_equal(seen.reshape(made.shape), made)
+
+
+def test_frame_after_frame(tmp_path: Path) -> None:
+    path, made = tmp_path / "film.mkv", pictures(20)
+    with sync.ffmpeg.Writer(path, SIZE, fps=10, codec="ffv1") as film:
+        tickets = [film.put(frame) for frame in made[:10]]
+        for ticket in tickets:
+            ticket.wait()
+            assert ticket.done()
+        frame = made[10].copy()
+        for each in made[10:]:
+            frame[:] = each
+            film.send(frame)
+            frame[:] = 0  # it is ours again
+        assert film.layout.nbytes == frame.nbytes
+    assert (film.frames_written, film.written_to) == (20, str(path))
+    with pytest.raises(StreamClosed):
+        film.send(frame)
+    with sync.ffmpeg.Reader(path) as source:
+        assert source.size == SIZE
+        assert source.fps == 10
+        assert source.duration == 2.0
+        for number, got in enumerate(source):
+            with got:
+                assert np.array_equal(got.array, made[number])
+                assert source.time == pytest.approx(number / 10)
+        assert number == 19
+
+
+def test_picture_and_sound_from_two_threads(tmp_path: Path) -> None:
+    path = tmp_path / "film.mkv"
+    audio = Audio(rate=8000, channels=1)
+    with sync.ffmpeg.Writer(path, SIZE, 10, audio=audio) as film:
+
+        def sound() -> None:
+            for _ in range(20):
+                film.send_audio(np.zeros(800, "<i2"))
+            film.close_audio()
+
+        thread = threading.Thread(target=sound)
+        thread.start()
+        for frame in pictures(20):
+            film.send(frame)
+        thread.join()
+    assert film.frames_written == 20
+
+
+def test_acquire_waits_for_a_slot() -> None:
+    with FramePool((10,), slots=1) as pool:
+        held = sync.acquire(pool)
+        got: list[object] = []
+        thread = threading.Thread(target=lambda: got.append(sync.acquire(pool).shape))
+        thread.start()
+        while not pool.stats.waiting:
+            pass
+        held.release()
+        thread.join()
+        assert got == [(10,)]
+
+
+class TestFailures:
+    def test_no_frames(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="no frame"):
+            sync.ffmpeg.write(tmp_path / "film.mp4", [])
+        with pytest.raises((FileNotFoundError, FFmpegError)):
+            sync.ffmpeg.read(tmp_path / "film.mp4")
+
+    def test_frame_that_is_none(self, tmp_path: Path) -> None:
+        with sync.ffmpeg.Writer(tmp_path / "film.mp4", SIZE) as film:
+            with pytest.raises(ValueError, match="160x120"):
+                film.send(bytes(10))
+            film.send(pictures(1)[0])
+        assert film.frames_written == 1
+
+    @pytest.mark.parametrize("convert", ["auto", "ffmpeg"])
+    def test_ffmpeg_that_fails(self, tmp_path: Path, convert: Any) -> None:
+        film = sync.ffmpeg.Writer(
+            tmp_path / "film.mp4", SIZE, options=["-crf", "no"], convert=convert
+        )
+        with pytest.raises(FFmpegError, match="crf"):
+            for _ in range(1000):
+                film.send(pictures(1)[0])
+        with pytest.raises(FFmpegError, match="crf"):
+            film.close()
+
+    def test_exception_of_the_block_leaves_the_frames_before(
+        self, tmp_path: Path
+    ) -> None:
+        path, made = tmp_path / "film.mkv", pictures(5)
+        with pytest.raises(ZeroDivisionError):
+            with sync.ffmpeg.Writer(path, SIZE, codec="ffv1") as film:
+                for frame in made:
+                    film.send(frame)
+                1 / 0  # noqa: B018
+        assert np.array_equal(sync.ffmpeg.read(path), made)
+
+    def test_abort_leaves_nothing_and_ends_a_send(self, tmp_path: Path) -> None:
+        raised: list[Exception] = []
+        film = sync.ffmpeg.Writer(tmp_path / "film.mp4", SIZE)
+
+        def send() -> None:
+            try:
+                while True:
+                    film.send(pictures(1)[0])
+            except Exception as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        while not film.stats.bytes_sent:
+            pass
+        film.abort()
+        thread.join()
+        assert isinstance(raised[0], StreamClosed)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_thread_whose_loop_runs_is_refused(self, tmp_path: Path) -> None:
+        with sync.ffmpeg.Writer(tmp_path / "film.mp4", SIZE) as film:
+
+            async def main() -> None:
+                for call in (
+                    lambda: film.send(frame),
+                    lambda: film.put(frame),
+                    film.close,
+                    lambda: sync.ffmpeg.read("film.mp4"),
+                ):
+                    with pytest.raises(RuntimeError, match="runs an event loop"):
+                        call()
+
+            frame = pictures(1)[0]
+            asyncio.run(main())
+            film.send(frame)
+
+
+PRELUDE = """
+from aiozerocopy import sync
+import numpy as np
+frame = np.zeros((120, 160, 3), "u1")
+"""
+
+
+class TestProcesses:
+    def test_ctrl_c_leaves_a_film_that_plays(self, tmp_path: Path) -> None:
+        path = tmp_path / "film.mkv"
+        code = f"""
+            film = sync.ffmpeg.Writer({str(path)!r}, (160, 120), fps=10)
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+            try:
+                with film:
+                    while True:
+                        film.send(frame)
+            except KeyboardInterrupt:
+                print(film.frames_written > 0)
+        """
+        assert scripts.run(_with_prelude(code)) == "True\n"
+        assert len(sync.ffmpeg.read(path)) > 0
+
+    def test_film_that_is_open_at_the_exit_is_finished(self, tmp_path: Path) -> None:
+        path = tmp_path / "film.mkv"
+        code = f"""
+            film = sync.ffmpeg.Writer({str(path)!r}, (160, 120), fps=10)
+            for _ in range(7):
+                film.send(frame)
+        """
+        process = scripts.start(_with_prelude(code), warnings="default")
+        status, _, complained = scripts.finish(process)
+        assert status == 0
+        assert "unclosed <sync Writer" in complained
+        assert len(sync.ffmpeg.read(path)) == 7
+
+    def test_child_of_a_fork_makes_its_own(self, tmp_path: Path) -> None:
+        path, its = tmp_path / "film.mkv", tmp_path / "its.mkv"
+        code = f"""
+            warnings.simplefilter("ignore", DeprecationWarning)  # threads, and a fork
+            film = sync.ffmpeg.Writer({str(path)!r}, (160, 120), fps=10)
+            film.send(frame)
+            if (child := os.fork()) == 0:
+                for call in (film.send, film.put):
+                    try:
+                        call(frame)
+                    except azc.StreamClosed:
+                        pass
+                    else:
+                        os._exit(1)
+                sync.ffmpeg.write({str(its)!r}, [frame] * 3, fps=10)
+                os._exit(0)
+            print(os.waitpid(child, 0)[1])
+            film.send(frame)
+            film.close()
+            print(film.frames_written)
+        """
+        assert scripts.run(_with_prelude(code)) == "0\n2\n"
+        assert len(sync.ffmpeg.read(its)) == 3
+
+
+def _with_prelude(code: str) -> str:
+    return PRELUDE + textwrap.dedent(code)
