@@ -39,7 +39,10 @@ def main(video: str = "video.mp4") -> None:
     buffers = [context.buffer(reserve=WIDTH * HEIGHT * 3) for _ in range(BUFFERS)]
 
     raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{WIDTH}x{HEIGHT}"]
-    encode = ["-vf", "vflip", "-pix_fmt", "yuv420p", video]
+    # RGB has to become YUV by some matrix, and players must be told which.
+    colours = "scale=out_color_matrix=bt709:out_range=tv,setparams=colorspace=bt709"
+    colours += ":color_primaries=bt709:color_trc=bt709:range=tv"
+    encode = ["-vf", f"vflip,{colours}", "-pix_fmt", "yuv420p", video]
     ffmpeg = subprocess.Popen(
         [
             "ffmpeg",

@@ -15,8 +15,7 @@ from typing import Any
 import anyio
 import moderngl
 
-import aiozerocopy as azc
-from aiozerocopy import gl
+from aiozerocopy import ffmpeg, gl
 
 VERTEX_SHADER = """
 #version 330
@@ -62,16 +61,10 @@ async def render(scene: Scene, readback: gl.Readback, frames: int, fps: int) -> 
 
 
 async def encode(readback: gl.Readback, frames: int, fps: int, output: str) -> None:
-    command = ["ffmpeg", "-v", "error", "-y", *readback.ffmpeg_options]
-    command += ["-framerate", str(fps), "-i", "-", "-pix_fmt", "yuv420p", output]
-    async with azc.open_process(command) as ffmpeg:
-        assert ffmpeg.stdin
+    async with ffmpeg.Writer(output, readback.size, fps, readback.pix_fmt) as film:
         for _ in range(frames):
             with await readback.next() as picture:
-                await ffmpeg.stdin.send(picture)
-        await ffmpeg.stdin.aclose()
-        if code := await ffmpeg.wait():
-            raise SystemExit(f"FFmpeg ended with code {code}")
+                await film.send(picture)
 
 
 async def main() -> None:
