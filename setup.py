@@ -30,7 +30,7 @@ graft csrc
 graft docs
 graft examples
 graft tests
-include .clang-format CHANGELOG.md CONTRIBUTING.md Makefile
+include .clang-format CHANGELOG.md CONTRIBUTING.md Makefile SECURITY.md
 global-exclude *.py[cod] *.so *.o
 exclude docs/pages/*.png docs/pages/proof.json
 prune **/__pycache__

@@ -12,6 +12,7 @@ import os
 import re
 import stat
 from email.utils import formatdate
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +21,10 @@ from urllib.parse import quote
 import anyio
 import anyio.to_thread
 
+from aiozerocopy._net.admission import Crowd
 from aiozerocopy.relays import relay
 from aiozerocopy.web.exchange import first_to_end
+from aiozerocopy.web.modes import seated
 from aiozerocopy.web.request import Refused
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from aiozerocopy.web.request import Request
 
 PATH = "/file"
+DOWNLOADS = 32
 KINDS = {".mkv": "video/x-matroska", ".ts": "video/mp2t"}  # not known everywhere
 
 _ONE_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
@@ -38,7 +42,8 @@ _ONE_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 class Download:
     """Answers with the file at ``path``, as it is when it is asked for.
 
-    A client that takes nothing for ``patience`` seconds is let go.
+    A client that takes nothing for ``patience`` seconds is let go; no more than
+    `DOWNLOADS` are served at a time.
 
     Raises: FileNotFoundError, PermissionError.
     """
@@ -46,6 +51,7 @@ class Download:
     def __init__(self, path: str | os.PathLike[str], patience: float) -> None:
         self._path = Path(path).absolute()
         self._patience = patience
+        self._crowd = Crowd(DOWNLOADS)  # each takes a thread and five fds
         _open(self._path).close()
 
     async def send(self, http: HttpConnection, request: Request) -> None:
@@ -62,8 +68,14 @@ class Download:
             if part != whole:
                 last = f"{part.start}-{part.stop - 1}"
                 headers["Content-Range"] = f"bytes {last}/{status.st_size}"
-            await http.begin(200 if part == whole else 206, headers, len(part))
-            if request.method != "HEAD" and part:
+            begin = partial(
+                http.begin, 200 if part == whole else 206, headers, len(part)
+            )
+            if request.method == "HEAD" or not part:
+                await begin()
+                return
+            with seated(self._crowd, self._crowd.enter(request.peer)):
+                await begin()
                 await self._pass_on(http, file, part)
 
     def _headers(self, status: os.stat_result) -> dict[str, str]:
@@ -104,7 +116,7 @@ def _open(path: Path) -> FileIO:
 def _named(name: str) -> str:
     """The file's name: in ASCII for old clients, and in UTF-8."""
     plain = re.sub(r"[^ -~]|[\"\\%]", "_", name)
-    return f"filename=\"{plain}\"; filename*=UTF-8''{quote(name)}"
+    return f"filename=\"{plain}\"; filename*=UTF-8''{quote(os.fsencode(name))}"
 
 
 def wanted(request: Request, headers: dict[str, str], size: int) -> range:

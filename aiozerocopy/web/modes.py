@@ -26,6 +26,7 @@ from aiozerocopy.web.settings import check
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
+    from aiozerocopy._net.admission import Guest
     from aiozerocopy.broadcast import Broadcast, Encode, Published
     from aiozerocopy.web.exchange import Exchange, Viewer, Wrap
     from aiozerocopy.web.request import Request
@@ -99,22 +100,9 @@ class Modes:
     async def _admit(self, show: Route, exchange: Exchange, request: Request) -> None:
         if self._hub._closed:
             raise Refused(503, "the stream has ended")
-        with self.seated(exchange, request):
+        # (others' servers have no guests: one is seated for as long as the call lasts)
+        with seated(self.crowd, exchange.guest or self.crowd.enter(request.peer)):
             await show(exchange, request)
-
-    @contextlib.contextmanager
-    def seated(self, exchange: Exchange, request: Request) -> Iterator[None]:
-        """A block in which a client gets what lasts.
-
-        Raises: Refused, if too many do.
-        """
-        guest = exchange.guest or self.crowd.enter(request.peer)
-        if not self.crowd.seat(guest):
-            raise Refused(503, "too many are watching", {"Retry-After": "10"})
-        try:
-            yield
-        finally:
-            self.crowd.stand(guest)
 
     # -- each way -----------------------------------------------------------------
 
@@ -228,6 +216,20 @@ class PacketFeed:
     @property
     def counts(self) -> Counter[str]:
         return self._counts + Counter(dropped=self._queue.dropped)
+
+
+@contextlib.contextmanager
+def seated(crowd: Crowd, guest: Guest) -> Iterator[None]:
+    """A block in which a client gets what lasts.
+
+    Raises: Refused, if too many do.
+    """
+    if not crowd.seat(guest):
+        raise Refused(503, "too many are watching", {"Retry-After": "10"})
+    try:
+        yield
+    finally:
+        crowd.stand(guest)
 
 
 def wrapped(encode: Encode, wrap: Wrap) -> Encode:

@@ -18,7 +18,7 @@ from aiozerocopy.web.download import PATH, Download
 from aiozerocopy.web.exchange import CLOSE_SECONDS, MAX_WORDS, PEER_LEFT, as_it_is
 from aiozerocopy.web.guard import Guard
 from aiozerocopy.web.http import READ_SIZE, HttpConnection
-from aiozerocopy.web.modes import Modes
+from aiozerocopy.web.modes import Modes, seated
 from aiozerocopy.web.request import Refused
 from aiozerocopy.web.settings import check
 from aiozerocopy.web.site import MODES, PATIENCE, VIEWERS, Site
@@ -210,7 +210,7 @@ class WebServer(Service):
         """Raises: Refused."""
         if self._download is not None and request.path == PATH:
             self._site.check(request)
-            with self._site.modes.seated(http, request):
+            with seated(self._site.modes.crowd, http.guest):
                 await self._download.send(http, request)
         else:
             await self._site.answer(http, request)

@@ -200,6 +200,41 @@ async def test_client_that_takes_nothing_is_let_go(film: Path) -> None:
 
 
 @pytest.mark.every_loop
+async def test_no_more_downloads_than_there_are_threads_for(
+    film: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "DOWNLOADS", 2)
+    os.truncate(film, 1 << 30)
+    async with serving(film) as server:
+        async with connected(server) as one, connected(server) as two:
+            for stream in (one, two):
+                await stream.send(asking("/file"))
+                await stream.receive()
+            answer = await ask(server, "/file")
+            assert (answer.status, answer.headers["retry-after"]) == (503, "10")
+            for path, method in (("/file", "HEAD"), ("/healthz", "GET")):
+                assert (await ask(server, path, method=method)).status == 200
+        await until(lambda: server._server.connections == 0)
+        part = await ask(server, "/file", "Range: bytes=0-9")
+        assert part.body == DATA[:10]
+
+
+async def test_a_name_that_is_no_text(film: Path) -> None:
+    name = os.fsdecode(b"f\xfflm.mkv")
+    os.rename(film, film.parent / name)
+    async with (
+        Broadcast() as hub,
+        web.serve(hub, title=name, file=film.parent / name) as server,
+    ):
+        assert "f?lm.mkv" in (await ask(server, "/")).body.decode()
+        assert (await ask(server, "/status")).status == 200
+        answer = await ask(server, "/file")
+        named = answer.headers["content-disposition"]
+        assert named.endswith("filename=\"f_lm.mkv\"; filename*=UTF-8''f%FFlm.mkv")
+        assert answer.body == DATA
+
+
+@pytest.mark.every_loop
 async def test_client_that_leaves(film: Path) -> None:
     os.truncate(film, 1 << 30)
     async with serving(film) as server:

@@ -1,0 +1,160 @@
+"""The page behind a real nginx, with the configuration of docs/pages/deployment.md."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+import browser as chromium
+import numpy as np
+import pytest
+from web_client import Answer, asking, connected, picture, rest, until_seen, upgrade
+
+from aiozerocopy import web
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from browser import Page
+
+    from aiozerocopy.broadcast import Broadcast
+
+NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+DEPLOYMENT = Path(__file__).parents[2] / "docs" / "pages" / "deployment.md"
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.timeout(60),
+    pytest.mark.skipif(NGINX is None, reason="needs nginx"),
+    pytest.mark.skipif(not DEPLOYMENT.exists(), reason="needs the documentation"),
+]
+
+# Around what the documentation has, so that all of it stays in one folder.
+AROUND = """
+daemon off; master_process off; pid {folder}/pid; error_log stderr;
+events {{}}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
+    {server}
+}}
+"""
+# As many have it: WebSockets pass, but under the name of the server behind.
+DEFAULT_HOST = """server {{
+    listen 127.0.0.1:{port};
+    location / {{
+        proxy_pass http://127.0.0.1:{behind};
+        proxy_http_version 1.1;
+        proxy_set_header Upgrade $http_upgrade;
+        proxy_set_header Connection "upgrade";
+    }}
+}}"""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port: int = sock.getsockname()[1]
+        return port
+
+
+@asynccontextmanager
+async def nginx(folder: Path, server: str, port: int) -> AsyncIterator[None]:
+    config = folder / "nginx.conf"
+    config.write_text(AROUND.format(folder=folder, server=server))
+    command = [NGINX or "", "-p", str(folder), "-c", str(config), "-e", "stderr"]
+    with subprocess.Popen(command) as process:  # noqa: ASYNC220
+        try:
+            while True:
+                assert process.poll() is None
+                try:
+                    socket.create_connection(("127.0.0.1", port)).close()
+                    break
+                except ConnectionRefusedError:
+                    await anyio.sleep(0.02)
+            yield
+        finally:
+            process.terminate()
+
+
+class At:
+    """Where the proxy is."""
+
+    prefix = "/tv"
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+
+async def test_the_configuration_of_the_documentation(
+    hub: Broadcast, tmp_path: Path
+) -> None:
+    """TLS, a prefix, the public name, a cookie and a WebSocket."""
+    trustme = pytest.importorskip("trustme")
+    authority, to = trustme.CA(), At(free_port())
+    certificate = authority.issue_cert("localhost", "tv.example.org")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "tv.crt")
+    certificate.private_key_pem.write_to_path(tmp_path / "tv.key")
+    import ssl
+
+    trust = ssl.create_default_context()
+    authority.configure_trust(trust)
+    found = re.search(r"```nginx\n(.*?)```", DEPLOYMENT.read_text(), re.DOTALL)
+    assert found is not None
+    async with web.serve(hub, token="a", hosts=["tv.example.org"]) as server:
+        text = found[1].replace("listen 443", f"listen 127.0.0.1:{to.port}")
+        text = text.replace("/etc/ssl/", f"{tmp_path}/").replace(
+            "8000", str(server.port)
+        )
+        async with nginx(tmp_path, text, to.port):
+            host = f"Host: tv.example.org:{to.port}"
+
+            async def ask(path: str, *fields: str) -> Answer:
+                asked = asking(f"/tv{path}", host, "Connection: close", *fields)
+                async with connected(to, trust) as stream:
+                    await stream.send(asked)
+                    return Answer(await rest(stream))
+
+            link = await ask("/?token=a", "Accept: text/html")
+            assert (link.status, link.headers["location"]) == (303, "./")
+            cookie = f"Cookie: {link.headers['set-cookie'].partition(';')[0]}"
+            page = await ask("/", cookie)
+            assert (page.status, b"<html" in page.body) == (200, True)
+            assert (await ask("/status")).status == 401
+            async with connected(to, trust) as stream:
+                origin = f"Origin: https://tv.example.org:{to.port}"
+                await stream.send(upgrade("/tv/raw", host, origin, cookie))
+                seen = await until_seen(stream, b"\r\n\r\n")
+                assert Answer(seen).status == 101
+                await hub.publish(picture())
+                await until_seen(stream, picture().tobytes()[-99:])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(chromium.find() is None, reason="needs Chromium")
+async def test_the_page_says_what_the_proxy_lacks(
+    hub: Broadcast, page: Page, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_port()
+    origin = f"http://127.0.0.1:{port}"
+    wrong = f"this page's address, {origin}, is not among origins="
+    publishing = partial(chromium.publishing, picture=np.zeros((90, 160, 3), np.uint8))
+    for origins in ([], [origin]):
+        async with web.serve(hub, modes=["raw"], origins=origins) as server:
+            config = DEFAULT_HOST.format(port=port, behind=server.port)
+            async with nginx(tmp_path, config, port), publishing(hub):
+                await page.open(f"{origin}/")
+                if origins:
+                    await page.says("live")
+                else:
+                    assert f"It says: {wrong}." in await page.says("refused")
+    (line,) = caplog.messages
+    assert line == f"refused 127.0.0.1: its page is not among origins= ('{origin}')"
