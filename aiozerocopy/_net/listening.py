@@ -174,7 +174,7 @@ def listen_unix(
         if path[:1] in ("\0", b"\0"):
             sock.bind(path)
         else:
-            _remove_stale(path)
+            remove_stale(path)
             sock.bind(path)
             listener.own_file()
             if mode is not None:
@@ -188,7 +188,7 @@ def listen_unix(
     return listener
 
 
-def _remove_stale(path: str | bytes) -> None:
+def remove_stale(path: str | bytes) -> None:
     """Remove a socket's file if nobody listens there."""
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):

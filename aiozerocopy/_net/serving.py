@@ -31,6 +31,7 @@ from aiozerocopy._net.admission import (
 )
 from aiozerocopy._net.block import Service
 from aiozerocopy._net.connecting import DEAD_AFTER, check_port, check_seconds
+from aiozerocopy._net.frame_header import FrameError, TruncatedFrame
 from aiozerocopy._net.listening import EXHAUSTED, Listener, listen_tcp, listen_unix
 from aiozerocopy.opening import flags_for, stream_over
 
@@ -56,12 +57,14 @@ PAUSE = 0.1  # seconds without accepting, when there are no fds or no memory
 
 log = logging.getLogger("aiozerocopy")
 
+_NO_FRAMES = "its frames cannot be taken"
 _FULL = "all places are taken, or those of its address"
 
 _PEER_LEFT = (
     StreamBroken,
     StreamClosed,
     IncompleteReceive,
+    TruncatedFrame,
     anyio.EndOfStream,
     anyio.BrokenResourceError,
     NotAdmitted,
@@ -336,6 +339,12 @@ class Server(Service):
         try:
             with connection.guest.scope:
                 await self._handle(connection.stream, connection.guest)
+        except FrameError as error:
+            address = connection.guest.address
+            if isinstance(error, TruncatedFrame):
+                log.info("%s left in mid-frame: %s", address or "a client", error)
+            else:
+                self._refusals.note(address, _NO_FRAMES, f": {error}")
         except Exception as error:
             level = logging.DEBUG if _only_left(error) else logging.ERROR
             log.log(level, "the handler of a client failed", exc_info=True)

@@ -34,6 +34,7 @@ from distributed.comm.core import (
     FatalCommClosedError,
 )
 from distributed.comm.utils import from_frames, to_frames
+from distributed.system import MEMORY_LIMIT
 
 from aiozerocopy.dask.messages import NotAMessage, pack, receive_frames
 
@@ -94,6 +95,7 @@ class StreamComm(Comm):
         """Take over the stream."""
         self._closed = False
         self._is_reading = False
+        self._most = MEMORY_LIMIT  # bytes of a message; the listener sets less at first
         self.stream = stream
         self._local_addr = local_address  # by these names Dask reads them
         self._peer_addr = peer_address
@@ -185,7 +187,7 @@ class StreamComm(Comm):
         await self.stream.send(*buffers)
 
     async def _receive(self) -> list[memoryview]:
-        return await receive_frames(self.stream)
+        return await receive_frames(self.stream, self._most)
 
     def _lose(self, error: Exception) -> NoReturn:
         """End by this error, and raise it in Dask's words."""

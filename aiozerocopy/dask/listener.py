@@ -14,11 +14,19 @@ import inspect
 import logging
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import anyio
 import dask
 from distributed.comm.core import BaseListener, CommClosedError
+from distributed.system import MEMORY_LIMIT
 
 from aiozerocopy._net.listening import EXHAUSTED
-from aiozerocopy.dask.comm import Link, StreamComm, location_of, refuse_to_encrypt
+from aiozerocopy.dask.comm import (
+    Link,
+    StreamComm,
+    location_of,
+    refuse_to_encrypt,
+    timeout,
+)
 from aiozerocopy.opening import stream_over
 
 if TYPE_CHECKING:
@@ -31,6 +39,7 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("distributed.comm.azc")
 
 BURST = 64  # connections accepted before other tasks run
+HANDSHAKE = 16 << 10  # bytes that it has at most
 PAUSE = 0.1  # seconds without accepting, when there are no fds or no memory
 
 
@@ -151,10 +160,16 @@ class StreamListener(BaseListener):
             stream.abort()
             return
         comm.allow_offload = self.allow_offload
+        # Until the handshake is over the peer may be anybody.
+        comm._most = HANDSHAKE
         try:
-            await self.on_connection(comm)
-        except CommClosedError:
-            logger.info("%r ended before the handshake did", comm)
+            with anyio.fail_after(timeout("connect")):
+                await self.on_connection(comm)
+            comm._most = MEMORY_LIMIT
+        except (CommClosedError, TimeoutError) as error:
+            why = str(error) or "it took too long"
+            logger.info("%r ended before the handshake did: %s", comm, why)
+            comm.abort()
             return
         except BaseException:
             comm.abort()

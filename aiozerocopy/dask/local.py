@@ -45,11 +45,17 @@ import sys
 from typing import TYPE_CHECKING
 
 import anyio
+from distributed.system import MEMORY_LIMIT
 
 from aiozerocopy._core.errors import StreamBroken
 from aiozerocopy.dask.comm import has_hung_up
 from aiozerocopy.dask.loan import Loan
-from aiozerocopy.dask.messages import NUMBER, NotAMessage, receive_number, receive_rest
+from aiozerocopy.dask.messages import (
+    NUMBER,
+    NotAMessage,
+    receive_number,
+    receive_rest,
+)
 from aiozerocopy.opening import reader_over
 
 if TYPE_CHECKING:
@@ -150,14 +156,14 @@ class LocalStream:
     async def receive_exactly(self, buffer: Buffer) -> None:
         await self._stream.receive_exactly(buffer)
 
-    async def receive_frames(self) -> list[memoryview]:
+    async def receive_frames(self, most: int = MEMORY_LIMIT) -> list[memoryview]:
         """The frames of the next message.  Raises NotAMessage, too."""
         first = await receive_number(self._stream)
         while first == PIPE:
             await self._take_pipe()
             first = await receive_number(self._stream)
         if first < BY_PIPE:
-            return await receive_rest(self._stream, first)
+            return await receive_rest(self._stream, first, most)
         return await self._receive_lent(first - BY_PIPE)
 
     async def _receive_lent(self, first: int) -> list[memoryview]:

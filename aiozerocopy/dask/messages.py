@@ -100,9 +100,9 @@ def _joined(buffers: Iterable[Frame]) -> list[Frame]:
 # Each of these raises what ``source.receive_exactly`` does.
 
 
-async def receive_frames(source: Source) -> list[memoryview]:
-    """The frames of the next message.  Raises NotAMessage."""
-    return await receive_rest(source, await receive_number(source))
+async def receive_frames(source: Source, most: int = MEMORY_LIMIT) -> list[memoryview]:
+    """The frames of the next message, which has ``most`` bytes.  Raises NotAMessage."""
+    return await receive_rest(source, await receive_number(source), most)
 
 
 async def receive_number(source: Source) -> int:
@@ -112,21 +112,25 @@ async def receive_number(source: Source) -> int:
     return int(struct.unpack("=Q", head)[0])
 
 
-async def receive_rest(source: Source, first: int) -> list[memoryview]:
+async def receive_rest(
+    source: Source, first: int, most: int = MEMORY_LIMIT
+) -> list[memoryview]:
     """The frames of a message of which that number was read.  Raises NotAMessage."""
-    block = await _receive(source, first)
+    block = await _receive(source, first, most)
     frames, sizes = unpack(block)
+    if most < MEMORY_LIMIT and sum(sizes) > most:
+        raise NotAMessage(f"the frames have more than {most:,} bytes")
     for size in sizes:
         frames.append(await _receive(source, size))
     return frames
 
 
-async def _receive(source: Source, nbytes: int) -> memoryview:
+async def _receive(source: Source, nbytes: int, most: int = MEMORY_LIMIT) -> memoryview:
     """The next ``nbytes`` bytes, in memory of their own."""
-    if nbytes > MEMORY_LIMIT:
+    if nbytes > most:
         raise NotAMessage(
-            f"{nbytes:,} bytes are announced, more than there is memory: either this "
-            "is not Dask, or not the same protocol"
+            f"{nbytes:,} bytes are announced, {most:,} at most are expected: either "
+            "this is not Dask, or not the same protocol"
         )
     memory = memory_for(nbytes)
     if nbytes:

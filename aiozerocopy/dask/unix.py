@@ -3,7 +3,8 @@
 A location with a slash is the path of the listening socket; a port at its end is left
 out, since Dask's commands add one to whatever they are given.  Any other location, such
 as a host and port, stands for a new path, in a folder of its own into which only this
-user can look.
+user can look.  A process that was killed leaves its folder; the next one that makes a
+folder removes it.
 
 A client of a Unix socket has no address unless it takes one.  Linux gives it a name
 that no other has, which both sides know then: ``azc+unix://@0a1b2``.
@@ -11,16 +12,20 @@ that no other has, which both sides know then: ``azc+unix://@0a1b2``.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import stat
 import tempfile
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distributed.comm.registry import Backend
 
 from aiozerocopy._net.connecting import connected_unix
-from aiozerocopy._net.listening import Listener, listen_unix
+from aiozerocopy._net.listening import Listener, listen_unix, remove_stale
 from aiozerocopy.dask.comm import Link, StreamComm, StreamConnector
 from aiozerocopy.dask.listener import StreamListener
 from aiozerocopy.dask.loan import CAN_LEND
@@ -34,6 +39,9 @@ if TYPE_CHECKING:
     from aiozerocopy.dask.messages import Frame
 
 MODE = 0o600  # of a socket's file: only this user may connect
+
+PREFIX = "aiozerocopy-dask-"  # of the folders
+FRESH = 60.0  # seconds in which a folder's owner may not listen yet
 
 # In the handshake: does a process take the pipes of `LocalStream`?
 PIPES = "aiozerocopy-pipes"
@@ -57,7 +65,7 @@ class UnixComm(StreamComm):
         await self.stream.send_message(buffers, nbytes, takes_pipes)
 
     async def _receive(self) -> list[memoryview]:
-        return await self.stream.receive_frames()
+        return await self.stream.receive_frames(self._most)
 
 
 class UnixConnector(StreamConnector):
@@ -81,7 +89,8 @@ class UnixListener(StreamListener):
 
     async def _listen(self, backlog: int) -> list[Listener]:
         if "/" not in self._location:
-            self._folder = tempfile.mkdtemp(prefix="aiozerocopy-dask-")
+            _remove_dead()
+            self._folder = tempfile.mkdtemp(prefix=PREFIX)
             self._path = os.path.join(self._folder, "socket")
         try:
             return [listen_unix(self._path, MODE, backlog)]
@@ -105,6 +114,17 @@ class UnixListener(StreamListener):
     @property
     def contact_address(self) -> str:
         return self.listen_address
+
+
+def _remove_dead() -> None:
+    """Remove the folders of processes that were killed; nobody listens there."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):  # it is another user's, or just removed
+            status = folder.lstat()
+            is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+            if is_ours and time.time() - status.st_mtime > FRESH:
+                remove_stale(str(folder / "socket"))
+                folder.rmdir()  # only if it is empty now
 
 
 class UnixBackend(Backend):

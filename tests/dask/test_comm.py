@@ -12,6 +12,7 @@ import select
 import socket
 import ssl
 import struct
+import tempfile
 import threading
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -415,6 +416,64 @@ async def test_unix_addresses(port: str, tmp_path: Path) -> None:
         await comm.close()
         await other.close()
     assert not path.exists()
+
+
+async def test_folder_of_a_process_that_was_killed_is_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        monkeypatch.setattr(tempfile, "tempdir", place)
+        folders = {}
+        with contextlib.ExitStack() as alive:
+            for state in ("dead", "alive", "fresh"):
+                folders[state] = Path(place, f"aiozerocopy-dask-{state}")
+                folders[state].mkdir()
+                sock = alive.enter_context(socket.socket(socket.AF_UNIX))
+                sock.bind(str(folders[state] / "socket"))
+                sock.listen()
+                if state != "alive":
+                    sock.close()
+                if state != "fresh":
+                    os.utime(folders[state], (0, 0))
+            async with listen("azc+unix://", print):
+                there = [state for state, each in folders.items() if each.exists()]
+        assert there == ["alive", "fresh"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        struct.pack("=QQ", 8 * 900_001, 900_000) + bytes(8 * 900_000),
+        struct.pack("=QQQ", 16, 1, 1 << 20),
+        b"",
+    ],
+    ids=["no sizes", "a large frame", "nothing"],
+)
+async def test_stranger_gets_little_before_the_handshake(
+    said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor as much time as it likes: it is anybody who can reach the port."""
+    served: list[Any] = []
+    asked: list[int] = []
+
+    def count(nbytes: int) -> memoryview:
+        asked.append(nbytes)
+        return memory_for(nbytes)
+
+    monkeypatch.setattr(messages, "memory_for", count)
+    patience = {"distributed.comm.timeouts.connect": "500ms" if not said else "30s"}
+    with dask.config.set(patience):
+        async with listen("azc://127.0.0.1", served.append) as listener:
+            host, port = listener.get_host_port()
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(said)
+            with contextlib.suppress(ConnectionError):
+                await asyncio.wait_for(reader.read(), 10)
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+    assert served == []
+    assert len(asked) <= 1
 
 
 @pytest.mark.parametrize("address", ["azc+unix://", "azc+unix://127.0.0.1:0"])

@@ -450,12 +450,13 @@ async def test_the_first_failure_is_logged_and_the_last_raised(
 ) -> None:
     port = free_port()
     async with connect_frames("127.0.0.1", port, connect_within=0.2) as client:
-        with anyio.fail_after(10), pytest.raises(ConnectionRefusedError) as caught:
+        with anyio.fail_after(10), pytest.raises(OSError, match=r"refused|within"):
             await client.receive()
         assert client.stats.failures > 1
     (record,) = caplog.records
-    why = f"no frames from 127.0.0.1:{port} for now: {caught.value}"
-    assert record.getMessage() == why
+    said = record.getMessage()
+    assert said.startswith(f"no frames from 127.0.0.1:{port} for now: ")
+    assert "Connection refused" in said
 
 
 async def test_an_attempt_that_takes_too_long() -> None:

@@ -417,6 +417,30 @@ async def test_client_that_leaves(
     assert logged(caplog, logging.ERROR) == []
 
 
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"AZCF\1", "127.0.0.1 left in mid-frame: the stream ended after 5 of"),
+        (bytes(200), "refused 127.0.0.1: its frames cannot be taken: a frame begins"),
+    ],
+)
+async def test_client_that_sends_no_frames(
+    caplog: pytest.LogCaptureFixture, data: bytes, says: str
+) -> None:
+    async def take(stream: azc.Stream) -> None:
+        await azc.FrameReceiver(stream).receive()
+
+    caplog.set_level(logging.INFO, "aiozerocopy")
+    async with (
+        azc.serve_tcp(take) as server,
+        azc.connect_tcp("127.0.0.1", server.port) as stream,
+    ):
+        await stream.send(data)
+    found = [each for each in caplog.records if each.getMessage().startswith(says)]
+    assert [each.exc_info for each in found] == [None]  # one line, no traceback
+    assert logged(caplog, logging.ERROR) == []
+
+
 class Faulty(socket.socket):
     """A listening socket whose accept fails a few times."""
 
