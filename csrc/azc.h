@@ -176,12 +176,6 @@ int azc_send_bound(azc_id channel, const void *data, size_t n);
 /* As azc_send_bound, and -EBUSY as azc_sendv with ask_room. */
 int azc_put_bound(azc_id channel, const void *data, size_t n);
 
-/* As azc_send_bound with any port and token; and data is the caller's again when this
- * returns.  If the channel is a pipe's, what the pipe takes at once goes out from data;
- * the rest is put into copy, which has room for all n bytes, and is borrowed instead. */
-int azc_send_copied(azc_id channel, azc_id port, uint64_t token,
-                    const void *data, void *copy, size_t n);
-
 /* As azc_send_bound, for count messages in one block.  If it returns
  * -EINPROGRESS, the caller tells their sizes by azc_set_sizes; until then they are
  * one message, and still are if the sum is another (-EINVAL). */

@@ -297,57 +297,6 @@ int azc_put_bound(azc_id channel, const void *data, size_t n) {
     return send_piece(channel, data, n, 1, true);
 }
 
-/* ---- and the caller's memory is free at once -------------------------- */
-
-/* What is left after an attempt is copied under the lock: nobody else has anything
- * in the queue that would wait for it. */
-static int attempt_copied(azc_channel *channel, azc_op *op, const char *data) {
-    const struct iovec piece = {(void *)(uintptr_t)data, op->total};
-    ssize_t attempted = azc__attempt(channel, &piece, 1, op->total);
-    size_t sent = attempted > 0 ? (size_t)attempted : 0;
-    int r = 0;
-    if (sent < op->total) {
-        memcpy((char *)op->vec->iov_base + sent, data + sent, op->total - sent);
-        azc__queue_push_first(&channel->queue, op);
-        azc__queue_advance(&channel->queue, sent, false);
-        r = -EINPROGRESS;
-    } else {
-        channel->queue.sent += sent;
-        channel->stats.messages++;
-        channel->stats.immediate++;
-        r = budget_is_spent(channel, sent);
-        azc__note_free(op->note);
-        azc__op_free(op);
-    }
-    azc__finish_attempt(channel, attempted);
-    azc__hand_to_pump(channel, DROVE_BLOCKED);
-    return r;
-}
-
-int azc_send_copied(azc_id id, azc_id port, uint64_t token, const void *data,
-                    void *copy, size_t n) {
-    struct iovec vec = {copy, n};
-    azc_channel *channel = azc__enter(id);
-    if (!channel) return azc__why(id);
-    int r = azc__refusal(channel);
-    if (r < 0 || !n || !channel->lane->paced || !may_send_now(channel)) {
-        azc__leave(channel);
-        if (r < 0) return r;
-        memcpy(copy, data, n);
-        return azc_sendv(id, port, token, &vec, 1, NULL, 0, 0);
-    }
-    azc_op *op = azc__op_new(&vec, 1, NULL, 0);
-    r = op ? azc__note_new(port, token, &op->note) : -ENOMEM;
-    if (r == 0) {
-        channel->last_port = port;
-        r = attempt_copied(channel, op, data);
-    } else if (op) {
-        azc__op_free(op);
-    }
-    azc__leave(channel);
-    return r;
-}
-
 int azc_send_batch(azc_id channel, const void *data, size_t n, int count) {
     return send_piece(channel, data, n, count, false);
 }

@@ -20,7 +20,7 @@ from aiozerocopy._core.binding import BUSY, IN_PROGRESS, check, ffi, lib
 from aiozerocopy._core.borrows import Operation, borrowed, sweep
 from aiozerocopy._core.errors import error_of
 from aiozerocopy._core.fork_and_exit import OfOneProcess
-from aiozerocopy._core.pins import nbytes, pin, pin_or_copy, pin_writable
+from aiozerocopy._core.pins import nbytes, pin, pin_or_copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -231,28 +231,6 @@ class Channel(OfOneProcess):
             raise ValueError("message must not be empty")
         result = lib.azc_send_fds(self.id, port.id, operation.token, data, n, fds)
         return self.note_result(port, operation, n, result)
-
-    def send_copied(self, port: Port, data: Any, copy: Buffer) -> Operation:
-        """Send a pin's memory, of which nothing is used when this returns.
-
-        What does not go out at once is put into ``copy``, which is borrowed for it.
-
-        Raises: as `send_now`.
-        """
-        operation = Operation(port, [])
-        try:
-            operation.views.append(memory := pin_writable(copy))
-            operation.total = n = len(data)
-            result = lib.azc_send_copied(
-                self.id, port.id, operation.token, data, memory, n
-            )
-            self.note_result(port, operation, n, result)
-            if result < 0 and result != IN_PROGRESS:
-                raise self.refused(result, n)
-        except BaseException:
-            self.take_back_blocking(port, operation, operation.total)
-            raise
-        return operation
 
     def receive(
         self,

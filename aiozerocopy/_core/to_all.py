@@ -34,10 +34,14 @@ class Shared:
         self.nbytes: int = sum(map(len, self.pins))
 
     def copied(self) -> memoryview:
-        """The message in memory of its own, in one piece; copied without the GIL."""
+        """The message in memory of its own, in one piece."""
         memory = scratch(self.nbytes)
-        lib.azc_copy_message(memory, self.vec, len(self.pins))
+        self.copy_to(memory)
         return memoryview(ffi.buffer(memory, self.nbytes)).toreadonly()
+
+    def copy_to(self, memory: Any) -> None:
+        """Copy the message to a pin that has room for it; without the GIL."""
+        lib.azc_copy_message(memory, self.vec, len(self.pins))
 
 
 class Seat:

@@ -8,22 +8,25 @@ import fcntl
 import io
 import mmap
 import os
-import select
 import stat
 import sys
 import threading
 import time
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._core.borrows import Operation, Port
 from aiozerocopy._core.channel import OUT, Channel
-from aiozerocopy._core.pins import nbytes, overlap, pin
+from aiozerocopy._core.pins import nbytes, overlap, pin_writable
 from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
+from aiozerocopy._core.to_all import Shared
+from aiozerocopy.sync._waiting import SharedPort
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from aiozerocopy._core.borrows import Operation
 
 _NO_LIMIT = (1 << 64) - 1
 DEPTH = 32  # transfers that an fd's queue takes before `pipe` waits
@@ -67,13 +70,12 @@ class Transfer:
 class FdQueue:
     """A queue of memory for one fd.
 
-    ``_changed`` guards all of it, and is held no longer than a call into C takes; a
-    reader that delays such a call delays only its own queue.  ``on_end`` is called when
-    the queue has ended by itself.
+    ``_lock`` guards all of it, and is held no longer than a call into C takes; a reader
+    that delays such a call delays only its own queue.  ``on_end`` is called when the
+    queue has ended by itself.
 
-    Of the threads that wait for something, one listens to C and wakes the others: the
-    program's own thread as a rule, so it depends on no other one of Python's.  The
-    queue's own thread listens once the program does not.
+    The program's threads wait for C themselves, by `SharedPort`.  The queue's own
+    thread does that, too, once the program leaves it alone, and then ends the queue.
     """
 
     def __init__(
@@ -86,15 +88,12 @@ class FdQueue:
         self.failed: collections.deque[Transfer] = collections.deque(maxlen=DEPTH)
         # A regular file can be opened anew, at another offset: that would not show.
         self._idle = 0.0 if stat.S_ISREG(identity.st_mode) else IDLE
-        self._in_flight: collections.deque[Transfer] = collections.deque()
+        self._in_flight: list[Transfer] = []
         self._spare: list[mmap.mmap] = []
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._calls = 0  # of the program
-        self._is_heard = False  # a thread listens
         self._ended = threading.Event()
-        self._port = Port()
-        self._ready = select.poll()
-        self._ready.register(self._port.fileno(), select.POLLIN)
+        self.port = SharedPort()
         self._channel = _channel_to(number)
         name = f"aiozerocopy turbopipe, fd {number}"
         self.thread = threading.Thread(target=self._watch, name=name, daemon=True)
@@ -105,49 +104,69 @@ class FdQueue:
 
     def put(self, source: Source) -> bool:
         """Queue it, waiting for room; False if the queue has ended meanwhile."""
-        with self._changed:
-            self._calls += 1
-            self._wait_for(lambda: len(self._in_flight) < DEPTH or not self.open)
-            if not self.open:
-                return False
-            try:
-                self._submit(source)
-            finally:
-                self._begin()
-            return True
+        self._calls += 1
+        while True:
+            self.port.until(lambda: not self.open or len(self._left()) < DEPTH)
+            with self._lock:
+                if not self.open:
+                    return False
+                self._collect()
+                if len(self._in_flight) >= DEPTH:  # (another thread was quicker)
+                    continue
+                try:
+                    self._submit(source)
+                finally:
+                    if self.thread.ident is None:  # (it ends if it has nothing to do)
+                        self._begin()
+                return True
 
     def _begin(self) -> None:
-        """Start the thread, only now, for it ends when it finds nothing to do."""
-        if self.thread.ident is None:
-            self.thread.start()
+        self.thread.start()
 
     def _submit(self, source: Source) -> None:
-        copy = None
-        if source.gl is None:
-            operation = self._channel.send_now(self._port, (source.data,))
-        else:
-            copy, operation = self._send_mapped(source)
-        if not operation.done:
-            self._in_flight.append(Transfer(source, copy, operation))
-        elif copy is not None:
-            self._spare.append(copy)
+        copy, data = None, source.data
+        if source.gl is not None:
+            data = copy = self._copied(data)
+            source.data = source.gl  # a view of the caller's would keep it mapped
+        operation = self._channel.send_now(self.port, (data,))
+        self._in_flight.append(Transfer(source, copy, operation))
 
-    def _send_mapped(self, source: Source) -> tuple[mmap.mmap, Operation]:
-        """Map, send or copy, unmap: in one go, so that the right buffer is bound."""
-        with pin(source.data) as mapped:
-            self._spare = [old for old in self._spare if len(old) == len(mapped)]
-            copy = self._spare.pop() if self._spare else mmap.mmap(-1, len(mapped))
-            operation = self._channel.send_copied(self._port, mapped, copy)
-        source.data = source.gl  # a view of the caller's would keep it mapped
-        return copy, operation
+    def _copied(self, data: Any) -> mmap.mmap:
+        """Map, copy, unmap: in one go, so that the right buffer is bound."""
+        mapped = Shared((data,))
+        try:
+            n = mapped.nbytes
+            self._spare = [old for old in self._spare if len(old) == n]
+            copy = self._spare.pop() if self._spare else mmap.mmap(-1, n)
+            with pin_writable(copy) as memory:
+                mapped.copy_to(memory)
+            return copy
+        finally:
+            mapped.pins.release()
+
+    def _left(self) -> list[Transfer]:
+        return [each for each in self._in_flight if not each.operation.done]
+
+    def _collect(self) -> None:
+        """Take what has ended out of the queue."""
+        left = []
+        for transfer in self._in_flight:
+            if not transfer.operation.done:
+                left.append(transfer)
+            elif transfer.operation.status < 0:
+                self.failed.append(transfer)
+            elif transfer.copy is not None:
+                self._spare.append(transfer.copy)
+        self._in_flight = left
 
     def wait(self, wanted: Callable[[Source], bool]) -> None:
         """Return when the wanted transfers are out; raise if one of them failed."""
-        with self._changed:
-            self._calls += 1
-            mine = [transfer for transfer in self._in_flight if wanted(transfer.source)]
-            self._wait_for(lambda: all(transfer.operation.done for transfer in mine))
-            failed = [transfer for transfer in self.failed if wanted(transfer.source)]
+        self._calls += 1
+        mine = [each for each in self._left() if wanted(each.source)]
+        self.port.until(lambda: all(each.operation.done for each in mine))
+        with self._lock:
+            self._collect()
+            failed = [each for each in self.failed if wanted(each.source)]
             for transfer in failed:
                 self.failed.remove(transfer)
         for transfer in failed:
@@ -162,13 +181,12 @@ class FdQueue:
 
     def linger(self) -> None:
         """At the program's end: wait while somebody reads, then say what is lost."""
-        with self._changed:
-            left = self._channel.stats().queued_bytes
-            before = left + 1
-            while self._in_flight and left < before:
-                self._wait_for(lambda: not self._in_flight, STALL)
-                before, left = left, self._channel.stats().queued_bytes
-            self._end()
+        left = self._channel.stats().queued_bytes
+        before = left + 1
+        while left < before and self._left():
+            self.port.until(lambda: not self._left(), STALL)
+            before, left = left, self._channel.stats().queued_bytes
+        self._end()
         if left:
             warnings.warn(
                 f"{left:,} bytes that were piped to fd {self.number} are lost: nobody "
@@ -177,69 +195,25 @@ class FdQueue:
                 stacklevel=1,
             )
 
-    # -- what C tells ----------------------------------------------------------------
-
-    def _wait_for(
-        self, condition: Callable[[], bool], seconds: float | None = None
-    ) -> None:
-        """Wait until it is true, or the time is over; the lock is held at both ends."""
-        deadline = None if seconds is None else time.monotonic() + seconds
-        self._collect()
-        while not condition():
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                return
-            self._wait(left)
-
-    def _wait(self, seconds: float | None = None) -> None:
-        """Wait for news: listen to C, unless another thread does that."""
-        if self._is_heard:
-            self._changed.wait(seconds)
-            return
-        self._is_heard = True
-        try:
-            try:
-                self._changed.release()
-                self._ready.poll(None if seconds is None else seconds * 1000)
-            finally:
-                self._changed.acquire()
-        finally:
-            self._is_heard = False
-            self._collect()
-            self._changed.notify_all()
-
-    def _collect(self) -> None:
-        """Take what has ended out of the queue.  Only the thread that listens may: news
-        that another thread took would never wake it."""
-        if self._is_heard:
-            return
-        self._port.drain()
-        while self._in_flight and self._in_flight[0].operation.done:
-            transfer = self._in_flight.popleft()
-            if transfer.operation.status < 0:
-                self.failed.append(transfer)
-            elif transfer.copy is not None:
-                self._spare.append(transfer.copy)
-
     # -- in its own thread -----------------------------------------------------------
 
     def _watch(self) -> None:
-        while self.open or self._in_flight:
+        while self.open:
             calls = self._calls
             self._rest()
-            with self._changed:
-                if self._in_flight and calls == self._calls:
-                    self._wait()
-                is_idle = not self._in_flight and calls == self._calls
-            if is_idle:
+            self.port.until(partial(self._may_end, calls))
+            if calls == self._calls:
                 self._end_if_idle()
-        self._port.close()
+
+    def _may_end(self, calls: int) -> bool:
+        """Is it over, or is the program's next call there?"""
+        return calls != self._calls or not self._left()
 
     def _rest(self) -> None:
         """Give the program time for another call, unless it has closed its fd."""
         end = time.monotonic() + self._idle
         while time.monotonic() < end and not self._ended.wait(LOOK):
-            if not self._in_flight and not self._is_there():
+            if not self._left() and not self._is_there():
                 return
 
     def _is_there(self) -> bool:
@@ -250,8 +224,9 @@ class FdQueue:
             return False
 
     def _end_if_idle(self) -> None:
-        with self._changed:
-            if self._port.operations:
+        with self._lock:
+            self._collect()
+            if self._in_flight:
                 return
             self._end()
         self._on_end(self)
@@ -262,7 +237,8 @@ class FdQueue:
             self._ended.set()
             self._spare.clear()
             self._channel.abort()
-            self._changed.notify_all()
+            self.port.drain()
+            self.port.close()
 
 
 def _channel_to(number: int) -> Channel:

@@ -9,10 +9,9 @@
 Who owns what, and when
     a buffer of the program's    from `pipe` on borrowed: it is not copied, must not be
                                  changed and cannot be resized or freed until it is out
-    an OpenGL buffer (moderngl)  `pipe` maps it, sends what the pipe takes at once,
-                                 copies the rest into memory of ours and unmaps it,
-                                 all before it returns; from then on it may be
-                                 rendered into, `sync` or not
+    an OpenGL buffer (moderngl)  `pipe` maps it, copies it into memory of ours and
+                                 unmaps it, all before it returns; from then on it may
+                                 be rendered into, `sync` or not
     an fd                        duplicated while anything goes to it and a moment
                                  longer, so that its number can be closed at any time:
                                  what is queued arrives, and then the reader sees the

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import gc
-import mmap
 import os
 import select
 import socket
-import sys
-import termios
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +22,10 @@ from aiozerocopy._core.binding import BUSY, IN_PROGRESS, PORTABLE, check, lib
 from aiozerocopy._core.borrows import Operation, Port, borrowed
 from aiozerocopy._core.channel import CHANGED, IN, OUT, OWN, Channel, lane_of, own_end
 from aiozerocopy._core.fds import close_fds, duplicates, room_for
-from aiozerocopy._core.pins import pin, pin_writable
-from aiozerocopy._core.pipe_size import capacity_of
+from aiozerocopy._core.pins import pin_writable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 at_once = pytest.mark.skipif(PORTABLE, reason="there the pump writes to every pipe")
@@ -201,9 +195,7 @@ class TestSubmit:
         assert outcome(operation) == (True, 4, 4, 0, 0)
         assert bound.channel.ready is ready
         assert bound.channel.send_now(port, (b"ef",)).done
-        with pin(b"gh") as data:
-            assert bound.channel.send_copied(port, data, bytearray(2)).done
-        assert bound.read(8) == b"abcdefgh"
+        assert bound.read(6) == b"abcdef"
 
     def test_messages(self, pipe: Unread, port: Port) -> None:
         operation = Operation(port, [])
@@ -345,113 +337,14 @@ class TestSendNow:
         assert pipe.channel.submit(port, operation, (b"ab",)) == -errno.EPERM
         assert outcome(operation) == (True, 0, 2, -errno.EPERM, 0)
 
-    @pytest.mark.parametrize("way", ["azc_sendv", "azc_send_copied"])
     def test_of_which_nothing_is_allowed(
-        self, pipe: Unread, port: Port, way: str, monkeypatch: pytest.MonkeyPatch
+        self, pipe: Unread, port: Port, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """As by a firewall: the smallest error that there is."""
-        monkeypatch.setattr(core, "lib", Answering(way, -errno.EPERM))
-        with pytest.raises(StreamBroken), pin(b"ab") as data:
-            if way == "azc_sendv":
-                pipe.channel.send_now(port, (b"ab",))
-            else:
-                pipe.channel.send_copied(port, data, bytearray(2))
+        monkeypatch.setattr(core, "lib", Answering("azc_sendv", -errno.EPERM))
+        with pytest.raises(StreamBroken):
+            pipe.channel.send_now(port, (b"ab",))
         assert not port.operations
-
-
-class TestSendCopied:
-    """From memory that is another's as soon as the call returns: OpenGL's, say.
-
-    Some of it goes at once, the rest from a copy.  (The portable build sends nothing at
-    once: its threads may not write to a pipe that could block them.)
-    """
-
-    @staticmethod
-    def send(channel: Channel, port: Port, data: bytes) -> Operation:
-        memory, copy = bytearray(data), mmap.mmap(-1, max(1, len(data)))
-        with pin(memory) as view:
-            operation = channel.send_copied(port, view, copy)
-        memory[:] = bytes(len(memory))
-        memory.append(0)
-        return operation
-
-    @pytest.mark.parametrize("n", [0, 1, 5000, 60_000])
-    def test_what_fits_is_out_at_once(self, pipe: Unread, port: Port, n: int) -> None:
-        data = os.urandom(n)
-        operation = self.send(pipe.channel, port, data)
-        assert operation.done or PORTABLE
-        assert pipe.read(n) == data
-        assert port.wait(operation, 60)
-        assert pipe.channel.stats().messages == 1
-
-    def test_the_rest_follows_in_the_order_of_the_calls(
-        self, pipe: Unread, port: Port
-    ) -> None:
-        pipe.channel.set_limit(1 << 40)
-        sent = [os.urandom(n) for n in (SIZE, 10, 200_000, 0, SIZE)]
-        operations = [self.send(pipe.channel, port, data) for data in sent]
-        assert not operations[0].done
-        assert PORTABLE or 0 < pipe.channel.stats().bytes < SIZE  # it has begun
-        assert pipe.read(2 * SIZE + 200_010) == b"".join(sent)
-        for operation in operations:
-            assert port.wait(operation, 60)
-            operation.raise_if_failed()
-
-    def test_its_copy_is_borrowed_until_it_is_out(
-        self, pipe: Unread, port: Port
-    ) -> None:
-        copy = bytearray(SIZE)
-        with pin(b"x" * SIZE) as data:
-            operation = pipe.channel.send_copied(port, data, copy)
-        assert operation.total == SIZE
-        with pytest.raises(BufferError):
-            copy.append(0)
-        assert pipe.read() == b"x" * SIZE
-        assert port.wait(operation, 60)
-        copy.append(0)
-
-    def test_its_reader_leaves(self, pipe: Unread, port: Port) -> None:
-        operation = self.send(pipe.channel, port, bytes(SIZE))
-        size = capacity_of(pipe.fd)
-        while unread(pipe.fd) != size:
-            pass
-        os.close(pipe.fd)
-        pipe.fd = os.open(os.devnull, os.O_RDONLY)
-        assert port.wait(operation, 60)
-        with pytest.raises(StreamBroken) as caught:
-            operation.raise_if_failed()
-        assert (caught.value.bytes_sent, caught.value.total) == (size, SIZE)
-        with pytest.raises(StreamBroken) as caught:
-            self.send(pipe.channel, port, b"more")
-        assert (caught.value.bytes_sent, caught.value.total) == (0, 4)
-
-    def test_a_channel_that_is_closed(self, pipe: Unread, port: Port) -> None:
-        waiting = self.send(pipe.channel, port, bytes(SIZE))
-        pipe.channel.abort()
-        assert port.wait(waiting, 60)
-        with pytest.raises(StreamClosed):
-            waiting.raise_if_failed()
-        copy = bytearray(2)
-        with pin(b"ab") as data:
-            with pytest.raises(StreamClosed):
-                pipe.channel.send_copied(port, data, copy)
-            with pytest.raises(BufferError):
-                pipe.channel.send_copied(port, data, b"ab")  # it cannot be a copy
-        copy.append(0)
-        assert not port.operations
-
-    def test_a_file(self, port: Port, tmp_path: Path) -> None:
-        """No pipe: all of it is copied first."""
-        fd = os.open(tmp_path / "file", os.O_CREAT | os.O_WRONLY)
-        channel, data = Channel(fd, OUT), os.urandom(3 * SIZE)
-        assert port.wait(self.send(channel, port, data), 60)
-        channel.abort()
-        assert (tmp_path / "file").read_bytes() == data
-
-
-def unread(fd: int) -> int:
-    answer = fcntl.ioctl(fd, termios.FIONREAD, bytes(4))
-    return int.from_bytes(answer, sys.byteorder)
 
 
 class Filled:

@@ -404,7 +404,7 @@ class TestSync:
         turbopipe.pipe(data, pipe.w)
         turbopipe.pipe(other, pipe.w)
         [queue] = turbopipe._queues
-        while not queue._is_heard:
+        while not queue.port._is_heard:
             os.sched_yield()
         synced = [in_thread(partial(turbopipe.sync, one)) for one in (data, other)]
         pipe.start_reading()

@@ -79,7 +79,7 @@ static uint64_t unsent_of_attempts(const chan *channel) {
     uint64_t unsent = 0;
     for (int i = 0; i < channel->count; i++) {
         const op *it = channel->order[i];
-        if (it->bound || it->copies) unsent += it->length;
+        if (it->bound) unsent += it->length;
     }
     return unsent;
 }
@@ -169,7 +169,7 @@ static void on_channel_lock(pthread_mutex_t *mutex) {
     check_queue(azc);
     if (entering[self] && entering[self]->channel == channel) {
         enter(entering[self], azc);
-        if (!entering[self]->copies) entering[self] = NULL;
+        entering[self] = NULL;
     }
     if (cancelling[self] && cancelling[self]->channel == channel) {
         cancelling[self]->was_waiting =
@@ -459,7 +459,7 @@ static void check_status(op *it) {
         if (it->outcome == AZC_REFUSED || (bad && it->end == BY_RETURN)) return;
         break;
     case -ENOMEM: /* of the call itself */
-        if (it->place < 0 || it->bound || it->copies) return;
+        if (it->place < 0 || it->bound) return;
         break;
     }
     if (!channel->error) channel->error = it->status;

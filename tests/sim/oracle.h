@@ -66,7 +66,6 @@ typedef struct op {
     bool direct;     /* that call has moved bytes itself */
     bool idle;       /* it found nothing there, and was no operation */
     bool lent;       /* some of its pages were */
-    bool copies;     /* it is azc_send_copied, which may lock twice first */
     bool bound;      /* it is azc_send_bound, or another to the bound port: */
     bool sizes_told; /* ... azc_set_sizes was called */
     bool sizes_late; /* ... but azc_cancel before or meanwhile */

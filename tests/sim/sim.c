@@ -306,20 +306,6 @@ static ssize_t send_bound(op *it, const uint64_t *sizes) {
     return r;
 }
 
-/* The bytes stand elsewhere, and what has not gone out stands in its memory then. */
-static ssize_t send_copied(op *it) {
-    unsigned char *given = op_copy(it);
-    memset(it->data, 0xdb, it->length);
-    it->copies = true;
-    op_enters(it);
-    ssize_t r = azc_send_copied(it->channel->azc, port_number(it->port),
-                                it->token, given, it->data, it->length);
-    op_leaves(it);
-    memset(given, 0xdb, it->length);
-    free(given);
-    return r;
-}
-
 static ssize_t send_pieces(op *it, const uint64_t *sizes) {
     int count;
     struct iovec *vec = cut_into_pieces(it, &count);
@@ -341,10 +327,7 @@ static void step_send(chan *channel) {
     it->bound = !channel->has_bound && sim_chance(400);
     uint64_t *sizes = sizes_of_messages(it);
     ports_expect(it, channel->port);
-    bool is_plain = !it->nends && it->slot < 0 && it->bad_from == it->length;
-    ssize_t r = it->bound                     ? send_bound(it, sizes)
-                : is_plain && sim_chance(200) ? send_copied(it)
-                                              : send_pieces(it, sizes);
+    ssize_t r = it->bound ? send_bound(it, sizes) : send_pieces(it, sizes);
     free(sizes);
     sim_trace("send %ld returns %ld", (int64_t)it->token, r, 0);
     judge_submission(it, r);

@@ -59,7 +59,6 @@ typedef struct stream {
     uint64_t recorded; /* the last event that was told */
     unsigned budget;
     uint64_t sent; /* bytes of `expected` */
-    char *copies;  /* of azc_send_copied */
 } stream;
 
 static bool is_caller(int thread) { return thread == 0; }
@@ -85,8 +84,7 @@ static stream open_stream(int kind, int flags, size_t capacity) {
     it.file->unpollable = false;
     it.flow = &it.file->flow[out];
     it.flow->may_lend = flags & AZC_READS;
-    it.copies = malloc(LONGEST + 1);
-    CHECK(it.copies && azc_port_open(&it.port) == 0);
+    CHECK(azc_port_open(&it.port) == 0);
     CHECK(azc_open(it.file->number, flags, &it.channel) == 0);
     CHECK(azc_bind_port(it.channel, it.port, 0, it.budget) == 0);
     return it;
@@ -118,7 +116,6 @@ static azc_stats stats_of(const stream *it) {
 static void close_port(stream *it) {
     CHECK(is_silent(it));
     CHECK(azc_port_close(it->port) == 0);
-    free(it->copies);
 }
 
 static void close_stream(stream *it) {
@@ -235,22 +232,6 @@ static int by_asking(stream *it, size_t n) {
         azc_sendv(it->channel, it->port, it->token, &vec, 1, sizes, 2, true));
 }
 
-/* What it was sent from is used for something else at once; and what lies behind the
- * copy is not touched. */
-static int by_copied(stream *it, size_t n) {
-    const char *data = fresh(it, n);
-    char *given = malloc(n + 1), *copy = it->copies + it->sent - n;
-    if (!given) abort();
-    memcpy(given, data, n);
-    memset(copy, POISON, n);
-    copy[n] = 'x';
-    int r = azc_send_copied(it->channel, it->port, it->token, given, copy, n);
-    memset(given, POISON, n);
-    free(given);
-    CHECK(copy[n] == 'x');
-    return forget(it, n, r);
-}
-
 typedef struct way {
     const char *name;
     int (*send)(stream *it, size_t n);
@@ -268,7 +249,6 @@ static const way WAYS[] = {
     {"azc_send_to_all", by_all, 1, false, true, true, 2},
     {"azc_sendv", by_pieces, 1, false, false, false, 2},
     {"azc_sendv of two messages", by_asking, 2, true, false, false, 2},
-    {"azc_send_copied", by_copied, 1, false, false, false, 2},
 };
 enum { WAYS_COUNT = sizeof WAYS / sizeof *WAYS };
 
@@ -509,12 +489,10 @@ static const share SHARES[] = {
     {"socket: more", SOCKET, AZC_OUT, by_pieces, 256 * K + 1, 256 * K},
     {"socket: bound", SOCKET, AZC_OUT, by_bound, 4 * MIB, 4 * MIB},
     {"socket: bound, more", SOCKET, AZC_OUT, by_bound, 4 * MIB + 1, 256 * K},
-    {"socket: copied, more", SOCKET, AZC_OUT, by_copied, MIB, 256 * K},
     {"pipe: an operation", PIPE, OURS, by_pieces, 64 * K, 64 * K},
     {"pipe: more is the pump's", PIPE, OURS, by_pieces, 64 * K + 1, 0},
     {"pipe: bound", PIPE, OURS, by_bound, 64 * K, 64 * K},
     {"pipe: bound, more", PIPE, OURS, by_bound, 64 * K + 1, 0},
-    {"pipe: copied", PIPE, OURS, by_copied, 2 * MIB, 2 * MIB},
     {"lends: an operation", PIPE, LENDS, by_pieces, 64 * K + 1, 64 * K},
     {"lends: bound", PIPE, LENDS, by_bound, 64 * K, 64 * K},
     {"lends: bound, more", PIPE, LENDS, by_bound, 64 * K + 1, 64 * K},
@@ -1001,9 +979,7 @@ static void disturb(stream *it, const way *way, int kind, size_t room,
 }
 
 /* Is it the channel's while it is in the kernel, so that others can name it? */
-static bool is_known(const way *way, int kind) {
-    return !way->attempts && !(way->send == by_copied && kind == PIPE);
-}
+static bool is_known(const way *way) { return !way->attempts; }
 
 /* What others send meanwhile goes behind it, whether some of it is left or not. */
 static void check_others_send(const way *way, int kind, size_t room) {
@@ -1024,13 +1000,13 @@ static void check_others_cancel(const way *way, int kind) {
     stream it;
     disturb(&it, way, kind, 1000, others_cancel);
     CHECK(way->send(&it, 3000) == -EINPROGRESS);
-    CHECK(answer == (is_known(way, kind) ? AZC_LATER : AZC_OVER));
-    if (is_known(way, kind)) CHECK(tells(&it, it.token, -ECANCELED, 1000));
-    if (way->messages == 2 && is_known(way, kind)) it.sent = 1500;
+    CHECK(answer == (is_known(way) ? AZC_LATER : AZC_OVER));
+    if (is_known(way)) CHECK(tells(&it, it.token, -ECANCELED, 1000));
+    if (way->messages == 2 && is_known(way)) it.sent = 1500;
     memset(expected + it.sent, POISON, 3000);
     read_on(&it);
     CHECK(has_arrived(&it));
-    if (!is_known(way, kind)) CHECK(tells(&it, it.token, 0, 3000));
+    if (!is_known(way)) CHECK(tells(&it, it.token, 0, 3000));
     end_with(&it);
 }
 
@@ -1053,7 +1029,6 @@ static void check_closed_port(void) {
     CHECK(azc_send_bound(it.channel, fresh(&it, 3000), 3000) == -EINPROGRESS);
     read_on(&it);
     CHECK(has_arrived(&it) && azc_free(it.channel) == 0);
-    free(it.copies);
     end();
 }
 
