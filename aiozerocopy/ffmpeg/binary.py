@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
 import shutil
+import threading
+from typing import TYPE_CHECKING
 
 import anyio
 
 from aiozerocopy._core import extras
 from aiozerocopy.process import open_process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SILENT = 5.0  # seconds without an answer, until that is told
 PATIENCE = 60.0  # and until it is killed
@@ -65,7 +71,6 @@ async def ask(
     Raises:
         TimeoutError: it has not ended for ``patience`` seconds (None: it may work).
     """
-    pieces: list[bytes] = []
     async with open_process(
         [ffmpeg, *QUIETLY, *arguments],
         stdin=False,
@@ -74,15 +79,30 @@ async def ask(
         start_new_group=True,
     ) as process:
         assert process.stdout is not None
-        for seconds in (patience and min(patience, SILENT), patience):
-            with anyio.move_on_after(seconds):
-                async for piece in process.stdout:
-                    pieces.append(piece)  # noqa: PERF401 (what came stays, if it stops)
-                code = await process.wait()
-                break
-            log.warning("%s has not answered for %g s", ffmpeg, seconds)
-        else:
+        told = contextlib.nullcontext() if patience is None else silence_told(ffmpeg)
+        with told, anyio.move_on_after(patience) as waiting:
+            said = b"".join([piece async for piece in process.stdout])
+            code = await process.wait()
+        if waiting.cancelled_caught:
             process.abort()
             what = f"it has not answered for {patience:g} s: is it FFmpeg?"
             raise TimeoutError(errno.ETIMEDOUT, what, ffmpeg)
-    return code, b"".join(pieces).decode(errors="replace"), process.stderr_tail
+    return code, said.decode(errors="replace"), process.stderr_tail
+
+
+@contextlib.contextmanager
+def silence_told(ffmpeg: str) -> Iterator[None]:
+    """A block that waits for FFmpeg; if that takes long, the log says what for.
+
+    By a thread, since a loop has no timer that all of them know.
+    """
+    told = threading.Timer(
+        SILENT, log.warning, ("%s has not answered for %g s", ffmpeg, SILENT)
+    )
+    told.name, told.daemon = "aiozerocopy silence", True
+    told.start()
+    try:
+        yield
+    finally:
+        told.cancel()
+        told.join()

@@ -25,7 +25,12 @@ from aiozerocopy.ffmpeg.arguments import (
     timed,
     words,
 )
-from aiozerocopy.ffmpeg.binary import QUIETLY, environment, find_ffmpeg
+from aiozerocopy.ffmpeg.binary import (
+    QUIETLY,
+    environment,
+    find_ffmpeg,
+    silence_told,
+)
 from aiozerocopy.ffmpeg.colours import Request, conversion_of
 from aiozerocopy.ffmpeg.converters import ReceivingConverter, let_go
 from aiozerocopy.ffmpeg.facts import Times, facts_in
@@ -197,7 +202,8 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
             raise RuntimeError("this Reader was opened before")
         binary = os.fspath(self._ffmpeg or find_ffmpeg())
         try:
-            facts = await self._ask(binary)
+            with silence_told(binary):
+                facts = await self._ask(binary)
             if facts is not None:
                 await self._prepare(facts, binary)
         except BaseException:

@@ -270,12 +270,16 @@ async def test_never_answering(
     assert caplog.messages[0] == f"{program} has not answered for 0.05 s"
 
 
-async def test_late_answer_is_whole(
-    pretend: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+async def test_no_first_frame(
+    pretend: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(binary, "SILENT", 0.05)
-    program = pretend("printf 'some '; sleep 0.2; printf words")
-    assert await binary.ask(program) == (0, "some words", "")
+    program = pretend("sleep 0.3; exit 1")
+    with pytest.raises(FFmpegError):
+        await Reader(["-i", "udp://nobody"], ffmpeg=program)
+    assert caplog.messages == [f"{program} has not answered for 0.05 s"]
 
 
 async def test_folder_that_does_not_exist(ffmpeg: str, tmp_path: Path) -> None:
