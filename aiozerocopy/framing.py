@@ -20,7 +20,7 @@ import anyio
 
 from aiozerocopy._core.errors import IncompleteReceive
 from aiozerocopy._core.failure import Failure
-from aiozerocopy._core.leases import Lease, memory_of
+from aiozerocopy._core.leases import Lease, buffer_of
 from aiozerocopy._net.connecting import check_seconds
 from aiozerocopy._net.foreign_streams import exact_receiver, whole_sender
 from aiozerocopy._net.frame_header import DTYPES as DTYPES
@@ -246,7 +246,7 @@ def _payload_view(n: int, into: Buffer | None, slot: Frame | None) -> memoryview
         return slot.view[:n]
     if into is None:
         return fresh(n)
-    data: Any = memory_of(into)
+    data = buffer_of(into, writable=True)
     with memoryview(data) as whole:
         if whole.nbytes < n:
             raise ValueError(f"{n:,} bytes do not fit into {whole.nbytes:,}")

@@ -30,7 +30,7 @@ from anyio.abc import AsyncResource
 
 from aiozerocopy._core import waiter
 from aiozerocopy._core.change import RemoteChange
-from aiozerocopy._core.leases import Lease
+from aiozerocopy._core.leases import Lease, view_of
 from aiozerocopy._core.memory import Memory, finalizing_view
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ def finalizing_buffer(memory: Buffer, finalizer: Callable[[], Any]) -> memoryvie
         TypeError, BufferError: not a buffer, or not a C-contiguous one.
         ValueError: a released memoryview, or an array of dates.
     """
-    outer = memoryview(memory)
+    outer = view_of(memory)
     view = finalizing_view(memory, finalizer)
     if outer.readonly:
         view = view.toreadonly()

@@ -85,6 +85,12 @@ class Lease(Lent):
             self._array = array_over(view, self.dtype, self.shape)
         return self._array
 
+    def __dlpack__(self, **wanted: Any) -> Any:
+        return self.array.__dlpack__(**wanted)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
     def release(self) -> None:
         self._array = self._view = None
 
@@ -92,6 +98,26 @@ class Lease(Lent):
 def memory_of(buffer: Any) -> Any:
     """The view of what was lent, or the buffer itself: what has the buffer protocol."""
     return buffer.view if isinstance(buffer, Lent) else buffer
+
+
+def buffer_of(memory: Any, *, writable: bool = False) -> Any:
+    """The same, and of a tensor, which has no buffer protocol but DLPack, an array.
+
+    Raises: TypeError: neither; others as `tensor_memory`.
+    """
+    memory = memory_of(memory)
+    try:
+        with memoryview(memory):
+            return memory
+    except TypeError:
+        if not hasattr(memory, "__dlpack__"):
+            raise
+        return tensor_memory(memory, writable=writable)
+
+
+def view_of(memory: Any) -> memoryview:
+    """A view of any memory, contiguous or not.  Raises: as `buffer_of`."""
+    return memoryview(buffer_of(memory))
 
 
 def array_over(
@@ -102,3 +128,40 @@ def array_over(
         import numpy
 
     return numpy.ndarray(shape, dtype, view)
+
+
+_HOST = frozenset((1, 3, 11, 13))  # DLPack's numbers of memory that a CPU may read
+
+
+def tensor_memory(tensor: Any, *, writable: bool = False) -> npt.NDArray[Any]:
+    """The memory of a tensor, by DLPack and without a copy; this keeps the tensor.
+
+    Raises:
+        BufferError: it is a device's, or NumPy knows no such tensor.
+        ModuleNotFoundError: there is no NumPy.
+    """
+    kind = type(tensor).__name__
+    with extras.optional(f"the memory of a {kind}", "numpy"):
+        import numpy
+
+    try:
+        device, _ = tensor.__dlpack_device__()
+        if device in _HOST:
+            array = numpy.from_dlpack(tensor)
+            if writable and not array.flags.writeable and hasattr(tensor, "__array__"):
+                # Before its version 1.0, DLPack did not tell.  Then NumPy says no.
+                other = numpy.asarray(tensor)
+                if _address(other) == _address(array):
+                    return other
+            return array
+    except Exception as error:
+        raise BufferError(f"this {kind} does not give its memory: {error}") from None
+    raise BufferError(
+        f"the memory of this {kind} is a device's: bring it to the host first, by "
+        "tensor.cpu(), cupy.asnumpy(array) or jax.device_get(array)"
+    )
+
+
+def _address(array: Any) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address

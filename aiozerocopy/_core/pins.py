@@ -12,7 +12,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.binding import ffi
-from aiozerocopy._core.leases import memory_of
+from aiozerocopy._core.leases import memory_of, tensor_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -65,6 +65,8 @@ def pin(data: Buffer) -> Any:
     try:
         return _from_buffer(data)
     except (TypeError, ValueError, BufferError) as error:
+        if _is_tensor(data, error):
+            return pin(tensor_memory(data))
         raise _refusal(data, error, _SEND_A_COPY) from None
 
 
@@ -79,6 +81,8 @@ def pin_writable(data: Buffer) -> Any:
     try:
         return _from_buffer(data, require_writable=True)
     except (TypeError, ValueError, BufferError) as error:
+        if _is_tensor(data, error):
+            return pin_writable(tensor_memory(data, writable=True))
         raise _refusal(data, error, _RECEIVE_ELSEWHERE) from None
 
 
@@ -136,6 +140,11 @@ class Pins(tuple[Any, ...]):
 
 # What needs no release: a copy, nothing, and pins that release themselves.
 _NO_PINS = frozenset((bytes, type(None), Pins))
+
+
+def _is_tensor(data: object, error: Exception) -> bool:
+    """Is it no buffer (arrays that are strided are), but has its memory by DLPack?"""
+    return isinstance(error, TypeError) and hasattr(data, "__dlpack__")
 
 
 def _refusal(data: object, error: Exception, strided: str) -> Exception:

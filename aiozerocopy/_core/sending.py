@@ -131,7 +131,8 @@ class SendStream(Bound, ByteSendStream):
     """The sending end of a pipe, FIFO, file, tty or socket.
 
     Any number of tasks and threads may send; each message goes out whole, in the
-    order of the calls.  A buffer is anything C-contiguous with the buffer protocol.
+    order of the calls.  A buffer is anything C-contiguous with the buffer protocol,
+    or a tensor (DLPack) on the host.
 
     With ``concurrent="raise"`` a task that sends, puts or flushes while another one
     waits in such a call gets `anyio.BusyResourceError`, as from anyio's own streams.

@@ -12,6 +12,7 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from aiozerocopy._core.leases import view_of
 from aiozerocopy._core.pins import nbytes
 
 if TYPE_CHECKING:
@@ -280,12 +281,12 @@ def describe(array: Buffer | Lease) -> tuple[str, tuple[int, ...]]:
         ValueError: more than 8 dimensions.
     """
     dtype = getattr(array, "dtype", None)
-    if dtype is None:
-        view = memoryview(array)
-        code, shape = _dtype_of_format(view.format, view.itemsize), view.shape or ()
-    else:
-        text = getattr(dtype, "str", dtype)
+    text = getattr(dtype, "str", dtype)
+    if isinstance(text, str):
         code, shape = _NAMES.get(text, text), cast("Any", array).shape
+    else:  # a plain buffer, or a tensor, whose dtype is not NumPy's
+        view = view_of(array)
+        code, shape = _dtype_of_format(view.format, view.itemsize), view.shape or ()
     if code not in DTYPES:
         raise TypeError(f"frames of dtype {dtype or code} cannot travel: view as bytes")
     if len(shape) > MAX_DIMENSIONS:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import array
 import ctypes
 import errno
+import gc
 import mmap
 import os
+import sys
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -25,6 +28,7 @@ from links import (
     until,
 )
 from oracle import Checker, assert_same, message, payload, poison
+from tensors import CUDA, OldTensor, OldTensorWithArray, Tensor, TensorThatCopies
 
 from aiozerocopy import SendStream, StreamBroken, socketpair
 
@@ -164,6 +168,67 @@ async def test_more_pieces_than_one_system_call_takes(link: Link, call: str) -> 
     assert_same(received, expected)
 
 
+# ---- tensors ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["float32", "0-d", "rows of a frame"])
+async def test_tensors(pipe: Link, kind: str) -> None:
+    """What has DLPack and no buffer protocol."""
+    data = Tensor(ARRAYS[kind])
+    received = bytearray()
+    async with reading(pipe, received.extend), pipe.sender() as stream:
+        for call in CALLS:
+            await _send(stream, call, data)
+    assert_same(received, ARRAYS[kind].tobytes() * len(CALLS))
+
+
+# NumPy 2.1 is the first that is told by a tensor whether it may be written.
+_TELLS = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
+_NEW = pytest.param(Tensor, marks=pytest.mark.skipif(not _TELLS, reason="old NumPy"))
+
+
+@pytest.mark.parametrize("kind", [_NEW, OldTensorWithArray])
+async def test_tensors_to_receive_into(pipe: Link, kind: type[Tensor]) -> None:
+    first, second = np.zeros((2, 1000), "i4")
+    async with pipe.receiver() as receiver, pipe.sender() as stream:
+        await stream.send(np.arange(2000, dtype="i4"))
+        await receiver.receive_exactly(_as_buffer(kind(first)))
+        assert await receiver.receive_into(_as_buffer(kind(second))) == 4000
+    assert np.array_equal([*first, *second], np.arange(2000))
+
+
+async def test_a_tensor_is_kept_until_it_is_sent(pipe: Link) -> None:
+    tensor = Tensor(np.frombuffer(payload(1, BIG), "u1").copy())
+    array = weakref.ref(tensor.array)
+    received = bytearray()
+    async with reading(pipe, received.extend, start=False) as reader:
+        async with pipe.sender() as stream, stuck(stream, tensor):
+            del tensor
+            gc.collect()
+            assert array() is not None
+            reader.start()
+        assert array() is None
+    assert_same(received, payload(1, BIG))
+
+
+async def test_tensors_need_numpy(pipe: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = Tensor(np.zeros(5))
+    async with pipe.receiver(), pipe.sender() as stream:
+        monkeypatch.setitem(sys.modules, "numpy", None)
+        needs = "the memory of a Tensor needs numpy: pip install"
+        with pytest.raises(ModuleNotFoundError, match=needs):
+            await stream.send(_as_buffer(tensor))
+
+
+class _Refusing(Tensor):
+    def __dlpack__(self, **_: Any) -> Any:
+        raise RuntimeError("requires grad")
+
+
+def _as_buffer(tensor: Tensor) -> Any:
+    return tensor
+
+
 # ---- refused ----------------------------------------------------------------------
 
 
@@ -196,6 +261,9 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "list": ([1, 2], TypeError, "'list'"),
     "list of bytes": ([b"a"], TypeError, "'list'"),
     "released view": (_released(), ValueError, "released"),
+    "transposed tensor": (Tensor(SQUARE.T), BufferError, "ascontiguousarray"),
+    "tensor of a device": (Tensor(SQUARE, CUDA), BufferError, r"bring .*tensor.cpu\("),
+    "tensor that refuses": (_Refusing(SQUARE), BufferError, "memory: requires grad"),
 }
 
 
@@ -231,6 +299,10 @@ async def test_refused_at_the_call(pipe: Link, kind: str) -> None:
         (np.array([{}]), TypeError),
         ("text", TypeError),
         (_released(), ValueError),
+        (Tensor(ARRAYS["read-only"]), BufferError),
+        (OldTensor(np.zeros(5)), BufferError),
+        (TensorThatCopies(np.zeros(5)), BufferError),
+        (Tensor(np.zeros(5), CUDA), BufferError),
     ],
     ids=[
         "bytes",
@@ -241,6 +313,10 @@ async def test_refused_at_the_call(pipe: Link, kind: str) -> None:
         "objects",
         "str",
         "released",
+        "read-only tensor",
+        "tensor that cannot tell",
+        "tensor that copies",
+        "tensor of a device",
     ],
 )
 async def test_targets_that_are_refused(

@@ -14,6 +14,7 @@ import anyio
 import numpy as np
 import pytest
 from links import is_trio, until
+from tensors import Tensor
 
 import aiozerocopy as azc
 
@@ -80,6 +81,8 @@ class TestFrames:
             for attribute in ("view", "array"):
                 with pytest.raises(ValueError, match="the frame was released"):
                     getattr(frame, attribute)
+            with pytest.raises(ValueError, match="the frame was released"):
+                np.from_dlpack(frame)
 
     async def test_block_releases_its_frame(self) -> None:
         with azc.FramePool(10, slots=1) as pool:
@@ -127,7 +130,9 @@ class TestSlots:
             pool.acquire_nowait()
             assert pool.stats.acquired == 3
 
-    @pytest.mark.parametrize("made", ["view", "slice", "array", "rows", "cast"])
+    @pytest.mark.parametrize(
+        "made", ["view", "slice", "array", "rows", "cast", "dlpack"]
+    )
     def test_a_view_keeps_the_slot(self, made: str) -> None:
         with azc.FramePool((4, 4), "uint16", slots=1) as pool:
             frame = pool.acquire_nowait()
@@ -137,8 +142,10 @@ class TestSlots:
                 "array": lambda: frame.array,
                 "rows": lambda: frame.array[1:, ::2].T,
                 "cast": lambda: memoryview(frame.array)[1:],
+                "dlpack": lambda: np.from_dlpack(frame)[1:],
             }
             kept = make[made]()
+            assert np.shares_memory(kept, frame.array)
             frame.release()
             assert pool.stats.free == 0
             del make, kept
@@ -354,6 +361,15 @@ class TestFinalizingBuffer:
             memory.clear()
         del view
         memory.clear()
+
+    def test_of_a_tensor(self) -> None:
+        told = list[int]()
+        tensor: Any = Tensor(np.arange(12, dtype="i4").reshape(3, 4))
+        view = azc.finalizing_buffer(tensor, lambda: told.append(1))
+        assert (view.format, view.shape) == ("i", (3, 4))
+        assert view.tolist() == tensor.array.tolist()
+        del view
+        assert told == [1]
 
     def test_strided_memory_is_refused(self) -> None:
         with pytest.raises(BufferError, match="contiguous"):

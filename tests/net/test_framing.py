@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 from links import attempt, begun, until
+from tensors import OldTensorWithArray, Tensor
 
 import aiozerocopy as azc
 from aiozerocopy import framing
@@ -176,6 +177,7 @@ def test_every_dtype_of_numpy_arrays_and_their_views(code: str) -> None:
         (memoryview(b"abcd").cast("B", (2, 2)), ("|u1", (2, 2))),
         (memoryview(bytes(8)).cast("l"), ("<i8", (1,))),
         (np.float32(1), ("<f4", ())),
+        (Tensor(np.zeros((2, 3), "i8")), ("<i8", (2, 3))),
     ],
 )
 def test_description(data: Any, expected: object) -> None:
@@ -292,12 +294,14 @@ async def test_many_tasks_send_whole_frames(ends: tuple[Any, Any]) -> None:
 
 
 @anyio_test
-async def test_receive_into_the_callers_array(ends: tuple[Any, Any]) -> None:
+@pytest.mark.parametrize("kind", [np.asarray, OldTensorWithArray])
+async def test_receive_into_the_callers_array(ends: tuple[Any, Any], kind: Any) -> None:
     sender, receiver = FrameSender(ends[0]), FrameReceiver(ends[1])
     mine = np.zeros((4, 5), "f4")
     sent = np.arange(20, dtype="f4").reshape(4, 5)
-    await sender.send(sent)
-    frame = await receiver.receive(into=mine)
+    await sender.send(kind(sent))
+    frame = await receiver.receive(into=kind(mine))
+    assert (frame.dtype, frame.shape) == ("<f4", (4, 5))
     assert np.array_equal(mine, sent)
     assert np.shares_memory(frame.array, mine)
     await sender.send(sent)
