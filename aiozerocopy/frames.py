@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from aiozerocopy._core import extras
 from aiozerocopy._core.colour import Rows, ThenRgb, described, rgb_to_yuv, yuv_to_rgb
-from aiozerocopy._core.leases import Lease
+from aiozerocopy._core.leases import Lease, view_of
 from aiozerocopy._core.pins import pin, pin_writable
 
 if TYPE_CHECKING:
@@ -104,14 +104,17 @@ class Conversion:
         rows, rest = divmod(self.yuv_bytes, width)
         return (self.yuv_bytes,) if rest else (rows, width)
 
-    def to_yuv(self, rgb: Buffer, out: Buffer) -> None:
+    def to_yuv(self, rgb: Buffer, out: Buffer, *, flip: bool = False) -> None:
         """Convert a picture into the planes of ``out``.  The GIL is free meanwhile.
+
+        With ``flip`` the first row of ``rgb`` is the lowest, as OpenGL has it.
 
         Raises:
             ValueError: one of them is of another size.
             TypeError, BufferError: no buffer, or one that is not contiguous enough.
         """
-        with Rows(rgb, self.rgb_shape) as rows, pin_writable(out) as planes:
+        rows = Rows(rgb, self.rgb_shape, flip=flip)
+        with rows, pin_writable(out) as planes:
             self._check(rows.nbytes, self.rgb_bytes, self.rgb)
             self._check(len(planes), self.yuv_bytes, self.yuv)
             rgb_to_yuv(self._how, rows, planes)
@@ -229,7 +232,7 @@ def _to_planes(
     size: tuple[int, int] | None,
     colour: Colour | None,
 ) -> Any:
-    shape = (rgb if isinstance(rgb, Lease) else memoryview(rgb)).shape or ()
+    shape = (rgb if isinstance(rgb, Lease) else view_of(rgb)).shape or ()
     if size is None:
         if len(shape) != 3:
             raise ValueError(

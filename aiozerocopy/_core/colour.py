@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from aiozerocopy._core.binding import check, ffi, lib
-from aiozerocopy._core.leases import memory_of
+from aiozerocopy._core.leases import view_of
 from aiozerocopy._core.pins import pin
 
 if TYPE_CHECKING:
@@ -23,22 +23,29 @@ def described(fields: Mapping[str, Any]) -> Any:
 class Rows:
     """A picture's memory, borrowed: where it starts, and how far its rows are apart."""
 
-    def __init__(self, picture: Buffer, shape: tuple[int, int, int]) -> None:
+    def __init__(
+        self, picture: Buffer, shape: tuple[int, int, int], *, flip: bool = False
+    ) -> None:
         """The shape is height, width and channels, each a byte.
+
+        With ``flip`` its last row is where the picture starts.
 
         Raises:
             TypeError, BufferError, ValueError: as `pin`, unless it is an array of this
                 shape in which only the rows are apart, or upside down.
         """
-        memory = memory_of(picture)
+        memory = view_of(picture)
         apart = _apart(memory, shape)
         if apart is None:
             self._borrowed = self.start = pin(memory)
             self.nbytes, self.stride = len(self._borrowed), shape[1] * shape[2]
         else:
-            self._borrowed = memoryview(memory)
+            self._borrowed = memory
             self.start, self.stride = apart
             self.nbytes = math.prod(shape)
+        if flip:
+            self.start += (shape[0] - 1) * self.stride
+            self.stride = -self.stride
 
     def __enter__(self) -> Rows:
         return self
@@ -47,10 +54,10 @@ class Rows:
         self._borrowed.__exit__(*error)
 
 
-def _apart(memory: Any, shape: tuple[int, ...]) -> tuple[Any, int] | None:
+def _apart(memory: memoryview, shape: tuple[int, ...]) -> tuple[Any, int] | None:
     """The first byte of the first row, and the bytes from one row to the next."""
-    strides = getattr(memory, "strides", None)
-    if not strides or memory.shape != shape or memory.itemsize != 1:
+    strides = memory.strides
+    if memory.shape != shape or not strides or memory.itemsize != 1:
         return None
     if strides[1:] != (shape[2], 1) or strides[0] == shape[1] * shape[2]:
         return None

@@ -116,6 +116,7 @@ class Encoder(Writer, ByteReceiveStream):
         bitrate: str | float | None = None,
         colour: Colour | None = None,
         convert: Literal["auto", "ffmpeg"] = "auto",
+        flip: bool = False,
         low_delay: bool = False,
         group: int | None = None,
         timeout: float | None = TIMEOUT,
@@ -149,6 +150,7 @@ class Encoder(Writer, ByteReceiveStream):
             bitrate=bitrate,
             colour=colour,
             convert=convert,
+            flip=flip,
             timeout=timeout,
         )
         self._choose = partial(self._choose, low_delay=low_delay)

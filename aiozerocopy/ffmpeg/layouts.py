@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from aiozerocopy._core.leases import Lease
+from aiozerocopy._core.leases import Lease, view_of
 from aiozerocopy._core.pins import nbytes
 from aiozerocopy.ffmpeg.arguments import AT_ONCE
 from aiozerocopy.ffmpeg.binary import ask
@@ -45,14 +45,19 @@ class Layout:
     def nbytes(self) -> int:
         return math.prod(self.shape) * self.itemsize
 
-    def check(self, planes: Sequence[Buffer]) -> None:
-        """Refuse buffers that cannot be one frame.
+    def check(self, planes: Sequence[Buffer]) -> bool:
+        """Refuse buffers that cannot be one frame.  Are they all contiguous?
 
         Raises:
             ValueError: its size, dtype or shape is not a frame's.
-            TypeError, BufferError: not a buffer, or not a C-contiguous one.
+            TypeError, BufferError: not memory, or a device's.
         """
-        given = sum(map(nbytes, planes))
+        contiguous = True
+        try:
+            given = sum(map(nbytes, planes))
+        except BufferError:
+            contiguous = False
+            given = sum(view_of(plane).nbytes for plane in planes)
         if given != self.nbytes:
             theirs = _look(planes[0]) if len(planes) == 1 else ""
             ours = f" ({self.shape}, {self.dtype})" if theirs else ""
@@ -62,6 +67,7 @@ class Layout:
         for plane in planes:
             if not self.opaque and type(plane) not in (bytes, bytearray):
                 self._check_array(plane)
+        return contiguous
 
     def _check_array(self, plane: Any) -> None:
         dtype, itemsize, shape = _described(plane)
@@ -96,7 +102,7 @@ def _described(array: Any) -> tuple[str, int, Sequence[int]]:
         dtype = getattr(array, "dtype", "uint8")
         kind = "f" if "f" in dtype else dtype
         return kind, array.view.nbytes // math.prod(shape), shape
-    view = memoryview(array)
+    view = view_of(array)
     return view.format[-1:], view.itemsize, view.shape or ()
 
 

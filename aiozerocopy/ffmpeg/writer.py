@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer, Self
 
+    from aiozerocopy.frames import Conversion
     from aiozerocopy.streams import SendStream, Ticket
 
     Path = str | os.PathLike[str]
@@ -66,6 +67,10 @@ class Writer(Video):
     ``colour`` says which YUV is made of RGB, and what the film says of it.  RGB that
     ends as 4:2:0 is converted here, in C, before it goes to FFmpeg: which is quicker.
     ``convert="ffmpeg"`` leaves that to FFmpeg, and so do filters in ``options``.
+
+    A frame may have any strides: rows that are apart or upside down are read as they
+    are where RGB is converted here, and everything else is copied first.  ``flip``
+    turns frames over whose first row is the lowest, which is what OpenGL reads.
 
     ``audio`` is a path or URL, a list of FFmpeg's input arguments, or an `Audio`: then
     the samples come by `send_audio`.  Send pictures and sound from two tasks: FFmpeg
@@ -96,6 +101,7 @@ class Writer(Video):
         bitrate: str | float | None = None,
         colour: Colour | None = None,
         convert: Literal["auto", "ffmpeg"] = "auto",
+        flip: bool = False,
         overwrite: bool = True,
         timeout: float | None = TIMEOUT,
     ) -> None:
@@ -123,6 +129,11 @@ class Writer(Video):
             raise ValueError(f"timeout is seconds, or None for ever, not {timeout}")
         if convert not in ("auto", "ffmpeg"):
             raise ValueError(f"convert is 'auto' or 'ffmpeg', not {convert!r}")
+        self._flip = flip
+        if flip and not _has_rows(self.pix_fmt):
+            raise ValueError(
+                f"flip=True is for whole pixels, as of rgb24 or rgba, not {pix_fmt}"
+            )
         self._binary = "" if ffmpeg is None else os.fspath(ffmpeg)
         self._timeout = timeout
         self._codec = codec
@@ -172,8 +183,8 @@ class Writer(Video):
             self._discard()
             raise
         self._process = self._running.process
-        if made.conversion is not None:
-            self._converter = SendingConverter(made.conversion, self._running.video)
+        if made.conversion is not None or self._flip:
+            self._change_frames(self._running, made.conversion)
         return self
 
     async def _plan(self) -> Plan:
@@ -236,8 +247,8 @@ class Writer(Video):
 
         Raises:
             ValueError: not a frame's size, dtype or shape.
-            TypeError, BufferError: no buffer, or not contiguous.  In all these cases
-                nothing was sent, and the video goes on.
+            TypeError, BufferError: no buffer, or one in a device's memory.  In all
+                these cases nothing was sent, and the video goes on.
             FFmpegError: FFmpeg failed, and why.
             StreamClosed: the video was closed.
         """
@@ -279,8 +290,18 @@ class Writer(Video):
         self, planes: Sequence[Buffer]
     ) -> SendStream | SendingConverter:
         running = self._open_running()
-        self.layout.check(planes)
+        contiguous = self.layout.check(planes)
+        if self._converter is None and not contiguous:
+            self._change_frames(running)
         return self._converter or running.video
+
+    def _change_frames(
+        self, running: Run, conversion: Conversion | None = None
+    ) -> None:
+        """From here on frames go through a converter: so none overtakes another."""
+        self._converter = SendingConverter(
+            running.video, self.layout, conversion, flip=self._flip
+        )
 
     def _open_running(self) -> Run:
         if self._running is None:
@@ -301,7 +322,7 @@ class Writer(Video):
     @property
     def converts(self) -> bool:
         """Is RGB made YUV here?  Then a frame is free as soon as `put` returns."""
-        return self._converter is not None
+        return self._converter is not None and self._converter.conversion is not None
 
     @property
     def frame_bytes(self) -> int:
@@ -425,6 +446,12 @@ def _is_rgb_of_8_bits(pix_fmt: str) -> bool:
     layout = layout_of(pix_fmt, (1, 1))
     has_bytes = layout is not None and layout.itemsize == 1
     return pix_fmt in codecs.PALETTES or (has_bytes and pix_fmt.startswith(codecs.RGB))
+
+
+def _has_rows(pix_fmt: str) -> bool:
+    """Does a frame consist of rows of whole pixels?"""
+    layout = layout_of(pix_fmt, (1, 1))
+    return layout is not None and layout.packed
 
 
 def _raw_audio(audio: Audio, pipe: str) -> list[str]:

@@ -59,7 +59,8 @@ class Format:
             raise ValueError(f"a picture of {width}x{height} has no pixels")
         if self.is_yuv and (width % 2 or height % 2):
             raise ValueError(
-                f"{self.pix_fmt} needs an even width and height, not {width}x{height}"
+                f"{self.pix_fmt} needs an even width and height, not {width}x{height}: "
+                "read rgba, of which ffmpeg.Writer makes a film that is padded"
             )
 
     @property

@@ -32,6 +32,8 @@ FIRST_NAP, LONGEST_NAP = 0.0001, 0.0005
 class Readback:
     """Frames of a moderngl context, in memory, in the order of their submission.
 
+    Pictures are top-down, as films are; a framebuffer's own ``read`` begins below.
+
     ``size`` is (width, height) of every framebuffer, ``pix_fmt`` one of ``rgba``,
     ``rgb24``, ``yuv420p`` and ``nv12``, or ``auto``: rgba or yuv420p, whichever reaches
     a pipe's reader first on this machine; `pix_fmt` then tells which.  YUV has the

@@ -1,5 +1,12 @@
 """What tests of FFmpeg share."""
 
+import numpy as np
+import pytest
 from ffmpegs import ffmpeg, pretend
 
 __all__ = ["ffmpeg", "pretend"]
+
+
+@pytest.fixture
+def dice() -> np.random.Generator:
+    return np.random.default_rng(5)

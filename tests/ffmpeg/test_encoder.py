@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import numpy as np
 import pytest
-from ffmpegs import SIZE, is_gone, needed, picture, seen
+from ffmpegs import (
+    HEIGHT,
+    SHAPE,
+    SIZE,
+    WIDTH,
+    frames_of,
+    is_gone,
+    needed,
+    picture,
+    seen,
+)
 from ffmpegs import quick_ffmpeg as quick_ffmpeg
 from links import until
 
@@ -150,10 +160,12 @@ async def test_round_trip(format: str, low_delay: bool, ffmpeg: str) -> None:  #
         assert np.abs(colours - np.repeat(DRAWN, 3, axis=0)).max() <= 6
 
 
-async def test_all_that_a_writer_takes(ffmpeg: str) -> None:
-    """A pool, tickets, `send`, sound of one's own; and a format that cannot be cut."""
+async def test_all_that_a_writer_takes(ffmpeg: str, tmp_path: Path) -> None:
+    """A pool, tickets, `send`, frames from OpenGL, sound of one's own; and a format
+    that cannot be cut."""
     sound = Audio("s16le", 48_000, channels=1)
-    encoder = Encoder(SIZE, 25, format="flv", audio=sound, ffmpeg=ffmpeg)
+    encoder = Encoder(SIZE, 25, format="flv", audio=sound, flip=True, ffmpeg=ffmpeg)
+    black_above = np.repeat(np.array([[[255]], [[0]]], "u1"), HEIGHT // 2, axis=0)
 
     async def send_sound() -> None:
         await encoder.send_audio(np.zeros(48_000, "i2"))
@@ -166,7 +178,7 @@ async def test_all_that_a_writer_takes(ffmpeg: str) -> None:
                     frame.array[:] = picture(number)
                     ticket = await encoder.put(frame)
             await ticket
-        await encoder.send(picture(10))
+        await encoder.send(np.broadcast_to(black_above, SHAPE))
         await encoder.finish()
 
     async with encoder, anyio.create_task_group() as tasks:
@@ -180,6 +192,9 @@ async def test_all_that_a_writer_takes(ffmpeg: str) -> None:
         with pytest.raises(azc.StreamClosed):
             await encoder.put(picture(0))
     assert len(played(film, ffmpeg)) == 11
+    (path := tmp_path / "a.flv").write_bytes(film)
+    last = (await frames_of(path, "gray", ffmpeg=ffmpeg))[-1]
+    assert max(last[: 20 * WIDTH]) < 20 < 200 < min(last[-20 * WIDTH :])
     with pytest.raises(azc.StreamClosed):
         await encoder.receive()
 

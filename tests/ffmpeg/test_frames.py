@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tensors import Tensor
 
 import aiozerocopy as azc
 from aiozerocopy import FramePool
@@ -102,11 +103,6 @@ def error(given: NDArray[Any], exact: Doubles) -> float:
     return float(np.abs(given - np.clip(exact, 0, 255)).max())
 
 
-@pytest.fixture
-def dice() -> np.random.Generator:
-    return np.random.default_rng(5)
-
-
 @pytest.mark.parametrize("colour", COLOURS, ids=str)
 def test_random_pictures(colour: Colour, dice: np.random.Generator) -> None:
     exact = Exact(colour)
@@ -163,6 +159,13 @@ def test_rows_that_are_apart_or_upside_down(
         straight = np.ascontiguousarray(view)
         assert (to_yuv420p(view) == to_yuv420p(straight)).all()
         assert (to_nv12(memoryview(view)) == to_nv12(straight)).all()
+        tensor: Any = Tensor(view)
+        assert (to_yuv420p(tensor) == to_yuv420p(straight)).all()
+        size, out = view.shape[1::-1], bytearray(to_yuv420p(view).nbytes)
+        flipping = Conversion({3: "rgb24", 4: "rgba"}[channels], "yuv420p", size)
+        for picture in (view, straight, straight.tobytes()):
+            flipping.to_yuv(picture, out, flip=True)
+            assert out == to_yuv420p(view[::-1]).tobytes()
 
 
 def test_other_strides_are_refused() -> None:

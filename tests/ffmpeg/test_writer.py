@@ -30,6 +30,7 @@ from ffmpegs import (
     picture,
 )
 from ffmpegs import quick_ffmpeg as quick_ffmpeg
+from tensors import CUDA, Tensor
 
 import aiozerocopy as azc
 from aiozerocopy.ffmpeg import Audio, FFmpegError, Reader, Status, Writer, find_ffmpeg
@@ -299,8 +300,8 @@ async def test_reader_that_is_told_no_size(pretend: Callable[[str], str]) -> Non
         (np.empty((HEIGHT, WIDTH, 3), "f4"), ValueError, r"36,864 \(.*, float32\)"),
         (np.empty((HEIGHT, 48), "f4"), ValueError, "dtype uint8, not of float32"),
         (np.empty((HEIGHT, 96), "u2"), ValueError, "dtype uint8, not of uint16"),
-        (np.empty((HEIGHT, WIDTH * 2, 3), "u1")[:, ::2], BufferError, "contiguous"),
-        (np.empty((WIDTH, HEIGHT, 3), "u1").transpose(1, 0, 2), BufferError, "contig"),
+        (np.empty(SHAPE, "u1").transpose(1, 0, 2), ValueError, r"shape \(48, 64, 3\)"),
+        (Tensor(np.empty(SHAPE, "u1"), CUDA), BufferError, "bring it to the host"),
         ("frame", TypeError, "bytes-like"),
         (None, TypeError, "bytes-like"),
     ],
@@ -353,6 +354,10 @@ async def test_pixels_as_integers(dtype: str) -> None:
         ({"options": "-an"}, TypeError, "options is a list of arguments, not '-an'"),
         ({"audio": 5}, TypeError, "an input is a path, a URL or a list of .*, not 5"),
         ({"pix_fmt": None}, TypeError, "pix_fmt is a name such as 'rgb24', not None"),
+        *(
+            ({"pix_fmt": name, "flip": True}, ValueError, f"flip=True .* not {name}")
+            for name in ("yuv420p", "gbrp", "yuyv422")
+        ),
     ],
     ids=str,
 )
