@@ -88,7 +88,6 @@ class ChildPipes:
         file = Lines(ours)
         self._undo.callback(file.close)
         os.set_blocking(ours, False)
-        enlarge_pipe(ours, PIPE_SIZE)
         return fd, file
 
     def _own_end(self, fd: int, flags: int) -> Channel:

@@ -139,7 +139,7 @@ def with_filters(
 # Each frame once.  (In microseconds, or FFmpeg complains about some that are close.)
 AS_THEY_COME = ["-fps_mode", "passthrough", "-enc_time_base", "1:1000000"]
 # With these among them the caller decides which frames come, and when.
-_TIMING = re.compile(r"-(r|fpsmax|fps_mode|vsync|ss)(:.*)?")
+_TIMING = re.compile(r"-(r|fpsmax|fps_mode|vsync|ss|copyts)(:.*)?")
 # A line for each frame, with its time in microseconds, goes to FFmpeg's standard input:
 # that is the end of a pipe of ours.
 _TELL = "settb=1/1000000,metadata=add:key=azc:value={when}"

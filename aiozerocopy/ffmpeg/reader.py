@@ -13,6 +13,7 @@ from anyio.abc import ObjectReceiveStream
 
 from aiozerocopy._core import extras
 from aiozerocopy._core.errors import IncompleteReceive, StreamClosed
+from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
 from aiozerocopy._process.pipes import ChildPipes
 from aiozerocopy.ffmpeg.arguments import (
     AS_THEY_COME,
@@ -35,7 +36,7 @@ from aiozerocopy.ffmpeg.colours import Request, conversion_of
 from aiozerocopy.ffmpeg.converters import ReceivingConverter, let_go
 from aiozerocopy.ffmpeg.facts import Times, facts_in
 from aiozerocopy.ffmpeg.layouts import frame_layout
-from aiozerocopy.ffmpeg.run import FFmpegError, Video, failure, failure_to_read
+from aiozerocopy.ffmpeg.run import FFmpegError, Video, failure
 from aiozerocopy.pool import Frame, FramePool
 from aiozerocopy.process import LAST_WORDS, open_process
 
@@ -166,6 +167,7 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         begin = 0 if start is None else checked_microseconds(start, "start")
         self._timing = begin, rate
         self._times: Times | None = None
+        self._has_filters = bool(options)  # they may make many frames of one
         self._output: list[str] = [] if told is None else [*AS_THEY_COME]
         if size is not None:
             width, height = checked_size(size)
@@ -238,6 +240,8 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         """Return what FFmpeg says before its first frame; None if none comes."""
         with ChildPipes() as pipes:
             end, lines = pipes.lines()
+            if self._has_filters:
+                enlarge_pipe(end, PIPE_SIZE)
             self._times = Times(lines, *self._timing)
             self._process = await open_process(
                 [
@@ -370,7 +374,7 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         code = await self._process.wait()
         self._give_up()  # (cancelled before, the next call comes here again)
         if code:
-            raise failure_to_read(code, self.log, self._input[-1]) from None
+            raise failure(code, self.log, source=self._input[-1]) from None
 
     async def _incomplete(self, error: IncompleteReceive) -> FFmpegError:
         assert self._process is not None

@@ -69,27 +69,20 @@ _REFUSALS = {
 }
 
 
-def failure_to_read(returncode: int, log: str, source: str) -> FFmpegError:
-    """As `failure`; but if FFmpeg said last that it cannot open its input, so do we."""
+def failure(
+    returncode: int | None, log: str, reason: str = "", source: str = ""
+) -> FFmpegError:
+    """An error that tells how FFmpeg ended, and what it said last.
+
+    If it could not open the ``source``, that is the system's error too.
+    """
+    error = FFmpegError(reason or _reason(returncode))
     said = log.rstrip().rpartition("\n")[2]
     for code, kind in _REFUSALS.items():
         why = os.strerror(code)
-        if said in (f"{source}: {why}", f"Error opening input files: {why}"):
-            reason = f"{why}: {source.removeprefix('file:')}"
-            error = failure(returncode, log, reason, kind)
+        if source and said in (f"{source}: {why}", f"Error opening input files: {why}"):
+            error = kind(f"{why}: {source.removeprefix('file:')}")
             error.errno = code
-            return error
-    return failure(returncode, log)
-
-
-def failure(
-    returncode: int | None,
-    log: str,
-    reason: str = "",
-    kind: type[FFmpegError] = FFmpegError,
-) -> FFmpegError:
-    """An error that tells how FFmpeg ended, and what it said last."""
-    error = kind(reason or _reason(returncode))
     error.returncode = returncode
     error.stderr = "".join(log.splitlines(keepends=True)[-LAST_LINES:])
     return error
