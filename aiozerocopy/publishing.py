@@ -18,6 +18,7 @@ import contextlib
 import errno
 import json
 import os
+import secrets
 import socket
 import stat
 import struct
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "AZC_STATS_FOLDER"  # in the environment; for containers, which share one
 SUFFIX = ".stats"
+RUNTIME, SHARED = Path("/run/user"), Path("/tmp")
 PATIENCE = 1.0  # seconds, for a reader
 LONGEST_NAME = 100
 
@@ -46,10 +48,22 @@ def folder() -> Path:
     named = os.environ.get(VARIABLE)
     if named:
         return Path(named)
-    runtime = Path(f"/run/user/{os.geteuid()}")
+    runtime = RUNTIME / str(os.geteuid())
     if runtime.is_dir() and os.access(runtime, os.W_OK):
         return runtime / "aiozerocopy"
-    return Path(f"/tmp/aiozerocopy-{os.geteuid()}")
+    # Others may have made one of that name first; nobody can make all of them.
+    usual = SHARED / f"aiozerocopy-{os.geteuid()}"
+    for path in (usual, *sorted(SHARED.glob(f"{usual.name}-*"))):
+        if _is_mine_or_free(path):
+            return path
+    return SHARED / f"{usual.name}-{secrets.token_hex(4)}"
+
+
+def _is_mine_or_free(path: Path) -> bool:
+    try:
+        return path.lstat().st_uid == os.geteuid()
+    except FileNotFoundError:
+        return True
 
 
 def check_folder(path: Path) -> None:

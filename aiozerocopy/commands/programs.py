@@ -14,10 +14,16 @@ from typing import TYPE_CHECKING, Any
 from aiozerocopy.publishing import SUFFIX, check_folder, folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 PATIENCE = 0.5  # seconds for all of them together
 MOST_BYTES = 64 << 20  # of an answer
+MOST_COUNTED = 1 << 64
+NUMBERS = (
+    *("id", "fd", "age", "bytes", "messages", "calls", "waits"),
+    *("queued_bytes", "queued"),
+)
+TEXTS = ("direction", "lane", "error")  # what each stream and ring has, too
 
 Snapshot = dict[str, Any]
 
@@ -38,7 +44,9 @@ def ask_all() -> list[Snapshot]:
             (pid, stack.enter_context(contextlib.closing(asked)))
             for pid, asked in _connections(where)
         ]
-        answers = [(pid, _answer(connection, deadline)) for pid, connection in asked]
+        answers = [
+            (pid, _answer(connection, pid, deadline)) for pid, connection in asked
+        ]
     return [
         answer or {"pid": pid, "name": _command(pid), "silent": True}
         for pid, answer in answers
@@ -61,7 +69,7 @@ def _connections(where: Path) -> Iterator[tuple[int, socket.socket]]:
         yield int(path.stem), connection
 
 
-def _answer(connection: socket.socket, deadline: float) -> Snapshot | None:
+def _answer(connection: socket.socket, pid: int, deadline: float) -> Snapshot | None:
     """What one tells; empty if nothing (in time), None if it has ended meanwhile."""
     said = bytearray()
     try:
@@ -69,14 +77,42 @@ def _answer(connection: socket.socket, deadline: float) -> Snapshot | None:
             connection.settimeout(max(deadline - time.monotonic(), 0.001))
             piece = connection.recv(1 << 20)
             if not piece:
-                snapshot: Snapshot = json.loads(said)
-                return snapshot
+                return _checked(json.loads(said), pid)
             said += piece
     except TimeoutError:
         return {}
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return {}
+
+
+def _checked(said: Any, pid: int) -> Snapshot:
+    """The answer, if it has all that is shown of it; else "odd" is true.
+
+    It may be another version's, or that of a program which only pretends.
+    """
+    odd = {"pid": pid, "name": _command(pid), "odd": True}
+    if not isinstance(said, dict):
+        return odd
+    kinds = [said.setdefault(kind, []) for kind in ("streams", "rings")]
+    if not all(isinstance(kind, list) for kind in kinds):
+        return odd
+    if not _has(said, ("time",), ("name",)):
+        return odd
+    for one in (*kinds[0], *kinds[1]):
+        has_all = isinstance(one, dict) and _has(one, NUMBERS, TEXTS)
+        if not has_all or (one in kinds[1] and not _has(one, ("peer_pid",), ())):
+            return odd
+        if one.get("capacity") and not _has(one, ("capacity", "unread"), ()):
+            return odd
+    return said | {"pid": pid}
+
+
+def _has(one: dict[str, Any], numbers: Sequence[str], texts: Sequence[str]) -> bool:
+    return all(isinstance(one.get(name), str) for name in texts) and all(
+        isinstance(one.get(name), (int, float)) and abs(one[name]) < MOST_COUNTED
+        for name in numbers
+    )
 
 
 def _command(pid: int) -> str:

@@ -195,7 +195,7 @@ def is_unused(program: Snapshot, one: dict[str, Any]) -> bool:
 
 def cells(program: Snapshot, one: dict[str, Any], most: int) -> tuple[str, ...]:
     rate = one["rates"]
-    return (
+    said = (
         f"{shortened(program['name'], most)} {program['pid']}",
         one["direction"],
         shortened(one["peer"] or f"fd {one['fd']}", most),
@@ -208,6 +208,12 @@ def cells(program: Snapshot, one: dict[str, Any], most: int) -> tuple[str, ...]:
         f"{one['unread'] / one['capacity']:.0%}" if one.get("capacity") else "",
         one["error"],
     )
+    return tuple(map(printable, said))
+
+
+def printable(text: str) -> str:
+    """It without what would move the cursor, or worse."""
+    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def number(value: float | None, factor: float = 1, form: str = ".0f") -> str:
@@ -234,8 +240,10 @@ def notes(found: Sequence[Snapshot]) -> list[str]:
         return [NOBODY]
     said = []
     for program in found:
-        who = f"{program['name']} {program['pid']}".strip()
-        if program.get("silent"):
+        who = printable(f"{program['name']} {program['pid']}".strip())
+        if program.get("odd"):
+            said.append(f"{who} tells nothing that can be shown: another version's?")
+        elif program.get("silent"):
             said.append(f"{who} does not answer: it is stopped, or very busy")
         elif not any(every(program)):
             said.append(f"{who} has no stream and no ring open")

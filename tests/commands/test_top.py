@@ -374,6 +374,88 @@ def snapshot(**changes: Any) -> dict[str, Any]:
     return {"pid": 12345, "name": "a-program-with-a-name.py", "streams": [one]}
 
 
+STREAM = {
+    **{"id": 1, "fd": 7, "direction": "out", "lane": "copy", "age": 1.0, "bytes": 1},
+    **{"messages": 1, "calls": 1, "waits": 0, "queued_bytes": 0, "queued": 0},
+    "error": "",
+}
+
+
+def answering(where: Path, answers: list[bytes]) -> threading.Thread:
+    """A program that gives these answers, one after the other."""
+    where.mkdir(mode=0o700, exist_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(where / f"{os.getpid()}.stats"))
+    listener.listen()
+
+    def answer() -> None:
+        with listener:
+            for each in answers:
+                asker, _ = listener.accept()
+                with asker:
+                    asker.sendall(each)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    return thread
+
+
+def test_answers_that_are_wrong(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """None of them ends `top`, and it says whose they are."""
+
+    def told(**changes: Any) -> dict[str, Any]:
+        return {"name": "a", "time": 1.0, "streams": [STREAM]} | changes
+
+    wrong: list[Any] = [
+        *([], 5, None, {}, told(name=5), told(time="now"), told(streams=5)),
+        *(told(streams=[5]), told(streams=[{}]), told(rings=[STREAM])),
+        *(told(streams=[STREAM | {name: None}]) for name in STREAM),
+        told(streams=[STREAM | {"bytes": 10**400}]),
+        told(streams=[STREAM | {"capacity": "x"}]),
+    ]
+    answers = [json.dumps(each).encode() for each in wrong]
+    thread = answering(folder, answers)
+    for answer in answers:
+        found = top.Watch().look()
+        said = "\n".join(top.text(found, 0))
+        assert f"{os.getpid()} tells nothing that can be shown" in said, answer
+    thread.join()
+    (folder / f"{os.getpid()}.stats").unlink()
+    nested = b"[" * 1_000_000
+    thread = answering(folder, [nested])
+    assert top.Watch().look() == []
+    thread.join()
+
+
+def test_no_name_moves_the_cursor(folder: Path) -> None:
+    name = "a\x1b[2J\x07\n"
+    told = {"name": name, "time": 1.0, "streams": [STREAM | {"error": name}]}
+    thread = answering(folder, [json.dumps(told).encode()])
+    found = top.Watch().look()
+    thread.join()
+    _title, row = top.text(found, 0)
+    assert row.isprintable()
+    assert "a?[2J" in row
+    assert all(line.isprintable() for line in top.notes([found[0] | {"streams": []}]))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to make another user's folder")
+def test_folder_of_another_user_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(publishing.VARIABLE)
+    monkeypatch.setattr(publishing, "RUNTIME", tmp_path / "none")
+    monkeypatch.setattr(publishing, "SHARED", tmp_path)
+    for name in ("aiozerocopy-0", "aiozerocopy-0-0"):
+        (tmp_path / name).mkdir()
+        os.chown(tmp_path / name, 12345, 12345)
+    with azc.publish_stats("mine") as mine:
+        assert mine.path.parent.name.startswith("aiozerocopy-0-")
+        assert [each["name"] for each in ask_all()] == ["mine"]
+
+
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 120])
 def test_table_fits_the_terminal(width: int) -> None:
     title, row = top.text([snapshot()], width)
