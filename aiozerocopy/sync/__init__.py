@@ -26,7 +26,7 @@ Refused: a call in a thread whose event loop runs, for it would stop that loop; 
 one in the portal's own thread.  ``abort`` may be called anywhere.
 
 Each module says what it has.  One imports those before it: _waiting, _portal, _streams,
-_opening.
+_opening, ffmpeg, _rings.
 """
 
 from __future__ import annotations
@@ -50,10 +50,15 @@ from aiozerocopy.sync._streams import Ticket as Ticket
 
 if TYPE_CHECKING:
     from aiozerocopy.sync import ffmpeg as ffmpeg
+    from aiozerocopy.sync._rings import Ring as Ring
+    from aiozerocopy.sync._rings import connect_ring as connect_ring
+    from aiozerocopy.sync._rings import listen_ring as listen_ring
 else:
 
     def __getattr__(name: str) -> Any:
-        """What not everybody needs is imported when it is first used."""
+        """What not everybody needs, or can have, is imported when it is first used."""
         if name == "ffmpeg":
-            return importlib.import_module(f"aiozerocopy.sync.{name}")
+            return importlib.import_module("aiozerocopy.sync.ffmpeg")
+        if name in ("Ring", "connect_ring", "listen_ring"):
+            return getattr(importlib.import_module("aiozerocopy.sync._rings"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

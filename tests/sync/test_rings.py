@@ -1,0 +1,109 @@
+"""Rings for threads."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+import scripts
+
+from aiozerocopy import StreamClosed, sync
+from aiozerocopy._core.binding import PORTABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(PORTABLE, reason="the portable build has no rings")
+
+CAPACITY = 64 << 10
+
+
+@pytest.fixture
+def ends(tmp_path: Path) -> Iterator[tuple[sync.Ring, sync.Ring]]:
+    """One side that sends, and the one that receives."""
+    path, listening = tmp_path / "ring", []
+    thread = threading.Thread(
+        target=lambda: listening.append(sync.listen_ring(path, CAPACITY))
+    )
+    thread.start()
+    with sync.connect_ring(path, timeout=10) as sender:
+        thread.join()
+        with listening[0] as receiver:
+            yield sender, receiver
+
+
+def test_records_come_in_order(ends: tuple[sync.Ring, sync.Ring]) -> None:
+    sender, receiver = ends
+    data = bytearray(b"a record of two pieces")
+
+    def send() -> None:
+        for number in range(500):  # more than fits
+            sender.send(number.to_bytes(2, "big"), bytes(1000))
+        sender.close()
+
+    sender.send(data[:8], data[8:])
+    data[:] = bytes(len(data))
+    with receiver.receive() as record:
+        assert bytes(record.view) == b"a record of two pieces"
+    thread = threading.Thread(target=send)
+    thread.start()
+    numbers = []
+    for record in receiver:
+        with record:
+            numbers.append(int.from_bytes(record.view[:2], "big"))
+    thread.join()
+    assert numbers == list(range(500))
+    assert receiver.stats.records == 501
+    with pytest.raises(anyio.EndOfStream):
+        receiver.receive()
+    with pytest.raises(StreamClosed):
+        sender.send(b"late")
+
+
+def test_nobody_listens(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nobody listens"):
+        sync.connect_ring(tmp_path / "ring")
+
+
+def test_abort_ends_a_receive(ends: tuple[sync.Ring, sync.Ring]) -> None:
+    _, receiver = ends
+    raised: list[Exception] = []
+
+    def receive() -> None:
+        try:
+            receiver.receive()
+        except StreamClosed as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=receive)
+    thread.start()
+    while not receiver.stats.waits:
+        pass
+    receiver.abort()
+    thread.join()
+    assert raised
+
+
+def test_ctrl_c_ends_a_receive_which_loses_nothing(tmp_path: Path) -> None:
+    code = f"""
+        from aiozerocopy import sync
+        rings = []
+        path = {str(tmp_path / "ring")!r}
+        listen = lambda: rings.append(sync.listen_ring(path, 1 << 16))
+        thread = threading.Thread(target=listen)
+        thread.start()
+        with sync.connect_ring(path, timeout=10) as sender:
+            thread.join()
+            with rings[0] as receiver:
+                threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+                try:
+                    receiver.receive()
+                except KeyboardInterrupt:
+                    sender.send(b"after")
+                with receiver.receive() as record:
+                    print(bytes(record.view))
+    """
+    assert scripts.run(code) == "b'after'\n"
