@@ -36,6 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(name: str, words: Sequence[str]) -> int:
     parser = _parser()
     arguments = parser.parse_args(words)
+    if arguments.completion:
+        from aiozerocopy.commands import completion
+
+        print(completion.script(COMMANDS), end="")
+        return 0
     if arguments.command is None:
         parser.print_help()
         return 0
@@ -59,6 +64,11 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--version", action="version", version=f"%(prog)s {version('aiozerocopy')}"
+    )
+    parser.add_argument(
+        "--completion",
+        choices=["bash"],
+        help='print what completes words in a shell: eval "$(... --completion bash)"',
     )
     parser.add_argument(
         "command",

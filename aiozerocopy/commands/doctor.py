@@ -29,12 +29,15 @@ def examine(probe: Callable[[], Finding]) -> Finding:
         return Finding(name, text, "unknown")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print what each probe finds as soon as it is known, or all of it as JSON."""
+def _parser() -> Parser:
     parser = Parser(prog="aiozerocopy doctor", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON instead")
-    as_json = parser.parse_args(argv).json
-    if as_json:
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print what each probe finds as soon as it is known, or all of it as JSON."""
+    if _parser().parse_args(argv).json:
         print(json.dumps([asdict(examine(probe)) for probe in PROBES], indent=2))
         return 0
     width = max(len(probe.__name__) for probe in PROBES)

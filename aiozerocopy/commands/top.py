@@ -30,9 +30,9 @@ NAMES = 16  # columns for one, where they are
 
 def main(argv: Sequence[str]) -> int:
     """Show it until Ctrl-C; with --once, once."""
-    arguments = parser().parse_args(argv)
+    arguments = _parser().parse_args(argv)
     if arguments.interval < SHORTEST:
-        parser().error(f"--interval: write {SHORTEST} seconds or more")
+        _parser().error(f"--interval: write {SHORTEST} seconds or more")
     watch = Watch()
     watch.look()
     if arguments.once:
@@ -62,7 +62,7 @@ def show_once(watch: Watch, pause: float, *, as_json: bool) -> int:
     return 0
 
 
-def parser() -> Parser:
+def _parser() -> Parser:
     result = Parser(prog="aiozerocopy top", description=__doc__)
     result.add_argument("--once", action="store_true", help="one table, then the end")
     result.add_argument(

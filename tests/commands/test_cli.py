@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from importlib.metadata import version
@@ -141,6 +142,39 @@ def test_help_needs_no_extra(command: str) -> None:
         [sys.executable, "-c", BARE, command, "--help"], text=True
     )
     assert told.startswith(f"usage: aiozerocopy {command} ")
+
+
+COMPLETE = """
+eval "$("$@" --completion bash)"
+while read -r line; do
+    read -ra COMP_WORDS <<<"$line"
+    [[ $line == *" " ]] && COMP_WORDS+=("")
+    COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+    $(complete -p aiozerocopy | sed 's/.*-F //; s/ .*//')
+    echo "${COMPREPLY[*]}"
+done
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_completes_from_the_parsers() -> None:
+    cases = {
+        "aiozerocopy d": "doctor demo",
+        "aiozerocopy render --qua": "--quality",
+        "aiozerocopy render --quality l": "lossless low",
+        "aiozerocopy capture -o film.mp4 --dis": "--display",
+        "aiozerocopy render sha": "",  # (bash's own: a file)
+        "aiozerocopy top --": "--help --once --json --interval",
+    }
+    done = subprocess.run(
+        ["bash", "-c", COMPLETE, "bash", sys.executable, "-c", BARE],
+        input="\n".join([*cases, ""]),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    assert dict(zip(cases, done.stdout.splitlines(), strict=True)) == cases
 
 
 def test_missing_module_of_our_own_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
