@@ -23,7 +23,6 @@ import logging
 import math
 import struct
 import time
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -86,55 +85,68 @@ class Crowd:
         self.limit: float = math.inf if limit is None else limit
         self._share = max(self.limit / 2, 1) if share is None else share
         self._room = self.limit if room is None else room
-        self._all: WeakSet[Guest] = WeakSet()
-        self._seats: dict[str, WeakSet[Guest]] = {}
+        self._waiting = _ByShare()
+        self._seats = _ByShare()
 
     @property
     def seated(self) -> int:
         """How many are served now."""
-        return sum(map(len, self._seats.values()))
+        return self._seats.count()
 
     @property
     def is_full(self) -> bool:
         """Is there no room for one more?"""
-        return len(self._all) >= self._room
+        return self._seats.count() + self._waiting.count() >= self._room
 
     def enter(self, address: str) -> Guest:
         """Let one wait, whose peer has this address ("" for a Unix socket's)."""
         guest = Guest(address)
-        self._all.add(guest)
+        self._waiting.add(guest)
         return guest
 
     def seat(self, guest: Guest) -> bool:
         """Serve it; False if all seats are taken, or those of its address."""
-        seats = self._seats.get(guest.share, ())
-        if self.seated >= self.limit or (guest.share and len(seats) >= self._share):
+        is_over = guest.share and len(self._seats.get(guest.share, ())) >= self._share
+        if is_over or self.seated >= self.limit:
             return False
-        self._seats.setdefault(guest.share, WeakSet()).add(guest)
+        self._waiting.remove(guest)
+        self._seats.add(guest)
         return True
 
     def stand(self, guest: Guest) -> None:
         """It waits again."""
-        seats = self._seats.get(guest.share, WeakSet())
-        seats.discard(guest)
-        if not seats:
-            self._seats.pop(guest.share, None)
+        self._seats.remove(guest)
+        self._waiting.add(guest)
 
     def leave(self, guest: Guest) -> None:
-        self.stand(guest)
-        self._all.discard(guest)
+        self._seats.remove(guest)
+        self._waiting.remove(guest)
 
     def make_room(self) -> Guest | None:
         """Send one away that waits, and return it; None if all are seated."""
-        seats = self._seats
-        waiting = [each for each in self._all if each not in seats.get(each.share, ())]
-        if not waiting:
-            return None
-        many = Counter(each.share for each in waiting)
-        first = min(waiting, key=lambda each: (-many[each.share], each.since))
-        self.leave(first)
-        first.scope.cancel()
+        most = max(self._waiting.values(), key=len, default=())
+        first = min(most, key=lambda guest: guest.since, default=None)
+        if first is not None:
+            self.leave(first)
+            first.scope.cancel()
         return first
+
+
+class _ByShare(dict[str, "WeakSet[Guest]"]):
+    """Guests by their share."""
+
+    def count(self) -> int:
+        return sum(map(len, self.values()))
+
+    def add(self, guest: Guest) -> None:
+        self.setdefault(guest.share, WeakSet()).add(guest)
+
+    def remove(self, guest: Guest) -> None:
+        guests = self.get(guest.share)
+        if guests is not None:
+            guests.discard(guest)
+            if not guests:
+                del self[guest.share]
 
 
 def share_of(address: str) -> str:
