@@ -35,6 +35,7 @@ PROGRAMS = sorted(path for path in EXAMPLES.glob("*.py") if path.stem not in TOG
 # What makes each end soon; {folder} is an empty one, where it also runs.
 ARGUMENTS = {
     "numpy_to_ffmpeg": "{folder}/film.mkv --size 64x48 --frames 30",
+    "render_thread": "{folder}/film.mkv --size 64x48 --frames 30",
     "decode_process_encode": "",
     "live_stream": "{folder}/film.ts --seconds 0.5",
     "render_loop": "{folder}/film.mp4 --size 64x48 --frames 10",
@@ -61,6 +62,7 @@ NEEDED = {
 }
 SAID = {
     "numpy_to_ffmpeg": "30 frames in ",
+    "render_thread": "30 frames in ",
     "decode_process_encode": "60 frames of (640, 360) in film.mp4",
     "live_stream": "15 frames sent",
     "web_viewer": "Watch at http",
@@ -74,6 +76,7 @@ SAID = {
 }
 FRAMES = {  # in the film that it makes
     "numpy_to_ffmpeg": 30,
+    "render_thread": 30,
     "decode_process_encode": 60,
     "live_stream": 15,
     "render_loop": 10,
