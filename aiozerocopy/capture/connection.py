@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from aiozerocopy.capture.display import Display
 
-PATIENCE = 10.0  # seconds for a server to let us in
+PATIENCE = 10.0  # seconds for a server to let us in; or in which an answer goes on
 NEEDED = {"RANDR": (1, 5), "XFIXES": (2, 0), "DAMAGE": (1, 1)}  # versions
 _MOST = 16 << 20  # bytes of a reply that is no picture
 
@@ -76,6 +76,7 @@ class Connection:
         self._socket = sock
         self.is_closed: bool = False
         self._sent = 0
+        self._heard_at = 0.0  # when the server said something
         self._is_unsure = False  # how far the server or we have got
         self._unsent = b""
         self._expected: collections.deque[Answer] = collections.deque()
@@ -196,10 +197,15 @@ class Connection:
         """The whole reply.
 
         Raises:
-            ScreenError: the server refused; ScreenLost, it has gone.
+            ScreenError: the server refused; ScreenLost, it has gone, or says nothing.
             anyio.ClosedResourceError: the connection was closed.
         """
-        await self.until(lambda: answer.is_done)
+        while not answer.is_done:
+            with anyio.move_on_after(PATIENCE):
+                await self.until(lambda: answer.is_done)
+            silence = anyio.current_time() - self._heard_at
+            if not answer.is_done and silence >= PATIENCE:
+                raise self._fail(f"has not answered for {PATIENCE:g} seconds")
         if answer.refusal:
             raise ScreenError(answer.refusal)
         return answer.data
@@ -294,6 +300,7 @@ class Connection:
             if n == 0:
                 raise self._fail("has gone")
             self._missing, self._is_unsure = self._missing[n:], False
+            self._heard_at = anyio.current_time()
 
     def _check_open(self) -> None:
         if self.is_closed:

@@ -100,6 +100,8 @@ def refusal(head: bytes, rest: bytes) -> str | None:
 def setup(data: bytes, screen: int) -> Setup:
     """Raises: ScreenError if it has no such screen, or is no X server."""
     base, vendor, screens, formats, order = struct.unpack_from("=4xI8xH2xBBB", data)
+    if base >> 29:  # the first three bits of all numbers are 0
+        raise ValueError("numbers that no request could hold")
     at = 32 + vendor + -vendor % 4
     by_depth = {}
     for _ in range(formats):

@@ -765,6 +765,48 @@ async def test_server_that_is_none(said: bytes) -> None:
         thread.join()
 
 
+def setup_of(base: int) -> bytes:
+    """What a server says of itself, with one screen of 24 bits."""
+    said = struct.pack("=4xI8xH2xBBB", base, 0, 1, 1, 0).ljust(32, b"\0")
+    said += struct.pack("=BBB5x", 24, 32, 32)
+    said += struct.pack("=I28xI2xBB", 1, 2, 24, 1)
+    said += struct.pack("=BxH4x", 24, 1)
+    return said + struct.pack("=I4xIII4x", 2, 0xFF0000, 0xFF00, 0xFF)
+
+
+def test_numbers_that_no_request_could_hold() -> None:
+    assert x11.setup(setup_of(0x1FFFFFFF), 0).pix_fmt == "bgr0"
+    with pytest.raises(capture.ScreenError, match="no X server"):
+        x11.setup(setup_of(0xFFFFFFFF), 0)
+
+
+async def test_server_that_answers_nothing_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connecting, "PATIENCE", 0.2)
+    ended = threading.Event()
+    with pretended_server() as (listener, name):
+
+        def answer() -> None:
+            said = setup_of(1 << 21)
+            with listener.accept()[0] as client:
+                client.recv(100)
+                client.sendall(struct.pack("=BxHHH", 1, 11, 0, len(said) // 4) + said)
+                ended.wait()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            with (
+                anyio.fail_after(10),
+                pytest.raises(capture.ScreenLost, match="has not answered for"),
+            ):
+                await capture.X11Screen(name)
+        finally:
+            ended.set()
+            thread.join()
+
+
 @pytest.mark.parametrize(
     ("read", "reply"),
     [

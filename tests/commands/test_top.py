@@ -195,7 +195,7 @@ def test_who_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishing, "PATIENCE", 0.5)
     with azc.publish_stats() as published:
         long = "x" * 1_000_000
-        monkeypatch.setattr(published, "snapshot", lambda: {"pid": 1, "name": long})
+        monkeypatch.setattr(published, "snapshot", lambda: {"time": 1, "name": long})
         with socket.socket(socket.AF_UNIX) as hung:
             hung.connect(str(published.path))
             assert ask_all()[0]["name"] == long
