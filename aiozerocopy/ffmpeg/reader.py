@@ -60,6 +60,7 @@ else:
     Picture = TypeVar("Picture", covariant=True)
 
 _LOG_BYTES = 1 << 20  # a file's metadata is logged before its first frame
+_UNKNOWN = "Unrecognized option 'fps_mode'"  # says an FFmpeg before 5.1
 _PATIENCE = 1.0  # seconds that nobody releases a frame in, until that is told
 
 
@@ -259,8 +260,8 @@ class Reader(Video, ObjectReceiveStream[Picture], Generic[Picture]):
         try:
             stream._unread = await request.first_bytes(stream)
         except anyio.EndOfStream:
-            if "-fps_mode" in self._output and "'fps_mode'" in self.log:
-                self._output[self._output.index("-fps_mode")] = "-vsync"  # FFmpeg 4
+            if "-fps_mode" in self._output and _UNKNOWN in self.log:
+                self._output[self._output.index("-fps_mode")] = "-vsync"
                 await self._stop()
                 return await self._start(binary, request)
             if request.as_they_are:  # (this fails with frames of other formats)

@@ -56,10 +56,10 @@ def quick_ffmpeg(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 _SLOW = pytest.mark.slow if FOUND["packaged"] else ()
 
 
-EACH = [pytest.param("path", marks=_SLOW), "packaged"]
+_EACH = [pytest.param("path", marks=_SLOW), "packaged"]
 
 
-@pytest.fixture(params=EACH)
+@pytest.fixture(params=_EACH)
 def ffmpeg(request: pytest.FixtureRequest) -> str:
     """The FFmpeg on PATH, and that of imageio-ffmpeg."""
     return needed(request.param)
