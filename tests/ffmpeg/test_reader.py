@@ -488,12 +488,16 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 @pytest.mark.every_loop
 async def test_cancelled_receives_lose_nothing(tmp_path: Path) -> None:
     frames: list[bytes] = []
+    times: list[float | None] = []
     async with Reader(numbered(tmp_path / "a.mkv")) as film:
         assert film._converter
         while len(frames) < 30:
             with anyio.move_on_after(0.0005):
-                frames.append(bytes((await film.receive()).view))
+                with await film.receive() as frame:
+                    frames.append(bytes(frame.view))
+                    times.append(frame.time)
     assert numbers(frames) == list(range(30))
+    assert times == pytest.approx([number / 30 for number in range(30)], abs=0.001)
 
 
 @pytest.mark.every_loop
