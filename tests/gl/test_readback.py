@@ -76,6 +76,11 @@ def test_rgb_is_exact_and_top_down(
     with scene.painted(context, picture) as framebuffer:
         rgba = read_now(context, framebuffer, "rgba", mapping=mapping)
         rgb = read_now(context, framebuffer, "rgb24", mapping=mapping)
+        from_below = framebuffer.read(alignment=1)  # which is what flip=True is for
+    assert (
+        rgb.tobytes()
+        == np.frombuffer(from_below, "u1").reshape(rgb.shape)[::-1].tobytes()
+    )
     assert np.array_equal(rgba, picture)
     assert np.array_equal(rgb, picture[..., :3])
 
