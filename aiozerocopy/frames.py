@@ -21,7 +21,8 @@ from aiozerocopy._core.pins import pin, pin_writable
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    from typing_extensions import Buffer
+
+    from aiozerocopy._core.leases import AnyBuffer
 
     Matrix = Literal["bt709", "bt601", "bt2020"]
 
@@ -104,7 +105,7 @@ class Conversion:
         rows, rest = divmod(self.yuv_bytes, width)
         return (self.yuv_bytes,) if rest else (rows, width)
 
-    def to_yuv(self, rgb: Buffer, out: Buffer, *, flip: bool = False) -> None:
+    def to_yuv(self, rgb: AnyBuffer, out: AnyBuffer, *, flip: bool = False) -> None:
         """Convert a picture into the planes of ``out``.  The GIL is free meanwhile.
 
         With ``flip`` the first row of ``rgb`` is the lowest, as OpenGL has it.
@@ -119,7 +120,7 @@ class Conversion:
             self._check(len(planes), self.yuv_bytes, self.yuv)
             rgb_to_yuv(self._how, rows, planes)
 
-    def to_rgb(self, yuv: Buffer, out: Buffer) -> None:
+    def to_rgb(self, yuv: AnyBuffer, out: AnyBuffer) -> None:
         """Convert planes into the pixels of ``out``; where those have a fourth byte, it
         becomes 255.  The GIL is free meanwhile.
 
@@ -130,7 +131,7 @@ class Conversion:
             self._check(len(pixels), self.rgb_bytes, self.rgb)
             yuv_to_rgb(self._how, planes, pixels)
 
-    def then_rgb(self, yuv: Buffer, out: Buffer) -> ThenRgb:
+    def then_rgb(self, yuv: AnyBuffer, out: AnyBuffer) -> ThenRgb:
         """`to_rgb` as what a receive does at its end, without Python.
 
         Raises: as `to_yuv`.
@@ -190,8 +191,8 @@ _conversion = functools.lru_cache(maxsize=16)(Conversion)
 
 
 def to_yuv420p(
-    rgb: Buffer,
-    out: Buffer | None = None,
+    rgb: AnyBuffer,
+    out: AnyBuffer | None = None,
     *,
     pix_fmt: str | None = None,
     size: tuple[int, int] | None = None,
@@ -213,8 +214,8 @@ def to_yuv420p(
 
 
 def to_nv12(
-    rgb: Buffer,
-    out: Buffer | None = None,
+    rgb: AnyBuffer,
+    out: AnyBuffer | None = None,
     *,
     pix_fmt: str | None = None,
     size: tuple[int, int] | None = None,
@@ -225,8 +226,8 @@ def to_nv12(
 
 
 def _to_planes(
-    rgb: Buffer,
-    out: Buffer | None,
+    rgb: AnyBuffer,
+    out: AnyBuffer | None,
     yuv: str,
     pix_fmt: str | None,
     size: tuple[int, int] | None,
@@ -251,9 +252,9 @@ def _to_planes(
 
 
 def to_rgb(
-    yuv: Buffer,
+    yuv: AnyBuffer,
     size: tuple[int, int],
-    out: Buffer | None = None,
+    out: AnyBuffer | None = None,
     *,
     pix_fmt: str = "rgb24",
     source: str = "yuv420p",
@@ -274,9 +275,9 @@ def to_rgb(
 
 
 def to_rgb24(
-    yuv: Buffer,
+    yuv: AnyBuffer,
     size: tuple[int, int],
-    out: Buffer | None = None,
+    out: AnyBuffer | None = None,
     *,
     source: str = "yuv420p",
     colour: Colour | None = None,

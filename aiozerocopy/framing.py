@@ -14,7 +14,7 @@ checked.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -40,8 +40,9 @@ from aiozerocopy._net.frame_header import describe as describe
 
 if TYPE_CHECKING:
     from anyio.abc import ByteReceiveStream, ByteSendStream
-    from typing_extensions import Buffer, Self
+    from typing_extensions import Self
 
+    from aiozerocopy._core.leases import AnyBuffer
     from aiozerocopy.pool import Frame, FramePool
 
 
@@ -64,7 +65,7 @@ class FrameSender:
 
     async def send(
         self,
-        frame: Buffer | Frame,
+        frame: AnyBuffer | Frame,
         *,
         timestamp_ns: int | None = None,
         pixel_format: str = "",
@@ -93,7 +94,8 @@ class FrameSender:
         )
         head = header.pack()
         self.sequence += 1
-        await self._stream.send(head, metadata, frame)
+        payload: Any = frame  # (tensors are no buffers)
+        await self._stream.send(head, metadata, payload)
 
 
 # ---- receiving ------------------------------------------------------------------
@@ -160,7 +162,7 @@ class FrameReceiver:
         self._metadata: bytes | None = None
         self._failure: Failure[FrameError] | None = None
 
-    async def receive(self, into: Buffer | None = None) -> ReceivedFrame:
+    async def receive(self, into: AnyBuffer | None = None) -> ReceivedFrame:
         """The next frame; with ``into`` its payload is received there.
 
         ``into`` is any writable buffer that is large enough, an array say.  It is
@@ -180,7 +182,7 @@ class FrameReceiver:
             self._failure = Failure(error)
             raise
 
-    async def _receive(self, into: Buffer | None) -> ReceivedFrame:
+    async def _receive(self, into: AnyBuffer | None) -> ReceivedFrame:
         if self._header is None:
             try:
                 await self._stream.receive_exactly(self._head)
@@ -240,7 +242,7 @@ class FrameReceiver:
             raise StopAsyncIteration from None
 
 
-def _payload_view(n: int, into: Buffer | None, slot: Frame | None) -> memoryview:
+def _payload_view(n: int, into: AnyBuffer | None, slot: Frame | None) -> memoryview:
     """Where the payload goes: the caller's memory, a slot, or memory of its own."""
     if slot is not None:
         return slot.view[:n]

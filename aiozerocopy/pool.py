@@ -36,7 +36,9 @@ from aiozerocopy._core.memory import Memory, finalizing_view
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from typing_extensions import Buffer, Self
+    from typing_extensions import Self
+
+    from aiozerocopy._core.leases import AnyBuffer
 
 _ITEMSIZE = {
     f"{kind}{bits}": bits // 8
@@ -234,7 +236,7 @@ def _named_dtype(dtype: Any) -> tuple[str, int]:
     return kind.str if kind.names is None else str(kind), kind.itemsize
 
 
-def finalizing_buffer(memory: Buffer, finalizer: Callable[[], Any]) -> memoryview:
+def finalizing_buffer(memory: AnyBuffer, finalizer: Callable[[], Any]) -> memoryview:
     """A view of ``memory``; ``finalizer()`` runs once when the last view is gone.
 
     The memory stays exported until then, and read-only memory stays read-only.  The

@@ -25,11 +25,10 @@ from aiozerocopy._core.pins import nbytes, pin, pin_or_copy
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from typing_extensions import Buffer
-
     from aiozerocopy._core.binding import Counters
     from aiozerocopy._core.borrows import Port
     from aiozerocopy._core.colour import ThenRgb
+    from aiozerocopy._core.leases import AnyBuffer
 
 IN: int = lib.AZC_IN
 OUT: int = lib.AZC_OUT
@@ -133,7 +132,7 @@ class Channel(OfOneProcess):
         self,
         port: Port,
         operation: Operation,
-        buffers: Iterable[Buffer],
+        buffers: Iterable[AnyBuffer],
         sizes: Sequence[int] = (),
         *,
         ask_room: bool = False,
@@ -160,7 +159,7 @@ class Channel(OfOneProcess):
         )
         return self.note_result(port, operation, total, result)
 
-    def put_bound(self, port: Port, ready: Operation, buffer: Buffer) -> int:
+    def put_bound(self, port: Port, ready: Operation, buffer: AnyBuffer) -> int:
         """Send a buffer as one message; returns as `submit` that asks for room."""
         ready.views[0] = data = buffer if type(buffer) is bytes else pin_or_copy(buffer)
         n = len(data)
@@ -169,7 +168,7 @@ class Channel(OfOneProcess):
         return self.note_result(port, ready, n, result)
 
     def send_batch(
-        self, port: Port, ready: Operation, block: bytes, messages: Sequence[Buffer]
+        self, port: Port, ready: Operation, block: bytes, messages: Sequence[AnyBuffer]
     ) -> int:
         """Send messages that were joined into one block; returns as `submit`."""
         ready.views[0] = block
@@ -202,7 +201,7 @@ class Channel(OfOneProcess):
             port.forget(operation)
         return result
 
-    def send_now(self, port: Port, buffers: Iterable[Buffer]) -> Operation:
+    def send_now(self, port: Port, buffers: Iterable[AnyBuffer]) -> Operation:
         """Send buffers as one message, without waiting for its end.
 
         Raises: as `submit`; StreamBroken, StreamClosed: the channel takes no more.
@@ -218,7 +217,7 @@ class Channel(OfOneProcess):
         return operation
 
     def send_fds(
-        self, port: Port, operation: Operation, message: Buffer, fds: Any
+        self, port: Port, operation: Operation, message: AnyBuffer, fds: Any
     ) -> int:
         """Send a message that takes fds along; returns as `submit`.
 

@@ -12,7 +12,7 @@ from aiozerocopy._core.pins import pin
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from typing_extensions import Buffer
+    from aiozerocopy._core.leases import AnyBuffer
 
 
 def described(fields: Mapping[str, Any]) -> Any:
@@ -24,7 +24,7 @@ class Rows:
     """A picture's memory, borrowed: where it starts, and how far its rows are apart."""
 
     def __init__(
-        self, picture: Buffer, shape: tuple[int, int, int], *, flip: bool = False
+        self, picture: AnyBuffer, shape: tuple[int, int, int], *, flip: bool = False
     ) -> None:
         """The shape is height, width and channels, each a byte.
 

@@ -11,7 +11,7 @@ from aiozerocopy._core.pins import are_steady, nbytes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from typing_extensions import Buffer
+    from aiozerocopy._core.leases import AnyBuffer
 
 # Messages up to this size on average are copied into one block: measured, pinning one
 # buffer costs as much as copying 8 KiB.
@@ -69,7 +69,7 @@ class Group(NamedTuple):
         return (block,)
 
 
-def groups(messages: Iterable[Buffer]) -> Iterator[Group]:
+def groups(messages: Iterable[AnyBuffer]) -> Iterator[Group]:
     """Cut a batch into groups, taking no more messages at a time than one needs.
 
     Raises:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from aiozerocopy._core import extras
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    from typing_extensions import Self
+    from typing_extensions import Buffer, Self
+
+
+class SupportsDLPack(Protocol):
+    """A tensor: of PyTorch, JAX and others."""
+
+    def __dlpack__(self, *args: Any, **wanted: Any) -> Any: ...
+    def __dlpack_device__(self) -> tuple[Any, Any]: ...
+
+
+# What is accepted as memory.
+AnyBuffer: TypeAlias = "Buffer | SupportsDLPack"
 
 
 class Lent:

@@ -35,7 +35,7 @@ from aiozerocopy._core.pins import pin
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from typing_extensions import Buffer
+    from aiozerocopy._core.leases import AnyBuffer
 
 
 class _Terms(NamedTuple):
@@ -247,7 +247,7 @@ class FileMemory(Memory):
         return self._start + index * self.stride
 
 
-def finalizing_view(data: Buffer, finalizer: Callable[[], object]) -> memoryview:
+def finalizing_view(data: AnyBuffer, finalizer: Callable[[], object]) -> memoryview:
     """A view of other memory; the callback runs when all views of it are gone.
 
     Raises: as `pin`.

@@ -17,7 +17,7 @@ from aiozerocopy._core.leases import memory_of, tensor_memory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from typing_extensions import Buffer
+    from aiozerocopy._core.leases import AnyBuffer
 
 # Up to this size, copying a buffer is cheaper than pinning it.
 _COPY_UP_TO = 4 << 10
@@ -51,7 +51,7 @@ def _refuse_objects(data: object) -> None:
         raise TypeError("an array of Python objects has no bytes of its own to move")
 
 
-def pin(data: Buffer) -> Any:
+def pin(data: AnyBuffer) -> Any:
     """Borrow the memory of ``data`` until the result is released.
 
     Raises:
@@ -70,7 +70,7 @@ def pin(data: Buffer) -> Any:
         raise _refusal(data, error, _SEND_A_COPY) from None
 
 
-def pin_writable(data: Buffer) -> Any:
+def pin_writable(data: AnyBuffer) -> Any:
     """The same for memory to receive into.
 
     Raises: as `pin`; BufferError for read-only memory too.
@@ -86,7 +86,7 @@ def pin_writable(data: Buffer) -> Any:
         raise _refusal(data, error, _RECEIVE_ELSEWHERE) from None
 
 
-def pin_or_copy(data: Buffer) -> Any:
+def pin_or_copy(data: AnyBuffer) -> Any:
     """What C may be given for ``data``: a copy of it if that is cheaper than a pin.
 
     Raises: as `pin`.
@@ -166,7 +166,7 @@ def _refusal(data: object, error: Exception, strided: str) -> Exception:
     return TypeError(f"a bytes-like object is required, not {kind!r}{hint}")
 
 
-def bytes_of(data: Buffer, borrow: Callable[[Buffer], Any] = pin) -> memoryview:
+def bytes_of(data: AnyBuffer, borrow: Callable[[AnyBuffer], Any] = pin) -> memoryview:
     """The bytes of any buffer, borrowed until the view and its slices are released.
 
     Raises: as `pin`, or `pin_writable`.
@@ -176,7 +176,7 @@ def bytes_of(data: Buffer, borrow: Callable[[Buffer], Any] = pin) -> memoryview:
     return memoryview(ffi.buffer(borrow(data)))
 
 
-def nbytes(data: Buffer) -> int:
+def nbytes(data: AnyBuffer) -> int:
     """The size of a bytes-like object; ``len`` would count rows or items."""
     if type(data) is bytes or type(data) is bytearray:
         return len(data)
@@ -204,7 +204,7 @@ def fill(view: Any, data: memoryview) -> None:
     ffi.memmove(view, data, len(data))
 
 
-def copy_into(target: Buffer, source: Buffer) -> None:
+def copy_into(target: AnyBuffer, source: AnyBuffer) -> None:
     """Copy the bytes of any contiguous buffer into another of that size or more.
 
     Raises: as `pin` and `pin_writable`.
@@ -213,7 +213,7 @@ def copy_into(target: Buffer, source: Buffer) -> None:
         ffi.memmove(memory, data, len(data))
 
 
-def overlap(one: Buffer, other: Buffer) -> bool:
+def overlap(one: AnyBuffer, other: AnyBuffer) -> bool:
     """Have the two a byte in common?
 
     Raises: as `pin`.

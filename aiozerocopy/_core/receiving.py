@@ -31,10 +31,9 @@ from aiozerocopy._core.waiter import checkpoint
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from typing_extensions import Buffer
-
     from aiozerocopy._core.batches import Pool
     from aiozerocopy._core.channel import Channel
+    from aiozerocopy._core.leases import AnyBuffer
     from aiozerocopy._core.waiter import Waiter
 
 RECEIVE_SIZE = 64 << 10
@@ -100,7 +99,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
         waiter = self._enter_alone()
         return await self._receive(waiter, scratch, max_bytes, 1, content)
 
-    async def receive_into(self, buffer: Buffer) -> int:
+    async def receive_into(self, buffer: AnyBuffer) -> int:
         """Receive at least one byte straight into ``buffer``; return how many.
 
         Raises: as `receive`; BufferError for memory that cannot be written.
@@ -108,7 +107,7 @@ class ReceiveStream(Bound, ByteReceiveStream):
         waiter = self._enter_alone()
         return await self._receive(waiter, pin_writable, buffer, 1, _number)
 
-    async def receive_exactly(self, buffer: Buffer) -> None:
+    async def receive_exactly(self, buffer: AnyBuffer) -> None:
         """Fill the whole ``buffer``: a NumPy array, a frame.
 
         Raises:

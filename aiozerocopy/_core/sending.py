@@ -47,9 +47,8 @@ from aiozerocopy._core.waiter import (
 )
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
     from aiozerocopy._core.channel import Channel
+    from aiozerocopy._core.leases import AnyBuffer
     from aiozerocopy._core.relaying import AnyFile
 
 
@@ -160,7 +159,7 @@ class SendStream(Bound, ByteSendStream):
 
     # -- sending ------------------------------------------------------------------
 
-    async def send(self, item: Buffer = b"", *more: Buffer) -> None:
+    async def send(self, item: AnyBuffer = b"", *more: AnyBuffer) -> None:
         """Send the buffers as one message; when this returns they are yours again.
 
         (``item`` is what anyio calls the first, and some give it by that name.)
@@ -212,7 +211,7 @@ class SendStream(Bound, ByteSendStream):
             await self._take_back(waiter, ready, error)
             raise
 
-    async def put(self, *buffers: Buffer) -> Ticket:
+    async def put(self, *buffers: AnyBuffer) -> Ticket:
         """Queue the buffers as one message, waiting for room only.
 
         They stay borrowed until the ticket is done.  There is room while less than
@@ -272,7 +271,7 @@ class SendStream(Bound, ByteSendStream):
             raise out.refused(result, len(data))
         return None
 
-    async def send_many(self, messages: Iterable[Buffer]) -> None:
+    async def send_many(self, messages: Iterable[AnyBuffer]) -> None:
         """Send messages in as few system calls as possible, each contiguous.
 
         Small ones are copied into one block, which is cheaper than to borrow each.
@@ -327,7 +326,7 @@ class SendStream(Bound, ByteSendStream):
         await self._send((b"",))
         waiter.port.drain()  # let their tickets know
 
-    def send_from_thread(self, *buffers: Buffer) -> None:
+    def send_from_thread(self, *buffers: AnyBuffer) -> None:
         """Send from a thread without an event loop, in one order with all others.
 
         Blocks this thread until the buffers are yours again.
@@ -380,7 +379,9 @@ class SendStream(Bound, ByteSendStream):
                 raise anyio.BusyResourceError("writing to")
             self._call = call
 
-    async def _send(self, buffers: Sequence[Buffer], sizes: Sequence[int] = ()) -> None:
+    async def _send(
+        self, buffers: Sequence[AnyBuffer], sizes: Sequence[int] = ()
+    ) -> None:
         """Send a message, or a batch."""
         waiter, operation = await self._begin()
         submit = partial(self._out.submit, waiter.port, operation, buffers, sizes)
@@ -436,7 +437,7 @@ class SendStream(Bound, ByteSendStream):
         self._failures.forget(operation)
 
     def _send_in_thread(
-        self, port: Port, operation: Operation, buffers: Sequence[Buffer]
+        self, port: Port, operation: Operation, buffers: Sequence[AnyBuffer]
     ) -> None:
         try:
             result = self._out.submit(port, operation, buffers)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from aiozerocopy._core.leases import Lease
+    from aiozerocopy._core.leases import AnyBuffer, Lease
 
 MAGIC = b"AZCF"
 VERSION = 1
@@ -111,7 +111,7 @@ class FrameHeader:
     @classmethod
     def of(
         cls,
-        frame: Buffer | Lease,
+        frame: AnyBuffer | Lease,
         sequence: int,
         *,
         timestamp_ns: int | None,
@@ -273,7 +273,7 @@ def _shape(ndim: int, sides: Sequence[int]) -> tuple[int, ...]:
     return tuple(sides[:ndim])
 
 
-def describe(array: Buffer | Lease) -> tuple[str, tuple[int, ...]]:
+def describe(array: AnyBuffer | Lease) -> tuple[str, tuple[int, ...]]:
     """The dtype, as the wire has it, and the shape of an array, a frame or a buffer.
 
     Raises:

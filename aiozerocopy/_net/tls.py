@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+    from aiozerocopy._core.leases import AnyBuffer
     from aiozerocopy.streams import Stream, Ticket
 
 ARRIVED = 128 << 10  # bytes that are received at once; each connection has this memory
@@ -84,7 +85,7 @@ class TLSStream(MessageStream, ByteStream):
 
     # -- sending ------------------------------------------------------------------
 
-    async def send(self, item: Buffer = b"", *more: Buffer) -> None:
+    async def send(self, item: AnyBuffer = b"", *more: AnyBuffer) -> None:
         """Send the buffers as one message; when this returns they are yours again.
 
         Raises:
@@ -194,7 +195,7 @@ class TLSStream(MessageStream, ByteStream):
         with memoryview(bytearray(min(max_bytes, RECEIVE_SIZE))) as view:
             return await self._receive(view, 1, lambda n: bytes(view[:n]))
 
-    async def receive_into(self, buffer: Buffer) -> int:
+    async def receive_into(self, buffer: AnyBuffer) -> int:
         """Receive at least one byte straight into ``buffer``; return how many.
 
         Raises: as `receive`; BufferError for memory that cannot be written.
@@ -202,7 +203,7 @@ class TLSStream(MessageStream, ByteStream):
         with bytes_of(buffer, pin_writable) as view:
             return await self._receive(view, min(1, view.nbytes), int)
 
-    async def receive_exactly(self, buffer: Buffer) -> None:
+    async def receive_exactly(self, buffer: AnyBuffer) -> None:
         """Fill the whole ``buffer``.  Cancelled, it loses nothing.
 
         Raises:

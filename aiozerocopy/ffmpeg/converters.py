@@ -33,13 +33,12 @@ from aiozerocopy.pool import Frame, FramePool
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from typing_extensions import Buffer
-
+    from aiozerocopy._core.leases import AnyBuffer
     from aiozerocopy.ffmpeg.layouts import Layout
     from aiozerocopy.frames import Conversion
     from aiozerocopy.streams import ReceiveStream, SendStream, Ticket
 
-T = TypeVar("T", bound="Buffer")
+T = TypeVar("T", bound="AnyBuffer")
 
 _SLOTS = 4
 # Bytes of a slot that are filled at once: that of 1280x720 in 0.2 ms.  (To hand it over
@@ -69,11 +68,11 @@ class SendingConverter:
         self._order = anyio.Lock(fast_acquire=True)
         self._thread = anyio.CapacityLimiter(1)
 
-    async def send(self, *pieces: Buffer) -> None:
+    async def send(self, *pieces: AnyBuffer) -> None:
         """Change a frame and send it.  Raises: as `SendStream.send`."""
         await (await self.put(*pieces))
 
-    async def put(self, *pieces: Buffer) -> Ticket:
+    async def put(self, *pieces: AnyBuffer) -> Ticket:
         """Change a frame and queue it; when this returns, its memory is yours.
 
         Raises: as `SendStream.put`.
@@ -106,7 +105,7 @@ class SendingConverter:
             lock.acquire()  # the thread is done with the memory, or will not begin
             raise
 
-    def _fill(self, slot: Frame, pieces: Sequence[Buffer]) -> None:
+    def _fill(self, slot: Frame, pieces: Sequence[AnyBuffer]) -> None:
         if self.conversion is None:
             _gather(pieces, slot.view, self._layout.size[1] if self._flip else 0)
             return
@@ -127,7 +126,7 @@ class SendingConverter:
         self._pool.close()
 
 
-def _whole(pieces: Sequence[Buffer]) -> Buffer:
+def _whole(pieces: Sequence[AnyBuffer]) -> AnyBuffer:
     """A contiguous copy of them all."""
     views = [*map(view_of, pieces)]
     if all(view.c_contiguous for view in views):
@@ -136,7 +135,7 @@ def _whole(pieces: Sequence[Buffer]) -> Buffer:
     return room
 
 
-def _gather(pieces: Sequence[Buffer], room: memoryview, flipped: int = 0) -> None:
+def _gather(pieces: Sequence[AnyBuffer], room: memoryview, flipped: int = 0) -> None:
     """Copy pieces one after the other, or so many rows in reverse order."""
     with extras.optional("a frame that is not contiguous or to be flipped", "numpy"):
         import numpy

@@ -16,7 +16,7 @@ from aiozerocopy.ffmpeg.binary import ask
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from typing_extensions import Buffer
+    from aiozerocopy._core.leases import AnyBuffer
 
 _ITEMSIZES = {"uint8": 1, "uint16": 2, "<u2": 2, ">u2": 2, "float32": 4}
 _ITEMSIZES |= {"<f4": 4, ">f4": 4}
@@ -45,7 +45,7 @@ class Layout:
     def nbytes(self) -> int:
         return math.prod(self.shape) * self.itemsize
 
-    def check(self, planes: Sequence[Buffer]) -> bool:
+    def check(self, planes: Sequence[AnyBuffer]) -> bool:
         """Refuse buffers that cannot be one frame.  Are they all contiguous?
 
         Raises:
@@ -258,7 +258,7 @@ class Audio:
         assert match
         return int(match[1]) // 8 * self.channels
 
-    def check(self, samples: Buffer) -> None:
+    def check(self, samples: AnyBuffer) -> None:
         """Refuse buffers that are not whole samples.
 
         Raises:

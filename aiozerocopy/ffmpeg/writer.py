@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from fractions import Fraction
 
-    from typing_extensions import Buffer, Self
+    from typing_extensions import Self
 
+    from aiozerocopy._core.leases import AnyBuffer
     from aiozerocopy.frames import Conversion
     from aiozerocopy.streams import SendStream, Ticket
 
@@ -240,7 +241,7 @@ class Writer(Video):
 
     # -- frames and samples -------------------------------------------------------
 
-    async def send(self, *planes: Buffer) -> None:
+    async def send(self, *planes: AnyBuffer) -> None:
         """Send one frame, in one piece or in planes; then its memory is yours again.
 
         It is borrowed until then; cancelled, this behaves as `SendStream.send`.
@@ -254,7 +255,7 @@ class Writer(Video):
         """
         await self._open_for_frames(planes).send(*planes)
 
-    async def put(self, *planes: Buffer) -> Ticket:
+    async def put(self, *planes: AnyBuffer) -> Ticket:
         """Queue one frame, waiting for room only.
 
         It stays borrowed until the ticket is done; ``await ticket`` waits for that.
@@ -263,7 +264,7 @@ class Writer(Video):
         """
         return await self._open_for_frames(planes).put(*planes)
 
-    async def send_audio(self, samples: Buffer) -> None:
+    async def send_audio(self, samples: AnyBuffer) -> None:
         """Send samples, all channels of one after the other; then they are yours.
 
         Do that in a task of its own.  If the sound ends before the pictures, call
@@ -287,7 +288,7 @@ class Writer(Video):
             await running.audio.aclose()
 
     def _open_for_frames(
-        self, planes: Sequence[Buffer]
+        self, planes: Sequence[AnyBuffer]
     ) -> SendStream | SendingConverter:
         running = self._open_running()
         contiguous = self.layout.check(planes)

@@ -31,7 +31,9 @@ from aiozerocopy.sync._waiting import ThreadWaiter, refuse_in_a_loop
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from typing_extensions import Buffer, Self
+    from typing_extensions import Self
+
+    from aiozerocopy._core.leases import AnyBuffer
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -178,7 +180,7 @@ class SendStream(_ByteFace):
     send_many: Final = blocking(streams.SendStream.send_many)
     flush: Final = blocking(streams.SendStream.flush)
 
-    def put(self, *buffers: Buffer) -> Ticket:
+    def put(self, *buffers: AnyBuffer) -> Ticket:
         """Queue the buffers as one message, waiting for room only.
 
         They stay borrowed until `Ticket.wait` returns, or the ticket is done.

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     import numpy.typing as npt
-    from typing_extensions import Buffer
+
+    from aiozerocopy._core.leases import AnyBuffer
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -84,7 +85,7 @@ class Writer(_Film):
     def __init__(self, film: ffmpeg.Writer) -> None:
         super().__init__(film)
 
-    def send(self, *planes: Buffer) -> None:
+    def send(self, *planes: AnyBuffer) -> None:
         """Send one frame; when this returns, its memory is yours again.
 
         Raises: as `aiozerocopy.ffmpeg.Writer.send`.
@@ -97,7 +98,7 @@ class Writer(_Film):
         else:
             run(stream.send, *planes)
 
-    def put(self, *planes: Buffer) -> Ticket:
+    def put(self, *planes: AnyBuffer) -> Ticket:
         """Queue one frame, waiting for room only; `Ticket.wait` waits for the rest.
 
         Raises: as `aiozerocopy.ffmpeg.Writer.put`.
