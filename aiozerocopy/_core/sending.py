@@ -496,6 +496,9 @@ class SendStream(Bound, ByteSendStream):
         await checkpoint()
 
     async def _drain_within(self, seconds: float | None) -> None:
+        if seconds is None:
+            await self._drain()
+            return
         with anyio.move_on_after(seconds) as scope:
             await self._drain()
         if scope.cancelled_caught:

@@ -311,13 +311,13 @@ def current_waiter() -> Waiter:
 
 async def enter() -> None:
     """Deliver a cancel on trio, where every call does; nothing on asyncio."""
-    if running_asyncio_loop() is None:
+    if running_asyncio_loop() is None and has_loop():
         await anyio.lowlevel.checkpoint_if_cancelled()
 
 
 async def checkpoint() -> None:
     """A checkpoint on trio, where every call is one; nothing on asyncio."""
-    if running_asyncio_loop() is None:
+    if running_asyncio_loop() is None and has_loop():
         await anyio.lowlevel.checkpoint()
 
 

@@ -21,7 +21,6 @@ class Ring(Face):
     send: Final = blocking(shm.Ring.send)
     receive: Final = blocking(shm.Ring.receive, in_turn=True)
     receive_batch: Final = blocking(shm.Ring.receive_batch, in_turn=True)
-    close: Final = blocking(shm.Ring.aclose)
     capacity: Final = shown(shm.Ring, lambda ring: ring.capacity)
     stats: Final = shown(shm.Ring, lambda ring: ring.stats)
     abort: Final = shown(shm.Ring, lambda ring: ring.abort)

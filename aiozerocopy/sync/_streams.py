@@ -21,7 +21,7 @@ from typing import (
 import anyio
 
 from aiozerocopy import streams
-from aiozerocopy._core.errors import StreamBroken, error_of
+from aiozerocopy._core.errors import StreamBroken, StreamClosed, error_of
 from aiozerocopy._core.fork_and_exit import OfOneProcess
 from aiozerocopy._core.lifetime import Bound
 from aiozerocopy._core.sending import LINGER
@@ -63,7 +63,9 @@ class Face(OfOneProcess):
         """Note what has ended, where no loop does."""
 
     def close(self) -> None:
-        raise NotImplementedError
+        """End it as its ``aclose`` does, with the same errors; nothing in a child."""
+        if not self.inherited:
+            self._run(self._it.aclose)
 
     def __enter__(self) -> Self:
         return self
@@ -139,38 +141,23 @@ class _ByteFace(Face):
     stats: Final = shown(Bound, lambda stream: stream.stats)
     lane: Final = shown(Bound, lambda stream: stream.lane)
     fileno: Final = shown(Bound, lambda stream: stream.fileno)
-
-    def close(self) -> None:
-        """Send what was accepted, then close.  Calls of other threads end.
-
-        Raises:
-            StreamBroken: something that was accepted could not be sent.
-        """
-        refuse_in_a_loop()
-        try:
-            self._settle()
-        finally:
-            self._waiter.run(self._it._close())
-
-    def _look(self) -> None:
-        self._waiter.port.drain()
-
-    def _settle(self, seconds: float | None = None) -> None:
-        """Wait until what was accepted is out, or for so many seconds."""
-
-    def abort(self) -> None:
-        """Close at once; what is queued is lost.  For any thread, also with a loop."""
-        self._it.abort()
+    abort: Final = shown(Bound, lambda stream: stream.abort)
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         if error is None:
             self.close()
             return
-        try:  # as the end of an async block
-            with contextlib.suppress(StreamBroken):
-                self._settle(LINGER)
+        # A flush must not hide the exception of the block, and must not hang.
+        timer = threading.Timer(LINGER, self._it.abort)
+        timer.start()
+        try:
+            with contextlib.suppress(StreamBroken, StreamClosed):
+                self.close()
         finally:
-            self._waiter.run(self._it._close())
+            timer.cancel()
+
+    def _look(self) -> None:
+        self._waiter.port.drain()
 
 
 class SendStream(_ByteFace):
@@ -188,24 +175,6 @@ class SendStream(_ByteFace):
         Raises: as ``send``, for what is known at once.
         """
         return Ticket(self, self._run(self._it.put, *buffers))
-
-    def _settle(self, seconds: float | None = None) -> None:
-        it, port = self._it, self._waiter.port
-        if it._closed:
-            return
-        port.drain()  # a failure may not have been noted yet
-        stats = it._out.stats()
-        if stats.queued or stats.waiting:
-            # An empty message is over once all messages before it are.
-            last = it._out.send_now(port, (b"",))
-            try:
-                port.until(lambda: last.done, seconds)
-            finally:
-                it._out.take_back_blocking(port, last)
-            if not (it._failures.operations or last.was_dropped):
-                last.raise_if_failed()
-        if it._failures.operations:
-            self._waiter.run(it._raise(it._failures.operations[0]))
 
 
 class ReceiveStream(_ByteFace):

@@ -138,8 +138,12 @@ class SharedPort(Port):
         return operation.done
 
     def drain(self) -> None:
-        """End every operation whose event has come; who listens does that anyway."""
-        self._listen(None, lambda: True, 0)
+        """End every operation whose event has come; a thread that listens does anyway.
+
+        Finalizers come here, too, maybe of a thread that has the lock.
+        """
+        if not self._lock.locked():
+            self._listen(None, lambda: True, 0)
 
     def _listen(
         self, gate: threading.Lock | None, ready: Question, seconds: float

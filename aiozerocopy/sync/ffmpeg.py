@@ -56,7 +56,6 @@ def _given_to(
 
 
 class _Film(Face):
-    close: Final = blocking(ffmpeg.Writer.aclose)
     log: Final = shown(ffmpeg.Writer, lambda film: film.log)
     pid: Final = shown(ffmpeg.Writer, lambda film: film.pid)
 
@@ -78,6 +77,7 @@ class Writer(_Film):
     status: Final = shown(ffmpeg.Writer, lambda film: film.status)
     stats: Final = shown(ffmpeg.Writer, lambda film: film.stats)
     lane: Final = shown(ffmpeg.Writer, lambda film: film.lane)
+    abort: Final = shown(ffmpeg.Writer, lambda film: film.abort)
     written_to: Final = shown(ffmpeg.Writer, lambda film: film.written_to)
     frames_written: Final = shown(ffmpeg.Writer, lambda film: film.frames_written)
 
@@ -104,10 +104,6 @@ class Writer(_Film):
         Raises: as `aiozerocopy.ffmpeg.Writer.put`.
         """
         return Ticket(self, self._run(self._it.put, *planes))
-
-    def abort(self) -> None:
-        """Kill FFmpeg now.  Nothing is left of a film."""
-        self._it.abort()
 
 
 class Reader(_Film):

@@ -34,7 +34,7 @@ from aiozerocopy._core.waiter import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 
     from interruption import Place
 
@@ -263,6 +263,16 @@ class TestLoop:
             scope.cancel()
             await call()
         assert scope.cancelled_caught is is_trio()
+
+    @pytest.mark.parametrize("call", [enter, checkpoint])
+    async def test_where_no_loop_runs_it_is_over_at_once(
+        self, call: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        def step() -> None:
+            with pytest.raises(StopIteration):
+                call().send(None)
+
+        await anyio.to_thread.run_sync(step)
 
     async def test_a_checkpoint_lets_others_run_on_trio(self) -> None:
         seen: list[int] = []

@@ -123,6 +123,7 @@ def test_pairs_of_our_own() -> None:
         other.send(b"and back")
         assert (other.receive(), one.receive()) == (b"there", b"and back")
         one.send_eof()
+        one.send_eof()
         other.send_fds(b"1", [0])
         received, fds = one.receive_fds(1, 1)
         for fd in fds:
@@ -166,9 +167,8 @@ class TestFailures:
         reader, writer = sync.pipe()
         writer.put(bytearray(4 * BIG))
         reader.abort()
-        with pytest.raises(StreamBroken) as caught:
+        with pytest.raises(StreamBroken):
             writer.close()
-        assert caught.value.total == 4 * BIG
         writer.close()
 
     def test_what_is_no_buffer(self) -> None:
