@@ -4,10 +4,16 @@ The side that connects asks for a role, the side that listens offers its ring.  
 messages are csrc/azc_ring.h's; here they wait for their sockets.  A peer that cannot
 take part (another user's, of another version, one that only looks whether somebody
 listens) is turned away and does not disturb the listener.
+
+Visitors who have not asked yet do not hold up those who have: up to `VISITORS` are
+listened to at a time, and the one that came first makes room for one more.  A visitor
+who has asked is offered the ring, one at a time, and has `DECISION` to take it.
 """
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import errno
 import logging
 import os
@@ -20,12 +26,12 @@ import anyio.lowlevel
 from aiozerocopy._core import ring_end
 from aiozerocopy._core.ring_end import ANY, CONSUMER, PRODUCER, RingEnd
 from aiozerocopy._net.connecting import connect_once_possible, located
-from aiozerocopy._net.listening import Listener, listen_unix
+from aiozerocopy._net.listening import EXHAUSTED, Listener, listen_unix
 from aiozerocopy.opening import Opening
 from aiozerocopy.shm.ring import Ring
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
 
 Path = str | bytes | os.PathLike[str]
@@ -36,6 +42,9 @@ RING_SOCKET = socket.AF_UNIX, socket.SOCK_SEQPACKET
 BACKLOG = 8
 MOST = 1 << 39  # capacity
 PATIENCE = 10.0  # seconds for the other side's part
+DECISION = 3.0  # seconds for an answer to an offer; others wait meanwhile
+VISITORS = 8
+PAUSE = 0.1  # seconds without accepting, when there are no fds
 _AGAIN = -errno.EAGAIN
 
 _REFUSALS = {
@@ -95,9 +104,10 @@ def listen_ring(
         listener = listen_unix(where, mode, BACKLOG, RING_SOCKET[1])
         try:
             with anyio.fail_after(timeout):
-                while not await _is_taken(end, listener, any_user):
-                    end = RingEnd(capacity, role)  # somebody may have the old one
-                return Ring(end, spin)
+                async with _visits(listener, role, any_user) as next_visitor:
+                    while not await _is_taken(end, await next_visitor(), listener):
+                        end = RingEnd(capacity, role)  # somebody may have the old one
+                    return Ring(end, spin)
         except BaseException as error:
             end.free()  # now: the traceback may be kept
             if isinstance(error, OSError):
@@ -110,24 +120,80 @@ def listen_ring(
     return Opening(listen())
 
 
-async def _is_taken(end: RingEnd, listener: Listener, any_user: bool) -> bool:
-    """Offer the ring to the next process that connects; did it take it?"""
-    await anyio.wait_readable(listener.sock)
-    try:
-        sock, _ = listener.sock.accept()
-    except (BlockingIOError, ConnectionAbortedError):
-        return False
-    with sock:
-        sock.setblocking(False)
+@contextlib.asynccontextmanager
+async def _visits(
+    listener: Listener, role: int, any_user: bool
+) -> AsyncIterator[Callable[[], Awaitable[socket.socket]]]:
+    """Gives the visitors who have asked for what we offer, in that order."""
+    visitors: dict[socket.socket, anyio.CancelScope] = {}  # who have not; oldest first
+    asked: collections.deque[socket.socket] = collections.deque()
+    somebody = anyio.Event()
+
+    async def hear(sock: socket.socket) -> None:
         try:
-            await _offer(sock, end, any_user)
+            with visitors[sock]:
+                await _hear_ask(sock, role, any_user)
+                asked.append(sock)
+                somebody.set()
         except OSError as error:
-            why = error.strerror or "it did not answer"  # (a TimeoutError has no words)
-            log.warning(
-                "a visitor of the ring at %s was turned away: %s", listener, why
-            )
+            _turned_away(listener, error)
+        finally:
+            del visitors[sock]
+            if sock not in asked:
+                sock.close()
+
+    async def accept() -> None:
+        while True:
+            await anyio.wait_readable(listener.sock)
+            try:
+                sock, _ = listener.sock.accept()
+            except OSError as error:  # none is pending, or it has left again
+                if error.errno in EXHAUSTED:
+                    await anyio.sleep(PAUSE)
+                continue
+            sock.setblocking(False)
+            if len(visitors) >= VISITORS:
+                next(iter(visitors.values())).cancel()
+                await anyio.lowlevel.checkpoint()
+            visitors[sock] = anyio.CancelScope()
+            tasks.start_soon(hear, sock)
+
+    async def next_visitor() -> socket.socket:
+        nonlocal somebody
+        while not asked:
+            somebody = anyio.Event()
+            await somebody.wait()
+        return asked.popleft()
+
+    undo = contextlib.AsyncExitStack()
+    tasks = await undo.enter_async_context(anyio.create_task_group())
+    try:
+        tasks.start_soon(accept)
+        yield next_visitor
+    finally:
+        tasks.cancel_scope.cancel()
+        # (the block's own error is not for the task group, which would wrap it)
+        try:
+            await undo.aclose()
+        finally:
+            for sock in (*asked, *visitors):
+                sock.close()
+
+
+async def _is_taken(end: RingEnd, sock: socket.socket, listener: Listener) -> bool:
+    """Offer the ring to a visitor; did it take it?"""
+    with sock:
+        try:
+            await _offer(sock, end)
+        except OSError as error:
+            _turned_away(listener, error)
             return False
         return True
+
+
+def _turned_away(listener: Listener, error: OSError) -> None:
+    why = error.strerror or "it did not answer"  # (a TimeoutError has no words)
+    log.warning("a visitor of the ring at %s was turned away: %s", listener, why)
 
 
 def connect_ring(
@@ -199,10 +265,10 @@ async def _when_ready(sock: socket.socket, step: Callable[[], int]) -> int:
     return result
 
 
-async def _offer(sock: socket.socket, end: RingEnd, any_user: bool) -> None:
-    """The listener's part, on a connection that was accepted.
+async def _hear_ask(sock: socket.socket, role: int, any_user: bool) -> None:
+    """The beginning of the listener's part, on a connection that was accepted.
 
-    Raises: OSError: it was not taken.  (The other side may have its memory, though.)
+    Raises: OSError: what it asks for, if anything, cannot be offered.
     """
     number = sock.fileno()
     with anyio.fail_after(PATIENCE):
@@ -210,8 +276,17 @@ async def _offer(sock: socket.socket, end: RingEnd, any_user: bool) -> None:
             _refusing(number, ring_end.check_user(number))
         asked = await _when_ready(sock, lambda: ring_end.hear_ask(number))
         _refusing(number, asked)
-        if asked == end.role:
-            _refusing(number, -errno.EADDRINUSE, end.role)
+        if asked == role:
+            _refusing(number, -errno.EADDRINUSE, role)
+
+
+async def _offer(sock: socket.socket, end: RingEnd) -> None:
+    """The rest of it.
+
+    Raises: OSError: it was not taken.  (The other side may have its memory, though.)
+    """
+    number = sock.fileno()
+    with anyio.fail_after(DECISION):
         _checked(end.offer(number))
         _checked(await _when_ready(sock, lambda: end.hear_answer(number)))
 

@@ -44,6 +44,8 @@ from rings import SMALL, connected, filled, opened, ring_pair
 import aiozerocopy as azc
 from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy._core.waiter import current_loop
+from aiozerocopy._net.connecting import connect_once_possible
+from aiozerocopy.shm.handshake import RING_SOCKET
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -255,6 +257,28 @@ async def test_visitor_does_not_disturb_the_listener(
 
 async def listen(path: Path, **options: Any) -> azc.shm.Ring:
     return await azc.shm.listen_ring(path, SMALL, **options)
+
+
+@pytest.mark.parametrize("count", [1, 20])
+async def test_silent_visitors_keep_nobody_waiting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int
+) -> None:
+    """They are there before somebody who asks for the ring, and stay."""
+    caplog.set_level(logging.CRITICAL)
+    path = tmp_path / "ring"
+    async with anyio.create_task_group() as tasks:
+        listener = attempt(tasks, lambda: listen(path, any_user=True))
+        await until(path.exists)
+        with contextlib.ExitStack() as silent:
+            for _ in range(count):
+                visitor = silent.enter_context(socket.socket(*RING_SOCKET))
+                await connect_once_possible(visitor, str(path))
+            with anyio.fail_after(5):
+                producer = await connected(path, any_user=True)
+                await until(lambda: listener.done)
+    async with producer, listener.result as consumer:
+        await producer.send(RECORD)
+        assert bytes(await consumer.receive()) == RECORD
 
 
 async def test_listener_says_whom_it_has_turned_away(
