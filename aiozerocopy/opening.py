@@ -182,13 +182,13 @@ def wrap_socket(
     `open_writer`.  If the peer is on this machine, and nobody has set the size of the
     send buffer, that becomes what is fastest there.
     """
-    flags = _socket_flags(peer)
+    flags_for(peer)
     with _take_over(sock, None) as ours:
         if not stat.S_ISSOCK(os.fstat(ours.fd).st_mode):
             raise OSError(errno.ENOTSOCK, f"{sock!r} is not a socket")
         with _borrowed_socket(ours.fd) as our_socket:
             kind = UnixStream if our_socket.family == socket.AF_UNIX else Stream
-            set_buffer(our_socket)
+            flags = set_up(our_socket, peer)
         return kind(
             ours.channel(flags),
             rescue_limit=rescue_limit,
@@ -203,11 +203,6 @@ def flags_for(peer: str) -> int:
         choices = ", ".join(map(repr, _PEERS))
         raise ValueError(f"peer must be one of {choices}, not {peer!r}")
     return _PEERS[peer]
-
-
-def _socket_flags(peer: str) -> int:
-    flags = flags_for(peer)
-    return OUT | flags | (OWN if flags & READS else 0)
 
 
 class _Dup:
@@ -483,21 +478,44 @@ _SO_BUF_LOCK = 72  # since Linux 5.14: which sizes somebody has set
 _SNDBUF_IS_SET = 1
 
 
-def set_buffer(sock: socket.socket) -> None:
-    """Set the size of the send buffer, unless somebody has.
+# What is lent lies in the buffer until it is read, but is no memory of the kernel's.
+# Measured with frames of 6 MB: 1.6 to 1.9 times as fast as a C loop that copies, at 0.4
+# of its CPU time; with the usual size 0.8 times.  The kernel doubles it, and gives less
+# where net.core.wmem_max is less.
+LENDING_BUFFER = 2 << 20
+
+
+def set_up(sock: socket.socket, peer: str) -> int:
+    """Set the size of the send buffer; return the channel's flags.
+
+    To a peer that reads, a Unix socket lends messages that are longer than its buffer,
+    if that is large, or of the size that somebody has set.
+    """
+    flags = OUT | flags_for(peer)
+    if not flags & READS or sock.family != socket.AF_UNIX:
+        set_buffer(sock)
+        return flags
+    is_ours = set_buffer(sock, LENDING_BUFFER)
+    size = sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    return flags & ~READS if is_ours and size < LENDING_BUFFER else flags | OWN
+
+
+def set_buffer(sock: socket.socket, unix_buffer: int = UNIX_BUFFER) -> bool:
+    """Set the size of the send buffer, unless somebody has; false if that is so.
 
     Over a network the kernel must find it by itself, and would not if it were set.
     """
     with contextlib.suppress(OSError):  # the peer may have gone, or the kernel is old
         if sock.getsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK) & _SNDBUF_IS_SET:
-            return
+            return False
         if sock.family == socket.AF_UNIX:
-            size = UNIX_BUFFER
+            size = unix_buffer
         elif sock.getpeername()[0] == sock.getsockname()[0]:
             size = NEAR_BUFFER
         else:
-            return
+            return True
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+    return True
 
 
 def stream_over(
@@ -516,6 +534,5 @@ def unix_stream_over(
 ) -> UnixStream:
     """The same for a Unix socket."""
     sock.setblocking(False)
-    set_buffer(sock)
-    channel = Channel(sock.detach(), _socket_flags(peer))
-    return UnixStream(channel, concurrent=concurrent)
+    flags = set_up(sock, peer)
+    return UnixStream(Channel(sock.detach(), flags), concurrent=concurrent)

@@ -52,6 +52,8 @@ void azc__lender_init(azc_channel *channel) {
     bool wanted = channel->flags & AZC_READS && channel->flags & AZC_OWN &&
                   azc__outward(channel) && channel->lane->lend_from;
     lender->nap_us = NAP_MIN_US;
+    if (wanted && channel->lane->shared)
+        lender->message = (uint64_t)azc_sys.takes_loans(channel->fd);
     lender->lends =
         wanted &&
         azc__party_join(&lender->party, channel->device,
@@ -66,8 +68,9 @@ void azc__lender_end(azc_channel *channel) {
     if (lender->between.ends[0] >= 0) azc_sys.close_between(&lender->between);
 }
 
-size_t azc__lend_from(const azc_channel *channel) {
-    return channel->lender.lends ? channel->lane->lend_from : 0;
+size_t azc__lend_from(const azc_channel *channel, uint64_t message) {
+    bool lends = channel->lender.lends && message >= channel->lender.message;
+    return lends ? channel->lane->lend_from : 0;
 }
 
 ssize_t azc__lend(azc_channel *channel, struct iovec *vec, int count) {

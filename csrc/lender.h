@@ -14,6 +14,9 @@
  * leaves unread when it closes is thrown away after its error can be seen, so that is
  * looked for after the count.  A peer that only shuts down its reading can still read.
  *
+ * A message that a socket's buffer holds is copied: to find out that all of it was read
+ * takes longer.  A longer one waits for its reader in any case.
+ *
  * With AZC_LENDS_ALL it lends any memory.  A loan of memory that is no pool's stays in
  * the pipe if its operation ends early: then whoever opened the channel empties the
  * pipe before anybody stores into that memory, and the reader knows by other means
@@ -50,8 +53,9 @@ typedef struct azc_lender {
     bool lends; /* until the kernel refuses */
     bool full;  /* the socket tells when most of what it has was read */
     sys_between between;
-    uint64_t read;   /* the reader has read past all bytes below this offset */
-    unsigned nap_us; /* until the reader's offset is asked for again */
+    uint64_t message; /* bytes of the shortest message of which any is lent */
+    uint64_t read;    /* the reader has read past all bytes below this offset */
+    unsigned nap_us;  /* until the reader's offset is asked for again */
 } azc_lender;
 
 void azc__lender_init(azc_channel *channel);
@@ -61,8 +65,9 @@ void azc__lender_end(azc_channel *channel);
 bool azc__party_join(azc_party *party, dev_t device, ino_t inode, bool lends);
 /* (also if it did not join, or has left before) */
 void azc__party_leave(azc_party *party);
-/* The shortest piece that is to be lent now, in bytes; 0 if none is. */
-size_t azc__lend_from(const azc_channel *channel);
+/* The shortest piece of a message of so many bytes that is to be lent now; 0 if none
+ * is. */
+size_t azc__lend_from(const azc_channel *channel, uint64_t message);
 /* Lends, without the channel's lock.  Then, with it, notes what came of that and
  * returns the result: -EINTR where the same bytes are to be copied instead. */
 ssize_t azc__lend(azc_channel *channel, struct iovec *vec, int count);

@@ -185,7 +185,8 @@ static ssize_t move_queued(azc_channel *channel, int max_ops,
                            uint64_t max_bytes, int *pieces) {
     struct iovec vec[VEC_MAX];
     bool lend;
-    size_t lend_from = channel->queue.cursor->fds ? 0 : azc__lend_from(channel);
+    azc_op *op = channel->queue.cursor;
+    size_t lend_from = op->fds ? 0 : azc__lend_from(channel, op->total);
     *pieces = azc__queue_gather(&channel->queue, vec, max_ops, max_bytes,
                                 lend_from, &lend);
     if (*pieces && channel->lane->bounced) {
@@ -194,7 +195,6 @@ static ssize_t move_queued(azc_channel *channel, int max_ops,
         vec[0] = (struct iovec){channel->bounce, (size_t)n};
     }
     int offered = channel->lane->bounced && *pieces ? 1 : *pieces;
-    azc_op *op = channel->queue.cursor;
     channel->fds = op->fds;
     ssize_t r = offered ? move(channel, vec, offered, lend) : 0;
     if (r > 0 && channel->fds) op->fds = NULL; /* they went, or came */

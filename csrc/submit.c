@@ -189,7 +189,7 @@ typedef struct message {
 } message;
 
 static bool would_be_lent(const azc_channel *channel, const message *it) {
-    size_t from = azc__lend_from(channel);
+    size_t from = azc__lend_from(channel, it->n);
     for (int i = 0; from && i < it->count; i++)
         if (azc__queue_lends(&channel->queue, &it->vec[i], from)) return true;
     return false;

@@ -141,7 +141,7 @@ static ssize_t sys_lend(int fd, sys_between *between, const struct iovec *vec,
     return -ENOSYS;
 }
 
-static int sys_takes_loans(int socket) { return socket < 0; }
+static int sys_takes_loans(int socket) { return (void)socket, 0; }
 
 static void sys_close_between(sys_between *it) { it->ends[0] = -1; }
 
@@ -270,15 +270,17 @@ static ssize_t sys_lend(int fd, sys_between *between, const struct iovec *vec,
 
 /* Before Linux 6.5 a splice waits for a reader that is inside its system call. */
 static int sys_takes_loans(int socket) {
-    int domain = 0, type = 0, major = 0, minor = 0;
+    int domain = 0, type = 0, major = 0, minor = 0, room = 0;
     socklen_t size = sizeof domain;
     struct utsname name;
     if (uname(&name) < 0) return 0;
     sscanf(name.release, "%d.%d", &major, &minor);
     getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &size);
     getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &size);
-    return major * 100 + minor >= 605 && domain == AF_UNIX &&
-           type == SOCK_STREAM;
+    if (major * 100 + minor < 605 || domain != AF_UNIX || type != SOCK_STREAM)
+        return 0;
+    getsockopt(socket, SOL_SOCKET, SO_SNDBUF, &room, &size);
+    return room;
 }
 
 /* -EOPNOTSUPP means that one of the flags is not known: RWF_NOSIGNAL in an older

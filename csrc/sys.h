@@ -100,7 +100,7 @@ struct azc_sys {
     int (*is_nonblocking)(int fd); /* 1 or 0 */
     int (*no_sigpipe)(int fd);     /* a socket, where MSG_NOSIGNAL is unknown */
     int (*takes_loans)(
-        int socket);       /* 1 or 0: of UNIX, and splice never waits */
+        int socket); /* the size of its buffer; 0: not UNIX, or splice may wait */
     int (*linger)(int fd); /* seconds that a socket's close may take */
     int (*dup)(int fd);    /* closed on exec, 3 or higher */
     int (*close)(int fd);

@@ -32,6 +32,7 @@ from loans import (
 from oracle import assert_prefix, assert_same, payload, poison
 
 import aiozerocopy as azc
+from aiozerocopy import opening
 from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy.opening import lending_pipe
 
@@ -50,6 +51,7 @@ pytestmark = [
 
 KINDS = ["pipe", "socket"]
 PART = {"pipe": 64 << 10, "socket": 128 << 10}  # bytes: as few as are ever lent
+LONG = 4 << 20  # bytes: the buffer of a socket that lends
 ERRORS = ["EINVAL", "EPERM", "ENOSYS", "EFAULT"]  # of a kernel that does not lend
 
 
@@ -60,6 +62,9 @@ class Lent(Loan):
         fd, write_fd = ends(kind)
         self.part = PART[kind]
         super().__init__(azc.open_writer(write_fd, peer), fd, slots)
+        if kind == "socket":  # from now on it has room for more than is lent at least
+            with socket.socket(fileno=os.dup(self.stream.fileno())) as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 104 << 10)
 
     def hang_up(self) -> None:
         """The only reader leaves; the fd is another file's then."""
@@ -89,14 +94,16 @@ def pipes() -> set[int]:
     return found
 
 
-async def lane_between(writer: azc.SendStream, reader: azc.ReceiveStream) -> str:
+async def lane_between(
+    writer: azc.SendStream, reader: azc.ReceiveStream, size: int = LONG
+) -> str:
     """How a frame has gone."""
-    data = bytearray(SIZE)
-    with azc.FramePool(SIZE) as pool, filled(pool, 1) as frame:
+    data = bytearray(size)
+    with azc.FramePool(size) as pool, filled(pool, 1) as frame:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(reader.receive_exactly, data)
             await writer.send(frame)
-    assert_same(data, payload(1, SIZE))
+    assert_same(data, payload(1, size))
     return writer.lane
 
 
@@ -180,14 +187,37 @@ class TestLane:
 
     async def test_a_client_lends(self, tmp_path: Path) -> None:
         async def handle(stream: azc.UnixStream) -> None:
-            await stream.receive_exactly(bytearray(SIZE))
+            await stream.receive_exactly(bytearray(LONG))
 
         path = tmp_path / "socket"
         async with azc.serve_unix(handle, path):
             async with azc.connect_unix(path, peer="reads") as client:
-                with azc.FramePool(SIZE) as pool, filled(pool, 1) as frame:
+                with azc.FramePool(LONG) as pool, filled(pool, 1) as frame:
                     await client.send(frame)
                 assert client.lane == "vmsplice"
+
+    @pytest.mark.parametrize(
+        ("given", "lane"),
+        [(None, "copy"), (64 << 10, "vmsplice"), (1 << 20, "copy")],
+    )
+    async def test_a_socket_lends_messages_longer_than_its_buffer(
+        self, given: int | None, lane: str
+    ) -> None:
+        near, far = socket.socketpair()
+        if given:
+            near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, given)
+        async with (
+            azc.wrap_socket(near, peer="reads") as one,
+            azc.wrap_socket(far) as two,
+        ):
+            assert await lane_between(one, two, SIZE) == lane
+
+    async def test_with_a_buffer_that_stays_small_all_is_copied(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(opening, "LENDING_BUFFER", 1 << 30)  # the kernel gives less
+        async with azc.socketpair(peer="reads") as (one, other):
+            assert await lane_between(one, other) == "copy"
 
     @pytest.mark.parametrize("piece", [1, 4096, 5000, 65536, 1 << 20])
     async def test_pages_and_copies_in_order(self, lent: Lend, piece: int) -> None:
@@ -267,7 +297,11 @@ class TestUntilItIsRead:
 
     async def test_frame_that_goes_with_files_is_copied(self) -> None:
         came, got = [], bytearray()
-        async with azc.socketpair(peer="reads") as (reader, stream):
+        read_fd, write_fd = ends("socket")
+        stream = azc.wrap_socket(write_fd, peer="reads")
+        async with azc.wrap_socket(read_fd) as reader, stream:
+            assert isinstance(stream, azc.UnixStream)
+            assert isinstance(reader, azc.UnixStream)
             with azc.FramePool(SIZE) as pool, filled(pool, 1) as frame:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(stream.send, frame)

@@ -338,7 +338,7 @@ async def test_receive_into_a_pool(ends: tuple[Any, Any]) -> None:
 async def test_frames_of_a_pool_are_lent() -> None:
     """To a receiver that is known, between headers and metadata that are copied."""
     async with azc.socketpair(peer="reads") as (theirs, ours):
-        with FramePool((500, 800), slots=1) as pool, await pool.acquire() as frame:
+        with FramePool((2048, 2048), slots=1) as pool, await pool.acquire() as frame:
             sender, receiver = FrameSender(ours), FrameReceiver(theirs)
             for number in range(3):
                 frame.array[:] = number

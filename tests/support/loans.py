@@ -28,6 +28,7 @@ def ends(kind: str) -> tuple[int, int]:
     if kind == "pipe":
         return os.pipe()
     reader, writer = socket.socketpair()
+    writer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 << 10)  # doubled
     return reader.detach(), writer.detach()
 
 
