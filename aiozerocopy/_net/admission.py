@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import itertools
 import logging
 import math
 import struct
@@ -61,12 +62,16 @@ class NotAdmitted(Exception):
     """The server sent this client away."""
 
 
+_NUMBERS = itertools.count()
+
+
 class Guest:
     """A connection to a server; cancel its ``scope`` to end it."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.share: str = share_of(address)
+        self.number: int = next(_NUMBERS)  # (a loop's clock may stand still meanwhile)
         self.since: float = anyio.current_time()
         self.scope: anyio.CancelScope = anyio.CancelScope()
 
@@ -125,7 +130,7 @@ class Crowd:
     def make_room(self) -> Guest | None:
         """Send one away that waits, and return it; None if all are seated."""
         most = max(self._waiting.values(), key=len, default=())
-        first = min(most, key=lambda guest: guest.since, default=None)
+        first = min(most, key=lambda guest: guest.number, default=None)
         if first is not None:
             self.leave(first)
             first.scope.cancel()
