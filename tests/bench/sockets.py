@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozerocopy import open_process, wrap_socket
+from aiozerocopy import FramePool, open_process, wrap_socket
 from bench.feeding import RIVAL_LOOPS, fed, in_c, in_loops, tcp_link, unix_link
 from bench.race import Duel, Race, Work, best_of
 
@@ -72,18 +72,25 @@ def big_messages(
     ways = {"{} write+drain": write_and_drain, "{} sock_sendall": sock_sendall}
     rivals, what = made(ways, RIVAL_LOOPS), f"{name} messages, {where}"
     front = (name, where) == ("6 MB", "UNIX")
+    lent = made({"send from a pool, {}": lend}) if front else []
     messages = 4 if quick else 600_000_000 // size // 4 * 4
     return Race(
         "sockets",
         f"{name}, {where}",
         Work(size, messages, warm=4 if quick else 40, buffers=4),
-        [*sends, *puts, *rivals, c_loop],
+        [*sends, *puts, *lent, *rivals, c_loop],
         [
             *(best_of(one.name, rivals, f"{what}: send", front) for one in sends),
             Duel(
                 "send, uvloop", c_loop.name, f"{what}: send, uvloop", "C loop of send"
             ),
             *(best_of(one.name, rivals, f"{what}: put, 3 in flight") for one in puts),
+            *(
+                Duel(
+                    one.name, c_loop.name, f"{what}: send from a pool", "C loop of send"
+                )
+                for one in lent[:1]
+            ),
         ],
         extra=name != "6 MB",
     )
@@ -102,6 +109,20 @@ async def send(job: Job) -> None:
         for messages in job.messages_in_turn(are_bytes=job.kind == "bytes"):
             for message in messages:
                 await stream.send(message)
+
+
+async def lend(job: Job) -> None:
+    pool = FramePool(job.size, slots=job.buffers)
+    async with pool, wrap_socket(job.fd, peer="reads") as stream:
+        frames = [pool.acquire_nowait() for _ in range(job.buffers)]
+        for frame, piece in zip(frames, job.pieces(), strict=True):
+            frame.view[:] = piece
+        for messages in job.in_turn(frames, 1):
+            for frame in messages:
+                await stream.send(frame)
+        job.end()
+        for frame in frames:
+            frame.release()
 
 
 async def put(job: Job) -> None:
