@@ -1,29 +1,76 @@
-"""Rings, blocking: each call is the portal's, which watches the ring's doorbell."""
+"""Rings, blocking.
+
+What can be done at once is, in the thread that calls: C has a lock for each ring.  Only
+a call that has to wait is the portal's, whose loop watches the ring's doorbell; it asks
+C once more, so nothing is missed in between.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from aiozerocopy import shm
+from aiozerocopy._core.borrows import or_undo_now
+from aiozerocopy._core.pins import Pins, pin
+from aiozerocopy._core.ring_end import RingEnd, Taken
+from aiozerocopy.shm.record import only_record
 from aiozerocopy.sync._opening import opens_later
 from aiozerocopy.sync._streams import Face, blocking, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from aiozerocopy._core.leases import AnyBuffer
 
 
 class Ring(Face):
     """`aiozerocopy.shm.Ring`, for threads."""
 
-    send: Final = blocking(shm.Ring.send)
-    receive: Final = blocking(shm.Ring.receive, in_turn=True)
     receive_batch: Final = blocking(shm.Ring.receive_batch, in_turn=True)
     capacity: Final = shown(shm.Ring, lambda ring: ring.capacity)
     stats: Final = shown(shm.Ring, lambda ring: ring.stats)
     abort: Final = shown(shm.Ring, lambda ring: ring.abort)
+
+    def send(self, *buffers: AnyBuffer, type_id: int = 0) -> None:
+        """Send one record, as `aiozerocopy.shm.Ring.send`."""
+        self._check()
+        with self._turn:
+            if not self._send_now(buffers, type_id):
+                send = functools.partial(self._it.send, type_id=type_id)
+                self._run(send, *buffers)
+
+    def _send_now(self, buffers: Sequence[AnyBuffer], type_id: int) -> bool:
+        side = self._it._sender()
+        if side.closed or not 0 <= type_id < 1 << 32:
+            return False
+        pins = Pins(map(pin, buffers))
+        try:
+            return bool(side.end.send(pins, type_id) == 0)
+        finally:
+            pins.release()
+
+    def receive(self) -> shm.Record:
+        """Receive the next record, as `aiozerocopy.shm.Ring.receive`."""
+        self._check()
+        with self._turn:
+            side = self._it._receiver()
+            record = (
+                None
+                if side.closed
+                else or_undo_now(
+                    functools.partial(self._take_now, side.end), side.end.untake
+                )
+            )
+            return self._run(self._it.receive) if record is None else record
+
+    def _take_now(self, end: RingEnd) -> shm.Record | None:
+        end.keep()
+        taken = end.take(1)
+        return only_record(taken) if isinstance(taken, Taken) else None
 
     def __iter__(self) -> Iterator[shm.Record]:
         """The records, until the end.  Release each: ``with record: ...``."""

@@ -48,6 +48,9 @@ def test_records_come_in_order(ends: tuple[sync.Ring, sync.Ring]) -> None:
     data[:] = bytes(len(data))
     with receiver.receive() as record:
         assert bytes(record.view) == b"a record of two pieces"
+    sender.send(b"", type_id=7)
+    with receiver.receive() as record:
+        assert (len(record), record.type_id) == (0, 7)
     thread = threading.Thread(target=send)
     thread.start()
     numbers = []
@@ -56,7 +59,7 @@ def test_records_come_in_order(ends: tuple[sync.Ring, sync.Ring]) -> None:
             numbers.append(int.from_bytes(record.view[:2], "big"))
     thread.join()
     assert numbers == list(range(500))
-    assert receiver.stats.records == 501
+    assert receiver.stats.records == 502
     with pytest.raises(anyio.EndOfStream):
         receiver.receive()
     with pytest.raises(StreamClosed):
