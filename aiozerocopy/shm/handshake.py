@@ -25,7 +25,7 @@ import anyio.lowlevel
 
 from aiozerocopy._core import ring_end
 from aiozerocopy._core.ring_end import ANY, CONSUMER, PRODUCER, RingEnd
-from aiozerocopy._net.connecting import connect_once_possible, located
+from aiozerocopy._net.connecting import AGAIN, connect_once_possible, located
 from aiozerocopy._net.listening import EXHAUSTED, Listener, listen_unix
 from aiozerocopy.opening import Opening
 from aiozerocopy.shm.ring import Ring
@@ -39,6 +39,7 @@ Path = str | bytes | os.PathLike[str]
 log: logging.Logger = logging.getLogger("aiozerocopy")
 
 RING_SOCKET = socket.AF_UNIX, socket.SOCK_SEQPACKET
+MOMENT = 0.2  # seconds between the reset of a visitor and the end of its listener
 BACKLOG = 8
 MOST = 1 << 39  # capacity
 PATIENCE = 10.0  # seconds for the other side's part
@@ -220,17 +221,42 @@ def connect_ring(
 
     async def connect() -> Ring:
         await anyio.lowlevel.checkpoint()
-        is_there = False
+        is_there, is_patient = False, timeout is not None
         try:
-            with anyio.fail_after(timeout), socket.socket(*RING_SOCKET) as sock:
-                is_patient = timeout is not None
-                await connect_once_possible(sock, where, is_patient=is_patient)
-                is_there = True
-                return Ring(await _ask(sock, role, any_user), spin)
+            with anyio.fail_after(timeout):
+                while True:
+                    found = _identity(where)
+                    with socket.socket(*RING_SOCKET) as sock:
+                        await connect_once_possible(sock, where, is_patient=is_patient)
+                        is_there = True
+                        try:
+                            return Ring(await _ask(sock, role, any_user), spin)
+                        except ConnectionResetError:
+                            if not is_patient or await _still_listens(where, found):
+                                raise
+                    is_there = False
         except OSError as error:
             raise located(_worded(error, is_there), f"no ring at {where!r}") from error
 
     return Opening(connect())
+
+
+async def _still_listens(where: str | bytes, found: object) -> bool:
+    """False if it is gone in a moment, since it has taken another process."""
+    with anyio.move_on_after(MOMENT):
+        while _identity(where) == found:  # noqa: ASYNC110 (no event tells)
+            await anyio.sleep(AGAIN)
+        return False
+    return True
+
+
+def _identity(where: str | bytes) -> object:
+    """Of the file that a listener makes and removes; None if there is none."""
+    try:
+        status = os.stat(where)
+    except (OSError, ValueError):
+        return None
+    return status.st_ino, status.st_ctime_ns
 
 
 def _worded(error: OSError, is_there: bool) -> OSError:

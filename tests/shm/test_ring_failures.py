@@ -17,6 +17,7 @@ import subprocess
 import threading
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -401,6 +402,26 @@ async def test_time_is_over(tmp_path: Path) -> None:
     with listening(tmp_path / "ring"):
         with pytest.raises(TimeoutError, match=r"no ring at .* did not answer"):
             await azc.shm.connect_ring(tmp_path / "ring", timeout=0.01)
+
+
+async def test_who_comes_while_another_is_taken_connects_to_the_next(
+    tmp_path: Path,
+) -> None:
+    """A listener that has its ring closes, with whoever waits in its backlog."""
+    path = tmp_path / "ring"
+    with socket.socket(*RING_SOCKET) as busy:
+        busy.bind(str(path))
+        busy.listen()
+        async with anyio.create_task_group() as tasks:
+            producer = attempt(tasks, partial(azc.shm.connect_ring, path, timeout=10))
+            await anyio.wait_readable(busy)
+            path.unlink()
+            busy.close()
+            consumer = await listen(path)
+    async with producer.result, consumer:
+        await producer.result.send(RECORD)
+        with await consumer.receive() as record:
+            assert bytes(record.view) == RECORD
 
 
 def test_capacity_that_is_no_number(tmp_path: Path) -> None:
