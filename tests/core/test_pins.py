@@ -68,7 +68,7 @@ def _closed() -> mmap.mmap:
         (np.array([object()]), TypeError, "an array of Python objects"),
         (memoryview(np.array([object()])), TypeError, "an array of Python objects"),
         ("text", TypeError, r"not 'str' \(encode it first\)"),
-        (5, TypeError, "not 'int'$"),
+        (5, TypeError, "not 'int'"),
     ],
 )
 def test_refusals(
