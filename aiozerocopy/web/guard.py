@@ -100,15 +100,16 @@ class Guard:
 
     # -- the cookie -------------------------------------------------------------------
 
-    def cookie_for(self, request: Request) -> dict[str, str]:
-        """What takes the place of the token that came with this request, if one did.
+    def cookie_for(self, request: Request, *, renews: bool = False) -> dict[str, str]:
+        """What takes the place of the token that came with this request.
 
-        Also of a cookie that is half over.
+        With ``renews`` it takes the place of a cookie that is half over.
         """
         given, ends = _token_of(request), self._ends(request)
         token = next((each for each in self._tokens if each == given), None)
-        if token is None and ends and ends[1] < time.time() + SESSION_SECONDS / 2:
-            token = ends[0]
+        if renews:
+            is_due = ends and ends[1] < time.time() + SESSION_SECONDS / 2
+            token = ends[0] if ends and is_due and not given else None
         if token is None:
             return {}
         name, key = self._keys[token]
@@ -119,14 +120,15 @@ class Guard:
         return {"Set-Cookie": value}
 
     def _ends(self, request: Request) -> tuple[bytes, int] | None:
-        """The token that its cookie stands for, and when that ends."""
+        """The token that its cookie stands for, and when the cookie ends."""
         for cookie in request.headers.get("cookie", "").split(";"):
             given, _, value = cookie.strip().partition("=")
             end, _, signature = value.partition(".")
             for token, (name, key) in self._keys.items():
                 if given == name and end.isascii() and end.isdigit():
-                    is_right = is_one_of(
-                        signature.encode(), [_signed(key, end).encode()]
+                    is_right = hmac.compare_digest(
+                        signature.encode(errors="surrogateescape"),
+                        _signed(key, end).encode(),
                     )
                     if is_right and len(end) < 12 and int(end) > time.time():
                         return token, int(end)

@@ -35,7 +35,7 @@ class Refused(Exception):
 
     @property
     def body(self) -> bytes:
-        return f"{self.text}\n".encode()
+        return f"{self.text}\n".encode(errors="replace")
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,8 @@ class Site:
         }
         body = json.dumps(status).encode()
         kind = {"Content-Type": "application/json"}
-        await exchange.respond(200, body, kind | self._guard.cookie_for(request))
+        renewed = self._guard.cookie_for(request, renews=True)
+        await exchange.respond(200, body, kind | renewed)
 
     async def _send_metrics(self, exchange: Exchange, _request: Request) -> None:
         page = "".join(self._metrics())

@@ -602,6 +602,12 @@ async def test_an_address_has_its_share(share: int | None, count: int) -> None:
         await until(lambda: server.connections == 0)
 
 
+@pytest.mark.parametrize("name", ["max_connections", "max_per_address"])
+def test_limits_that_let_nobody_in(name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name}= must be None, or 1 or more, not 0"):
+        azc.serve_tcp(echo, **{name: 0})  # type: ignore[arg-type]
+
+
 async def test_the_address_with_the_most_makes_room() -> None:
     crowd = admission.Crowd(2, None, 6)
     addresses = ("10.0.0.1", "2001:db8::1", "2001:db8::2", "2001:db8::3", "10.0.0.2")

@@ -185,6 +185,8 @@ async def test_a_cookie_takes_the_tokens_place(
         monkeypatch.setattr(guard, "SESSION_SECONDS", 25 * 3600)
         renewed = (await ask(to, "/status", cookie)).headers["set-cookie"]
         assert "Max-Age=90000" in renewed
+        bearer = "Authorization: Bearer new"
+        assert "set-cookie" not in (await ask(to, "/status", cookie, bearer)).headers
         monkeypatch.setattr(guard, "SESSION_SECONDS", -1)
         assert (await ask(to, "/status", await cookie_for("new"))).status == 401
         refused = b"\naiozerocopy_web_refused_total 8\n"
@@ -199,10 +201,16 @@ async def test_a_cookie_takes_the_tokens_place(
 @each_way
 async def test_a_token_that_is_no_text(hub: Broadcast, server: str) -> None:
     async with serving(server, hub, token=TOKEN) as to:
-        asked = asking(f"{to.prefix}/metrics", "Authorization: Bearer ?")
-        for byte in (b"\xff", b"\xc3\xb6"):
-            answer = await answer_to(to, asked.replace(b"?", byte))
-            assert answer.status == 401
+        link = await ask(to, f"/{GIVEN}", "Accept: text/html")
+        cookie = link.headers["set-cookie"].partition(";")[0]
+        for asked, status in (
+            (asking(f"{to.prefix}/metrics", "Authorization: Bearer ?"), 401),
+            (asking(f"{to.prefix}/metrics", f"Cookie: {cookie}?"), 401),
+            (upgrade(f"{to.prefix}/raw", f"Cookie: {cookie}", "Origin: ?"), 403),
+        ):
+            for byte in (b"\xff", b"\xc3\xb6"):
+                answer = await answer_to(to, asked.replace(b"?", byte))
+                assert answer.status == status
 
 
 @each_way
