@@ -29,7 +29,7 @@ from aiozerocopy._net.connecting import (
     connect_unix,
 )
 from aiozerocopy._net.foreign_streams import drop_stream
-from aiozerocopy._net.tls import secure
+from aiozerocopy._net.tls import check_context, secure
 from aiozerocopy.framing import (
     FRAME_TIMEOUT,
     MAX_BYTES,
@@ -127,6 +127,7 @@ def connect_frames(
         ValueError, TypeError: not an address, a token, or a time.
     """
     check_seconds(timeout=timeout, dead_after=dead_after)
+    check_context(ssl_context)
     host, port = place_of(address, port)
     has_token = bool(tokens_of(token))
     place = host if port is None else f"{bracketed(host)}:{port}"
@@ -263,6 +264,8 @@ class FrameClient(Ready, AsyncResource):
         frame_timeout: float | None = FRAME_TIMEOUT,
     ) -> None:
         check_seconds(idle_timeout=idle_timeout, connect_within=connect_within)
+        if on_event is not None and not callable(on_event):
+            raise TypeError(f"on_event is a function, not {on_event!r}")
         self._within = connect_within
         self._idle_timeout = idle_timeout
         self._new_receiver = partial(

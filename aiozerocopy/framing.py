@@ -21,7 +21,7 @@ import anyio
 from aiozerocopy._core.errors import IncompleteReceive
 from aiozerocopy._core.failure import Failure
 from aiozerocopy._core.leases import Lease, buffer_of
-from aiozerocopy._net.connecting import check_seconds
+from aiozerocopy._net.connecting import check_counts, check_seconds
 from aiozerocopy._net.foreign_streams import exact_receiver, whole_sender
 from aiozerocopy._net.frame_header import DTYPES as DTYPES
 from aiozerocopy._net.frame_header import HEADER_SIZE as HEADER_SIZE
@@ -149,10 +149,7 @@ class FrameReceiver:
         frame_timeout: float | None = FRAME_TIMEOUT,
     ) -> None:
         check_seconds(frame_timeout=frame_timeout)
-        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int):
-            raise TypeError(f"max_bytes is a number of bytes, not {max_bytes!r}")
-        if max_bytes < 0:
-            raise ValueError(f"max_bytes must be at least 0, not {max_bytes}")
+        check_counts(0, max_bytes=max_bytes)
         self._timeout = frame_timeout
         self._stream = exact_receiver(stream)
         self._pool = pool

@@ -108,6 +108,8 @@ class Publication:
     """What `publish_stats` has begun; `close` it, or use it with ``with``."""
 
     def __init__(self, name: str) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"a name is text, not {name!r}")
         if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
             raise ValueError(
                 f"a name has 1 to {LONGEST_NAME} characters, and no line ends"

@@ -33,7 +33,7 @@ import anyio
 from aiozerocopy._core.errors import IncompleteReceive
 from aiozerocopy._net.foreign_streams import exact_receiver
 from aiozerocopy._net.frame_header import MAGIC
-from aiozerocopy._net.tls import secure
+from aiozerocopy._net.tls import check_context, secure
 
 if TYPE_CHECKING:
     import ssl
@@ -196,6 +196,9 @@ class Admission:
     ssl_context: ssl.SSLContext | None = None
     tokens: tuple[bytes, ...] = ()
     is_guarded: bool = False  # the handler asks for a token itself
+
+    def __post_init__(self) -> None:
+        check_context(self.ssl_context)
 
     @property
     def lacks(self) -> list[str]:

@@ -12,7 +12,7 @@ import itertools
 import os
 import socket
 import sys
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
 import anyio
@@ -133,6 +133,17 @@ def check_seconds(**limits: float | None) -> None:
             raise TypeError(f"{name} is a number of seconds, or None, not {seconds!r}")
         if not seconds > 0:
             raise ValueError(f"{name} must be above 0 seconds, or None, not {seconds}")
+
+
+def check_counts(least: int, **counts: int | None) -> None:
+    """Raises: ValueError, TypeError: one of them is no number from ``least`` on."""
+    for name, count in counts.items():
+        if count is None:
+            continue
+        if isinstance(count, bool) or not isinstance(count, Integral):
+            raise TypeError(f"{name} is a whole number, not {count!r}")
+        if count < least:
+            raise ValueError(f"{name} must be at least {least}, not {count}")
 
 
 def limit_silence(sock: socket.socket, seconds: float | None) -> None:

@@ -30,7 +30,12 @@ from aiozerocopy._net.admission import (
     tokens_of,
 )
 from aiozerocopy._net.block import Service
-from aiozerocopy._net.connecting import DEAD_AFTER, check_port, check_seconds
+from aiozerocopy._net.connecting import (
+    DEAD_AFTER,
+    check_counts,
+    check_port,
+    check_seconds,
+)
 from aiozerocopy._net.frame_header import FrameError, TruncatedFrame
 from aiozerocopy._net.listening import EXHAUSTED, Listener, listen_tcp, listen_unix
 from aiozerocopy.opening import flags_for, stream_over
@@ -108,6 +113,7 @@ def serve_tcp(
     """
     check_port(port)
     check_seconds(idle_timeout=idle_timeout, dead_after=dead_after)
+    check_counts(1, max_connections=max_connections, max_per_address=max_per_address)
     where = (host, port, BACKLOG, reuse_port)
     listen = partial(listen_tcp, *where, dead_after=dead_after)
     admission = Admission(ssl_context, tokens_of(token))
@@ -144,6 +150,7 @@ def serve_unix(
 
     flags_for(peer)
     check_seconds(idle_timeout=idle_timeout)
+    check_counts(1, max_connections=max_connections)
     admission = Admission(tokens=tokens_of(token))
     crowd = Crowd(max_connections)
     return Server(handler, listen, admission, crowd, idle_timeout, concurrent, peer)

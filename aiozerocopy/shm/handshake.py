@@ -25,7 +25,13 @@ import anyio.lowlevel
 
 from aiozerocopy._core import ring_end
 from aiozerocopy._core.ring_end import ANY, CONSUMER, PRODUCER, RingEnd
-from aiozerocopy._net.connecting import AGAIN, connect_once_possible, located
+from aiozerocopy._net.connecting import (
+    AGAIN,
+    check_counts,
+    check_seconds,
+    connect_once_possible,
+    located,
+)
 from aiozerocopy._net.listening import EXHAUSTED, Listener, listen_unix
 from aiozerocopy.opening import Opening
 from aiozerocopy.shm.ring import Ring
@@ -91,6 +97,8 @@ def listen_ring(
         raise TypeError(f"capacity is a number of bytes, not {capacity!r}")
     if not 0 < capacity <= MOST:
         raise ValueError(f"a ring has 1 to {MOST:,} bytes, not {capacity:,}")
+    check_seconds(timeout=timeout)
+    check_counts(0, spin=spin)
     where = os.fspath(path)
 
     async def listen() -> Ring:
@@ -216,6 +224,8 @@ def connect_ring(
         OSError: nobody listens there, or another user does; ``timeout`` (TimeoutError).
             The path is in the text.
     """
+    check_seconds(timeout=timeout)
+    check_counts(0, spin=spin)
     where = os.fspath(path)
     role = ANY if sends is None else PRODUCER if sends else CONSUMER
 

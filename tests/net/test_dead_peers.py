@@ -146,20 +146,3 @@ async def test_dead_peers_are_noticed_unless_it_is_said_otherwise(
         assert found[-1][0] == 0  # the rest is as the kernel has it
     else:
         assert found[-1] == [1, 6, 3, 3]
-
-
-@pytest.mark.parametrize(
-    ("value", "error"),
-    [(0, ValueError), (-1, ValueError), ("3", TypeError), (True, TypeError)],
-)
-def test_times_that_cannot_be(value: Any, error: type[Exception]) -> None:
-    async def nothing(_stream: azc.Stream) -> None: ...
-
-    with pytest.raises(error, match="dead_after"):
-        azc.connect_tcp("127.0.0.1", 1, dead_after=value)
-    with pytest.raises(error, match="dead_after"):
-        azc.serve_tcp(nothing, dead_after=value)
-    with pytest.raises(error, match="idle_timeout"):
-        azc.serve_tcp(nothing, idle_timeout=value)
-    with pytest.raises(error, match="idle_timeout"):
-        azc.connect_frames("127.0.0.1:1", idle_timeout=value)

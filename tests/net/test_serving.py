@@ -25,6 +25,7 @@ from aiozerocopy.client import TokenRefused, open_stream, present_token
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.anyio
@@ -415,6 +416,33 @@ async def test_client_that_leaves(
         await stream.send(b"half")
     assert len(logged(caplog, logging.DEBUG)) == 1
     assert logged(caplog, logging.ERROR) == []
+
+
+WRONG = ((0, ValueError), (-1, ValueError), ("3", TypeError), (True, TypeError))
+LIMITS: dict[str, Callable[[Any], object]] = {
+    "max_connections": lambda it: azc.serve_tcp(echo, max_connections=it),
+    "max_per_address": lambda it: azc.serve_tcp(echo, max_per_address=it),
+    "max_connections ": lambda it: azc.serve_unix(echo, "at", max_connections=it),
+    "idle_timeout": lambda it: azc.serve_tcp(echo, idle_timeout=it),
+    "dead_after": lambda it: azc.serve_tcp(echo, dead_after=it),
+    "dead_after ": lambda it: azc.connect_tcp("127.0.0.1", 1, dead_after=it),
+    "timeout": lambda it: azc.connect_frames("127.0.0.1:1", timeout=it),
+    "idle_timeout ": lambda it: azc.connect_frames("127.0.0.1:1", idle_timeout=it),
+    "connect_within": lambda it: azc.connect_frames("127.0.0.1:1", connect_within=it),
+    "ssl_context": lambda it: azc.serve_tcp(echo, ssl_context=it),
+    "ssl_context ": lambda it: azc.connect_frames("127.0.0.1:1", ssl_context=it),
+    "on_event": lambda it: azc.connect_frames("127.0.0.1:1", on_event=it),
+    "timeout ": lambda it: azc.shm.listen_ring("at", 1, timeout=it),
+    "timeout  ": lambda it: azc.shm.connect_ring("at", timeout=it),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+async def test_limits_are_looked_at_where_they_are_given(name: str) -> None:
+    for value, error in WRONG:
+        is_limit = name.strip() not in ("ssl_context", "on_event")
+        with pytest.raises(error if is_limit else TypeError, match=name.strip()):
+            LIMITS[name](value)
 
 
 @pytest.mark.parametrize(
