@@ -11,14 +11,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _NOTHING = type(None)
+_MANY = (list, tuple, set, frozenset)
+_COUNT = ((int,), lambda value: value > 0, "a whole number, 1 or more")
 
 
 def _any(_value: object) -> bool:
     return True
-
-
-def _is_positive(value: float) -> bool:
-    return value > 0
 
 
 def _are_texts(value: Any) -> bool:
@@ -26,11 +24,8 @@ def _are_texts(value: Any) -> bool:
 
 
 def _are_origins(value: Any) -> bool:
-    return all(isinstance(each, str) and "://" in each for each in value)
+    return _are_texts(value) and all("://" in each for each in value)
 
-
-_MANY = (list, tuple, set, frozenset)
-_COUNT = ((int,), _is_positive, "a whole number, 1 or more")
 
 # Of each: its types, which of their values, and what an error says of both.
 CHECKS: dict[str, tuple[tuple[type, ...], Callable[[Any], bool], str]] = {
@@ -43,12 +38,7 @@ CHECKS: dict[str, tuple[tuple[type, ...], Callable[[Any], bool], str]] = {
     "quality": ((int,), lambda value: 1 <= value <= 100, "a whole number, 1 to 100"),
     "connections": _COUNT,
     "max_viewers": _COUNT,
-    "max_per_address": (
-        (int, _NOTHING),
-        lambda value: value is None or value > 0,
-        "None, or 1 or more",
-    ),
-    "patience": ((int, float), _is_positive, "seconds, more than 0"),
+    "patience": ((int, float), lambda value: value > 0, "seconds, more than 0"),
     "ssl_context": ((ssl.SSLContext, _NOTHING), _any, "an ssl.SSLContext"),
 }
 
@@ -60,4 +50,5 @@ def check(**settings: object) -> None:
         is_of_type = isinstance(value, types) and not isinstance(value, bool)
         if not is_of_type or not is_right(value):
             kind = ValueError if is_of_type else TypeError
-            raise kind(f"{name}= must be {expected}, not {value!r}")
+            given = type(value).__name__ if name == "token" else repr(value)  # (secret)
+            raise kind(f"{name}= must be {expected}, not {given}")

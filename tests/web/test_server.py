@@ -452,7 +452,7 @@ class _Script:
     [
         ("token", "", ValueError),
         ("token", ["a", ""], ValueError),
-        ("token", 5, TypeError),
+        ("token", b"secret", TypeError),
         ("title", 5, TypeError),
         ("modes", "raw", TypeError),
         ("hosts", "tv.example", TypeError),
@@ -479,8 +479,9 @@ def test_settings_are_looked_at_where_they_are_given(
     for face, make in faces.items():
         given = {"hub": Broadcast(), name: value}
         if name in inspect.signature(make).parameters:
-            with pytest.raises(kind, match=f"^{name}= "):
+            with pytest.raises(kind, match=f"^{name}= ") as refused:
                 make(**given)
+            assert "secret" not in str(refused.value)
         else:
             assert (face == "serve") == (name == "max_viewers")
 
