@@ -139,6 +139,21 @@ class TestRender:
         assert re.fullmatch(r".*out\.mp4: 2 of 3 frames, [\d,.]+ fps", lines[1])
         assert "out.mp4: 3 frames in" in end
 
+    def test_one_line_where_somebody_looks(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(progress, "OFTEN", 0.0)
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        monkeypatch.setenv("COLUMNS", "40")
+        with progress.frames_bar("folder/film.mp4", 2, 100) as tick:
+            tick("copy")
+            tick("copy")
+        *lines, wiped = capsys.readouterr().out.split(progress.WIPE)[1:]
+        assert wiped == ""
+        assert len(lines) == 2
+        assert re.fullmatch(r"…?[\w/.]+: 2 of 2 frames, [\d,.]+ fps", lines[1])
+        assert max(map(len, lines)) < 40
+
     def test_words_for_the_encoder(self, shader: Path, tmp_path: Path) -> None:
         output = tmp_path / "out.mkv"
         words = ["--codec", "libx264", "--quality", "lossless", "--preset", "fast"]
