@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from aiozerocopy._core.leases import AnyBuffer
+    from aiozerocopy.shm.receiver import Receiver
 
 
 class Ring(Face):
@@ -57,15 +58,13 @@ class Ring(Face):
         """Receive the next record, as `aiozerocopy.shm.Ring.receive`."""
         self._check()
         with self._turn:
-            side = self._it._receiver()
-            record = (
-                None
-                if side.closed
-                else or_undo_now(
-                    functools.partial(self._take_now, side.end), side.end.untake
-                )
-            )
-            return self._run(self._it.receive) if record is None else record
+            side: Receiver = self._it._receiver()
+            if not side.closed:
+                take = functools.partial(self._take_now, side.end)
+                if (record := or_undo_now(take, side.end.untake)) is not None:
+                    return record
+            received: shm.Record = self._run(self._it.receive)
+            return received
 
     def _take_now(self, end: RingEnd) -> shm.Record | None:
         end.keep()
