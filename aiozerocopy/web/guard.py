@@ -46,7 +46,7 @@ class Guard:
         origins: Sequence[str],
     ) -> None:
         check(token=token, hosts=hosts, origins=origins)
-        self.refusals = Refusals()
+        self.refusals: Refusals = Refusals()
         self._is_strict = bool(hosts) or is_loopback(host or "")
         self._names = {name.lower() for name in hosts}
         if not self._is_strict:
