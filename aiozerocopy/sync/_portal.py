@@ -31,7 +31,7 @@ T = TypeVar("T")
 class _Call(Generic[T]):
     """One call: a task of the portal, and a thread that waits for its end."""
 
-    _task: asyncio.Task[T]
+    _task: asyncio.Task[T] | None = None
 
     def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
         self._function = function
@@ -48,10 +48,24 @@ class _Call(Generic[T]):
         return await self._function()
 
     def _end(self, _: object) -> None:
-        self._is_over = True
-        self._gate.release()
+        if not self._is_over:
+            self._is_over = True
+            self._gate.release()
+
+    def _cancel(self) -> None:
+        """In the portal's thread, and so after `begin`, if that was asked for."""
+        if self._task is None:
+            self._end(None)
+        else:
+            self._task.cancel()
 
     def wait(self) -> None:
+        """Begin, and block until it has ended."""
+        context = contextvars.copy_context()
+        _portal().call_soon_threadsafe(self.begin, context=context)
+        self._wait()
+
+    def _wait(self) -> None:
         while not self._is_over:
             self._gate.acquire()
 
@@ -60,16 +74,16 @@ class _Call(Generic[T]):
 
         May be called twice.
         """
-        _portal().call_soon_threadsafe(lambda: self._task.cancel())
-        self.wait()
-        if not self._task.cancelled() and self._task.exception() is None:
+        _portal().call_soon_threadsafe(self._cancel)
+        self._wait()
+        if self._task and not self._task.cancelled() and self._task.exception() is None:
             abort = getattr(self._task.result(), "abort", None)
             if abort is not None:
                 abort()
 
     def result(self) -> T:
-        task = self._task
-        del self._task  # (it would keep the exception, whose frames know this)
+        task, self._task = self._task, None
+        assert task is not None  # (it would keep the exception, whose frames know this)
         try:
             return task.result()
         finally:
@@ -87,7 +101,6 @@ def run(function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs)
     """
     refuse_in_a_loop()
     call = _Call(lambda: function(*args, **options))
-    _portal().call_soon_threadsafe(call.begin, context=contextvars.copy_context())
     or_undo_now(call.wait, call.give_up)
     return call.result()
 

@@ -163,8 +163,12 @@ class SharedPort(Port):
                     self._ready.poll(None if seconds < 0 else seconds * 1000)
                     super().drain()
         finally:
-            if mine:
-                or_undo_now(self._stop, self._stop)
+            if mine:  # (a signal may raise as a function is entered, or_undo_now too)
+                try:
+                    self._stop()
+                except BaseException:
+                    self._stop()
+                    raise
         return mine
 
     def _stop(self) -> None:

@@ -354,6 +354,42 @@ class TestCtrlC:
         """
         assert scripts.run(code) == "True\n"
 
+    def test_storm_of_signals_leaves_no_thread_waiting(self) -> None:
+        code = """
+            warnings.filterwarnings("ignore", message=".*never awaited")
+            from aiozerocopy import sync
+            def interrupt(*_):
+                raise KeyboardInterrupt
+            signal.signal(signal.SIGALRM, interrupt)
+            one, other = sync.socketpair()
+            received, stop = [], threading.Event()
+            def receive():
+                received.append(sum(map(len, other)))
+            def send():
+                while not stop.is_set():
+                    one.send(bytes(70_000))
+            threads = [threading.Thread(target=each) for each in (receive, send)]
+            for thread in threads:
+                thread.start()
+            data = bytearray(300_000)
+            for hit in range(1000):
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.0002 + hit % 40 / 20_000)
+                    while True:
+                        one.send(data)
+                except KeyboardInterrupt:
+                    data.append(0)  # it is ours
+                    data.pop()
+            stop.set()
+            threads[1].join()
+            one.send_eof()
+            threads[0].join()
+            print(received[0] % 10_000)
+            one.close()
+            other.close()
+        """
+        assert scripts.run(code) == "0\n"
+
 
 class TestProcesses:
     def test_child_of_a_fork_is_told_and_has_a_portal_of_its_own(self) -> None:
