@@ -128,7 +128,7 @@ def test_wheel_is_small(wheel: Path, tmp_path: Path) -> None:
         file.extractall(tmp_path)
     compileall.compile_dir(tmp_path, quiet=1)
     sizes = [path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()]
-    most = 3.2 * (1 << 20)
+    most = 3.4 * (1 << 20)
     assert sum(sizes) <= most, "bytes, with what Python compiles at the installation"
     (built,) = (tmp_path / "aiozerocopy").glob("_azc*.so")
     assert built.stat().st_size <= 256 << 10, "is it stripped?"

@@ -31,7 +31,7 @@ ROOMY = {
     "MALLOC_TOP_PAD_": "268435456",
 }
 
-log = logging.getLogger("aiozerocopy")
+log: logging.Logger = logging.getLogger("aiozerocopy")
 
 
 def find_ffmpeg() -> str:

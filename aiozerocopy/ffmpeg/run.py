@@ -38,7 +38,7 @@ LAST_LINES = 20
 SILENT = 5.0  # seconds in which it did nothing, until that is told
 REPORT_BYTES = 4 << 10  # a report has about 300 bytes, more with many streams
 
-log = logging.getLogger("aiozerocopy")
+log: logging.Logger = logging.getLogger("aiozerocopy")
 
 
 class FFmpegError(StreamBroken):

@@ -114,11 +114,6 @@ def test_module_of_ours_that_is_missing_is_a_bug() -> None:
         ("numpy", "azc.FramePool(4).acquire_nowait().array", "an array"),
         ("numpy", "azc.frames.to_rgb(b'abcdef', (2, 2))", "a new array .*"),
         (
-            "numpy",
-            "from aiozerocopy.commands.cli import main; sys.exit(main(['demo']))",
-            "aiozerocopy demo",
-        ),
-        (
             "h11",
             "from aiozerocopy.commands.cli import main; sys.exit(main(['serve']))",
             "aiozerocopy serve",
