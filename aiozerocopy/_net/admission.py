@@ -87,10 +87,6 @@ class Crowd:
     def __init__(
         self, limit: int | None, share: int | None = None, room: int | None = None
     ) -> None:
-        """Raises: ValueError, TypeError."""
-        for name, it in (("max_connections", limit), ("max_per_address", share)):
-            if it is not None and it < 1:
-                raise ValueError(f"{name}= must be None, or 1 or more, not {it!r}")
         self.limit: float = math.inf if limit is None else limit
         self._share = max(self.limit / 2, 1) if share is None else share
         self._room = self.limit if room is None else room

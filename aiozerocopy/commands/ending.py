@@ -137,8 +137,14 @@ def ended(name: str, run: Callable[[], int]) -> int:
     try:
         with _ctrl_c_comes_again():
             return _run(run)
-    except INTERRUPTS as error:
-        _of_stdout(error)
+    except BaseException as error:
+        first = _first(error)
+        if not isinstance(first, INTERRUPTS):
+            status = _failed(name, first, error)
+            if status is None:
+                raise
+            return status
+        _of_stdout(first)
         complain(name, ": ".join(["interrupted", *last_words]))
         # If Ctrl-C came while a string was executed, as in an import that makes a
         # dataclass, Python ends itself by SIGINT whatever we return.  The next string
@@ -146,15 +152,20 @@ def ended(name: str, run: Callable[[], int]) -> int:
         exec("")
         # What a shell reports for a program that a signal has ended.
         return 128 + (signal.SIGTERM if by_signal else signal.SIGINT)
-    except Exception as error:
-        cause = _of_stdout(_first(error)) or error
-        if isinstance(cause, BrokenPipeError):  # `head`, say, has enough
-            return 128 + signal.SIGPIPE
-        line = line_for(cause)
-        if line is None:
-            raise
-        complain(name, line)
-        return FAILED
+
+
+def _failed(name: str, first: BaseException, error: BaseException) -> int | None:
+    """Say in one line what went wrong, for this exit status; None if no line can."""
+    if not isinstance(first, Exception):
+        return None
+    cause = _of_stdout(first) or error
+    if isinstance(cause, BrokenPipeError):  # `head`, say, has enough
+        return 128 + signal.SIGPIPE
+    line = line_for(cause)
+    if line is None:
+        return None
+    complain(name, line)
+    return FAILED
 
 
 def _run(run: Callable[[], int]) -> int:

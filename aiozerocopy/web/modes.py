@@ -55,6 +55,7 @@ class Modes:
     ) -> None:
         """Raises: ValueError, for an unknown mode, or if none can be offered here."""
         check(hub=hub, modes=modes, quality=quality, patience=patience)
+        check(max_per_address=share)
         if not modes or set(modes) - set(PATHS):
             raise ValueError(f"modes are some of {', '.join(PATHS)}, not {list(modes)}")
         self._hub = hub

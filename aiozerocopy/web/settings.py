@@ -19,6 +19,10 @@ def _any(_value: object) -> bool:
     return True
 
 
+def _is_share(value: Any) -> bool:
+    return value is None or value > 0
+
+
 def _are_texts(value: Any) -> bool:
     return all(isinstance(each, str) and each for each in value)
 
@@ -38,6 +42,7 @@ CHECKS: dict[str, tuple[tuple[type, ...], Callable[[Any], bool], str]] = {
     "quality": ((int,), lambda value: 1 <= value <= 100, "a whole number, 1 to 100"),
     "connections": _COUNT,
     "max_viewers": _COUNT,
+    "max_per_address": ((int, _NOTHING), _is_share, "a whole number, 1 or more"),
     "patience": ((int, float), lambda value: value > 0, "seconds, more than 0"),
     "ssl_context": ((ssl.SSLContext, _NOTHING), _any, "an ssl.SSLContext"),
 }
