@@ -25,6 +25,7 @@ from links import (
     error_in_thread,
     open_link,
     open_unread,
+    wait_for_file,
 )
 from oracle import Checker, message, poison
 
@@ -102,16 +103,19 @@ def test_what_is_sent_is_yours(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_received(kind: str, tmp_path: Path) -> None:
     data = bytes(message(1, 0, BIG))
-    with open_unread(kind, tmp_path, data) as link, receiver(link) as stream:
-        got = bytearray(1000)
-        stream.receive_exactly(got)
-        assert stream.receive_into(memoryview(got)[500:]) <= 500
-        rest = bytearray(b"".join(stream))
-        assert len(rest) >= len(data) - 1500
-        assert data.endswith(rest)
-        with pytest.raises(anyio.EndOfStream):
-            stream.receive()
-        assert stream.stats.bytes_received == len(data)
+    with open_unread(kind, tmp_path, data) as link:
+        if kind == "file":
+            wait_for_file(link, len(data))
+        with receiver(link) as stream:
+            got = bytearray(1000)
+            stream.receive_exactly(got)
+            assert stream.receive_into(memoryview(got)[500:]) <= 500
+            rest = bytearray(b"".join(stream))
+            assert len(rest) >= len(data) - 1500
+            assert data.endswith(rest)
+            with pytest.raises(anyio.EndOfStream):
+                stream.receive()
+            assert stream.stats.bytes_received == len(data)
 
 
 def test_pairs_of_our_own() -> None:
