@@ -80,11 +80,13 @@ class ThreadWaiter(Waiter):
         try:
             while True:
                 with self.lock:
-                    ready, seconds = coroutine.send(None)
+                    try:  # (Python 3.10 may raise a signal's exception in the handler
+                        # of another: here, where that leaves the lock all the same)
+                        ready, seconds = coroutine.send(None)
+                    except StopIteration as end:
+                        result: T = end.value
+                        return result
                 self.port.until(ready, seconds)
-        except StopIteration as end:
-            result: T = end.value
-            return result
         except BaseException:
             close = partial(self._close, coroutine)
             or_undo_now(close, close)
