@@ -59,6 +59,18 @@ async def _go_on() -> None:
     """There is no other task that could run."""
 
 
+def _step(coroutine: Coroutine[Any, Any, object]) -> tuple[bool, Any]:
+    """Go on; is it over, and with what?  Otherwise what it waits for.
+
+    Its end must not go through a lock's ``with`` as an exception: Python 3.10 may raise
+    a signal's exception before that frees the lock.
+    """
+    try:
+        return False, coroutine.send(None)
+    except StopIteration as end:
+        return True, end.value
+
+
 class ThreadWaiter(Waiter):
     """What a stream is bound to that any thread may use."""
 
@@ -80,13 +92,11 @@ class ThreadWaiter(Waiter):
         try:
             while True:
                 with self.lock:
-                    try:  # (Python 3.10 may raise a signal's exception in the handler
-                        # of another: here, where that leaves the lock all the same)
-                        ready, seconds = coroutine.send(None)
-                    except StopIteration as end:
-                        result: T = end.value
-                        return result
-                self.port.until(ready, seconds)
+                    is_over, given = _step(coroutine)
+                if is_over:
+                    result: T = given
+                    return result
+                self.port.until(*given)
         except BaseException:
             close = partial(self._close, coroutine)
             or_undo_now(close, close)
