@@ -160,6 +160,7 @@ def share_of(address: str) -> str:
         known = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return ""
+    known = getattr(known, "ipv4_mapped", None) or known  # of a socket for both kinds
     if str(known) in ("127.0.0.1", "::1"):
         return ""
     return str(known) if known.version == 4 else str(known.exploded[:19])

@@ -651,6 +651,19 @@ async def test_the_address_with_the_most_makes_room() -> None:
     assert crowd.make_room() is guests[0]
 
 
+@pytest.mark.parametrize(
+    ("address", "share"),
+    [
+        ("::ffff:10.0.0.1", "10.0.0.1"),  # IPv4 at a socket for both kinds
+        ("::ffff:127.0.0.1", ""),
+        ("fe80::1%eth0", "fe80:0000:0000:0000"),
+        ("", ""),
+    ],
+)
+def test_whose_share_an_address_takes(address: str, share: str) -> None:
+    assert admission.share_of(address) == share
+
+
 def test_refusals_are_logged_now_and_then(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
