@@ -59,16 +59,18 @@ async def _go_on() -> None:
     """There is no other task that could run."""
 
 
-def _step(coroutine: Coroutine[Any, Any, object]) -> tuple[bool, Any]:
-    """Go on; is it over, and with what?  Otherwise what it waits for.
+def _step(
+    coroutine: Coroutine[Any, Any, object],
+) -> tuple[BaseException | None, Any]:
+    """Go on; return how it ended, if it has, or else what it waits for.
 
     Its end must not go through a lock's ``with`` as an exception: Python 3.10 may raise
     a signal's exception before that frees the lock.
     """
     try:
-        return False, coroutine.send(None)
-    except StopIteration as end:
-        return True, end.value
+        return None, coroutine.send(None)
+    except BaseException as end:
+        return end, None
 
 
 class ThreadWaiter(Waiter):
@@ -92,11 +94,16 @@ class ThreadWaiter(Waiter):
         try:
             while True:
                 with self.lock:
-                    is_over, given = _step(coroutine)
-                if is_over:
-                    result: T = given
-                    return result
-                self.port.until(*given)
+                    end, awaited = _step(coroutine)
+                if end is not None:
+                    try:
+                        if not isinstance(end, StopIteration):
+                            raise end
+                        result: T = end.value
+                        return result
+                    finally:
+                        del end  # (it knows this frame)
+                self.port.until(*awaited)
         except BaseException:
             close = partial(self._close, coroutine)
             or_undo_now(close, close)
