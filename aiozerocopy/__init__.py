@@ -103,6 +103,7 @@ else:
         For `help` and ``import *``, which ask for each of them.
         """
         from aiozerocopy._core import extras
+        from aiozerocopy._core.binding import PORTABLE
 
         mine = (
             name
@@ -113,6 +114,7 @@ else:
             name
             for name in {*mine, *_ROOMS, *_MEMBERS}
             if name not in _EXTRAS or not extras.lacking(_EXTRAS[name])
+            if name != "shm" or not PORTABLE
         )
 
     def __getattr__(name: str) -> Any:
