@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 LOOP = asyncio.new_event_loop()
 MOST = 1 << 16  # bytes of a frame or of a Dask message
-dask_messages.MEMORY_LIMIT = MOST  # type: ignore[attr-defined]
 
 
 class Peer:
@@ -114,7 +113,7 @@ def dask_message(data: bytes) -> None:
 async def _receive_dask(data: bytes) -> None:
     peer = Peer(data)
     try:
-        frames = await dask_messages.receive_frames(peer)
+        frames = await dask_messages.receive_frames(peer, MOST)
     except (dask_messages.NotAMessage, anyio.EndOfStream):
         return
     read = data[: len(data) - len(peer.unread)]
