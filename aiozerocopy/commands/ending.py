@@ -246,8 +246,10 @@ def _end_as_by_ctrl_c() -> list[int]:
 
     def end(number: int, _frame: object) -> None:
         came.append(number)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ctrl_c)
+        # Blocked, it joins a Ctrl-C that has waited: a second one would be raised
+        # wherever the program is.
         signal.raise_signal(signal.SIGINT)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ctrl_c)
 
     if threading.current_thread() is threading.main_thread():
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import termios
+import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -199,6 +200,28 @@ def test_background_job_of_a_script(folder: Path) -> None:
     closing = ["aiozerocopy serve: interrupted", f"status {128 + signal.SIGTERM}"]
     assert lines_of(terminal.said)[-2:] == closing
     assert seconds < AT_ONCE
+
+
+def test_ignored_ctrl_c_and_sigterm_are_one_ctrl_c() -> None:
+    """The second one would be raised at any line, as that which makes a coroutine."""
+    code = """
+        import os, signal
+        from aiozerocopy.commands.ending import ended
+
+        came = []
+
+        def run():
+            signal.signal(signal.SIGINT, lambda *_: came.append(1))
+            for number in (signal.SIGINT, signal.SIGTERM):
+                os.kill(os.getpid(), number)
+            return 0
+
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        ended("a command", run)
+        raise SystemExit(len(came))
+    """
+    python = [sys.executable, "-c", textwrap.dedent(code)]
+    assert subprocess.run(python, check=False).returncode == 1
 
 
 def test_future_that_is_cancelled_while_it_is_set(
