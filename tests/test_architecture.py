@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import itertools
 import re
 import shutil
 import subprocess
 from functools import cache
 from importlib.util import resolve_name
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -117,20 +118,12 @@ def ours(path: Path) -> set[str]:
     } - {module_name(path)}
 
 
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ("import numpy.linalg as n", {"numpy.linalg"}),
-        ("from . import streams", {"aiozerocopy.streams"}),
-        ("from ._core.pins import pin", {"aiozerocopy._core.pins.pin"}),
-        ("try:\n import trio\nexcept ImportError:\n pass", {"trio"}),
-        ("def f():\n import trio", set()),
-        ("if TYPE_CHECKING:\n import trio\nelse:\n import rich", {"rich"}),
-    ],
-)
-def test_reader_of_imports(source: str, found: set[str]) -> None:
-    path = PACKAGE / "streams.py"
-    assert imports(source, path, inside_functions=False) == found
+# What is imported while this runs, and not by a function in it.
+IMPORTS = {
+    "from ._core.pins import pin": {"aiozerocopy._core.pins.pin"},
+    "try:\n import trio\nexcept ImportError:\n def f():\n  import uvloop": {"trio"},
+    "if TYPE_CHECKING:\n import trio\nelse:\n import rich": {"rich"},
+}
 
 
 # ---- the rooms ---------------------------------------------------------------------
@@ -195,21 +188,6 @@ def table_of_rooms() -> str:
     )
 
 
-def test_map_of_the_rooms_is_true() -> None:
-    assert table_of_rooms() in CONTRIBUTING.read_text(encoding="utf-8"), PRINTED
-
-
-def test_imports_go_one_way_between_rooms() -> None:
-    order = rooms()
-    culprits = [
-        f"{name} imports {other}"
-        for name, path in NAMES.items()
-        for other in ours(path) - {"_azc"}
-        if room_of(other) not in order[: order.index(room_of(name)) + 1]
-    ]
-    assert culprits == []
-
-
 def head_of(room: str) -> str:
     return ast.get_docstring(ast.parse(path_of(room).read_text())) or ""
 
@@ -225,62 +203,74 @@ def listed(room: str) -> list[str]:
     return re.findall(r"^    (\w+)  +\S", head, re.MULTILINE) if is_in_order else []
 
 
-def test_imports_go_one_way_in_a_room() -> None:
-    culprits = []
-    for room in rooms():
-        inside = {name for name in NAMES if room_of(name) == room and name != room}
-        graph = {name: ours(NAMES[name]) & inside for name in inside}
-        tuple(graphlib.TopologicalSorter(graph).static_order())  # (no circle)
-        names = {name.partition(".")[2] for name in inside}
-        told = set(re.findall(r"\w+", path_of(room).read_text()))
-        culprits += [f"{room} does not name {name}" for name in sorted(names - told)]
-        if order := [f"{room}.{name}" for name in listed(room)]:
-            culprits += sorted(inside ^ set(order))
-            culprits += [
-                f"{name} imports {other}"
-                for name in inside & set(order)
-                for other in graph[name]
-                if other not in order[: order.index(name)]
-            ]
-    assert culprits == []
+def circle_in(graph: dict[str, Any]) -> list[str]:
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return [f"a circle: {' - '.join(error.args[1])}"]
+    return []
+
+
+def wrong_in(room: str, rooms_below: list[str]) -> Iterator[str]:
+    """The imports of a room that go up the map, or up its own list."""
+    inside = {name for name in NAMES if room_of(name) == room and name != room}
+    graph = {name: ours(NAMES[name]) & inside for name in inside}
+    order = [f"{room}.{name}" for name in listed(room)]
+    told = set(re.findall(r"\w+", path_of(room).read_text()))
+    for name in {room, *inside} & set(NAMES):
+        for other in ours(NAMES[name]) - inside - {room, "_azc"}:
+            if room_of(other) not in rooms_below:
+                yield f"{name} imports {other}"
+        if name != room and name.partition(".")[2] not in told:
+            yield f"{room} does not name {name}"
+        if name in order:
+            above = order[: order.index(name)]
+            yield from (f"{name} imports {other}" for other in graph[name] - {*above})
+    if order:
+        yield from (f"{name} is not listed" for name in inside ^ {*order})
+    yield from circle_in(graph)
+
+
+def test_imports_go_one_way() -> None:
+    order = rooms()
+    found = [wrong_in(room, order[:at]) for at, room in enumerate(order)]
+    culprits = sorted(itertools.chain(*found))
+    assert not culprits, "\n".join(culprits)
     assert listed("_core"), "the core says in which order its modules stand"
 
 
-def test_only_the_core_sees_cffi() -> None:
-    culprits = []
-    for name, path in NAMES.items():
-        found = imports(path.read_text(), path)
-        parts = {part for full in found for part in full.split(".")[:2]}
-        if name != "_core.binding" and parts & {"_azc", "cffi", "_cffi_backend"}:
-            culprits.append(f"{name} imports cffi or _azc")
-        offered = {full.rpartition(".")[2] for full in found if "binding" in full}
-        if room_of(name) != "_core" and offered & {"ffi", "lib"}:
-            culprits.append(f"{name} uses ffi or lib")
-    assert culprits == []
+def wrong_imports(name: str, path: Path) -> Iterator[str]:
+    """What this module may not import: cffi, C, or an optional package at once."""
+    found = imports(path.read_text(), path)
+    parts = {part for full in found for part in full.split(".")[:2]}
+    if name != "_core.binding" and parts & {"_azc", "cffi", "_cffi_backend"}:
+        yield f"{name} imports cffi or _azc"
+    offered = {full.rpartition(".")[2] for full in found if "binding" in full}
+    if room_of(name) != "_core" and offered & {"ffi", "lib"}:
+        yield f"{name} uses ffi or lib"
+    at_once = imports(path.read_text(), path, inside_functions=False)
+    tops = {full.partition(".")[0] for full in at_once} & OPTIONAL
+    for area, allowed in MAY_IMPORT.items():
+        if f"{name}.".startswith(f"{area}."):
+            tops -= allowed
+    yield from (f"{name} imports {top}" for top in tops)
 
 
-def test_c_has_all_that_the_core_asks_for() -> None:
+def test_c_and_optional_packages_are_imported_where_they_are_used() -> None:
+    path = PACKAGE / "streams.py"
+    for source, wanted in IMPORTS.items():
+        assert imports(source, path, inside_functions=False) == wanted
+    found = (wrong_imports(*each) for each in NAMES.items())
+    culprits = sorted(itertools.chain(*found))
     of_rings = {"_core.ring_end", "_core.census"}  # which a portable build has not
-    asked = {
-        f"{name} asks for {wanted}"
+    culprits += [
+        f"{name} asks for {asked}, which C has not"
         for name, path in NAMES.items()
         if room_of(name) == "_core" and not (PORTABLE and name in of_rings)
-        for wanted in re.findall(r"\blib\.(\w+)", path.read_text())
-        if not hasattr(_azc.lib, wanted)
-    }
-    assert asked == set()
-
-
-def test_optional_packages_are_imported_where_they_are_used() -> None:
-    culprits = []
-    for name, path in NAMES.items():
-        found = imports(path.read_text(), path, inside_functions=False)
-        tops = {full.partition(".")[0] for full in found} & OPTIONAL
-        for area, allowed in MAY_IMPORT.items():
-            if f"{name}.".startswith(f"{area}."):
-                tops -= allowed
-        culprits += [f"{name} imports {top}" for top in tops]
-    assert culprits == []
+        for asked in re.findall(r"\blib\.(\w+)", path.read_text())
+        if not hasattr(_azc.lib, asked)
+    ]
+    assert not culprits, "\n".join(culprits)
 
 
 # ---- what is kept of a failure -----------------------------------------------------
@@ -346,35 +336,35 @@ def kept(node: ast.AST, names: set[str], deleted: set[str]) -> Iterator[int]:
         yield from kept(child, names, deleted)
 
 
-@pytest.mark.parametrize(
-    ("source", "lines"),
-    [
-        ("try: f()\nexcept OSError as e:\n self.e = e", [3]),
-        ("try: f()\nexcept OSError as e:\n last = a or e", [3]),
-        ("try: f()\nexcept OSError as e:\n all.append((1, e))", [3]),
-        ("try: f()\nexcept OSError as e:\n self.e = Failure(e)\n raise e", []),
-        ("def f(e: OSError):\n self.e = e", [2]),
-        ("def f(e: Failure[OSError]):\n self.e = e", []),
-        ("class A:\n def f():\n  self.e: ScreenLost | None = None", [3]),
-        ("def f():\n self.e: Failure[OSError] | ByteStream = e", []),
-        ("raise self.e", [1]),
-        ("raise all[0]", [1]),
-        ("raise anyio.EndOfStream\nraise g()", []),
-        ("def f():\n try: raise e\n finally: del e", []),
-    ],
-)
-def test_reader_of_kept_exceptions(source: str, lines: list[int]) -> None:
-    assert list(kept(ast.parse(source), set(), set())) == lines
+# Lines of these that keep one.
+KEEPING: dict[str, list[int]] = {
+    "try: f()\nexcept OSError as e:\n self.e = e": [3],
+    "try: f()\nexcept OSError as e:\n last = a or e": [3],
+    "try: f()\nexcept OSError as e:\n all.append((1, e))": [3],
+    "try: f()\nexcept OSError as e:\n self.e = Failure(e)\n raise e": [],
+    "def f(e: OSError):\n self.e = e": [2],
+    "def f(e: Failure[OSError]):\n self.e = e": [],
+    "class A:\n def f():\n  self.e: ScreenLost | None = None": [3],
+    "def f():\n self.e: Failure[OSError] | ByteStream = e": [],
+    "raise self.e": [1],
+    "raise all[0]": [1],
+    "raise anyio.EndOfStream\nraise g()": [],
+    "def f():\n try: raise e\n finally: del e": [],
+}
 
 
 def test_no_exception_is_kept() -> None:
+    for source, lines in KEEPING.items():
+        assert list(kept(ast.parse(source), set(), set())) == lines, source
     found = {
         f"{name}:{line}"
         for name, path in NAMES.items()
         for line in kept(ast.parse(path.read_text()), set(), set())
     }
     culprits = {place for place in found if place.partition(":")[0] not in MAY_KEEP}
-    assert culprits == set(), "keep a Failure, and raise what its again() returns"
+    assert not culprits, (
+        f"{sorted(culprits)}: keep a Failure, and raise what its again() returns"
+    )
     assert {place.partition(":")[0] for place in found} == set(MAY_KEEP)
 
 
@@ -434,22 +424,10 @@ def table_of_c() -> str:
     return "\n".join([*head, *lines])
 
 
-def test_map_of_the_c_files_is_true() -> None:
-    assert table_of_c() in CONTRIBUTING.read_text(encoding="utf-8"), PRINTED
-
-
-def test_includes_go_one_way() -> None:
-    culprits = []
-    above: set[str] = set()
-    for row in c_rows():
-        above |= {name for name in row if name.endswith(".h")}
-        culprits += [
-            f"{name} includes {other}.h"
-            for name in row
-            for other in includes(CSRC / name)[0]
-            if f"{other}.h" not in above
-        ]
-    assert culprits == []
+def test_map_is_true() -> None:
+    text = CONTRIBUTING.read_text(encoding="utf-8")
+    assert table_of_rooms() in text, PRINTED
+    assert table_of_c() in text, PRINTED
 
 
 def symbols(file: Path) -> tuple[set[str], set[str]]:
@@ -461,9 +439,36 @@ def symbols(file: Path) -> tuple[set[str], set[str]]:
     return {name for name, _ in kinds} - needed, needed
 
 
-@pytest.mark.skipif(not (shutil.which("cc") and shutil.which("nm")), reason="needs cc")
-def test_calls_go_one_way(tmp_path: Path) -> None:
+def offered(name: str) -> set[str]:
+    """What a header declares: functions, types, macros, and members of enums."""
+    words = re.findall(r"\b(azc__?\w+|[A-Z][A-Z_0-9]{3,})\b", code(CSRC / f"{name}.h"))
+    return {*words, f"azc_{name}"}
+
+
+def wrong_in_c(path: Path, above: set[str]) -> Iterator[str]:
+    """What this file includes from below or for nothing, and calls of the system."""
+    own, system = includes(path)
+    yield from (f"{path.name} includes {other}.h" for other in own - above)
+    if path.suffix == ".c":
+        for name in own - {path.stem, "azc", "sys"}:
+            if not any(re.search(rf"\b{word}\b", code(path)) for word in offered(name)):
+                yield f"{path.name} includes {name}.h for nothing"
+    if path.stem not in SYSTEM:
+        calls = [*(system - PLAIN), *CALLS.findall(code(path))]
+        yield from (f"{path.name}: {what}" for what in calls)
+
+
+def test_c_files_go_one_way_and_only_sys_calls_the_system(tmp_path: Path) -> None:
     """No file calls one that calls it, not by way of others either."""
+    culprits: list[str] = []
+    above: set[str] = set()
+    for row in c_rows():
+        above |= {Path(name).stem for name in row if name.endswith(".h")}
+        for name in row:
+            culprits += wrong_in_c(CSRC / name, above)
+    assert not culprits, "\n".join(culprits)
+    if not (shutil.which("cc") and shutil.which("nm")):
+        return
     files = [str(path) for path in CSRC.glob("*.c") if path.stem != "poller_poll"]
     compiler = ["cc", "-c", "-O0", "-D_GNU_SOURCE=1", f"-I{CSRC}"]
     subprocess.run([*compiler, *files], cwd=tmp_path, check=True)
@@ -475,33 +480,7 @@ def test_calls_go_one_way(tmp_path: Path) -> None:
     }
     assert "sys" in calls["channel"]
     assert calls["sys"] == []
-    graphlib.TopologicalSorter(calls).prepare()  # raises CycleError, with the files
-
-
-def test_only_sys_calls_the_system() -> None:
-    culprits = [
-        f"{path.name}: {what}"
-        for path in C_FILES
-        if path.stem not in SYSTEM
-        for what in [*(includes(path)[1] - PLAIN), *CALLS.findall(code(path))]
-    ]
-    assert culprits == []
-
-
-def offered(name: str) -> set[str]:
-    """What a header declares: functions, types, macros, and members of enums."""
-    words = re.findall(r"\b(azc__?\w+|[A-Z][A-Z_0-9]{3,})\b", code(CSRC / f"{name}.h"))
-    return {*words, f"azc_{name}"}
-
-
-def test_a_c_file_uses_what_it_includes() -> None:
-    culprits = [
-        f"{path.name} includes {name}.h for nothing"
-        for path in CSRC.glob("*.c")
-        for name in includes(path)[0] - {path.stem, "azc", "sys"}
-        if not any(re.search(rf"\b{word}\b", code(path)) for word in offered(name))
-    ]
-    assert culprits == []
+    assert circle_in(calls) == []
 
 
 if __name__ == "__main__":
