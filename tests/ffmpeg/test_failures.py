@@ -13,7 +13,6 @@ import os
 import random
 import re
 import signal
-import subprocess
 import sys
 import textwrap
 import threading
@@ -74,14 +73,19 @@ async def test_nothing_is_left_for_the_collector(options: list[str]) -> None:
         gc.enable()
 
 
-async def test_bad_codec(ffmpeg: str) -> None:
+async def test_bad_codec(ffmpeg: str, tmp_path: Path) -> None:
+    """Nothing is left of the film, and an older one stays what it is."""
+    path = tmp_path / "a.mp4"
+    path.write_text("mine")
     with pytest.raises(FFmpegError, match="Unknown encoder 'nonesuch'") as caught:
-        async with Writer(NULL, SIZE, options=BAD, ffmpeg=ffmpeg) as video:
+        async with Writer(path, SIZE, options=BAD, ffmpeg=ffmpeg) as video:
             await send_until_error(video)
     assert caught.value.returncode
     assert isinstance(caught.value, azc.StreamBroken)
     assert isinstance(caught.value.__cause__, BrokenPipeError)
-    assert "Unknown encoder" in str(caught.value)
+    assert "nothing is left of the film" in str(caught.value)
+    assert os.listdir(tmp_path) == ["a.mp4"]
+    assert path.read_text() == "mine"
 
 
 async def test_existing_file_stays(ffmpeg: str, tmp_path: Path) -> None:
@@ -135,45 +139,22 @@ async def test_full_disk(ffmpeg: str, frames: int) -> None:
                 await video.send(picture(number % 10))
 
 
-# Programs that give FFmpeg a disk of 2 MB, or 2 MB of one, and then are FFmpeg.
-SMALL_DISKS = {
-    "tmpfs": """exec unshare {how} sh -c '
-        mount -t tmpfs -o size=2m none "{folder}" && exec "$0" "$@"' "{ffmpeg}" "$@"
-    """,
-    "limit": """trap '' XFSZ; ulimit -f 4096; exec "{ffmpeg}" "$@" """,
-}
-FULL_DISK = {"tmpfs": "No space left on device", "limit": "File too large"}
-
-
-@functools.lru_cache
-def how_to_mount() -> str:
-    """A file system of the program's own: as root, or as one's own root."""
-    for how in ("--mount", "--mount --map-root-user"):
-        command = f"unshare {how} mount -t tmpfs none /mnt"
-        if subprocess.run(command, shell=True, capture_output=True).returncode == 0:
-            return how
-    pytest.skip("nothing may be mounted here")
-
-
-@pytest.mark.parametrize("disk", SMALL_DISKS)
 async def test_disk_that_becomes_full(
-    ffmpeg: str, pretend: Callable[[str], str], tmp_path: Path, disk: str
+    ffmpeg: str, pretend: Callable[[str], str], tmp_path: Path
 ) -> None:
-    how = how_to_mount() if disk == "tmpfs" else ""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    program = SMALL_DISKS[disk].format(how=how, folder=folder, ffmpeg=ffmpeg)
-    video = await Writer(folder / "a.mkv", SIZE, ffmpeg=pretend(program), **LOSSLESS)
+    """The limit of a file's size stands for it: EFBIG, where a disk says ENOSPC."""
+    limited = f"""trap '' XFSZ; ulimit -f 4096; exec "{ffmpeg}" "$@" """
+    video = await Writer(tmp_path / "a.mkv", SIZE, ffmpeg=pretend(limited), **LOSSLESS)
     with azc.FramePool(video.layout.shape, slots=2) as pool:
-        with pytest.raises(FFmpegError, match=FULL_DISK[disk]) as caught:
+        with pytest.raises(FFmpegError, match="File too large") as caught:
             for number in range(1000):
                 with await pool.acquire() as frame:
                     frame.array[:] = picture(number)
                     await video.put(frame)
     assert caught.value.returncode
-    assert FULL_DISK[disk] in caught.value.stderr
+    assert "File too large" in caught.value.stderr
     assert video.stats.bytes_sent > 1 << 20  # it was not full from the beginning
-    with pytest.raises(FFmpegError, match=FULL_DISK[disk]):
+    with pytest.raises(FFmpegError, match="File too large"):
         await video.aclose()
     assert is_gone(video._running.process.pid)  # type: ignore[union-attr]
     gc.collect()
@@ -209,18 +190,6 @@ async def test_every_waiting_sender_is_told(
     assert sum(error.bytes_sent > 0 for error in errors) == 1
     with pytest.raises(FFmpegError):
         await video.aclose()
-
-
-@pytest.mark.every_loop
-async def test_sender_in_a_thread_is_told() -> None:
-    async with Writer(NULL, SIZE, options=BAD) as video:
-        assert video._running
-        stream = video._running.video
-        frame = bytes(4 << 20)
-        with pytest.raises(FFmpegError, match="nonesuch"):
-            await anyio.to_thread.run_sync(stream.send_from_thread, frame)
-        with pytest.raises(FFmpegError):
-            await video.aclose()
 
 
 # ---- FFmpeg that hangs -------------------------------------------------------------
@@ -280,25 +249,6 @@ async def test_no_first_frame(
     with pytest.raises(FFmpegError):
         await Reader(["-i", "udp://nobody"], ffmpeg=program)
     assert caplog.messages == [f"{program} has not answered for 0.05 s"]
-
-
-async def test_folder_that_does_not_exist(ffmpeg: str, tmp_path: Path) -> None:
-    film = Writer(tmp_path / "missing" / "film.mp4", SIZE, ffmpeg=ffmpeg)
-    with pytest.raises(FileNotFoundError, match="the folder does not exist") as caught:
-        await film
-    assert caught.value.filename == str(tmp_path / "missing")
-
-
-async def test_stopped(ffmpeg: str) -> None:
-    video = await Writer(NULL, (640, 480), ffmpeg=ffmpeg, timeout=0.2)
-    frame = np.empty((480, 640, 3), "u1")
-    await video.send(frame)
-    os.kill(video.pid, signal.SIGSTOP)
-    with pytest.raises(FFmpegError, match="did nothing"):
-        while True:
-            await video.send(frame)
-    with pytest.raises(FFmpegError):
-        await video.aclose()
 
 
 async def test_idle_writer_is_left_alone(ffmpeg: str) -> None:
@@ -368,29 +318,18 @@ async def test_ffmpeg_that_says_very_much(pretend: Callable[[str], str]) -> None
 
 @pytest.mark.every_loop
 async def test_abort(ffmpeg: str, tmp_path: Path) -> None:
+    """Nothing is left, of the film neither."""
     video = await Writer(tmp_path / "a.mkv", SIZE, ffmpeg=ffmpeg)
     await video.send(picture(0))
     pid = video.pid
     video.abort()
+    assert os.listdir(tmp_path) == []
     assert video.returncode == -signal.SIGKILL
     assert is_gone(pid)
     video.abort()
     await video.aclose()
     with pytest.raises(azc.StreamClosed):
         await video.send(picture(0))
-
-
-async def test_block_that_fails_leaves_a_file_to_play(
-    ffmpeg: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "a.mp4"
-    with pytest.raises(ZeroDivisionError):
-        async with Writer(path, SIZE, ffmpeg=ffmpeg) as video:
-            for number in range(10):
-                await video.put(picture(number))
-            raise ZeroDivisionError
-    assert is_gone(video._running.process.pid)  # type: ignore[union-attr]
-    assert len(await frames_of(path)) == 10
 
 
 @pytest.mark.every_loop
@@ -526,14 +465,8 @@ async def kill_at_random(ffmpeg: str, seed: int) -> None:
     assert pool.stats.free == 2
 
 
-async def test_kills_at_random_frames(ffmpeg: str) -> None:
-    for seed in range(17):  # times 6: on each loop, with each FFmpeg
-        await kill_at_random(ffmpeg, seed)
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(600)
-async def test_thousand_kills(ffmpeg: str) -> None:
-    """Of both FFmpegs on each of three loops: 1,020 in all."""
-    for seed in range(170):
+@pytest.mark.parametrize("count", [17, pytest.param(170, marks=pytest.mark.slow)])
+async def test_kills_at_random_frames(ffmpeg: str, count: int) -> None:
+    for seed in range(count):
         await kill_at_random(ffmpeg, seed)

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 import subprocess
-from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +19,7 @@ from links import until
 
 import aiozerocopy as azc
 from aiozerocopy.ffmpeg import FFmpegError, Reader, find_ffmpeg, reader
-from aiozerocopy.ffmpeg import colours as decoding
 from aiozerocopy.ffmpeg.arguments import part_arguments
-from aiozerocopy.ffmpeg.colours import Request, conversion_of
 from aiozerocopy.ffmpeg.facts import Facts, Pictures, facts_in
 from aiozerocopy.frames import Conversion
 
@@ -119,6 +116,8 @@ def exact(colour: Sequence[int], matrix: str, full: bool) -> NDArray[np.float64]
     [
         (SIZE, "", "bt601", False),
         (HD, "", "bt709", False),
+        ((48, 720), "", "bt709", False),
+        ((1278, 48), "", "bt601", False),
         (SIZE, "colorspace=bt709", "bt709", False),
         (HD, "colorspace=smpte170m:range=tv", "bt601", False),
         (HD, "colorspace=bt470bg:range=pc", "bt601", True),
@@ -305,14 +304,17 @@ MAPPED = f"""  Stream #0:1: Video: h264, yuv420p, 4x2
 Stream mapping:
   Stream #0:1 -> #0:0 (h264 (native) -> rawvideo (native))
 {HEADER}"""
+RAW = HEADER.replace("(I420), yuv420p", ", rgb24")
 
 
-async def test_planes_that_end_too_early(
-    pretend_film: Callable[[str], Reader],
+PLANES = "YUV4MPEG2 W4 H2\\nFRAME\\n%012dFRAME\\n%03d"
+
+
+@pytest.mark.parametrize(("log", "sent"), [(MAPPED, PLANES), (RAW, "%024d%06d")])
+async def test_frame_that_is_cut_off(
+    log: str, sent: str, pretend_film: Callable[[str], Reader]
 ) -> None:
-    planes = "FRAME\\n%012d"
-    said = f"echo '{MAPPED}' >&2; printf 'YUV4MPEG2 W4 H2\\n{planes}FRAME\\n%03d' 0 0"
-    async with pretend_film(f"{said}; exit 3") as film:
+    async with pretend_film(f"echo '{log}' >&2; printf '{sent}' 0 0; exit 3") as film:
         (await film.receive()).release()
         with pytest.raises(FFmpegError, match="inside frame 1") as caught:
             await film.receive()
@@ -403,72 +405,6 @@ def test_film_is_the_stream_that_is_mapped() -> None:
     assert facts.film is None
 
 
-@pytest.mark.parametrize(
-    ("size", "matrix"),
-    [
-        ((1279, 719), "bt601"),
-        ((1280, 2), "bt709"),
-        ((2, 720), "bt709"),
-        ((1920, 1080), "bt709"),
-    ],
-)
-def test_matrix_that_is_guessed(size: tuple[int, int], matrix: str) -> None:
-    assert decoding.guessed_matrix(size) == matrix
-
-
-def test_conversions() -> None:
-    small = Pictures("yuvj420p", SIZE, "bt709")
-    conversion = conversion_of(Facts(small, film=FILM), "rgb24")
-    assert conversion is None  # it was scaled
-    conversion = conversion_of(Facts(small, film=small), "rgb24")
-    assert conversion
-    assert (conversion.yuv, conversion.rgb) == ("yuv420p", "rgb24")
-    assert conversion.size == SIZE
-    assert conversion_of(Facts(small), "rgb24") is None
-    assert conversion_of(Facts(small, film=small), "gbrp") is None
-    nv12 = replace(small, pix_fmt="nv12")
-    assert conversion_of(Facts(nv12, film=nv12), "rgb24") is None
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ([], ["-vf", "setparams=colorspace=bt709"]),
-        (["-vf", "hflip"], ["-vf", "setparams=colorspace=bt709,hflip"]),
-        (
-            ["-filter:v", "null", "-an"],
-            ["-filter:v", "setparams=colorspace=bt709,null", "-an"],
-        ),
-        (["-vf", "[in]hflip[out]"], None),
-        (["-filter_complex", "hflip"], None),
-    ],
-)
-def test_filter_that_tells(options: list[str], told: list[str] | None) -> None:
-    request = Request("gbrp", options)
-    better = request.better(Facts(FILM, film=FILM))
-    if told is None:
-        assert better == request
-    else:
-        assert better.arguments()[: len(told)] == told
-        assert better.better(Facts(FILM, film=FILM)) == better
-
-
-@pytest.mark.parametrize(
-    ("pix_fmt", "film"),
-    [
-        ("rgb24", Pictures("yuv420p", HD, "bt709")),
-        ("rgb24", Pictures("yuv420p", SIZE)),
-        ("rgb24", Pictures("bgr0", HD)),
-        ("rgb24", Pictures("gray", HD)),
-        ("yuv444p", FILM),
-        ("gray", FILM),
-    ],
-)
-def test_nothing_to_tell(pix_fmt: str, film: Pictures) -> None:
-    request = Request(pix_fmt, [])
-    assert request.better(Facts(film, film=film)) == request
-
-
 # ---- cancelled, and closed ---------------------------------------------------------
 
 
@@ -486,11 +422,12 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 
 
 @pytest.mark.every_loop
-async def test_cancelled_receives_lose_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("convert", ["auto", "ffmpeg"])
+async def test_cancelled_receives_lose_nothing(convert: Any, tmp_path: Path) -> None:
     frames: list[bytes] = []
     times: list[float | None] = []
-    async with Reader(numbered(tmp_path / "a.mkv")) as film:
-        assert film._converter
+    async with Reader(numbered(tmp_path / "a.mkv"), convert=convert) as film:
+        assert (film._converter is None) == (convert == "ffmpeg")
         while len(frames) < 30:
             with anyio.move_on_after(0.0005):
                 with await film.receive() as frame:
