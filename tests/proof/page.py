@@ -12,7 +12,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from .table import ROOT
+from .table import ROOT, SLICES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,6 +39,9 @@ def write(results: Json, folder: Path = PAGES) -> None:
     """proof.json, proof.md and the pictures, in place of those of the last proof."""
     for old in folder.glob("proof-*.png"):
         old.unlink()
+    today = {each.name: each.command for each in SLICES}  # what can be typed now
+    for each in results["slices"]:
+        each["command"] = today.get(each["name"], each["command"])
     text = json.dumps(results, indent=1, ensure_ascii=False)
     (folder / JSON.name).write_text(text + "\n")
     (folder / PAGE.name).write_text(render(results))

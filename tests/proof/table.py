@@ -187,12 +187,4 @@ SLICES = (
         "python -m soak --seconds 600 --gigabytes 200",
         alone=True,
     ),
-    Slice(
-        "crowds",
-        "1, 10, 100 and 1,000 viewers of one broadcast, viewers in browsers, and "
-        "pipes that are always full, at once in one process.",
-        3,
-        "python -m crowds",
-        alone=True,
-    ),
 )

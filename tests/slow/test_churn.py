@@ -16,6 +16,8 @@ pytest.importorskip("h11")
 pytest.importorskip("wsproto")
 
 from links import until
+from own_threads import thread_ids
+from soak.samples import private
 
 import aiozerocopy as azc
 from aiozerocopy import web
@@ -30,13 +32,11 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.quiet,
     pytest.mark.timeout(60),
-    # (in debug mode asyncio itself is slower than what is asked of it here)
-    pytest.mark.parametrize(
-        "anyio_backend",
-        [("asyncio", {}), ("asyncio", {"use_uvloop": True}), ("trio", {})],
-        ids=["asyncio", "uvloop", "trio"],
-    ),
 ]
+
+CLIENTS = 100
+FEW_THREADS = 4
+EACH = 200_000  # bytes of memory for a client
 
 RATE = 1200  # a second, so that a thousand are left on a busy machine
 SECONDS = 3
@@ -122,7 +122,12 @@ async def visit(port: int, seconds: float) -> float:
     return float(done.stdout)
 
 
-@pytest.mark.parametrize("kind", ["web", "tcp"])
+@pytest.mark.parametrize(
+    ("kind", "anyio_backend"),
+    # (in debug mode asyncio itself is slower than what is asked of it here)
+    [("web", ("asyncio", {})), ("tcp", ("trio", {}))],
+    ids=["web", "tcp"],
+)
 async def test_a_thousand_come_and_go_each_second(
     anyio_backend: object, kind: str
 ) -> None:
@@ -157,3 +162,22 @@ async def test_a_thousand_come_and_go_each_second(
     assert growth < 8 << 20
     assert left <= 0
     assert watch.fds < 600
+
+
+async def test_clients_share_threads_and_memory() -> None:
+    """Nothing that a client costs the process is a thread, or a copy of a frame."""
+    frame = np.zeros(1 << 20, np.uint8)
+    async with Broadcast() as hub:
+        ends: list[azc.Stream] = []
+        await hub.publish(frame)
+        memory, threads = private(), len(thread_ids())
+        for _ in range(CLIENTS):
+            near, far = azc.socketpair()
+            ends += near, far
+            hub.attach(near)
+        for _ in range(5):
+            await hub.publish(frame)  # of which nobody reads a byte
+        assert len(thread_ids()) - threads <= FEW_THREADS
+        assert private() - memory < EACH * CLIENTS + (16 << 20)
+        for end in ends:
+            end.abort()

@@ -234,6 +234,12 @@ def test_page_is_what_its_results_say() -> None:
     assert page.PAGE.read_text() == page.render(kept())
 
 
+def test_page_has_the_commands_of_the_table() -> None:
+    """Else somebody would type one that is no more."""
+    commands = {each.name: each.command for each in SLICES}
+    assert {each["name"]: each["command"] for each in kept()["slices"]} == commands
+
+
 def test_page_remembers_whole_runs(tmp_path: Path) -> None:
     found = kept()
     for minutes in range(page.RUNS + 2):
