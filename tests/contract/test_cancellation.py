@@ -15,6 +15,7 @@ from links import (
     cancelled_at,
     open_link,
     others_wait,
+    put_and_wait,
     reading,
     stuck,
     wait_for,
@@ -126,20 +127,6 @@ async def test_twice(some: Link) -> None:
     assert checker.counts == {1: 1}
 
 
-async def test_timeout_zero_sends_all_or_nothing(link: Link) -> None:
-    checker = Checker()
-    async with reading(link, checker.feed), link.sender() as stream:
-        for number in range(5):
-            data = message(number, 0, 300_000)
-            with anyio.move_on_after(0):
-                await stream.send(data)
-            poison(data)
-            data.clear()
-        await stream.send(message(9, 0, 10))
-    checker.finish()
-    assert checker.counts[9] == 1
-
-
 @pytest.mark.parametrize("call", ["send", "pieces", "put", "send_many", "flush"])
 async def test_at_every_await(link: Link, call: str) -> None:
     checker = Checker()
@@ -151,7 +138,7 @@ async def test_at_every_await(link: Link, call: str) -> None:
             calls: dict[str, Callable[[], Any]] = {
                 "send": partial(stream.send, data[0]),
                 "pieces": partial(stream.send, data[0][:9], data[0][9:]),
-                "put": partial(_put_and_wait, stream, data[0]),
+                "put": partial(put_and_wait, stream, data[0]),
                 "send_many": partial(stream.send_many, data),
                 "flush": partial(_put_and_flush, stream, data[0]),
             }
@@ -251,10 +238,6 @@ async def test_coroutine_thrown_away(some: Link) -> None:
             await stream.send(data[1])
     checker.finish()
     assert checker.counts == {1: 2}
-
-
-async def _put_and_wait(stream: SendStream, data: bytearray) -> None:
-    await (await stream.put(data))
 
 
 async def _put_and_flush(stream: SendStream, data: bytearray) -> None:

@@ -86,15 +86,6 @@ async def test_batch_has_the_records_type_and_shape(dtype: Any, ends: Any) -> No
     assert b"".join(batch.tobytes() for batch in came) == data
 
 
-async def test_batches_are_yours(ends: Any) -> None:
-    """None is overwritten by a later one."""
-    reader, writer = ends
-    await writer.send(records(9))
-    await writer.aclose()
-    came = [batch async for batch in reader.batches((3, 16))]
-    assert np.array_equal(np.concatenate(came), records(9))
-
-
 async def test_slot_comes_back_with_its_last_view(ends: Any) -> None:
     reader, writer = ends
     await writer.send(records(2))
@@ -188,17 +179,6 @@ async def test_error_that_is_kept_keeps_no_slot(ends: Any) -> None:
             reader.abort()
         assert isinstance(failed.error, azc.StreamClosed)
         assert pool.stats.free == 2
-
-
-async def test_second_task_is_refused(ends: Any) -> None:
-    reader, writer = ends
-    async with anyio.create_task_group() as tasks:
-        first = attempt(tasks, anext, reader.batches(4))
-        await others_wait()
-        with pytest.raises(anyio.BusyResourceError):
-            await anext(reader.batches(4))
-        await writer.send(b"1234")
-    assert first.result.tobytes() == b"1234"
 
 
 async def test_many_records_a_wake_up() -> None:

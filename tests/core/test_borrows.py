@@ -21,7 +21,7 @@ from unread import SIZE, Unread
 from aiozerocopy import StreamBroken
 from aiozerocopy._core import borrows
 from aiozerocopy._core.binding import ffi, lib
-from aiozerocopy._core.borrows import Operation, Port, borrowed
+from aiozerocopy._core.borrows import Operation, Port
 from aiozerocopy._core.pins import pin
 
 if TYPE_CHECKING:
@@ -74,19 +74,6 @@ class TestOperation:
         assert operation.was_dropped is dropped
         assert operation.was_rescued is (cancelled and outcome == lib.AZC_RESCUED)
 
-    def test_any_error_is_raised(self, port: Port) -> None:
-        operation = Operation(port, [])
-        operation.end(0, -1, 0)  # EPERM, the smallest of all
-        port.forget(operation)
-        with pytest.raises(StreamBroken):
-            operation.raise_if_failed()
-
-    def test_success_is_not_raised(self, port: Port) -> None:
-        operation = Operation(port, [])
-        operation.end(1, 0, 0)
-        port.forget(operation)
-        operation.raise_if_failed()
-
     @pytest.mark.parametrize(
         ("outcome", "kind", "words"),
         [
@@ -106,20 +93,6 @@ class TestOperation:
         assert type(failure) is kind
         assert words in str(failure)
 
-    def test_its_memory_is_given_back_at_the_end(self, port: Port) -> None:
-        data = bytearray(10_000)
-        view = pin(data)  # (who still refers to the pin does not hold the memory)
-        views = [view]
-        operation = Operation(port, views)
-        assert is_borrowed(data)
-        operation.end(0, 0, 0)
-        assert not is_borrowed(data)
-        assert not views
-        assert operation.token not in borrowed
-        assert operation.token in port.operations
-        port.forget(operation)
-        assert not port.operations
-
     def test_pages_that_somebody_may_see_stay_borrowed(self, port: Port) -> None:
         data = bytearray(10_000)
         operation = Operation(port, [pin(data)])
@@ -128,17 +101,6 @@ class TestOperation:
         assert is_borrowed(data)
         borrows.give_back(operation.token)
         assert not is_borrowed(data)
-
-    def test_after_a_move_to_a_copy_only_that_is_kept(self, port: Port) -> None:
-        views = [pin(bytearray(10)) for _ in range(3)]
-        copy = views[-1]
-        operation = Operation(port, views)
-        for _ in range(2):  # an interrupted call is made again
-            operation.moved_to_copy()
-            assert views == [copy]
-            assert borrowed[operation.token] is views
-        operation.end(0, 0, 0)
-        port.forget(operation)
 
     def test_listeners_are_told_once_of_each_change(self, port: Port) -> None:
         told: list[str] = []
@@ -158,22 +120,6 @@ class TestOperation:
         assert told == ["room", "end", "room"]
         port.forget(operation)
 
-    def test_a_listener_that_was_interrupted_is_called_again(self, port: Port) -> None:
-        calls = []
-
-        def listener() -> None:
-            calls.append(1)
-            if len(calls) == 1:
-                raise KeyboardInterrupt
-
-        operation = Operation(port, [])
-        operation.listen(listener)
-        with pytest.raises(KeyboardInterrupt):
-            operation.end(0, 0, 0)
-        operation.end(0, 0, 0)
-        port.forget(operation)
-        assert len(calls) == 2
-
 
 class TestEvents:
     """What `Port.drain` makes of them.  Events may be told twice, or too late."""
@@ -190,48 +136,8 @@ class TestEvents:
         assert is_borrowed(data) is (status != 0)
         operation.end(0, 0, 0)
 
-    def test_of_room(self, port: Port) -> None:
-        operation = Operation(port, [])
-        event = SimpleNamespace(token=operation.token, status=lib.AZC_ROOM)
-        borrows._note(event, port.operations)
-        assert operation.has_room
-        assert not operation.done
-        assert operation.token in port.operations
-        operation.end(0, 0, 0)
-        port.forget(operation)
-
-    def test_of_a_copy(self, port: Port) -> None:
-        views = [pin(bytearray(10)) for _ in range(2)]
-        copy = views[-1]
-        operation = Operation(port, views)
-        event = SimpleNamespace(token=operation.token, status=lib.AZC_COPIED)
-        borrows._note(event, port.operations)
-        assert views == [copy]
-        assert not operation.done
-        operation.end(0, 0, 0)
-        port.forget(operation)
-
-    def test_of_an_end(self, pipe: Unread, port: Port) -> None:
-        data = bytearray(SIZE)
-        operation = pipe.send(port, data)
-        pipe.read()
-        wait_for_event(port)
-        assert is_borrowed(data)  # as nobody has looked
-        port.drain()
-        assert (operation.done, operation.sent, operation.status) == (True, SIZE, 0)
-        assert not is_borrowed(data)
-        assert not port.operations
-
 
 class TestWait:
-    def test_until_it_is_done(self, pipe: Unread, port: Port) -> None:
-        operation = pipe.send(port, bytearray(SIZE))
-        reader = threading.Thread(target=pipe.read)
-        reader.start()
-        assert port.wait(operation)
-        assert operation.done
-        reader.join()
-
     def test_with_a_limit_that_is_not_reached(self, pipe: Unread, port: Port) -> None:
         operation = pipe.send(port, bytearray(SIZE))
         reader = threading.Thread(target=pipe.read)

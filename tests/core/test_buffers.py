@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -23,6 +24,7 @@ from links import (
     begun,
     linux_only,
     open_link,
+    put_and_wait,
     reading,
     stuck,
     until,
@@ -78,21 +80,11 @@ KINDS: dict[str, Callable[[], Any]] = {
 CALLS = ("send", "put", "pieces", "send_many")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_kinds(pipe: Link, kind: str) -> None:
-    data = KINDS[kind]()
-    received = bytearray()
-    async with reading(pipe, received.extend), pipe.sender() as stream:
-        for call in CALLS:
-            await _send(stream, call, data)
-    assert_same(received, memoryview(data).tobytes() * len(CALLS))
-
-
 async def _send(stream: SendStream, call: str, data: Any) -> None:
     if call == "send":
         await stream.send(data)
     elif call == "put":
-        await (await stream.put(data))
+        await put_and_wait(stream, data)
     elif call == "pieces":
         await stream.send(b"", data, b"")
     else:
@@ -130,14 +122,25 @@ def _arrays() -> dict[str, NDArray[Any]]:
 ARRAYS = _arrays()
 
 
-@pytest.mark.parametrize("kind", ARRAYS)
-async def test_arrays(pipe: Link, kind: str) -> None:
-    data = ARRAYS[kind]
+# What has DLPack and no buffer protocol
+TENSORS: dict[str, Any] = {
+    f"tensor: {kind}": Tensor(ARRAYS[kind])
+    for kind in ("float32", "0-d", "rows of a frame")
+}
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *ARRAYS, *TENSORS])
+async def test_kinds(pipe: Link, kind: str) -> None:
+    if kind in TENSORS:
+        data, array = TENSORS[kind], TENSORS[kind].array
+    else:
+        data = array = KINDS[kind]() if kind in KINDS else ARRAYS[kind]
     received = bytearray()
     async with reading(pipe, received.extend), pipe.sender() as stream:
         for call in CALLS:
             await _send(stream, call, data)
-    assert_same(received, data.tobytes() * len(CALLS))
+    sent = getattr(array, "tobytes", None) or memoryview(array).tobytes
+    assert_same(received, sent() * len(CALLS))
 
 
 @pytest.mark.parametrize("kind", ["f", "d", "H"])
@@ -171,17 +174,6 @@ async def test_more_pieces_than_one_system_call_takes(link: Link, call: str) -> 
 # ---- tensors ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["float32", "0-d", "rows of a frame"])
-async def test_tensors(pipe: Link, kind: str) -> None:
-    """What has DLPack and no buffer protocol."""
-    data = Tensor(ARRAYS[kind])
-    received = bytearray()
-    async with reading(pipe, received.extend), pipe.sender() as stream:
-        for call in CALLS:
-            await _send(stream, call, data)
-    assert_same(received, ARRAYS[kind].tobytes() * len(CALLS))
-
-
 # NumPy 2.1 is the first that is told by a tensor whether it may be written.
 _TELLS = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 _NEW = pytest.param(Tensor, marks=pytest.mark.skipif(not _TELLS, reason="old NumPy"))
@@ -190,10 +182,11 @@ _NEW = pytest.param(Tensor, marks=pytest.mark.skipif(not _TELLS, reason="old Num
 @pytest.mark.parametrize("kind", [_NEW, OldTensorWithArray])
 async def test_tensors_to_receive_into(pipe: Link, kind: type[Tensor]) -> None:
     first, second = np.zeros((2, 1000), "i4")
+    first_tensor, second_tensor = map(kind, (first, second))
     async with pipe.receiver() as receiver, pipe.sender() as stream:
         await stream.send(np.arange(2000, dtype="i4"))
-        await receiver.receive_exactly(_as_buffer(kind(first)))
-        assert await receiver.receive_into(_as_buffer(kind(second))) == 4000
+        await receiver.receive_exactly(first_tensor)
+        assert await receiver.receive_into(second_tensor) == 4000
     assert np.array_equal([*first, *second], np.arange(2000))
 
 
@@ -212,21 +205,17 @@ async def test_a_tensor_is_kept_until_it_is_sent(pipe: Link) -> None:
 
 
 async def test_tensors_need_numpy(pipe: Link, monkeypatch: pytest.MonkeyPatch) -> None:
-    tensor = Tensor(np.zeros(5))
+    tensor: Any = Tensor(np.zeros(5))
     async with pipe.receiver(), pipe.sender() as stream:
         monkeypatch.setitem(sys.modules, "numpy", None)
         needs = "the memory of a Tensor needs numpy: pip install"
         with pytest.raises(ModuleNotFoundError, match=needs):
-            await stream.send(_as_buffer(tensor))
+            await stream.send(tensor)
 
 
 class _Refusing(Tensor):
     def __dlpack__(self, **_: Any) -> Any:
         raise RuntimeError("requires grad")
-
-
-def _as_buffer(tensor: Tensor) -> Any:
-    return tensor
 
 
 # ---- refused ----------------------------------------------------------------------
@@ -288,42 +277,25 @@ async def test_refused_at_the_call(pipe: Link, kind: str) -> None:
     assert checker.counts == {1: 2}
 
 
-@pytest.mark.parametrize(
-    ("target", "error"),
-    [
-        (b"read-only", BufferError),
-        (ARRAYS["read-only"], BufferError),
-        (memoryview(bytearray(100))[::2], BufferError),
-        (SQUARE.copy().T, BufferError),
-        (np.broadcast_to(np.zeros(1), 4), BufferError),
-        (np.array([{}]), TypeError),
-        ("text", TypeError),
-        (_released(), ValueError),
-        (Tensor(ARRAYS["read-only"]), BufferError),
-        (OldTensor(np.zeros(5)), BufferError),
-        (TensorThatCopies(np.zeros(5)), BufferError),
-        (Tensor(np.zeros(5), CUDA), BufferError),
-    ],
-    ids=[
-        "bytes",
-        "array",
-        "strided",
-        "transposed",
-        "same",
-        "objects",
-        "str",
-        "released",
-        "read-only tensor",
-        "tensor that cannot tell",
-        "tensor that copies",
-        "tensor of a device",
-    ],
-)
-async def test_targets_that_are_refused(
-    pipe: Link,
-    target: Any,
-    error: type[Exception],
-) -> None:
+TARGETS: dict[str, tuple[Any, type[Exception]]] = {
+    "bytes": (b"read-only", BufferError),
+    "array": (ARRAYS["read-only"], BufferError),
+    "strided": (memoryview(bytearray(100))[::2], BufferError),
+    "transposed": (SQUARE.copy().T, BufferError),
+    "same": (np.broadcast_to(np.zeros(1), 4), BufferError),
+    "objects": (np.array([{}]), TypeError),
+    "str": ("text", TypeError),
+    "released": (_released(), ValueError),
+    "read-only tensor": (Tensor(ARRAYS["read-only"]), BufferError),
+    "tensor that cannot tell": (OldTensor(np.zeros(5)), BufferError),
+    "tensor that copies": (TensorThatCopies(np.zeros(5)), BufferError),
+    "tensor of a device": (Tensor(np.zeros(5), CUDA), BufferError),
+}
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+async def test_targets_that_are_refused(pipe: Link, kind: str) -> None:
+    target, error = TARGETS[kind]
     async with pipe.receiver() as receiver, pipe.sender() as stream:
         await stream.send(b"abc")
         for call in (receiver.receive_into, receiver.receive_exactly):
@@ -365,16 +337,13 @@ async def test_memory_without_a_file_is_refused(
     checker = Checker()
     async with reading(link, checker.feed), link.sender() as stream:
 
-        async def put(data: memoryview) -> None:
-            await (await stream.put(data))
-
         async def send_many(data: memoryview) -> None:
             await stream.send_many([b"", data])
 
         await stream.send(message(1, 0, 100))
         view = memoryview(beyond_the_end)
         for n in (100, BIG - 5):
-            for send in (stream.send, put, send_many):
+            for send in (stream.send, partial(put_and_wait, stream), send_many):
                 with pytest.raises(BufferError, match="nothing was sent"):
                     await send(view[BIG + 5 :][:n])
         await stream.send(message(1, 1, 100))
@@ -481,9 +450,6 @@ def _count(fd: int) -> tuple[threading.Thread, list[int]]:
     thread = threading.Thread(target=run)
     thread.start()
     return thread, counted
-
-
-# ---- any dtype, any shape ------------------------------------------------------------
 
 
 async def test_received_is_free_whoever_keeps_the_operation() -> None:

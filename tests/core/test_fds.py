@@ -142,17 +142,6 @@ async def test_behind_a_flush(files: list[Any]) -> None:
     assert same(came[0][1], files)
 
 
-@pytest.mark.every_loop
-async def test_a_message_that_clogs_the_socket(files: list[Any]) -> None:
-    data = message(1, 0, BIG)
-    async with azc.socketpair() as (ours, theirs), anyio.create_task_group() as tasks:
-        tasks.start_soon(ours.send_fds, data, files)
-        received, came = await read_all(theirs, len(data))
-    assert received == data
-    assert len(came) == 1
-    assert same(came[0][1], files)
-
-
 # ---- cancelled, closed, broken ---------------------------------------------------
 
 
@@ -319,14 +308,6 @@ async def test_end_while_fds_are_queued(end: str, files: list[Any]) -> None:
     assert isinstance(sending.error, kind)
     ours.abort()
     theirs.abort()
-
-
-async def test_a_peer_that_has_left(files: list[Any]) -> None:
-    ours, theirs = azc.socketpair()
-    async with ours:
-        await theirs.aclose()
-        with pytest.raises(azc.StreamBroken, match="0 of 5 bytes"):
-            await ours.send_fds(b"never", files)
 
 
 # ---- what is refused ----------------------------------------------------------------

@@ -188,54 +188,6 @@ def test_published_frame_in_a_cycle(loop: str) -> None:
 
 @every_end
 @every_asyncio_loop
-def test_closed_loop_in_a_cycle(loop: str, end: str) -> None:
-    """With a send, a receive and a put that waits for room, none of them over."""
-    said, complained = lost(
-        """
-    async def use(loop, near, write_fd, data):
-        writer = azc.open_writer(write_fd, queue_limit=1)
-        stream = azc.wrap_socket(near)
-        tasks = [
-            loop.create_task(call) for call in (
-                writer.send(data[0]), writer.put(data[1]),
-                stream.receive_into(data[2]), stream.send_many([data[3]]),
-            )
-        ]
-        for task in tasks:
-            task._log_destroy_pending = False
-        await begun(writer)
-        await begun(stream)
-        cycle(loop, writer, stream, tasks)
-
-    def make():
-        loop = new_loop()
-        read_fd, write_fd = os.pipe()
-        near, far = socket.socketpair()
-        data = [bytearray(b"x" * BIG) for _ in range(4)]
-        loop.run_until_complete(use(loop, near, write_fd, data))
-        loop.close()
-        return read_fd, far.detach(), data
-
-    def look(read_fd, far_fd, data):
-        for each in data:
-            each.clear()
-        read_to_the_end(read_fd)
-        read_to_the_end(far_fd)
-        until(lambda: threads() == 1)
-
-    collect_each(make, look)
-    """,
-        loop,
-        end,
-    )
-    assert said == "ends\n"
-    if end == "collection":
-        assert complained.count("ResourceWarning: unclosed <SendStream") == 3
-        assert complained.count("ResourceWarning: unclosed <UnixStream") == 3
-
-
-@every_end
-@every_asyncio_loop
 def test_files_on_their_way_in_a_cycle(loop: str, end: str) -> None:
     """To be sent, and come but not yet taken: all of them are closed."""
     said, _ = lost(
@@ -385,38 +337,6 @@ def test_closed_stream_that_is_kept_keeps_no_port(loop: str) -> None:
         "collection",
     )
     assert said == "True\n"
-
-
-@every_end
-def test_finalizing_buffer_in_a_cycle(end: str) -> None:
-    said, _ = lost(
-        """
-    class Looks:
-        def __init__(self, view):
-            self.view = view
-
-        def __del__(self, say=print):
-            say(bytes(self.view[-4:]))
-
-    def buffer():
-        memory = bytearray(b"seen" * 100_000)
-        return azc.finalizing_buffer(memory, memory.clear)
-
-    def make():
-        view = buffer()
-        older = Looks(None)
-        older.view = view
-        cycle(older, view, Looks(view))
-        return ()
-
-    collect_each(make, lambda: None)
-    """,
-        "asyncio",
-        end,
-    )
-    lines = said.split()
-    assert lines.count("ends") == 1
-    assert lines.count("b'seen'") == len(lines) - 1 == (2 if end == "exit" else 6)
 
 
 def test_memory_of_a_lost_pool_is_given_back() -> None:

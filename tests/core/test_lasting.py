@@ -21,12 +21,15 @@ import anyio
 import anyio.lowlevel
 import pytest
 import scripts
+from endings import ENDS
+from limits import limited
 from links import (
     BIG,
     attempt,
     begun,
     linux_only,
     open_link,
+    put_and_wait,
     reading,
     submitted,
     until,
@@ -37,7 +40,7 @@ import aiozerocopy as azc
 from aiozerocopy import StreamBroken
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
 SMALL = 1000
 # For what takes seconds, and is the same with every loop.
@@ -49,47 +52,28 @@ only_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: the close is a reset
 
 
-async def _send(stream: azc.SendStream) -> None:
-    await stream.send(b"one")
-
-
-async def _send_pieces(stream: azc.SendStream) -> None:
-    await stream.send(b"one", b"two")
-
-
-async def _send_view(stream: azc.SendStream) -> None:
-    await stream.send(memoryview(bytearray(100_000)))
-
-
-async def _send_many(stream: azc.SendStream) -> None:
-    await stream.send_many([b"one", b"two"])
-
-
-async def _put(stream: azc.SendStream) -> None:
-    await (await stream.put(b"one"))
-
-
-async def _send_from_thread(stream: azc.SendStream) -> None:
-    await anyio.to_thread.run_sync(stream.send_from_thread, b"one")
+CALLS: dict[str, Callable[[azc.SendStream], Awaitable[object]]] = {
+    "send": lambda stream: stream.send(b"one"),
+    "pieces": lambda stream: stream.send(b"one", b"two"),
+    "view": lambda stream: stream.send(memoryview(bytearray(100_000))),
+    "send_many": lambda stream: stream.send_many([b"one", b"two"]),
+    "put": lambda stream: put_and_wait(stream, b"one"),
+    "thread": lambda stream: anyio.to_thread.run_sync(stream.send_from_thread, b"one"),
+}
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(
-    "call",
-    [_send, _send_pieces, _send_view, _send_many, _put, _send_from_thread],
-)
-async def test_reset_is_told_first_and_ever_after(
-    call: Callable[[azc.SendStream], Awaitable[None]], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("call", CALLS)
+async def test_reset_is_told_first_and_ever_after(call: str, tmp_path: Path) -> None:
     with open_link("tcp4", tmp_path) as link:
         far = socket.socket(fileno=link.take_read_fd())
         far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         stream = link.sender()
         await stream.send(b"hello")
         far.close()
-        for each in (call, _send, _send_pieces):
+        for each in (call, "send", "pieces"):
             with pytest.raises(StreamBroken) as caught:
-                await each(stream)
+                await CALLS[each](stream)
             assert caught.value.errno == errno.ECONNRESET
             assert isinstance(caught.value.__cause__, OSError)
             assert caught.value.__cause__.errno == errno.ECONNRESET
@@ -97,16 +81,6 @@ async def test_reset_is_told_first_and_ever_after(
 
 
 # ---- a moment without something -----------------------------------------------------
-
-
-@contextlib.contextmanager
-def no_more_fds() -> Iterator[None]:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 @pytest.mark.anyio
@@ -118,7 +92,7 @@ async def test_a_moment_without_fds(kind: str, tmp_path: Path) -> None:
         async with reading(link, checker.feed, start=False) as reader:
             async with link.sender() as stream, anyio.create_task_group() as tasks:
                 await stream.send(message(1, 0, SMALL))
-                with no_more_fds():
+                with limited(resource.RLIMIT_NOFILE, 3):
                     sending = attempt(tasks, stream.send, message(1, 1, 200_000))
                     await submitted(stream, 1)
                     assert not sending.done, sending.error
@@ -130,16 +104,6 @@ async def test_a_moment_without_fds(kind: str, tmp_path: Path) -> None:
 
 
 # ---- what the end of one costs others -----------------------------------------------
-
-
-async def _abort(stream: azc.SendStream) -> None:
-    stream.abort()
-
-
-async def _aclose_at_once(stream: azc.SendStream) -> None:
-    with anyio.CancelScope() as scope:
-        scope.cancel()
-        await stream.aclose()
 
 
 @contextlib.asynccontextmanager
@@ -170,10 +134,8 @@ async def no_longer_than(seconds: float) -> AsyncIterator[None]:
 class TestEnds:
     """A loop that waits for them stops for some seconds; but machines are busy."""
 
-    @pytest.mark.parametrize("end", [_abort, _aclose_at_once])
-    async def test_linger(
-        self, end: Callable[[azc.SendStream], Awaitable[None]], tmp_path: Path
-    ) -> None:
+    @pytest.mark.parametrize("end", ["abort", "cancelled aclose"])
+    async def test_linger(self, end: str, tmp_path: Path) -> None:
         data = bytearray(BIG)
         with open_link("tcp4", tmp_path) as link:
             stream = link.sender()
@@ -185,7 +147,7 @@ class TestEnds:
             await stream.put(data)
             await begun(stream)
             async with no_longer_than(5):
-                await end(stream)
+                await ENDS[end](stream)
             data.clear()
             far = socket.socket(fileno=link.take_read_fd())
             far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -193,10 +155,8 @@ class TestEnds:
 
     @linux_only
     @only_asyncio
-    @pytest.mark.parametrize("end", [_abort, _aclose_at_once])
-    async def test_stuck_terminals(
-        self, end: Callable[[azc.SendStream], Awaitable[None]]
-    ) -> None:
+    @pytest.mark.parametrize("end", ["abort", "cancelled aclose"])
+    async def test_stuck_terminals(self, end: str) -> None:
         data = bytearray(b"\n" * BIG)  # each becomes two bytes
         streams = []
         with contextlib.ExitStack() as others:
@@ -213,7 +173,7 @@ class TestEnds:
                 await until(lambda: _stuck_in_a_terminal() == len(streams))
             async with no_longer_than(5):
                 for stream in streams:
-                    await end(stream)
+                    await ENDS[end](stream)
             data.clear()
 
 

@@ -237,20 +237,6 @@ class TestLane:
             tasks.start_soon(send)
             assert_same(await link.read(len(sent), piece), sent)
 
-    async def test_our_own_reader_reads_lent_pages(self, kind: str) -> None:
-        read_fd, write_fd = ends(kind)
-        async with azc.open_writer(write_fd, "reads") as writer:
-            async with azc.open_reader(read_fd) as reader:
-                with azc.FramePool(SIZE) as pool, filled(pool, 3) as frame:
-                    data = bytearray(2 * SIZE + 4)
-                    async with anyio.create_task_group() as tasks:
-                        tasks.start_soon(reader.receive_exactly, data)
-                        await writer.send(frame)
-                        await writer.send(b"1234")
-                        await writer.send(frame)
-                        assert writer.lane == "vmsplice"
-        assert_same(data, bytes(payload(3, SIZE)) + b"1234" + bytes(payload(3, SIZE)))
-
     async def test_the_other_holders_of_the_pipe_stay_blocking(self) -> None:
         read_fd, write_fd = os.pipe()
         other = os.dup(write_fd)

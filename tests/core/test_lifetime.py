@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import gc
 import os
 import select
 from typing import TYPE_CHECKING
@@ -304,26 +303,6 @@ class TestClosed:
         with pytest.raises(StreamBroken, match="reader is gone"):
             await writer.aclose()
         assert ticket.done()
-
-
-@pytest.mark.anyio
-class TestCollected:
-    """A stream that nobody holds is closed, with a warning."""
-
-    async def test_with_a_message_pending(self, pipe: Link) -> None:
-        data = message(1, 0, BIG)
-        sent = bytes(data)
-        received = bytearray()
-        async with reading(pipe, received.extend, start=False):
-            stream = pipe.sender()
-            await stream.put(data)
-            await begun(stream)
-            with pytest.warns(ResourceWarning, match="unclosed"):
-                del stream
-                gc.collect()
-            data.clear()
-        assert_prefix(received, sent)
-        assert 0 < len(received) < len(sent)
 
 
 class TestExit:

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-import trio
-import trio.testing
 from anyio.streams.file import FileStreamAttribute
 from unread import is_open
 
@@ -74,25 +72,6 @@ class TestBinding:
                 asyncio.run(stream.send(b"x"))
         asyncio.run(stream.send(b"x"))
         assert stream.stats.messages_sent == 1
-
-    def test_in_trio_it_is_bound_but_to_no_loop_of_asyncio(
-        self, ends: tuple[ReceiveStream, SendStream]
-    ) -> None:
-        receiver, sender = ends
-
-        async def main() -> None:
-            for _ in range(3):
-                with trio.testing.assert_checkpoints():
-                    await sender.send(b"ab")
-                with trio.testing.assert_checkpoints():
-                    assert await receiver.receive() == b"ab"
-                await sender.put(b"ab")
-                await sender.send_many([b"ab"] * 2)
-                await receiver.receive_exactly(bytearray(6))
-            assert sender._loop is NOWHERE
-            assert sender._waiter is sender._enter()
-
-        trio.run(main)
 
     async def test_the_child_of_a_fork_has_none(
         self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
@@ -163,17 +142,6 @@ class TestTheEnd:
         if (result := getattr(stream, name)()) is not None:
             await result
         assert were_open == [True]
-
-    @pytest.mark.parametrize("fd", [-1, 0, 1])
-    async def test_who_waits_for_its_fd_is_woken(
-        self, stream: SendStream, fd: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        announced: list[int] = []
-        with monkeypatch.context() as patched:
-            patched.setattr(lifetime, "announce_closing", announced.append)
-            patched.setattr(stream, "fileno", lambda: fd)
-            stream.abort()
-        assert announced == ([fd] if fd >= 0 else [])
 
     async def test_all_its_channels_are_closed_before_the_first_is_waited_for(
         self, monkeypatch: pytest.MonkeyPatch

@@ -19,7 +19,6 @@ import pytest
 from links import linux_only
 
 from aiozerocopy._core import memory as core
-from aiozerocopy._core.binding import ffi, lib
 from aiozerocopy._core.memory import (
     Claim,
     FileMemory,
@@ -212,44 +211,6 @@ class TestSlots:
 
 
 class TestMemory:
-    def test_a_slot_for_each_view(self) -> None:
-        memory = Memory(5000, 3)
-        assert memory.nbytes >= 3 * 5000
-        views = [memory.lease(nothing) for _ in range(3)]
-        for n, view in enumerate(views):
-            assert view is not None
-            assert view.nbytes == memory.slot_bytes == 5000
-            view[:] = bytes([n]) * 5000
-        assert memory.lease(nothing) is None
-        for n, view in enumerate(views):
-            assert view is not None
-            assert view == bytes([n]) * 5000
-            assert memory.number_of(view) == n
-
-    def test_a_lease_ends_with_its_last_view(self) -> None:
-        ends: list[str] = []
-        memory = Memory(10, 1)
-        view = memory.lease(partial(ends.append, "ended"))
-        assert view is not None
-        part = view[3:4]
-        del view
-        assert memory.slots.free() == 0
-        assert not ends
-        del part
-        assert memory.slots.free() == 1
-        assert ends == ["ended"]
-
-    def test_it_is_mapped_until_nobody_needs_it(self) -> None:
-        memory = Memory(10, 1)
-        number = memory._number[0]
-        view = memory.lease(nothing)
-        del memory
-        gc.collect()
-        assert lib.azc_pool_slot(number, 0) != ffi.NULL
-        del view
-        gc.collect()
-        assert lib.azc_pool_slot(number, 0) == ffi.NULL
-
     def test_nothing_is_leased_after_its_end(self) -> None:
         """As a finalizer may try that runs later than the memory's."""
         memory = Memory(10, 1)
@@ -270,21 +231,6 @@ class TestMemory:
 
 
 class TestClaims:
-    def test_it_ends_with_its_last_view(self) -> None:
-        ends: list[str] = []
-        data = bytearray(b"abcdef")
-        address = int(ffi.cast("uintptr_t", ffi.from_buffer(data)))
-        it = Claim(partial(ends.append, "ended"))
-        key, view = it.key, it.view(address, 6)
-        part = view[2:4]
-        assert bytes(view) == b"abcdef"
-        del it, view
-        assert not is_over(key)
-        assert not ends
-        del part
-        assert is_over(key)
-        assert ends == ["ended"]
-
     def test_without_a_view_it_ends_with_itself(self) -> None:
         ends: list[str] = []
         first = Claim(partial(ends.append, "first"))
@@ -297,22 +243,6 @@ class TestClaims:
 
     def test_one_that_was_interrupted_at_its_start(self) -> None:
         Claim.__new__(Claim).__del__()
-
-
-def test_views_of_other_memory_end_by_themselves() -> None:
-    ends: list[str] = []
-    data = bytearray(10), bytearray(20)
-    first = finalizing_view(data[0], partial(ends.append, "first"))
-    second = finalizing_view(data[1], partial(ends.append, "second"))
-    assert (first.nbytes, second.nbytes) == (10, 20)
-    del second
-    assert ends == ["second"]
-    data[1].append(0)
-    with pytest.raises(BufferError):
-        data[0].append(0)
-    del first
-    assert ends == ["second", "first"]
-    data[0].append(0)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ What streams take and refuse is in core/test_buffers.py.
 
 from __future__ import annotations
 
-import mmap
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,6 @@ from aiozerocopy._core.leases import Lent
 from aiozerocopy._core.pins import Pins, copy_into, overlap, pin, pin_writable, unpin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from typing_extensions import Buffer
 
 MEMORY = memoryview(bytearray(100))
@@ -44,38 +41,6 @@ def test_copy_into_a_larger_buffer() -> None:
     target = bytearray(b"-" * 60)
     copy_into(target, payload(1, 50))
     assert target == bytes(payload(1, 50)) + b"-" * 10
-
-
-def _released() -> memoryview:
-    view = memoryview(bytearray(10))
-    view.release()
-    return view
-
-
-def _closed() -> mmap.mmap:
-    memory = mmap.mmap(-1, 4096)
-    memory.close()
-    return memory
-
-
-@pytest.mark.parametrize("borrow", [pin, pin_writable])
-@pytest.mark.parametrize(
-    ("data", "kind", "words"),
-    [
-        (_released(), ValueError, "released"),
-        (_closed(), ValueError, "closed"),
-        (Lent(MEMORY[::2]), BufferError, "not C-contiguous"),
-        (np.array([object()]), TypeError, "an array of Python objects"),
-        (memoryview(np.array([object()])), TypeError, "an array of Python objects"),
-        ("text", TypeError, r"not 'str' \(encode it first\)"),
-        (5, TypeError, "not 'int'"),
-    ],
-)
-def test_refusals(
-    borrow: Callable[[Any], object], data: object, kind: type[Exception], words: str
-) -> None:
-    with pytest.raises(kind, match=words):
-        borrow(data)
 
 
 @pytest.mark.parametrize("data", [b"abc", MEMORY.toreadonly(), np.bytes_(b"abc")])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
 import threading
@@ -30,26 +29,6 @@ def address(view: memoryview) -> int:
 
 
 class TestFrames:
-    async def test_slot_is_free_at_once_when_a_send_has_failed(self) -> None:
-        """Without a collection; an error that knows itself would keep it."""
-
-        async def fail(writer: azc.SendStream, pool: azc.FramePool) -> None:
-            async with await pool.acquire() as frame:
-                part = frame.view[:10]
-                with contextlib.suppress(azc.StreamBroken):
-                    await writer.send(part)
-
-        reader, writer = azc.pipe()
-        reader.abort()
-        gc.disable()
-        try:
-            with azc.FramePool(10, slots=1) as pool:
-                await fail(writer, pool)
-                assert pool.stats.free == 1
-        finally:
-            gc.enable()
-            writer.abort()
-
     def test_view_and_array_are_the_same_memory(self) -> None:
         with azc.FramePool((3, 4), "float32", slots=1) as pool:
             frame = pool.acquire_nowait()

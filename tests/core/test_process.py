@@ -17,7 +17,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 import scripts
-from links import begun, everything, is_gone, linux_only, others_wait, until
+from links import begun, everything, is_gone, linux_only, others_wait
 
 import aiozerocopy as azc
 from aiozerocopy import process as module
@@ -599,16 +599,6 @@ async def test_aclose_that_is_cancelled() -> None:
         await child.aclose(grace=None)
     assert scope.cancelled_caught
     assert is_gone(child.pid)
-
-
-async def test_stopped_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "AFTER_TERMINATE", 0.01)
-    child = await azc.open_process(["cat"])
-    child.send_signal(signal.SIGSTOP)
-    stopped = os.WUNTRACED | os.WNOHANG
-    await until(lambda: os.waitpid(child.pid, stopped) != (0, 0))
-    await child.aclose(grace=0.01)
-    assert child.returncode == -signal.SIGKILL
 
 
 def test_native_cancel_during_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

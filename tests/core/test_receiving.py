@@ -16,7 +16,6 @@ from links import attempt, others_wait
 import aiozerocopy as azc
 from aiozerocopy import StreamBroken, StreamClosed
 from aiozerocopy._core import channel
-from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._core.borrows import borrowed
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
 
 pytestmark = pytest.mark.anyio
-
-at_once = pytest.mark.skipif(PORTABLE, reason="there the pump reads from every pipe")
 
 
 class Ends:
@@ -49,17 +46,6 @@ async def ends() -> AsyncIterator[Ends]:
 
 
 class TestBorrowed:
-    async def test_until_it_is_over(self, ends: Ends) -> None:
-        before = set(borrowed)
-        coroutine = await ends.waiting(ends.receiver.receive_into, ends.memory)
-        (token,) = set(borrowed) - before
-        assert list(map(len, borrowed[token])) == [10]
-        with pytest.raises(BufferError):
-            ends.memory.append(0)
-        coroutine.close()
-        assert set(borrowed) == before
-        ends.memory.append(0)
-
     async def test_what_was_left_over_needs_no_call(self, ends: Ends) -> None:
         ends.receiver._unread = b"abcdef"
         await ends.receiver.receive(1)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
-import signal
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 from answering import Answering, InUse, TwiceInterrupted
+from limits import files_up_to
 from links import Attempt, until
 from unread import SIZE
 
@@ -23,7 +21,7 @@ from aiozerocopy._core.borrows import borrowed
 from aiozerocopy._core.relaying import Relay, open_source, relay_streams
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Iterator
+    from collections.abc import AsyncIterator, Awaitable
     from pathlib import Path
 
 pytestmark = pytest.mark.anyio
@@ -400,16 +398,3 @@ class TestFile:
             assert caught.value.bytes_sent == 10_000
             assert opened.tell() == (0 if kind == "pipe" else 10_000)
         os.close(read_fd)
-
-
-@contextmanager
-def files_up_to(n: int) -> Iterator[None]:
-    """No file may grow beyond so many bytes."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)

@@ -18,8 +18,8 @@ from links import (
     Link,
     attempt,
     begun,
-    in_line,
     open_link,
+    put_and_wait,
     reading,
     stuck,
     submitted,
@@ -31,10 +31,9 @@ from oracle import Checker, message
 
 import aiozerocopy as azc
 from aiozerocopy import StreamBroken, StreamClosed
-from aiozerocopy._core.binding import PORTABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
     from anyio.abc import TaskGroup
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 SMALL = 1000
-at_once = pytest.mark.skipif(PORTABLE, reason="there the pump writes to every pipe")
 
 
 @pytest.fixture
@@ -119,33 +117,6 @@ async def test_order_of_calls_is_the_order_of_messages(link: Link, limit: int) -
                 await ended(*crowd.senders)
     checker.finish()
     assert checker.counts == {1: crowd.sequence}
-
-
-@pytest.mark.every_loop
-async def test_those_behind_a_cancelled_put_come_in(link: Link) -> None:
-    checker = Checker()
-    async with reading(link, checker.feed, start=False) as reader:
-        async with link.sender(queue_limit=2 * SMALL) as stream:
-            async with stuck(stream, message(1, 0, BIG)) as tasks:
-                scope = anyio.CancelScope()
-
-                async def put_much() -> None:
-                    with scope:
-                        await stream.put(message(2, 0, BIG))
-
-                tasks.start_soon(put_much)
-                await submitted(stream, 2)
-                behind = []
-                for sequence in (1, 2):
-                    data = message(1, sequence, SMALL)
-                    behind.append(attempt(tasks, stream.put, data))
-                    await submitted(stream, 2 + sequence)
-                scope.cancel()
-                await until(lambda: in_line(stream) == 2)
-                reader.start()
-                await until(lambda: all(each.done for each in behind))
-    checker.finish()
-    assert checker.counts == {1: 3}
 
 
 # ---- ... and no more than that ------------------------------------------------------
@@ -397,38 +368,16 @@ async def test_every_opener_takes_it(tmp_path: Path) -> None:
         assert all(stream._is_exclusive for stream in (one, other, *served))
 
 
-async def test_block_that_fails_says_so_although_its_reader_left() -> None:
-    receiver, sender = azc.pipe()
-    with pytest.raises(ZeroDivisionError):
-        async with sender:
-            ticket = await sender.put(bytes(2 * BIG))
-            receiver.abort()
-            raise ZeroDivisionError
-    assert sender.fileno() == -1
-    assert ticket.done()
-
-
 # ---- while another thread ends it ---------------------------------------------------
 
 
-async def _send(stream: azc.SendStream) -> None:
-    await stream.send(bytes(SMALL))
-
-
-async def _send_pieces(stream: azc.SendStream) -> None:
-    await stream.send(b"x" * SMALL, memoryview(b"y" * SMALL))
-
-
-async def _put(stream: azc.SendStream) -> None:
-    await (await stream.put(bytearray(SMALL)))
-
-
-async def _send_many(stream: azc.SendStream) -> None:
-    await stream.send_many([b"x" * SMALL] * 3)
-
-
-async def _flush(stream: azc.SendStream) -> None:
-    await stream.flush()
+CALLS: dict[str, Callable[[azc.SendStream], Awaitable[object]]] = {
+    "send": lambda stream: stream.send(bytes(SMALL)),
+    "pieces": lambda stream: stream.send(bytes(SMALL), memoryview(bytes(SMALL))),
+    "put": lambda stream: put_and_wait(stream, bytearray(SMALL)),
+    "send_many": lambda stream: stream.send_many([bytes(SMALL)] * 3),
+    "flush": lambda stream: stream.flush(),
+}
 
 
 @pytest.fixture
@@ -442,8 +391,8 @@ def restless() -> Iterator[None]:
 
 @pytest.mark.every_loop
 @pytest.mark.usefixtures("restless")
-@pytest.mark.parametrize("call", [_send, _send_pieces, _put, _send_many, _flush])
-async def test_abort_in_another_thread(call: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("call", CALLS)
+async def test_abort_in_another_thread(call: str) -> None:
     """Whenever it comes, the sender is told that the stream is closed."""
     dice = random.Random(3)
     for _ in range(60):
@@ -462,7 +411,7 @@ async def test_abort_in_another_thread(call: Callable[..., Any]) -> None:
                 for count in itertools.count():
                     if count == begin:
                         go.set()
-                    await call(stream)
+                    await CALLS[call](stream)
         finally:
             reader.abort()
         thread.join()

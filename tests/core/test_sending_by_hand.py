@@ -18,8 +18,7 @@ from unread import SIZE
 import aiozerocopy as azc
 from aiozerocopy import SendStream, StreamBroken, StreamClosed
 from aiozerocopy._core import channel, lifetime, sending
-from aiozerocopy._core.binding import PORTABLE, lib
-from aiozerocopy._core.borrows import Port
+from aiozerocopy._core.binding import PORTABLE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -171,19 +170,6 @@ async def test_a_flush_at_once_tells_the_tickets(
 
 
 class TestFromAThread:
-    async def test_its_port_goes_with_it(
-        self, stream: SendStream, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        ports: list[Port] = []
-
-        def noted() -> Port:
-            ports.append(Port())
-            return ports[-1]
-
-        monkeypatch.setattr(sending, "Port", noted)
-        await anyio.to_thread.run_sync(stream.send_from_thread, b"x")
-        assert [lib.azc_port_fd(port.id) < 0 for port in ports] == [True]
-
     @pytest.mark.parametrize("end", ["send_eof", "aclose"])
     async def test_at_the_end_it_is_refused_before_anything_else(
         self, end: str, monkeypatch: pytest.MonkeyPatch

@@ -8,7 +8,6 @@ import math
 import os
 import random
 import re
-import resource
 import signal
 import sys
 import threading
@@ -18,6 +17,7 @@ import anyio
 import pytest
 import scripts
 from anyio.abc import ByteReceiveStream
+from limits import files_up_to
 from links import linux_only, refusing, until
 from own_threads import TASKS, thread_ids
 
@@ -26,7 +26,6 @@ from aiozerocopy._core.binding import PORTABLE
 from aiozerocopy._core.pipe_size import PIPE_SIZE, enlarge_pipe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = [pytest.mark.anyio, linux_only]
@@ -327,17 +326,6 @@ async def test_stuck_reader_is_dropped_and_the_others_go_on() -> None:
 
 
 @pytest.mark.usefixtures("small_pipes")
-async def test_without_patience_a_full_pipe_is_the_end() -> None:
-    async with azc.pipe() as (source, writer):
-        async with azc.Splitter(source, patience=0) as splitter:
-            stuck = await splitter.join()
-            await writer.send(DATA)
-            await wait_for_state(splitter, dropped=1)
-            assert stuck.ended == "too slow"
-            await stuck.aclose()
-
-
-@pytest.mark.usefixtures("small_pipes")
 async def test_all_wait_for_the_slowest_if_asked() -> None:
     async with azc.pipe(SMALL) as (source, writer):
         async with azc.Splitter(source, patience=math.inf) as one:
@@ -435,23 +423,13 @@ async def test_dropped_without_a_close_it_warns() -> None:
 # ---- the file ----------------------------------------------------------------------
 
 
-@pytest.fixture
-def small_files() -> Iterator[int]:
-    """No file may grow beyond so many bytes."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
-    yield 100_000
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    signal.signal(signal.SIGXFSZ, handler)
-
-
 @pytest.mark.parametrize("is_waited_for", [True, False])
 async def test_full_disk_is_told_and_the_readers_go_on(
-    small_files: int, is_waited_for: bool, tmp_path: Path
+    is_waited_for: bool, tmp_path: Path
 ) -> None:
-    path = tmp_path / "film"
-    with pytest.raises(azc.StreamBroken, match="the file has only 100,000 of") as told:
+    path, room = tmp_path / "film", 100_000
+    said = "the file has only 100,000 of"
+    with files_up_to(room), pytest.raises(azc.StreamBroken, match=said) as told:
         async with (
             azc.pipe() as (source, writer),
             azc.Splitter(source, path, patience=math.inf) as one,
@@ -463,10 +441,10 @@ async def test_full_disk_is_told_and_the_readers_go_on(
                 await writer.aclose()
             if is_waited_for:
                 await one.wait()
-    assert (told.value.bytes_sent, told.value.total) == (small_files, len(DATA))
+    assert (told.value.bytes_sent, told.value.total) == (room, len(DATA))
     assert isinstance(told.value.__cause__, OSError)
     assert collected.contents[reader] == DATA
-    assert path.read_bytes() == DATA[:small_files]
+    assert path.read_bytes() == DATA[:room]
 
 
 @pytest.mark.parametrize("mode", ["ab", "r+b"])

@@ -7,10 +7,9 @@ import math
 import os
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import pytest
 from answering import Answering
-from links import linux_only, others_wait, until
+from links import linux_only, until
 
 import aiozerocopy as azc
 from aiozerocopy import StreamClosed
@@ -168,45 +167,6 @@ class TestJoins:
 
 
 class TestEnds:
-    async def test_with_its_source(self, source: Source) -> None:
-        split = source.split()
-        reader = split.join(SMALL)
-        assert isinstance(reader, SplitterReader)
-        os.write(source.fd, b"abc")
-        assert await reader.receive() == b"abc"
-        assert (split.result, reader.ended) == (None, None)
-        await until(lambda: split.state().taken == 3)
-        assert split.state().readers == 1
-        source.end()
-        await split.wait()
-        assert (split.result, reader.ended) == (0, "end")
-        assert await content(reader) == b""
-        with pytest.raises(StreamClosed, match="come to its end"):
-            split.join(SMALL)
-        split.stop()
-        assert split.result == 0
-
-    async def test_when_it_is_stopped(self, source: Source) -> None:
-        split = source.split()
-        reader = split.join(SMALL)
-        for _ in range(2):
-            split.stop()
-        await split.wait()
-        assert (split.result, reader.ended) == (-errno.ECANCELED, "stopped")
-        assert split.rest() == b""
-        await reader.aclose()
-
-    async def test_for_who_is_too_slow(self, source: Source) -> None:
-        split = source.split(patience=0)
-        reader = split.join(SMALL)
-        await until(lambda: split.state().readers)
-        os.write(source.fd, bytes(SMALL))
-        await until(lambda: split.state().taken == SMALL)
-        os.write(source.fd, b"x")
-        await until(lambda: reader.ended)  # (it is counted before that)
-        assert (reader.ended, split.state().dropped) == ("too slow", 1)
-        assert await content(reader) == bytes(SMALL)
-
     @pytest.mark.parametrize("patience", [2**64 / 1e9, 1e300, math.inf])
     async def test_not_for_who_is_slow_in_the_end(
         self, source: Source, patience: float
@@ -225,14 +185,6 @@ class TestEnds:
         source.end()
         assert await content(reader) == bytes(SMALL) + b"x"
         assert reader.ended == "end"
-
-    async def test_whoever_waits_is_woken(self, source: Source) -> None:
-        split = source.split()
-        async with anyio.create_task_group() as tasks:
-            for _ in range(2):
-                tasks.start_soon(split.wait)
-            await others_wait()
-            source.end()
 
     async def test_what_nobody_was_given(
         self, source: Source, monkeypatch: pytest.MonkeyPatch

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 from answering import Answering
-from links import error_in_thread, others_wait, until
+from links import error_in_thread, until
 from unread import SIZE
 
 import aiozerocopy as azc
@@ -78,23 +78,6 @@ class TestTicket:
         for _ in range(2):
             failures.forget(operation)
             assert not failures.operations
-
-    async def test_while_it_waits_for_room(self, ends: Ends) -> None:
-        ends.sender._out.set_limit(1)
-        ticket = await ends.sender.put(bytes(MUCH))
-        async with anyio.create_task_group() as tasks:
-            failed: list[type[BaseException]] = []
-
-            async def put() -> None:
-                with pytest.raises(StreamBroken) as caught:
-                    await ends.sender.put(b"x")
-                failed.append(caught.type)
-
-            tasks.start_soon(put)
-            await others_wait()
-            ends.receiver.abort()
-        assert failed == [StreamBroken]
-        assert ticket.done()
 
     async def test_one_that_is_cancelled_has_not_failed(
         self, ends: Ends, monkeypatch: pytest.MonkeyPatch
@@ -177,35 +160,6 @@ class TestFailure:
 
 
 class TestTheEnd:
-    async def test_a_peer_that_takes_too_long(self, ends: Ends) -> None:
-        await ends.sender.put(bytes(MUCH))
-        with pytest.raises(StreamBroken, match=r"within 0\.01 s") as caught:
-            await ends.sender.aclose(linger=0.01)
-        assert caught.value.bytes_sent == 0
-        assert 0 < caught.value.total <= MUCH
-        assert isinstance(caught.value.__cause__, TimeoutError)
-        assert ends.sender._has_ended
-
-    @pytest.mark.parametrize("reads", [False, True])
-    async def test_of_a_block_that_fails(
-        self, ends: Ends, reads: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """What was accepted may still go out, for a moment."""
-        monkeypatch.setattr("aiozerocopy._core.sending.LINGER", 60.0)
-        async with anyio.create_task_group() as tasks:
-            with pytest.raises(ValueError, match="of the block"):
-                async with ends.sender:
-                    ticket = await ends.sender.put(bytes(MUCH))
-                    if reads:
-                        tasks.start_soon(anyio.to_thread.run_sync, ends.read, MUCH)
-                    else:
-                        ends.receiver.abort()
-                    raise ValueError("of the block")
-        assert ends.sender._has_ended
-        assert ticket.done()
-        if reads:
-            await ticket
-
     async def test_of_a_block_that_is_cancelled(
         self, ends: Ends, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 from interruption import Interruption, Lines
-from links import BIG, open_link, until
-from oracle import Checker, message
+from links import BIG, open_link
+from oracle import message
 
 import aiozerocopy as azc
 
@@ -133,63 +133,6 @@ def test_room_in_a_regular_file(tmp_path: Path) -> None:
 
     trio.run(main)
     assert (tmp_path / "f").read_bytes() == b"x"
-
-
-def test_a_cancelled_send_all_is_whole_or_was_not() -> None:
-    checker = Checker()
-
-    async def main() -> None:
-        sender, receiver = await sockets()
-        async with sender, receiver:
-            begun, never = message(1, 0, BIG), message(2, 0, 1000)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(sender.send_all, begun)
-                await until(lambda: sender._sender.stats.bytes_sent > 0)
-                nursery.cancel_scope.cancel()
-            with trio.CancelScope() as scope:
-                scope.cancel()
-                await sender.send_all(never)
-            begun.clear()
-            never.clear()
-
-            async def go_on() -> None:
-                await sender.send_all(message(1, 1, 10))
-                await sender.aclose()
-
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(go_on)
-                async for piece in receiver:
-                    checker.feed(piece)
-
-    trio.run(main)
-    checker.finish()
-    assert checker.counts == {1: 2}
-
-
-def test_a_cancelled_receive_some_loses_nothing() -> None:
-    async def main() -> None:
-        sender, receiver = await sockets()
-        async with sender, receiver:
-            with trio.move_on_after(0.01):
-                await receiver.receive_some()
-            await sender.send_all(b"x")
-            assert await receiver.receive_some() == b"x"
-
-    trio.run(main)
-
-
-def test_a_cancelled_aclose_closes_at_once() -> None:
-    async def main() -> None:
-        sender, receiver = await sockets()
-        async with receiver:
-            await sender._sender.put(message(1, 0, BIG))
-            with trio.CancelScope() as scope:
-                scope.cancel()
-                await sender.aclose()
-            assert scope.cancelled_caught
-            assert sender.fileno() == -1
-
-    trio.run(main)
 
 
 @pytest.mark.parametrize("end", ["aclose", "abort"])

@@ -274,32 +274,6 @@ class TestLoop:
 
         await anyio.to_thread.run_sync(step)
 
-    async def test_a_checkpoint_lets_others_run_on_trio(self) -> None:
-        seen: list[int] = []
-
-        async def note() -> None:
-            seen.append(1)
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(note)
-            for _ in range(2):  # (in one round trio's order is random)
-                await checkpoint()
-            assert seen == [1] * is_trio()
-
-    async def test_a_checkpoint_waits_for_nothing(self) -> None:
-        turns: list[int] = []
-
-        async def count() -> None:
-            while True:
-                turns.append(1)
-                await anyio.lowlevel.checkpoint()
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(count)
-            await current_loop().checkpoint()
-            tasks.cancel_scope.cancel()
-        assert len(turns) < 5  # (in a second there are thousands)
-
     async def test_what_is_not_watched_is_not_heard(self) -> None:
         loop, heard = current_loop(), list[bytes]()
         read_fd, write_fd = os.pipe()
@@ -327,34 +301,6 @@ def test_a_closed_loop_is_left_alone(backend: str) -> None:
     called: list[int] = []
     call_soon(loop, lambda: called.append(1))  # in this thread, since it has none
     assert called
-
-
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_only_trio_tells_who_waits_for_a_closed_fd(backend: str) -> None:
-    read_fd, write_fd = os.pipe()
-    ends: list[str] = []
-
-    async def wait() -> None:
-        try:
-            await anyio.wait_readable(read_fd)
-        except anyio.ClosedResourceError:
-            ends.append("told")
-        else:
-            ends.append("read")
-
-    async def main() -> None:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(wait)
-            for _ in range(5):
-                await anyio.lowlevel.checkpoint()
-            announce_closing(read_fd)
-            await anyio.lowlevel.checkpoint()
-            os.write(write_fd, b"x")
-
-    anyio.run(main, backend=backend)
-    assert ends == ["told" if backend == "trio" else "read"]
-    os.close(read_fd)
-    os.close(write_fd)
 
 
 # ---- where no loop runs -------------------------------------------------------------

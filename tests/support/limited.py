@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import fault_scenes
 import figures
+from limits import limited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,16 +30,6 @@ SPARE_FDS = range(0, 24, STEP)
 SPARE_THREADS = range(0, 8, STEP)
 SPARE_BYTES = (0, 100_000, 1 << 20, 4 << 20, 9 << 20, 20 << 20, 40 << 20)[::STEP]
 MEMLOCK = (65_536, 0)
-
-
-@contextlib.contextmanager
-def limited(which: int, most: int) -> Iterator[None]:
-    before = resource.getrlimit(which)
-    resource.setrlimit(which, (most, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(which, before)
 
 
 def fds() -> Iterator[contextlib.AbstractContextManager[None]]:

@@ -460,6 +460,10 @@ def attempt(
     return started
 
 
+async def put_and_wait(stream: SendStream, *buffers: Any) -> None:
+    await (await stream.put(*buffers))
+
+
 async def wait_for(ticket: Ticket) -> None:
     """Await it, where a coroutine is wanted."""
     await ticket

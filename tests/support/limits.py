@@ -1,0 +1,32 @@
+"""What this process may have, for a while."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def limited(which: int, most: int) -> Iterator[None]:
+    before = resource.getrlimit(which)
+    resource.setrlimit(which, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(which, before)
+
+
+@contextlib.contextmanager
+def files_up_to(nbytes: int) -> Iterator[None]:
+    """No file may grow beyond so many bytes."""
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        with limited(resource.RLIMIT_FSIZE, nbytes):
+            yield
+    finally:
+        signal.signal(signal.SIGXFSZ, handler)
