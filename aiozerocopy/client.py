@@ -17,9 +17,9 @@ from anyio.abc import AsyncResource
 
 from aiozerocopy._core.errors import StreamClosed
 from aiozerocopy._core.lifetime import Ready
+from aiozerocopy._net.admission import REFUSED, tokens_of
 from aiozerocopy._net.admission import TokenRefused as TokenRefused
 from aiozerocopy._net.admission import present_token as present_token
-from aiozerocopy._net.admission import tokens_of
 from aiozerocopy._net.connecting import (
     DEAD_AFTER,
     bracketed,
@@ -145,6 +145,8 @@ def connect_frames(
             raise TimeoutError(errno.ETIMEDOUT, text) from None
 
     async def ask(refusal: str) -> str | None:
+        if refusal == REFUSED:
+            return "wrong token"
         from aiozerocopy._net.greeting import find_obstacle
 
         found, sends = await find_obstacle(

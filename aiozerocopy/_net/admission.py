@@ -17,6 +17,7 @@ and closes after a no.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import ipaddress
 import itertools
@@ -50,6 +51,7 @@ MAX_TOKEN = 1024
 _TOKEN = struct.Struct("<4sH")
 _MAGIC = b"AZCT"
 _YES, _NO = b"\x06", b"\x15"
+REFUSED = "the server refused the token"  # what it has said itself
 
 log: logging.Logger = logging.getLogger("aiozerocopy")
 
@@ -234,11 +236,13 @@ def tokens_of(
 ) -> tuple[bytes, ...]:
     """The tokens of which each is right; none if it is None.
 
-    Raises: ValueError for no token, an empty one, or one of more than 1024 bytes.
+    Raises: TypeError; ValueError for no token, an empty one, or one that is too long.
     """
     if token is None:
         return ()
-    several = [token] if isinstance(token, (str, bytes)) else token
+    several = [token] if isinstance(token, (str, bytes, int)) else token
+    if not all(isinstance(each, (str, bytes, bytearray)) for each in several):
+        raise TypeError(f"{name}= must be a text or a list of texts")
     tokens = tuple(
         each.encode(errors="surrogateescape") if isinstance(each, str) else bytes(each)
         for each in several
@@ -284,8 +288,16 @@ async def present_token(stream: ByteStream, token: str | bytes) -> None:
         answer = b""
     if answer == MAGIC[:1]:  # it sends frames already
         raise TokenRefused("the server wants no token")
+    if answer == _NO and await _is_over(stream):  # (a TLS server's alert goes on)
+        raise TokenRefused(REFUSED)
     if answer != _YES:
-        raise TokenRefused("the server refused the token")
+        raise TokenRefused("the server has not accepted the token")
+
+
+async def _is_over(stream: ByteStream) -> bool:
+    with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+        return not await stream.receive(1)
+    return True
 
 
 async def _read(stream: ByteStream, n: int) -> bytes:

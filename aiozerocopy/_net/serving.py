@@ -111,6 +111,7 @@ def serve_tcp(
         OSError (when it is entered): it cannot listen there; host and port are in the
             text.
     """
+    check_counts(0, port=port)
     check_port(port)
     check_seconds(idle_timeout=idle_timeout, dead_after=dead_after)
     check_counts(1, max_connections=max_connections, max_per_address=max_per_address)
@@ -150,6 +151,7 @@ def serve_unix(
 
     flags_for(peer)
     check_seconds(idle_timeout=idle_timeout)
+    check_counts(0, mode=mode)
     check_counts(1, max_connections=max_connections)
     admission = Admission(tokens=tokens_of(token))
     crowd = Crowd(max_connections)

@@ -171,7 +171,7 @@ def _without_token(request: Request, *, is_wrong: bool) -> Refused:
         explanation=(
             "Links change when a stream is started anew. Ask for the link again."
             if is_wrong
-            else "You need the full link, with its token, or enter the token here."
+            else "Open the full link, which has the token in it, or enter the token."
         ),
     )
     return Refused(401, page, {**challenge, **assets.headers(assets.TOKEN_PAGE)})

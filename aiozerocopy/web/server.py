@@ -11,7 +11,7 @@ import anyio
 
 from aiozerocopy._net.admission import Admission
 from aiozerocopy._net.block import Service
-from aiozerocopy._net.connecting import DEAD_AFTER, bracketed, check_port
+from aiozerocopy._net.connecting import DEAD_AFTER, bracketed
 from aiozerocopy._net.listening import listen_tcp
 from aiozerocopy._net.serving import BACKLOG, GRACE, Server
 from aiozerocopy.web.download import PATH, Download
@@ -87,7 +87,7 @@ def serve(
         FileNotFoundError, PermissionError: of the ``file``.
         OSError: when it is entered, as `serve_tcp`.
     """
-    check(connections=connections, ssl_context=ssl_context)
+    check(port=port, connections=connections, ssl_context=ssl_context)
     ways = Modes(hub, modes, quality, patience, connections, max_per_address)
     return WebServer(
         Site(hub, ways, Guard(host, token, hosts, origins), title),
@@ -116,7 +116,6 @@ class WebServer(Service):
         ssl_context: ssl.SSLContext | None,
     ) -> None:
         self._site = site
-        check_port(address[1])
         self._host = address[0]
         self._token = token
         self._scheme = "https" if ssl_context else "http"

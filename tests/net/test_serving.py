@@ -635,6 +635,19 @@ async def test_an_address_has_its_share(share: int | None, count: int) -> None:
         await until(lambda: server.connections == 0)
 
 
+@pytest.mark.parametrize(
+    ("serve", "setting", "says"),
+    [
+        (azc.serve_tcp, {"port": "80"}, "port is a whole number, not '80'"),
+        (azc.serve_tcp, {"token": 5}, "token= must be a text or a list of texts"),
+        (azc.serve_unix, {"path": "s", "mode": "600"}, "mode is a whole number"),
+    ],
+)
+def test_settings_of_another_type(serve: Any, setting: Any, says: str) -> None:
+    with pytest.raises(TypeError, match=f"^{says}"):
+        serve(echo, **setting)
+
+
 @pytest.mark.parametrize("name", ["max_connections", "max_per_address"])
 def test_limits_that_let_nobody_in(name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name} must be at least 1, not 0"):

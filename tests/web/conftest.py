@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import browser as chromium
@@ -11,6 +12,16 @@ from aiozerocopy.broadcast import Broadcast
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+
+
+@pytest.fixture(autouse=True)
+def quiet_asyncio() -> Iterator[None]:
+    """Keep its warnings of slow callbacks, on a busy machine, out of ``caplog``."""
+    log = logging.getLogger("asyncio")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    yield
+    log.setLevel(level)
 
 
 @pytest.fixture
