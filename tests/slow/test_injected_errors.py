@@ -42,7 +42,7 @@ LEFT_OUT = re.compile(
     r'|sendto\(\d+, "\\0", 1, .*INJECTED'
 )
 FIRST = 20  # calls of each kind, in each thread
-ASKED = os.environ.get("AZC_INJECT", "120")
+ASKED = os.environ.get("AZC_INJECT", "60")
 ERRORS = """
     ENOMEM EINTR EAGAIN ENOBUFS EIO EPIPE EINVAL ENOSYS EPERM EFAULT EMFILE ENOSPC
 """

@@ -13,8 +13,6 @@ import contextlib
 import gc
 import io
 import os
-import sys
-import tempfile
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -191,12 +189,6 @@ async def in_thread(stream: azc.SendStream, data: bytearray) -> None:
 # ---- the scenes ---------------------------------------------------------------------
 
 
-async def own_pipe(scene: Scene) -> None:
-    async with scene.may_fail("pipe"):
-        reader, writer = azc.pipe()
-        await both(scene, writer, reader)
-
-
 async def both(scene: Scene, writer: Any, reader: Any) -> None:
     """One uses, the other drains; each ends, and tells the other so by its end."""
 
@@ -210,7 +202,7 @@ async def both(scene: Scene, writer: Any, reader: Any) -> None:
 
 
 async def adopted_pipe(scene: Scene) -> None:
-    """As above, with fds that it was given."""
+    """A pipe of fds that it was given; `relayed` and `split` have one of ours."""
     async with scene.may_fail("open"):
         reader, writer = opened_pipe()
         await both(scene, writer, reader)
@@ -441,7 +433,6 @@ async def split(scene: Scene) -> None:
 SCENES: dict[str, Callable[[Scene], Awaitable[None]]] = {
     each.__name__: each
     for each in (
-        own_pipe,
         adopted_pipe,
         lending,
         lending_unix,
@@ -506,10 +497,3 @@ def play(
                 break
     scene.look_back()
     return scene
-
-
-if __name__ == "__main__":  # by hand, and with nothing that fails
-    for each in sys.argv[1:] or SCENES:
-        with tempfile.TemporaryDirectory() as folder:
-            ended = play(each, folder)
-        print(each, len(ended.sent), "sent", *ended.complaints, *ended.errors, sep="\n")
